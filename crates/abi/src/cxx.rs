@@ -1,0 +1,146 @@
+//! Prints the C++ twin of the layout.
+
+use crate::{event::Op, functions::HOOKED_FUNCTIONS, layout::*};
+use std::fmt::Write;
+
+fn cxx_type(rust_type: &str) -> (&'static str, Option<&str>) {
+    match rust_type {
+        "u64" | "AtomicU64" => ("uint64_t", None),
+        "u32" | "AtomicU32" => ("uint32_t", None),
+        "u16" => ("uint16_t", None),
+        "u8" => ("uint8_t", None),
+        array => {
+            let count = array
+                .trim_start_matches("[u64;")
+                .trim_end_matches(']')
+                .trim();
+            ("uint64_t", Some(count))
+        }
+    }
+}
+
+fn print_struct(out: &mut String, name: &str, fields: &[Field], size: usize) {
+    let _ = writeln!(out, "struct {name} {{");
+    for field in fields {
+        let (ty, count) = cxx_type(field.rust_type);
+        let suffix = count.map_or(String::new(), |n| format!("[{n}]"));
+        let _ = writeln!(out, "  {ty} {}{suffix};", field.name);
+    }
+    let _ = writeln!(out, "}};\nstatic_assert(sizeof({name}) == {size});");
+    for field in fields {
+        let _ = writeln!(
+            out,
+            "static_assert(__builtin_offsetof({name}, {}) == {});",
+            field.name, field.offset
+        );
+    }
+    out.push('\n');
+}
+
+/// The text of `abi.hpp`: constants, structures with static assertions, and the list of hooked
+/// functions as an X-macro `MEMHOOK_HOOKED_FUNCTIONS(X)` of `X(id, symbol, Signature)`.
+pub fn cxx_header() -> String {
+    let mut out = String::from(
+        "// Generated from crates/abi. Edit that, not this.\n#pragma once\n#include <stdint.h>\n\nnamespace memhook::abi {\n\n",
+    );
+    let constants: &[(&str, u64)] = &[
+        ("magic_value", MAGIC),
+        ("abi_version_value", u64::from(ABI_VERSION)),
+        ("max_slots", MAX_SLOTS as u64),
+        ("max_modules", MAX_MODULES as u64),
+        ("max_variants", MAX_VARIANTS as u64),
+        ("sequence_words", SEQUENCE_WORDS as u64),
+        ("index_entries", INDEX_ENTRIES as u64),
+        ("arena_bytes", ARENA_BYTES as u64),
+        ("granule_bytes", GRANULE_BYTES as u64),
+        ("max_depth", MAX_DEPTH as u64),
+        ("max_rings", MAX_RINGS as u64),
+        ("ring_prefix_bytes", RING_PREFIX_BYTES as u64),
+        ("ring_scratch_offset", RING_SCRATCH_OFFSET as u64),
+        ("slots_offset", SLOTS_OFFSET as u64),
+        ("modules_offset", MODULES_OFFSET as u64),
+        ("sequence_offset", SEQUENCE_OFFSET as u64),
+        ("index_offset", INDEX_OFFSET as u64),
+        ("arena_offset", ARENA_OFFSET as u64),
+        ("rings_offset", RINGS_OFFSET as u64),
+        ("function_count", HOOKED_FUNCTIONS.len() as u64),
+        ("op_allocation", Op::Allocation as u64),
+        ("op_release", Op::Release as u64),
+        ("op_realloc_release", Op::ReallocRelease as u64),
+        ("op_realloc_failed", Op::ReallocFailed as u64),
+        ("op_tick", Op::Tick as u64),
+        ("op_size_extension", Op::SizeExtension as u64),
+        ("slot_pending", u64::from(slot_state::PENDING)),
+        ("slot_patched", u64::from(slot_state::PATCHED)),
+        ("slot_changed", u64::from(slot_state::CHANGED)),
+        ("slot_restored", u64::from(slot_state::RESTORED)),
+        ("slot_refused", u64::from(slot_state::REFUSED)),
+        ("clock_coarse", u64::from(clock_mode::COARSE)),
+        ("clock_tsc", u64::from(clock_mode::TSC)),
+        ("clock_monotonic", u64::from(clock_mode::MONOTONIC)),
+        ("clock_attacher", u64::from(clock_mode::ATTACHER)),
+        ("flag_release_stacks", u64::from(flags::RELEASE_STACKS)),
+        ("flag_drop_when_full", u64::from(flags::DROP_WHEN_FULL)),
+        ("flag_size_filter", u64::from(flags::SIZE_FILTER)),
+        ("flag_no_stacks", u64::from(flags::NO_STACKS)),
+        ("ring_free", u64::from(ring_state::FREE)),
+        ("ring_claimed", u64::from(ring_state::CLAIMED)),
+    ];
+    for (name, value) in constants {
+        let _ = writeln!(out, "inline constexpr uint64_t {name} = {value:#x};");
+    }
+    out.push('\n');
+    print_struct(&mut out, "Control", Control::FIELDS, size_of::<Control>());
+    print_struct(
+        &mut out,
+        "SlotEntry",
+        SlotEntry::FIELDS,
+        size_of::<SlotEntry>(),
+    );
+    print_struct(
+        &mut out,
+        "ModuleEntry",
+        ModuleEntry::FIELDS,
+        size_of::<ModuleEntry>(),
+    );
+    print_struct(
+        &mut out,
+        "RingHeader",
+        RingHeader::FIELDS,
+        size_of::<RingHeader>(),
+    );
+    print_struct(
+        &mut out,
+        "StackEntry",
+        StackEntry::FIELDS,
+        size_of::<StackEntry>(),
+    );
+    out.push_str("}  // namespace memhook::abi\n\n#define MEMHOOK_HOOKED_FUNCTIONS(X)");
+    for (id, function) in HOOKED_FUNCTIONS.iter().enumerate() {
+        let _ = write!(
+            out,
+            " \\\n  X({id}, {}, {:?})",
+            function.name, function.signature
+        );
+    }
+    out.push('\n');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    /// The header in the tree is what the layout says; `MEMHOOK_WRITE_ABI=1` rewrites it.
+    #[test]
+    fn header_in_tree_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../hook-cxx/abi.hpp");
+        let wanted = super::cxx_header();
+        if std::env::var_os("MEMHOOK_WRITE_ABI").is_some() {
+            std::fs::write(path, &wanted).unwrap();
+        }
+        let found = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            found == wanted,
+            "hook-cxx/abi.hpp is stale: run MEMHOOK_WRITE_ABI=1 cargo test -p memhook-abi"
+        );
+    }
+}

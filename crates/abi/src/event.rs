@@ -1,0 +1,172 @@
+//! The 16-byte event of the ring.
+//!
+//! ```text
+//! word 0:  bits  0..45  block address >> 3     (48-bit user addresses, 8-byte alignment)
+//!          bits 45..48  op
+//!          bits 48..64  sequence, low 16 bits
+//! word 1:  bits  0..32  size in bytes; u32::MAX: the true size is in the SizeExtension before
+//!          bits 32..58  stack id              (16-byte granule of the stack arena)
+//!          bits 58..64  sequence, bits 16..22
+//! Tick:          word 1 is a time stamp in nanoseconds or TSC cycles
+//! SizeExtension: word 1 is the size of the next allocation in bytes
+//! ```
+//!
+//! Eight-byte alignment is enough: jemalloc and tcmalloc hand out 8-byte aligned blocks for 8-byte
+//! requests, glibc 16-byte aligned ones, and nothing hooked returns less. 48 bits are enough
+//! because Linux gives addresses above 2^47 only to an mmap with such a hint
+//! (Documentation/arch/x86/x86_64/5level-paging.rst).
+//!
+//! 22 bits of the sequence word are enough: two events of one address are compared while both are
+//! at most two consumer passes old, and between them there can stand no more increments of one word
+//! than releases fit into all rings; see [`sequence_before`].
+
+/// Width of the sequence number carried by an event.
+pub const SEQUENCE_BITS: u32 = 22;
+
+/// What an event says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Op {
+    /// A block was allocated; published after the allocator returned it, before the caller has it.
+    Allocation = 1,
+    /// A block is about to be released; published before the allocator is called.
+    Release = 2,
+    /// `realloc` is about to take the old block; becomes final unless [`Op::ReallocFailed`] follows.
+    ReallocRelease = 3,
+    /// The `realloc` announced before on this ring failed: the old block stands.
+    ReallocFailed = 4,
+    /// The clock: everything after it on this ring happened at or after this time.
+    Tick = 5,
+    /// The size of the next allocation does not fit into 32 bits.
+    SizeExtension = 6,
+}
+
+impl Op {
+    /// The op with this code, or `None` for a code that no hook of this version writes.
+    pub const fn from_code(code: u64) -> Option<Op> {
+        Some(match code {
+            1 => Op::Allocation,
+            2 => Op::Release,
+            3 => Op::ReallocRelease,
+            4 => Op::ReallocFailed,
+            5 => Op::Tick,
+            6 => Op::SizeExtension,
+            _ => return None,
+        })
+    }
+}
+
+/// An event as it lies in the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct RawEvent {
+    /// Address, op and the low sequence bits.
+    pub word0: u64,
+    /// Size, stack id and the high sequence bits; or one 64-bit value.
+    pub word1: u64,
+}
+
+/// An event taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What happened.
+    pub op: Op,
+    /// Block address (avma); 0 for ticks and extensions.
+    pub address: u64,
+    /// The sequence word's value: of the increment for a release, as read for an allocation.
+    pub sequence: u32,
+    /// Requested size in bytes, `u32::MAX` if an extension carries it; unused for releases.
+    pub size: u32,
+    /// Stack id, 0 if there is none.
+    pub stack: u32,
+    /// The whole second word: the value of a tick or an extension.
+    pub value: u64,
+}
+
+const ADDRESS_MASK: u64 = (1 << 45) - 1;
+
+impl RawEvent {
+    /// Packs an event. Only tests and models of the hook write events from Rust.
+    pub const fn pack(op: Op, address: u64, sequence: u32, size: u32, stack: u32) -> RawEvent {
+        RawEvent {
+            word0: (address >> 3) & ADDRESS_MASK
+                | (op as u64) << 45
+                | (sequence as u64 & 0xffff) << 48,
+            word1: size as u64
+                | (stack as u64 & 0x03ff_ffff) << 32
+                | ((sequence as u64 >> 16) & 0x3f) << 58,
+        }
+    }
+
+    /// Packs a tick or a size extension.
+    pub const fn pack_value(op: Op, value: u64) -> RawEvent {
+        RawEvent {
+            word0: (op as u64) << 45,
+            word1: value,
+        }
+    }
+
+    /// Takes the event apart; `None` if the op is unknown.
+    #[inline]
+    pub const fn unpack(self) -> Option<Event> {
+        let Some(op) = Op::from_code((self.word0 >> 45) & 7) else {
+            return None;
+        };
+        Some(Event {
+            op,
+            address: (self.word0 & ADDRESS_MASK) << 3,
+            sequence: (self.word0 >> 48) as u32 | ((self.word1 >> 58) as u32) << 16,
+            size: self.word1 as u32,
+            stack: ((self.word1 >> 32) & 0x03ff_ffff) as u32,
+            value: self.word1,
+        })
+    }
+}
+
+/// Whether sequence number `a` stands before `b`, as serial numbers of [`SEQUENCE_BITS`] bits.
+///
+/// Exact while the two are less than 2^21 increments apart. Both events are younger than two
+/// consumer passes, so the increments between them are releases that sat in rings at the same
+/// time: with the default ring (65,536 events) this holds for up to 32 rings filled with nothing
+/// but releases of blocks in one page group.
+#[inline]
+pub const fn sequence_before(a: u32, b: u32) -> bool {
+    let half = 1u32 << (SEQUENCE_BITS - 1);
+    let mask = (1u32 << SEQUENCE_BITS) - 1;
+    let distance = b.wrapping_sub(a) & mask;
+    distance != 0 && distance < half
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packing_is_lossless() {
+        for (address, sequence, size, stack) in [
+            (0x7fff_ffff_fff8, 0x3f_ffff, u32::MAX, 0x03ff_ffff),
+            (0x10, 0, 0, 0),
+            (0x5555_5555_5558, 0x12_3456, 1001, 77),
+        ] {
+            let event = RawEvent::pack(Op::Allocation, address, sequence, size, stack)
+                .unpack()
+                .unwrap();
+            assert_eq!(event.address, address);
+            assert_eq!(event.sequence, sequence);
+            assert_eq!(event.size, size);
+            assert_eq!(event.stack, stack);
+            assert_eq!(event.op, Op::Allocation);
+        }
+        let tick = RawEvent::pack_value(Op::Tick, u64::MAX).unpack().unwrap();
+        assert_eq!((tick.op, tick.value), (Op::Tick, u64::MAX));
+        assert_eq!(RawEvent::default().unpack(), None);
+    }
+
+    #[test]
+    fn sequence_order_wraps() {
+        assert!(sequence_before(1, 2));
+        assert!(!sequence_before(2, 1));
+        assert!(!sequence_before(5, 5));
+        assert!(sequence_before(0x3f_ffff, 0));
+    }
+}

@@ -1,0 +1,294 @@
+//! Structures and offsets of the shared region.
+
+use crate::event::RawEvent;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// One field of a shared structure, as the C++ generator needs it.
+pub struct Field {
+    /// Field name, the same on both sides.
+    pub name: &'static str,
+    /// Rust type as written.
+    pub rust_type: &'static str,
+    /// Byte offset.
+    pub offset: usize,
+}
+
+macro_rules! shared_struct {
+    ($(#[$meta:meta])* $name:ident { $($(#[$fmeta:meta])* $field:ident : $ty:ty,)* }) => {
+        $(#[$meta])*
+        #[repr(C)]
+        pub struct $name { $($(#[$fmeta])* pub $field: $ty,)* }
+        impl $name {
+            /// Field names, types and offsets, for the C++ header.
+            pub const FIELDS: &'static [Field] = &[$(Field {
+                name: stringify!($field),
+                rust_type: stringify!($ty),
+                offset: core::mem::offset_of!($name, $field),
+            },)*];
+        }
+    };
+}
+
+/// "MEMHOOK1", little endian.
+pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
+/// Changes with every change of this layout; hook and attacher must agree.
+pub const ABI_VERSION: u32 = 1;
+
+/// Slots the journal can hold.
+pub const MAX_SLOTS: usize = 32_768;
+/// Code ranges the module list can hold.
+pub const MAX_MODULES: usize = 2_048;
+/// Different originals of one function that can be kept apart.
+pub const MAX_VARIANTS: usize = 4;
+/// Sequence words.
+pub const SEQUENCE_WORDS: usize = 16_384;
+/// Entries of the stack index, a power of two.
+pub const INDEX_ENTRIES: usize = 1 << 20;
+/// Bytes of the stack arena.
+pub const ARENA_BYTES: usize = 1 << 28;
+/// Bytes of an arena granule; a stack id is a granule number.
+pub const GRANULE_BYTES: usize = 16;
+/// Frames that a stack may have.
+pub const MAX_DEPTH: usize = 128;
+/// Rings, and so threads traced at one time.
+pub const MAX_RINGS: usize = 1_024;
+/// Bytes of a ring before its events: header and scratch memory of the unwinder.
+pub const RING_PREFIX_BYTES: usize = 65_536;
+/// Offset of the scratch memory in a ring.
+pub const RING_SCRATCH_OFFSET: usize = 4_096;
+
+/// Offset of the slot journal.
+pub const SLOTS_OFFSET: usize = 8_192;
+/// Offset of the module list.
+pub const MODULES_OFFSET: usize = SLOTS_OFFSET + MAX_SLOTS * size_of::<SlotEntry>();
+/// Offset of the sequence words.
+pub const SEQUENCE_OFFSET: usize = MODULES_OFFSET + MAX_MODULES * size_of::<ModuleEntry>();
+/// Offset of the stack index.
+pub const INDEX_OFFSET: usize = SEQUENCE_OFFSET + SEQUENCE_WORDS * 4;
+/// Offset of the stack arena.
+pub const ARENA_OFFSET: usize = INDEX_OFFSET + INDEX_ENTRIES * 8;
+/// Offset of the first ring.
+pub const RINGS_OFFSET: usize = ARENA_OFFSET + ARENA_BYTES;
+
+/// Bytes of one ring with everything that belongs to it.
+pub const fn ring_stride(ring_bytes: usize) -> usize {
+    RING_PREFIX_BYTES + ring_bytes
+}
+
+/// Bytes of a region with rings of `ring_bytes` (a power of two, at least 4096).
+pub const fn region_bytes(ring_bytes: usize) -> usize {
+    RINGS_OFFSET + MAX_RINGS * ring_stride(ring_bytes)
+}
+
+/// Values of [`SlotEntry::state`].
+pub mod slot_state {
+    /// Entry not in use, or its module is gone.
+    pub const UNUSED: u32 = 0;
+    /// To be patched by the hook.
+    pub const PENDING: u32 = 1;
+    /// The hook is about to write, or has written, our value. Set before the write, so that
+    /// recovery after a crash of the attacher knows every slot that may hold it.
+    pub const PATCHED: u32 = 2;
+    /// Held another value than expected; left alone.
+    pub const CHANGED: u32 = 3;
+    /// The original is back.
+    pub const RESTORED: u32 = 4;
+    /// The page could not be made writable.
+    pub const REFUSED: u32 = 5;
+}
+
+/// Values of [`Control::clock_mode`].
+pub mod clock_mode {
+    /// The word that the attacher advances.
+    pub const COARSE: u32 = 0;
+    /// `rdtsc`.
+    pub const TSC: u32 = 1;
+    /// `clock_gettime(CLOCK_MONOTONIC)` of the vDSO.
+    pub const MONOTONIC: u32 = 2;
+    /// No time stamps from the target.
+    pub const ATTACHER: u32 = 3;
+}
+
+/// Values of [`Control::flags`].
+pub mod flags {
+    /// Record the backtrace of releases too.
+    pub const RELEASE_STACKS: u32 = 1;
+    /// Drop events when a ring is full instead of waiting.
+    pub const DROP_WHEN_FULL: u32 = 2;
+    /// Only allocations that pass the size filter are recorded.
+    pub const SIZE_FILTER: u32 = 4;
+    /// Do not collect backtraces beyond the caller.
+    pub const NO_STACKS: u32 = 8;
+}
+
+/// Values of [`RingHeader::state`].
+pub mod ring_state {
+    /// Can be claimed.
+    pub const FREE: u32 = 0;
+    /// Belongs to the thread [`super::RingHeader::tid`](crate::RingHeader).
+    pub const CLAIMED: u32 = 1;
+}
+
+/// Sizes that `--size` can name at once.
+pub const MAX_EXACT_SIZES: usize = 16;
+
+shared_struct! {
+    /// Offset 0 of the region. Configuration is written before the hook first sees it.
+    Control {
+        /// [`MAGIC`].
+        magic: u64,
+        /// [`ABI_VERSION`].
+        abi_version: u32,
+        /// Attach number, 1..=4095; the hook's gate holds it while tracing is on.
+        epoch: u32,
+        /// Bytes of the region.
+        region_bytes: u64,
+        /// Bytes of one ring's events, a power of two.
+        ring_bytes: u64,
+        /// Frames to collect.
+        depth: u32,
+        /// [`clock_mode`].
+        clock_mode: u32,
+        /// [`flags`].
+        flags: u32,
+        /// Entries of the slot journal in use, including pending ones.
+        slot_count: AtomicU32,
+        /// Entries of the module list in use.
+        module_count: AtomicU32,
+        /// Sizes in `exact_sizes` in use.
+        exact_count: u32,
+        /// Smallest recorded size in bytes.
+        min_size: u64,
+        /// Largest recorded size in bytes.
+        max_size: u64,
+        /// Exact sizes, if `exact_count` is not 0.
+        exact_sizes: [u64; 16],
+        /// Address of the vDSO's clock_gettime in the target, or 0.
+        vdso_clock: u64,
+        /// Pid of the attacher, as it sees itself.
+        attacher_pid: u32,
+        /// Set by the hook when it switched tracing off because the attacher is dead.
+        abandoned: AtomicU32,
+        /// Originals by function and variant; copied by the hook into its private memory.
+        originals: [u64; 256],
+        /// Own cache line: nanoseconds since the attach, advanced by the attacher.
+        clock_line: [u64; 15],
+        /// The clock word.
+        clock_ns: AtomicU64,
+        /// Own cache line: slow counters of the hook.
+        counter_line: [u64; 15],
+        /// Next free granule of the stack arena.
+        arena_next: AtomicU64,
+        /// Stacks that did not fit into the stack table.
+        stacks_dropped: AtomicU64,
+        /// Events of threads that found no free ring.
+        ringless_events: AtomicU64,
+        /// Rings ever claimed: rings 0..this are worth looking at.
+        rings_used: AtomicU32,
+        /// Guards slot patching inside the target.
+        patch_lock: AtomicU32,
+        /// Modules were loaded or unloaded: counted up by the hook.
+        module_requests: AtomicU32,
+        /// The last request that the attacher has answered (futex word).
+        module_answers: AtomicU32,
+    }
+}
+
+shared_struct! {
+    /// One GOT slot in the journal.
+    SlotEntry {
+        /// Address of the slot (avma).
+        address: u64,
+        /// What the slot held, and holds again after the detach.
+        original: u64,
+        /// The wrapper's address, filled in by the hook.
+        replacement: u64,
+        /// Identity of the module: base avma.
+        module_base: u64,
+        /// Function id.
+        function: u32,
+        /// Variant of the original.
+        variant: u32,
+        /// [`slot_state`].
+        state: AtomicU32,
+        /// PROT_* bits to put back after patching.
+        protection: u32,
+        /// What the slot holds before patching: `original`, or the PLT stub of a slot that lazy
+        /// binding has not resolved yet.
+        expected: u64,
+    }
+}
+
+shared_struct! {
+    /// Executable range of a module.
+    ModuleEntry {
+        /// First byte (avma).
+        start: u64,
+        /// Past the last byte (avma).
+        end: u64,
+        /// Address of a `ret` instruction inside, or 0.
+        ret_gadget: u64,
+        /// Reserved.
+        reserved: u64,
+    }
+}
+
+shared_struct! {
+    /// Head of a ring. The producer's and the consumer's words keep 128 bytes apart: the adjacent
+    /// line prefetcher pulls lines in pairs.
+    RingHeader {
+        /// Events ever published; written by the owning thread with release order.
+        head: AtomicU64,
+        /// The producer's last look at `tail`.
+        cached_tail: u64,
+        /// The frame of the outermost wrapper of this thread, bit 0: while recording. 0: none.
+        outer: u64,
+        /// Time of the last tick written.
+        last_tick: u64,
+        /// Events dropped because the ring was full.
+        dropped: AtomicU64,
+        /// Calls passed by because they came from inside the hook (signal handlers).
+        reentrant: AtomicU64,
+        /// Stacks cut short.
+        truncated: AtomicU64,
+        /// The owner's thread pointer (fs base): the TCB stands at the top of a thread's stack.
+        thread_pointer: AtomicU64,
+        /// Bounds of the thread's stack (avma), filled in by the attacher; 0: not known.
+        stack_low: AtomicU64,
+        /// End of the thread's stack.
+        stack_high: AtomicU64,
+        /// Stack pointer at the claim, for the attacher to find the bounds.
+        first_sp: AtomicU64,
+        /// Keeps the consumer's line apart.
+        producer_pad: [u64; 21],
+        /// Events taken; written by the attacher.
+        tail: AtomicU64,
+        /// Keeps the state apart from the tail.
+        consumer_pad: [u64; 15],
+        /// [`ring_state`].
+        state: AtomicU32,
+        /// Kernel thread id of the owner, in the target's pid namespace.
+        tid: AtomicU32,
+    }
+}
+
+shared_struct! {
+    /// Head of an interned stack; its frames (u64 avma return addresses, innermost first) follow.
+    StackEntry {
+        /// Hash of the frames.
+        hash: u32,
+        /// Function id of the allocation.
+        function: u8,
+        /// 1: cut short.
+        truncated: u8,
+        /// Frames.
+        depth: u16,
+    }
+}
+
+const _: () = assert!(size_of::<Control>() <= SLOTS_OFFSET);
+const _: () = assert!(size_of::<RingHeader>() <= RING_SCRATCH_OFFSET);
+const _: () = assert!(size_of::<RawEvent>() == 16);
+const _: () = assert!(ARENA_OFFSET.is_multiple_of(4096) && RINGS_OFFSET.is_multiple_of(4096));
+const _: () = assert!(ARENA_BYTES / GRANULE_BYTES <= 1 << 26);
+const _: () = assert!(crate::HOOKED_FUNCTIONS.len() * MAX_VARIANTS <= 256);

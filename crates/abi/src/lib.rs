@@ -1,0 +1,27 @@
+//! The memory layout that the attacher and the hook share, written once.
+//!
+//! The hook (C++, inside the target) and the attacher (Rust, outside) map the same shared region.
+//! Every structure in it is declared here; [`cxx_header`] prints the C++ twin with a
+//! `static_assert` on every size and offset, so that the two sides cannot part ways unnoticed.
+//!
+//! ```text
+//! offset 0        Control          configuration, clock word, counters
+//! SLOTS_OFFSET    SlotEntry[]      journal of GOT slots: address, original, state
+//! MODULES_OFFSET  ModuleEntry[]    code ranges with a `ret` instruction, for dlopen
+//! SEQUENCE_OFFSET u32[]            sequence words, by a hash of the block's page
+//! INDEX_OFFSET    u64[]            hash index of the stack table
+//! ARENA_OFFSET    StackEntry..     interned backtraces, 16-byte granules
+//! RINGS_OFFSET    Ring[]           one SPSC ring a thread: RingHeader, then events
+//! ```
+//!
+//! The region is a sparse memfd: pages that nobody touches cost nothing.
+
+mod cxx;
+mod event;
+mod functions;
+mod layout;
+
+pub use cxx::cxx_header;
+pub use event::{Event, Op, RawEvent, SEQUENCE_BITS, sequence_before};
+pub use functions::{Function, HOOKED_FUNCTIONS, Role, Signature, function_by_name};
+pub use layout::*;

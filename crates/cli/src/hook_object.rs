@@ -1,0 +1,55 @@
+//! The embedded hook.
+
+/// The shared object that is loaded into targets.
+pub const HOOK_OBJECT: &[u8] = include_bytes!(env!("MEMHOOK_HOOK_OBJECT"));
+
+/// Addresses (svma) of the functions that the attacher calls in the hook.
+pub struct EntryPoints {
+    pub attach: u64,
+    pub patch: u64,
+    pub detach: u64,
+}
+
+/// Finds the entry points in the dynamic symbol table of the embedded object.
+pub fn entry_points() -> anyhow::Result<EntryPoints> {
+    let elf = goblin::elf::Elf::parse(HOOK_OBJECT)?;
+    let find = |name: &str| {
+        elf.dynsyms
+            .iter()
+            .find(|s| elf.dynstrtab.get_at(s.st_name) == Some(name))
+            .map(|s| s.st_value)
+            .ok_or_else(|| anyhow::anyhow!("the embedded hook does not export {name}"))
+    };
+    Ok(EntryPoints {
+        attach: find("memhook_attach")?,
+        patch: find("memhook_patch")?,
+        detach: find("memhook_detach")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The hook loads into any process: it needs no library and imports no symbol, and its only
+    /// thread-local storage is one word.
+    #[test]
+    fn hook_imports_nothing() {
+        let elf = goblin::elf::Elf::parse(HOOK_OBJECT).unwrap();
+        assert!(elf.libraries.is_empty(), "{:?}", elf.libraries);
+        let undefined: Vec<_> = elf
+            .dynsyms
+            .iter()
+            .filter(|s| s.st_shndx == 0 && s.st_name != 0)
+            .filter_map(|s| elf.dynstrtab.get_at(s.st_name))
+            .collect();
+        assert!(undefined.is_empty(), "{undefined:?}");
+        let tls = elf
+            .program_headers
+            .iter()
+            .find(|p| p.p_type == goblin::elf::program_header::PT_TLS)
+            .unwrap();
+        assert_eq!(tls.p_memsz, 8);
+        entry_points().unwrap();
+    }
+}

@@ -1,0 +1,5 @@
+//! The memhook-rs command.
+#[allow(dead_code)]
+mod hook_object;
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Live blocks, allocation sites, per-frame sums.

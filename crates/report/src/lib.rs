@@ -1,0 +1,1 @@
+//! Reports: pure functions from a ledger to bytes.

@@ -1,0 +1,1 @@
+//! Consume the event rings of a traced process.

@@ -1,0 +1,1 @@
+//! Address to module, function, file:line and inlined frames, offline.

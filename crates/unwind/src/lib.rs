@@ -1,0 +1,1 @@
+//! Compile .eh_frame into compact unwind tables.

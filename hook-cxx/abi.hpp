@@ -1,0 +1,242 @@
+// Generated from crates/abi. Edit that, not this.
+#pragma once
+#include <stdint.h>
+
+namespace memhook::abi {
+
+inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
+inline constexpr uint64_t abi_version_value = 0x1;
+inline constexpr uint64_t max_slots = 0x8000;
+inline constexpr uint64_t max_modules = 0x800;
+inline constexpr uint64_t max_variants = 0x4;
+inline constexpr uint64_t sequence_words = 0x4000;
+inline constexpr uint64_t index_entries = 0x100000;
+inline constexpr uint64_t arena_bytes = 0x10000000;
+inline constexpr uint64_t granule_bytes = 0x10;
+inline constexpr uint64_t max_depth = 0x80;
+inline constexpr uint64_t max_rings = 0x400;
+inline constexpr uint64_t ring_prefix_bytes = 0x10000;
+inline constexpr uint64_t ring_scratch_offset = 0x1000;
+inline constexpr uint64_t slots_offset = 0x2000;
+inline constexpr uint64_t modules_offset = 0x1c2000;
+inline constexpr uint64_t sequence_offset = 0x1d2000;
+inline constexpr uint64_t index_offset = 0x1e2000;
+inline constexpr uint64_t arena_offset = 0x9e2000;
+inline constexpr uint64_t rings_offset = 0x109e2000;
+inline constexpr uint64_t function_count = 0x31;
+inline constexpr uint64_t op_allocation = 0x1;
+inline constexpr uint64_t op_release = 0x2;
+inline constexpr uint64_t op_realloc_release = 0x3;
+inline constexpr uint64_t op_realloc_failed = 0x4;
+inline constexpr uint64_t op_tick = 0x5;
+inline constexpr uint64_t op_size_extension = 0x6;
+inline constexpr uint64_t slot_pending = 0x1;
+inline constexpr uint64_t slot_patched = 0x2;
+inline constexpr uint64_t slot_changed = 0x3;
+inline constexpr uint64_t slot_restored = 0x4;
+inline constexpr uint64_t slot_refused = 0x5;
+inline constexpr uint64_t clock_coarse = 0x0;
+inline constexpr uint64_t clock_tsc = 0x1;
+inline constexpr uint64_t clock_monotonic = 0x2;
+inline constexpr uint64_t clock_attacher = 0x3;
+inline constexpr uint64_t flag_release_stacks = 0x1;
+inline constexpr uint64_t flag_drop_when_full = 0x2;
+inline constexpr uint64_t flag_size_filter = 0x4;
+inline constexpr uint64_t flag_no_stacks = 0x8;
+inline constexpr uint64_t ring_free = 0x0;
+inline constexpr uint64_t ring_claimed = 0x1;
+
+struct Control {
+  uint64_t magic;
+  uint32_t abi_version;
+  uint32_t epoch;
+  uint64_t region_bytes;
+  uint64_t ring_bytes;
+  uint32_t depth;
+  uint32_t clock_mode;
+  uint32_t flags;
+  uint32_t slot_count;
+  uint32_t module_count;
+  uint32_t exact_count;
+  uint64_t min_size;
+  uint64_t max_size;
+  uint64_t exact_sizes[16];
+  uint64_t vdso_clock;
+  uint32_t attacher_pid;
+  uint32_t abandoned;
+  uint64_t originals[256];
+  uint64_t clock_line[15];
+  uint64_t clock_ns;
+  uint64_t counter_line[15];
+  uint64_t arena_next;
+  uint64_t stacks_dropped;
+  uint64_t ringless_events;
+  uint32_t rings_used;
+  uint32_t patch_lock;
+  uint32_t module_requests;
+  uint32_t module_answers;
+};
+static_assert(sizeof(Control) == 2552);
+static_assert(__builtin_offsetof(Control, magic) == 0);
+static_assert(__builtin_offsetof(Control, abi_version) == 8);
+static_assert(__builtin_offsetof(Control, epoch) == 12);
+static_assert(__builtin_offsetof(Control, region_bytes) == 16);
+static_assert(__builtin_offsetof(Control, ring_bytes) == 24);
+static_assert(__builtin_offsetof(Control, depth) == 32);
+static_assert(__builtin_offsetof(Control, clock_mode) == 36);
+static_assert(__builtin_offsetof(Control, flags) == 40);
+static_assert(__builtin_offsetof(Control, slot_count) == 44);
+static_assert(__builtin_offsetof(Control, module_count) == 48);
+static_assert(__builtin_offsetof(Control, exact_count) == 52);
+static_assert(__builtin_offsetof(Control, min_size) == 56);
+static_assert(__builtin_offsetof(Control, max_size) == 64);
+static_assert(__builtin_offsetof(Control, exact_sizes) == 72);
+static_assert(__builtin_offsetof(Control, vdso_clock) == 200);
+static_assert(__builtin_offsetof(Control, attacher_pid) == 208);
+static_assert(__builtin_offsetof(Control, abandoned) == 212);
+static_assert(__builtin_offsetof(Control, originals) == 216);
+static_assert(__builtin_offsetof(Control, clock_line) == 2264);
+static_assert(__builtin_offsetof(Control, clock_ns) == 2384);
+static_assert(__builtin_offsetof(Control, counter_line) == 2392);
+static_assert(__builtin_offsetof(Control, arena_next) == 2512);
+static_assert(__builtin_offsetof(Control, stacks_dropped) == 2520);
+static_assert(__builtin_offsetof(Control, ringless_events) == 2528);
+static_assert(__builtin_offsetof(Control, rings_used) == 2536);
+static_assert(__builtin_offsetof(Control, patch_lock) == 2540);
+static_assert(__builtin_offsetof(Control, module_requests) == 2544);
+static_assert(__builtin_offsetof(Control, module_answers) == 2548);
+
+struct SlotEntry {
+  uint64_t address;
+  uint64_t original;
+  uint64_t replacement;
+  uint64_t module_base;
+  uint32_t function;
+  uint32_t variant;
+  uint32_t state;
+  uint32_t protection;
+  uint64_t expected;
+};
+static_assert(sizeof(SlotEntry) == 56);
+static_assert(__builtin_offsetof(SlotEntry, address) == 0);
+static_assert(__builtin_offsetof(SlotEntry, original) == 8);
+static_assert(__builtin_offsetof(SlotEntry, replacement) == 16);
+static_assert(__builtin_offsetof(SlotEntry, module_base) == 24);
+static_assert(__builtin_offsetof(SlotEntry, function) == 32);
+static_assert(__builtin_offsetof(SlotEntry, variant) == 36);
+static_assert(__builtin_offsetof(SlotEntry, state) == 40);
+static_assert(__builtin_offsetof(SlotEntry, protection) == 44);
+static_assert(__builtin_offsetof(SlotEntry, expected) == 48);
+
+struct ModuleEntry {
+  uint64_t start;
+  uint64_t end;
+  uint64_t ret_gadget;
+  uint64_t reserved;
+};
+static_assert(sizeof(ModuleEntry) == 32);
+static_assert(__builtin_offsetof(ModuleEntry, start) == 0);
+static_assert(__builtin_offsetof(ModuleEntry, end) == 8);
+static_assert(__builtin_offsetof(ModuleEntry, ret_gadget) == 16);
+static_assert(__builtin_offsetof(ModuleEntry, reserved) == 24);
+
+struct RingHeader {
+  uint64_t head;
+  uint64_t cached_tail;
+  uint64_t outer;
+  uint64_t last_tick;
+  uint64_t dropped;
+  uint64_t reentrant;
+  uint64_t truncated;
+  uint64_t thread_pointer;
+  uint64_t stack_low;
+  uint64_t stack_high;
+  uint64_t first_sp;
+  uint64_t producer_pad[21];
+  uint64_t tail;
+  uint64_t consumer_pad[15];
+  uint32_t state;
+  uint32_t tid;
+};
+static_assert(sizeof(RingHeader) == 392);
+static_assert(__builtin_offsetof(RingHeader, head) == 0);
+static_assert(__builtin_offsetof(RingHeader, cached_tail) == 8);
+static_assert(__builtin_offsetof(RingHeader, outer) == 16);
+static_assert(__builtin_offsetof(RingHeader, last_tick) == 24);
+static_assert(__builtin_offsetof(RingHeader, dropped) == 32);
+static_assert(__builtin_offsetof(RingHeader, reentrant) == 40);
+static_assert(__builtin_offsetof(RingHeader, truncated) == 48);
+static_assert(__builtin_offsetof(RingHeader, thread_pointer) == 56);
+static_assert(__builtin_offsetof(RingHeader, stack_low) == 64);
+static_assert(__builtin_offsetof(RingHeader, stack_high) == 72);
+static_assert(__builtin_offsetof(RingHeader, first_sp) == 80);
+static_assert(__builtin_offsetof(RingHeader, producer_pad) == 88);
+static_assert(__builtin_offsetof(RingHeader, tail) == 256);
+static_assert(__builtin_offsetof(RingHeader, consumer_pad) == 264);
+static_assert(__builtin_offsetof(RingHeader, state) == 384);
+static_assert(__builtin_offsetof(RingHeader, tid) == 388);
+
+struct StackEntry {
+  uint32_t hash;
+  uint8_t function;
+  uint8_t truncated;
+  uint16_t depth;
+};
+static_assert(sizeof(StackEntry) == 8);
+static_assert(__builtin_offsetof(StackEntry, hash) == 0);
+static_assert(__builtin_offsetof(StackEntry, function) == 4);
+static_assert(__builtin_offsetof(StackEntry, truncated) == 5);
+static_assert(__builtin_offsetof(StackEntry, depth) == 6);
+
+}  // namespace memhook::abi
+
+#define MEMHOOK_HOOKED_FUNCTIONS(X) \
+  X(0, malloc, Size) \
+  X(1, free, Free) \
+  X(2, calloc, CountSize) \
+  X(3, realloc, Realloc) \
+  X(4, reallocarray, ReallocArray) \
+  X(5, cfree, Free) \
+  X(6, memalign, AlignSize) \
+  X(7, aligned_alloc, AlignSize) \
+  X(8, posix_memalign, PosixMemalign) \
+  X(9, valloc, Size) \
+  X(10, pvalloc, Size) \
+  X(11, _Znwm, Size) \
+  X(12, _Znam, Size) \
+  X(13, _ZnwmRKSt9nothrow_t, SizeX) \
+  X(14, _ZnamRKSt9nothrow_t, SizeX) \
+  X(15, _ZnwmSt11align_val_t, SizeX) \
+  X(16, _ZnamSt11align_val_t, SizeX) \
+  X(17, _ZnwmSt11align_val_tRKSt9nothrow_t, SizeXX) \
+  X(18, _ZnamSt11align_val_tRKSt9nothrow_t, SizeXX) \
+  X(19, _ZdlPv, Free) \
+  X(20, _ZdaPv, Free) \
+  X(21, _ZdlPvm, FreeX) \
+  X(22, _ZdaPvm, FreeX) \
+  X(23, _ZdlPvRKSt9nothrow_t, FreeX) \
+  X(24, _ZdaPvRKSt9nothrow_t, FreeX) \
+  X(25, _ZdlPvSt11align_val_t, FreeX) \
+  X(26, _ZdaPvSt11align_val_t, FreeX) \
+  X(27, _ZdlPvSt11align_val_tRKSt9nothrow_t, FreeXX) \
+  X(28, _ZdaPvSt11align_val_tRKSt9nothrow_t, FreeXX) \
+  X(29, _ZdlPvmSt11align_val_t, FreeXX) \
+  X(30, _ZdaPvmSt11align_val_t, FreeXX) \
+  X(31, mallocx, SizeX) \
+  X(32, rallocx, Rallocx) \
+  X(33, xallocx, Xallocx) \
+  X(34, dallocx, FreeX) \
+  X(35, sdallocx, FreeXX) \
+  X(36, tc_malloc, Size) \
+  X(37, tc_free, Free) \
+  X(38, tc_calloc, CountSize) \
+  X(39, tc_realloc, Realloc) \
+  X(40, tc_memalign, AlignSize) \
+  X(41, tc_posix_memalign, PosixMemalign) \
+  X(42, tc_new, Size) \
+  X(43, tc_newarray, Size) \
+  X(44, tc_delete, Free) \
+  X(45, tc_deletearray, Free) \
+  X(46, dlopen, Dlopen) \
+  X(47, dlmopen, Dlmopen) \
+  X(48, dlclose, Dlclose)

@@ -1,0 +1,91 @@
+// From a call to an event: who records, and what.
+//
+// `outer` in the ring says what this thread is doing: 0 nothing, frame: inside a hooked call (what
+// it calls in turn is part of it: operator new calling malloc is one event, of kind new),
+// frame | 1: recording. A signal handler that allocates while we record is passed by and counted.
+#pragma once
+#include "backtrace.hpp"
+
+namespace memhook {
+
+[[gnu::noinline, gnu::cold]] inline bool enter_nested(RingHeader* ring, uint64_t frame) {
+  uint64_t outer = ring->outer;
+  if (outer & 1) {
+    __atomic_store_n(&ring->reentrant, ring->reentrant + 1, __ATOMIC_RELAXED);
+    return false;
+  }
+  // A stack grows down: a call made inside the outer one has a lower frame. A frame at or above it
+  // means that the outer call was left by longjmp.
+  if (frame < outer) return false;
+  ring->outer = frame;
+  return true;
+}
+
+// Begins a hooked call; false: pass through without recording.
+[[gnu::always_inline]] inline bool enter(RingHeader* ring, Frame frame) {
+  uint64_t f = reinterpret_cast<uint64_t>(frame);
+  if (__builtin_expect(ring->outer != 0, 0)) return enter_nested(ring, f);
+  ring->outer = f;
+  return true;
+}
+
+[[gnu::always_inline]] inline void leave(RingHeader* ring) {
+  asm volatile("" ::: "memory");  // a signal handler must see our writes in this order
+  ring->outer = 0;
+  asm volatile("" ::: "memory");
+}
+
+[[gnu::always_inline]] inline void begin_recording(RingHeader* ring, Frame frame) {
+  ring->outer = reinterpret_cast<uint64_t>(frame) | 1;
+  asm volatile("" ::: "memory");
+}
+
+[[gnu::always_inline]] inline void end_recording(RingHeader* ring, Frame frame) {
+  asm volatile("" ::: "memory");
+  ring->outer = reinterpret_cast<uint64_t>(frame);
+  asm volatile("" ::: "memory");
+}
+
+[[gnu::noinline, gnu::cold]] inline bool size_passes(uint64_t size) {
+  const Gate& g = gate();
+  if (size < g.min_size || size > g.max_size) return false;
+  if (g.exact_count == 0) return true;
+  for (uint32_t i = 0; i < g.exact_count; i++)
+    if (g.exact_sizes[i] == size) return true;
+  return false;
+}
+
+[[gnu::always_inline]] inline bool wanted(uint64_t size) {
+  if (__builtin_expect(gate().flags & flag_size_filter, 0)) return size_passes(size);
+  return true;
+}
+
+// pre: enter() returned true, and `block` was just returned by the allocator.
+[[gnu::always_inline]] inline void record_allocation(RingHeader* ring, uint32_t function,
+                                                     Frame frame, void* block, uint64_t size) {
+  auto address = reinterpret_cast<uint64_t>(block);
+  begin_recording(ring, frame);
+  uint32_t stack = capture_stack(ring, function, frame);
+  // The allocator's own synchronization makes this at least the number of the last release.
+  uint32_t sequence = __atomic_load_n(sequence_word(address), __ATOMIC_ACQUIRE);
+  if (__builtin_expect(reserve(ring), 1))
+    commit(ring, op_allocation, address, sequence, size, stack);
+  end_recording(ring, frame);
+}
+
+// pre: enter() returned true; the allocator has not seen the release yet.
+[[gnu::always_inline]] inline void record_release(RingHeader* ring, uint32_t function, Frame frame,
+                                                  uint64_t op, void* block) {
+  auto address = reinterpret_cast<uint64_t>(block);
+  begin_recording(ring, frame);
+  uint32_t stack = 0;
+  if (__builtin_expect(gate().flags & flag_release_stacks, 0))
+    stack = capture_stack(ring, function, frame);
+  if (__builtin_expect(reserve(ring), 1)) {
+    uint32_t sequence = __atomic_add_fetch(sequence_word(address), 1, __ATOMIC_ACQ_REL);
+    commit(ring, op, address, sequence, 0, stack);
+  }
+  end_recording(ring, frame);
+}
+
+}  // namespace memhook

@@ -1,0 +1,142 @@
+// The producer's side of a ring: claim, reserve, commit.
+//
+// Protocol: the owner writes events at head & mask and then publishes head with a release store;
+// the attacher reads head with acquire, takes the events, and stores tail with release. The owner
+// reads tail only when its cached copy says that the ring is full.
+#pragma once
+#include "state.hpp"
+#include "syscall.hpp"
+
+namespace memhook {
+
+struct RawEvent {
+  uint64_t word0, word1;
+};
+
+inline constexpr uint64_t address_mask = (1ull << 45) - 1;
+// A record may need a tick and a size extension before the event itself.
+inline constexpr uint64_t reserve_events = 4;
+// How long a full ring is waited for while the clock word stands still.
+inline constexpr int64_t dead_attacher_ns = 300'000'000;
+
+inline RawEvent* events_of(RingHeader* ring) {
+  return reinterpret_cast<RawEvent*>(reinterpret_cast<unsigned char*>(ring) + ring_prefix_bytes);
+}
+
+// Claims a free ring for this thread; null when all are taken. pre: thread_word is not of `epoch`.
+[[gnu::noinline, gnu::cold]] inline RingHeader* claim_ring(uint32_t epoch, uint64_t sp) {
+  Control* c = control();
+  // A thread that found no ring asks again only every 4096th time: the search is long.
+  uint64_t waiting = thread_word;
+  if ((waiting & 0xfff) == 0 && waiting != 0 && waiting < (4096ull << 12)) {
+    thread_word = waiting - (1 << 12);
+    __atomic_fetch_add(&c->ringless_events, 1, __ATOMIC_RELAXED);
+    return nullptr;
+  }
+  uint64_t stride = ring_prefix_bytes + c->ring_bytes;
+  for (uint32_t i = 0; i < max_rings; i++) {
+    auto* ring = at<RingHeader>(rings_offset + i * stride);
+    uint32_t expected = ring_free;
+    if (__atomic_load_n(&ring->state, __ATOMIC_RELAXED) != ring_free) continue;
+    if (!__atomic_compare_exchange_n(&ring->state, &expected, static_cast<uint32_t>(ring_claimed),
+                                     false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+      continue;
+    uint64_t thread_pointer;
+    // The first word of the TCB is its own address (psABI, TLS variant II).
+    asm("mov %%fs:0, %0" : "=r"(thread_pointer));
+    ring->outer = 0;
+    ring->last_tick = 0;
+    __atomic_store_n(&ring->thread_pointer, thread_pointer, __ATOMIC_RELAXED);
+    __atomic_store_n(&ring->first_sp, sp, __ATOMIC_RELAXED);
+    __atomic_store_n(&ring->tid, static_cast<uint32_t>(sys::call(sys::nr_gettid)),
+                     __ATOMIC_RELEASE);
+    uint32_t used = __atomic_load_n(&c->rings_used, __ATOMIC_RELAXED);
+    while (used < i + 1 && !__atomic_compare_exchange_n(&c->rings_used, &used, i + 1, true,
+                                                        __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+    }
+    thread_word = reinterpret_cast<uint64_t>(ring) | epoch;
+    return ring;
+  }
+  thread_word = 4095ull << 12;
+  __atomic_fetch_add(&c->ringless_events, 1, __ATOMIC_RELAXED);
+  return nullptr;
+}
+
+// The calling thread's ring, or null.
+[[gnu::always_inline]] inline RingHeader* ring_of(uint32_t epoch, uint64_t sp) {
+  uint64_t word = thread_word;
+  if (__builtin_expect((word & 0xfff) != epoch, 0)) return claim_ring(epoch, sp);
+  return reinterpret_cast<RingHeader*>(word - epoch);
+}
+
+// A ring is full: waits for room, or drops the event, or finds the attacher dead and closes the
+// gate. False: the event is lost (and counted).
+[[gnu::noinline, gnu::cold]] inline bool wait_for_room(RingHeader* ring) {
+  Control* c = control();
+  uint64_t capacity = gate().ring_mask + 1;
+  uint64_t last_clock = __atomic_load_n(&c->clock_ns, __ATOMIC_RELAXED);
+  int64_t still_since = 0;
+  for (;;) {
+    ring->cached_tail = __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
+    if (ring->head + reserve_events - ring->cached_tail <= capacity) return true;
+    if ((gate().flags & flag_drop_when_full) || epoch_now() == 0) break;
+    sys::sleep_ns(50'000);
+    uint64_t clock = __atomic_load_n(&c->clock_ns, __ATOMIC_RELAXED);
+    int64_t now = sys::monotonic_ns();
+    if (clock != last_clock || still_since == 0) {
+      last_clock = clock;
+      still_since = now;
+    } else if (now - still_since > dead_attacher_ns) {
+      __atomic_store_n(&c->abandoned, 1u, __ATOMIC_RELAXED);
+      __atomic_store_n(&gate().epoch, 0u, __ATOMIC_RELEASE);
+      break;
+    }
+  }
+  __atomic_store_n(&ring->dropped, ring->dropped + 1, __ATOMIC_RELAXED);
+  return false;
+}
+
+[[gnu::always_inline]] inline bool reserve(RingHeader* ring) {
+  if (__builtin_expect(ring->head + reserve_events - ring->cached_tail > gate().ring_mask + 1, 0))
+    return wait_for_room(ring);
+  return true;
+}
+
+[[gnu::noinline, gnu::cold]] inline uint64_t precise_time() {
+  if (gate().clock_mode == clock_tsc) return __builtin_ia32_rdtsc();
+  sys::timespec64 t{0, 0};
+  if (gate().vdso_clock) gate().vdso_clock(1, &t);
+  return static_cast<uint64_t>(t.seconds * 1'000'000'000 + t.nanoseconds);
+}
+
+// Writes one event and publishes it, with a tick before it when the clock has moved.
+// pre: reserve() returned true.
+[[gnu::always_inline]] inline void commit(RingHeader* ring, uint64_t op, uint64_t address,
+                                          uint32_t sequence, uint64_t size, uint32_t stack) {
+  uint64_t head = ring->head, mask = gate().ring_mask;
+  RawEvent* events = events_of(ring);
+  uint64_t time = __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED);
+  if (__builtin_expect(gate().clock_mode != clock_coarse, 0))
+    time = gate().clock_mode == clock_attacher ? ring->last_tick : precise_time();
+  if (__builtin_expect(time != ring->last_tick, 0)) {
+    ring->last_tick = time;
+    events[head++ & mask] = {op_tick << 45, time};
+  }
+  if (__builtin_expect(size >= 0xffff'ffff, 0)) {
+    events[head++ & mask] = {op_size_extension << 45, size};
+    size = 0xffff'ffff;
+  }
+  events[head++ & mask] = {
+      ((address >> 3) & address_mask) | (op << 45) | (static_cast<uint64_t>(sequence) << 48),
+      size | (static_cast<uint64_t>(stack) << 32) |
+          (static_cast<uint64_t>((sequence >> 16) & 0x3f) << 58)};
+  __atomic_store_n(&ring->head, head, __ATOMIC_RELEASE);
+}
+
+// The sequence word of a block: one word for a page's worth of addresses.
+[[gnu::always_inline]] inline uint32_t* sequence_word(uint64_t address) {
+  uint64_t page = address >> 12;
+  return at<uint32_t>(sequence_offset) + ((page ^ (page >> 14)) & (sequence_words - 1));
+}
+
+}  // namespace memhook

@@ -1,0 +1,48 @@
+// What the hook keeps outside the shared region.
+//
+// gate       one private page, wiped to zero in a fork child (MADV_WIPEONFORK): the child reads
+//            epoch 0 and passes through, and so never writes into its parent's rings.
+// originals  private, so that a fork child still finds them.
+// thread     one initial-exec TLS word: ring address | epoch. Rings are page aligned, epochs are
+//            below 4096, so one comparison tells "my ring, of this attach" from everything else.
+//            More TLS would be dangerous: dynamic TLS allocates, and static TLS surplus is scarce.
+#pragma once
+#include "abi.hpp"
+
+namespace memhook {
+
+using namespace abi;
+
+struct Gate {
+  uint32_t epoch;  // 0: tracing is off
+  uint32_t flags;
+  uint32_t depth;
+  uint32_t clock_mode;
+  uint64_t ring_mask;  // events in a ring - 1
+  uint64_t min_size, max_size;
+  uint32_t exact_count;
+  uint64_t exact_sizes[16];
+  int (*vdso_clock)(int, void*);
+};
+
+struct alignas(4096) GatePage {
+  Gate gate;
+  unsigned char rest[4096 - sizeof(Gate)];
+};
+static_assert(sizeof(GatePage) == 4096);
+
+extern GatePage gate_page;
+extern uint64_t originals[function_count][max_variants];
+extern unsigned char* region;
+extern __thread uint64_t thread_word;
+
+inline Gate& gate() { return gate_page.gate; }
+inline Control* control() { return reinterpret_cast<Control*>(region); }
+inline uint32_t epoch_now() { return __atomic_load_n(&gate().epoch, __ATOMIC_ACQUIRE); }
+
+template <typename T>
+inline T* at(uint64_t offset) {
+  return reinterpret_cast<T*>(region + offset);
+}
+
+}  // namespace memhook

@@ -1,0 +1,168 @@
+// One wrapper template for each signature; instantiated for every hooked function and variant.
+//
+// A wrapper keeps a frame (rbp) so that its caller's rbp and return address are at known places.
+// Its personality routine runs when an exception of operator new passes through, and ends the call.
+#pragma once
+#include "modules.hpp"
+#include "record.hpp"
+
+namespace memhook {
+
+// Called by the unwinder for each wrapper frame it passes; in the cleanup phase the frame is left.
+// Itanium C++ ABI, Exception Handling, section 1.6: _UA_CLEANUP_PHASE is 2, _URC_CONTINUE_UNWIND 8.
+extern "C" [[gnu::visibility("hidden"), gnu::used]] int memhook_personality(int, int actions,
+                                                                          uint64_t, void*, void*) {
+  uint32_t epoch = epoch_now();
+  uint64_t word = thread_word;
+  if ((actions & 2) && epoch != 0 && (word & 0xfff) == epoch)
+    reinterpret_cast<RingHeader*>(word - epoch)->outer = 0;
+  return 8;
+}
+
+// DW_EH_PE_pcrel | DW_EH_PE_sdata4; the directive belongs to the FDE of the function it stands in.
+#define MEMHOOK_PERSONALITY asm volatile(".cfi_personality 0x1b, memhook_personality")
+
+template <typename R, typename... A>
+[[gnu::always_inline]] inline R original(uint32_t function, uint32_t variant, A... args) {
+  return reinterpret_cast<R (*)(A...)>(originals[function][variant])(args...);
+}
+
+// The ring if this call is to be recorded. `frame` is the wrapper's.
+[[gnu::always_inline]] inline RingHeader* begin_call(Frame frame) {
+  uint32_t epoch = epoch_now();
+  if (epoch == 0) return nullptr;
+  RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(frame));
+  if (__builtin_expect(ring == nullptr, 0)) return nullptr;
+  return enter(ring, frame) ? ring : nullptr;
+}
+
+#define MEMHOOK_FRAME static_cast<Frame>(__builtin_frame_address(0))
+
+template <typename... A>
+[[gnu::always_inline]] inline void* allocate(uint32_t f, uint32_t v, Frame frame, uint64_t size,
+                                             A... args) {
+  RingHeader* ring = wanted(size) ? begin_call(frame) : nullptr;
+  if (!ring) return original<void*>(f, v, args...);
+  void* block = original<void*>(f, v, args...);
+  if (__builtin_expect(block != nullptr, 1)) record_allocation(ring, f, frame, block, size);
+  leave(ring);
+  return block;
+}
+
+template <typename... A>
+[[gnu::always_inline]] inline void release(uint32_t f, uint32_t v, Frame frame, void* block,
+                                           A... args) {
+  RingHeader* ring = block ? begin_call(frame) : nullptr;
+  if (!ring) return original<void>(f, v, block, args...);
+  record_release(ring, f, frame, op_release, block);
+  original<void>(f, v, block, args...);
+  leave(ring);
+}
+
+// Two-phase, so that nobody can own the old address before its release is published.
+template <typename... A>
+[[gnu::always_inline]] inline void* reallocate(uint32_t f, uint32_t v, Frame frame, uint64_t size,
+                                               bool zero_releases, void* old, A... args) {
+  RingHeader* ring = begin_call(frame);
+  if (!ring) return original<void*>(f, v, old, args...);
+  if (old) record_release(ring, f, frame, op_realloc_release, old);
+  void* block = original<void*>(f, v, old, args...);
+  if (block) {
+    if (wanted(size)) record_allocation(ring, f, frame, block, size);
+  } else if (old && !zero_releases) {
+    begin_recording(ring, frame);
+    if (reserve(ring)) commit(ring, op_realloc_failed, reinterpret_cast<uint64_t>(old), 0, 0, 0);
+    end_recording(ring, frame);
+  }
+  leave(ring);
+  return block;
+}
+
+inline uint64_t product(uint64_t a, uint64_t b) {
+  uint64_t result;
+  return __builtin_mul_overflow(a, b, &result) ? ~0ull : result;
+}
+
+namespace wrap {
+
+#define MEMHOOK_WRAPPER template <uint32_t F, uint32_t V> [[gnu::noinline]]
+
+MEMHOOK_WRAPPER void* Size(uint64_t size) {
+  MEMHOOK_PERSONALITY;
+  return allocate(F, V, MEMHOOK_FRAME, size, size);
+}
+MEMHOOK_WRAPPER void* SizeX(uint64_t size, uint64_t x) {
+  MEMHOOK_PERSONALITY;
+  return allocate(F, V, MEMHOOK_FRAME, size, size, x);
+}
+MEMHOOK_WRAPPER void* SizeXX(uint64_t size, uint64_t x, uint64_t y) {
+  MEMHOOK_PERSONALITY;
+  return allocate(F, V, MEMHOOK_FRAME, size, size, x, y);
+}
+MEMHOOK_WRAPPER void* CountSize(uint64_t count, uint64_t size) {
+  MEMHOOK_PERSONALITY;
+  return allocate(F, V, MEMHOOK_FRAME, product(count, size), count, size);
+}
+MEMHOOK_WRAPPER void* AlignSize(uint64_t align, uint64_t size) {
+  MEMHOOK_PERSONALITY;
+  return allocate(F, V, MEMHOOK_FRAME, size, align, size);
+}
+MEMHOOK_WRAPPER int PosixMemalign(void** out, uint64_t align, uint64_t size) {
+  MEMHOOK_PERSONALITY;
+  Frame frame = MEMHOOK_FRAME;
+  RingHeader* ring = wanted(size) ? begin_call(frame) : nullptr;
+  if (!ring) return original<int>(F, V, out, align, size);
+  int error = original<int>(F, V, out, align, size);
+  if (error == 0 && *out) record_allocation(ring, F, frame, *out, size);
+  leave(ring);
+  return error;
+}
+MEMHOOK_WRAPPER void Free(void* block) { release(F, V, MEMHOOK_FRAME, block); }
+MEMHOOK_WRAPPER void FreeX(void* block, uint64_t x) { release(F, V, MEMHOOK_FRAME, block, x); }
+MEMHOOK_WRAPPER void FreeXX(void* block, uint64_t x, uint64_t y) {
+  release(F, V, MEMHOOK_FRAME, block, x, y);
+}
+// realloc(p, 0) releases p and returns null in glibc; a null for any other size is a failure.
+MEMHOOK_WRAPPER void* Realloc(void* old, uint64_t size) {
+  return reallocate(F, V, MEMHOOK_FRAME, size, size == 0, old, size);
+}
+MEMHOOK_WRAPPER void* ReallocArray(void* old, uint64_t count, uint64_t size) {
+  uint64_t bytes = product(count, size);
+  return reallocate(F, V, MEMHOOK_FRAME, bytes, bytes == 0, old, count, size);
+}
+MEMHOOK_WRAPPER void* Rallocx(void* old, uint64_t size, int flags) {
+  return reallocate(F, V, MEMHOOK_FRAME, size, false, old, size, flags);
+}
+// Resizes in place; the block never changes its owner, so one record after the call is enough.
+MEMHOOK_WRAPPER uint64_t Xallocx(void* block, uint64_t size, uint64_t extra, int flags) {
+  Frame frame = MEMHOOK_FRAME;
+  RingHeader* ring = begin_call(frame);
+  if (!ring) return original<uint64_t>(F, V, block, size, extra, flags);
+  uint64_t bytes = original<uint64_t>(F, V, block, size, extra, flags);
+  record_release(ring, F, frame, op_release, block);
+  if (wanted(bytes)) record_allocation(ring, F, frame, block, bytes);
+  leave(ring);
+  return bytes;
+}
+MEMHOOK_WRAPPER void* Dlopen(const char* file, int mode) {
+  Frame frame = MEMHOOK_FRAME;
+  void* handle = call_as(frame[1], originals[F][V], reinterpret_cast<uint64_t>(file),
+                         static_cast<uint64_t>(mode), 0);
+  modules_changed();
+  return handle;
+}
+MEMHOOK_WRAPPER void* Dlmopen(uint64_t space, const char* file, int mode) {
+  Frame frame = MEMHOOK_FRAME;
+  void* handle = call_as(frame[1], originals[F][V], space, reinterpret_cast<uint64_t>(file),
+                         static_cast<uint64_t>(mode));
+  modules_changed();
+  return handle;
+}
+MEMHOOK_WRAPPER int Dlclose(void* handle) {
+  int result = original<int>(F, V, handle);
+  modules_changed();
+  return result;
+}
+
+}  // namespace wrap
+}  // namespace memhook
