@@ -1,1 +1,38 @@
-//! Stop a thread, call functions in it, load the hook: the only crate that uses ptrace.
+//! Stop one thread of a running process, call functions and system calls in it, load the hook.
+//!
+//! This is the only crate that uses ptrace. A [`Held`] thread is seized (`PTRACE_SEIZE`, so the
+//! target is neither signalled nor killed with us) and stopped; whatever is done with it, its
+//! registers, vector state, signal mask, `errno` and interrupted system call come back when it is
+//! released or dropped. The other threads of the target keep running all the time.
+//!
+//! What the caller provides: a pid, the address ranges a thread must not be stopped in, and the
+//! addresses of functions to call. What this crate never does: interpret ELF files of the target
+//! (except to find `__errno_location`), or know what the loaded object is for.
+//!
+//! ptrace requests must come from the thread that seized, so [`Held`] is not `Send`.
+
+mod errno;
+mod error;
+mod held;
+mod load;
+mod maps;
+mod memory;
+mod procfs;
+mod ptrace;
+mod region;
+mod regs;
+mod remote_call;
+mod remote_syscall;
+mod restart;
+mod safe_point;
+mod stop;
+mod wait;
+
+pub use error::Error;
+pub use held::Held;
+pub use load::{Dlopen, Loaded, load_object};
+pub use memory::{read_bytes, write_bytes};
+pub use region::{Region, create_region};
+pub use regs::Registers;
+pub use safe_point::Unwind;
+pub use stop::{HoldOptions, hold};

@@ -1,0 +1,154 @@
+//! What can go wrong, with the pid, thread and address it went wrong at.
+
+use std::io;
+use std::time::Duration;
+
+/// Failure of an operation on the target. Unless the variant says otherwise the target has been
+/// put back as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The target exited, was killed or replaced itself by `execve`.
+    #[error("process {pid} is gone (exited, was killed, or called execve)")]
+    TargetGone {
+        /// Process id.
+        pid: i32,
+    },
+    /// The target may not be traced by us.
+    #[error("no permission to trace process {pid}: {source} (run as the same user with CAP_SYS_PTRACE, or check kernel.yama.ptrace_scope)")]
+    Permission {
+        /// Process id.
+        pid: i32,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// Another process traces the target already.
+    #[error("process {pid} is already traced by process {tracer}: end that debugger or tracer first")]
+    AlreadyTraced {
+        /// Process id.
+        pid: i32,
+        /// Process id of the tracer.
+        tracer: i32,
+    },
+    /// The target is stopped by job control, so a lock held by one of its threads would never be
+    /// released while we call into it.
+    #[error("process {pid} is stopped (SIGSTOP or Ctrl-Z): continue it with kill -CONT {pid} first")]
+    TargetStopped {
+        /// Process id.
+        pid: i32,
+    },
+    /// No thread could be stopped at a point where calling into it is safe.
+    #[error("no thread of process {pid} reached a safe point within {waited:?}: {reason}")]
+    NoSafeThread {
+        /// Process id.
+        pid: i32,
+        /// How long was tried.
+        waited: Duration,
+        /// Why the last thread tried was refused.
+        reason: String,
+    },
+    /// A seized thread did not stop: it sleeps uninterruptibly. The kernel lets it go when this
+    /// process exits.
+    #[error("thread {tid} of process {pid} does not stop (uninterruptible sleep); it stays seized until this process exits")]
+    DoesNotStop {
+        /// Process id.
+        pid: i32,
+        /// Thread id.
+        tid: i32,
+    },
+    /// A ptrace request failed.
+    #[error("ptrace {request} on thread {tid} of process {pid}: {source}")]
+    Ptrace {
+        /// Name of the request.
+        request: &'static str,
+        /// Process id.
+        pid: i32,
+        /// Thread id.
+        tid: i32,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// Memory of the target could not be read or written.
+    #[error("cannot {action} {bytes} bytes at {address:#x} of process {pid}: {source}")]
+    Memory {
+        /// "read" or "write".
+        action: &'static str,
+        /// Process id.
+        pid: i32,
+        /// Address in the target.
+        address: u64,
+        /// How many bytes were asked for.
+        bytes: usize,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// A file of /proc could not be used.
+    #[error("{path}: {source}")]
+    File {
+        /// Path of the file.
+        path: String,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// No `syscall` instruction was found in executable memory of the target.
+    #[error("process {pid} has no syscall instruction in its vdso or libc")]
+    NoSyscallInstruction {
+        /// Process id.
+        pid: i32,
+    },
+    /// A system call made in the target failed.
+    #[error("{name} in process {pid} failed: {source} (a seccomp filter may refuse it)")]
+    RemoteSyscall {
+        /// Name of the system call.
+        name: &'static str,
+        /// Process id.
+        pid: i32,
+        /// Its errno.
+        source: io::Error,
+    },
+    /// Code called in the target raised a fatal signal, which was suppressed.
+    #[error("code called in process {pid} raised signal {signal} at {address:#x}; the thread was put back")]
+    RemoteFault {
+        /// Process id.
+        pid: i32,
+        /// Faulting address where the kernel gives one, else the program counter.
+        address: u64,
+        /// Signal number.
+        signal: i32,
+    },
+    /// A function called in the target did not return. The thread was put back although the
+    /// function had not finished; it waited for a lock it did not get.
+    #[error("function {function:#x} called in process {pid} did not return within {waited:?}: a lock it needs is held by another thread")]
+    CallTimeout {
+        /// Process id.
+        pid: i32,
+        /// Address of the function.
+        function: u64,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// More arguments than integer registers (six).
+    #[error("a remote call takes at most 6 arguments, not {count}")]
+    TooManyArguments {
+        /// How many were given.
+        count: usize,
+    },
+    /// `dlopen` in the target returned NULL.
+    #[error("dlopen({path}) in process {pid} failed: the object does not fit the target, or /proc is not mounted in its mount namespace")]
+    LoadFailed {
+        /// Process id.
+        pid: i32,
+        /// Path given to dlopen.
+        path: String,
+    },
+}
+
+impl Error {
+    /// Wraps the error of a ptrace request; ESRCH of a thread that we hold means it was killed.
+    pub(crate) fn ptrace(pid: i32, tid: i32, request: &'static str, source: io::Error) -> Error {
+        if source.raw_os_error() == Some(libc::ESRCH) {
+            Error::TargetGone { pid }
+        } else {
+            Error::Ptrace { request, pid, tid, source }
+        }
+    }
+}

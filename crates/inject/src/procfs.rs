@@ -1,0 +1,85 @@
+//! Small files of /proc/PID/task/TID: state, current system call, pending signals, sleep start.
+
+use std::fs;
+
+/// Ids of all threads of `pid`; empty when it is gone.
+pub(crate) fn threads(pid: i32) -> Vec<i32> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// State letter of proc_pid_stat(5): R, S, D, T, t, Z, X, I. `None` when the thread is gone.
+pub(crate) fn state(pid: i32, tid: i32) -> Option<char> {
+    let text = fs::read(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    // The name in parentheses may hold anything, so look behind the last one.
+    let after = text.iter().rposition(|&byte| byte == b')')?;
+    text.get(after + 2).map(|&byte| char::from(byte))
+}
+
+/// What a thread is doing, without stopping it (proc_pid_syscall(5)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Activity {
+    /// On a CPU, or the file can't be read.
+    Running,
+    /// Blocked in the system call of this number, -1 if blocked outside one.
+    Blocked(i64),
+}
+
+/// Current activity of a thread.
+pub(crate) fn activity(pid: i32, tid: i32) -> Activity {
+    let number = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"))
+        .ok()
+        .and_then(|text| text.split_whitespace().next()?.parse().ok());
+    number.map_or(Activity::Running, Activity::Blocked)
+}
+
+/// Process that traces `pid`, 0 if none.
+pub(crate) fn tracer(pid: i32, tid: i32) -> i32 {
+    status_field(pid, tid, "TracerPid:").and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+/// Signal sets of a thread, bit `n - 1` for signal `n`.
+pub(crate) struct Signals {
+    /// Waiting for the thread or for the process.
+    pub pending: u64,
+    pub caught: u64,
+    pub ignored: u64,
+}
+
+/// Signal sets of a thread; empty sets if it is gone.
+pub(crate) fn signals(pid: i32, tid: i32) -> Signals {
+    let set = |name| {
+        status_field(pid, tid, name)
+            .and_then(|value| u64::from_str_radix(&value, 16).ok())
+            .unwrap_or(0)
+    };
+    Signals {
+        pending: set("SigPnd:") | set("ShdPnd:"),
+        caught: set("SigCgt:"),
+        ignored: set("SigIgn:"),
+    }
+}
+
+fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {
+    let text = fs::read(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    String::from_utf8_lossy(&text)
+        .lines()
+        .find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()))
+}
+
+/// Scheduler clock, in ms, of the moment the thread last stopped running (`se.exec_start` of
+/// /proc/PID/task/TID/sched). `None` where the kernel has no such file.
+pub(crate) fn last_ran_ms(pid: i32, tid: i32) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/sched")).ok()?;
+    let line = text.lines().find(|line| line.starts_with("se.exec_start"))?;
+    line.rsplit(':').next()?.trim().parse().ok()
+}
+
+/// Now on the clock of [`last_ran_ms`], to a few ms: our own thread has just run.
+pub(crate) fn scheduler_now_ms() -> Option<f64> {
+    // A yield makes the scheduler account our own run time, which refreshes the value.
+    std::thread::yield_now();
+    let text = fs::read_to_string("/proc/thread-self/sched").ok()?;
+    let line = text.lines().find(|line| line.starts_with("se.exec_start"))?;
+    line.rsplit(':').next()?.trim().parse().ok()
+}

@@ -1,0 +1,110 @@
+//! The ptrace requests used, as safe functions. Numbers are those of `<linux/ptrace.h>`; nix lacks
+//! several of them, so all go through `libc::ptrace`.
+
+use std::io;
+
+pub(crate) const GETREGSET: libc::c_uint = 0x4204;
+pub(crate) const SETREGSET: libc::c_uint = 0x4205;
+const POKETEXT: libc::c_uint = 4;
+const CONT: libc::c_uint = 7;
+const DETACH: libc::c_uint = 17;
+const SYSCALL: libc::c_uint = 24;
+const GETSIGINFO: libc::c_uint = 0x4202;
+const SEIZE: libc::c_uint = 0x4206;
+const INTERRUPT: libc::c_uint = 0x4207;
+const GETSIGMASK: libc::c_uint = 0x420a;
+const SETSIGMASK: libc::c_uint = 0x420b;
+const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+
+/// Options: mark system-call stops with bit 7 of the signal; report execve. Never EXITKILL.
+const OPTIONS: usize = 0x1 | 0x10;
+
+/// One raw request.
+///
+/// # Safety
+/// `address` and `data` must be what ptrace(2) asks for with this request; where one is a pointer
+/// into this process it must be valid for what the kernel reads or writes there.
+pub(crate) unsafe fn request(
+    request: libc::c_uint,
+    tid: i32,
+    address: usize,
+    data: usize,
+) -> io::Result<i64> {
+    // SAFETY: the caller vouches for the pointers; the request itself affects only the tracee.
+    let result = unsafe { libc::ptrace(request, tid, address, data) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Becomes the tracer of `tid` without stopping it.
+pub(crate) fn seize(tid: i32) -> io::Result<()> {
+    // SAFETY: no pointers.
+    unsafe { request(SEIZE, tid, 0, OPTIONS) }.map(drop)
+}
+
+/// Asks a seized thread to stop; the stop is reported by waitpid as PTRACE_EVENT_STOP.
+pub(crate) fn interrupt(tid: i32) -> io::Result<()> {
+    // SAFETY: no pointers.
+    unsafe { request(INTERRUPT, tid, 0, 0) }.map(drop)
+}
+
+/// Resumes a stopped thread, delivering `signal` (0 for none).
+pub(crate) fn resume(tid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: no pointers.
+    unsafe { request(CONT, tid, 0, signal as usize) }.map(drop)
+}
+
+/// Resumes a stopped thread up to its next system-call entry or exit.
+pub(crate) fn resume_to_syscall(tid: i32) -> io::Result<()> {
+    // SAFETY: no pointers.
+    unsafe { request(SYSCALL, tid, 0, 0) }.map(drop)
+}
+
+/// Lets a stopped thread go.
+pub(crate) fn detach(tid: i32) -> io::Result<()> {
+    // SAFETY: no pointers.
+    unsafe { request(DETACH, tid, 0, 0) }.map(drop)
+}
+
+/// Writes one word, page protection notwithstanding.
+pub(crate) fn poke(tid: i32, address: u64, word: u64) -> io::Result<()> {
+    // SAFETY: both are values, not pointers of this process.
+    unsafe { request(POKETEXT, tid, address as usize, word as usize) }.map(drop)
+}
+
+/// The blocked signals; where a call such as ppoll replaced the mask for its duration, the mask
+/// it will put back (kernel/ptrace.c, PTRACE_GETSIGMASK).
+pub(crate) fn signal_mask(tid: i32) -> io::Result<u64> {
+    let mut mask = 0u64;
+    // SAFETY: the kernel writes the 8 bytes that `address` announces.
+    unsafe { request(GETSIGMASK, tid, size_of::<u64>(), (&raw mut mask) as usize)? };
+    Ok(mask)
+}
+
+/// Sets the blocked signals.
+pub(crate) fn set_signal_mask(tid: i32, mask: u64) -> io::Result<()> {
+    let mut mask = mask;
+    // SAFETY: the kernel reads the 8 bytes that `address` announces.
+    unsafe { request(SETSIGMASK, tid, size_of::<u64>(), (&raw mut mask) as usize) }.map(drop)
+}
+
+/// What is known about the signal of the current signal-delivery-stop.
+pub(crate) fn signal_info(tid: i32) -> io::Result<libc::siginfo_t> {
+    // SAFETY: siginfo_t is plain integers and padding; all-zero is valid.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one siginfo_t.
+    unsafe { request(GETSIGINFO, tid, 0, (&raw mut info) as usize)? };
+    Ok(info)
+}
+
+/// Address of the thread's `struct rseq`, 0 if it has none or the kernel (before 5.13) can't say.
+pub(crate) fn rseq_address(tid: i32) -> u64 {
+    // struct ptrace_rseq_configuration { u64 pointer; u32 size, signature, flags, pad; }
+    let mut configuration = [0u64; 3];
+    let bytes = size_of_val(&configuration);
+    let data = (&raw mut configuration) as usize;
+    // SAFETY: the kernel writes at most the 24 bytes that `address` announces.
+    match unsafe { request(GET_RSEQ_CONFIGURATION, tid, bytes, data) } {
+        Ok(_) => configuration[0],
+        Err(_) => 0,
+    }
+}

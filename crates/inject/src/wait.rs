@@ -1,0 +1,107 @@
+//! Waiting for the next ptrace stop of one thread.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::{procfs, ptrace};
+
+/// Events of `<linux/ptrace.h>`, in bits 16 and up of the wait status.
+const EVENT_EXEC: i32 = 4;
+const EVENT_STOP: i32 = 128;
+
+/// Why the thread stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// PTRACE_EVENT_STOP: our interrupt (SIGTRAP), or a group-stop with its stopping signal.
+    Event(i32),
+    /// Signal-delivery-stop: the signal takes effect only if we hand it on.
+    Signal(i32),
+    /// System-call entry or exit.
+    Syscall,
+    /// The thread exited, was killed, or the process called execve.
+    Gone,
+}
+
+/// Polls this long before it begins to sleep: a stop takes some 10 µs.
+const SPIN: Duration = Duration::from_micros(300);
+const SLEEP_MAX: Duration = Duration::from_millis(1);
+
+/// Waits until `tid` stops; `None` if it has not at `until`.
+///
+/// Polls, because a blocking waitpid has no deadline and would never return for a group leader
+/// that exits before its threads (ptrace(2), "Death under ptrace").
+pub(crate) fn wait_for_stop(pid: i32, tid: i32, until: Instant) -> Option<Stop> {
+    let begin = Instant::now();
+    let mut sleep = Duration::from_micros(20);
+    loop {
+        let mut status = 0;
+        // SAFETY: waitpid writes one int.
+        let waited = unsafe { libc::waitpid(tid, &raw mut status, libc::WNOHANG | libc::__WALL) };
+        if waited == tid {
+            return Some(decode(tid, status));
+        }
+        if waited < 0 && io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+            let_go_after_exec(pid, tid);
+            return Some(Stop::Gone);
+        }
+        let now = Instant::now();
+        if now >= until {
+            return None;
+        }
+        if now.duration_since(begin) < SPIN {
+            std::thread::yield_now();
+            continue;
+        }
+        if matches!(procfs::state(pid, tid), None | Some('Z' | 'X')) {
+            return Some(Stop::Gone);
+        }
+        std::thread::sleep(sleep);
+        sleep = (sleep * 2).min(SLEEP_MAX);
+    }
+}
+
+fn decode(tid: i32, status: i32) -> Stop {
+    if !libc::WIFSTOPPED(status) {
+        return Stop::Gone;
+    }
+    let signal = libc::WSTOPSIG(status);
+    match status >> 16 {
+        EVENT_STOP => Stop::Event(signal),
+        EVENT_EXEC => {
+            // A new program runs under this id; it is not ours to touch.
+            let _ = ptrace::detach(tid);
+            Stop::Gone
+        }
+        _ if signal == libc::SIGTRAP | 0x80 => Stop::Syscall,
+        _ => Stop::Signal(signal),
+    }
+}
+
+/// When a thread other than the leader calls execve it takes over the leader's id, so its stop is
+/// reported under `pid` (ptrace(2), "execve(2) under ptrace").
+fn let_go_after_exec(pid: i32, tid: i32) {
+    if pid == tid {
+        return;
+    }
+    // SAFETY: siginfo_t is plain data, all-zero is valid.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WSTOPPED | libc::WNOHANG | libc::__WALL;
+    // SAFETY: waitid writes one siginfo_t. WSTOPPED alone reaps nothing.
+    let result = unsafe { libc::waitid(libc::P_PID, pid as libc::id_t, &raw mut info, flags) };
+    if result == 0 && info.si_signo == libc::SIGCHLD {
+        let _ = ptrace::detach(pid);
+    }
+}
+
+/// Collects the exit status of a traced thread that died, so that its real parent is told.
+pub(crate) fn reap(tid: i32) {
+    for _ in 0..20 {
+        let mut status = 0;
+        // SAFETY: waitpid writes one int.
+        let waited = unsafe { libc::waitpid(tid, &raw mut status, libc::WNOHANG | libc::__WALL) };
+        if waited != 0 && (waited < 0 || !libc::WIFSTOPPED(status)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
