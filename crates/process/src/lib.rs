@@ -1,1 +1,19 @@
-//! A process seen from outside: mappings, modules, ELF relocations and symbols, threads.
+//! A process seen from outside: mappings, loaded modules, GOT slots, threads.
+//!
+//! Nothing here writes to the target or uses ptrace; the ELF part takes bytes.
+
+mod elf;
+mod error;
+mod maps;
+mod module;
+mod preflight;
+mod slots;
+mod threads;
+
+pub use elf::{ElfView, Exported, Relocation, SlotKind};
+pub use error::Error;
+pub use maps::{Mapping, mappings, parse_maps};
+pub use module::{ModuleImage, modules};
+pub use preflight::{Check, first_failure, preflight};
+pub use slots::{Slot, SlotScan, Unhookable, find_slots};
+pub use threads::{Thread, read_memory, thread_start_time, threads};

@@ -1,0 +1,223 @@
+//! What we need of an ELF file: dynamic symbols and the relocations that make GOT slots.
+
+use goblin::elf::{Elf, dynamic, program_header, reloc, sym};
+
+/// How a slot comes to be (x86-64 psABI, relocation types).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotKind {
+    /// R_X86_64_JUMP_SLOT: a PLT slot, bound at once or lazily.
+    JumpSlot,
+    /// R_X86_64_GLOB_DAT: a GOT entry for an address taken or a call without PLT.
+    GlobDat,
+    /// R_X86_64_64: a function pointer in data.
+    Data64,
+}
+
+/// One relocation against a symbol.
+#[derive(Clone, Debug)]
+pub struct Relocation {
+    /// Where the slot is (svma).
+    pub svma: u64,
+    /// The symbol's name.
+    pub symbol: String,
+    /// What makes the slot.
+    pub kind: SlotKind,
+}
+
+/// A defined dynamic symbol.
+#[derive(Clone, Copy, Debug)]
+pub struct Exported {
+    /// Address (svma).
+    pub svma: u64,
+    /// Size in bytes; 0: not stated.
+    pub size: u64,
+    /// The address is that of a resolver (STT_GNU_IFUNC).
+    pub is_ifunc: bool,
+}
+
+/// An ELF file, parsed from its bytes.
+pub struct ElfView<'a> {
+    elf: Elf<'a>,
+    bytes: &'a [u8],
+}
+
+impl<'a> ElfView<'a> {
+    /// Parses a 64-bit x86-64 file; the error says what it is instead.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, String> {
+        let elf = Elf::parse(bytes).map_err(|e| e.to_string())?;
+        if !elf.is_64 {
+            return Err("a 32-bit program".into());
+        }
+        if elf.header.e_machine != goblin::elf::header::EM_X86_64 {
+            return Err(format!(
+                "a program for another architecture ({})",
+                goblin::elf::header::machine_to_str(elf.header.e_machine)
+            ));
+        }
+        Ok(ElfView { elf, bytes })
+    }
+
+    /// Whether a dynamic loader is asked for.
+    pub fn interpreter(&self) -> Option<&'a str> {
+        self.elf.interpreter
+    }
+
+    /// The lowest page-aligned address of a PT_LOAD: where offset 0 of the mapping stands (svma).
+    pub fn lowest_load(&self) -> u64 {
+        self.loads().map(|p| p.p_vaddr & !0xfff).min().unwrap_or(0)
+    }
+
+    fn loads(&self) -> impl Iterator<Item = &program_header::ProgramHeader> {
+        self.elf
+            .program_headers
+            .iter()
+            .filter(|p| p.p_type == program_header::PT_LOAD)
+    }
+
+    /// The GNU build-id.
+    pub fn build_id(&self) -> Option<Vec<u8>> {
+        self.elf
+            .iter_note_headers(self.bytes)?
+            .flatten()
+            .find(|n| n.n_type == goblin::elf::note::NT_GNU_BUILD_ID && n.name == "GNU")
+            .map(|n| n.desc.to_vec())
+    }
+
+    /// A function that other modules can bind to. Hidden versions (`name@VERSION`) come last.
+    pub fn exported(&self, name: &str) -> Option<Exported> {
+        let mut found = None;
+        for (i, symbol) in self.elf.dynsyms.iter().enumerate() {
+            let kind = symbol.st_type();
+            if symbol.st_shndx == 0
+                || symbol.st_value == 0
+                || (kind != sym::STT_FUNC && kind != sym::STT_GNU_IFUNC)
+                || self.elf.dynstrtab.get_at(symbol.st_name) != Some(name)
+            {
+                continue;
+            }
+            let hidden = self
+                .elf
+                .versym
+                .as_ref()
+                .and_then(|v| v.get_at(i))
+                .is_some_and(|v| v.is_hidden());
+            let this = Exported {
+                svma: symbol.st_value,
+                size: symbol.st_size,
+                is_ifunc: kind == sym::STT_GNU_IFUNC,
+            };
+            if !hidden {
+                return Some(this);
+            }
+            found = Some(this);
+        }
+        found
+    }
+
+    /// Relocations that make a slot for a symbol which `wanted` accepts.
+    pub fn slots(&self, wanted: &dyn Fn(&str) -> bool) -> Vec<Relocation> {
+        let tables = [&self.elf.dynrelas, &self.elf.pltrelocs];
+        let mut found: Vec<Relocation> = tables
+            .iter()
+            .flat_map(|table| table.iter())
+            .filter_map(|r| {
+                let kind = match r.r_type {
+                    reloc::R_X86_64_JUMP_SLOT => SlotKind::JumpSlot,
+                    reloc::R_X86_64_GLOB_DAT => SlotKind::GlobDat,
+                    reloc::R_X86_64_64 if r.r_addend.unwrap_or(0) == 0 => SlotKind::Data64,
+                    _ => return None,
+                };
+                if !r.r_offset.is_multiple_of(8) {
+                    return None; // an 8-byte exchange must be atomic
+                }
+                let symbol = self.elf.dynsyms.get(r.r_sym)?;
+                let name = self.elf.dynstrtab.get_at(symbol.st_name)?;
+                wanted(name).then(|| Relocation {
+                    svma: r.r_offset,
+                    symbol: name.to_owned(),
+                    kind,
+                })
+            })
+            .collect();
+        found.sort_by_key(|r| r.svma);
+        found.dedup_by_key(|r| r.svma);
+        found
+    }
+
+    /// Whether the module binds its own symbols itself (`-Bsymbolic`).
+    pub fn is_symbolic(&self) -> bool {
+        self.elf.dynamic.as_ref().is_some_and(|d| {
+            d.info.flags & dynamic::DF_SYMBOLIC != 0
+                || d.dyns.iter().any(|e| e.d_tag == dynamic::DT_SYMBOLIC)
+        })
+    }
+
+    /// Whether a section of this name exists and has contents in this file.
+    pub fn has_section(&self, name: &str) -> bool {
+        self.elf.section_headers.iter().any(|s| {
+            s.sh_type != goblin::elf::section_header::SHT_NOBITS
+                && self.elf.shdr_strtab.get_at(s.sh_name) == Some(name)
+        })
+    }
+
+    /// Executable segments: (svma, bytes).
+    pub fn code(&self) -> impl Iterator<Item = (u64, &'a [u8])> {
+        self.loads().filter(|p| p.is_executable()).map(|p| {
+            let start = p.p_offset as usize;
+            let end = start.saturating_add(p.p_filesz as usize);
+            (p.p_vaddr, self.bytes.get(start..end).unwrap_or(&[]))
+        })
+    }
+
+    /// The address (svma) of a byte that executes as `ret`.
+    pub fn ret_gadget(&self) -> Option<u64> {
+        self.code()
+            .find_map(|(svma, code)| Some(svma + code.iter().position(|&b| b == 0xc3)? as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn libc() -> Vec<u8> {
+        std::fs::read("/lib/x86_64-linux-gnu/libc.so.6").unwrap()
+    }
+
+    #[test]
+    fn libc_exports_and_calls_malloc() {
+        let bytes = libc();
+        let elf = ElfView::parse(&bytes).unwrap();
+        assert!(
+            elf.exported("malloc")
+                .is_some_and(|e| !e.is_ifunc && e.size > 0)
+        );
+        assert!(elf.exported("no_such_function").is_none());
+        assert!(
+            elf.slots(&|n| n == "malloc")
+                .iter()
+                .any(|r| r.symbol == "malloc")
+        );
+        assert!(elf.build_id().is_some_and(|id| id.len() == 20));
+        assert!(elf.ret_gadget().is_some());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn mutated_files_do_not_panic(at in 0usize..4096, byte: u8, cut in 1usize..200_000) {
+            let mut bytes = std::fs::read("/bin/true").unwrap();
+            let length = bytes.len();
+            bytes[at % length] = byte;
+            bytes.truncate(cut.max(64));
+            if let Ok(elf) = ElfView::parse(&bytes) {
+                elf.slots(&|_| true);
+                elf.build_id();
+                elf.ret_gadget();
+                elf.exported("malloc");
+                elf.lowest_load();
+            }
+        }
+    }
+}

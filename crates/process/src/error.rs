@@ -1,0 +1,22 @@
+//! Errors of looking at a process.
+
+/// What could not be read, and why.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file under /proc could not be read.
+    #[error("{path}: {source}")]
+    Proc {
+        /// The file.
+        path: String,
+        /// errno.
+        source: std::io::Error,
+    },
+    /// A module is not an ELF file that we understand.
+    #[error("{module}: {reason}")]
+    Elf {
+        /// The module's path.
+        module: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}

@@ -1,0 +1,133 @@
+//! Loaded modules.
+
+use crate::{ElfView, Error, Mapping};
+use std::{collections::HashMap, sync::Arc};
+
+/// One loaded ELF module.
+#[derive(Clone)]
+pub struct ModuleImage {
+    /// Path as the target sees it.
+    pub path: String,
+    /// Load bias: avma = base + svma.
+    pub base: u64,
+    /// First mapped address.
+    pub start: u64,
+    /// Past the last mapped address.
+    pub end: u64,
+    /// GNU build-id.
+    pub build_id: Option<Vec<u8>>,
+    /// The executable.
+    pub is_main: bool,
+    /// The dynamic loader.
+    pub is_loader: bool,
+    /// The file's bytes.
+    pub bytes: Arc<[u8]>,
+}
+
+impl ModuleImage {
+    /// The file name without its folders.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+
+    /// Whether an address lies in the module.
+    pub fn contains(&self, address: u64) -> bool {
+        address >= self.start && address < self.end
+    }
+}
+
+/// The bytes of a mapped file: by the mapping itself if we may, else by path in the target's root,
+/// provided that it is still the same file.
+fn file_bytes(pid: i32, mapping: &Mapping) -> Option<Vec<u8>> {
+    let by_mapping = format!(
+        "/proc/{pid}/map_files/{:x}-{:x}",
+        mapping.start, mapping.end
+    );
+    if let Ok(bytes) = std::fs::read(by_mapping) {
+        return Some(bytes);
+    }
+    use std::os::unix::fs::MetadataExt;
+    let path = format!("/proc/{pid}/root{}", mapping.path);
+    let meta = std::fs::metadata(&path).ok()?;
+    (meta.ino() == mapping.file_id.2).then(|| std::fs::read(&path).ok())?
+}
+
+/// The modules of a process, the executable first, then in address order. Files already read are
+/// taken from `known` (keyed by device and inode).
+///
+/// # Errors
+/// When the mappings cannot be read; a module that is no ELF file of ours is left out.
+pub fn modules(
+    pid: i32,
+    maps: &[Mapping],
+    known: &mut HashMap<(u32, u32, u64), Arc<[u8]>>,
+) -> Result<Vec<ModuleImage>, Error> {
+    let executable = std::fs::read_link(format!("/proc/{pid}/exe"))
+        .map(|p| {
+            p.to_string_lossy()
+                .trim_end_matches(" (deleted)")
+                .to_owned()
+        })
+        .unwrap_or_default();
+    let mut found: Vec<ModuleImage> = Vec::new();
+    for (i, first) in maps.iter().enumerate() {
+        // The ELF header is at file offset 0; one file may be mapped more than once (dlmopen).
+        if first.offset != 0 || first.file_id.2 == 0 || !first.path.starts_with('/') {
+            continue;
+        }
+        if first.path.starts_with("/memfd:memhook") || first.shared {
+            continue;
+        }
+        let bytes = match known.get(&first.file_id) {
+            Some(bytes) => bytes.clone(),
+            None => {
+                let mut magic = [0; 4];
+                if crate::read_memory(pid, first.start, &mut magic).is_err() || &magic != b"\x7fELF"
+                {
+                    continue;
+                }
+                let Some(bytes) = file_bytes(pid, first) else {
+                    continue;
+                };
+                let bytes: Arc<[u8]> = bytes.into();
+                known.insert(first.file_id, bytes.clone());
+                bytes
+            }
+        };
+        let Ok(elf) = ElfView::parse(&bytes) else {
+            continue;
+        };
+        let mut end = first.end;
+        for next in &maps[i + 1..] {
+            let same_file = next.file_id == first.file_id && next.offset != 0;
+            // .bss follows its file mapping without a gap.
+            let bss = next.file_id.2 == 0 && next.path.is_empty() && next.start == end;
+            if !same_file && !bss {
+                break;
+            }
+            end = next.end;
+        }
+        if !maps
+            .iter()
+            .any(|m| m.exec && m.start >= first.start && m.end <= end)
+        {
+            continue; // mapped as data
+        }
+        found.push(ModuleImage {
+            base: first.start.wrapping_sub(elf.lowest_load()),
+            start: first.start,
+            end,
+            build_id: elf.build_id(),
+            is_main: first.path == executable,
+            is_loader: first
+                .path
+                .rsplit('/')
+                .next()
+                .is_some_and(|n| n.starts_with("ld-linux") || n.starts_with("ld-2.")),
+            path: first.path.clone(),
+            bytes,
+        });
+    }
+    found.sort_by_key(|m| (!m.is_main, m.start));
+    Ok(found)
+}

@@ -1,0 +1,149 @@
+//! GOT slots of the hooked functions.
+
+use crate::{ElfView, Error, Mapping, ModuleImage, SlotKind, read_memory};
+
+/// A slot that can be patched.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// Address (avma).
+    pub address: u64,
+    /// The dynamic symbol.
+    pub symbol: String,
+    /// What makes the slot.
+    pub kind: SlotKind,
+    /// Index of its module.
+    pub module: usize,
+    /// What it holds now.
+    pub value: u64,
+    /// The function that a call through it reaches: `value`, or for a slot that lazy binding has
+    /// not resolved yet, what it will resolve to.
+    pub target: u64,
+    /// PROT_* bits of its page.
+    pub protection: u32,
+}
+
+/// Allocator calls of a module that no slot carries.
+#[derive(Clone, Debug)]
+pub struct Unhookable {
+    /// Index of the module.
+    pub module: usize,
+    /// The function.
+    pub symbol: String,
+    /// Why.
+    pub reason: &'static str,
+}
+
+/// The result of [`find_slots`].
+#[derive(Clone, Debug, Default)]
+pub struct SlotScan {
+    /// Patchable slots.
+    pub slots: Vec<Slot>,
+    /// What cannot be hooked.
+    pub unhookable: Vec<Unhookable>,
+}
+
+/// Finds the slots of every module (the loader excepted: its own allocations are not the
+/// program's) for the symbols that `wanted` accepts.
+pub fn find_slots(
+    pid: i32,
+    modules: &[ModuleImage],
+    maps: &[Mapping],
+    wanted: &dyn Fn(&str) -> bool,
+) -> Result<SlotScan, Error> {
+    let views: Vec<Option<ElfView>> = modules
+        .iter()
+        .map(|m| ElfView::parse(&m.bytes).ok())
+        .collect();
+    let mut scan = SlotScan::default();
+    let mut unresolved = Vec::new();
+    for (index, (module, view)) in modules.iter().zip(&views).enumerate() {
+        let Some(view) = view else { continue };
+        if module.is_loader {
+            continue;
+        }
+        for relocation in view.slots(wanted) {
+            let address = module.base.wrapping_add(relocation.svma);
+            let Some(mapping) = maps
+                .iter()
+                .find(|m| address >= m.start && address + 8 <= m.end)
+            else {
+                continue;
+            };
+            let mut word = [0; 8];
+            if read_memory(pid, address, &mut word).is_err() {
+                continue;
+            }
+            let value = u64::from_le_bytes(word);
+            if value == 0 {
+                continue; // a weak symbol that nobody defines
+            }
+            let protection = u32::from(mapping.read)
+                | u32::from(mapping.write) << 1
+                | u32::from(mapping.exec) << 2;
+            let slot = Slot {
+                address,
+                symbol: relocation.symbol,
+                kind: relocation.kind,
+                module: index,
+                value,
+                target: value,
+                protection,
+            };
+            // A value inside the module itself is either its PLT (lazy binding) or its own
+            // definition of the function.
+            let own = view
+                .exported(&slot.symbol)
+                .is_some_and(|e| module.base.wrapping_add(e.svma) == value);
+            if module.contains(value) && !own && slot.kind == SlotKind::JumpSlot {
+                unresolved.push(slot);
+            } else {
+                scan.slots.push(slot);
+            }
+        }
+        if view.is_symbolic() && view.exported("malloc").is_some() && wanted("malloc") {
+            scan.unhookable.push(Unhookable {
+                module: index,
+                symbol: "malloc".into(),
+                reason: "binds to its own allocator (-Bsymbolic)",
+            });
+        }
+    }
+    for mut slot in unresolved {
+        // What other modules' slots resolved to is what the loader found; else look it up as the
+        // loader will, in load order, with the executable first.
+        let known = scan.slots.iter().find(|s| s.symbol == slot.symbol);
+        slot.target = match known {
+            Some(other) => other.target,
+            None => look_up(modules, &views, &slot.symbol).unwrap_or(0),
+        };
+        if slot.target == 0 {
+            scan.unhookable.push(Unhookable {
+                module: slot.module,
+                symbol: slot.symbol,
+                reason: "not bound yet, and not found in any module",
+            });
+        } else {
+            scan.slots.push(slot);
+        }
+    }
+    scan.slots.sort_by_key(|s| s.address);
+    Ok(scan)
+}
+
+/// The first definition, preferring allocator libraries that stand before libc in the link order
+/// by being preloaded or linked: those are found first because libc is searched last.
+fn look_up(modules: &[ModuleImage], views: &[Option<ElfView>], symbol: &str) -> Option<u64> {
+    let is_libc =
+        |m: &ModuleImage| m.name().starts_with("libc.so") || m.name().starts_with("libc-");
+    let find = |libc: bool| {
+        modules
+            .iter()
+            .zip(views)
+            .filter(|(m, _)| is_libc(m) == libc && !m.is_loader)
+            .find_map(|(m, v)| {
+                let e = v.as_ref()?.exported(symbol)?;
+                (!e.is_ifunc).then(|| m.base.wrapping_add(e.svma))
+            })
+    };
+    find(false).or_else(|| find(true))
+}

@@ -1,0 +1,49 @@
+//! Threads and memory of a process.
+
+use crate::Error;
+use std::{
+    fs::{self, File},
+    os::unix::fs::FileExt,
+};
+
+/// One thread.
+#[derive(Clone, Debug)]
+pub struct Thread {
+    /// Kernel thread id.
+    pub tid: i32,
+    /// Name (`comm`).
+    pub name: String,
+}
+
+/// The threads of a process.
+pub fn threads(pid: i32) -> Result<Vec<Thread>, Error> {
+    let path = format!("/proc/{pid}/task");
+    let entries = fs::read_dir(&path).map_err(|source| Error::Proc { path, source })?;
+    Ok(entries
+        .flatten()
+        .filter_map(|entry| {
+            let tid = entry.file_name().to_str()?.parse().ok()?;
+            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            Some(Thread {
+                tid,
+                name: name.trim_end().to_owned(),
+            })
+        })
+        .collect())
+}
+
+/// When a thread started, in clock ticks since boot (proc_pid_stat(5), field 22): with the tid it
+/// identifies the thread, as tids are used again.
+pub fn thread_start_time(pid: i32, tid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    let after_name = &stat[stat.rfind(')')? + 1..];
+    after_name.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Fills `into` from the memory of a process at `address` (avma).
+pub fn read_memory(pid: i32, address: u64, into: &mut [u8]) -> Result<(), Error> {
+    let path = format!("/proc/{pid}/mem");
+    File::open(&path)
+        .and_then(|file| file.read_exact_at(into, address))
+        .map_err(|source| Error::Proc { path, source })
+}
