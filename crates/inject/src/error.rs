@@ -14,7 +14,9 @@ pub enum Error {
         pid: i32,
     },
     /// The target may not be traced by us.
-    #[error("no permission to trace process {pid}: {source} (run as the same user with CAP_SYS_PTRACE, or check kernel.yama.ptrace_scope)")]
+    #[error(
+        "no permission to trace process {pid}: {source} (run as the same user with CAP_SYS_PTRACE, or check kernel.yama.ptrace_scope)"
+    )]
     Permission {
         /// Process id.
         pid: i32,
@@ -22,7 +24,9 @@ pub enum Error {
         source: io::Error,
     },
     /// Another process traces the target already.
-    #[error("process {pid} is already traced by process {tracer}: end that debugger or tracer first")]
+    #[error(
+        "process {pid} is already traced by process {tracer}: end that debugger or tracer first"
+    )]
     AlreadyTraced {
         /// Process id.
         pid: i32,
@@ -31,7 +35,9 @@ pub enum Error {
     },
     /// The target is stopped by job control, so a lock held by one of its threads would never be
     /// released while we call into it.
-    #[error("process {pid} is stopped (SIGSTOP or Ctrl-Z): continue it with kill -CONT {pid} first")]
+    #[error(
+        "process {pid} is stopped (SIGSTOP or Ctrl-Z): continue it with kill -CONT {pid} first"
+    )]
     TargetStopped {
         /// Process id.
         pid: i32,
@@ -48,7 +54,9 @@ pub enum Error {
     },
     /// A seized thread did not stop: it sleeps uninterruptibly. The kernel lets it go when this
     /// process exits.
-    #[error("thread {tid} of process {pid} does not stop (uninterruptible sleep); it stays seized until this process exits")]
+    #[error(
+        "thread {tid} of process {pid} does not stop (uninterruptible sleep); it stays seized until this process exits"
+    )]
     DoesNotStop {
         /// Process id.
         pid: i32,
@@ -106,7 +114,9 @@ pub enum Error {
         source: io::Error,
     },
     /// Code called in the target raised a fatal signal, which was suppressed.
-    #[error("code called in process {pid} raised signal {signal} at {address:#x}; the thread was put back")]
+    #[error(
+        "code called in process {pid} raised signal {signal} at {address:#x}; the thread was put back"
+    )]
     RemoteFault {
         /// Process id.
         pid: i32,
@@ -117,7 +127,9 @@ pub enum Error {
     },
     /// A function called in the target did not return. The thread was put back although the
     /// function had not finished; it waited for a lock it did not get.
-    #[error("function {function:#x} called in process {pid} did not return within {waited:?}: a lock it needs is held by another thread")]
+    #[error(
+        "function {function:#x} called in process {pid} did not return within {waited:?}: a lock it needs is held by another thread"
+    )]
     CallTimeout {
         /// Process id.
         pid: i32,
@@ -133,7 +145,9 @@ pub enum Error {
         count: usize,
     },
     /// `dlopen` in the target returned NULL.
-    #[error("dlopen({path}) in process {pid} failed: the object does not fit the target, or /proc is not mounted in its mount namespace")]
+    #[error(
+        "dlopen({path}) in process {pid} failed: the object does not fit the target, or /proc is not mounted in its mount namespace"
+    )]
     LoadFailed {
         /// Process id.
         pid: i32,
@@ -148,7 +162,12 @@ impl Error {
         if source.raw_os_error() == Some(libc::ESRCH) {
             Error::TargetGone { pid }
         } else {
-            Error::Ptrace { request, pid, tid, source }
+            Error::Ptrace {
+                request,
+                pid,
+                tid,
+                source,
+            }
         }
     }
 }

@@ -1,105 +1,123 @@
-//! The hook's object and the shared region, brought into the target without any file.
+//! Loading a shared object into the target without a file in its file system.
 
-use crate::{error::Error, hold::Held, memory};
-use std::{
-    fs::{File, OpenOptions},
-    os::unix::fs::FileExt,
-};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
-/// The function that loads a shared object in the target.
-#[derive(Clone, Copy, Debug)]
+use crate::{Error, Held, maps, region};
+
+/// The target's own `dlopen`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dlopen {
-    /// Address (avma) of `dlopen` or `__libc_dlopen_mode`.
+    /// Its address in the target.
     pub address: u64,
-    /// It is libc's internal variant, which wants its own mode bit.
+    /// Whether it is glibc's `__libc_dlopen_mode` (before 2.34), which wants one more mode bit.
     pub internal_mode: bool,
 }
 
-/// A loaded object.
-#[derive(Clone, Copy, Debug)]
+/// An object loaded into the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loaded {
-    /// Load bias: avma = base + svma.
+    /// Load bias: actual address minus the address stated in the file.
     pub base: u64,
+    /// What `dlopen` returned: the address of the object's `struct link_map`.
+    pub handle: u64,
 }
 
-/// Shared memory that the target has mapped.
-pub struct Region {
-    /// The memfd, opened by us.
-    pub file: File,
-    /// Where the target has it (avma).
-    pub address: u64,
-}
+/// `__RTLD_DLOPEN` of glibc's include/dlfcn.h.
+const RTLD_DLOPEN_INTERNAL: u64 = 0x8000_0000;
 
-const RTLD_NOW: u64 = 2;
-/// glibc, include/dlfcn.h: `__RTLD_DLOPEN`.
-const INTERNAL_DLOPEN: u64 = 0x8000_0000;
+/// Name of the memory object, as /proc/PID/maps shows it.
+const NAME: &std::ffi::CStr = c"memhook-hook";
 
-/// Makes a memfd in the target and opens it from here; returns its number there.
-fn remote_memfd(held: &mut Held, name: &[u8]) -> Result<(u64, File), Error> {
-    let data = held.scratch_data()?;
-    memory::write_bytes(held.pid, data, name)?;
-    let fd = held.checked(
-        "memfd_create",
-        libc::SYS_memfd_create,
-        [data, u64::from(libc::MFD_CLOEXEC), 0, 0, 0, 0],
-    )?;
-    let path = format!("/proc/{}/fd/{fd}", held.pid);
-    match OpenOptions::new().read(true).write(true).open(&path) {
-        Ok(file) => Ok((fd, file)),
-        Err(source) => {
-            let _ = held.syscall(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
-            Err(Error::Proc { path, source })
-        }
-    }
-}
-
-/// Loads `object` into the target with `dlopen` of a memfd; nothing is left open there.
+/// Loads the shared object with the content `object` by remote `dlopen` of a memory object.
 ///
-/// pre: the thread is held at a safe point.
+/// `dlopen` takes the loader's lock; if another thread does not release it within 5 s the call is
+/// backed out of with [`Error::CallTimeout`].
 pub fn load_object(held: &mut Held, dlopen: Dlopen, object: &[u8]) -> Result<Loaded, Error> {
-    let (fd, file) = remote_memfd(held, b"memhook-hook\0")?;
-    let result = (|| {
-        let path = format!("/proc/{}/fd/{fd}", held.pid);
-        file.write_all_at(object, 0)
-            .map_err(|source| Error::Proc { path, source })?;
-        let data = held.scratch_data()?;
-        memory::write_bytes(held.pid, data, format!("/proc/self/fd/{fd}\0").as_bytes())?;
-        let mode = RTLD_NOW
-            | if dlopen.internal_mode {
-                INTERNAL_DLOPEN
-            } else {
-                0
-            };
-        let handle = held.call(dlopen.address, &[data, mode])?;
-        if handle == 0 {
-            return Err(Error::LoadRefused { pid: held.pid });
-        }
-        // A handle is a struct link_map, whose first member is l_addr (link.h).
-        let mut base = [0; 8];
-        memory::read_bytes(held.pid, handle, &mut base)?;
-        Ok(Loaded {
-            base: u64::from_le_bytes(base),
-        })
-    })();
-    held.syscall(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
-    result
+    let earlier = earlier_loads(held.pid)?;
+    let number = region::memfd(held, NAME, true)?;
+    let loaded = fill_and_open(held, dlopen, object, number, earlier);
+    let closed = region::close(held, number);
+    let loaded = loaded?;
+    closed?;
+    Ok(loaded)
 }
 
-/// Makes shared memory of `bytes` and maps it in the target; nothing is left open there.
-pub fn create_region(held: &mut Held, bytes: u64) -> Result<Region, Error> {
-    let (fd, file) = remote_memfd(held, b"memhook-region\0")?;
-    let result = (|| {
-        let path = format!("/proc/{}/fd/{fd}", held.pid);
-        file.set_len(bytes)
-            .map_err(|source| Error::Proc { path, source })?;
-        let writable = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-        let shared = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
-        let address = held.checked("mmap", libc::SYS_mmap, [0, bytes, writable, shared, fd, 0])?;
-        // A core dump of the target shall not contain our rings; a refusal changes nothing else.
-        let dontdump = libc::MADV_DONTDUMP as u64;
-        held.syscall(libc::SYS_madvise, [address, bytes, dontdump, 0, 0, 0])?;
-        Ok(Region { file, address })
-    })();
-    held.syscall(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
-    result
+fn fill_and_open(
+    held: &mut Held,
+    dlopen: Dlopen,
+    object: &[u8],
+    number: u64,
+    earlier: usize,
+) -> Result<Loaded, Error> {
+    match region::open_here(held, number) {
+        Ok(fd) => File::from(fd)
+            .write_all_at(object, 0)
+            .map_err(|source| Error::File {
+                path: format!("/proc/{}/fd/{number}", held.pid),
+                source,
+            })?,
+        Err(_) => fill_remotely(held, object, number)?,
+    }
+
+    // The loader takes an object with the same name for the same object, so an object loaded by an
+    // earlier attach through the same descriptor number would come back instead of this one.
+    let path = format!("/proc/self/fd/{}{number}", "./".repeat(earlier));
+    let data = held.scratch()?.data();
+    let mut bytes = path.clone().into_bytes();
+    bytes.push(0);
+    held.write(data, &bytes)?;
+    let mut mode = (libc::RTLD_NOW | libc::RTLD_LOCAL) as u64;
+    if dlopen.internal_mode {
+        mode |= RTLD_DLOPEN_INTERNAL;
+    }
+    let handle = held.call(dlopen.address, &[data, mode])?;
+    if handle == 0 {
+        return Err(Error::LoadFailed {
+            pid: held.pid,
+            path,
+        });
+    }
+    // struct link_map { ElfW(Addr) l_addr; ... } of <link.h>; musl's struct dso begins alike.
+    let mut base = [0u8; 8];
+    held.read(handle, &mut base)?;
+    Ok(Loaded {
+        base: u64::from_le_bytes(base),
+        handle,
+    })
+}
+
+/// Copies the object through memory of the target, where its descriptor can't be opened here.
+fn fill_remotely(held: &mut Held, object: &[u8], number: u64) -> Result<(), Error> {
+    let bytes = object.len() as u64;
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+    let buffer = held.checked_syscall(
+        "mmap",
+        libc::SYS_mmap,
+        [0, bytes, protection, flags, u64::MAX, 0],
+    )?;
+    let written = held.write(buffer, object).and_then(|()| {
+        let mut done = 0;
+        while done < bytes {
+            let args = [number, buffer + done, bytes - done, 0, 0, 0];
+            done += held.checked_syscall("write", libc::SYS_write, args)?.max(1);
+        }
+        Ok(())
+    });
+    held.checked_syscall("munmap", libc::SYS_munmap, [buffer, bytes, 0, 0, 0, 0])?;
+    written
+}
+
+/// How many objects of ours the target has loaded already.
+fn earlier_loads(pid: i32) -> Result<usize, Error> {
+    let name = format!("/memfd:{} (deleted)", NAME.to_string_lossy());
+    let mappings = maps::read(pid)?;
+    let inodes: BTreeSet<u64> = mappings
+        .iter()
+        .filter(|m| m.name == name)
+        .map(|m| m.inode)
+        .collect();
+    Ok(inodes.len())
 }

@@ -22,7 +22,23 @@ pub(crate) fn read(pid: i32) -> Result<Vec<Mapping>, Error> {
         Some(libc::ENOENT | libc::ESRCH) => Error::TargetGone { pid },
         _ => Error::File { path, source },
     })?;
-    Ok(String::from_utf8_lossy(&bytes).lines().filter_map(parse_line).collect())
+    Ok(String::from_utf8_lossy(&bytes)
+        .lines()
+        .filter_map(parse_line)
+        .collect())
+}
+
+/// Whether a mapping's name is that of the C library: `libc.so.6`, `libc-2.31.so`, musl's loader.
+pub(crate) fn is_libc(name: &str) -> bool {
+    let file = name
+        .trim_end_matches(" (deleted)")
+        .rsplit('/')
+        .next()
+        .unwrap_or_default();
+    file.starts_with("libc.so")
+        || file.starts_with("libc-2.")
+        || file.starts_with("ld-musl-")
+        || file.starts_with("libc.musl-")
 }
 
 /// `start-end perms offset dev inode   name` (proc_pid_maps(5)).
@@ -60,14 +76,20 @@ mod tests {
         let mapping = parse_line(line).unwrap();
         assert_eq!(mapping.name, "/memfd:a b (deleted)");
         assert_eq!((mapping.start_avma, mapping.end_avma), (0x7f00, 0x8000));
-        assert_eq!((mapping.file_offset, mapping.inode, mapping.executable), (0x1000, 42, true));
+        assert_eq!(
+            (mapping.file_offset, mapping.inode, mapping.executable),
+            (0x1000, 42, true)
+        );
     }
 
     #[test]
     fn own_mappings_hold_this_function() {
         let here = own_mappings_hold_this_function as fn() as usize as u64;
         let all = read(std::process::id() as i32).unwrap();
-        assert!(all.iter().any(|m| m.executable && (m.start_avma..m.end_avma).contains(&here)));
+        assert!(
+            all.iter()
+                .any(|m| m.executable && (m.start_avma..m.end_avma).contains(&here))
+        );
         assert_eq!(parse_line("nonsense"), None);
     }
 }

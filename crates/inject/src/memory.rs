@@ -13,7 +13,10 @@ use crate::Error;
 /// unspecified after an error.
 pub fn read_bytes(pid: i32, address: u64, buffer: &mut [u8]) -> Result<(), Error> {
     let bytes = buffer.len();
-    let remote = [RemoteIoVec { base: address as usize, len: bytes }];
+    let remote = [RemoteIoVec {
+        base: address as usize,
+        len: bytes,
+    }];
     match process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(buffer)], &remote) {
         Ok(count) if count == bytes => return Ok(()),
         Err(nix::Error::ESRCH) => return Err(Error::TargetGone { pid }),
@@ -27,7 +30,10 @@ pub fn read_bytes(pid: i32, address: u64, buffer: &mut [u8]) -> Result<(), Error
 /// Writes `bytes` to `address` of process `pid`. Where the page is not writable the write goes
 /// through /proc/PID/mem, which ignores page protection for a private mapping.
 pub fn write_bytes(pid: i32, address: u64, bytes: &[u8]) -> Result<(), Error> {
-    let remote = [RemoteIoVec { base: address as usize, len: bytes.len() }];
+    let remote = [RemoteIoVec {
+        base: address as usize,
+        len: bytes.len(),
+    }];
     match process_vm_writev(Pid::from_raw(pid), &[IoSlice::new(bytes)], &remote) {
         Ok(count) if count == bytes.len() => return Ok(()),
         Err(nix::Error::ESRCH) => return Err(Error::TargetGone { pid }),
@@ -43,12 +49,21 @@ pub fn write_bytes(pid: i32, address: u64, bytes: &[u8]) -> Result<(), Error> {
 /// Reads one word, `None` where nothing is mapped.
 pub(crate) fn read_word(pid: i32, address: u64) -> Option<u64> {
     let mut word = [0u8; 8];
-    let remote = [RemoteIoVec { base: address as usize, len: word.len() }];
-    let count =
-        process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(&mut word)], &remote).ok();
+    let remote = [RemoteIoVec {
+        base: address as usize,
+        len: word.len(),
+    }];
+    let count = process_vm_readv(
+        Pid::from_raw(pid),
+        &mut [IoSliceMut::new(&mut word)],
+        &remote,
+    )
+    .ok();
     match count {
         Some(8) => Some(u64::from_le_bytes(word)),
-        _ => read_bytes(pid, address, &mut word).ok().map(|()| u64::from_le_bytes(word)),
+        _ => read_bytes(pid, address, &mut word)
+            .ok()
+            .map(|()| u64::from_le_bytes(word)),
     }
 }
 
@@ -56,5 +71,11 @@ fn failure(action: &'static str, pid: i32, address: u64, bytes: usize, source: i
     if source.kind() == io::ErrorKind::NotFound {
         return Error::TargetGone { pid };
     }
-    Error::Memory { action, pid, address, bytes, source }
+    Error::Memory {
+        action,
+        pid,
+        address,
+        bytes,
+        source,
+    }
 }

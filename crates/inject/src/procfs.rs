@@ -4,8 +4,13 @@ use std::fs;
 
 /// Ids of all threads of `pid`; empty when it is gone.
 pub(crate) fn threads(pid: i32) -> Vec<i32> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
 }
 
 /// State letter of proc_pid_stat(5): R, S, D, T, t, Z, X, I. `None` when the thread is gone.
@@ -35,7 +40,9 @@ pub(crate) fn activity(pid: i32, tid: i32) -> Activity {
 
 /// Process that traces `pid`, 0 if none.
 pub(crate) fn tracer(pid: i32, tid: i32) -> i32 {
-    status_field(pid, tid, "TracerPid:").and_then(|value| value.parse().ok()).unwrap_or(0)
+    status_field(pid, tid, "TracerPid:")
+        .and_then(|value| value.parse().ok())
+        .unwrap_or(0)
 }
 
 /// Signal sets of a thread, bit `n - 1` for signal `n`.
@@ -71,7 +78,9 @@ fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {
 /// /proc/PID/task/TID/sched). `None` where the kernel has no such file.
 pub(crate) fn last_ran_ms(pid: i32, tid: i32) -> Option<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/sched")).ok()?;
-    let line = text.lines().find(|line| line.starts_with("se.exec_start"))?;
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("se.exec_start"))?;
     line.rsplit(':').next()?.trim().parse().ok()
 }
 
@@ -80,6 +89,8 @@ pub(crate) fn scheduler_now_ms() -> Option<f64> {
     // A yield makes the scheduler account our own run time, which refreshes the value.
     std::thread::yield_now();
     let text = fs::read_to_string("/proc/thread-self/sched").ok()?;
-    let line = text.lines().find(|line| line.starts_with("se.exec_start"))?;
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("se.exec_start"))?;
     line.rsplit(':').next()?.trim().parse().ok()
 }

@@ -32,7 +32,11 @@ pub(crate) unsafe fn request(
 ) -> io::Result<i64> {
     // SAFETY: the caller vouches for the pointers; the request itself affects only the tracee.
     let result = unsafe { libc::ptrace(request, tid, address, data) };
-    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    if result == -1 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }
 
 /// Becomes the tracer of `tid` without stopping it.

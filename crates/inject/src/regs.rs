@@ -19,44 +19,84 @@ pub(crate) const EFLAGS_DF: u64 = 1 << 10;
 /// Trap flag.
 pub(crate) const EFLAGS_TF: u64 = 1 << 8;
 
+/// All registers zero.
+pub(crate) fn zeroed() -> Registers {
+    // SAFETY: user_regs_struct is 27 integers; all-zero is a valid value.
+    unsafe { std::mem::zeroed() }
+}
+
 /// Reads the general registers of the stopped thread `tid`.
 pub(crate) fn read(tid: i32) -> io::Result<Registers> {
-    // SAFETY: user_regs_struct is 27 integers; all-zero is a valid value.
-    let mut registers: Registers = unsafe { std::mem::zeroed() };
+    let mut registers = zeroed();
     let mut vector = libc::iovec {
         iov_base: (&raw mut registers).cast(),
         iov_len: size_of::<Registers>(),
     };
     // SAFETY: `vector` describes `registers`, which is live and writable for its whole length.
-    unsafe { ptrace::request(ptrace::GETREGSET, tid, NT_PRSTATUS, (&raw mut vector) as usize)? };
+    unsafe {
+        ptrace::request(
+            ptrace::GETREGSET,
+            tid,
+            NT_PRSTATUS,
+            (&raw mut vector) as usize,
+        )?
+    };
     Ok(registers)
 }
 
 /// Writes the general registers of the stopped thread `tid`.
 pub(crate) fn write(tid: i32, registers: &Registers) -> io::Result<()> {
     let mut copy = *registers;
-    let mut vector =
-        libc::iovec { iov_base: (&raw mut copy).cast(), iov_len: size_of::<Registers>() };
+    let mut vector = libc::iovec {
+        iov_base: (&raw mut copy).cast(),
+        iov_len: size_of::<Registers>(),
+    };
     // SAFETY: `vector` describes `copy`, which is live for its whole length.
-    unsafe { ptrace::request(ptrace::SETREGSET, tid, NT_PRSTATUS, (&raw mut vector) as usize)? };
+    unsafe {
+        ptrace::request(
+            ptrace::SETREGSET,
+            tid,
+            NT_PRSTATUS,
+            (&raw mut vector) as usize,
+        )?
+    };
     Ok(())
 }
 
 /// Reads the whole XSAVE area (x87, SSE, AVX, AVX-512, AMX, PKRU) of the stopped thread `tid`.
 pub(crate) fn read_extended(tid: i32) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0u8; XSTATE_ROOM_BYTES];
-    let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut vector = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
     // SAFETY: `vector` describes `bytes`, which is live and writable for its whole length.
-    unsafe { ptrace::request(ptrace::GETREGSET, tid, NT_X86_XSTATE, (&raw mut vector) as usize)? };
+    unsafe {
+        ptrace::request(
+            ptrace::GETREGSET,
+            tid,
+            NT_X86_XSTATE,
+            (&raw mut vector) as usize,
+        )?
+    };
     bytes.truncate(vector.iov_len);
     Ok(bytes)
 }
 
 /// Writes back an area that [`read_extended`] gave.
 pub(crate) fn write_extended(tid: i32, bytes: &[u8]) -> io::Result<()> {
-    let mut vector =
-        libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut vector = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
     // SAFETY: the kernel only reads from `bytes` for SETREGSET, within its length.
-    unsafe { ptrace::request(ptrace::SETREGSET, tid, NT_X86_XSTATE, (&raw mut vector) as usize)? };
+    unsafe {
+        ptrace::request(
+            ptrace::SETREGSET,
+            tid,
+            NT_X86_XSTATE,
+            (&raw mut vector) as usize,
+        )?
+    };
     Ok(())
 }

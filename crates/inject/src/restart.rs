@@ -1,16 +1,60 @@
 //! System calls that our stop interrupted.
 //!
-//! The kernel restarts most of them by itself once `orig_rax` and `rax` are back (signal(7),
-//! "Interruption of system calls"). Some return EINTR even when no handler ran; those we begin
-//! again, so that the program never learns of the stop.
+//! Most are restarted by the kernel when registers come back with `orig_rax` and one of its
+//! internal codes in `rax` (ERESTARTSYS and its kin, signal(7)). Some end with EINTR after any
+//! stop; a program that installed its handlers with SA_RESTART, or has none, does not expect that
+//! from them, so we repeat the call, with what is left of its timeout.
 
-use crate::regs::Registers;
-use std::{fs, time::Duration};
+use std::time::Duration;
 
-const EINTR: i64 = -(libc::EINTR as i64);
+use crate::{Registers, procfs};
 
-/// Calls that end with EINTR after any stop (signal(7), last list; ptrace stops count too).
-pub fn never_restarted(nr: i64) -> bool {
+/// Length of the `syscall` instruction.
+const SYSCALL_BYTES: u64 = 2;
+
+/// Missing in the libc crate.
+const SYS_IO_PGETEVENTS: i64 = 333;
+
+/// A kernel code that leads to a restart: ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND,
+/// ERESTART_RESTARTBLOCK (include/linux/errno.h).
+pub(crate) fn is_restart_code(result: i64) -> bool {
+    matches!(result, -512 | -513 | -514 | -516)
+}
+
+/// Calls that the kernel fails with EINTR rather than restart them (signal(7), "Interruption of
+/// system calls by stop signals"), all of which may be repeated as a whole: a call that had
+/// already done something returns that, not EINTR. Not `close`, whose descriptor is gone.
+const NEVER_RESTARTED: &[i64] = &[
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_io_getevents,
+    SYS_IO_PGETEVENTS,
+    libc::SYS_io_uring_enter,
+    // inotify before Linux 3.8
+    libc::SYS_read,
+    // sockets with SO_RCVTIMEO or SO_SNDTIMEO
+    libc::SYS_readv,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+];
+
+/// Whether a thread blocked in call `nr` is a poor choice, because a stop would end the call.
+pub(crate) fn is_disturbed_by_a_stop(nr: i64) -> bool {
+    // Those of the list that are only sometimes disturbed count as restartable.
     matches!(
         nr,
         libc::SYS_epoll_wait
@@ -19,60 +63,128 @@ pub fn never_restarted(nr: i64) -> bool {
             | libc::SYS_rt_sigtimedwait
             | libc::SYS_semop
             | libc::SYS_semtimedop
-            | libc::SYS_io_getevents
-            | libc::SYS_msgrcv
             | libc::SYS_msgsnd
+            | libc::SYS_msgrcv
+            | libc::SYS_io_getevents
+            | SYS_IO_PGETEVENTS
+            | libc::SYS_io_uring_enter
     )
 }
 
-/// Whether the call that this thread is in (from `/proc/PID/task/TID/syscall`) has a finite
-/// timeout that we could not renew exactly.
-pub fn has_finite_timeout(nr: i64, args: &[u64; 6]) -> bool {
-    match nr {
-        libc::SYS_epoll_wait | libc::SYS_epoll_pwait => args[3] as i32 > 0,
-        libc::SYS_epoll_pwait2 | libc::SYS_semtimedop => args[3] != 0,
-        libc::SYS_rt_sigtimedwait => args[2] != 0,
-        libc::SYS_io_getevents => args[4] != 0,
-        _ => false,
+/// What was known about a sleeping thread before it was interrupted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sleep {
+    /// How long it had slept in its call; `None` if unknown.
+    slept: Option<Duration>,
+}
+
+impl Sleep {
+    /// Looks at a thread before the interrupt, which would refresh the time it last ran.
+    pub(crate) fn of(pid: i32, tid: i32) -> Sleep {
+        let procfs::Activity::Blocked(nr) = procfs::activity(pid, tid) else {
+            return Sleep::default();
+        };
+        if !matches!(nr, libc::SYS_epoll_wait | libc::SYS_epoll_pwait) {
+            return Sleep::default();
+        }
+        let slept = procfs::last_ran_ms(pid, tid)
+            .zip(procfs::scheduler_now_ms())
+            .map(|(since, now)| now - since)
+            // The clocks of two CPUs may differ; nonsense means unknown.
+            .filter(|elapsed| (0.0..86_400_000.0).contains(elapsed))
+            .map(|elapsed| Duration::from_micros((elapsed * 1000.0) as u64));
+        Sleep { slept }
     }
 }
 
-/// How long the thread has been asleep, in the scheduler's clock, if the kernel shows it
-/// (`/proc/PID/task/TID/sched`, `se.exec_start`, milliseconds of the run queue clock, which runs
-/// with CLOCK_MONOTONIC on machines with a stable TSC).
-pub fn asleep_for(pid: i32, tid: i32) -> Option<Duration> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/sched")).ok()?;
-    let line = text.lines().find(|l| l.starts_with("se.exec_start"))?;
-    let started_ms: f64 = line.rsplit(':').next()?.trim().parse().ok()?;
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `now` is a valid timespec for the kernel to fill.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    let now_ms = now.tv_sec as f64 * 1e3 + now.tv_nsec as f64 / 1e6;
-    (started_ms <= now_ms).then(|| Duration::from_secs_f64((now_ms - started_ms) / 1e3))
+/// Whether the thread was stopped in a call that is about to return EINTR although it may not.
+pub(crate) fn must_be_repeated(saved: &Registers) -> bool {
+    saved.rax as i64 == -i64::from(libc::EINTR)
+        && NEVER_RESTARTED.contains(&(saved.orig_rax as i64))
 }
 
-/// Changes the saved registers of a thread whose call was cut short by our stop, so that it begins
-/// the call again when it runs on. `asleep`: how long it had already waited.
-pub fn begin_again(regs: &mut Registers, asleep: Option<Duration>) {
-    let nr = regs.orig_rax as i64;
-    if nr < 0 || regs.rax as i64 != EINTR || !never_restarted(nr) {
-        return;
-    }
-    if matches!(nr, libc::SYS_epoll_wait | libc::SYS_epoll_pwait) && regs.r10 as i32 > 0 {
-        // The timeout is an argument in a register: renew it with what is left. If the elapsed
-        // time is not known or not plausible, wait the full time again: late, never early.
-        let timeout_ms = u64::from(regs.r10 as u32);
-        if let Some(asleep) = asleep {
-            let elapsed_ms = asleep.as_millis() as u64;
-            if elapsed_ms <= timeout_ms {
-                regs.r10 = timeout_ms - elapsed_ms;
-            }
+/// Registers that make the interrupted call again.
+///
+/// epoll_wait and epoll_pwait carry their timeout in a register (r10, milliseconds), so the time
+/// already slept and the time held are taken off. The others point to a `timespec` that belongs to
+/// the program: they start anew and end late rather than early.
+pub(crate) fn repeat(saved: &Registers, sleep: &Sleep, held: Duration) -> Registers {
+    let mut registers = *saved;
+    registers.rip = saved.rip.wrapping_sub(SYSCALL_BYTES);
+    registers.rax = saved.orig_rax;
+    // Nothing for the kernel to restart any more.
+    registers.orig_rax = u64::MAX;
+    if matches!(
+        saved.orig_rax as i64,
+        libc::SYS_epoll_wait | libc::SYS_epoll_pwait
+    ) {
+        let timeout_ms = saved.r10 as i32;
+        if timeout_ms > 0 {
+            let timeout = Duration::from_millis(timeout_ms as u64);
+            let slept = sleep
+                .slept
+                .filter(|slept| *slept <= timeout)
+                .unwrap_or_default();
+            let left = timeout.saturating_sub(slept + held);
+            // Rounded up: late, not early.
+            registers.r10 = left.as_nanos().div_ceil(1_000_000) as u64;
         }
     }
-    regs.rax = regs.orig_rax;
-    regs.rip -= 2; // onto the `syscall` instruction, two bytes long
-    regs.orig_rax = u64::MAX; // nothing left for the kernel to restart
+    registers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn epoll(timeout_ms: i32) -> Registers {
+        let mut registers = crate::regs::zeroed();
+        registers.rip = 0x1002;
+        registers.orig_rax = libc::SYS_epoll_wait as u64;
+        registers.rax = -4i64 as u64;
+        registers.r10 = timeout_ms as u32 as u64;
+        registers
+    }
+
+    #[test]
+    fn an_infinite_timeout_stays_infinite() {
+        let saved = epoll(-1);
+        assert!(must_be_repeated(&saved));
+        let again = repeat(
+            &saved,
+            &Sleep {
+                slept: Some(Duration::from_secs(9)),
+            },
+            Duration::ZERO,
+        );
+        assert_eq!(again.r10 as i32, -1);
+        assert_eq!(
+            (again.rip, again.rax),
+            (0x1000, libc::SYS_epoll_wait as u64)
+        );
+        assert_eq!(again.orig_rax, u64::MAX);
+    }
+
+    #[test]
+    fn time_slept_and_held_is_taken_off() {
+        let held = Duration::from_millis(2);
+        let slept = |ms| Sleep {
+            slept: Some(Duration::from_millis(ms)),
+        };
+        assert_eq!(repeat(&epoll(300), &slept(100), held).r10, 198);
+        assert_eq!(repeat(&epoll(300), &slept(299), held).r10, 0);
+        // Not plausible: longer asleep than the timeout.
+        assert_eq!(repeat(&epoll(300), &slept(400), held).r10, 298);
+        assert_eq!(repeat(&epoll(300), &Sleep::default(), held).r10, 298);
+    }
+
+    #[test]
+    fn a_call_that_returned_is_left_alone() {
+        let mut saved = epoll(300);
+        saved.rax = 1;
+        assert!(!must_be_repeated(&saved));
+        saved.rax = -4i64 as u64;
+        saved.orig_rax = libc::SYS_close as u64;
+        assert!(!must_be_repeated(&saved));
+    }
 }

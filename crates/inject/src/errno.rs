@@ -1,0 +1,42 @@
+//! Where the target's C library keeps `errno`, so that remote calls leave it as it was.
+
+use goblin::elf::Elf;
+use goblin::elf::program_header::PT_LOAD;
+
+use crate::maps;
+
+/// `errno` of the held thread before the first remote call.
+pub(crate) struct SavedErrno {
+    pub address: u64,
+    pub value: [u8; 4],
+}
+
+/// Address of `__errno_location` in the target: a function without arguments that returns the
+/// address of the calling thread's `errno` (LSB; glibc and musl). `None` for a target without a
+/// C library as a shared object.
+pub(crate) fn find_location_function(pid: i32) -> Option<u64> {
+    let mappings = maps::read(pid).ok()?;
+    let first = mappings
+        .iter()
+        .find(|m| maps::is_libc(&m.name) && m.file_offset == 0)?;
+    // map_files shows the very file that is mapped, even if it was replaced or deleted since;
+    // without the privilege for that, look into the target's own root.
+    let (start, end) = (first.start_avma, first.end_avma);
+    let bytes = std::fs::read(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))
+        .or_else(|_| std::fs::read(format!("/proc/{pid}/root{}", first.name)))
+        .ok()?;
+    let elf = Elf::parse(&bytes).ok()?;
+    let first_load = elf
+        .program_headers
+        .iter()
+        .find(|header| header.p_type == PT_LOAD)?;
+    let symbol = elf.dynsyms.iter().find(|symbol| {
+        symbol.st_value != 0 && elf.dynstrtab.get_at(symbol.st_name) == Some("__errno_location")
+    })?;
+    Some(
+        first
+            .start_avma
+            .wrapping_sub(first_load.p_vaddr)
+            .wrapping_add(symbol.st_value),
+    )
+}

@@ -1,0 +1,96 @@
+//! Memory shared between the target and this process.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::{Error, Held};
+
+/// Memory that the target has mapped and this process can map.
+#[derive(Debug)]
+pub struct Region {
+    /// Our descriptor of the memory object.
+    pub fd: OwnedFd,
+    /// Where the target has mapped it.
+    pub address: u64,
+}
+
+/// Makes a shared memory object of `bytes` bytes in the target, maps it there (shared, without
+/// reserving swap, left out of core dumps) and opens it here. No descriptor stays in the target.
+pub fn create_region(held: &mut Held, bytes: u64) -> Result<Region, Error> {
+    let number = memfd(held, c"memhook-region", false)?;
+    let region = map_and_open(held, number, bytes);
+    let closed = close(held, number);
+    let region = region?;
+    closed?;
+    Ok(region)
+}
+
+fn map_and_open(held: &mut Held, number: u64, bytes: u64) -> Result<Region, Error> {
+    held.checked_syscall(
+        "ftruncate",
+        libc::SYS_ftruncate,
+        [number, bytes, 0, 0, 0, 0],
+    )?;
+    let fd = open_here(held, number)?;
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
+    let address = held.checked_syscall(
+        "mmap",
+        libc::SYS_mmap,
+        [0, bytes, protection, flags, number, 0],
+    )?;
+    // Only spares core dumps; nothing depends on it.
+    held.syscall(
+        libc::SYS_madvise,
+        [address, bytes, libc::MADV_DONTDUMP as u64, 0, 0, 0],
+    )?;
+    Ok(Region { fd, address })
+}
+
+/// `memfd_create` in the target. For code, asks for the execute permission that the sysctl
+/// `vm.memfd_noexec` would take away; kernels before 6.3 don't know that flag.
+pub(crate) fn memfd(held: &mut Held, name: &std::ffi::CStr, code: bool) -> Result<u64, Error> {
+    const MFD_EXEC: u64 = 0x10;
+    let data = held.scratch()?.data();
+    held.write(data, name.to_bytes_with_nul())?;
+    let flags = u64::from(libc::MFD_CLOEXEC);
+    if code {
+        let number = held.syscall(libc::SYS_memfd_create, [data, flags | MFD_EXEC, 0, 0, 0, 0])?;
+        if number >= 0 {
+            return Ok(number as u64);
+        }
+    }
+    held.checked_syscall(
+        "memfd_create",
+        libc::SYS_memfd_create,
+        [data, flags, 0, 0, 0, 0],
+    )
+}
+
+/// Closes a descriptor of the target.
+pub(crate) fn close(held: &mut Held, number: u64) -> Result<(), Error> {
+    held.checked_syscall("close", libc::SYS_close, [number, 0, 0, 0, 0, 0])
+        .map(drop)
+}
+
+/// Opens the target's descriptor here: through /proc, else by pidfd_getfd(2).
+pub(crate) fn open_here(held: &Held, number: u64) -> Result<OwnedFd, Error> {
+    let path = format!("/proc/{}/fd/{number}", held.pid);
+    match OpenOptions::new().read(true).write(true).open(&path) {
+        Ok(file) => Ok(file.into()),
+        Err(source) => duplicate(held.pid, number).map_err(|_| Error::File { path, source }),
+    }
+}
+
+fn duplicate(pid: i32, number: u64) -> io::Result<OwnedFd> {
+    let new = |fd: libc::c_long| match i32::try_from(fd) {
+        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    };
+    // SAFETY: no pointers.
+    let process = new(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    // SAFETY: no pointers.
+    new(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) })
+}

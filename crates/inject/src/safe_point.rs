@@ -1,0 +1,148 @@
+//! Whether a stopped thread may run a foreign call: not while it holds a lock of the loader or the
+//! allocator, and not inside a restartable sequence.
+
+use crate::{Registers, memory, ptrace};
+
+/// Exact backtrace of a stopped thread: from its registers and a reader of 8-byte words of its
+/// memory to the program counters of its frames, innermost first.
+pub type Unwind<'a> = &'a dyn Fn(&Registers, &dyn Fn(u64) -> Option<u64>) -> Vec<u64>;
+
+/// How much of the stack is searched for return addresses when there is no unwinder.
+const SCAN_BYTES: u64 = 16 * 1024;
+const PAGE_BYTES: u64 = 4096;
+/// Longest call instruction looked for: `call *disp32(base,index)`.
+const CALL_BYTES: usize = 7;
+
+/// `Err` with the reason if the thread may not be used at this point.
+pub(crate) fn check(
+    pid: i32,
+    tid: i32,
+    registers: &Registers,
+    unsafe_ranges: &[(u64, u64)],
+    unwind: Option<Unwind<'_>>,
+) -> Result<(), String> {
+    if let Some((start, end)) = rseq_section(pid, tid)
+        && (start..end).contains(&registers.rip)
+    {
+        return Err(format!(
+            "thread {tid} is in a restartable sequence at {:#x}",
+            registers.rip
+        ));
+    }
+    if is_inside(unsafe_ranges, registers.rip) {
+        return Err(format!(
+            "thread {tid} runs loader or allocator code at {:#x}",
+            registers.rip
+        ));
+    }
+    let read = |address| memory::read_word(pid, address);
+    let found = match unwind {
+        // A return address may lie just behind a range that ends in a call: look at the call.
+        Some(unwind) => unwind(registers, &read)
+            .into_iter()
+            .skip(1)
+            .find(|&pc| is_inside(unsafe_ranges, pc.wrapping_sub(1))),
+        None => scan(pid, registers.rsp, unsafe_ranges),
+    };
+    match found {
+        Some(pc) => Err(format!(
+            "thread {tid} is called from loader or allocator code at {pc:#x}"
+        )),
+        None => Ok(()),
+    }
+}
+
+fn is_inside(ranges: &[(u64, u64)], address: u64) -> bool {
+    ranges
+        .iter()
+        .any(|&(start, end)| (start..end).contains(&address))
+}
+
+/// First word on the stack that may be a return address into the ranges. May find a stale one:
+/// that only costs another try.
+fn scan(pid: i32, rsp: u64, ranges: &[(u64, u64)]) -> Option<u64> {
+    let mut at = rsp & !7;
+    let end = at.saturating_add(SCAN_BYTES);
+    while at < end {
+        let page_end = (at | (PAGE_BYTES - 1)).saturating_add(1).min(end);
+        let mut bytes = vec![0u8; (page_end - at) as usize];
+        // The stack ends here.
+        memory::read_bytes(pid, at, &mut bytes).ok()?;
+        let found = bytes
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|word| u64::from_le_bytes(*word))
+            .find(|&word| is_inside(ranges, word.wrapping_sub(1)) && follows_call(pid, word));
+        if found.is_some() {
+            return found;
+        }
+        at = page_end;
+    }
+    None
+}
+
+/// Whether the instruction before `address` is a call.
+fn follows_call(pid: i32, address: u64) -> bool {
+    let mut code = [0u8; CALL_BYTES];
+    memory::read_bytes(pid, address.wrapping_sub(CALL_BYTES as u64), &mut code).is_ok()
+        && ends_with_call(&code)
+}
+
+/// Whether `code` ends with `call rel32` (E8) or `call r/m64` (FF /2) of matching length.
+fn ends_with_call(code: &[u8; CALL_BYTES]) -> bool {
+    if code[2] == 0xe8 {
+        return true;
+    }
+    (0..=CALL_BYTES - 2).any(|start| {
+        let modrm = code[start + 1];
+        code[start] == 0xff && modrm & 0x38 == 0x10 && {
+            let sib_base = code.get(start + 2).map(|sib| sib & 7);
+            let bytes = match (modrm >> 6, modrm & 7) {
+                (0, 4) if sib_base == Some(5) => 7,
+                (0, 4) => 3,
+                (0, 5) => 6,
+                (0, _) | (3, _) => 2,
+                (1, 4) => 4,
+                (1, _) => 3,
+                (_, 4) => 7,
+                _ => 6,
+            };
+            start + bytes == CALL_BYTES
+        }
+    })
+}
+
+/// Code range of the restartable sequence that the thread announces (rseq(2)). To move its program
+/// counter out and back would hide the interruption from the kernel, which restarts the sequence.
+fn rseq_section(pid: i32, tid: i32) -> Option<(u64, u64)> {
+    let area = ptrace::rseq_address(tid);
+    if area == 0 {
+        return None;
+    }
+    // struct rseq: u32 cpu_id_start, cpu_id; u64 rseq_cs at 8.
+    let section = memory::read_word(pid, area.checked_add(8)?).filter(|&section| section != 0)?;
+    // struct rseq_cs: u32 version, flags; u64 start_ip, post_commit_offset, abort_ip.
+    let start = memory::read_word(pid, section.checked_add(8)?)?;
+    let bytes = memory::read_word(pid, section.checked_add(16)?)?;
+    Some((start, start.checked_add(bytes)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_encodings_are_known() {
+        // call rel32; call *%rax; call *0x10(%rax); call *0x0(%rip); call *0x12345678(%rax,%rbx,8)
+        assert!(ends_with_call(&[0x90, 0x90, 0xe8, 1, 2, 3, 4]));
+        assert!(ends_with_call(&[0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0]));
+        assert!(ends_with_call(&[0x90, 0x90, 0x90, 0x90, 0xff, 0x50, 0x10]));
+        assert!(ends_with_call(&[0x90, 0xff, 0x15, 0, 0, 0, 0]));
+        assert!(ends_with_call(&[0xff, 0x94, 0xd8, 0x78, 0x56, 0x34, 0x12]));
+        // jmp *%rax; mov; call *%rax followed by nop
+        assert!(!ends_with_call(&[0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xe0]));
+        assert!(!ends_with_call(&[0x48, 0x89, 0xe5, 0x48, 0x89, 0xc7, 0x90]));
+        assert!(!ends_with_call(&[0x90, 0x90, 0x90, 0x90, 0xff, 0xd0, 0x90]));
+    }
+}

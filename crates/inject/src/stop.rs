@@ -1,0 +1,189 @@
+//! Choosing a thread, seizing and stopping it.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::held::Held;
+use crate::procfs::{self, Activity};
+use crate::restart::{self, Sleep};
+use crate::safe_point::{self, Unwind};
+use crate::wait::{self, Stop};
+use crate::{Error, errno, ptrace};
+
+/// How [`hold`] chooses.
+#[derive(Clone)]
+pub struct HoldOptions<'a> {
+    /// Whether the thread must be outside `unsafe_ranges`; otherwise any stop will do.
+    pub need_safe_point: bool,
+    /// How long to try.
+    pub deadline: Duration,
+    /// Address ranges (start, end) in the target where locks may be held: text of the loader, the
+    /// allocator, `dl*`, stdio. Neither the program counter nor a caller may be inside.
+    pub unsafe_ranges: Vec<(u64, u64)>,
+    /// Exact backtrace. Without it the top 16 KiB of the stack are searched for anything that
+    /// looks like a return address into `unsafe_ranges`, which may refuse a good thread.
+    pub unwind: Option<Unwind<'a>>,
+}
+
+/// A stop that takes longer means uninterruptible sleep.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_millis(5);
+
+/// Seizes and stops one thread of `pid`.
+///
+/// Tries threads blocked in restartable calls and running ones first, those that a stop would
+/// disturb (`epoll_wait`, ...) last; lets go of one at an unsafe point and tries the next, until
+/// the deadline.
+pub fn hold(pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
+    let begin = Instant::now();
+    let until = begin + options.deadline;
+    // Slow, so before anything is stopped.
+    let errno_function = errno::find_location_function(pid);
+    let mut reason = "every thread sleeps uninterruptibly".to_owned();
+    let mut pause = Duration::from_micros(100);
+    loop {
+        let candidates = candidates(pid)?;
+        for tid in candidates {
+            match try_hold(pid, tid, options)? {
+                Attempt::Held(mut held) => {
+                    held.errno_function = errno_function;
+                    return Ok(*held);
+                }
+                Attempt::Unsafe(why) => reason = why,
+                Attempt::Vanished => {}
+            }
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        if Instant::now() >= until {
+            return Err(Error::NoSafeThread {
+                pid,
+                waited: begin.elapsed(),
+                reason,
+            });
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Threads worth trying, best first.
+fn candidates(pid: i32) -> Result<Vec<i32>, Error> {
+    let mut ranked = Vec::new();
+    let mut alive = false;
+    for tid in procfs::threads(pid) {
+        let Some(state) = procfs::state(pid, tid) else {
+            continue;
+        };
+        alive |= !matches!(state, 'Z' | 'X');
+        match state {
+            'T' => return Err(Error::TargetStopped { pid }),
+            // Stopped by a tracer.
+            't' => {
+                let tracer = procfs::tracer(pid, tid);
+                if tracer != 0 {
+                    return Err(Error::AlreadyTraced { pid, tracer });
+                }
+            }
+            // D: would not stop, and could not be let go before it does.
+            'Z' | 'X' | 'D' => continue,
+            _ => {}
+        }
+        let rank = match procfs::activity(pid, tid) {
+            Activity::Blocked(nr) if restart::is_disturbed_by_a_stop(nr) => 2,
+            Activity::Blocked(nr) if nr >= 0 => 0,
+            _ => 1,
+        };
+        ranked.push((rank, tid));
+    }
+    if !alive {
+        return Err(Error::TargetGone { pid });
+    }
+    ranked.sort_unstable();
+    Ok(ranked.into_iter().map(|(_, tid)| tid).collect())
+}
+
+enum Attempt {
+    Held(Box<Held>),
+    Unsafe(String),
+    Vanished,
+}
+
+fn try_hold(pid: i32, tid: i32, options: &HoldOptions<'_>) -> Result<Attempt, Error> {
+    let sleep = Sleep::of(pid, tid);
+    if let Err(source) = ptrace::seize(tid) {
+        return refused(pid, tid, source);
+    }
+    if !interrupt(pid, tid)? {
+        return Ok(Attempt::Vanished);
+    }
+    let held = match Held::adopt(pid, tid, sleep) {
+        Ok(held) => held,
+        // Only this thread; whether the process lives shows at the next round.
+        Err(Error::TargetGone { .. }) => {
+            wait::reap(tid);
+            return Ok(Attempt::Vanished);
+        }
+        Err(error) => return Err(error),
+    };
+    if options.need_safe_point
+        && let Err(why) = safe_point::check(
+            pid,
+            tid,
+            &held.saved,
+            &options.unsafe_ranges,
+            options.unwind,
+        )
+    {
+        return match held.release() {
+            Ok(_) => Ok(Attempt::Unsafe(why)),
+            Err(Error::TargetGone { .. }) => Ok(Attempt::Vanished),
+            Err(error) => Err(error),
+        };
+    }
+    Ok(Attempt::Held(Box::new(held)))
+}
+
+/// Explains why a thread can't be seized.
+fn refused(pid: i32, tid: i32, source: io::Error) -> Result<Attempt, Error> {
+    if matches!(procfs::state(pid, tid), None | Some('Z' | 'X')) {
+        return Ok(Attempt::Vanished);
+    }
+    match source.raw_os_error() {
+        Some(libc::ESRCH) => Ok(Attempt::Vanished),
+        Some(libc::EPERM) => match procfs::tracer(pid, tid) {
+            0 => Err(Error::Permission { pid, source }),
+            tracer => Err(Error::AlreadyTraced { pid, tracer }),
+        },
+        _ => Err(Error::ptrace(pid, tid, "SEIZE", source)),
+    }
+}
+
+/// Stops a seized thread; `false` if it exited instead. A signal that comes first is handed on at
+/// once: its handler starts, and the thread stops at the handler's first instruction.
+fn interrupt(pid: i32, tid: i32) -> Result<bool, Error> {
+    if ptrace::interrupt(tid).is_err() {
+        wait::reap(tid);
+        return Ok(false);
+    }
+    let until = Instant::now() + STOP_LIMIT;
+    loop {
+        let signal = match wait::wait_for_stop(pid, tid, until) {
+            Some(Stop::Event(libc::SIGTRAP)) => return Ok(true),
+            // A group-stop: the process was stopped by job control just now. Detaching keeps it.
+            Some(Stop::Event(_)) => {
+                let _ = ptrace::detach(tid);
+                return Err(Error::TargetStopped { pid });
+            }
+            Some(Stop::Signal(signal)) => signal,
+            Some(Stop::Syscall) => 0,
+            Some(Stop::Gone) => return Ok(false),
+            None => return Err(Error::DoesNotStop { pid, tid }),
+        };
+        if ptrace::resume(tid, signal).is_err() {
+            wait::reap(tid);
+            return Ok(false);
+        }
+    }
+}
