@@ -177,13 +177,12 @@ impl Held {
         if own_abort || (info.si_code > 0 && SYNCHRONOUS.contains(&signal)) {
             let registers = regs::read(self.tid);
             let rip = self.check("GETREGSET NT_PRSTATUS", registers)?.rip;
-            // A general protection fault has no address (si_addr 0): the PC says more.
-            // SAFETY: si_addr is set for the fault signals, which is checked first.
-            let address = if own_abort {
-                0
-            } else {
-                unsafe { info.si_addr() as u64 }
-            };
+            let mut address = 0;
+            if !own_abort {
+                // SAFETY: si_addr is set for the fault signals, which is checked above.
+                address = unsafe { info.si_addr() } as u64;
+            }
+            // A general protection fault has no address: the program counter says more.
             let address = if address == 0 { rip } else { address };
             return Err(Error::RemoteFault {
                 pid: self.pid,

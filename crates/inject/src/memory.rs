@@ -1,11 +1,8 @@
 //! Bytes of the target's memory: process_vm_readv(2) first, /proc/PID/mem where that is refused.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
 use std::os::unix::fs::FileExt;
-
-use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
-use nix::unistd::Pid;
 
 use crate::Error;
 
@@ -13,14 +10,8 @@ use crate::Error;
 /// unspecified after an error.
 pub fn read_bytes(pid: i32, address: u64, buffer: &mut [u8]) -> Result<(), Error> {
     let bytes = buffer.len();
-    let remote = [RemoteIoVec {
-        base: address as usize,
-        len: bytes,
-    }];
-    match process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(buffer)], &remote) {
-        Ok(count) if count == bytes => return Ok(()),
-        Err(nix::Error::ESRCH) => return Err(Error::TargetGone { pid }),
-        _ => {}
+    if read_at_once(pid, address, buffer)? {
+        return Ok(());
     }
     File::open(format!("/proc/{pid}/mem"))
         .and_then(|mem| mem.read_exact_at(buffer, address))
@@ -30,14 +21,20 @@ pub fn read_bytes(pid: i32, address: u64, buffer: &mut [u8]) -> Result<(), Error
 /// Writes `bytes` to `address` of process `pid`. Where the page is not writable the write goes
 /// through /proc/PID/mem, which ignores page protection for a private mapping.
 pub fn write_bytes(pid: i32, address: u64, bytes: &[u8]) -> Result<(), Error> {
-    let remote = [RemoteIoVec {
-        base: address as usize,
-        len: bytes.len(),
-    }];
-    match process_vm_writev(Pid::from_raw(pid), &[IoSlice::new(bytes)], &remote) {
-        Ok(count) if count == bytes.len() => return Ok(()),
-        Err(nix::Error::ESRCH) => return Err(Error::TargetGone { pid }),
-        _ => {}
+    let local = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut _,
+        iov_len: bytes.len(),
+    };
+    // SAFETY: `local` describes `bytes`, which the kernel only reads; `remote` is an address of
+    // the target, which the kernel checks.
+    let count =
+        unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    if is_complete(pid, count, bytes.len())? {
+        return Ok(());
     }
     OpenOptions::new()
         .write(true)
@@ -49,22 +46,33 @@ pub fn write_bytes(pid: i32, address: u64, bytes: &[u8]) -> Result<(), Error> {
 /// Reads one word, `None` where nothing is mapped.
 pub(crate) fn read_word(pid: i32, address: u64) -> Option<u64> {
     let mut word = [0u8; 8];
-    let remote = [RemoteIoVec {
-        base: address as usize,
-        len: word.len(),
-    }];
-    let count = process_vm_readv(
-        Pid::from_raw(pid),
-        &mut [IoSliceMut::new(&mut word)],
-        &remote,
-    )
-    .ok();
-    match count {
-        Some(8) => Some(u64::from_le_bytes(word)),
-        _ => read_bytes(pid, address, &mut word)
-            .ok()
-            .map(|()| u64::from_le_bytes(word)),
+    read_bytes(pid, address, &mut word).ok()?;
+    Some(u64::from_le_bytes(word))
+}
+
+/// Whether process_vm_readv could read all of it.
+fn read_at_once(pid: i32, address: u64, buffer: &mut [u8]) -> Result<bool, Error> {
+    let bytes = buffer.len();
+    let local = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: bytes,
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut _,
+        iov_len: bytes,
+    };
+    // SAFETY: `local` describes `buffer`, which is writable for its whole length; `remote` is an
+    // address of the target, which the kernel checks.
+    let count =
+        unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    is_complete(pid, count, bytes)
+}
+
+fn is_complete(pid: i32, count: isize, bytes: usize) -> Result<bool, Error> {
+    if count < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
+        return Err(Error::TargetGone { pid });
     }
+    Ok(usize::try_from(count) == Ok(bytes))
 }
 
 fn failure(action: &'static str, pid: i32, address: u64, bytes: usize, source: io::Error) -> Error {

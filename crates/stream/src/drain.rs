@@ -1,98 +1,221 @@
-//! Taking events out of the rings.
+//! Emptying the rings.
+//!
+//! A pass takes the heads of all rings first and then every event up to those heads. A
+//! pass never looks at a head twice: a consumer that chases the producer makes the ring's
+//! cache lines travel between the cores for every event.
 
 use crate::Region;
-use memhook_abi::{Event, Op, RawEvent};
-use std::sync::atomic::Ordering;
+use memhook_abi::{Event, Op, RING_PREFIX_BYTES, RawEvent, RingHeader};
+use std::mem::offset_of;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// What receives the events.
+/// Events taken before the tail moves: a producer that waits for room goes on early, and the
+/// consumer's line is not written for every event.
+const BATCH_EVENTS: usize = 4096;
+
+/// Takes the events of one pass.
 pub trait Sink {
-    /// The events that follow come from this ring.
+    /// Events of this ring follow, published by the thread `tid` (target's pid namespace).
     fn begin_ring(&mut self, ring: usize, tid: u32);
-    /// One event, with the size resolved and the time of the last tick of its ring.
-    fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64);
-    /// Everything that was published before the pass began has been delivered.
+    /// One event, never a tick or a size extension. `size` is the requested size in bytes with any
+    /// extension resolved; `time_ns` is the time of the ring's last tick.
+    fn event(&mut self, event: Event, size: u64, time_ns: u64);
+    /// All events of this pass have been handed out.
     fn end_pass(&mut self);
 }
 
-/// What a pass did.
-#[derive(Clone, Copy, Debug, Default)]
+/// What one pass did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PassStats {
-    /// Events taken, ticks included.
+    /// Events handed to the sink.
     pub events: u64,
+    /// Rings that had events.
+    pub rings: usize,
+    /// Ring entries that made no sense or were skipped because the ring's counters did not.
+    pub damaged: u64,
 }
 
-/// Events after which the tail is moved on, so that the producer of a full ring gets room early.
-const BATCH: u64 = 4096;
+/// What the value of a tick means.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TickTime {
+    /// Nanoseconds since the attach (the coarse clock).
+    Nanoseconds,
+    /// Some other counter (TSC, CLOCK_MONOTONIC): `(tick - origin) * scale` nanoseconds.
+    Counter {
+        /// The counter at the attach.
+        origin: u64,
+        /// Nanoseconds per count.
+        scale: f64,
+    },
+    /// Ticks are ignored; everything gets this time: nanoseconds since the attach.
+    Fixed(u64),
+}
 
-/// The consumer's own state of each ring.
-#[derive(Default)]
-pub struct Drain {
-    rings: Vec<RingState>,
+impl TickTime {
+    fn resolve(self, tick: u64) -> u64 {
+        match self {
+            TickTime::Nanoseconds => tick,
+            TickTime::Counter { origin, scale } => {
+                (tick.saturating_sub(origin) as f64 * scale) as u64
+            }
+            TickTime::Fixed(now) => now,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Default)]
 struct RingState {
+    /// Resolved time of the last tick.
     time_ns: u64,
-    large_size: u64,
+    /// Size from an extension whose allocation has not come yet.
+    extension: Option<u64>,
+}
+
+/// The consumer of all rings.
+pub struct Drain {
+    tick_time: TickTime,
+    states: Vec<RingState>,
+    /// Scratch: tails and heads of this pass, by ring.
+    spans: Vec<(u64, u64)>,
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Drain {
-    /// A consumer that has seen nothing.
+    /// A consumer for a region that was just initialized.
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            tick_time: TickTime::Nanoseconds,
+            states: Vec::new(),
+            spans: Vec::new(),
+        }
     }
 
-    /// One pass: takes the heads of all rings first, then delivers everything up to them. What
-    /// happened before an event of this pass is delivered by the end of the next one: it was
-    /// published before the next pass takes its heads.
+    /// Says what ticks mean from the next pass on.
+    pub fn set_tick_time(&mut self, tick_time: TickTime) {
+        self.tick_time = tick_time;
+    }
+
+    /// Takes everything that was published when the pass began and moves the tails past it.
     pub fn pass(&mut self, region: &Region, sink: &mut impl Sink) -> PassStats {
         let used = region.rings_used();
-        self.rings
-            .resize(used.max(self.rings.len()), RingState::default());
-        let capacity = (region.ring_bytes() / size_of::<RawEvent>()) as u64;
-        let heads: Vec<u64> = (0..used)
-            // Acquire pairs with the producer's release: the events below head are complete.
-            .map(|i| region.ring(i).head.load(Ordering::Acquire))
-            .collect();
+        self.states
+            .resize(used.max(self.states.len()), RingState::default());
+        self.spans.clear();
+        for ring in 0..used {
+            let tail = region
+                .ring64(ring, offset_of!(RingHeader, tail))
+                .load(Relaxed);
+            let head = region
+                .ring64(ring, offset_of!(RingHeader, head))
+                .load(Acquire);
+            self.spans.push((tail, head));
+        }
         let mut stats = PassStats::default();
-        for (index, &head) in heads.iter().enumerate() {
-            let ring = region.ring(index);
-            let mut tail = ring.tail.load(Ordering::Relaxed);
-            // A head that no producer of ours can have written: leave the ring alone.
-            if tail == head || head.wrapping_sub(tail) > capacity {
-                continue;
-            }
-            sink.begin_ring(index, ring.tid.load(Ordering::Relaxed));
-            let state = &mut self.rings[index];
-            while tail != head {
-                let end = head.min(tail.saturating_add(BATCH));
-                stats.events += end - tail;
-                while tail < end {
-                    let slot = (tail & (capacity - 1)) as usize;
-                    tail += 1;
-                    let raw = RawEvent {
-                        word0: region.event_word(index, slot, 0),
-                        word1: region.event_word(index, slot, 1),
-                    };
-                    let Some(event) = raw.unpack() else { continue };
-                    match event.op {
-                        Op::Tick => state.time_ns = event.value,
-                        Op::SizeExtension => state.large_size = event.value,
-                        _ => {
-                            let size = if event.size == u32::MAX {
-                                state.large_size
-                            } else {
-                                u64::from(event.size)
-                            };
-                            sink.event(event, size, state.time_ns);
-                        }
-                    }
-                }
-                // Release: our reads of the events are done before the producer may overwrite.
-                ring.tail.store(tail, Ordering::Release);
+        for ring in 0..used {
+            let (tail, head) = self.spans[ring];
+            if tail != head {
+                stats.rings += 1;
+                self.drain_ring(region, ring, tail, head, sink, &mut stats);
             }
         }
         sink.end_pass();
         stats
     }
+
+    fn drain_ring(
+        &mut self,
+        region: &Region,
+        ring: usize,
+        tail: u64,
+        head: u64,
+        sink: &mut impl Sink,
+        stats: &mut PassStats,
+    ) {
+        let capacity = region.ring_bytes() / size_of::<RawEvent>();
+        let tail_word = region.ring64(ring, offset_of!(RingHeader, tail));
+        let waiting = head.wrapping_sub(tail);
+        if waiting > capacity as u64 {
+            // Only a damaged ring, or a thread that was still writing when the region was cleared,
+            // gets here. What lies in the ring cannot be told apart from old events; go on after it.
+            stats.damaged += 1;
+            tail_word.store(head, Release);
+            return;
+        }
+        if tail == 0 {
+            // A new owner: nothing of the last one applies.
+            self.states[ring] = RingState::default();
+        }
+        // The owner wrote its tid before its first head, so it is there.
+        sink.begin_ring(
+            ring,
+            region
+                .ring32(ring, offset_of!(RingHeader, tid))
+                .load(Relaxed),
+        );
+        let words = region
+            .memory
+            .words(region.ring_offset(ring) + RING_PREFIX_BYTES, capacity * 2);
+        let mut state = self.states[ring];
+        let mut next = tail;
+        let mut left = waiting as usize;
+        while left > 0 {
+            let start = (next as usize) & (capacity - 1);
+            let count = left.min(BATCH_EVENTS).min(capacity - start);
+            let batch = &words[start * 2..(start + count) * 2];
+            take_batch(batch, self.tick_time, &mut state, sink, stats);
+            left -= count;
+            next = next.wrapping_add(count as u64);
+            // Release: our reads of the events come before the owner may overwrite them.
+            tail_word.store(next, Release);
+        }
+        self.states[ring] = state;
+    }
+}
+
+#[inline]
+fn take_batch(
+    words: &[AtomicU64],
+    tick_time: TickTime,
+    state: &mut RingState,
+    sink: &mut impl Sink,
+    stats: &mut PassStats,
+) {
+    let mut time_ns = match tick_time {
+        TickTime::Fixed(now) => now,
+        _ => state.time_ns,
+    };
+    let mut extension = state.extension;
+    let mut events = 0;
+    let (pairs, _) = words.as_chunks::<2>();
+    for [word0, word1] in pairs {
+        let raw = RawEvent {
+            word0: word0.load(Relaxed),
+            word1: word1.load(Relaxed),
+        };
+        let Some(event) = raw.unpack() else {
+            stats.damaged += 1;
+            continue;
+        };
+        match event.op {
+            Op::Tick => time_ns = tick_time.resolve(event.value),
+            Op::SizeExtension => extension = Some(event.value),
+            op => {
+                let mut size = u64::from(event.size);
+                if op == Op::Allocation && event.size == u32::MAX {
+                    size = extension.take().unwrap_or(size);
+                }
+                sink.event(event, size, time_ns);
+                events += 1;
+            }
+        }
+    }
+    state.time_ns = time_ns;
+    state.extension = extension;
+    stats.events += events;
 }

@@ -1,10 +1,31 @@
-//! The attacher's side of the shared region: configuration, slot journal, rings, stack table.
+//! The consumer's side of the shared region: configuration, the slot journal, interned stacks,
+//! and the event rings.
 //!
-//! The target writes to this memory all the time and may be broken: everything read from it is
-//! read by atomics or volatile loads and checked against the bounds of the region before use.
+//! [`Region`] maps the memfd that the hook inside the target also maps. The other process writes it
+//! all the time and cannot be trusted, so every access here is an atomic load or store at a checked
+//! offset, and nothing found in the region is used as an index or a length before a check.
+//!
+//! [`Drain`] empties the rings in passes and hands the events to a [`Sink`]. What it promises about
+//! order, and what it does not: events of one ring come in the order in which they were published;
+//! events of different rings come in any order; but everything that happened before an event
+//! of pass *k* has been handed out by the end of pass *k + 1*. Restoring one order is the ledger's
+//! work.
+//!
+//! Not here: symbols, live blocks, anything that needs ptrace.
 
+mod control;
 mod drain;
+mod error;
+mod memory;
 mod region;
+mod rings;
+mod slots;
+mod stacks;
 
-pub use drain::{Drain, PassStats, Sink};
-pub use region::{Config, Error, Losses, Region, RingView, SlotSpec, SlotView, Stack};
+pub use control::Config;
+pub use drain::{Drain, PassStats, Sink, TickTime};
+pub use error::Error;
+pub use region::Region;
+pub use rings::{Losses, RingView};
+pub use slots::{SlotSpec, SlotView};
+pub use stacks::Stack;

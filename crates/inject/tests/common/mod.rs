@@ -1,0 +1,132 @@
+//! Builds the C programs of `tests/programs`, runs them, and ends them whatever happens.
+#![allow(dead_code)] // each test file uses its part
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use memhook_inject::HoldOptions;
+
+/// Compiles `tests/programs/NAME.c` and returns the path of the result.
+pub fn build(name: &str, flags: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
+    // Tests run at once and share programs: a name per call.
+    static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let output = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("{name}-{}-{number}", std::process::id()));
+    let status = Command::new("cc")
+        .args(["-O1", "-g", "-pthread", "-Wall"])
+        .args(flags)
+        .arg("-o")
+        .arg(&output)
+        .arg(&source)
+        .status()
+        .expect("cc runs");
+    assert!(status.success(), "cc {name}.c");
+    output
+}
+
+/// A running program that prints `name value` lines.
+pub struct Program {
+    pub child: Child,
+    path: PathBuf,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Program {
+    /// Builds and starts a program.
+    pub fn start(name: &str, args: &[&str]) -> Program {
+        let path = build(name, &[]);
+        let mut child = Command::new(&path)
+            .args(args)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("program starts");
+        let lines = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        Program { child, path, lines }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Next line of output, empty at the end.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).expect("output is text");
+        line.trim_end().to_owned()
+    }
+
+    /// `name value` lines up to the line `ready`, values in hexadecimal.
+    pub fn addresses(&mut self) -> HashMap<String, u64> {
+        let mut found = HashMap::new();
+        loop {
+            let line = self.line();
+            assert!(!line.is_empty(), "the program ended early");
+            if line == "ready" {
+                return found;
+            }
+            let (name, value) = line.split_once(' ').expect("name value");
+            let value = u64::from_str_radix(value.trim_start_matches("0x"), 16).expect("hex");
+            found.insert(name.to_owned(), value);
+        }
+    }
+
+    /// Waits for the program to end by itself and checks that it was content.
+    pub fn ends_well(mut self) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < until {
+            if let Some(status) = self.child.try_wait().expect("wait") {
+                assert!(status.success(), "the program ended with {status}");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("the program does not end");
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Options that take any thread.
+pub fn anywhere() -> HoldOptions<'static> {
+    HoldOptions {
+        need_safe_point: false,
+        deadline: Duration::from_secs(5),
+        unsafe_ranges: Vec::new(),
+        unwind: None,
+    }
+}
+
+pub fn send(pid: i32, signal: i32) {
+    // SAFETY: no pointers.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// State letter of a thread.
+pub fn state(pid: i32, tid: i32) -> char {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    text.rsplit(')')
+        .next()
+        .and_then(|rest| rest.trim().chars().next())
+        .unwrap_or('?')
+}
+
+/// Waits until the only thread of `pid` is blocked in a system call.
+pub fn wait_until_blocked(pid: i32) {
+    let until = Instant::now() + Duration::from_secs(5);
+    while state(pid, pid) != 'S' {
+        assert!(Instant::now() < until, "the program does not block");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(5));
+}

@@ -1,0 +1,47 @@
+// Four threads that allocate all the time; ends well on SIGTERM. With "exits", four chains of
+// threads, each of which starts its successor and ends.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+static volatile int done;
+static void on_term(int s) { (void)s; done = 1; }
+static void *hammer(void *arg) {
+    void *blocks[64] = {0};
+    for (unsigned i = 0; !done; i++) { free(blocks[i & 63]); blocks[i & 63] = malloc(i % 4096); }
+    for (int i = 0; i < 64; i++) free(blocks[i]);
+    return arg;
+}
+// Runs for a moment, starts its successor, ends.
+static void *brief(void *arg) {
+    for (volatile int i = 0; i < 20000; i++);
+    pthread_t next;
+    if (!done && pthread_create(&next, NULL, brief, arg) == 0) pthread_detach(next);
+    return arg;
+}
+
+int main(int argc, char **argv) {
+    signal(SIGTERM, on_term);
+    void *libc = dlopen("libc.so.6", RTLD_NOW);
+    printf("malloc %p\n", dlsym(libc, "malloc"));
+    printf("dlopen %p\ngetpid %p\nready\n", dlsym(libc, "dlopen"), dlsym(libc, "getpid"));
+    fflush(stdout);
+    pthread_t threads[4];
+    if (argc > 1 && !strcmp(argv[1], "exits")) {
+        for (int i = 0; i < 4; i++) { pthread_create(&threads[i], NULL, brief, NULL); pthread_detach(threads[i]); }
+        // A call that a stop disturbs, so that the other threads are preferred.
+        struct epoll_event out;
+        while (!done) epoll_wait(epoll_create1(0), &out, 1, -1);
+        usleep(20000);
+        return 0;
+    }
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, hammer, NULL);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    return 0;
+}

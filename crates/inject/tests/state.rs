@@ -1,0 +1,196 @@
+//! Registers, errno, signals and interrupted calls survive remote work.
+
+mod common;
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{Program, anywhere, send, wait_until_blocked};
+use memhook_inject::{Error, hold};
+
+#[test]
+fn registers_survive_200_remote_calls() {
+    let mut program = Program::start("canary", &[]);
+    let at = program.addresses();
+    let pid = program.pid();
+    for round in 0..200u64 {
+        let mut held = hold(pid, &anywhere()).unwrap();
+        assert_eq!(
+            held.syscall(libc::SYS_getpid, [0; 6]).unwrap(),
+            i64::from(pid)
+        );
+        assert_eq!(held.call(at["getpid"], &[]).unwrap(), pid as u64);
+        let sum = held.call(at["spoil"], &[round, 1, 2, 3, 4, 5]).unwrap();
+        assert_eq!(sum, round + 2 + 6 + 12 + 20 + 30);
+        held.release().unwrap();
+    }
+    send(pid, libc::SIGTERM);
+    program.ends_well();
+}
+
+#[test]
+fn a_fault_is_reported_and_survived() {
+    let mut program = Program::start("canary", &[]);
+    let at = program.addresses();
+    let mut held = hold(program.pid(), &anywhere()).unwrap();
+    match held.call(at["crash"], &[]) {
+        Err(Error::RemoteFault {
+            address: 0x1234,
+            signal: libc::SIGSEGV,
+            ..
+        }) => {}
+        other => panic!("{other:?}"),
+    }
+    match held.call(at["aborts"], &[]) {
+        Err(Error::RemoteFault {
+            signal: libc::SIGABRT,
+            ..
+        }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(held.call(at["getpid"], &[]).unwrap(), program.pid() as u64);
+    drop(held);
+    std::thread::sleep(Duration::from_millis(20));
+    send(program.pid(), libc::SIGTERM);
+    program.ends_well();
+}
+
+#[test]
+fn an_ignored_sigtrap_stays_ignored() {
+    let path = common::build("canary", &[]);
+    let mut child = Command::new(&path)
+        .env("IGNORE_TRAP", "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id() as i32;
+    let ignored = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigIgn:"))
+            .unwrap();
+        u64::from_str_radix(line.trim(), 16).unwrap() & (1 << (libc::SIGTRAP - 1)) != 0
+    };
+    while !ignored() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    let mut held = hold(pid, &anywhere()).unwrap();
+    // Any address of code that returns will do; the vdso has none we know, so call a bad one.
+    assert!(matches!(
+        held.call(0x10, &[]),
+        Err(Error::RemoteFault { .. })
+    ));
+    held.release().unwrap();
+    let still = ignored();
+    send(pid, libc::SIGTERM);
+    let status = child.wait().unwrap();
+    let _ = std::fs::remove_file(path);
+    assert!(still && status.success(), "{still} {status}");
+}
+
+/// Holds the program several times while it is blocked, with remote work, then lets it end.
+fn disturb(how: &str) {
+    let path = common::build("blocked", &[]);
+    let mut child = Command::new(&path)
+        .arg(how)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id() as i32;
+    wait_until_blocked(pid);
+    std::thread::sleep(Duration::from_millis(50));
+    for _ in 0..3 {
+        let mut held = hold(pid, &anywhere()).unwrap();
+        assert_eq!(
+            held.syscall(libc::SYS_getpid, [0; 6]).unwrap(),
+            i64::from(pid)
+        );
+        held.release().unwrap();
+        // Without remote work too: the plain stop disturbs as well.
+        hold(pid, &anywhere()).unwrap().release().unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(common::state(pid, pid), 'S', "{how} ended early");
+    child.stdin.take().unwrap().write_all(b"x").unwrap();
+    let status = child.wait().unwrap();
+    let _ = std::fs::remove_file(path);
+    assert!(status.success(), "{how}: {status}");
+}
+
+macro_rules! undisturbed {
+    ($($name:ident)*) => { $(
+        #[test]
+        fn $name() {
+            disturb(stringify!($name));
+        }
+    )* };
+}
+
+undisturbed! {
+    nanosleep clock_nanosleep poll ppoll select futex read
+    epoll_infinite epoll_finite epoll_pwait2 sigtimedwait recv_timeout semop
+}
+
+/// A handler that runs because of a real signal must still end epoll_wait with EINTR.
+#[test]
+fn a_real_signal_still_gives_eintr() {
+    let path = common::build("blocked", &[]);
+    let mut child = Command::new(&path)
+        .args(["epoll_infinite", "handler"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id() as i32;
+    wait_until_blocked(pid);
+    let mut held = hold(pid, &anywhere()).unwrap();
+    held.syscall(libc::SYS_getpid, [0; 6]).unwrap();
+    send(pid, libc::SIGUSR1);
+    held.release().unwrap();
+    let status = child.wait().unwrap();
+    let _ = std::fs::remove_file(path);
+    assert!(status.success(), "{status}");
+}
+
+/// Queued signals that arrive before, during and after remote calls all reach the handler with
+/// their values.
+#[test]
+fn no_queued_signal_is_lost() {
+    let mut program = Program::start("signals", &[]);
+    let at = program.addresses();
+    let pid = program.pid();
+    let sender = std::thread::spawn(move || {
+        let mut sent = (0i64, 0i64);
+        for number in 0..5000i32 {
+            let value = libc::sigval {
+                sival_ptr: number as usize as *mut libc::c_void,
+            };
+            // SAFETY: no pointers that anyone follows.
+            while unsafe { libc::sigqueue(pid, libc::SIGRTMIN(), value) } != 0 {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            sent = (sent.0 + 1, sent.1 + i64::from(number));
+            if number % 16 == 0 {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        sent
+    });
+    let mut holds = 0;
+    while !sender.is_finished() {
+        let mut held = hold(pid, &anywhere()).unwrap();
+        for _ in 0..3 {
+            assert_eq!(held.call(at["getpid"], &[]).unwrap(), pid as u64);
+        }
+        held.release().unwrap();
+        holds += 1;
+    }
+    let (count, sum) = sender.join().unwrap();
+    assert!(holds > 10, "only {holds} holds");
+    std::thread::sleep(Duration::from_millis(100));
+    send(pid, libc::SIGTERM);
+    assert_eq!(program.line(), format!("{count} {sum}"));
+    program.ends_well();
+}

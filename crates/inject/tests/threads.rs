@@ -1,0 +1,275 @@
+//! Busy, ending, stopped and dying targets; loading an object; shared memory.
+
+mod common;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{Program, anywhere, send};
+use memhook_inject::{
+    Dlopen, Error, HoldOptions, create_region, hold, load_object, read_bytes, write_bytes,
+};
+
+/// The loader's text and the allocator's part of libc: malloc.c is one object file of about 24 KiB,
+/// so 16 KiB to either side of `malloc` cover its static functions.
+fn locked_code(pid: i32, at: &std::collections::HashMap<String, u64>) -> Vec<(u64, u64)> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let mut ranges: Vec<(u64, u64)> = maps
+        .lines()
+        .filter(|line| line.contains(" r-xp ") && line.contains("/ld-"))
+        .map(|line| {
+            let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            (
+                u64::from_str_radix(start, 16).unwrap(),
+                u64::from_str_radix(end, 16).unwrap(),
+            )
+        })
+        .collect();
+    assert!(!ranges.is_empty());
+    ranges.push((at["malloc"] - 0x4000, at["malloc"] + 0x4000));
+    ranges
+}
+
+/// Offset of `answer` in the object: it has one function, so nm finds it.
+fn answer_svma(object: &std::path::Path) -> u64 {
+    let output = Command::new("nm").arg(object).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text.lines().find(|line| line.ends_with(" answer")).unwrap();
+    u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()
+}
+
+#[test]
+fn objects_load_into_a_target_that_allocates_all_the_time() {
+    let mut program = Program::start("busy", &[]);
+    let at = program.addresses();
+    let pid = program.pid();
+    let dlopen = Dlopen {
+        address: at["dlopen"],
+        internal_mode: false,
+    };
+    let fds = || {
+        std::fs::read_dir(format!("/proc/{pid}/fd"))
+            .unwrap()
+            .count()
+    };
+    let before = fds();
+    let mut held_for = Vec::new();
+    for number in 0..10u64 {
+        let object = common::build(
+            "object",
+            &[
+                "-shared",
+                "-fPIC",
+                "-nostdlib",
+                &format!("-DNUMBER={number}"),
+            ],
+        );
+        let bytes = std::fs::read(&object).unwrap();
+        let svma = answer_svma(&object);
+        let options = HoldOptions {
+            need_safe_point: true,
+            unsafe_ranges: locked_code(pid, &at),
+            ..anywhere()
+        };
+        let mut held = hold(pid, &options).unwrap();
+        create_region(&mut held, 1 << 20).unwrap();
+        let loaded = load_object(&mut held, dlopen, &bytes).unwrap();
+        // A different object each time, although the descriptor number is the same.
+        assert_eq!(held.call(loaded.base + svma, &[100]).unwrap(), 100 + number);
+        held_for.push(held.release().unwrap());
+        std::fs::remove_file(object).unwrap();
+    }
+    held_for.sort();
+    println!(
+        "held for {:?} (median), {:?} (longest)",
+        held_for[5], held_for[9]
+    );
+    assert_eq!(fds(), before, "a descriptor stayed open in the target");
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    assert!(maps.contains("/memfd:memhook-hook"));
+    send(pid, libc::SIGTERM);
+    program.ends_well();
+}
+
+#[test]
+fn a_bad_object_is_refused_and_nothing_stays() {
+    let mut program = Program::start("busy", &[]);
+    let at = program.addresses();
+    let pid = program.pid();
+    let dlopen = Dlopen {
+        address: at["dlopen"],
+        internal_mode: false,
+    };
+    let options = HoldOptions {
+        need_safe_point: true,
+        unsafe_ranges: locked_code(pid, &at),
+        ..anywhere()
+    };
+    let mut held = hold(pid, &options).unwrap();
+    let result = load_object(&mut held, dlopen, b"not an ELF file");
+    assert!(
+        matches!(result, Err(Error::LoadFailed { .. })),
+        "{result:?}"
+    );
+    held.release().unwrap();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    assert!(!maps.contains("memfd:memhook"));
+    send(pid, libc::SIGTERM);
+    program.ends_well();
+}
+
+#[test]
+fn a_region_is_shared() {
+    let mut program = Program::start("busy", &[]);
+    program.addresses();
+    let pid = program.pid();
+    let mut held = hold(pid, &anywhere()).unwrap();
+    let region = create_region(&mut held, 1 << 30).unwrap();
+    held.release().unwrap();
+    write_bytes(pid, region.address + 5000, b"from outside").unwrap();
+    let file = File::from(region.fd);
+    let mut bytes = [0u8; 12];
+    file.read_exact_at(&mut bytes, 5000).unwrap();
+    assert_eq!(&bytes, b"from outside");
+    file.write_all_at(b"through file", 5000).unwrap();
+    read_bytes(pid, region.address + 5000, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"through file");
+    // Sparse: no memory is used for what nobody touched.
+    use std::os::unix::fs::MetadataExt;
+    assert!(file.metadata().unwrap().blocks() * 512 < 1 << 20);
+    assert!(matches!(
+        read_bytes(pid, 0x10, &mut bytes),
+        Err(Error::Memory { address: 0x10, .. })
+    ));
+}
+
+#[test]
+fn threads_that_end_while_chosen_are_passed_over() {
+    let mut program = Program::start("busy", &["exits"]);
+    let at = program.addresses();
+    let pid = program.pid();
+    let mut others = 0;
+    for _ in 0..300 {
+        let mut held = hold(pid, &anywhere()).unwrap();
+        others += u32::from(held.tid() != pid);
+        assert_eq!(held.call(at["getpid"], &[]).unwrap(), pid as u64);
+        held.release().unwrap();
+    }
+    assert!(others > 30, "only {others} holds of short-lived threads");
+    send(pid, libc::SIGTERM);
+    program.ends_well();
+}
+
+#[test]
+fn no_safe_thread_is_said_at_the_deadline() {
+    let mut program = Program::start("busy", &[]);
+    program.addresses();
+    let options = HoldOptions {
+        need_safe_point: true,
+        deadline: Duration::from_millis(100),
+        unsafe_ranges: vec![(0, u64::MAX)],
+        unwind: None,
+    };
+    let begin = Instant::now();
+    let result = hold(program.pid(), &options);
+    assert!(matches!(result, Err(Error::NoSafeThread { .. })));
+    assert!(begin.elapsed() < Duration::from_secs(1));
+    send(program.pid(), libc::SIGTERM);
+    program.ends_well();
+}
+
+#[test]
+fn the_given_unwinder_decides() {
+    let mut program = Program::start("busy", &[]);
+    program.addresses();
+    let unwind = |registers: &memhook_inject::Registers, read: &dyn Fn(u64) -> Option<u64>| {
+        assert!(read(registers.rsp & !7).is_some());
+        vec![registers.rip, 0x5000]
+    };
+    let mut options = HoldOptions {
+        need_safe_point: true,
+        deadline: Duration::from_millis(50),
+        unsafe_ranges: vec![(0x4000, 0x5000)],
+        unwind: Some(&unwind),
+    };
+    assert!(matches!(
+        hold(program.pid(), &options),
+        Err(Error::NoSafeThread { .. })
+    ));
+    options.unsafe_ranges = vec![(0x5000, 0x6000)];
+    hold(program.pid(), &options).unwrap().release().unwrap();
+}
+
+#[test]
+fn a_killed_target_is_gone() {
+    let mut program = Program::start("busy", &[]);
+    let at = program.addresses();
+    let pid = program.pid();
+    let mut held = hold(pid, &anywhere()).unwrap();
+    held.call(at["getpid"], &[]).unwrap();
+    send(pid, libc::SIGKILL);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(matches!(
+        held.call(at["getpid"], &[]),
+        Err(Error::TargetGone { .. })
+    ));
+    assert!(matches!(held.release(), Err(Error::TargetGone { .. })));
+    assert!(matches!(
+        hold(pid, &anywhere()),
+        Err(Error::TargetGone { .. })
+    ));
+}
+
+#[test]
+fn a_target_killed_during_a_call_is_gone() {
+    let mut program = Program::start("busy", &[]);
+    program.addresses();
+    let pid = program.pid();
+    let mut held = hold(pid, &anywhere()).unwrap();
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        send(pid, libc::SIGKILL);
+    });
+    let begin = Instant::now();
+    let result = held.syscall(libc::SYS_pause, [0; 6]);
+    assert!(
+        matches!(result, Err(Error::TargetGone { .. })),
+        "{result:?}"
+    );
+    assert!(begin.elapsed() < Duration::from_secs(2));
+    killer.join().unwrap();
+}
+
+#[test]
+fn a_stopped_target_is_refused_and_stays_stopped() {
+    let mut program = Program::start("busy", &[]);
+    let at = program.addresses();
+    let pid = program.pid();
+    send(pid, libc::SIGSTOP);
+    while common::state(pid, pid) != 'T' {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(matches!(
+        hold(pid, &anywhere()),
+        Err(Error::TargetStopped { .. })
+    ));
+    assert_eq!(common::state(pid, pid), 'T');
+    send(pid, libc::SIGCONT);
+    std::thread::sleep(Duration::from_millis(5));
+
+    // A stop that arrives during remote work takes effect at the release.
+    let mut held = hold(pid, &anywhere()).unwrap();
+    send(pid, libc::SIGSTOP);
+    assert_eq!(held.call(at["getpid"], &[]).unwrap(), pid as u64);
+    held.release().unwrap();
+    let until = Instant::now() + Duration::from_secs(2);
+    while common::state(pid, pid) != 'T' && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(common::state(pid, pid), 'T', "the stop was lost");
+    send(pid, libc::SIGCONT);
+    send(pid, libc::SIGTERM);
+    program.ends_well();
+}

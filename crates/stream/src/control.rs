@@ -1,0 +1,189 @@
+//! The control block: configuration of an attach, clock, module requests.
+
+use crate::{Error, Region};
+use memhook_abi::{
+    ABI_VERSION, Control, HOOKED_FUNCTIONS, MAGIC, MAX_DEPTH, MAX_EXACT_SIZES, MAX_VARIANTS,
+};
+use std::mem::offset_of;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Settings of one attach, as the hook reads them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// Attach number, 1..=4095, another one than the last attach had.
+    pub epoch: u32,
+    /// Bytes of one ring's events; must be what the region was made for.
+    pub ring_bytes: u64,
+    /// Frames to collect, 1..=128.
+    pub depth: u32,
+    /// One of [`memhook_abi::clock_mode`].
+    pub clock_mode: u32,
+    /// Bits of [`memhook_abi::flags`].
+    pub flags: u32,
+    /// Smallest recorded size in bytes.
+    pub min_size: u64,
+    /// Largest recorded size in bytes.
+    pub max_size: u64,
+    /// If not empty, only these sizes (bytes) are recorded; at most 16.
+    pub exact_sizes: Vec<u64>,
+    /// Address of the vDSO's `clock_gettime` in the target (avma), or 0.
+    pub vdso_clock: u64,
+    /// Pid of the attacher in its own namespace.
+    pub attacher_pid: u32,
+}
+
+impl Region {
+    /// Discards all contents and writes the control block of a new attach, the magic number last.
+    ///
+    /// No thread of the target may be recording: the gate is closed, or the hook does not have the
+    /// region yet.
+    pub fn initialize(&self, config: &Config) -> Result<(), Error> {
+        self.check(config)?;
+        let m = &self.memory;
+        m.u64(offset_of!(Control, magic)).store(0, Release);
+        m.clear()?;
+        for (offset, value) in [
+            (offset_of!(Control, abi_version), ABI_VERSION),
+            (offset_of!(Control, epoch), config.epoch),
+            (offset_of!(Control, depth), config.depth),
+            (offset_of!(Control, clock_mode), config.clock_mode),
+            (offset_of!(Control, flags), config.flags),
+            (
+                offset_of!(Control, exact_count),
+                config.exact_sizes.len() as u32,
+            ),
+            (offset_of!(Control, attacher_pid), config.attacher_pid),
+        ] {
+            m.u32(offset).store(value, Relaxed);
+        }
+        for (offset, value) in [
+            (offset_of!(Control, region_bytes), self.len() as u64),
+            (offset_of!(Control, ring_bytes), config.ring_bytes),
+            (offset_of!(Control, min_size), config.min_size),
+            (offset_of!(Control, max_size), config.max_size),
+            (offset_of!(Control, vdso_clock), config.vdso_clock),
+            // Granule 0 stays empty: stack id 0 means "none".
+            (offset_of!(Control, arena_next), 1),
+        ] {
+            m.u64(offset).store(value, Relaxed);
+        }
+        for (i, size) in config.exact_sizes.iter().enumerate() {
+            m.u64(offset_of!(Control, exact_sizes) + i * 8)
+                .store(*size, Relaxed);
+        }
+        for counter in &self.retired {
+            counter.store(0, Relaxed);
+        }
+        m.u64(offset_of!(Control, magic)).store(MAGIC, Release);
+        Ok(())
+    }
+
+    fn check(&self, config: &Config) -> Result<(), Error> {
+        if config.ring_bytes != self.ring_bytes() as u64 {
+            return Err(Error::RingSize {
+                region_bytes: self.ring_bytes() as u64,
+                config_bytes: config.ring_bytes,
+            });
+        }
+        let sizes = config.exact_sizes.len();
+        for (ok, what, value, allowed) in [
+            (
+                (1..=4095).contains(&config.epoch),
+                "epoch",
+                u64::from(config.epoch),
+                "1..=4095",
+            ),
+            (
+                (1..=MAX_DEPTH as u32).contains(&config.depth),
+                "depth",
+                u64::from(config.depth),
+                "1..=128",
+            ),
+            (
+                sizes <= MAX_EXACT_SIZES,
+                "number of exact sizes",
+                sizes as u64,
+                "at most 16",
+            ),
+        ] {
+            if !ok {
+                return Err(Error::Setting {
+                    what,
+                    value,
+                    allowed,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The attach number in the control block.
+    pub fn epoch(&self) -> u32 {
+        self.control32(offset_of!(Control, epoch))
+    }
+
+    /// Pid of the attacher that initialized the region, in that attacher's namespace.
+    pub fn attacher_pid(&self) -> u32 {
+        self.control32(offset_of!(Control, attacher_pid))
+    }
+
+    /// Advances the clock word: nanoseconds since the attach. Call about every millisecond; a
+    /// target that waits for ring space takes a clock that stands still for a dead attacher.
+    pub fn set_clock_ns(&self, now_ns: u64) {
+        self.memory
+            .u64(offset_of!(Control, clock_ns))
+            .store(now_ns, Relaxed);
+    }
+
+    /// The clock word, nanoseconds since the attach.
+    pub fn clock_ns(&self) -> u64 {
+        self.control64(offset_of!(Control, clock_ns))
+    }
+
+    /// How often the target has loaded or unloaded modules.
+    pub fn module_requests(&self) -> u32 {
+        self.memory
+            .u32(offset_of!(Control, module_requests))
+            .load(Acquire)
+    }
+
+    /// The last request that was answered.
+    pub fn module_answers(&self) -> u32 {
+        self.memory
+            .u32(offset_of!(Control, module_answers))
+            .load(Acquire)
+    }
+
+    /// Says that all requests up to `request` are answered (their slots are in the journal), and
+    /// wakes the threads of the target that wait for it.
+    pub fn answer_modules(&self, request: u32) {
+        let offset = offset_of!(Control, module_answers);
+        // Release: who reads the answer finds the slots.
+        self.memory.u32(offset).store(request, Release);
+        self.memory.wake_all(offset);
+    }
+
+    /// Whether the hook switched tracing off because it took this attacher for dead.
+    pub fn abandoned(&self) -> bool {
+        self.control32(offset_of!(Control, abandoned)) != 0
+    }
+
+    /// Notes the original of a function's variant (avma).
+    pub fn set_original(&self, function: u32, variant: u32, address: u64) -> Result<(), Error> {
+        let offset =
+            original_offset(function, variant).ok_or(Error::Function { function, variant })?;
+        self.memory.u64(offset).store(address, Release);
+        Ok(())
+    }
+
+    /// The original of a function's variant (avma); 0 if there is none.
+    pub fn original(&self, function: u32, variant: u32) -> u64 {
+        original_offset(function, variant).map_or(0, |offset| self.memory.u64(offset).load(Acquire))
+    }
+}
+
+fn original_offset(function: u32, variant: u32) -> Option<usize> {
+    let (function, variant) = (function as usize, variant as usize);
+    (function < HOOKED_FUNCTIONS.len() && variant < MAX_VARIANTS)
+        .then(|| offset_of!(Control, originals) + (function * MAX_VARIANTS + variant) * 8)
+}

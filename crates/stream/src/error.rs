@@ -1,0 +1,86 @@
+//! What can go wrong with a region.
+
+/// Why a region cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The memfd could not be mapped.
+    #[error("cannot map the shared region: {0}")]
+    Map(#[source] std::io::Error),
+    /// No ring size gives a region of this size.
+    #[error("a shared region of {bytes} bytes is of no version this program knows")]
+    Size {
+        /// Bytes of the file.
+        bytes: u64,
+    },
+    /// The configuration asks for another ring size than the region was made for.
+    #[error("the region has rings of {region_bytes} bytes, {config_bytes} were asked for")]
+    RingSize {
+        /// Bytes of a ring in the region.
+        region_bytes: u64,
+        /// Bytes of a ring in the configuration.
+        config_bytes: u64,
+    },
+    /// A setting is outside its range.
+    #[error("{what} is {value}, allowed is {allowed}")]
+    Setting {
+        /// Name of the setting.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// The range.
+        allowed: &'static str,
+    },
+    /// The region does not begin with the magic number.
+    #[error("not a memhook region (it begins with {found:#x})")]
+    Magic {
+        /// What stands there.
+        found: u64,
+    },
+    /// The region belongs to another version.
+    #[error(
+        "the region in the process has layout version {found}, this program has {expected}: detach with the version that attached"
+    )]
+    Version {
+        /// Layout version in the region.
+        found: u32,
+        /// Layout version of this program.
+        expected: u32,
+    },
+    /// A size in the control block contradicts the size of the region.
+    #[error("damaged region: {what} is {found}, expected {expected}")]
+    Damaged {
+        /// Field of the control block.
+        what: &'static str,
+        /// Its value.
+        found: u64,
+        /// What it must be (an upper bound for counts).
+        expected: u64,
+    },
+    /// The old contents could not be discarded.
+    #[error("cannot clear the shared region: {0}")]
+    Clear(#[source] std::io::Error),
+    /// The slot journal is full.
+    #[error("slot {address:#x} cannot be hooked: the journal is full ({limit} slots)")]
+    SlotsFull {
+        /// Address of the slot that did not fit (avma).
+        address: u64,
+        /// Entries of the journal.
+        limit: usize,
+    },
+    /// The module list is full.
+    #[error("code range {start:#x} cannot be noted: the list is full ({limit} ranges)")]
+    ModulesFull {
+        /// Start of the range (avma).
+        start: u64,
+        /// Entries of the list.
+        limit: usize,
+    },
+    /// No such function or variant.
+    #[error("there is no function {function} variant {variant}")]
+    Function {
+        /// Function id.
+        function: u32,
+        /// Variant.
+        variant: u32,
+    },
+}

@@ -1,0 +1,169 @@
+//! Ring headers: owners, stack bounds, loss counters, recycling.
+
+use crate::Region;
+use memhook_abi::{Control, MAX_RINGS, RingHeader, ring_state};
+use std::mem::offset_of;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// What was not recorded. All counts only ever grow during an attach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Events dropped because a ring was full.
+    pub dropped: u64,
+    /// Calls passed by because they came from a signal handler inside the hook.
+    pub reentrant: u64,
+    /// Backtraces cut short.
+    pub truncated: u64,
+    /// Events of threads that found no free ring.
+    pub ringless: u64,
+    /// Backtraces that did not fit into the stack table.
+    pub stacks_dropped: u64,
+}
+
+/// A ring at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingView {
+    /// Number of the ring.
+    pub index: usize,
+    /// Thread id of the owner, in the target's pid namespace; 0 while it is being claimed.
+    pub tid: u32,
+    /// One of [`memhook_abi::ring_state`].
+    pub state: u32,
+    /// Events that wait to be taken.
+    pub waiting: u64,
+}
+
+impl Region {
+    /// Rings that were ever claimed: 0..this.
+    pub fn rings_used(&self) -> usize {
+        let used = self
+            .memory
+            .u32(offset_of!(Control, rings_used))
+            .load(Acquire);
+        (used as usize).min(MAX_RINGS)
+    }
+
+    /// The rings that were ever claimed.
+    pub fn rings(&self) -> impl Iterator<Item = RingView> + '_ {
+        (0..self.rings_used()).map(|index| {
+            let state = self
+                .ring32(index, offset_of!(RingHeader, state))
+                .load(Acquire);
+            let head = self
+                .ring64(index, offset_of!(RingHeader, head))
+                .load(Acquire);
+            let tail = self
+                .ring64(index, offset_of!(RingHeader, tail))
+                .load(Relaxed);
+            RingView {
+                index,
+                tid: self
+                    .ring32(index, offset_of!(RingHeader, tid))
+                    .load(Acquire),
+                state,
+                waiting: head.wrapping_sub(tail),
+            }
+        })
+    }
+
+    /// Tells the hook where the stack of a ring's owner lies (`low..high`, avma).
+    pub fn set_stack_bounds(&self, ring: usize, low: u64, high: u64) {
+        // The hook reads without the kernel's help if low <= sp < high, so the pair must never
+        // look wider than it is: close the range, move one end, open it with the other.
+        let high_word = self.ring64(ring, offset_of!(RingHeader, stack_high));
+        high_word.store(0, Release);
+        self.ring64(ring, offset_of!(RingHeader, stack_low))
+            .store(low, Release);
+        high_word.store(high, Release);
+    }
+
+    /// Stack pointer of the owner when it claimed the ring (avma); 0 if nobody has.
+    pub fn first_sp(&self, ring: usize) -> u64 {
+        self.ring64(ring, offset_of!(RingHeader, first_sp))
+            .load(Acquire)
+    }
+
+    /// Thread pointer (fs base, avma) of the owner; 0 if nobody has claimed the ring.
+    pub fn thread_pointer(&self, ring: usize) -> u64 {
+        self.ring64(ring, offset_of!(RingHeader, thread_pointer))
+            .load(Acquire)
+    }
+
+    /// End of the stack that the hook was told for this ring (avma); 0 if none.
+    pub fn stack_high(&self, ring: usize) -> u64 {
+        self.ring64(ring, offset_of!(RingHeader, stack_high))
+            .load(Acquire)
+    }
+
+    /// Makes a ring claimable again, after its owner is gone. False, and nothing done, if the ring
+    /// is free already or events still wait in it: drain first.
+    ///
+    /// Its loss counters go into a total of this `Region`, so that [`Region::losses`] never falls.
+    pub fn free_ring(&self, ring: usize) -> bool {
+        let word = |field| self.ring64(ring, field);
+        let state = self.ring32(ring, offset_of!(RingHeader, state));
+        let (head, tail) = (
+            word(offset_of!(RingHeader, head)),
+            word(offset_of!(RingHeader, tail)),
+        );
+        if state.load(Acquire) == ring_state::FREE || head.load(Acquire) != tail.load(Relaxed) {
+            return false;
+        }
+        for (total, field) in self.retired.iter().zip(LOSS_FIELDS) {
+            total.fetch_add(word(field).swap(0, Relaxed), Relaxed);
+        }
+        for field in [
+            offset_of!(RingHeader, head),
+            offset_of!(RingHeader, tail),
+            offset_of!(RingHeader, cached_tail),
+            offset_of!(RingHeader, outer),
+            offset_of!(RingHeader, last_tick),
+            offset_of!(RingHeader, stack_high),
+            offset_of!(RingHeader, stack_low),
+            offset_of!(RingHeader, first_sp),
+            offset_of!(RingHeader, thread_pointer),
+        ] {
+            word(field).store(0, Relaxed);
+        }
+        self.ring32(ring, offset_of!(RingHeader, tid))
+            .store(0, Relaxed);
+        // Release: the next owner, who claims with acquire, finds an empty ring.
+        state.store(ring_state::FREE, Release);
+        true
+    }
+
+    /// What was lost since the attach.
+    pub fn losses(&self) -> Losses {
+        let mut sums = [0u64; 3];
+        for (i, sum) in sums.iter_mut().enumerate() {
+            *sum = self.retired[i].load(Relaxed);
+            for ring in 0..self.rings_used() {
+                *sum = sum.wrapping_add(self.ring64(ring, LOSS_FIELDS[i]).load(Relaxed));
+            }
+        }
+        Losses {
+            dropped: sums[0],
+            reentrant: sums[1],
+            truncated: sums[2],
+            ringless: self.control64(offset_of!(Control, ringless_events)),
+            stacks_dropped: self.control64(offset_of!(Control, stacks_dropped)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn ring64(&self, ring: usize, field: usize) -> &std::sync::atomic::AtomicU64 {
+        self.memory.u64(self.ring_offset(ring) + field)
+    }
+
+    #[inline]
+    pub(crate) fn ring32(&self, ring: usize, field: usize) -> &std::sync::atomic::AtomicU32 {
+        self.memory.u32(self.ring_offset(ring) + field)
+    }
+}
+
+/// The loss counters of a ring, in the order of `Region::retired`.
+const LOSS_FIELDS: [usize; 3] = [
+    offset_of!(RingHeader, dropped),
+    offset_of!(RingHeader, reentrant),
+    offset_of!(RingHeader, truncated),
+];

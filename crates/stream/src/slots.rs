@@ -1,0 +1,193 @@
+//! The journal of GOT slots and the list of code ranges.
+
+use crate::{Error, Region};
+use memhook_abi::{
+    Control, HOOKED_FUNCTIONS, MAX_MODULES, MAX_SLOTS, MAX_VARIANTS, MODULES_OFFSET, ModuleEntry,
+    SLOTS_OFFSET, SlotEntry, slot_state,
+};
+use std::mem::offset_of;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// A slot to be patched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotSpec {
+    /// Address of the slot (avma).
+    pub address: u64,
+    /// Address of the function that the wrapper calls and the detach puts back (avma).
+    pub original: u64,
+    /// What the slot holds now: `original`, or the PLT stub that lazy binding starts from.
+    pub expected: u64,
+    /// Base of the slot's module (avma).
+    pub module_base: u64,
+    /// Function id.
+    pub function: u32,
+    /// Variant of the original.
+    pub variant: u32,
+    /// `PROT_*` bits of the slot's page.
+    pub protection: u32,
+}
+
+/// A slot as the journal has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotView {
+    /// Place in the journal.
+    pub index: usize,
+    /// Address of the slot (avma).
+    pub address: u64,
+    /// What the detach puts back (avma).
+    pub original: u64,
+    /// Address of the wrapper (avma); 0 until the hook has patched.
+    pub replacement: u64,
+    /// What the slot held before patching (avma).
+    pub expected: u64,
+    /// Base of the slot's module (avma).
+    pub module_base: u64,
+    /// Function id.
+    pub function: u32,
+    /// Variant of the original.
+    pub variant: u32,
+    /// One of [`memhook_abi::slot_state`].
+    pub state: u32,
+    /// `PROT_*` bits of the slot's page.
+    pub protection: u32,
+}
+
+fn slot_offset(index: usize) -> usize {
+    assert!(index < MAX_SLOTS, "slot {index} of {MAX_SLOTS}");
+    SLOTS_OFFSET + index * size_of::<SlotEntry>()
+}
+
+impl Region {
+    /// Slots in the journal, unused ones included.
+    pub fn slot_count(&self) -> usize {
+        let count = self
+            .memory
+            .u32(offset_of!(Control, slot_count))
+            .load(Acquire);
+        (count as usize).min(MAX_SLOTS)
+    }
+
+    /// Writes a pending slot into the journal and returns its place. Entries that were set to
+    /// `UNUSED` are taken again when the journal is full. One thread at a time.
+    pub fn push_slot(&self, spec: SlotSpec) -> Result<usize, Error> {
+        let (function, variant) = (spec.function, spec.variant);
+        if function as usize >= HOOKED_FUNCTIONS.len() || variant as usize >= MAX_VARIANTS {
+            return Err(Error::Function { function, variant });
+        }
+        let count = self.slot_count();
+        let index = if count < MAX_SLOTS {
+            count
+        } else {
+            (0..MAX_SLOTS)
+                .find(|&i| self.slot_state(i) == slot_state::UNUSED)
+                .ok_or(Error::SlotsFull {
+                    address: spec.address,
+                    limit: MAX_SLOTS,
+                })?
+        };
+        let at = slot_offset(index);
+        let m = &self.memory;
+        for (field, value) in [
+            (offset_of!(SlotEntry, address), spec.address),
+            (offset_of!(SlotEntry, original), spec.original),
+            (offset_of!(SlotEntry, replacement), 0),
+            (offset_of!(SlotEntry, module_base), spec.module_base),
+            (offset_of!(SlotEntry, expected), spec.expected),
+        ] {
+            m.u64(at + field).store(value, Relaxed);
+        }
+        for (field, value) in [
+            (offset_of!(SlotEntry, function), function),
+            (offset_of!(SlotEntry, variant), variant),
+            (offset_of!(SlotEntry, protection), spec.protection),
+        ] {
+            m.u32(at + field).store(value, Relaxed);
+        }
+        // Release, state before count: a patcher in the target that runs at this moment sees either
+        // no entry or a complete one.
+        m.u32(at + offset_of!(SlotEntry, state))
+            .store(slot_state::PENDING, Release);
+        if index == count {
+            m.u32(offset_of!(Control, slot_count))
+                .store(count as u32 + 1, Release);
+        }
+        Ok(index)
+    }
+
+    /// All entries of the journal whose state is not `UNUSED`.
+    pub fn slots(&self) -> Vec<SlotView> {
+        (0..self.slot_count())
+            .filter_map(|index| self.slot(index))
+            .collect()
+    }
+
+    /// One entry of the journal; `None` past its end or if the entry is not in use.
+    pub fn slot(&self, index: usize) -> Option<SlotView> {
+        if index >= self.slot_count() {
+            return None;
+        }
+        let state = self.slot_state(index);
+        if state == slot_state::UNUSED {
+            return None;
+        }
+        let at = slot_offset(index);
+        let word = |field| self.memory.u64(at + field).load(Relaxed);
+        let half = |field| self.memory.u32(at + field).load(Relaxed);
+        Some(SlotView {
+            index,
+            address: word(offset_of!(SlotEntry, address)),
+            original: word(offset_of!(SlotEntry, original)),
+            replacement: word(offset_of!(SlotEntry, replacement)),
+            expected: word(offset_of!(SlotEntry, expected)),
+            module_base: word(offset_of!(SlotEntry, module_base)),
+            function: half(offset_of!(SlotEntry, function)),
+            variant: half(offset_of!(SlotEntry, variant)),
+            state,
+            protection: half(offset_of!(SlotEntry, protection)),
+        })
+    }
+
+    fn slot_state(&self, index: usize) -> u32 {
+        self.memory
+            .u32(slot_offset(index) + offset_of!(SlotEntry, state))
+            .load(Acquire)
+    }
+
+    /// Sets a slot's state; panics past the end of the journal, as indexing does.
+    pub fn set_slot_state(&self, index: usize, state: u32) {
+        self.memory
+            .u32(slot_offset(index) + offset_of!(SlotEntry, state))
+            .store(state, Release);
+    }
+
+    /// Appends an executable range `start..end` (avma) with the address of a `ret` instruction
+    /// inside it, or 0.
+    pub fn push_module(&self, start: u64, end: u64, ret_gadget: u64) -> Result<(), Error> {
+        let counter = self.memory.u32(offset_of!(Control, module_count));
+        let count = (counter.load(Acquire) as usize).min(MAX_MODULES);
+        if count == MAX_MODULES {
+            return Err(Error::ModulesFull {
+                start,
+                limit: MAX_MODULES,
+            });
+        }
+        let at = MODULES_OFFSET + count * size_of::<ModuleEntry>();
+        for (field, value) in [
+            (offset_of!(ModuleEntry, start), start),
+            (offset_of!(ModuleEntry, end), end),
+            (offset_of!(ModuleEntry, ret_gadget), ret_gadget),
+        ] {
+            self.memory.u64(at + field).store(value, Relaxed);
+        }
+        counter.store(count as u32 + 1, Release);
+        Ok(())
+    }
+
+    /// Empties the list of code ranges. A thread of the target that is looking at it then calls
+    /// `dlopen` without its caller's identity; to follow a `dlopen`, append instead.
+    pub fn clear_modules(&self) {
+        self.memory
+            .u32(offset_of!(Control, module_count))
+            .store(0, Release);
+    }
+}
