@@ -1,5 +1,55 @@
-//! The memhook-rs command.
-#[allow(dead_code)]
-mod hook_object;
+//! The memhook-rs command: where does the heap of a running C or C++ process go?
 
-fn main() {}
+mod attach;
+mod detach;
+mod doctor;
+mod hook_object;
+mod model;
+mod safe_point;
+mod session;
+mod signals;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(
+    name = "memhook-rs",
+    version,
+    about = "Where does the heap of a running C or C++ process go?"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Trace every allocation of a running process and show what is live
+    Attach(attach::Args),
+    /// Put back what an attacher that was killed left behind
+    Detach {
+        /// Process id
+        pid: i32,
+    },
+    /// Say whether a process can be traced, and if not, why and what to do
+    Doctor {
+        /// Process id
+        pid: i32,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Attach(args) => attach::run(&args),
+        Command::Detach { pid } => detach::run(pid),
+        Command::Doctor { pid } => doctor::run(pid),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("memhook-rs: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

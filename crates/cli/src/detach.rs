@@ -1,0 +1,19 @@
+//! `detach`: after an attacher that was killed.
+
+use std::process::ExitCode;
+
+/// Exit code 3 if something could not be restored.
+pub fn run(pid: i32) -> anyhow::Result<ExitCode> {
+    if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
+        anyhow::bail!("{why}");
+    }
+    match crate::session::recover(pid)? {
+        None => println!("Process {pid} holds nothing of memhook-rs"),
+        Some(0) => println!("Detached from {pid}: every slot holds its original"),
+        Some(left) => {
+            println!("Detached from {pid}, but {left} slots could not be restored");
+            return Ok(ExitCode::from(3));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

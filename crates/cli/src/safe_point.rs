@@ -1,0 +1,45 @@
+//! Code in which a thread may hold a lock that `dlopen` needs.
+
+use memhook_process::{ElfView, ModuleImage};
+
+/// Ranges (avma): the loader, the allocator, and fork, which holds the allocator's locks.
+///
+/// libc's allocator is one object file, but its static functions have no dynamic symbols: the range
+/// from its first to its last public function is widened by what they take in the glibc builds
+/// looked at (2.31 to 2.41: `_int_malloc` and friends lie within 24 KiB before `malloc`).
+pub fn unsafe_ranges(modules: &[ModuleImage]) -> Vec<(u64, u64)> {
+    let mut ranges = Vec::new();
+    for module in modules {
+        let Ok(elf) = ElfView::parse(&module.bytes) else {
+            continue;
+        };
+        let is_libc = module.name().starts_with("libc.so") || module.name().starts_with("libc-2");
+        if module.is_loader {
+            ranges.push((module.start, module.end));
+        } else if is_libc {
+            let functions: Vec<u64> = [
+                "malloc",
+                "free",
+                "calloc",
+                "realloc",
+                "memalign",
+                "malloc_trim",
+            ]
+            .iter()
+            .filter_map(|name| elf.exported(name).map(|e| module.base + e.svma))
+            .collect();
+            if let (Some(low), Some(high)) = (functions.iter().min(), functions.iter().max()) {
+                ranges.push((low - 24 * 1024, high + 8 * 1024));
+            }
+            for name in ["fork", "vfork", "_Fork"] {
+                if let Some(e) = elf.exported(name) {
+                    let start = module.base + e.svma;
+                    ranges.push((start, start + e.size.max(1)));
+                }
+            }
+        } else if elf.exported("malloc").is_some() && !module.is_main {
+            ranges.push((module.start, module.end)); // an allocator of its own
+        }
+    }
+    ranges
+}

@@ -1,0 +1,398 @@
+//! One attach: load the hook, fill the journal, patch; later modules; detach.
+
+use crate::hook_object::{EntryPoints, HOOK_OBJECT, entry_points};
+use crate::safe_point::unsafe_ranges;
+use anyhow::{Context, bail};
+use memhook_abi::{self as abi, HOOKED_FUNCTIONS, function_by_name, slot_state};
+use memhook_inject::{Dlopen, Held, HoldOptions, create_region, hold, load_object};
+use memhook_process::{ElfView, Mapping, ModuleImage, SlotScan, find_slots, mappings, modules};
+use memhook_stream::{Config, Region, SlotSpec};
+use std::{
+    collections::{HashMap, HashSet},
+    fs::OpenOptions,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Files of modules that were read, by device and inode.
+type Files = HashMap<(u32, u32, u64), Arc<[u8]>>;
+
+/// What of ours is already mapped in a process.
+struct Residue {
+    hook_base: Option<u64>,
+    region: Option<(Region, u64)>,
+}
+
+/// An attach to one process.
+pub struct Session {
+    pid: i32,
+    region: Region,
+    entry: EntryPoints,
+    hook_base: u64,
+    functions: HashSet<usize>,
+    files: Files,
+    /// Modules as last seen.
+    pub modules: Vec<ModuleImage>,
+    /// Per module: functions and slots that cannot be hooked, with the reason.
+    pub unhookable: Vec<(String, &'static str)>,
+    /// Duration of the whole attach.
+    pub attach_time: Duration,
+    /// Time that one thread was held.
+    pub held_time: Duration,
+    next_variant: HashMap<(usize, u64), u32>,
+}
+
+/// Whether a pid is a running memhook-rs.
+fn is_attacher(pid: u32) -> bool {
+    pid != 0
+        && pid != std::process::id()
+        && std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|comm| comm.trim() == "memhook-rs")
+}
+
+fn residue(pid: i32, maps: &[Mapping]) -> Residue {
+    let hook_base = maps
+        .iter()
+        .find(|m| m.path == "/memfd:memhook-hook")
+        .map(|m| m.start);
+    let region = maps
+        .iter()
+        .find(|m| m.path == "/memfd:memhook-region")
+        .and_then(|m| {
+            let path = format!("/proc/{pid}/map_files/{:x}-{:x}", m.start, m.end);
+            let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
+            let region = Region::map(&file).ok()?;
+            region.validate().ok()?;
+            Some((region, m.start))
+        });
+    Residue { hook_base, region }
+}
+
+fn find_dlopen(modules: &[ModuleImage]) -> anyhow::Result<Dlopen> {
+    let candidates = [("dlopen", false), ("__libc_dlopen_mode", true)];
+    for (name, internal_mode) in candidates {
+        for module in modules {
+            let named = |prefix: &str| module.name().starts_with(prefix);
+            if !(named("libc.so") || named("libc-2") || named("libdl")) {
+                continue;
+            }
+            let exported = ElfView::parse(&module.bytes)
+                .ok()
+                .and_then(|e| e.exported(name));
+            if let Some(e) = exported.filter(|e| !e.is_ifunc) {
+                return Ok(Dlopen {
+                    address: module.base + e.svma,
+                    internal_mode,
+                });
+            }
+        }
+    }
+    bail!("no dlopen in the process: its libc exports neither dlopen nor __libc_dlopen_mode")
+}
+
+impl Session {
+    /// Attaches; on return every slot that can be patched is.
+    pub fn start(
+        pid: i32,
+        mut config: Config,
+        functions: HashSet<usize>,
+    ) -> anyhow::Result<Session> {
+        let start = Instant::now();
+        let maps = mappings(pid)?;
+        let mut files = Files::new();
+        let loaded = modules(pid, &maps, &mut files)?;
+        let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
+        let scan = find_slots(pid, &loaded, &maps, &wanted)?;
+        if scan.slots.is_empty() {
+            bail!("process {pid} calls no allocator through a GOT slot: nothing to hook");
+        }
+        let entry = entry_points()?;
+        let residue = residue(pid, &maps);
+        if let Some((region, _)) = &residue.region
+            && is_attacher(region.attacher_pid())
+        {
+            bail!(
+                "process {pid} is already traced by memhook-rs {}: stop that first",
+                region.attacher_pid()
+            );
+        }
+        let dlopen = find_dlopen(&loaded)?;
+        let options = HoldOptions {
+            need_safe_point: residue.hook_base.is_none(),
+            deadline: Duration::from_secs(5),
+            unsafe_ranges: unsafe_ranges(&loaded),
+            unwind: None,
+        };
+        let mut held = hold(pid, &options)?;
+        let hook_base = match residue.hook_base {
+            Some(base) => {
+                // Slots may still hold our values from an attacher that was killed.
+                held.call(base + entry.detach, &[])?;
+                base
+            }
+            None => load_object(&mut held, dlopen, HOOK_OBJECT)?.base,
+        };
+        let (region, address) = match residue.region {
+            Some((region, address)) if region.ring_bytes() as u64 == config.ring_bytes => {
+                config.epoch = region.epoch() % 4095 + 1;
+                (region, address)
+            }
+            _ => {
+                let bytes = abi::region_bytes(config.ring_bytes as usize) as u64;
+                let made = create_region(&mut held, bytes)?;
+                (Region::map(&made.fd)?, made.address)
+            }
+        };
+        region.initialize(&config)?;
+        let mut session = Session {
+            pid,
+            region,
+            entry,
+            hook_base,
+            functions: functions.clone(),
+            files,
+            modules: loaded,
+            unhookable: Vec::new(),
+            attach_time: Duration::ZERO,
+            held_time: Duration::ZERO,
+            next_variant: HashMap::new(),
+        };
+        // After a recovery the slots hold their originals again: look anew.
+        let scan = match residue.hook_base {
+            Some(_) => find_slots(pid, &session.modules, &maps, &wanted)?,
+            None => scan,
+        };
+        session.journal(&scan)?;
+        session.publish_modules()?;
+        let result = held.call(hook_base + session.entry.attach, &[address])? as i64;
+        session.held_time = held.release()?;
+        if result < 0 {
+            bail!("the hook refused to start in process {pid} (code {result})");
+        }
+        session.attach_time = start.elapsed();
+        Ok(session)
+    }
+
+    /// The shared region.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Slots that hold our value, and modules that have one.
+    pub fn patched(&self) -> (u64, u64) {
+        let slots: Vec<_> = self
+            .region
+            .slots()
+            .into_iter()
+            .filter(|s| s.state == slot_state::PATCHED)
+            .collect();
+        let modules: HashSet<u64> = slots.iter().map(|s| s.module_base).collect();
+        (slots.len() as u64, modules.len() as u64)
+    }
+
+    /// Writes the slots of a scan into the journal, those that are not in it yet.
+    fn journal(&mut self, scan: &SlotScan) -> anyhow::Result<()> {
+        let known: HashSet<u64> = self
+            .region
+            .slots()
+            .iter()
+            .filter(|s| s.state != slot_state::UNUSED)
+            .map(|s| s.address)
+            .collect();
+        for slot in &scan.slots {
+            let Some(function) = function_by_name(&slot.symbol) else {
+                continue;
+            };
+            if known.contains(&slot.address) {
+                continue;
+            }
+            // Where slots of one symbol hold different originals, each keeps its own.
+            let of_function = self
+                .next_variant
+                .keys()
+                .filter(|(f, _)| *f == function)
+                .count() as u32;
+            let variant = *self
+                .next_variant
+                .entry((function, slot.target))
+                .or_insert(of_function);
+            let module = &self.modules[slot.module];
+            if variant as usize >= abi::MAX_VARIANTS {
+                self.unhookable.push((
+                    module.name().to_owned(),
+                    "more than four different originals of one function",
+                ));
+                continue;
+            }
+            self.region.push_slot(SlotSpec {
+                address: slot.address,
+                original: slot.target,
+                expected: slot.value,
+                module_base: module.base,
+                function: function as u32,
+                variant,
+                protection: slot.protection,
+            })?;
+        }
+        for u in &scan.unhookable {
+            let name = self.modules[u.module].name().to_owned();
+            self.unhookable.push((name, u.reason));
+        }
+        Ok(())
+    }
+
+    fn publish_modules(&self) -> anyhow::Result<()> {
+        self.region.clear_modules();
+        for module in &self.modules {
+            let gadget = ElfView::parse(&module.bytes)
+                .ok()
+                .and_then(|e| e.ret_gadget());
+            if let Some(gadget) = gadget {
+                let gadget = module.base + gadget;
+                self.region.push_module(module.start, module.end, gadget)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers dlopen and dlclose calls of the target: new slots go into the journal, slots of
+    /// modules that are gone are forgotten.
+    pub fn follow_modules(&mut self, answered: &mut u32) -> anyhow::Result<()> {
+        let request = self.region.module_requests();
+        if request == *answered {
+            return Ok(());
+        }
+        let maps = mappings(self.pid)?;
+        let now = modules(self.pid, &maps, &mut self.files)?;
+        for slot in self.region.slots() {
+            let there = now
+                .iter()
+                .any(|m| m.base == slot.module_base && m.contains(slot.address));
+            if !there && slot.state != slot_state::UNUSED {
+                self.region.set_slot_state(slot.index, slot_state::UNUSED);
+            }
+        }
+        let functions = self.functions.clone();
+        let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
+        let ours = (self.hook_base, self.hook_base + (1 << 20));
+        self.modules = now;
+        let mut scan = find_slots(self.pid, &self.modules, &maps, &wanted)?;
+        scan.slots
+            .retain(|s| s.target < ours.0 || s.target >= ours.1);
+        self.journal(&scan)?;
+        self.publish_modules()?;
+        *answered = request;
+        self.region.answer_modules(request);
+        Ok(())
+    }
+
+    /// Patches slots again that a lazy resolver, already under way at the attach, has overwritten.
+    pub fn verify_slots(&self) -> anyhow::Result<()> {
+        let mut again = false;
+        for slot in self.region.slots() {
+            let mut word = [0; 8];
+            if slot.state != slot_state::PATCHED
+                || memhook_process::read_memory(self.pid, slot.address, &mut word).is_err()
+            {
+                continue;
+            }
+            if u64::from_le_bytes(word) == slot.original {
+                // A new entry, which expects what the resolver wrote.
+                self.region.set_slot_state(slot.index, slot_state::UNUSED);
+                self.region.push_slot(SlotSpec {
+                    address: slot.address,
+                    original: slot.original,
+                    expected: slot.original,
+                    module_base: slot.module_base,
+                    function: slot.function,
+                    variant: slot.variant,
+                    protection: slot.protection,
+                })?;
+                again = true;
+            }
+        }
+        if again {
+            self.remote(|held, session| held.call(session.hook_base + session.entry.patch, &[]))?;
+        }
+        Ok(())
+    }
+
+    fn remote<T>(
+        &self,
+        call: impl FnOnce(&mut Held, &Session) -> Result<T, memhook_inject::Error>,
+    ) -> anyhow::Result<T> {
+        let mut held = hold(self.pid, &any_point())?;
+        let result = call(&mut held, self)?;
+        held.release()?;
+        Ok(result)
+    }
+
+    /// Closes the gate and restores the slots; returns how many could not be restored.
+    pub fn detach(&self) -> anyhow::Result<i64> {
+        let mut left = -1;
+        for _ in 0..5 {
+            left = self
+                .remote(|held, session| held.call(session.hook_base + session.entry.detach, &[]))
+                .with_context(|| format!("cannot restore the slots of process {}", self.pid))?
+                as i64;
+            if left == 0 {
+                break;
+            }
+        }
+        Ok(left)
+    }
+}
+
+/// The hook's own functions take no lock of the process: any stop will do.
+fn any_point() -> HoldOptions<'static> {
+    HoldOptions {
+        need_safe_point: false,
+        deadline: Duration::from_secs(2),
+        unsafe_ranges: Vec::new(),
+        unwind: None,
+    }
+}
+
+/// Ids of the functions named by `--functions`; module functions always come along.
+pub fn selected_functions(names: &[String]) -> anyhow::Result<HashSet<usize>> {
+    for name in names {
+        if !HOOKED_FUNCTIONS
+            .iter()
+            .any(|f| f.kind == name || f.name == name)
+        {
+            bail!(
+                "--functions {name}: no such function; known: malloc, free, calloc, realloc, new, delete, ..."
+            );
+        }
+    }
+    Ok((0..HOOKED_FUNCTIONS.len())
+        .filter(|&i| {
+            let f = &HOOKED_FUNCTIONS[i];
+            names.is_empty()
+                || f.role == abi::Role::Modules
+                || names.iter().any(|n| f.kind == n || f.name == n)
+        })
+        .collect())
+}
+
+/// Restores what a killed attacher left in a process. `Ok(None)`: there was nothing of ours.
+pub fn recover(pid: i32) -> anyhow::Result<Option<i64>> {
+    let maps = mappings(pid)?;
+    let found = residue(pid, &maps);
+    let Some(base) = found.hook_base else {
+        return Ok(None);
+    };
+    if let Some((region, _)) = &found.region
+        && is_attacher(region.attacher_pid())
+    {
+        bail!(
+            "process {pid} is being traced by memhook-rs {}: stop that instead",
+            region.attacher_pid()
+        );
+    }
+    let entry = entry_points()?;
+    let mut held = hold(pid, &any_point())?;
+    let left = held.call(base + entry.detach, &[])? as i64;
+    held.release()?;
+    Ok(Some(left))
+}
