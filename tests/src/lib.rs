@@ -1,1 +1,174 @@
-//! Harness of the end-to-end tests.
+//! Harness of the end-to-end tests: builds targets, starts them, attaches the real binary.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
+    sync::OnceLock,
+};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The memhook-rs binary, built once for all tests of a program.
+pub fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let output = Command::new(env!("CARGO"))
+            .args(["build", "-q", "-p", "memhook-cli", "--message-format=json"])
+            .current_dir(root())
+            .stderr(Stdio::inherit())
+            .output()
+            .expect("cargo runs");
+        assert!(output.status.success(), "memhook-rs does not build");
+        String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+            .find_map(|message| {
+                let path = message["executable"].as_str()?;
+                path.ends_with("/memhook-rs").then(|| PathBuf::from(path))
+            })
+            .expect("cargo names the binary")
+    })
+}
+
+/// Builds `tests/targets/NAME.cc` with extra flags; returns the program's path.
+pub fn build_target(name: &str, flags: &[&str]) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("memhook-tests-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a temporary folder");
+    let program = folder.join(format!(
+        "{name}-{}",
+        flags.join("").replace(['/', ','], "_")
+    ));
+    let status = Command::new("c++")
+        .args([
+            "-std=c++20",
+            "-g",
+            "-O2",
+            "-fno-omit-frame-pointer",
+            "-pthread",
+        ])
+        .arg(root().join(format!("tests/targets/{name}.cc")))
+        .args(flags)
+        .arg("-o")
+        .arg(&program)
+        .status()
+        .expect("a C++ compiler");
+    assert!(status.success(), "{name} does not build");
+    program
+}
+
+/// A running target.
+pub struct Target {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Target {
+    /// Starts a program and waits until it says `ready`.
+    pub fn start(program: &Path, args: &[&str]) -> Target {
+        let mut child = Command::new(program)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the target starts");
+        let mut target = Target {
+            input: child.stdin.take(),
+            output: BufReader::new(child.stdout.take().expect("piped")),
+            child,
+        };
+        target.expect("ready");
+        target
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Reads a line and checks how it begins.
+    pub fn expect(&mut self, beginning: &str) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("the target talks");
+        assert!(line.starts_with(beginning), "the target says {line:?}");
+        line
+    }
+
+    /// Sends one byte.
+    pub fn go(&mut self) {
+        let input = self.input.as_mut().expect("open");
+        input.write_all(b"g").expect("the target listens");
+    }
+
+    /// Ends the input; the program's self-check decides the status.
+    pub fn finish(mut self) -> ExitStatus {
+        self.input = None;
+        self.child.wait().expect("the target ends")
+    }
+
+    /// How many mappings of ours the target has.
+    pub fn our_mappings(&self) -> usize {
+        std::fs::read_to_string(format!("/proc/{}/maps", self.pid()))
+            .expect("the target lives")
+            .matches("memhook")
+            .count()
+    }
+}
+
+/// A running attacher.
+pub struct Attacher {
+    child: Child,
+    errors: BufReader<std::process::ChildStderr>,
+}
+
+impl Attacher {
+    /// Attaches to a target with extra options, JSON output; returns when every slot is patched.
+    pub fn start(target: &Target, options: &[&str]) -> Attacher {
+        let mut child = Command::new(binary())
+            .args(["attach", "--json", "-i", "1h", &target.pid().to_string()])
+            .args(options)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("memhook-rs starts");
+        let mut errors = BufReader::new(child.stderr.take().expect("piped"));
+        let mut line = String::new();
+        errors.read_line(&mut line).expect("memhook-rs talks");
+        assert!(line.starts_with("Attached to"), "{line}");
+        Attacher { child, errors }
+    }
+
+    /// Asks for the detach and returns the final report.
+    pub fn finish(mut self) -> serde_json::Value {
+        // SAFETY: kill takes plain integers; the child has not been waited for.
+        unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
+        let mut output = String::new();
+        let mut pipe = self.child.stdout.take().expect("piped");
+        pipe.read_to_string(&mut output).expect("a report");
+        let mut rest = String::new();
+        self.errors.read_to_string(&mut rest).expect("readable");
+        let status = self.child.wait().expect("memhook-rs ends");
+        assert!(status.success(), "{status}: {rest}");
+        let last = output.lines().last().expect("a report");
+        serde_json::from_str(last).expect("JSON")
+    }
+
+    /// Kills it without a chance to clean up.
+    pub fn kill(mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("reaped");
+    }
+}
+
+/// Runs memhook-rs with these arguments: exit code, standard output, standard error.
+pub fn run(args: &[&str]) -> (i32, String, String) {
+    let output = Command::new(binary()).args(args).output().expect("it runs");
+    (
+        output.status.code().unwrap_or(-1),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}

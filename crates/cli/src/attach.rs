@@ -3,7 +3,7 @@
 use crate::{model, session, session::Session, signals};
 use anyhow::bail;
 use memhook_abi::{Event, clock_mode, flags, ring_state};
-use memhook_ledger::Ledger;
+use memhook_ledger::{Ledger, LedgerOptions};
 use memhook_stream::{Config, Drain, Sink};
 use std::{
     io::Write,
@@ -136,7 +136,8 @@ fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "expected a size like 100, 4K or 1M".into())
 }
 
-struct ToLedger<'a>(&'a mut Ledger);
+/// The ledger, and the time of the pass in ns since the attach.
+struct ToLedger<'a>(&'a mut Ledger, u64);
 
 impl Sink for ToLedger<'_> {
     fn begin_ring(&mut self, ring: usize, tid: u32) {
@@ -146,11 +147,15 @@ impl Sink for ToLedger<'_> {
         self.0.event(event, size_bytes, time_ns);
     }
     fn end_pass(&mut self) {
-        self.0.end_pass();
+        self.0.end_pass(self.1);
     }
 }
 
 impl Args {
+    fn is_filtered(&self) -> bool {
+        self.min_size.is_some() || self.max_size.is_some() || !self.sizes.is_empty()
+    }
+
     fn config(&self) -> anyhow::Result<Config> {
         let (min, max) = (
             self.min_size.unwrap_or(0),
@@ -171,7 +176,7 @@ impl Args {
                 self.ring_size
             );
         }
-        let filtered = self.min_size.is_some() || self.max_size.is_some() || !self.sizes.is_empty();
+        let filtered = self.is_filtered();
         Ok(Config {
             epoch: 1,
             ring_bytes: self.ring_size,
@@ -229,7 +234,10 @@ fn alive(pid: i32) -> bool {
 /// Consumes until the end is asked for or the target is gone, then detaches and reports.
 fn trace(args: &Args, pid: i32, mut session: Session) -> anyhow::Result<ExitCode> {
     let start = Instant::now();
-    let mut ledger = Ledger::default();
+    let mut ledger = Ledger::new(LedgerOptions {
+        track_release_stacks: false,
+        ignore_unknown_releases: args.is_filtered(),
+    });
     let mut drain = Drain::new();
     let mut answered = 0;
     let mut next_report = start + args.interval;
@@ -247,7 +255,10 @@ fn trace(args: &Args, pid: i32, mut session: Session) -> anyhow::Result<ExitCode
     loop {
         let now = start.elapsed();
         session.region().set_clock_ns(now.as_nanos() as u64 + 1);
-        let stats = drain.pass(session.region(), &mut ToLedger(&mut ledger));
+        let stats = drain.pass(
+            session.region(),
+            &mut ToLedger(&mut ledger, now.as_nanos() as u64),
+        );
         if session.follow_modules(&mut answered).is_err() {
             gone = !alive(pid);
         }
@@ -294,7 +305,8 @@ fn trace(args: &Args, pid: i32, mut session: Session) -> anyhow::Result<ExitCode
     // Calls that were under way at the detach publish within moments.
     for _ in 0..3 {
         std::thread::sleep(Duration::from_millis(1));
-        drain.pass(session.region(), &mut ToLedger(&mut ledger));
+        let now_ns = start.elapsed().as_nanos() as u64;
+        drain.pass(session.region(), &mut ToLedger(&mut ledger, now_ns));
     }
     ledger.finish();
     let elapsed = start.elapsed();

@@ -66,14 +66,14 @@ pub fn build(
     let now_ms = elapsed.as_millis() as u64;
     let before = view
         .older
-        .map(|older| elapsed.saturating_sub(older).as_millis() as u32);
-    let mut live = ledger.live_by_site(before);
+        .map(|older| elapsed.saturating_sub(older).as_nanos() as u64);
+    let mut live = ledger.live_by(before);
     let growth = |s: &SiteLive| s.bytes as i64 - last.get(&s.stack).copied().unwrap_or(0) as i64;
     use crate::attach::SortBy;
     match view.sort {
         SortBy::Bytes => live.sort_by_key(|s| (Reverse(s.bytes), s.stack)),
         SortBy::Count => live.sort_by_key(|s| (Reverse(s.blocks), s.stack)),
-        SortBy::Age => live.sort_by_key(|s| (s.oldest_ms, s.stack)),
+        SortBy::Age => live.sort_by_key(|s| (s.oldest_ns, s.stack)),
         SortBy::Growth => live.sort_by_key(|s| (Reverse(growth(s)), s.stack)),
     }
     let sites = live
@@ -94,7 +94,7 @@ pub fn build(
                 bytes: s.bytes,
                 blocks: s.blocks,
                 growth_bytes: growth(s),
-                oldest_ms: now_ms.saturating_sub(u64::from(s.oldest_ms)),
+                oldest_ms: now_ms.saturating_sub(s.oldest_ns / 1_000_000),
                 kind: kind.to_owned(),
                 stack: frames
                     .iter()

@@ -146,23 +146,6 @@ fn a_region_is_shared() {
 }
 
 #[test]
-fn threads_that_end_while_chosen_are_passed_over() {
-    let mut program = Program::start("busy", &["exits"]);
-    let at = program.addresses();
-    let pid = program.pid();
-    let mut others = 0;
-    for _ in 0..300 {
-        let mut held = hold(pid, &anywhere()).unwrap();
-        others += u32::from(held.tid() != pid);
-        assert_eq!(held.call(at["getpid"], &[]).unwrap(), pid as u64);
-        held.release().unwrap();
-    }
-    assert!(others > 30, "only {others} holds of short-lived threads");
-    send(pid, libc::SIGTERM);
-    program.ends_well();
-}
-
-#[test]
 fn no_safe_thread_is_said_at_the_deadline() {
     let mut program = Program::start("busy", &[]);
     program.addresses();

@@ -1,12 +1,36 @@
-//! Live blocks with one exact order out of many rings, and what each allocation site holds.
+//! Live blocks, allocation sites and sums, from the events of many threads.
 //!
-//! Feed it events ring by ring, end passes, ask for totals and sites at any time. It does no I/O and
-//! knows no symbols: sites are stack ids.
+//! Feed a [`Ledger`] with consumer passes: [`begin_ring`](Ledger::begin_ring) and
+//! [`event`](Ledger::event) for each ring that has events, then [`end_pass`](Ledger::end_pass).
+//! Rings may come in any order, and the events of one address may be spread over rings in any way:
+//! the live set and all sums are exact as soon as everything has arrived (`order` has the rules and
+//! the proof).
+//!
+//! Not here: reading rings, symbols, output. A ledger does no I/O and cannot fail.
+//!
+//! ```
+//! use memhook_abi::{Op, RawEvent};
+//! use memhook_ledger::{Ledger, LedgerOptions};
+//!
+//! let event = |op, sequence| RawEvent::pack(op, 0x1000, sequence, 64, 7).unpack().unwrap();
+//! let mut ledger = Ledger::new(LedgerOptions::default());
+//! // The release is seen first: it stands in a ring that is emptied earlier.
+//! ledger.begin_ring(0, 100);
+//! ledger.event(event(Op::Release, 1), 0, 0);
+//! ledger.begin_ring(1, 101);
+//! ledger.event(event(Op::Allocation, 0), 64, 0);
+//! ledger.end_pass(0);
+//! assert_eq!(ledger.totals().live_blocks, 0);
+//! assert_eq!(ledger.totals().released_bytes, 64);
+//! ```
 
-mod ledger;
+mod contests;
 mod live_map;
 mod order;
+mod queries;
+mod reallocs;
 mod sites;
+mod totals;
 
-pub use ledger::{Ledger, LiveBlock, Totals};
-pub use sites::{Site, SiteLive};
+pub use order::Ledger;
+pub use totals::{LedgerOptions, LiveBlock, Site, SiteLive, Totals};

@@ -1,107 +1,282 @@
-//! Events that arrive before what they belong to.
+//! One order out of many rings.
 //!
-//! Within one address, the sequence numbers give one order: an allocation that carries v stands
-//! after every release numbered <= v and before every release numbered > v. Rings are read one
-//! after another, so events of one address may arrive in another order. What may still come is
-//! bounded: everything that happened before an event of pass k is delivered by the end of pass k+1.
+//! # What is given
 //!
-//! Kept here, by address, for two passes:
-//! - *held* releases: no block was there to release; its allocation may still come. After two
-//!   passes it was a block from before the attach.
-//! - *debts*: a block was taken for released because a later event proves it (an allocation of the
-//!   same address, or a release with a higher number), while its own release has not come yet. That
-//!   release is absorbed when it comes. After two passes it was a release that is not hooked.
+//! The true history of one address is a sequence of allocations and releases. The hook numbers it:
+//! a release atomically increments the address's sequence word before the allocator is called and
+//! carries the result *n*; an allocation carries the value *v* that it reads after the allocator
+//! has returned. The allocator's own synchronization puts the increment of a release before the
+//! read of the next owner, so an allocation with *v* stands after every release numbered at most
+//! *v* and before every release numbered above *v*. Hence all events of one address are ordered by
+//! their numbers, an allocation after the release of the same number. Two allocations can share a
+//! number only if no recorded release stands between them.
 //!
-//! Why the result is exact: let an address have allocations v1 < v2 < .. and releases n1 < n2 < ..
-//! with v1 < n1 <= v2 < n2 ... Each arriving allocation either becomes live, or is accounted as
-//! released at once, and then either uses up a held release or leaves a debt. Each arriving release
-//! releases the live block, or uses up a debt, or is held. So (allocations not live) - (releases
-//! that took effect) = debts - held at every moment, and when all have arrived both are empty.
-//! The live block at the end is the allocation with the highest v, if no release is above it: an
-//! allocation replaces a live one only with a higher v; and it becomes live only when no
-//! tombstone and no held release is above it, where a tombstone keeps the highest release seen.
+//! Events arrive in passes: whatever happened before an event of pass *k* has arrived by the end of
+//! pass *k + 1*.
+//!
+//! # The rule
+//!
+//! For each address the ledger keeps only the latest event seen, by that order: a live block, or a
+//! tombstone with the release's number. An arriving event is compared with it:
+//!
+//! | arriving | latest is | and stands | then |
+//! |---|---|---|---|
+//! | allocation | block | before | the old block is released, the new one lives |
+//! | allocation | block | after | the new block is released already |
+//! | allocation | tombstone | before | the new block lives |
+//! | allocation | tombstone | after | the new block is released already |
+//! | release | block | before | the block is released; tombstone |
+//! | release | block | after | a release of some other block |
+//! | release | tombstone | either | a release of some other block; the later tombstone stays |
+//!
+//! # Why the result does not depend on the order of arrival
+//!
+//! *Live set.* "The latest event seen" is a maximum, and a maximum does not depend on the order in
+//! which its set is enumerated. A block lives if and only if the latest event of its address is its
+//! allocation, which is the truth once all events have arrived.
+//!
+//! *Sums.* Every allocation is counted once, on arrival. A block is counted as released at the
+//! moment when it is not, or no longer, the maximum and was an allocation: exactly once, and for
+//! every allocation but a final one. In the true history these are the blocks that were released.
+//!
+//! *Pairs.* Let *balance* be the blocks counted as released minus the releases seen. A release that
+//! removes the latest block changes both; every other line of the table changes one of them and is
+//! noted in [`Contests`]. When all events of a history without unseen releases have arrived, every
+//! released block has its release, so what is left of the balance is the number of releases of
+//! unknown blocks (negative). What is positive are blocks whose release was not seen. A balance is
+//! given up when it has not changed for two passes, by when every event that happened before the
+//! last one of it has arrived. If one address has both kinds within two passes, they cancel.
+//!
+//! *Forgetting.* A tombstone that arrived in pass *k* matters only to older events, which all
+//! arrive by pass *k + 1*; from then on it may be overwritten by another address. For the same
+//! reason an event that arrives two passes after the latest one is later than it, without a look at
+//! the numbers; so numbers are compared only while they are fresh, and 22 bits of them are enough.
+//!
+//! Reallocations are in `reallocs`.
 
-use memhook_abi::sequence_before;
-use rustc_hash::FxHashMap;
+use crate::contests::{Contests, Pair};
+use crate::live_map::{Entry, LiveMap, Place};
+use crate::reallocs::RingReallocs;
+use crate::sites::{ReleaseSites, SiteTable, ThreadTable};
+use crate::totals::{LedgerOptions, Totals};
+use memhook_abi::{Event, Op, sequence_before};
 
-#[derive(Default)]
-struct Pending {
-    held: Vec<(u32, u32)>, // release number, pass
-    debts: Vec<u32>,       // pass
+/// Live blocks and sums of one attach. See the crate's documentation.
+pub struct Ledger {
+    pub(crate) options: LedgerOptions,
+    pub(crate) map: LiveMap,
+    pub(crate) sites: SiteTable,
+    pub(crate) release_sites: ReleaseSites,
+    pub(crate) threads: ThreadTable,
+    pub(crate) contests: Contests,
+    pub(crate) reallocs: RingReallocs,
+    /// Without `live_*`, which are derived.
+    pub(crate) totals: Totals,
+    /// The pass that is under way.
+    pub(crate) pass: u32,
+    tid_index: u16,
+    rings_in_pass: u32,
+    /// Largest live bytes within this pass, if its events come from one ring.
+    pass_peak: u64,
+    now_ns: u64,
 }
 
-/// Held releases and debts, by address.
-#[derive(Default)]
-pub(crate) struct Order {
-    pending: FxHashMap<u64, Pending>,
+/// A release to be applied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Release {
+    pub address: u64,
+    pub sequence: u32,
+    pub stack: u32,
+    /// The pass in which it arrived.
+    pub pass: u32,
 }
 
-/// What [`Order::expire`] found too old.
-#[derive(Default, Debug, PartialEq, Eq)]
-pub(crate) struct Expired {
-    pub unknown_releases: u64,
-    pub unhooked_releases: u64,
-}
-
-impl Order {
-    pub fn hold(&mut self, address: u64, release: u32, pass: u32) {
-        self.pending
-            .entry(address)
-            .or_default()
-            .held
-            .push((release, pass));
-    }
-
-    pub fn owe(&mut self, address: u64, pass: u32) {
-        let pending = self.pending.entry(address).or_default();
-        // A release that is already here pays at once.
-        if pending.held.pop().is_none() {
-            pending.debts.push(pass);
+impl Ledger {
+    /// An empty ledger.
+    pub fn new(options: LedgerOptions) -> Self {
+        Self {
+            options,
+            map: LiveMap::new(),
+            sites: SiteTable::default(),
+            release_sites: ReleaseSites::default(),
+            threads: ThreadTable::new(),
+            contests: Contests::new(options.track_release_stacks),
+            reallocs: RingReallocs::default(),
+            totals: Totals::default(),
+            pass: 0,
+            tid_index: 0,
+            rings_in_pass: 0,
+            pass_peak: 0,
+            now_ns: 0,
         }
     }
 
-    /// Takes a held release that stands after allocation `v`.
+    /// The events that follow were published by thread `tid` in ring `ring`.
+    pub fn begin_ring(&mut self, ring: usize, tid: u32) {
+        self.rings_in_pass += 1;
+        self.tid_index = self.threads.index_of(tid);
+        if self.reallocs.enter(ring, tid) {
+            // The thread that announced a realloc is gone, so the call has ended.
+            self.confirm_realloc();
+        }
+    }
+
+    /// One event. `size` is the requested size in bytes, `time_ns` nanoseconds since the attach.
     #[inline]
-    pub fn take_held_after(&mut self, address: u64, v: u32) -> Option<u32> {
-        if self.pending.is_empty() {
-            return None;
+    pub fn event(&mut self, event: Event, size: u64, time_ns: u64) {
+        if event.address == 0 {
+            return; // no allocator hands out null, and no hook writes it
         }
-        let held = &mut self.pending.get_mut(&address)?.held;
-        let at = held.iter().position(|&(n, _)| sequence_before(v, n))?;
-        Some(held.swap_remove(at).0)
+        if self.reallocs.is_open() && self.end_realloc(event) {
+            return;
+        }
+        match event.op {
+            Op::Allocation => self.allocation(event, size, time_ns),
+            Op::Release => self.release(self.release_of(event)),
+            Op::ReallocRelease => self.reallocs.open(self.release_of(event)),
+            // A failed realloc whose announcement was lost, and what is not about blocks.
+            Op::ReallocFailed | Op::Tick | Op::SizeExtension => {}
+        }
     }
 
-    /// Takes back a held release with this number.
-    pub fn take_held(&mut self, address: u64, release: u32) -> bool {
-        let Some(pending) = self.pending.get_mut(&address) else {
-            return false;
+    /// All events of this pass have been given. `now_ns` is the time, nanoseconds since the attach.
+    pub fn end_pass(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        // Before the settling, which must find every balance complete.
+        self.age_reallocs();
+        let settled = self.contests.settle(self.pass);
+        self.totals.unhooked_releases += settled.unhooked_releases;
+        if !self.options.ignore_unknown_releases {
+            self.totals.unknown_releases += settled.unknown_releases;
+        }
+        let live = self.live_bytes();
+        let peak = if self.rings_in_pass <= 1 {
+            self.pass_peak.max(live)
+        } else {
+            live
         };
-        let at = pending.held.iter().position(|&(n, _)| n == release);
-        at.map(|at| pending.held.swap_remove(at)).is_some()
+        self.totals.peak_live_bytes = self.totals.peak_live_bytes.max(peak);
+        self.pass_peak = live;
+        self.rings_in_pass = 0;
+        self.pass = self.pass.wrapping_add(1);
+        self.map.sweep(self.pass as u16);
     }
 
-    /// Absorbs a release by a debt.
+    /// Nothing more will come: decides what was held back.
+    pub fn finish(&mut self) {
+        // A realloc is taken for done after one pass, its balance is given up two passes later.
+        for _ in 0..4 {
+            self.end_pass(self.now_ns);
+        }
+    }
+
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.totals.allocated_bytes - self.totals.released_bytes
+    }
+
+    fn release_of(&self, event: Event) -> Release {
+        Release {
+            address: event.address,
+            sequence: event.sequence,
+            stack: event.stack,
+            pass: self.pass,
+        }
+    }
+
     #[inline]
-    pub fn pay(&mut self, address: u64) -> bool {
-        !self.pending.is_empty()
-            && self
-                .pending
-                .get_mut(&address)
-                .is_some_and(|p| p.debts.pop().is_some())
+    fn allocation(&mut self, event: Event, size: u64, time_ns: u64) {
+        let (address, sequence) = (event.address, event.sequence);
+        let pass = self.pass as u16;
+        let site = self.sites.allocated(event.stack, size);
+        self.totals.allocations += 1;
+        self.totals.allocated_bytes += size;
+        let (at, latest) = match self.map.find(address, pass) {
+            Place::Vacant(at) => (at, None),
+            Place::Found(at) => (at, Some(self.map.get(at))),
+        };
+        if let Some(latest) = latest {
+            let old = latest.sequence();
+            let certain = latest.precedes_all_of(pass);
+            if latest.is_alive() {
+                if !certain && sequence_before(sequence, old) {
+                    return self.dead_on_arrival(address, site, size);
+                }
+                let old_size = self.map.size_of(latest);
+                self.count_released(latest.site(), old_size);
+                if !certain && old == sequence {
+                    // No recorded release can stand between them: nothing to wait for.
+                    self.totals.unhooked_releases += 1;
+                } else {
+                    self.contest_block(address, old_size);
+                }
+            } else if !certain && sequence_before(sequence, old) {
+                return self.dead_on_arrival(address, site, size);
+            }
+        }
+        let block = Entry::block(address, sequence, pass, site, size, time_ns, self.tid_index);
+        self.map.put(at, block, size);
+        self.pass_peak = self.pass_peak.max(self.live_bytes());
     }
 
-    /// Drops what two passes did not resolve.
-    pub fn expire(&mut self, pass: u32, all: bool) -> Expired {
-        let mut expired = Expired::default();
-        let old = |then: u32| all || pass.wrapping_sub(then) >= 2;
-        self.pending.retain(|_, p| {
-            let before = (p.held.len(), p.debts.len());
-            p.held.retain(|&(_, then)| !old(then));
-            p.debts.retain(|&then| !old(then));
-            expired.unknown_releases += (before.0 - p.held.len()) as u64;
-            expired.unhooked_releases += (before.1 - p.debts.len()) as u64;
-            !p.held.is_empty() || !p.debts.is_empty()
-        });
-        expired
+    #[cold]
+    fn dead_on_arrival(&mut self, address: u64, site: u32, size: u64) {
+        self.count_released(site, size);
+        self.contest_block(address, size);
+    }
+
+    #[inline]
+    pub(crate) fn release(&mut self, release: Release) {
+        self.totals.releases += 1;
+        let now = self.pass as u16;
+        let place = self.map.find(release.address, now);
+        let tombstone = Entry::tombstone(release.address, release.sequence, release.pass as u16);
+        match place {
+            Place::Found(at) => {
+                let latest = self.map.get(at);
+                let later = latest.is_before_release(release.sequence, release.pass as u16);
+                if latest.is_alive() && later {
+                    self.count_pair(latest, release.stack);
+                    self.map.put(at, tombstone, 0);
+                    return;
+                }
+                if later {
+                    self.map.put(at, tombstone, 0);
+                }
+            }
+            Place::Vacant(at) => self.map.put(at, tombstone, 0),
+        }
+        self.contest_release(release.address, release.stack);
+    }
+
+    /// A live entry is released by the release with this stack.
+    #[inline]
+    pub(crate) fn count_pair(&mut self, block: Entry, release_stack: u32) {
+        let size = self.map.size_of(block);
+        self.count_released(block.site(), size);
+        if self.options.track_release_stacks {
+            self.release_sites.add(release_stack, size);
+        }
+    }
+
+    #[inline]
+    fn count_released(&mut self, site: u32, size: u64) {
+        self.totals.released_bytes += size;
+        self.sites.released(site, size);
+    }
+
+    pub(crate) fn contest_block(&mut self, address: u64, size: u64) {
+        let pair = self.contests.add_block(address, size, self.pass);
+        self.count_late_pair(pair);
+    }
+
+    pub(crate) fn contest_release(&mut self, address: u64, stack: u32) {
+        let pair = self.contests.add_release(address, stack, self.pass);
+        self.count_late_pair(pair);
+    }
+
+    fn count_late_pair(&mut self, pair: Option<Pair>) {
+        if let Some(pair) = pair {
+            self.release_sites.add(pair.release_stack, pair.size);
+        }
     }
 }

@@ -1,59 +1,148 @@
-//! Sums by stack id.
+//! Sums by allocation site, and the small tables that entries of the live map point into.
 
-/// Everything that was ever allocated with one stack.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Site {
-    /// Stack id.
+use rustc_hash::FxHashMap;
+
+/// Sums of one allocation site. Live sums are the difference of allocated and released.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SiteSums {
     pub stack: u32,
-    /// Live bytes.
-    pub bytes: u64,
-    /// Live blocks.
-    pub blocks: u64,
-    /// Bytes ever allocated.
-    pub allocated_bytes: u64,
-    /// Blocks ever allocated.
     pub allocated_blocks: u64,
+    pub allocated_bytes: u64,
+    pub released_blocks: u64,
+    pub released_bytes: u64,
+    pub min_size: u64,
+    pub max_size: u64,
 }
 
-/// Live blocks of a site that pass a filter on age.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SiteLive {
-    /// Stack id.
-    pub stack: u32,
-    /// Bytes.
-    pub bytes: u64,
-    /// Blocks.
-    pub blocks: u64,
-    /// Allocation time of the oldest block, in ms since the attach.
-    pub oldest_ms: u32,
-}
-
-/// Sites by stack id. Ids are granule numbers of the stack arena, so they are dense enough for a
-/// direct index.
+/// All sites, by a dense index. There are never more than stack ids, so 26 bits are enough.
 #[derive(Default)]
-pub(crate) struct Sites {
-    index: Vec<u32>,
-    sites: Vec<Site>,
+pub(crate) struct SiteTable {
+    sites: Vec<SiteSums>,
+    by_stack: FxHashMap<u32, u32>,
+    /// The last stack looked up and its index: one call site often allocates many times in a row.
+    last: Option<(u32, u32)>,
 }
 
-impl Sites {
+impl SiteTable {
+    /// Counts an allocation and returns the site's index.
     #[inline]
-    pub fn of(&mut self, stack: u32) -> &mut Site {
-        let at = stack as usize;
-        if at >= self.index.len() {
-            self.index.resize((at + 1).next_power_of_two(), 0);
-        }
-        if self.index[at] == 0 {
-            self.sites.push(Site {
-                stack,
-                ..Site::default()
-            });
-            self.index[at] = self.sites.len() as u32;
-        }
-        &mut self.sites[self.index[at] as usize - 1]
+    pub fn allocated(&mut self, stack: u32, size: u64) -> u32 {
+        let index = self.index_of(stack);
+        let site = &mut self.sites[index as usize];
+        site.allocated_blocks += 1;
+        site.allocated_bytes += size;
+        site.min_size = site.min_size.min(size);
+        site.max_size = site.max_size.max(size);
+        index
     }
 
-    pub fn all(&self) -> &[Site] {
+    #[inline]
+    pub fn released(&mut self, index: u32, size: u64) {
+        let site = &mut self.sites[index as usize];
+        site.released_blocks += 1;
+        site.released_bytes += size;
+    }
+
+    /// Takes back one [`SiteTable::released`].
+    pub fn reinstated(&mut self, index: u32, size: u64) {
+        let site = &mut self.sites[index as usize];
+        site.released_blocks -= 1;
+        site.released_bytes -= size;
+    }
+
+    pub fn all(&self) -> &[SiteSums] {
         &self.sites
+    }
+
+    pub fn stack_of(&self, index: u32) -> u32 {
+        self.sites[index as usize].stack
+    }
+
+    #[inline]
+    fn index_of(&mut self, stack: u32) -> u32 {
+        if let Some((last, index)) = self.last
+            && last == stack
+        {
+            return index;
+        }
+        let next = self.sites.len() as u32;
+        let index = *self.by_stack.entry(stack).or_insert(next);
+        if index == next {
+            self.sites.push(SiteSums {
+                stack,
+                allocated_blocks: 0,
+                allocated_bytes: 0,
+                released_blocks: 0,
+                released_bytes: 0,
+                min_size: u64::MAX,
+                max_size: 0,
+            });
+        }
+        self.last = Some((stack, index));
+        index
+    }
+}
+
+/// Blocks and bytes by the backtrace of their release.
+#[derive(Default)]
+pub(crate) struct ReleaseSites {
+    sums: FxHashMap<u32, (u64, u64)>,
+}
+
+impl ReleaseSites {
+    pub fn add(&mut self, stack: u32, size: u64) {
+        let (blocks, bytes) = self.sums.entry(stack).or_default();
+        *blocks += 1;
+        *bytes += size;
+    }
+
+    /// Takes back one [`ReleaseSites::add`].
+    pub fn remove(&mut self, stack: u32, size: u64) {
+        if let Some((blocks, bytes)) = self.sums.get_mut(&stack) {
+            *blocks = blocks.saturating_sub(1);
+            *bytes = bytes.saturating_sub(size);
+        }
+    }
+
+    pub fn all(&self) -> Vec<(u32, u64, u64)> {
+        let mut all: Vec<_> = self
+            .sums
+            .iter()
+            .filter(|(_, sums)| sums.0 > 0)
+            .map(|(&stack, &(blocks, bytes))| (stack, blocks, bytes))
+            .collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+/// Thread ids by a 16-bit index. Index 0 is thread 0: threads beyond 65,535 different ones.
+pub(crate) struct ThreadTable {
+    tids: Vec<u32>,
+    by_tid: FxHashMap<u32, u16>,
+}
+
+impl ThreadTable {
+    pub fn new() -> Self {
+        Self {
+            tids: vec![0],
+            by_tid: FxHashMap::default(),
+        }
+    }
+
+    pub fn index_of(&mut self, tid: u32) -> u16 {
+        if let Some(&index) = self.by_tid.get(&tid) {
+            return index;
+        }
+        let Ok(index) = u16::try_from(self.tids.len()) else {
+            return 0;
+        };
+        self.tids.push(tid);
+        self.by_tid.insert(tid, index);
+        index
+    }
+
+    pub fn tid_of(&self, index: u16) -> u32 {
+        self.tids.get(usize::from(index)).copied().unwrap_or(0)
     }
 }

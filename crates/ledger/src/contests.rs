@@ -1,0 +1,124 @@
+//! Addresses at which blocks and releases do not pair up yet.
+
+use rustc_hash::FxHashMap;
+
+/// Passes after which what has not paired up never will.
+const SETTLE_PASSES: u32 = 2;
+
+struct Contest {
+    /// Released blocks whose release has not come, minus releases whose block has not come.
+    balance: i32,
+    /// Pass of the last change.
+    pass: u32,
+    /// Only with release stacks: sizes of those blocks (balance above 0), or stack ids of those
+    /// releases (below 0).
+    waiting: Vec<u64>,
+}
+
+/// A block and a release that have found each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pair {
+    pub size: u64,
+    pub release_stack: u32,
+}
+
+/// What was given up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Settled {
+    pub unknown_releases: u64,
+    pub unhooked_releases: u64,
+}
+
+/// The balance of each contested address.
+pub(crate) struct Contests {
+    by_address: FxHashMap<u64, Contest>,
+    /// Addresses that changed, by pass modulo the length.
+    changed: [Vec<u64>; SETTLE_PASSES as usize + 1],
+    keep_waiting: bool,
+}
+
+impl Contests {
+    pub fn new(keep_waiting: bool) -> Self {
+        Self {
+            by_address: FxHashMap::default(),
+            changed: Default::default(),
+            keep_waiting,
+        }
+    }
+
+    pub fn balance(&self, address: u64) -> i32 {
+        self.by_address.get(&address).map_or(0, |c| c.balance)
+    }
+
+    /// A block of `size` bytes is known to be released, but not by which release.
+    pub fn add_block(&mut self, address: u64, size: u64, pass: u32) -> Option<Pair> {
+        self.change(address, 1, size, pass).map(|stack| Pair {
+            size,
+            release_stack: stack as u32,
+        })
+    }
+
+    /// A release came that releases no block known at this moment.
+    pub fn add_release(&mut self, address: u64, release_stack: u32, pass: u32) -> Option<Pair> {
+        self.change(address, -1, u64::from(release_stack), pass)
+            .map(|size| Pair {
+                size,
+                release_stack,
+            })
+    }
+
+    fn change(&mut self, address: u64, by: i32, item: u64, pass: u32) -> Option<u64> {
+        let contest = self.by_address.entry(address).or_insert(Contest {
+            balance: 0,
+            pass: pass.wrapping_sub(1),
+            waiting: Vec::new(),
+        });
+        let pairs_up = contest.balance.signum() == -by;
+        contest.balance = contest.balance.saturating_add(by);
+        let other = match (self.keep_waiting, pairs_up) {
+            (true, true) => contest.waiting.pop(),
+            (true, false) => {
+                contest.waiting.push(item);
+                None
+            }
+            (false, _) => None,
+        };
+        if contest.balance == 0 {
+            self.by_address.remove(&address);
+        } else if contest.pass != pass {
+            contest.pass = pass;
+            self.changed[slot_of(pass)].push(address);
+        }
+        other
+    }
+
+    /// At the end of `pass`: gives up what has not changed for two passes.
+    pub fn settle(&mut self, pass: u32) -> Settled {
+        let due = pass.wrapping_sub(SETTLE_PASSES);
+        let mut settled = Settled::default();
+        let mut addresses = std::mem::take(&mut self.changed[slot_of(due)]);
+        for address in addresses.drain(..) {
+            let Some(contest) = self.by_address.get(&address) else {
+                continue;
+            };
+            if contest.pass != due {
+                continue; // changed since; stands in a later list
+            }
+            let count = u64::from(contest.balance.unsigned_abs());
+            if contest.balance > 0 {
+                settled.unhooked_releases += count;
+            } else {
+                settled.unknown_releases += count;
+            }
+            self.by_address.remove(&address);
+        }
+        self.changed[slot_of(due)] = addresses; // keeps its capacity
+        settled
+    }
+}
+
+fn slot_of(pass: u32) -> usize {
+    // u32::MAX is a multiple of 3 (the lists), so the numbering has one step of 0 when the pass
+    // number wraps, after 2^32 passes: some addresses are then settled a pass early or late.
+    (pass % (SETTLE_PASSES + 1)) as usize
+}

@@ -1,0 +1,193 @@
+//! Two-phase reallocations.
+//!
+//! The hook announces `realloc` with a release of the old block, and takes it back if the call
+//! fails: the next event of the same ring says so. So an announcement is held back until that next
+//! event, which comes in the same pass nearly always; then it is an ordinary release, or nothing.
+//! It is applied with the pass in which it arrived, not a later one.
+//!
+//! A thread may stay inside `realloc` for long, or record nothing after a `realloc(p, 0)`. After one
+//! more pass everything that happened before the announcement has arrived, and it is applied
+//! provisionally, with a note of how to undo it:
+//!
+//! - It releases the latest block: if the call fails, the block lives again, unless later events of
+//!   the address have arrived before the failure did. Those include the block's true release,
+//!   which found nothing to release and lowered the balance: the balance is raised.
+//! - A block was replaced before its release came (balance above 0): this is the release.
+//! - Else it is a release of an unknown block.
+//!
+//! Between announcement and failure nobody else can own or release the block, and whatever happens
+//! to it afterwards arrives at most one pass before the failure; so balances that the undoing needs
+//! are still there. The same bound lets evidence wait: a block that another thread got at the
+//! address while the announcement was open arrives at most one pass before the announcement, which
+//! is applied before that balance is given up.
+
+use crate::Ledger;
+use crate::live_map::{Entry, Place};
+use crate::order::Release;
+use memhook_abi::{Event, Op};
+
+/// How to take back an announcement that was applied.
+enum Undo {
+    /// It released this block of this size in bytes.
+    Block(Entry, u64),
+    /// It was the release of a block that had been replaced.
+    Balance,
+    /// It was counted as a release of an unknown block.
+    Unknown,
+}
+
+struct Announced {
+    release: Release,
+    /// `None`: not applied yet.
+    undo: Option<Undo>,
+}
+
+#[derive(Default)]
+struct RingRealloc {
+    tid: u32,
+    announced: Option<Announced>,
+}
+
+/// The announced reallocations, at most one a ring.
+#[derive(Default)]
+pub(crate) struct RingReallocs {
+    rings: Vec<RingRealloc>,
+    current: usize,
+    /// Whether the current ring has one.
+    open_here: bool,
+    /// How many are not applied yet.
+    unapplied: usize,
+}
+
+impl RingReallocs {
+    /// Makes `ring` the current one. True if its last owner left an announcement behind.
+    pub fn enter(&mut self, ring: usize, tid: u32) -> bool {
+        if ring >= self.rings.len() {
+            self.rings.resize_with(ring + 1, RingRealloc::default);
+        }
+        self.current = ring;
+        let entry = &mut self.rings[ring];
+        let changed = entry.tid != tid;
+        entry.tid = tid;
+        self.open_here = entry.announced.is_some();
+        self.open_here && changed
+    }
+
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.open_here
+    }
+
+    /// The current ring announces a realloc.
+    pub fn open(&mut self, release: Release) {
+        if self.rings.is_empty() {
+            self.rings.push(RingRealloc::default());
+        }
+        self.rings[self.current].announced = Some(Announced {
+            release,
+            undo: None,
+        });
+        self.open_here = true;
+        self.unapplied += 1;
+    }
+
+    fn close(&mut self) -> Option<Announced> {
+        self.open_here = false;
+        let announced = self.rings.get_mut(self.current)?.announced.take()?;
+        self.unapplied -= usize::from(announced.undo.is_none());
+        Some(announced)
+    }
+}
+
+impl Ledger {
+    /// The event after an announcement. True if it was its failure, and so is used up.
+    #[cold]
+    pub(crate) fn end_realloc(&mut self, event: Event) -> bool {
+        let Some(announced) = self.reallocs.close() else {
+            return false;
+        };
+        let failed = event.op == Op::ReallocFailed && event.address == announced.release.address;
+        match announced.undo {
+            None if failed => {}
+            None => self.release(announced.release),
+            Some(undo) if failed => self.undo(announced.release, undo),
+            Some(_) => {}
+        }
+        failed
+    }
+
+    /// The current ring's announcement was no failure.
+    pub(crate) fn confirm_realloc(&mut self) {
+        if let Some(announced) = self.reallocs.close()
+            && announced.undo.is_none()
+        {
+            self.release(announced.release);
+        }
+    }
+
+    /// At the end of a pass: applies the announcements of the passes before it.
+    pub(crate) fn age_reallocs(&mut self) {
+        if self.reallocs.unapplied == 0 {
+            return;
+        }
+        for ring in 0..self.reallocs.rings.len() {
+            let release = match &self.reallocs.rings[ring].announced {
+                Some(a) if a.undo.is_none() && a.release.pass != self.pass => a.release,
+                _ => continue,
+            };
+            let undo = self.apply(release);
+            self.reallocs.unapplied -= 1;
+            if let Some(announced) = &mut self.reallocs.rings[ring].announced {
+                announced.undo = Some(undo);
+            }
+        }
+    }
+
+    fn apply(&mut self, release: Release) -> Undo {
+        self.totals.releases += 1;
+        let pass = release.pass as u16;
+        if let Place::Found(at) = self.map.find(release.address, self.pass as u16) {
+            let latest = self.map.get(at);
+            if latest.is_alive() && latest.is_before_release(release.sequence, pass) {
+                let size = self.map.size_of(latest);
+                self.count_pair(latest, release.stack);
+                let tombstone = Entry::tombstone(release.address, release.sequence, pass);
+                self.map.put(at, tombstone.provisional(), 0);
+                return Undo::Block(latest, size);
+            }
+        }
+        // Every allocation that happened before it has arrived: no tombstone is needed.
+        if self.contests.balance(release.address) > 0 {
+            self.contest_release(release.address, release.stack);
+            return Undo::Balance;
+        }
+        self.totals.unknown_releases += u64::from(!self.options.ignore_unknown_releases);
+        Undo::Unknown
+    }
+
+    fn undo(&mut self, release: Release, undo: Undo) {
+        self.totals.releases -= 1;
+        let address = release.address;
+        match undo {
+            Undo::Unknown => {
+                self.totals.unknown_releases -= u64::from(!self.options.ignore_unknown_releases);
+            }
+            Undo::Balance => self.contest_block(address, 0),
+            Undo::Block(block, size) => {
+                if self.options.track_release_stacks {
+                    self.release_sites.remove(release.stack, size);
+                }
+                match self.map.find(address, self.pass as u16) {
+                    Place::Found(at) if !self.map.get(at).is_provisional() => {
+                        self.contest_block(address, size);
+                    }
+                    Place::Found(at) | Place::Vacant(at) => {
+                        self.totals.released_bytes -= size;
+                        self.sites.reinstated(block.site(), size);
+                        self.map.put(at, block.aged(), size);
+                    }
+                }
+            }
+        }
+    }
+}
