@@ -1,6 +1,7 @@
-// Backtraces and their interning.
+// The backtrace of an allocation: remembered, unwound by table, or along frame pointers.
 #pragma once
-#include "ring.hpp"
+#include "memo.hpp"
+#include "stack_table.hpp"
 
 namespace memhook {
 
@@ -49,65 +50,78 @@ inline uint64_t* scratch_of(RingHeader* ring) {
   return count;
 }
 
-[[gnu::always_inline]] inline uint64_t mix(uint64_t hash, uint64_t word) {
-  hash = (hash ^ word) * 0x9e3779b97f4a7c15;
-  return hash ^ (hash >> 32);
+[[gnu::noinline, gnu::cold]] inline void count_truncated(RingHeader* ring) {
+  __atomic_store_n(&ring->truncated, ring->truncated + 1, __ATOMIC_RELAXED);
 }
 
-[[gnu::noinline]] inline uint32_t insert_stack(uint64_t* slot, uint64_t tag, uint32_t function,
-                                               const uint64_t* pcs, uint32_t count) {
-  Control* c = control();
-  uint64_t bytes = sizeof(StackEntry) + 8 * count;
-  uint64_t granules = (bytes + granule_bytes - 1) / granule_bytes;
-  uint64_t id = __atomic_fetch_add(&c->arena_next, granules, __ATOMIC_RELAXED);
-  if ((id + granules) * granule_bytes > arena_bytes) {
-    __atomic_fetch_sub(&c->arena_next, granules, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&c->stacks_dropped, 1, __ATOMIC_RELAXED);
-    return 0;
+// The caches were filled 65,536 or more versions of the module list ago: their keys, which carry
+// 16 bits of it, may look current again.
+[[gnu::noinline, gnu::cold]] inline void clear_caches(RingHeader* ring, uint64_t version) {
+  auto* word = reinterpret_cast<volatile uint64_t*>(in_ring(ring, pc_cache_offset));
+  for (uint64_t i = 0; i < (ring_prefix_bytes - pc_cache_offset) / 8; i++) word[i] = 0;
+  ring->cache_version = version;
+}
+
+// Unwinds once more, without what is remembered, and counts a difference.
+[[gnu::noinline, gnu::cold]] inline void check_memo(RingHeader* ring, uint64_t tag,
+                                                    const Position& start, const Memo* memo) {
+  uint64_t* pcs = scratch_of(ring);
+  NoTrace none;
+  bool truncated = false;
+  uint32_t count = unwind(ring, tag, start, pcs, gate().depth, &truncated, none);
+  auto* entry = at<StackEntry>(arena_offset + uint64_t{memo->stack} * granule_bytes);
+  auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
+  bool same = entry->depth == count && entry->truncated == truncated;
+  for (uint32_t i = 0; same && i < count; i++) same = frames[i] == pcs[i];
+  __atomic_store_n(&ring->memo_checked, ring->memo_checked + 1, __ATOMIC_RELAXED);
+  if (!same) __atomic_store_n(&ring->memo_wrong, ring->memo_wrong + 1, __ATOMIC_RELAXED);
+}
+
+// pre: the caches are of the current module list.
+[[gnu::noinline]] inline uint32_t unwind_and_remember(RingHeader* ring, uint32_t function,
+                                                      uint64_t tag, const Position& start,
+                                                      Memo* memo) {
+  uint64_t* pcs = scratch_of(ring);
+  bool truncated = false;
+  uint32_t count, stack;
+  __atomic_store_n(&ring->memo_misses, ring->memo_misses + 1, __ATOMIC_RELAXED);
+  if (memo) {
+    memo->key = 0;
+    MemoTrace trace{memo, start.sp, ring->stack_high, gate().memo_words};
+    count = unwind(ring, tag, start, pcs, gate().depth, &truncated, trace);
+    stack = intern_stack(function, pcs, count, truncated);
+    remember(trace, start.pc | tag, start, function, stack, truncated);
+  } else {
+    NoTrace none;
+    count = unwind(ring, tag, start, pcs, gate().depth, &truncated, none);
+    stack = intern_stack(function, pcs, count, truncated);
   }
-  auto* entry = at<StackEntry>(arena_offset + id * granule_bytes);
-  entry->hash = static_cast<uint32_t>(tag);
-  entry->function = static_cast<uint8_t>(function);
-  entry->truncated = 0;
-  entry->depth = static_cast<uint16_t>(count);
-  auto* frames = reinterpret_cast<uint64_t*>(entry + 1);
-  for (uint32_t i = 0; i < count; i++) frames[i] = pcs[i];
-  uint64_t expected = 0;
-  // Release: whoever finds the id in the index finds the frames written. When another thread took
-  // the place first, our copy stays valid for this event; the stack is merely stored twice.
-  __atomic_compare_exchange_n(slot, &expected, (tag << 32) | id, false, __ATOMIC_RELEASE,
-                              __ATOMIC_RELAXED);
-  return static_cast<uint32_t>(id);
+  if (truncated) count_truncated(ring);
+  return stack;
 }
 
-// The id of a backtrace in the shared stack table; 0 when the table is full.
-[[gnu::always_inline]] inline uint32_t intern_stack(uint32_t function, const uint64_t* pcs,
-                                                    uint32_t count) {
-  uint64_t hash = function;
-  for (uint32_t i = 0; i < count; i++) hash = mix(hash, pcs[i]);
-  uint64_t tag = hash >> 32;
-  auto* index = at<uint64_t>(index_offset);
-  for (uint64_t probe = 0; probe < 64; probe++) {
-    uint64_t* slot = &index[(hash + probe) & (index_entries - 1)];
-    uint64_t value = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
-    if (value == 0) return insert_stack(slot, tag, function, pcs, count);
-    if ((value >> 32) != tag) continue;
-    auto* entry = at<StackEntry>(arena_offset + (value & 0xffff'ffff) * granule_bytes);
-    if (entry->depth != count || entry->function != function) continue;
-    auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
-    uint32_t i = 0;
-    while (i < count && frames[i] == pcs[i]) i++;
-    if (i == count) return static_cast<uint32_t>(value);
-  }
-  __atomic_fetch_add(&control()->stacks_dropped, 1, __ATOMIC_RELAXED);
-  return 0;
-}
-
+// The id of the calling thread's backtrace; 0 when the stack table is full.
 [[gnu::always_inline]] inline uint32_t capture_stack(RingHeader* ring, uint32_t function,
                                                      Frame frame) {
-  uint64_t* pcs = scratch_of(ring);
-  uint32_t count = walk_frame_pointers(ring, frame, pcs, gate().depth);
-  return intern_stack(function, pcs, count);
+  const Gate& g = gate();
+  if (__builtin_expect(g.flags & flag_frame_pointers, 0)) {
+    uint64_t* pcs = scratch_of(ring);
+    uint32_t count = walk_frame_pointers(ring, frame, pcs, g.depth);
+    return intern_stack(function, pcs, count, false);
+  }
+  uint64_t version = module_list() >> 32;
+  if (__builtin_expect((version ^ ring->cache_version) >> 16, 0)) clear_caches(ring, version);
+  uint64_t tag = version << 48;
+  Position start{frame[1], reinterpret_cast<uint64_t>(frame + 2), frame[0]};
+  uint64_t high = ring->stack_high;
+  if (__builtin_expect(start.sp < ring->stack_low || start.sp >= high, 0))
+    return unwind_and_remember(ring, function, tag, start, nullptr);
+  Memo* memo = memo_of(ring, start.pc, start.sp);
+  if (!still_holds(memo, start.pc | tag, start, function, g.memo_words, high))
+    return unwind_and_remember(ring, function, tag, start, memo);
+  if (__builtin_expect(memo->flags & memo_truncated, 0)) count_truncated(ring);
+  if (__builtin_expect(g.flags & flag_check_memo, 0)) check_memo(ring, tag, start, memo);
+  return memo->stack;
 }
 
 }  // namespace memhook

@@ -48,6 +48,12 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   g.depth = c->depth < 1 ? 1 : c->depth > max_depth ? max_depth : c->depth;
   g.clock_mode = c->clock_mode;
   g.ring_mask = c->ring_bytes / sizeof(RawEvent) - 1;
+  // At most two words a frame: the return address and a saved rbp.
+  g.memo_words = 2 * g.depth;
+  g.memo_bytes = memo_header_bytes + 12ull * g.memo_words;
+  uint64_t memos = 1;
+  while (memos * 2 * g.memo_bytes <= ring_prefix_bytes - memo_offset) memos *= 2;
+  g.memo_mask = memos - 1;
   g.min_size = c->min_size;
   g.max_size = c->max_size;
   g.exact_count = c->exact_count <= 16 ? c->exact_count : 16;

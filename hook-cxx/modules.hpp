@@ -2,6 +2,7 @@
 // call returns.
 #pragma once
 #include "patch.hpp"
+#include "unwind.hpp"
 
 namespace memhook {
 
@@ -42,9 +43,9 @@ memhook_call_via:
 
 inline void* call_as(uint64_t caller, uint64_t function, uint64_t a, uint64_t b, uint64_t c) {
   if (region) {
-    auto* modules = at<ModuleEntry>(modules_offset);
-    uint32_t count = __atomic_load_n(&control()->module_count, __ATOMIC_ACQUIRE);
-    for (uint32_t i = 0; i < count && i < max_modules; i++)
+    uint64_t list = module_list(), count = list & 0xffff'ffff;
+    auto* modules = at<ModuleEntry>(modules_offset) + ((list >> 32) & 1) * max_modules;
+    for (uint64_t i = 0; i < count && i < max_modules; i++)
       if (caller >= modules[i].start && caller < modules[i].end && modules[i].ret_gadget)
         return memhook_call_via(a, b, c, function, modules[i].ret_gadget);
   }

@@ -60,8 +60,11 @@ namespace memhook {
   return true;
 }
 
+// Both recorders are one function for all wrappers: the hot code stays in the instruction cache
+// whichever allocator function the program calls, and the hook small enough to load quickly.
+
 // pre: enter() returned true, and `block` was just returned by the allocator.
-[[gnu::always_inline]] inline void record_allocation(RingHeader* ring, uint32_t function,
+[[gnu::noinline]] inline void record_allocation(RingHeader* ring, uint32_t function,
                                                      Frame frame, void* block, uint64_t size) {
   auto address = reinterpret_cast<uint64_t>(block);
   begin_recording(ring, frame);
@@ -74,7 +77,7 @@ namespace memhook {
 }
 
 // pre: enter() returned true; the allocator has not seen the release yet.
-[[gnu::always_inline]] inline void record_release(RingHeader* ring, uint32_t function, Frame frame,
+[[gnu::noinline]] inline void record_release(RingHeader* ring, uint32_t function, Frame frame,
                                                   uint64_t op, void* block) {
   auto address = reinterpret_cast<uint64_t>(block);
   begin_recording(ring, frame);

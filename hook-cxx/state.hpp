@@ -18,7 +18,10 @@ struct Gate {
   uint32_t flags;
   uint32_t depth;
   uint32_t clock_mode;
-  uint64_t ring_mask;  // events in a ring - 1
+  uint64_t ring_mask;   // events in a ring - 1
+  uint64_t memo_mask;   // remembered backtraces - 1
+  uint64_t memo_bytes;  // bytes of one
+  uint32_t memo_words;  // stack words one can have
   uint64_t min_size, max_size;
   uint32_t exact_count;
   uint64_t exact_sizes[16];

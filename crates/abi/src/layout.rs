@@ -32,7 +32,7 @@ macro_rules! shared_struct {
 /// "MEMHOOK1", little endian.
 pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
 /// Changes with every change of this layout; hook and attacher must agree.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// Slots the journal can hold.
 pub const MAX_SLOTS: usize = 32_768;
@@ -52,23 +52,44 @@ pub const GRANULE_BYTES: usize = 16;
 pub const MAX_DEPTH: usize = 128;
 /// Rings, and so threads traced at one time.
 pub const MAX_RINGS: usize = 1_024;
-/// Bytes of a ring before its events: header and scratch memory of the unwinder.
-pub const RING_PREFIX_BYTES: usize = 65_536;
-/// Offset of the scratch memory in a ring.
+/// Bytes of a ring before its events: header and scratch memory of the unwinder. Untouched pages
+/// cost nothing.
+pub const RING_PREFIX_BYTES: usize = 1 << 18;
+/// Offset of the scratch memory in a ring: frames being collected, and one page of a stack that is
+/// read through the kernel.
 pub const RING_SCRATCH_OFFSET: usize = 4_096;
+/// Offset of the PC cache in a ring: [`PC_CACHE_ENTRIES`] times PC and rule.
+pub const PC_CACHE_OFFSET: usize = 12_288;
+/// Entries of the PC cache, a power of two.
+pub const PC_CACHE_ENTRIES: usize = 2_048;
+/// Offset of the backtraces remembered by a ring's thread; they take the rest of the prefix.
+pub const MEMO_OFFSET: usize = PC_CACHE_OFFSET + PC_CACHE_ENTRIES * 16;
+/// Bytes of a remembered backtrace before its checked words.
+pub const MEMO_HEADER_BYTES: usize = 32;
+/// Unwind rows of all modules together.
+pub const MAX_ROWS: usize = 1 << 24;
+/// Distinct unwind rules of all modules together.
+pub const MAX_RULES: usize = 1 << 16;
 
 /// Offset of the slot journal.
 pub const SLOTS_OFFSET: usize = 8_192;
 /// Offset of the module list.
 pub const MODULES_OFFSET: usize = SLOTS_OFFSET + MAX_SLOTS * size_of::<SlotEntry>();
-/// Offset of the sequence words.
-pub const SEQUENCE_OFFSET: usize = MODULES_OFFSET + MAX_MODULES * size_of::<ModuleEntry>();
+/// Offset of the sequence words. There are two module lists: one is in use while the other is
+/// written.
+pub const SEQUENCE_OFFSET: usize = MODULES_OFFSET + 2 * MAX_MODULES * size_of::<ModuleEntry>();
 /// Offset of the stack index.
 pub const INDEX_OFFSET: usize = SEQUENCE_OFFSET + SEQUENCE_WORDS * 4;
 /// Offset of the stack arena.
 pub const ARENA_OFFSET: usize = INDEX_OFFSET + INDEX_ENTRIES * 8;
+/// Offset of the unwind rules (u64 each, see [`unwind_rule`]).
+pub const RULES_OFFSET: usize = ARENA_OFFSET + ARENA_BYTES;
+/// Offset of the rows' code offsets (u32, relative to the module's base, ascending in a module).
+pub const ROW_OFFSETS_OFFSET: usize = RULES_OFFSET + MAX_RULES * 8;
+/// Offset of the rows' rule numbers (u16).
+pub const ROW_RULES_OFFSET: usize = ROW_OFFSETS_OFFSET + MAX_ROWS * 4;
 /// Offset of the first ring.
-pub const RINGS_OFFSET: usize = ARENA_OFFSET + ARENA_BYTES;
+pub const RINGS_OFFSET: usize = ROW_RULES_OFFSET + MAX_ROWS * 2;
 
 /// Bytes of one ring with everything that belongs to it.
 pub const fn ring_stride(ring_bytes: usize) -> usize {
@@ -117,8 +138,47 @@ pub mod flags {
     pub const DROP_WHEN_FULL: u32 = 2;
     /// Only allocations that pass the size filter are recorded.
     pub const SIZE_FILTER: u32 = 4;
-    /// Do not collect backtraces beyond the caller.
-    pub const NO_STACKS: u32 = 8;
+    /// Follow frame pointers instead of the unwind tables.
+    pub const FRAME_POINTERS: u32 = 8;
+    /// Unwind again after each hit of a remembered backtrace, and count differences.
+    pub const CHECK_MEMO: u32 = 16;
+}
+
+/// An unwind rule is one word:
+///
+/// ```text
+/// bits  0..8   how the CFA is found        bits 16..32  offset for rbp, signed, in bytes
+/// bits  8..16  how the caller's rbp is     bits 32..64  offset for the CFA, signed, in bytes
+/// ```
+///
+/// The return address is at CFA - 8 (x86-64 psABI, 3.2.2).
+pub mod unwind_rule {
+    /// No way on from here: the backtrace is cut.
+    pub const STOP: u64 = 0;
+    /// CFA = rsp + offset.
+    pub const RSP: u64 = 1;
+    /// CFA = rbp + offset.
+    pub const RBP: u64 = 2;
+    /// CFA = the word at rbp + offset (realigned stacks).
+    pub const AT_RBP: u64 = 3;
+    /// A PLT entry: CFA = rsp + 8, and 8 more behind its push instruction.
+    pub const PLT: u64 = 4;
+    /// The signal trampoline: the registers are in the ucontext at rsp.
+    pub const SIGNAL: u64 = 5;
+    /// The return address is undefined: the thread starts here.
+    pub const END: u64 = 6;
+
+    /// rbp is the caller's.
+    pub const RBP_SAME: u64 = 0;
+    /// The caller's rbp is at CFA + offset.
+    pub const RBP_AT_CFA: u64 = 1;
+    /// The caller's rbp is at rbp + offset.
+    pub const RBP_AT_RBP: u64 = 2;
+
+    /// Puts a rule together.
+    pub const fn pack(cfa: u64, cfa_offset: i32, rbp: u64, rbp_offset: i16) -> u64 {
+        cfa | rbp << 8 | (rbp_offset as u16 as u64) << 16 | (cfa_offset as u32 as u64) << 32
+    }
 }
 
 /// Values of [`RingHeader::state`].
@@ -153,8 +213,8 @@ shared_struct! {
         flags: u32,
         /// Entries of the slot journal in use, including pending ones.
         slot_count: AtomicU32,
-        /// Entries of the module list in use.
-        module_count: AtomicU32,
+        /// Keeps the alignment.
+        reserved: u32,
         /// Sizes in `exact_sizes` in use.
         exact_count: u32,
         /// Smallest recorded size in bytes.
@@ -191,6 +251,9 @@ shared_struct! {
         module_requests: AtomicU32,
         /// The last request that the attacher has answered (futex word).
         module_answers: AtomicU32,
+        /// Version of the module list << 32 | its entries; the list is that of the version's lowest
+        /// bit.
+        module_list: AtomicU64,
     }
 }
 
@@ -220,7 +283,7 @@ shared_struct! {
 }
 
 shared_struct! {
-    /// Executable range of a module.
+    /// A module; the list is sorted by `start`.
     ModuleEntry {
         /// First byte (avma).
         start: u64,
@@ -228,8 +291,12 @@ shared_struct! {
         end: u64,
         /// Address of a `ret` instruction inside, or 0.
         ret_gadget: u64,
-        /// Reserved.
-        reserved: u64,
+        /// Load bias: avma - svma.
+        base: u64,
+        /// First unwind row.
+        first_row: u32,
+        /// Unwind rows.
+        row_count: u32,
     }
 }
 
@@ -259,8 +326,16 @@ shared_struct! {
         stack_high: AtomicU64,
         /// Stack pointer at the claim, for the attacher to find the bounds.
         first_sp: AtomicU64,
+        /// Version of the module list that the caches were filled under, plus 1; 0: clear them.
+        cache_version: u64,
+        /// Unwindings done because no remembered backtrace fitted.
+        memo_misses: AtomicU64,
+        /// Remembered backtraces checked ([`flags::CHECK_MEMO`]).
+        memo_checked: AtomicU64,
+        /// Those found wrong.
+        memo_wrong: AtomicU64,
         /// Keeps the consumer's line apart.
-        producer_pad: [u64; 21],
+        producer_pad: [u64; 17],
         /// Events taken; written by the attacher.
         tail: AtomicU64,
         /// Keeps the state apart from the tail.
@@ -291,4 +366,6 @@ const _: () = assert!(size_of::<RingHeader>() <= RING_SCRATCH_OFFSET);
 const _: () = assert!(size_of::<RawEvent>() == 16);
 const _: () = assert!(ARENA_OFFSET.is_multiple_of(4096) && RINGS_OFFSET.is_multiple_of(4096));
 const _: () = assert!(ARENA_BYTES / GRANULE_BYTES <= 1 << 26);
+const _: () = assert!(PC_CACHE_OFFSET >= RING_SCRATCH_OFFSET + MAX_DEPTH * 8 + 4096);
+const _: () = assert!(RULES_OFFSET.is_multiple_of(4096));
 const _: () = assert!(crate::HOOKED_FUNCTIONS.len() * MAX_VARIANTS <= 256);

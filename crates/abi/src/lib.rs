@@ -7,10 +7,11 @@
 //! ```text
 //! offset 0        Control          configuration, clock word, counters
 //! SLOTS_OFFSET    SlotEntry[]      journal of GOT slots: address, original, state
-//! MODULES_OFFSET  ModuleEntry[]    code ranges with a `ret` instruction, for dlopen
+//! MODULES_OFFSET  ModuleEntry[][2] modules: unwind rows, and a `ret` instruction for dlopen
 //! SEQUENCE_OFFSET u32[]            sequence words, by a hash of the block's page
 //! INDEX_OFFSET    u64[]            hash index of the stack table
 //! ARENA_OFFSET    StackEntry..     interned backtraces, 16-byte granules
+//! RULES_OFFSET    u64[]            unwind rules, then the rows: u32 code offsets, u16 rule numbers
 //! RINGS_OFFSET    Ring[]           one SPSC ring a thread: RingHeader, then events
 //! ```
 //!

@@ -28,6 +28,12 @@ enum Clock {
 }
 
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+enum Unwind {
+    Table,
+    Fp,
+}
+
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
 enum OnFull {
     Wait,
     Drop,
@@ -75,6 +81,12 @@ pub struct Args {
     /// Show only blocks at least this old
     #[arg(long, value_parser = duration)]
     older: Option<Duration>,
+    /// How call stacks are found: by unwind tables, or along frame pointers
+    #[arg(long, value_enum, default_value = "table")]
+    unwind: Unwind,
+    /// Unwind each remembered backtrace again and compare
+    #[arg(long, hide = true)]
+    check_memo: bool,
     /// Where time stamps come from
     #[arg(long, value_enum, default_value = "coarse")]
     clock: Clock,
@@ -187,6 +199,16 @@ impl Args {
                 Clock::Attacher => clock_mode::ATTACHER,
             },
             flags: if filtered { flags::SIZE_FILTER } else { 0 }
+                | if self.unwind == Unwind::Fp {
+                    flags::FRAME_POINTERS
+                } else {
+                    0
+                }
+                | if self.check_memo {
+                    flags::CHECK_MEMO
+                } else {
+                    0
+                }
                 | if self.on_full == OnFull::Drop {
                     flags::DROP_WHEN_FULL
                 } else {
@@ -309,6 +331,14 @@ fn trace(args: &Args, pid: i32, mut session: Session) -> anyhow::Result<ExitCode
         drain.pass(session.region(), &mut ToLedger(&mut ledger, now_ns));
     }
     ledger.finish();
+    if args.check_memo {
+        let losses = session.region().losses();
+        eprintln!(
+            "{} remembered backtraces checked, {} wrong; {} unwound",
+            losses.memo_checked, losses.memo_wrong, losses.unwound
+        );
+        code = if losses.memo_wrong > 0 { 3 } else { code };
+    }
     let elapsed = start.elapsed();
     let report = model::build(&mut reporter, &session, &ledger, elapsed, true);
     print(args, &report);

@@ -27,6 +27,29 @@ pub fn entry_points() -> anyhow::Result<EntryPoints> {
     })
 }
 
+/// The hook as a module of a target that has it loaded at `base`.
+pub fn hook_image(base: u64) -> anyhow::Result<memhook_process::ModuleImage> {
+    static BYTES: std::sync::OnceLock<std::sync::Arc<[u8]>> = std::sync::OnceLock::new();
+    let elf = goblin::elf::Elf::parse(HOOK_OBJECT)?;
+    let end = elf
+        .program_headers
+        .iter()
+        .filter(|p| p.p_type == goblin::elf::program_header::PT_LOAD)
+        .map(|p| p.p_vaddr + p.p_memsz)
+        .max()
+        .unwrap_or(0);
+    Ok(memhook_process::ModuleImage {
+        path: "memhook-hook".into(),
+        base,
+        start: base,
+        end: base + end.next_multiple_of(4096),
+        build_id: None,
+        is_main: false,
+        is_loader: false,
+        bytes: BYTES.get_or_init(|| HOOK_OBJECT.into()).clone(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,7 @@ mod model;
 mod safe_point;
 mod session;
 mod signals;
+mod unwind_tables;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

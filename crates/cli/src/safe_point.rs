@@ -1,8 +1,29 @@
 //! Code in which a thread may hold a lock that `dlopen` needs.
 
 use memhook_process::{ElfView, ModuleImage};
+use memhook_unwind::{TableModule, walk};
 
-/// Ranges (avma): the loader, the allocator, and fork, which holds the allocator's locks.
+/// How much of the stack above a lost frame is searched, in bytes.
+const SEARCH_BYTES: u64 = 16 * 1024;
+
+/// The frames of a thread that has stopped with (pc, sp, rbp). Where unwinding loses its way, every
+/// word further up that points into `ranges` counts as a frame: it may be one.
+pub fn unwind_for_safety(
+    modules: &[TableModule],
+    ranges: &[(u64, u64)],
+    start: (u64, u64, u64),
+    read: &dyn Fn(u64) -> Option<u64>,
+) -> Vec<u64> {
+    let (mut frames, complete) = walk(modules, start, read, 256);
+    if !complete {
+        let words = (0..SEARCH_BYTES / 8).map_while(|i| read((start.1 & !7) + i * 8));
+        frames.extend(words.filter(|w| ranges.iter().any(|r| *w >= r.0 && *w < r.1)));
+    }
+    frames
+}
+
+/// Ranges (avma): the loader, the allocator, fork, which holds the allocator's locks, and what holds
+/// the loader's.
 ///
 /// libc's allocator is one object file, but its static functions have no dynamic symbols: the range
 /// from its first to its last public function is widened by what they take in the glibc builds
@@ -31,7 +52,13 @@ pub fn unsafe_ranges(modules: &[ModuleImage]) -> Vec<(u64, u64)> {
             if let (Some(low), Some(high)) = (functions.iter().min(), functions.iter().max()) {
                 ranges.push((low - 24 * 1024, high + 8 * 1024));
             }
-            for name in ["fork", "vfork", "_Fork"] {
+            for name in [
+                "fork",
+                "vfork",
+                "_Fork",
+                "dl_iterate_phdr",
+                "pthread_create",
+            ] {
                 if let Some(e) = elf.exported(name) {
                     let start = module.base + e.svma;
                     ranges.push((start, start + e.size.max(1)));

@@ -1,11 +1,14 @@
 //! One attach: load the hook, fill the journal, patch; later modules; detach.
 
-use crate::hook_object::{EntryPoints, HOOK_OBJECT, entry_points};
-use crate::safe_point::unsafe_ranges;
+use crate::hook_object::{EntryPoints, HOOK_OBJECT, entry_points, hook_image};
+use crate::safe_point::{unsafe_ranges, unwind_for_safety};
+use crate::unwind_tables::UnwindTables;
 use anyhow::{Context, bail};
 use memhook_abi::{self as abi, HOOKED_FUNCTIONS, function_by_name, slot_state};
 use memhook_inject::{Dlopen, Held, HoldOptions, create_region, hold, load_object};
-use memhook_process::{ElfView, Mapping, ModuleImage, SlotScan, find_slots, mappings, modules};
+use memhook_process::{
+    ElfView, Mapping, ModuleImage, SlotScan, find_slots, mappings, modules, vdso,
+};
 use memhook_stream::{Config, Region, SlotSpec};
 use std::{
     collections::{HashMap, HashSet},
@@ -33,11 +36,15 @@ pub struct Session {
     files: Files,
     /// Modules as last seen.
     pub modules: Vec<ModuleImage>,
+    vdso: Option<ModuleImage>,
+    /// The hook itself, once loaded.
+    hook: Option<ModuleImage>,
+    tables: UnwindTables,
     /// Per module: functions and slots that cannot be hooked, with the reason.
     pub unhookable: Vec<(String, &'static str)>,
     /// Duration of the whole attach.
     pub attach_time: Duration,
-    /// Time that one thread was held.
+    /// The longest time that one thread was held.
     pub held_time: Duration,
     next_variant: HashMap<(usize, u64), u32>,
 }
@@ -51,10 +58,15 @@ fn is_attacher(pid: u32) -> bool {
 }
 
 fn residue(pid: i32, maps: &[Mapping]) -> Residue {
-    let hook_base = maps
-        .iter()
-        .find(|m| m.path == "/memfd:memhook-hook")
-        .map(|m| m.start);
+    // Its first bytes hold the build-id: a hook of another version does not count as ours.
+    let same_hook = |m: &&Mapping| {
+        let mut start = [0; 1024];
+        m.path == "/memfd:memhook-hook"
+            && m.offset == 0
+            && memhook_process::read_memory(pid, m.start, &mut start).is_ok()
+            && HOOK_OBJECT.starts_with(&start)
+    };
+    let hook_base = maps.iter().find(same_hook).map(|m| m.start);
     let region = maps
         .iter()
         .find(|m| m.path == "/memfd:memhook-region")
@@ -117,21 +129,18 @@ impl Session {
             );
         }
         let dlopen = find_dlopen(&loaded)?;
-        let options = HoldOptions {
-            need_safe_point: residue.hook_base.is_none(),
-            deadline: Duration::from_secs(5),
-            unsafe_ranges: unsafe_ranges(&loaded),
-            unwind: None,
-        };
-        let mut held = hold(pid, &options)?;
-        let hook_base = match residue.hook_base {
-            Some(base) => {
-                // Slots may still hold our values from an attacher that was killed.
-                held.call(base + entry.detach, &[])?;
-                base
-            }
-            None => load_object(&mut held, dlopen, HOOK_OBJECT)?.base,
-        };
+        let mut tables = UnwindTables::default();
+        let vdso = vdso(pid, &maps);
+        tables.compile(&with(&loaded, &vdso));
+        let mut held_time = Duration::ZERO;
+        let mut scan = scan;
+        if let Some(base) = residue.hook_base {
+            // Slots may still hold our values from an attacher that was killed.
+            let mut held = hold(pid, &any_point())?;
+            held.call(base + entry.detach, &[])?;
+            held_time = held_time.max(held.release()?);
+            scan = find_slots(pid, &loaded, &maps, &wanted)?;
+        }
         let (region, address) = match residue.region {
             Some((region, address)) if region.ring_bytes() as u64 == config.ring_bytes => {
                 config.epoch = region.epoch() % 4095 + 1;
@@ -139,7 +148,9 @@ impl Session {
             }
             _ => {
                 let bytes = abi::region_bytes(config.ring_bytes as usize) as u64;
+                let mut held = hold(pid, &any_point())?;
                 let made = create_region(&mut held, bytes)?;
+                held_time = held_time.max(held.release()?);
                 (Region::map(&made.fd)?, made.address)
             }
         };
@@ -148,29 +159,59 @@ impl Session {
             pid,
             region,
             entry,
-            hook_base,
+            hook_base: 0,
             functions: functions.clone(),
             files,
             modules: loaded,
+            vdso,
+            hook: None,
+            tables,
             unhookable: Vec::new(),
             attach_time: Duration::ZERO,
-            held_time: Duration::ZERO,
+            held_time,
             next_variant: HashMap::new(),
-        };
-        // After a recovery the slots hold their originals again: look anew.
-        let scan = match residue.hook_base {
-            Some(_) => find_slots(pid, &session.modules, &maps, &wanted)?,
-            None => scan,
         };
         session.journal(&scan)?;
         session.publish_modules()?;
-        let result = held.call(hook_base + session.entry.attach, &[address])? as i64;
-        session.held_time = held.release()?;
+        session.load_and_start(residue.hook_base, dlopen, address)?;
+        session.attach_time = start.elapsed();
+        Ok(session)
+    }
+
+    /// Loads the hook, if it is not there yet, and lets it patch: all that one thread is held for.
+    fn load_and_start(
+        &mut self,
+        hook_base: Option<u64>,
+        dlopen: Dlopen,
+        region_address: u64,
+    ) -> anyhow::Result<()> {
+        let pid = self.pid;
+        let modules = self.tables.table_modules(&with(&self.modules, &self.vdso));
+        let ranges = unsafe_ranges(&self.modules);
+        let unwind = |registers: &memhook_inject::Registers, read: &dyn Fn(u64) -> Option<u64>| {
+            let start = (registers.rip, registers.rsp, registers.rbp);
+            unwind_for_safety(&modules, &ranges, start, read)
+        };
+        let options = HoldOptions {
+            need_safe_point: hook_base.is_none(),
+            deadline: Duration::from_secs(5),
+            unsafe_ranges: ranges.clone(),
+            unwind: Some(&unwind),
+        };
+        let mut held = hold(pid, &options)?;
+        self.hook_base = match hook_base {
+            Some(base) => base,
+            None => load_object(&mut held, dlopen, HOOK_OBJECT)?.base,
+        };
+        // The hook's own frames are on the stack of an allocation made below one of its wrappers.
+        self.hook = Some(hook_image(self.hook_base)?);
+        self.publish_modules()?;
+        let result = held.call(self.hook_base + self.entry.attach, &[region_address])? as i64;
+        self.held_time = self.held_time.max(held.release()?);
         if result < 0 {
             bail!("the hook refused to start in process {pid} (code {result})");
         }
-        session.attach_time = start.elapsed();
-        Ok(session)
+        Ok(())
     }
 
     /// The shared region.
@@ -241,18 +282,10 @@ impl Session {
         Ok(())
     }
 
-    fn publish_modules(&self) -> anyhow::Result<()> {
-        self.region.clear_modules();
-        for module in &self.modules {
-            let gadget = ElfView::parse(&module.bytes)
-                .ok()
-                .and_then(|e| e.ret_gadget());
-            if let Some(gadget) = gadget {
-                let gadget = module.base + gadget;
-                self.region.push_module(module.start, module.end, gadget)?;
-            }
-        }
-        Ok(())
+    fn publish_modules(&mut self) -> anyhow::Result<()> {
+        let mut all = with(&self.modules, &self.vdso);
+        all.extend(self.hook.clone());
+        self.tables.publish(&self.region, &all)
     }
 
     /// Answers dlopen and dlclose calls of the target: new slots go into the journal, slots of
@@ -341,6 +374,11 @@ impl Session {
         }
         Ok(left)
     }
+}
+
+/// The modules and the vDSO.
+fn with(modules: &[ModuleImage], vdso: &Option<ModuleImage>) -> Vec<ModuleImage> {
+    modules.iter().chain(vdso).cloned().collect()
 }
 
 /// The hook's own functions take no lock of the process: any stop will do.

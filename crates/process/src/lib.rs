@@ -13,7 +13,7 @@ mod threads;
 pub use elf::{ElfView, Exported, Relocation, SlotKind};
 pub use error::Error;
 pub use maps::{Mapping, mappings, parse_maps};
-pub use module::{ModuleImage, modules};
+pub use module::{ModuleImage, modules, vdso};
 pub use preflight::{Check, first_failure, preflight};
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
 pub use threads::{Thread, read_memory, thread_start_time, threads};

@@ -36,6 +36,25 @@ impl ModuleImage {
     }
 }
 
+/// The vDSO, code that the kernel maps into every process; its bytes come from the mapping. A signal
+/// may interrupt a thread in it.
+pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
+    let mapping = maps.iter().find(|m| m.path == "[vdso]")?;
+    let mut bytes = vec![0; (mapping.end - mapping.start) as usize];
+    crate::read_memory(pid, mapping.start, &mut bytes).ok()?;
+    let elf = ElfView::parse(&bytes).ok()?;
+    Some(ModuleImage {
+        base: mapping.start.wrapping_sub(elf.lowest_load()),
+        start: mapping.start,
+        end: mapping.end,
+        build_id: elf.build_id(),
+        is_main: false,
+        is_loader: false,
+        path: mapping.path.clone(),
+        bytes: bytes.into(),
+    })
+}
+
 /// The bytes of a mapped file: by the mapping itself if we may, else by path in the target's root,
 /// provided that it is still the same file.
 fn file_bytes(pid: i32, mapping: &Mapping) -> Option<Vec<u8>> {

@@ -3,6 +3,14 @@
 /// Why a region cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// More unwind rows than the region holds.
+    #[error("{wanted} more unwind rows do not fit into a region that holds {limit}")]
+    RowsFull {
+        /// Rows to be written.
+        wanted: usize,
+        /// Rows that a region can hold.
+        limit: usize,
+    },
     /// The memfd could not be mapped.
     #[error("cannot map the shared region: {0}")]
     Map(#[source] std::io::Error),

@@ -3,7 +3,7 @@
 use crate::Error;
 use memmap2::MmapRaw;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 /// A shared mapping whose words are only ever accessed as atomics.
 pub(crate) struct Memory {
@@ -50,15 +50,32 @@ impl Memory {
     /// `count` 64-bit words from `offset`; see [`Memory::u32`].
     #[inline]
     pub(crate) fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
-        let fits = count
-            .checked_mul(8)
-            .and_then(|bytes| bytes.checked_add(offset))
-            .is_some_and(|end| end <= self.len());
-        assert!(offset.is_multiple_of(8) && fits);
+        assert!(offset.is_multiple_of(8) && self.holds(offset, count, 8));
         // SAFETY: as in `u32`, for every word of the range; `AtomicU64` has the layout of `u64`.
         unsafe {
             std::slice::from_raw_parts(self.map.as_ptr().add(offset).cast::<AtomicU64>(), count)
         }
+    }
+
+    /// `count` 32-bit words from `offset`; see [`Memory::u32`].
+    pub(crate) fn u32s(&self, offset: usize, count: usize) -> &[AtomicU32] {
+        assert!(offset.is_multiple_of(4) && self.holds(offset, count, 4));
+        // SAFETY: as in `u32`, for every word of the range; `AtomicU32` has the layout of `u32`.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(offset).cast(), count) }
+    }
+
+    /// `count` 16-bit words from `offset`; see [`Memory::u32`].
+    pub(crate) fn u16s(&self, offset: usize, count: usize) -> &[AtomicU16] {
+        assert!(offset.is_multiple_of(2) && self.holds(offset, count, 2));
+        // SAFETY: as in `u32`, for every word of the range; `AtomicU16` has the layout of `u16`.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(offset).cast(), count) }
+    }
+
+    fn holds(&self, offset: usize, count: usize, width: usize) -> bool {
+        count
+            .checked_mul(width)
+            .and_then(|bytes| bytes.checked_add(offset))
+            .is_some_and(|end| end <= self.len())
     }
 
     /// Gives the pages back: the whole region reads as zero afterwards, in every process.

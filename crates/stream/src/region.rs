@@ -2,8 +2,7 @@
 
 use crate::{Error, memory::Memory};
 use memhook_abi::{
-    ABI_VERSION, Control, MAGIC, MAX_MODULES, MAX_RINGS, MAX_SLOTS, RINGS_OFFSET, region_bytes,
-    ring_stride,
+    ABI_VERSION, Control, MAGIC, MAX_RINGS, MAX_SLOTS, RINGS_OFFSET, region_bytes, ring_stride,
 };
 use std::mem::offset_of;
 use std::os::fd::AsFd;
@@ -19,7 +18,7 @@ pub struct Region {
     /// From the file's size, so that the target cannot change it.
     ring_bytes: usize,
     /// Counters of rings that were freed: dropped, reentrant, truncated.
-    pub(crate) retired: [AtomicU64; 3],
+    pub(crate) retired: [AtomicU64; crate::rings::LOSS_FIELDS.len()],
 }
 
 impl Region {
@@ -83,11 +82,6 @@ impl Region {
         expect("ring_bytes", ring, wanted, ring == wanted)?;
         for (what, offset, limit) in [
             ("slot_count", offset_of!(Control, slot_count), MAX_SLOTS),
-            (
-                "module_count",
-                offset_of!(Control, module_count),
-                MAX_MODULES,
-            ),
             ("rings_used", offset_of!(Control, rings_used), MAX_RINGS),
             ("epoch", offset_of!(Control, epoch), 4095),
         ] {

@@ -5,7 +5,7 @@ use memhook_abi::{Control, MAX_RINGS, RingHeader, ring_state};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// What was not recorded. All counts only ever grow during an attach.
+/// What was not recorded, and how backtraces were made. All counts only ever grow during an attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Events dropped because a ring was full.
@@ -16,6 +16,12 @@ pub struct Losses {
     pub truncated: u64,
     /// Events of threads that found no free ring.
     pub ringless: u64,
+    /// Backtraces that were unwound because no remembered one fitted. Not a loss.
+    pub unwound: u64,
+    /// Remembered backtraces that were unwound again to check them.
+    pub memo_checked: u64,
+    /// Those that were wrong.
+    pub memo_wrong: u64,
     /// Backtraces that did not fit into the stack table.
     pub stacks_dropped: u64,
 }
@@ -134,7 +140,7 @@ impl Region {
 
     /// What was lost since the attach.
     pub fn losses(&self) -> Losses {
-        let mut sums = [0u64; 3];
+        let mut sums = [0u64; LOSS_FIELDS.len()];
         for (i, sum) in sums.iter_mut().enumerate() {
             *sum = self.retired[i].load(Relaxed);
             for ring in 0..self.rings_used() {
@@ -146,6 +152,9 @@ impl Region {
             reentrant: sums[1],
             truncated: sums[2],
             ringless: self.control64(offset_of!(Control, ringless_events)),
+            unwound: sums[3],
+            memo_checked: sums[4],
+            memo_wrong: sums[5],
             stacks_dropped: self.control64(offset_of!(Control, stacks_dropped)),
         }
     }
@@ -162,8 +171,11 @@ impl Region {
 }
 
 /// The loss counters of a ring, in the order of `Region::retired`.
-const LOSS_FIELDS: [usize; 3] = [
+pub(crate) const LOSS_FIELDS: [usize; 6] = [
     offset_of!(RingHeader, dropped),
     offset_of!(RingHeader, reentrant),
     offset_of!(RingHeader, truncated),
+    offset_of!(RingHeader, memo_misses),
+    offset_of!(RingHeader, memo_checked),
+    offset_of!(RingHeader, memo_wrong),
 ];

@@ -1,9 +1,8 @@
-//! The journal of GOT slots and the list of code ranges.
+//! The journal of GOT slots.
 
 use crate::{Error, Region};
 use memhook_abi::{
-    Control, HOOKED_FUNCTIONS, MAX_MODULES, MAX_SLOTS, MAX_VARIANTS, MODULES_OFFSET, ModuleEntry,
-    SLOTS_OFFSET, SlotEntry, slot_state,
+    Control, HOOKED_FUNCTIONS, MAX_SLOTS, MAX_VARIANTS, SLOTS_OFFSET, SlotEntry, slot_state,
 };
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -158,36 +157,5 @@ impl Region {
         self.memory
             .u32(slot_offset(index) + offset_of!(SlotEntry, state))
             .store(state, Release);
-    }
-
-    /// Appends an executable range `start..end` (avma) with the address of a `ret` instruction
-    /// inside it, or 0.
-    pub fn push_module(&self, start: u64, end: u64, ret_gadget: u64) -> Result<(), Error> {
-        let counter = self.memory.u32(offset_of!(Control, module_count));
-        let count = (counter.load(Acquire) as usize).min(MAX_MODULES);
-        if count == MAX_MODULES {
-            return Err(Error::ModulesFull {
-                start,
-                limit: MAX_MODULES,
-            });
-        }
-        let at = MODULES_OFFSET + count * size_of::<ModuleEntry>();
-        for (field, value) in [
-            (offset_of!(ModuleEntry, start), start),
-            (offset_of!(ModuleEntry, end), end),
-            (offset_of!(ModuleEntry, ret_gadget), ret_gadget),
-        ] {
-            self.memory.u64(at + field).store(value, Relaxed);
-        }
-        counter.store(count as u32 + 1, Release);
-        Ok(())
-    }
-
-    /// Empties the list of code ranges. A thread of the target that is looking at it then calls
-    /// `dlopen` without its caller's identity; to follow a `dlopen`, append instead.
-    pub fn clear_modules(&self) {
-        self.memory
-            .u32(offset_of!(Control, module_count))
-            .store(0, Release);
     }
 }

@@ -1,1 +1,21 @@
-//! Compile .eh_frame into compact unwind tables.
+//! From `.eh_frame` to something that a hook without libraries can unwind with.
+//!
+//! [`compile`] turns a module's call frame information into rows of (code offset, rule), where a
+//! rule is one word ([`memhook_abi::unwind_rule`]): nearly all of what compilers emit is "CFA = rsp
+//! or rbp + constant, rbp saved at CFA + constant". What does not fit is marked as a stop.
+//!
+//! [`walk`] unwinds a thread of another process with such tables.
+//!
+//! [`reference`] unwinds from the same sections with gimli, all registers and all expressions, over
+//! memory that a closure reads: what the tables are checked against.
+
+mod compile;
+mod error;
+pub mod reference;
+mod sections;
+mod walk;
+
+pub use compile::{UnwindTable, compile};
+pub use error::Error;
+pub use sections::Sections;
+pub use walk::{TableModule, walk};

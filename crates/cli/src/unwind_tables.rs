@@ -1,0 +1,152 @@
+//! Unwind tables of the target's modules, compiled once and kept in the region.
+
+use memhook_abi::MAX_RULES;
+use memhook_process::{ElfView, ModuleImage};
+use memhook_stream::{ModuleSpec, Region};
+use memhook_unwind::{TableModule, UnwindTable, compile};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, atomic::AtomicUsize, atomic::Ordering::Relaxed},
+};
+
+/// A file's contents, by where this process keeps them: two mappings of one file share them.
+type FileKey = usize;
+
+fn key_of(module: &ModuleImage) -> FileKey {
+    module.bytes.as_ptr() as usize
+}
+
+/// What is known of a file.
+struct Compiled {
+    /// Keeps the key unique.
+    _bytes: Arc<[u8]>,
+    table: Arc<UnwindTable>,
+    /// `ret` instruction (svma).
+    ret_gadget: Option<u64>,
+    /// First row in the region, once written.
+    first_row: Option<u32>,
+}
+
+/// The tables of one attach.
+#[derive(Default)]
+pub struct UnwindTables {
+    files: HashMap<FileKey, Compiled>,
+    rules: HashMap<u64, u16>,
+    rows: usize,
+}
+
+impl UnwindTables {
+    /// Compiles the tables of modules not seen before, in parallel. A module without call frame
+    /// information gets an empty table: backtraces end there.
+    pub fn compile(&mut self, modules: &[ModuleImage]) {
+        let mut new: Vec<&ModuleImage> = Vec::new();
+        for module in modules {
+            let known = |m: &&ModuleImage| key_of(m) == key_of(module);
+            if !self.files.contains_key(&key_of(module)) && !new.iter().any(known) {
+                new.push(module);
+            }
+        }
+        // The largest first, so that the threads end at about the same time.
+        new.sort_by_key(|m| std::cmp::Reverse(m.bytes.len()));
+        let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let work = || {
+            while let Some(module) = new.get(next.fetch_add(1, Relaxed)) {
+                let compiled = Compiled {
+                    _bytes: module.bytes.clone(),
+                    table: Arc::new(compile(&module.bytes).unwrap_or_default()),
+                    ret_gadget: ElfView::parse(&module.bytes)
+                        .ok()
+                        .and_then(|e| e.ret_gadget()),
+                    first_row: None,
+                };
+                if let Ok(mut found) = found.lock() {
+                    found.push((key_of(module), compiled));
+                }
+            }
+        };
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        std::thread::scope(|scope| {
+            for _ in 1..threads.min(new.len()) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        self.files.extend(found.into_inner().unwrap_or_default());
+    }
+
+    /// For unwinding from outside.
+    pub fn table_modules(&self, modules: &[ModuleImage]) -> Vec<TableModule> {
+        modules
+            .iter()
+            .filter_map(|m| {
+                Some(TableModule {
+                    base: m.base,
+                    start: m.start,
+                    end: m.end,
+                    table: self.files.get(&key_of(m))?.table.clone(),
+                })
+            })
+            .collect()
+    }
+
+    /// Writes what the region does not have yet, and makes `modules` its module list.
+    pub fn publish(&mut self, region: &Region, modules: &[ModuleImage]) -> anyhow::Result<()> {
+        self.compile(modules);
+        let mut specs = Vec::with_capacity(modules.len());
+        for module in modules {
+            let Some(file) = self.files.get_mut(&key_of(module)) else {
+                continue;
+            };
+            let rows = file.table.offsets.len();
+            let mut first_row = file.first_row;
+            if first_row.is_none() {
+                let numbers: Vec<u16> = file
+                    .table
+                    .rules
+                    .iter()
+                    .map(|&rule| number(&mut self.rules, region, rule))
+                    .collect();
+                let row_rules: Vec<u16> = file
+                    .table
+                    .row_rules
+                    .iter()
+                    .map(|&r| numbers[usize::from(r)])
+                    .collect();
+                if region
+                    .write_rows(self.rows, &file.table.offsets, &row_rules)
+                    .is_ok()
+                {
+                    first_row = Some(self.rows as u32);
+                    file.first_row = first_row;
+                    self.rows += rows;
+                }
+            }
+            specs.push(ModuleSpec {
+                start: module.start,
+                end: module.end,
+                ret_gadget: file.ret_gadget.map_or(0, |g| module.base.wrapping_add(g)),
+                base: module.base,
+                first_row: first_row.unwrap_or(0),
+                // No room for its rows: backtraces end there, and are counted as truncated.
+                row_count: first_row.map_or(0, |_| rows as u32),
+            });
+        }
+        region.publish_modules(&specs)?;
+        Ok(())
+    }
+}
+
+/// The region's number of a rule; beyond what the region holds, number 0, which is the stop.
+fn number(rules: &mut HashMap<u64, u16>, region: &Region, rule: u64) -> u16 {
+    if rules.is_empty() {
+        rules.insert(memhook_abi::unwind_rule::STOP, 0);
+    }
+    let next = rules.len();
+    *rules.entry(rule).or_insert_with(|| {
+        if next >= MAX_RULES {
+            return 0;
+        }
+        region.write_rule(next as u16, rule);
+        next as u16
+    })
+}

@@ -1,0 +1,102 @@
+//! The module list and the unwind tables that the hook reads.
+
+use crate::{Error, Region};
+use memhook_abi::{
+    Control, MAX_MODULES, MAX_ROWS, MAX_RULES, MODULES_OFFSET, ModuleEntry, ROW_OFFSETS_OFFSET,
+    ROW_RULES_OFFSET, RULES_OFFSET,
+};
+use std::mem::offset_of;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// One module as the hook needs it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModuleSpec {
+    /// First mapped byte (avma).
+    pub start: u64,
+    /// Past the last mapped byte (avma).
+    pub end: u64,
+    /// Address (avma) of a `ret` instruction inside it, or 0.
+    pub ret_gadget: u64,
+    /// Load bias: avma - svma.
+    pub base: u64,
+    /// Its first unwind row.
+    pub first_row: u32,
+    /// How many it has.
+    pub row_count: u32,
+}
+
+impl Region {
+    /// Writes unwind rule `number` (see [`memhook_abi::unwind_rule`]). Rules are only ever added: a
+    /// thread may be unwinding with those that stand.
+    pub fn write_rule(&self, number: u16, rule: u64) {
+        let offset = RULES_OFFSET + usize::from(number) * 8;
+        self.memory.u64(offset).store(rule, Relaxed);
+    }
+
+    /// Writes unwind rows from place `first` on, which must not be in use by a published module:
+    /// code offsets (bytes from the module's base, ascending) and the number of each one's rule.
+    pub fn write_rows(&self, first: usize, offsets: &[u32], rules: &[u16]) -> Result<(), Error> {
+        let fits = first
+            .checked_add(offsets.len())
+            .is_some_and(|end| end <= MAX_ROWS);
+        if !fits || offsets.len() != rules.len() {
+            return Err(Error::RowsFull {
+                wanted: offsets.len(),
+                limit: MAX_ROWS,
+            });
+        }
+        let to = self
+            .memory
+            .u32s(ROW_OFFSETS_OFFSET + first * 4, offsets.len());
+        for (word, &offset) in to.iter().zip(offsets) {
+            word.store(offset, Relaxed);
+        }
+        let to = self.memory.u16s(ROW_RULES_OFFSET + first * 2, rules.len());
+        for (word, &rule) in to.iter().zip(rules) {
+            word.store(rule, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Makes `modules` the module list; everything that threads remember of the old one is void.
+    ///
+    /// # Errors
+    /// When there are more than the list can hold; the old one stands.
+    pub fn publish_modules(&self, modules: &[ModuleSpec]) -> Result<(), Error> {
+        if modules.len() > MAX_MODULES {
+            return Err(Error::ModulesFull {
+                start: modules[MAX_MODULES].start,
+                limit: MAX_MODULES,
+            });
+        }
+        let mut sorted = modules.to_vec();
+        sorted.sort_by_key(|m| m.start);
+        let word = self.memory.u64(offset_of!(Control, module_list));
+        let version = (word.load(Acquire) >> 32).wrapping_add(1) & 0xffff_ffff;
+        // The other list: threads may be reading the published one. One that still reads this list,
+        // from before the last version, finds the version changed and starts again.
+        let list = MODULES_OFFSET + (version as usize & 1) * MAX_MODULES * size_of::<ModuleEntry>();
+        for (i, module) in sorted.iter().enumerate() {
+            let at = list + i * size_of::<ModuleEntry>();
+            for (field, value) in [
+                (offset_of!(ModuleEntry, start), module.start),
+                (offset_of!(ModuleEntry, end), module.end),
+                (offset_of!(ModuleEntry, ret_gadget), module.ret_gadget),
+                (offset_of!(ModuleEntry, base), module.base),
+            ] {
+                self.memory.u64(at + field).store(value, Relaxed);
+            }
+            for (field, value) in [
+                (offset_of!(ModuleEntry, first_row), module.first_row),
+                (offset_of!(ModuleEntry, row_count), module.row_count),
+            ] {
+                self.memory.u32(at + field).store(value, Relaxed);
+            }
+        }
+        // Release: who reads the version finds list, rows and rules.
+        word.store(version << 32 | sorted.len() as u64, Release);
+        Ok(())
+    }
+}
+
+const _: () = assert!(MAX_RULES == u16::MAX as usize + 1);

@@ -1,0 +1,322 @@
+//! `.eh_frame` to rows.
+
+use crate::{Error, Sections};
+use gimli::{
+    CfaRule, CieOrFde, DebugFrame, EhFrame, LittleEndian, Operation, Reader, RegisterRule,
+    UnwindContext, UnwindSection, UnwindTableRow, X86_64,
+};
+use memhook_abi::unwind_rule as rule;
+use std::collections::HashMap;
+
+/// A module's unwind table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnwindTable {
+    /// Where each row begins: bytes from the module's base (svma), ascending. A row reaches to the
+    /// next one.
+    pub offsets: Vec<u32>,
+    /// Each row's index in `rules`.
+    pub row_rules: Vec<u16>,
+    /// The distinct rules, as in [`memhook_abi::unwind_rule`]; number 0 is the stop.
+    pub rules: Vec<u64>,
+    /// Rows that the rules cannot express and that are therefore stops.
+    pub inexpressible: usize,
+}
+
+impl UnwindTable {
+    /// The rule for the code at `offset` (bytes from the module's base).
+    pub fn rule_at(&self, offset: u64) -> u64 {
+        let after = self.offsets.partition_point(|&o| u64::from(o) <= offset);
+        let row = after.checked_sub(1).and_then(|i| self.row_rules.get(i));
+        row.and_then(|&number| self.rules.get(usize::from(number)).copied())
+            .unwrap_or(rule::STOP)
+    }
+}
+
+/// A row before packing: begin, end (svma), rule.
+type Span = (u64, u64, u64);
+
+/// Compiles the call frame information of an ELF file.
+///
+/// # Errors
+/// When the file has none or its outermost structure is damaged; a damaged FDE becomes a gap.
+pub fn compile(elf: &[u8]) -> Result<UnwindTable, Error> {
+    let sections = Sections::of(elf)?;
+    let mut spans = Vec::with_capacity(sections.eh_frame.len() / 16);
+    let mut inexpressible = 0;
+    if sections.eh_frame.is_empty() {
+        let mut frames = DebugFrame::new(&sections.debug_frame, LittleEndian);
+        frames.set_address_size(8);
+        collect(&frames, &sections, &mut spans, &mut inexpressible);
+    } else {
+        let mut frames = EhFrame::new(&sections.eh_frame, LittleEndian);
+        frames.set_address_size(8);
+        collect(&frames, &sections, &mut spans, &mut inexpressible);
+    }
+    let mut table = pack(spans);
+    table.inexpressible = inexpressible;
+    Ok(table)
+}
+
+fn collect<'a, S, R>(
+    frames: &S,
+    sections: &Sections,
+    spans: &mut Vec<Span>,
+    inexpressible: &mut usize,
+) where
+    R: Reader<Offset = usize> + 'a,
+    S: UnwindSection<R>,
+    S::Offset: gimli::UnwindOffset<R::Offset>,
+{
+    let mut context = UnwindContext::new();
+    // FDEs of one CIE stand together: the last one parsed is nearly always the one asked for.
+    let mut cies = HashMap::new();
+    let mut entries = frames.entries(&sections.bases);
+    while let Ok(Some(entry)) = entries.next() {
+        let CieOrFde::Fde(partial) = entry else {
+            continue;
+        };
+        let Ok(fde) = partial.parse(|section, bases, offset| {
+            let key = gimli::UnwindOffset::into(offset);
+            if let Some(cie) = cies.get(&key) {
+                return Ok(gimli::CommonInformationEntry::clone(cie));
+            }
+            let cie = section.cie_from_offset(bases, offset)?;
+            cies.insert(key, cie.clone());
+            Ok(cie)
+        }) else {
+            continue;
+        };
+        let signal = fde.cie().is_signal_trampoline();
+        let encoding = fde.cie().encoding();
+        let Ok(mut rows) = fde.rows(frames, &sections.bases, &mut context) else {
+            continue;
+        };
+        while let Ok(Some(row)) = rows.next_row() {
+            let (begin, end) = (row.start_address(), row.end_address());
+            if begin >= end {
+                continue;
+            }
+            let packed = if signal {
+                rule::pack(rule::SIGNAL, 0, rule::RBP_SAME, 0)
+            } else {
+                match rule_of(row, frames, encoding) {
+                    Some(packed) => packed,
+                    None => {
+                        *inexpressible += 1;
+                        rule::STOP
+                    }
+                }
+            };
+            spans.push((begin, end, packed));
+        }
+    }
+}
+
+fn rule_of<R, S>(
+    row: &UnwindTableRow<R::Offset>,
+    frames: &S,
+    encoding: gimli::Encoding,
+) -> Option<u64>
+where
+    R: Reader<Offset = usize>,
+    S: UnwindSection<R>,
+{
+    match row.register(X86_64::RA) {
+        Some(RegisterRule::Undefined) => return Some(rule::END),
+        // The return address stands below the CFA in all code that uses `call`.
+        Some(RegisterRule::Offset(-8)) => {}
+        _ => return None,
+    }
+    let (cfa, cfa_offset) = match row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => {
+            let base = match *register {
+                X86_64::RSP => rule::RSP,
+                X86_64::RBP => rule::RBP,
+                _ => return None,
+            };
+            (base, i32::try_from(*offset).ok()?)
+        }
+        CfaRule::Expression(expression) => {
+            let expression = expression.get(frames).ok()?;
+            cfa_expression(&operations(expression, encoding)?)?
+        }
+    };
+    let (rbp, rbp_offset) = match row.register(X86_64::RBP) {
+        None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => (rule::RBP_SAME, 0),
+        Some(RegisterRule::Offset(offset)) => (rule::RBP_AT_CFA, i16::try_from(offset).ok()?),
+        Some(RegisterRule::Expression(expression)) => {
+            let expression = expression.get(frames).ok()?;
+            match operations(expression, encoding)?[..] {
+                [
+                    Operation::RegisterOffset {
+                        register: X86_64::RBP,
+                        offset,
+                        ..
+                    },
+                ] => (rule::RBP_AT_RBP, i16::try_from(offset).ok()?),
+                _ => return None,
+            }
+        }
+        _ => return None,
+    };
+    Some(rule::pack(cfa, cfa_offset, rbp, rbp_offset))
+}
+
+fn operations<R: Reader>(
+    expression: gimli::Expression<R>,
+    encoding: gimli::Encoding,
+) -> Option<Vec<Operation<R>>> {
+    let mut found = Vec::new();
+    let mut iterator = expression.operations(encoding);
+    while let Some(operation) = iterator.next().ok()? {
+        if found.len() > 16 {
+            return None;
+        }
+        found.push(operation);
+    }
+    Some(found)
+}
+
+/// The two CFA expressions that compilers and linkers emit: a realigned stack's "the word at rbp +
+/// n", and the PLT's "rsp + 8, and 8 more if rip & 15 >= 11".
+fn cfa_expression<R: Reader>(operations: &[Operation<R>]) -> Option<(u64, i32)> {
+    match operations {
+        [
+            Operation::RegisterOffset {
+                register: X86_64::RBP,
+                offset,
+                ..
+            },
+            Operation::Deref { space: false, .. },
+        ] => Some((rule::AT_RBP, i32::try_from(*offset).ok()?)),
+        [
+            Operation::RegisterOffset {
+                register: X86_64::RSP,
+                offset: 8,
+                ..
+            },
+            Operation::RegisterOffset {
+                register: X86_64::RA,
+                offset: 0,
+                ..
+            },
+            Operation::UnsignedConstant { value: 15 },
+            Operation::And,
+            Operation::UnsignedConstant { value: 11 },
+            Operation::Ge,
+            Operation::UnsignedConstant { value: 3 },
+            Operation::Shl,
+            Operation::Plus,
+        ] => Some((rule::PLT, 0)),
+        _ => None,
+    }
+}
+
+/// Sorts, closes gaps with stops, merges what is equal, numbers the rules.
+fn pack(mut spans: Vec<Span>) -> UnwindTable {
+    spans.sort_unstable();
+    let mut table = UnwindTable {
+        rules: vec![rule::STOP],
+        ..UnwindTable::default()
+    };
+    let mut numbers = HashMap::from([(rule::STOP, 0u16)]);
+    let mut last = (u64::MAX, rule::STOP);
+    let mut push = |at: u64, packed: u64| {
+        if at > u64::from(u32::MAX) || (table.offsets.last().is_some() && last.1 == packed) {
+            return;
+        }
+        let next = table.rules.len();
+        let number = match numbers.get(&packed) {
+            Some(&number) => number,
+            None if next < usize::from(u16::MAX) => {
+                numbers.insert(packed, next as u16);
+                table.rules.push(packed);
+                next as u16
+            }
+            None => 0,
+        };
+        if table.offsets.last() == Some(&(at as u32)) {
+            // Two FDEs for one place: the later one counts, as in the linker's binary search table.
+            *table.row_rules.last_mut().expect("as many as offsets") = number;
+        } else {
+            table.offsets.push(at as u32);
+            table.row_rules.push(number);
+        }
+        last = (at, packed);
+    };
+    let mut end = 0;
+    let mut spans = spans.into_iter().peekable();
+    while let Some((begin, span_end, packed)) = spans.next() {
+        if begin > end && end != 0 {
+            push(end, rule::STOP);
+        }
+        let begin = begin.max(end.min(span_end));
+        if begin >= span_end {
+            continue;
+        }
+        push(begin, packed);
+        end = span_end;
+    }
+    if end != 0 {
+        push(end, rule::STOP);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn libc_bytes() -> Vec<u8> {
+        std::fs::read("/lib/x86_64-linux-gnu/libc.so.6").expect("glibc")
+    }
+
+    #[test]
+    fn libc_has_rows_for_its_functions_and_signals() {
+        let table = compile(&libc_bytes()).unwrap();
+        assert!(table.offsets.len() > 10_000, "{}", table.offsets.len());
+        assert!(table.offsets.windows(2).all(|w| w[0] < w[1]));
+        assert_eq!(table.offsets.len(), table.row_rules.len());
+        assert!(table.inexpressible < 20, "{}", table.inexpressible);
+        let has = |kind| table.rules.iter().any(|r| r & 0xff == kind);
+        assert!(has(rule::SIGNAL) && has(rule::END) && has(rule::RSP) && has(rule::PLT));
+    }
+
+    #[test]
+    fn gaps_are_stops_and_equal_rows_one() {
+        let table = pack(vec![(0x30, 0x40, 9), (0x10, 0x20, 7), (0x40, 0x50, 9)]);
+        assert_eq!(table.offsets, [0x10, 0x20, 0x30, 0x50]);
+        assert_eq!(table.rules, [rule::STOP, 7, 9]);
+        assert_eq!(table.row_rules, [1, 0, 2, 0]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn damaged_files_do_not_panic(at in 0usize..4096, value: u8, cut in 0usize..4096) {
+            let mut bytes = std::fs::read("/bin/true").unwrap();
+            let place = at * bytes.len() / 4096;
+            bytes[place] = value;
+            let _ = compile(&bytes);
+            bytes.truncate(cut * bytes.len() / 4096);
+            let _ = compile(&bytes);
+        }
+
+        #[test]
+        fn damaged_frames_do_not_panic(damage in proptest::collection::vec((0usize..65536, any::<u8>()), 1..20)) {
+            let mut bytes = std::fs::read("/bin/true").unwrap();
+            let range = {
+                use object::{Object, ObjectSection};
+                let file = object::File::parse(&*bytes).unwrap();
+                file.section_by_name(".eh_frame").unwrap().file_range().unwrap()
+            };
+            for (at, value) in damage {
+                bytes[range.0 as usize + at % range.1 as usize] = value;
+            }
+            if let Ok(table) = compile(&bytes) {
+                prop_assert!(table.offsets.windows(2).all(|w| w[0] < w[1]));
+            }
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! What can be wrong with a module.
+
+/// Why a module has no table.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not an ELF file that can be read.
+    #[error("not a readable ELF file: {0}")]
+    Elf(#[from] object::Error),
+    /// Neither `.eh_frame` nor `.debug_frame`.
+    #[error("no .eh_frame and no .debug_frame")]
+    NoFrames,
+    /// The call frame information is damaged at its root.
+    #[error("damaged call frame information: {0}")]
+    Frames(#[from] gimli::Error),
+}

@@ -1,0 +1,292 @@
+//! The slow and general unwinder: every register, every expression, straight from the sections.
+
+use crate::{Error, Sections};
+use gimli::{
+    BaseAddresses, CfaRule, CieOrFde, EhFrame, EvaluationResult, LittleEndian, Location, Reader,
+    RegisterRule, UnwindContext, UnwindSection, Value, X86_64,
+};
+use std::sync::{Arc, OnceLock};
+
+/// Registers at the start of an unwinding, by DWARF number (x86-64 psABI, figure 3.36): 6 is rbp, 7
+/// rsp, 16 the program counter. `None`: not known.
+pub type Registers = [Option<u64>; 17];
+
+const RBP: usize = 6;
+const RSP: usize = 7;
+const RA: usize = 16;
+
+/// Reads a word of the unwound memory at an address (avma).
+pub type ReadWord<'a> = &'a dyn Fn(u64) -> Option<u64>;
+
+/// Why an unwinding ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// At the thread's outermost frame.
+    Bottom,
+    /// As deep as asked for.
+    Depth,
+    /// No module, no call frame information, or unreadable memory.
+    Lost,
+}
+
+/// Program counters, innermost first; all but the first (and those after a signal frame) are return
+/// addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backtrace {
+    /// Program counters (avma).
+    pub frames: Vec<u64>,
+    /// Why there are no more.
+    pub end: End,
+}
+
+/// One module.
+struct Module {
+    base: u64,
+    start: u64,
+    end: u64,
+    bytes: Arc<[u8]>,
+    index: OnceLock<Option<Index>>,
+}
+
+/// What is kept of a module's sections.
+struct Index {
+    eh_frame: Vec<u8>,
+    bases: BaseAddresses,
+    /// Code ranges (svma) and where their FDEs stand, sorted.
+    fdes: Vec<(u64, u64, usize)>,
+}
+
+/// The modules of a process.
+#[derive(Default)]
+pub struct Unwinder {
+    modules: Vec<Module>,
+}
+
+impl Module {
+    fn index(&self) -> Option<&Index> {
+        self.index
+            .get_or_init(|| Index::of(&self.bytes).ok())
+            .as_ref()
+    }
+}
+
+impl Index {
+    fn of(elf: &[u8]) -> Result<Index, Error> {
+        let sections = Sections::of(elf)?;
+        let mut frames = EhFrame::new(&sections.eh_frame, LittleEndian);
+        frames.set_address_size(8);
+        let mut fdes = Vec::new();
+        let mut entries = frames.entries(&sections.bases);
+        while let Ok(Some(entry)) = entries.next() {
+            if let CieOrFde::Fde(partial) = entry
+                && let Ok(fde) = partial.parse(EhFrame::cie_from_offset)
+            {
+                fdes.push((
+                    fde.initial_address(),
+                    fde.initial_address().saturating_add(fde.len()),
+                    fde.offset(),
+                ));
+            }
+        }
+        fdes.sort_unstable();
+        Ok(Index {
+            bases: sections.bases.clone(),
+            eh_frame: sections.eh_frame.into_owned(),
+            fdes,
+        })
+    }
+}
+
+impl Unwinder {
+    /// Adds a module: its load bias, its mapped range (avma) and its file.
+    pub fn add_module(&mut self, base: u64, start: u64, end: u64, bytes: Arc<[u8]>) {
+        self.modules.push(Module {
+            base,
+            start,
+            end,
+            bytes,
+            index: OnceLock::new(),
+        });
+    }
+
+    /// Unwinds from `registers`.
+    pub fn backtrace(&self, registers: Registers, read: ReadWord, depth: usize) -> Backtrace {
+        let mut registers = registers;
+        let mut frames = Vec::new();
+        let mut exact = true;
+        loop {
+            let Some(pc) = registers[RA].filter(|&pc| pc != 0) else {
+                return Backtrace {
+                    frames,
+                    end: End::Bottom,
+                };
+            };
+            frames.push(pc);
+            if frames.len() >= depth {
+                return Backtrace {
+                    frames,
+                    end: End::Depth,
+                };
+            }
+            match self.step(&registers, pc - u64::from(!exact), read) {
+                Step::Caller(caller, is_signal) => {
+                    if caller[RSP] <= registers[RSP] && !is_signal {
+                        return Backtrace {
+                            frames,
+                            end: End::Lost,
+                        };
+                    }
+                    registers = *caller;
+                    exact = is_signal;
+                }
+                Step::Bottom => {
+                    return Backtrace {
+                        frames,
+                        end: End::Bottom,
+                    };
+                }
+                Step::Lost => {
+                    return Backtrace {
+                        frames,
+                        end: End::Lost,
+                    };
+                }
+            }
+        }
+    }
+
+    fn step(&self, registers: &Registers, lookup: u64, read: ReadWord) -> Step {
+        self.try_step(registers, lookup, read).unwrap_or(Step::Lost)
+    }
+
+    fn try_step(&self, registers: &Registers, lookup: u64, read: ReadWord) -> Option<Step> {
+        let module = self
+            .modules
+            .iter()
+            .find(|m| lookup >= m.start && lookup < m.end)?;
+        let index = module.index()?;
+        let svma = lookup.wrapping_sub(module.base);
+        let at = index.fdes.partition_point(|f| f.0 <= svma).checked_sub(1)?;
+        let (_, end, offset) = index.fdes[at];
+        if svma >= end {
+            return None;
+        }
+        let mut frames = EhFrame::new(&index.eh_frame, LittleEndian);
+        frames.set_address_size(8);
+        let fde = frames
+            .fde_from_offset(
+                &index.bases,
+                gimli::EhFrameOffset(offset),
+                EhFrame::cie_from_offset,
+            )
+            .ok()?;
+        let mut context = UnwindContext::new();
+        let row = fde
+            .unwind_info_for_address(&frames, &index.bases, &mut context, svma)
+            .ok()?;
+        let encoding = fde.cie().encoding();
+        let evaluate = |expression: &gimli::UnwindExpression<usize>, start: Option<u64>| {
+            let expression = expression.get(&frames).ok()?;
+            evaluate(expression, encoding, start, registers, module.base, read)
+        };
+        let cfa = match row.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } => registers
+                .get(usize::from(register.0))
+                .copied()??
+                .wrapping_add_signed(*offset),
+            CfaRule::Expression(expression) => evaluate(expression, None)?,
+        };
+        let mut caller = *registers;
+        caller[RSP] = Some(cfa);
+        for number in 0..=RA {
+            let register = gimli::Register(number as u16);
+            let value = match row.register(register) {
+                None if number == RA => return None,
+                None | Some(RegisterRule::SameValue) => continue,
+                Some(RegisterRule::Undefined) if number == RA => return Some(Step::Bottom),
+                Some(RegisterRule::Undefined) => None,
+                Some(RegisterRule::Offset(offset)) => read(cfa.wrapping_add_signed(offset)),
+                Some(RegisterRule::ValOffset(offset)) => Some(cfa.wrapping_add_signed(offset)),
+                Some(RegisterRule::Register(other)) => {
+                    registers.get(usize::from(other.0)).copied().flatten()
+                }
+                Some(RegisterRule::Expression(expression)) => {
+                    evaluate(&expression, Some(cfa)).and_then(read)
+                }
+                Some(RegisterRule::ValExpression(expression)) => evaluate(&expression, Some(cfa)),
+                Some(_) => return None,
+            };
+            caller[number] = value;
+        }
+        // Unreadable is not the same as the end.
+        caller[RA]?;
+        Some(Step::Caller(
+            Box::new(caller),
+            fde.cie().is_signal_trampoline(),
+        ))
+    }
+}
+
+enum Step {
+    Caller(Box<Registers>, bool),
+    Bottom,
+    Lost,
+}
+
+fn evaluate<R: Reader<Offset = usize>>(
+    expression: gimli::Expression<R>,
+    encoding: gimli::Encoding,
+    start: Option<u64>,
+    registers: &Registers,
+    base: u64,
+    read: ReadWord,
+) -> Option<u64> {
+    let mut evaluation = expression.evaluation(encoding);
+    evaluation.set_max_iterations(1000);
+    if let Some(start) = start {
+        evaluation.set_initial_value(start);
+    }
+    let mut result = evaluation.evaluate().ok()?;
+    loop {
+        result = match result {
+            EvaluationResult::Complete => break,
+            EvaluationResult::RequiresMemory { address, size, .. } => {
+                let word = read(address)?;
+                let bits = u32::from(size.min(8)) * 8;
+                let value = if bits < 64 {
+                    word & ((1 << bits) - 1)
+                } else {
+                    word
+                };
+                evaluation.resume_with_memory(Value::Generic(value)).ok()?
+            }
+            EvaluationResult::RequiresRegister { register, .. } => {
+                let value = registers.get(usize::from(register.0)).copied()??;
+                evaluation
+                    .resume_with_register(Value::Generic(value))
+                    .ok()?
+            }
+            EvaluationResult::RequiresRelocatedAddress(svma) => evaluation
+                .resume_with_relocated_address(svma.wrapping_add(base))
+                .ok()?,
+            _ => return None,
+        };
+    }
+    match evaluation.result().first()?.location {
+        Location::Address { address } => Some(address),
+        Location::Register { register } => registers.get(usize::from(register.0)).copied()?,
+        _ => None,
+    }
+}
+
+/// Registers of a thread inside a function: what is needed to begin.
+pub fn at(pc: u64, sp: u64, rbp: u64) -> Registers {
+    let mut registers = [None; 17];
+    registers[RA] = Some(pc);
+    registers[RSP] = Some(sp);
+    registers[RBP] = Some(rbp);
+    registers
+}
+
+const _: () = assert!(X86_64::RA.0 as usize == RA && X86_64::RSP.0 as usize == RSP);
+const _: () = assert!(X86_64::RBP.0 as usize == RBP);

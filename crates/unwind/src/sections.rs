@@ -1,0 +1,86 @@
+//! Where a module's call frame information is.
+
+use crate::Error;
+use gimli::{BaseAddresses, LittleEndian};
+use object::{Object, ObjectSection, ObjectSegment, read::elf::ElfFile64};
+use std::borrow::Cow;
+
+/// The sections that unwinding needs, at their svma.
+pub struct Sections<'a> {
+    /// `.eh_frame`, or empty.
+    pub eh_frame: Cow<'a, [u8]>,
+    /// `.debug_frame`, or empty; only looked at where there is no `.eh_frame`.
+    pub debug_frame: Cow<'a, [u8]>,
+    /// Addresses that pointer encodings of `.eh_frame` are relative to (svma).
+    pub bases: BaseAddresses,
+}
+
+impl<'a> Sections<'a> {
+    /// Finds the sections of an ELF file: by section headers, or by PT_GNU_EH_FRAME where those
+    /// were stripped (the vDSO's may be).
+    pub fn of(elf: &'a [u8]) -> Result<Self, Error> {
+        let file = ElfFile64::<object::LittleEndian>::parse(elf)?;
+        let mut bases = BaseAddresses::default();
+        let address = |name: &str| file.section_by_name(name).map(|s| s.address());
+        if let Some(a) = address(".text") {
+            bases = bases.set_text(a);
+        }
+        if let Some(a) = address(".got") {
+            bases = bases.set_got(a);
+        }
+        if let Some(a) = address(".eh_frame_hdr") {
+            bases = bases.set_eh_frame_hdr(a);
+        }
+        let data = |name: &str| {
+            file.section_by_name(name)
+                .and_then(|s| s.uncompressed_data().ok())
+                .unwrap_or_default()
+        };
+        let mut eh_frame = data(".eh_frame");
+        if let Some(a) = address(".eh_frame") {
+            bases = bases.set_eh_frame(a);
+        }
+        if eh_frame.is_empty()
+            && let Some((start, bytes)) = eh_frame_by_header(&file)
+        {
+            bases = bases.set_eh_frame(start);
+            eh_frame = Cow::Borrowed(bytes);
+        }
+        let debug_frame = if eh_frame.is_empty() {
+            data(".debug_frame")
+        } else {
+            Cow::Borrowed(&[][..])
+        };
+        if eh_frame.is_empty() && debug_frame.is_empty() {
+            return Err(Error::NoFrames);
+        }
+        Ok(Sections {
+            eh_frame,
+            debug_frame,
+            bases,
+        })
+    }
+}
+
+/// `.eh_frame` from the pointer in `.eh_frame_hdr`, which PT_GNU_EH_FRAME names (LSB Core, 10.6.2);
+/// it reaches to the end of its segment at most, and ends with a zero terminator.
+fn eh_frame_by_header<'a>(file: &ElfFile64<'a, object::LittleEndian>) -> Option<(u64, &'a [u8])> {
+    use object::read::elf::ProgramHeader;
+    let endian = object::LittleEndian;
+    let header = file
+        .elf_program_headers()
+        .iter()
+        .find(|p| p.p_type(endian) == object::elf::PT_GNU_EH_FRAME)?;
+    let hdr_svma = header.p_vaddr(endian);
+    let hdr_bytes = header.data(endian, file.data()).ok()?;
+    let hdr = gimli::EhFrameHdr::new(hdr_bytes, LittleEndian);
+    let bases = BaseAddresses::default().set_eh_frame_hdr(hdr_svma);
+    let gimli::Pointer::Direct(start) = hdr.parse(&bases, 8).ok()?.eh_frame_ptr() else {
+        return None;
+    };
+    let segment = file
+        .segments()
+        .find(|s| start >= s.address() && start - s.address() < s.size())?;
+    let bytes = segment.data().ok()?;
+    Some((start, bytes.get((start - segment.address()) as usize..)?))
+}

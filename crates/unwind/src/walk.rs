@@ -1,0 +1,72 @@
+//! Unwinding another process's thread with the compiled tables.
+
+use crate::UnwindTable;
+use memhook_abi::unwind_rule as rule;
+use std::sync::Arc;
+
+/// A module with its table.
+#[derive(Clone)]
+pub struct TableModule {
+    /// Load bias: avma - svma.
+    pub base: u64,
+    /// First mapped byte (avma).
+    pub start: u64,
+    /// Past the last mapped byte (avma).
+    pub end: u64,
+    /// Its compiled table.
+    pub table: Arc<UnwindTable>,
+}
+
+/// The program counters of a thread's frames, innermost first, and whether the outermost frame was
+/// reached. `read` gives the word at an address of the thread's memory.
+pub fn walk(
+    modules: &[TableModule],
+    (mut pc, mut sp, mut rbp): (u64, u64, u64),
+    read: &dyn Fn(u64) -> Option<u64>,
+    depth: usize,
+) -> (Vec<u64>, bool) {
+    let mut frames = vec![pc];
+    let mut exact = true;
+    while frames.len() < depth {
+        let lookup = pc.wrapping_sub(u64::from(!exact));
+        let packed = modules
+            .iter()
+            .find(|m| lookup >= m.start && lookup < m.end)
+            .map_or(rule::STOP, |m| m.table.rule_at(lookup.wrapping_sub(m.base)));
+        let cfa_offset = (packed as i64 >> 32) as u64;
+        let rbp_offset = i64::from((packed >> 16) as i16) as u64;
+        let cfa = match packed & 0xff {
+            rule::RSP => Some(sp.wrapping_add(cfa_offset)),
+            rule::RBP => Some(rbp.wrapping_add(cfa_offset)),
+            rule::AT_RBP => read(rbp.wrapping_add(cfa_offset)),
+            rule::PLT => Some(sp.wrapping_add(if pc & 15 >= 11 { 16 } else { 8 })),
+            rule::SIGNAL => {
+                let registers = (read(sp + 168), read(sp + 160), read(sp + 120));
+                let (Some(at), Some(stack), Some(frame)) = registers else {
+                    return (frames, false);
+                };
+                (pc, sp, rbp, exact) = (at, stack, frame, true);
+                frames.push(pc);
+                continue;
+            }
+            end => return (frames, end == rule::END),
+        };
+        let Some(cfa) = cfa.filter(|&cfa| cfa > sp) else {
+            return (frames, false);
+        };
+        let Some(caller) = read(cfa.wrapping_sub(8)) else {
+            return (frames, false);
+        };
+        if caller == 0 {
+            return (frames, true);
+        }
+        rbp = match (packed >> 8) & 0xff {
+            rule::RBP_AT_CFA => read(cfa.wrapping_add(rbp_offset)).unwrap_or(0),
+            rule::RBP_AT_RBP => read(rbp.wrapping_add(rbp_offset)).unwrap_or(0),
+            _ => rbp,
+        };
+        (pc, sp, exact) = (caller, cfa, false);
+        frames.push(pc);
+    }
+    (frames, false)
+}
