@@ -245,8 +245,7 @@ fn pack(mut spans: Vec<Span>) -> UnwindTable {
         last = (at, packed);
     };
     let mut end = 0;
-    let mut spans = spans.into_iter().peekable();
-    while let Some((begin, span_end, packed)) = spans.next() {
+    for (begin, span_end, packed) in spans {
         if begin > end && end != 0 {
             push(end, rule::STOP);
         }

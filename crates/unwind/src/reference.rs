@@ -198,7 +198,7 @@ impl Unwinder {
         };
         let mut caller = *registers;
         caller[RSP] = Some(cfa);
-        for number in 0..=RA {
+        for (number, slot) in caller.iter_mut().enumerate() {
             let register = gimli::Register(number as u16);
             let value = match row.register(register) {
                 None if number == RA => return None,
@@ -216,7 +216,7 @@ impl Unwinder {
                 Some(RegisterRule::ValExpression(expression)) => evaluate(&expression, Some(cfa)),
                 Some(_) => return None,
             };
-            caller[number] = value;
+            *slot = value;
         }
         // Unreadable is not the same as the end.
         caller[RA]?;
