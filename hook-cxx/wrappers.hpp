@@ -54,6 +54,8 @@ template <typename... A>
                                            A... args) {
   RingHeader* ring = block ? begin_call(frame) : nullptr;
   if (!ring) return original<void>(f, v, block, args...);
+  // Most allocators look at the words before the block first: let that miss run beside our work.
+  __builtin_prefetch(static_cast<char*>(block) - 8);
   record_release(ring, f, frame, op_release, block);
   original<void>(f, v, block, args...);
   leave(ring);
