@@ -5,6 +5,7 @@
 // frame | 1: recording. A signal handler that allocates while we record is passed by and counted.
 #pragma once
 #include "backtrace.hpp"
+#include "selection.hpp"
 
 namespace memhook {
 
@@ -46,20 +47,6 @@ namespace memhook {
   asm volatile("" ::: "memory");
 }
 
-[[gnu::noinline, gnu::cold]] inline bool size_passes(uint64_t size) {
-  const Gate& g = gate();
-  if (size < g.min_size || size > g.max_size) return false;
-  if (g.exact_count == 0) return true;
-  for (uint32_t i = 0; i < g.exact_count; i++)
-    if (g.exact_sizes[i] == size) return true;
-  return false;
-}
-
-[[gnu::always_inline]] inline bool wanted(uint64_t size) {
-  if (__builtin_expect(gate().flags & flag_size_filter, 0)) return size_passes(size);
-  return true;
-}
-
 // Both recorders are one function for all wrappers: the hot code stays in the instruction cache
 // whichever allocator function the program calls, and the hook small enough to load quickly.
 
@@ -71,8 +58,10 @@ namespace memhook {
   uint32_t stack = capture_stack(ring, function, frame);
   // The allocator's own synchronization makes this at least the number of the last release.
   uint32_t sequence = __atomic_load_n(sequence_word(address), __ATOMIC_ACQUIRE);
-  if (__builtin_expect(reserve(ring), 1))
+  if (__builtin_expect(reserve(ring), 1)) {
+    if (__builtin_expect(gate().flags & flag_live_filter, 0)) enter_filter(address);
     commit(ring, op_allocation, address, sequence, size, stack);
+  }
   end_recording(ring, frame);
 }
 

@@ -38,21 +38,47 @@ template <typename R, typename... A>
 
 #define MEMHOOK_FRAME static_cast<Frame>(__builtin_frame_address(0))
 
+// operator new and its kin, which call malloc: the inner call must not be counted again.
+constexpr bool calls_another(uint32_t function) {
+  return (function >= first_operator && function <= last_operator);
+}
+
+// An allocation that is not recorded.
+template <typename... A>
+[[gnu::always_inline]] inline void* pass_allocation(uint32_t f, uint32_t v, RingHeader* ring,
+                                                    A... args) {
+  if (!calls_another(f)) {
+    leave(ring);
+    return original<void*>(f, v, args...);
+  }
+  void* block = original<void*>(f, v, args...);
+  leave(ring);
+  return block;
+}
+
 template <typename... A>
 [[gnu::always_inline]] inline void* allocate(uint32_t f, uint32_t v, Frame frame, uint64_t size,
                                              A... args) {
-  RingHeader* ring = wanted(size) ? begin_call(frame) : nullptr;
+  RingHeader* ring = begin_call(frame);
   if (!ring) return original<void*>(f, v, args...);
+  if (__builtin_expect(gate().flags & selective, 0) && !selected(ring, size))
+    return pass_allocation(f, v, ring, args...);
   void* block = original<void*>(f, v, args...);
   if (__builtin_expect(block != nullptr, 1)) record_allocation(ring, f, frame, block, size);
   leave(ring);
   return block;
 }
 
+// Whether a release has to be recorded.
+[[gnu::always_inline]] inline bool release_counts(const void* block) {
+  if (__builtin_expect(gate().flags & flag_live_filter, 0)) return may_be_recorded(block);
+  return true;
+}
+
 template <typename... A>
 [[gnu::always_inline]] inline void release(uint32_t f, uint32_t v, Frame frame, void* block,
                                            A... args) {
-  RingHeader* ring = block ? begin_call(frame) : nullptr;
+  RingHeader* ring = block && release_counts(block) ? begin_call(frame) : nullptr;
   if (!ring) return original<void>(f, v, block, args...);
   // Most allocators look at the words before the block first: let that miss run beside our work.
   __builtin_prefetch(static_cast<char*>(block) - 8);
@@ -67,11 +93,16 @@ template <typename... A>
                                                bool zero_releases, void* old, A... args) {
   RingHeader* ring = begin_call(frame);
   if (!ring) return original<void*>(f, v, old, args...);
-  if (old) record_release(ring, f, frame, op_realloc_release, old);
+  bool record = true, released = old != nullptr;
+  if (__builtin_expect(gate().flags & (selective | flag_live_filter), 0)) {
+    record = selected(ring, size);
+    released = released && release_counts(old);
+  }
+  if (released) record_release(ring, f, frame, op_realloc_release, old);
   void* block = original<void*>(f, v, old, args...);
   if (block) {
-    if (wanted(size)) record_allocation(ring, f, frame, block, size);
-  } else if (old && !zero_releases) {
+    if (record) record_allocation(ring, f, frame, block, size);
+  } else if (released && !zero_releases) {
     begin_recording(ring, frame);
     if (reserve(ring)) commit(ring, op_realloc_failed, reinterpret_cast<uint64_t>(old), 0, 0, 0);
     end_recording(ring, frame);
@@ -112,8 +143,12 @@ MEMHOOK_WRAPPER void* AlignSize(uint64_t align, uint64_t size) {
 MEMHOOK_WRAPPER int PosixMemalign(void** out, uint64_t align, uint64_t size) {
   MEMHOOK_PERSONALITY;
   Frame frame = MEMHOOK_FRAME;
-  RingHeader* ring = wanted(size) ? begin_call(frame) : nullptr;
+  RingHeader* ring = begin_call(frame);
   if (!ring) return original<int>(F, V, out, align, size);
+  if (__builtin_expect(gate().flags & selective, 0) && !selected(ring, size)) {
+    leave(ring);
+    return original<int>(F, V, out, align, size);
+  }
   int error = original<int>(F, V, out, align, size);
   if (error == 0 && *out) record_allocation(ring, F, frame, *out, size);
   leave(ring);
@@ -141,8 +176,9 @@ MEMHOOK_WRAPPER uint64_t Xallocx(void* block, uint64_t size, uint64_t extra, int
   RingHeader* ring = begin_call(frame);
   if (!ring) return original<uint64_t>(F, V, block, size, extra, flags);
   uint64_t bytes = original<uint64_t>(F, V, block, size, extra, flags);
-  record_release(ring, F, frame, op_release, block);
-  if (wanted(bytes)) record_allocation(ring, F, frame, block, bytes);
+  if (release_counts(block)) record_release(ring, F, frame, op_release, block);
+  if (!(gate().flags & selective) || selected(ring, bytes))
+    record_allocation(ring, F, frame, block, bytes);
   leave(ring);
   return bytes;
 }

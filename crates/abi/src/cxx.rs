@@ -1,6 +1,10 @@
 //! Prints the C++ twin of the layout.
 
-use crate::{event::Op, functions::HOOKED_FUNCTIONS, layout::*};
+use crate::{
+    event::Op,
+    functions::{HOOKED_FUNCTIONS, function_by_name},
+    layout::*,
+};
 use std::fmt::Write;
 
 fn cxx_type(rust_type: &str) -> (&'static str, Option<&str>) {
@@ -37,6 +41,11 @@ fn print_struct(out: &mut String, name: &str, fields: &[Field], size: usize) {
     out.push('\n');
 }
 
+/// Function id; the forms of operator new stand together in the list.
+fn id_of(name: &str) -> u64 {
+    function_by_name(name).expect("a hooked function") as u64
+}
+
 /// The text of `abi.hpp`: constants, structures with static assertions, and the list of hooked
 /// functions as an X-macro `MEMHOOK_HOOKED_FUNCTIONS(X)` of `X(id, symbol, Signature)`.
 pub fn cxx_header() -> String {
@@ -66,6 +75,10 @@ pub fn cxx_header() -> String {
         ("rules_offset", RULES_OFFSET as u64),
         ("row_offsets_offset", ROW_OFFSETS_OFFSET as u64),
         ("row_rules_offset", ROW_RULES_OFFSET as u64),
+        ("filter_offset", FILTER_OFFSET as u64),
+        ("filter_entries", FILTER_ENTRIES as u64),
+        ("sample_offset", SAMPLE_OFFSET as u64),
+        ("sample_quantiles", SAMPLE_QUANTILES as u64),
         ("slots_offset", SLOTS_OFFSET as u64),
         ("modules_offset", MODULES_OFFSET as u64),
         ("sequence_offset", SEQUENCE_OFFSET as u64),
@@ -73,6 +86,8 @@ pub fn cxx_header() -> String {
         ("arena_offset", ARENA_OFFSET as u64),
         ("rings_offset", RINGS_OFFSET as u64),
         ("function_count", HOOKED_FUNCTIONS.len() as u64),
+        ("first_operator", id_of("_Znwm")),
+        ("last_operator", id_of("_ZnamSt11align_val_tRKSt9nothrow_t")),
         ("op_allocation", Op::Allocation as u64),
         ("op_release", Op::Release as u64),
         ("op_realloc_release", Op::ReallocRelease as u64),
@@ -92,6 +107,8 @@ pub fn cxx_header() -> String {
         ("flag_drop_when_full", u64::from(flags::DROP_WHEN_FULL)),
         ("flag_size_filter", u64::from(flags::SIZE_FILTER)),
         ("flag_frame_pointers", u64::from(flags::FRAME_POINTERS)),
+        ("flag_live_filter", u64::from(flags::LIVE_FILTER)),
+        ("flag_sample", u64::from(flags::SAMPLE)),
         ("flag_check_memo", u64::from(flags::CHECK_MEMO)),
         ("cfa_stop", unwind_rule::STOP),
         ("cfa_rsp", unwind_rule::RSP),

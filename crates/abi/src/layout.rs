@@ -32,7 +32,7 @@ macro_rules! shared_struct {
 /// "MEMHOOK1", little endian.
 pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
 /// Changes with every change of this layout; hook and attacher must agree.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// Slots the journal can hold.
 pub const MAX_SLOTS: usize = 32_768;
@@ -66,6 +66,11 @@ pub const PC_CACHE_ENTRIES: usize = 2_048;
 pub const MEMO_OFFSET: usize = PC_CACHE_OFFSET + PC_CACHE_ENTRIES * 16;
 /// Bytes of a remembered backtrace before its checked words.
 pub const MEMO_HEADER_BYTES: usize = 32;
+/// Counters of the live filter, a power of two.
+pub const FILTER_ENTRIES: usize = 1 << 20;
+/// Quantiles of the exponential distribution that sampling intervals are drawn from; one more entry
+/// closes the last.
+pub const SAMPLE_QUANTILES: usize = 1 << 12;
 /// Unwind rows of all modules together.
 pub const MAX_ROWS: usize = 1 << 24;
 /// Distinct unwind rules of all modules together.
@@ -88,8 +93,19 @@ pub const RULES_OFFSET: usize = ARENA_OFFSET + ARENA_BYTES;
 pub const ROW_OFFSETS_OFFSET: usize = RULES_OFFSET + MAX_RULES * 8;
 /// Offset of the rows' rule numbers (u16).
 pub const ROW_RULES_OFFSET: usize = ROW_OFFSETS_OFFSET + MAX_ROWS * 4;
+/// Offset of the live filter: u16 counters by [`filter_index`] of a block's address, above zero while a
+/// recorded block with that index is live. Only in use with [`flags::LIVE_FILTER`].
+pub const FILTER_OFFSET: usize = ROW_RULES_OFFSET + MAX_ROWS * 2;
+/// Offset of the sampling intervals: u64 each, in bytes, ascending quantiles.
+pub const SAMPLE_OFFSET: usize = FILTER_OFFSET + FILTER_ENTRIES * 2;
 /// Offset of the first ring.
-pub const RINGS_OFFSET: usize = ROW_RULES_OFFSET + MAX_ROWS * 2;
+pub const RINGS_OFFSET: usize = SAMPLE_OFFSET + 65_536;
+
+/// The live filter's counter of a block: neighbours share a cache line, and blocks of different
+/// 64 MiB arenas do not fall onto each other.
+pub const fn filter_index(address: u64) -> usize {
+    (((address >> 4) ^ (address >> 24)) & (FILTER_ENTRIES as u64 - 1)) as usize
+}
 
 /// Bytes of one ring with everything that belongs to it.
 pub const fn ring_stride(ring_bytes: usize) -> usize {
@@ -138,6 +154,10 @@ pub mod flags {
     pub const DROP_WHEN_FULL: u32 = 2;
     /// Only allocations that pass the size filter are recorded.
     pub const SIZE_FILTER: u32 = 4;
+    /// Releases of blocks whose counter in the live filter is 0 are not recorded.
+    pub const LIVE_FILTER: u32 = 32;
+    /// Allocations are sampled by the byte intervals at [`super::SAMPLE_OFFSET`].
+    pub const SAMPLE: u32 = 64;
     /// Follow frame pointers instead of the unwind tables.
     pub const FRAME_POINTERS: u32 = 8;
     /// Unwind again after each hit of a remembered backtrace, and count differences.
@@ -326,6 +346,10 @@ shared_struct! {
         stack_high: AtomicU64,
         /// Stack pointer at the claim, for the attacher to find the bounds.
         first_sp: AtomicU64,
+        /// Bytes until the next sampled allocation, signed.
+        sample_left: u64,
+        /// State of the owner's random numbers; 0: not yet in use.
+        random: u64,
         /// Version of the module list that the caches were filled under, plus 1; 0: clear them.
         cache_version: u64,
         /// Unwindings done because no remembered backtrace fitted.
@@ -335,7 +359,7 @@ shared_struct! {
         /// Those found wrong.
         memo_wrong: AtomicU64,
         /// Keeps the consumer's line apart.
-        producer_pad: [u64; 17],
+        producer_pad: [u64; 15],
         /// Events taken; written by the attacher.
         tail: AtomicU64,
         /// Keeps the state apart from the tail.
@@ -367,5 +391,6 @@ const _: () = assert!(size_of::<RawEvent>() == 16);
 const _: () = assert!(ARENA_OFFSET.is_multiple_of(4096) && RINGS_OFFSET.is_multiple_of(4096));
 const _: () = assert!(ARENA_BYTES / GRANULE_BYTES <= 1 << 26);
 const _: () = assert!(PC_CACHE_OFFSET >= RING_SCRATCH_OFFSET + MAX_DEPTH * 8 + 4096);
+const _: () = assert!((SAMPLE_QUANTILES + 1) * 8 <= 65_536);
 const _: () = assert!(RULES_OFFSET.is_multiple_of(4096));
 const _: () = assert!(crate::HOOKED_FUNCTIONS.len() * MAX_VARIANTS <= 256);

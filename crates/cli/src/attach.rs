@@ -218,6 +218,7 @@ impl Args {
             max_size: max,
             exact_sizes: self.sizes.clone(),
             vdso_clock: 0,
+            sample_bytes: 0,
             attacher_pid: std::process::id(),
         })
     }

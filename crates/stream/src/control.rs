@@ -28,6 +28,9 @@ pub struct Config {
     pub exact_sizes: Vec<u64>,
     /// Address of the vDSO's `clock_gettime` in the target (avma), or 0.
     pub vdso_clock: u64,
+    /// Mean number of bytes between sampled allocations; needed with
+    /// [`memhook_abi::flags::SAMPLE`].
+    pub sample_bytes: u64,
     /// Pid of the attacher in its own namespace.
     pub attacher_pid: u32,
 }
@@ -71,6 +74,9 @@ impl Region {
             m.u64(offset_of!(Control, exact_sizes) + i * 8)
                 .store(*size, Relaxed);
         }
+        if config.flags & memhook_abi::flags::SAMPLE != 0 {
+            self.write_sample_intervals(config.sample_bytes);
+        }
         for counter in &self.retired {
             counter.store(0, Relaxed);
         }
@@ -86,6 +92,7 @@ impl Region {
             });
         }
         let sizes = config.exact_sizes.len();
+        let sampled = config.flags & memhook_abi::flags::SAMPLE != 0;
         for (ok, what, value, allowed) in [
             (
                 (1..=4095).contains(&config.epoch),
@@ -98,6 +105,12 @@ impl Region {
                 "depth",
                 u64::from(config.depth),
                 "1..=128",
+            ),
+            (
+                !sampled || (1..=1 << 30).contains(&config.sample_bytes),
+                "mean of the sampling intervals",
+                config.sample_bytes,
+                "1..=1 GiB",
             ),
             (
                 sizes <= MAX_EXACT_SIZES,

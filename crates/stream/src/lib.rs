@@ -20,6 +20,7 @@ mod memory;
 mod modules;
 mod region;
 mod rings;
+mod selection;
 mod slots;
 mod stacks;
 

@@ -1,0 +1,55 @@
+//! What the hook needs when it does not record every allocation.
+
+use crate::Region;
+use memhook_abi::{FILTER_OFFSET, SAMPLE_OFFSET, SAMPLE_QUANTILES, filter_index};
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Region {
+    /// Says that the recorded block at `address` has been released: once for each recorded block.
+    /// Until then releases of blocks with the same counter keep being recorded.
+    pub fn leave_filter(&self, address: u64) {
+        let counter = &self
+            .memory
+            .u16s(FILTER_OFFSET + filter_index(address) * 2, 1)[0];
+        // Never below zero, whatever stands there: a wrapped counter would stay above zero for good,
+        // which costs events, but an underflow could hide the release of a recorded block.
+        let _ = counter.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
+    }
+
+    /// Writes the quantiles that the hook draws its sampling intervals from.
+    pub(crate) fn write_sample_intervals(&self, mean_bytes: u64) {
+        let words = self.memory.words(SAMPLE_OFFSET, SAMPLE_QUANTILES + 1);
+        for (word, quantile) in words.iter().zip(exponential_quantiles()) {
+            word.store((quantile * mean_bytes as f64) as u64, Relaxed);
+        }
+    }
+}
+
+/// Quantiles of the exponential distribution of mean 1, for linear interpolation between
+/// neighbours. The last one, which should be infinite, is what makes the mean exact.
+fn exponential_quantiles() -> Vec<f64> {
+    let n = SAMPLE_QUANTILES;
+    let mut quantiles: Vec<f64> = (0..n).map(|i| -(1.0 - i as f64 / n as f64).ln()).collect();
+    let inner: f64 = quantiles.windows(2).map(|w| (w[0] + w[1]) / 2.0).sum();
+    quantiles.push(2.0 * (n as f64 - inner) - quantiles[n - 1]);
+    quantiles
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interpolated_quantiles_have_mean_one_and_ascend() {
+        let quantiles = exponential_quantiles();
+        assert_eq!(quantiles.len(), SAMPLE_QUANTILES + 1);
+        assert!(quantiles.windows(2).all(|w| w[0] < w[1]));
+        let sum: f64 = quantiles.windows(2).map(|w| (w[0] + w[1]) / 2.0).sum();
+        assert!((sum / SAMPLE_QUANTILES as f64 - 1.0).abs() < 1e-9);
+        // The distribution between them: P(interval <= s) is 1 - exp(-s).
+        for s in [0.01f64, 0.5, 1.0, 3.0] {
+            let below = quantiles.partition_point(|&q| q <= s) as f64 / SAMPLE_QUANTILES as f64;
+            assert!((below - (1.0 - (-s).exp())).abs() < 3e-4, "{s}");
+        }
+    }
+}
