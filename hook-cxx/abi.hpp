@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0x3;
+inline constexpr uint64_t abi_version_value = 0x4;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -60,6 +60,7 @@ inline constexpr uint64_t flag_size_filter = 0x4;
 inline constexpr uint64_t flag_frame_pointers = 0x8;
 inline constexpr uint64_t flag_live_filter = 0x20;
 inline constexpr uint64_t flag_sample = 0x40;
+inline constexpr uint64_t flag_libc_backtrace = 0x80;
 inline constexpr uint64_t flag_check_memo = 0x10;
 inline constexpr uint64_t cfa_stop = 0x0;
 inline constexpr uint64_t cfa_rsp = 0x1;
@@ -90,6 +91,7 @@ struct Control {
   uint64_t max_size;
   uint64_t exact_sizes[16];
   uint64_t vdso_clock;
+  uint64_t libc_backtrace;
   uint32_t attacher_pid;
   uint32_t abandoned;
   uint64_t originals[256];
@@ -105,7 +107,7 @@ struct Control {
   uint32_t module_answers;
   uint64_t module_list;
 };
-static_assert(sizeof(Control) == 2560);
+static_assert(sizeof(Control) == 2568);
 static_assert(__builtin_offsetof(Control, magic) == 0);
 static_assert(__builtin_offsetof(Control, abi_version) == 8);
 static_assert(__builtin_offsetof(Control, epoch) == 12);
@@ -121,20 +123,21 @@ static_assert(__builtin_offsetof(Control, min_size) == 56);
 static_assert(__builtin_offsetof(Control, max_size) == 64);
 static_assert(__builtin_offsetof(Control, exact_sizes) == 72);
 static_assert(__builtin_offsetof(Control, vdso_clock) == 200);
-static_assert(__builtin_offsetof(Control, attacher_pid) == 208);
-static_assert(__builtin_offsetof(Control, abandoned) == 212);
-static_assert(__builtin_offsetof(Control, originals) == 216);
-static_assert(__builtin_offsetof(Control, clock_line) == 2264);
-static_assert(__builtin_offsetof(Control, clock_ns) == 2384);
-static_assert(__builtin_offsetof(Control, counter_line) == 2392);
-static_assert(__builtin_offsetof(Control, arena_next) == 2512);
-static_assert(__builtin_offsetof(Control, stacks_dropped) == 2520);
-static_assert(__builtin_offsetof(Control, ringless_events) == 2528);
-static_assert(__builtin_offsetof(Control, rings_used) == 2536);
-static_assert(__builtin_offsetof(Control, patch_lock) == 2540);
-static_assert(__builtin_offsetof(Control, module_requests) == 2544);
-static_assert(__builtin_offsetof(Control, module_answers) == 2548);
-static_assert(__builtin_offsetof(Control, module_list) == 2552);
+static_assert(__builtin_offsetof(Control, libc_backtrace) == 208);
+static_assert(__builtin_offsetof(Control, attacher_pid) == 216);
+static_assert(__builtin_offsetof(Control, abandoned) == 220);
+static_assert(__builtin_offsetof(Control, originals) == 224);
+static_assert(__builtin_offsetof(Control, clock_line) == 2272);
+static_assert(__builtin_offsetof(Control, clock_ns) == 2392);
+static_assert(__builtin_offsetof(Control, counter_line) == 2400);
+static_assert(__builtin_offsetof(Control, arena_next) == 2520);
+static_assert(__builtin_offsetof(Control, stacks_dropped) == 2528);
+static_assert(__builtin_offsetof(Control, ringless_events) == 2536);
+static_assert(__builtin_offsetof(Control, rings_used) == 2544);
+static_assert(__builtin_offsetof(Control, patch_lock) == 2548);
+static_assert(__builtin_offsetof(Control, module_requests) == 2552);
+static_assert(__builtin_offsetof(Control, module_answers) == 2556);
+static_assert(__builtin_offsetof(Control, module_list) == 2560);
 
 struct SlotEntry {
   uint64_t address;

@@ -100,15 +100,34 @@ inline uint64_t* scratch_of(RingHeader* ring) {
   return stack;
 }
 
+// The other ways to find a backtrace: references to compare the tables with.
+[[gnu::noinline]] inline uint32_t capture_otherwise(RingHeader* ring, uint32_t function,
+                                                    Frame frame) {
+  const Gate& g = gate();
+  uint64_t* pcs = scratch_of(ring);
+  if (!(g.flags & flag_libc_backtrace))
+    return intern_stack(function, pcs, walk_frame_pointers(ring, frame, pcs, g.depth), false);
+  // Our own frames come first. There is room for them: the scratch area has another page.
+  constexpr int own_frames = 8;
+  int found = g.libc_backtrace
+                  ? g.libc_backtrace(pcs, static_cast<int>(g.depth) + own_frames)
+                  : 0;
+  int first = 0;
+  while (first < found && pcs[first] != frame[1]) first++;
+  if (first == found) {
+    pcs[0] = frame[1];
+    return intern_stack(function, pcs, 1, true);
+  }
+  uint32_t count = static_cast<uint32_t>(found - first);
+  return intern_stack(function, pcs + first, count < g.depth ? count : g.depth, false);
+}
+
 // The id of the calling thread's backtrace; 0 when the stack table is full.
 [[gnu::always_inline]] inline uint32_t capture_stack(RingHeader* ring, uint32_t function,
                                                      Frame frame) {
   const Gate& g = gate();
-  if (__builtin_expect(g.flags & flag_frame_pointers, 0)) {
-    uint64_t* pcs = scratch_of(ring);
-    uint32_t count = walk_frame_pointers(ring, frame, pcs, g.depth);
-    return intern_stack(function, pcs, count, false);
-  }
+  if (__builtin_expect(g.flags & (flag_frame_pointers | flag_libc_backtrace), 0))
+    return capture_otherwise(ring, function, frame);
   uint64_t version = module_list() >> 32;
   if (__builtin_expect((version ^ ring->cache_version) >> 16, 0)) clear_caches(ring, version);
   uint64_t tag = version << 48;

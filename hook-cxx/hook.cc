@@ -59,6 +59,7 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   g.exact_count = c->exact_count <= 16 ? c->exact_count : 16;
   for (uint32_t i = 0; i < 16; i++) g.exact_sizes[i] = c->exact_sizes[i];
   g.vdso_clock = reinterpret_cast<int (*)(int, void*)>(c->vdso_clock);
+  g.libc_backtrace = reinterpret_cast<int (*)(uint64_t*, int)>(c->libc_backtrace);
   // Open before the first slot is patched: a block allocated through an early slot and released
   // through a late one must not look live. Release: the settings are visible with the epoch.
   __atomic_store_n(&g.epoch, c->epoch, __ATOMIC_RELEASE);

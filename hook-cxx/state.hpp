@@ -26,6 +26,7 @@ struct Gate {
   uint32_t exact_count;
   uint64_t exact_sizes[16];
   int (*vdso_clock)(int, void*);
+  int (*libc_backtrace)(uint64_t*, int);
 };
 
 struct alignas(4096) GatePage {

@@ -109,6 +109,7 @@ pub fn cxx_header() -> String {
         ("flag_frame_pointers", u64::from(flags::FRAME_POINTERS)),
         ("flag_live_filter", u64::from(flags::LIVE_FILTER)),
         ("flag_sample", u64::from(flags::SAMPLE)),
+        ("flag_libc_backtrace", u64::from(flags::LIBC_BACKTRACE)),
         ("flag_check_memo", u64::from(flags::CHECK_MEMO)),
         ("cfa_stop", unwind_rule::STOP),
         ("cfa_rsp", unwind_rule::RSP),

@@ -32,7 +32,7 @@ macro_rules! shared_struct {
 /// "MEMHOOK1", little endian.
 pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
 /// Changes with every change of this layout; hook and attacher must agree.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// Slots the journal can hold.
 pub const MAX_SLOTS: usize = 32_768;
@@ -160,6 +160,8 @@ pub mod flags {
     pub const SAMPLE: u32 = 64;
     /// Follow frame pointers instead of the unwind tables.
     pub const FRAME_POINTERS: u32 = 8;
+    /// Let the C library's `backtrace` unwind.
+    pub const LIBC_BACKTRACE: u32 = 128;
     /// Unwind again after each hit of a remembered backtrace, and count differences.
     pub const CHECK_MEMO: u32 = 16;
 }
@@ -245,6 +247,8 @@ shared_struct! {
         exact_sizes: [u64; 16],
         /// Address of the vDSO's clock_gettime in the target, or 0.
         vdso_clock: u64,
+        /// Address of the C library's `backtrace` in the target, or 0.
+        libc_backtrace: u64,
         /// Pid of the attacher, as it sees itself.
         attacher_pid: u32,
         /// Set by the hook when it switched tracing off because the attacher is dead.

@@ -31,6 +31,7 @@ enum Clock {
 enum Unwind {
     Table,
     Fp,
+    Glibc,
 }
 
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
@@ -81,7 +82,8 @@ pub struct Args {
     /// Show only blocks at least this old
     #[arg(long, value_parser = duration)]
     older: Option<Duration>,
-    /// How call stacks are found: by unwind tables, or along frame pointers
+    /// How call stacks are found: by unwind tables, along frame pointers, or by glibc's own
+    /// backtrace (slow; for comparison)
     #[arg(long, value_enum, default_value = "table")]
     unwind: Unwind,
     /// Unwind each remembered backtrace again and compare
@@ -199,10 +201,10 @@ impl Args {
                 Clock::Attacher => clock_mode::ATTACHER,
             },
             flags: if filtered { flags::SIZE_FILTER } else { 0 }
-                | if self.unwind == Unwind::Fp {
-                    flags::FRAME_POINTERS
-                } else {
-                    0
+                | match self.unwind {
+                    Unwind::Table => 0,
+                    Unwind::Fp => flags::FRAME_POINTERS,
+                    Unwind::Glibc => flags::LIBC_BACKTRACE,
                 }
                 | if self.check_memo {
                     flags::CHECK_MEMO
@@ -218,6 +220,7 @@ impl Args {
             max_size: max,
             exact_sizes: self.sizes.clone(),
             vdso_clock: 0,
+            libc_backtrace: 0,
             sample_bytes: 0,
             attacher_pid: std::process::id(),
         })

@@ -102,6 +102,15 @@ fn find_dlopen(modules: &[ModuleImage]) -> anyhow::Result<Dlopen> {
     bail!("no dlopen in the process: its libc exports neither dlopen nor __libc_dlopen_mode")
 }
 
+/// A function of the target's C library (avma).
+fn find_libc(modules: &[ModuleImage], name: &str) -> anyhow::Result<u64> {
+    modules
+        .iter()
+        .filter(|m| m.name().starts_with("libc.so") || m.name().starts_with("libc-2"))
+        .find_map(|m| Some(m.base + ElfView::parse(&m.bytes).ok()?.exported(name)?.svma))
+        .with_context(|| format!("the process's libc has no {name}"))
+}
+
 impl Session {
     /// Attaches; on return every slot that can be patched is.
     pub fn start(
@@ -129,6 +138,15 @@ impl Session {
             );
         }
         let dlopen = find_dlopen(&loaded)?;
+        if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
+            config.libc_backtrace = find_libc(&loaded, "backtrace")?;
+        }
+        if let Some(v) = vdso(pid, &maps) {
+            let clock = ElfView::parse(&v.bytes)
+                .ok()
+                .and_then(|e| e.exported("__vdso_clock_gettime"));
+            config.vdso_clock = clock.map_or(0, |e| v.base + e.svma);
+        }
         let mut tables = UnwindTables::default();
         let vdso = vdso(pid, &maps);
         tables.compile(&with(&loaded, &vdso));
@@ -206,6 +224,11 @@ impl Session {
         // The hook's own frames are on the stack of an allocation made below one of its wrappers.
         self.hook = Some(hook_image(self.hook_base)?);
         self.publish_modules()?;
+        let backtrace = self.region.libc_backtrace();
+        if backtrace != 0 {
+            // Its first call loads libgcc_s, which must not happen below an allocation.
+            held.call(backtrace, &[region_address + abi::ARENA_OFFSET as u64, 0])?;
+        }
         let result = held.call(self.hook_base + self.entry.attach, &[region_address])? as i64;
         self.held_time = self.held_time.max(held.release()?);
         if result < 0 {

@@ -28,6 +28,8 @@ pub struct Config {
     pub exact_sizes: Vec<u64>,
     /// Address of the vDSO's `clock_gettime` in the target (avma), or 0.
     pub vdso_clock: u64,
+    /// Address of the C library's `backtrace` in the target (avma), or 0.
+    pub libc_backtrace: u64,
     /// Mean number of bytes between sampled allocations; needed with
     /// [`memhook_abi::flags::SAMPLE`].
     pub sample_bytes: u64,
@@ -65,6 +67,7 @@ impl Region {
             (offset_of!(Control, min_size), config.min_size),
             (offset_of!(Control, max_size), config.max_size),
             (offset_of!(Control, vdso_clock), config.vdso_clock),
+            (offset_of!(Control, libc_backtrace), config.libc_backtrace),
             // Granule 0 stays empty: stack id 0 means "none".
             (offset_of!(Control, arena_next), 1),
         ] {
@@ -138,6 +141,11 @@ impl Region {
     /// Pid of the attacher that initialized the region, in that attacher's namespace.
     pub fn attacher_pid(&self) -> u32 {
         self.control32(offset_of!(Control, attacher_pid))
+    }
+
+    /// Address of the C library's `backtrace` that the hook is told to use (avma), or 0.
+    pub fn libc_backtrace(&self) -> u64 {
+        self.control64(offset_of!(Control, libc_backtrace))
     }
 
     /// Advances the clock word: nanoseconds since the attach. Call about every millisecond; a
