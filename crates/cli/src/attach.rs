@@ -1,8 +1,10 @@
 //! `attach`: trace a running process, report, leave.
 
+use crate::pacing::Pacing;
+use crate::ring_owners::RingOwners;
 use crate::{model, session, session::Session, signals};
 use anyhow::bail;
-use memhook_abi::{Event, clock_mode, flags, ring_state};
+use memhook_abi::{Event, clock_mode, flags};
 use memhook_ledger::{Ledger, LedgerOptions};
 use memhook_stream::{Config, Drain, Sink};
 use std::{
@@ -265,6 +267,8 @@ fn trace(args: &Args, pid: i32, mut session: Session) -> anyhow::Result<ExitCode
         ignore_unknown_releases: args.is_filtered(),
     });
     let mut drain = Drain::new();
+    let mut owners = RingOwners::new(pid);
+    let mut pacing = Pacing::default();
     let mut answered = 0;
     let mut next_report = start + args.interval;
     let mut next_care = start;
@@ -288,9 +292,9 @@ fn trace(args: &Args, pid: i32, mut session: Session) -> anyhow::Result<ExitCode
         if session.follow_modules(&mut answered).is_err() {
             gone = !alive(pid);
         }
+        owners.care(session.region());
         if start + now >= next_care {
-            next_care = start + now + Duration::from_millis(50);
-            care_for_rings(pid, &session);
+            next_care = start + now + Duration::from_millis(100);
             gone = gone || !alive(pid);
             if !verified && now > Duration::from_millis(100) {
                 verified = true;
@@ -306,12 +310,7 @@ fn trace(args: &Args, pid: i32, mut session: Session) -> anyhow::Result<ExitCode
             let report = model::build(&mut reporter, &session, &ledger, now, false);
             print(args, &report);
         }
-        // Trail the producers: batches are cheap, chasing the head is not.
-        std::thread::sleep(Duration::from_micros(if stats.events > 1000 {
-            200
-        } else {
-            1000
-        }));
+        pacing.sleep(stats.events);
     }
     let mut code = 0;
     if !gone {
@@ -347,41 +346,6 @@ fn trace(args: &Args, pid: i32, mut session: Session) -> anyhow::Result<ExitCode
     let report = model::build(&mut reporter, &session, &ledger, elapsed, true);
     print(args, &report);
     Ok(ExitCode::from(code))
-}
-
-/// Tells the hook the stack bounds of new threads; takes back the rings of threads that ended.
-fn care_for_rings(pid: i32, session: &Session) {
-    let region = session.region();
-    let mut maps = None;
-    let rings: Vec<_> = region.rings().collect();
-    for ring in rings {
-        if ring.state != ring_state::CLAIMED || ring.tid == 0 {
-            continue;
-        }
-        let task = format!("/proc/{pid}/task/{}", ring.tid);
-        if ring.waiting == 0 && !std::path::Path::new(&task).exists() {
-            region.free_ring(ring.index);
-            continue;
-        }
-        if region.stack_high(ring.index) != 0 {
-            continue;
-        }
-        let (sp, tcb) = (
-            region.first_sp(ring.index),
-            region.thread_pointer(ring.index),
-        );
-        let maps = maps.get_or_insert_with(|| memhook_process::mappings(pid).unwrap_or_default());
-        // The main stack, or a mapping that holds the thread's TCB above the stack pointer: those
-        // stay mapped as long as the thread lives. Any other may be a coroutine's.
-        let Some(m) = maps.iter().find(|m| sp >= m.start && sp < m.end) else {
-            continue;
-        };
-        if m.path == "[stack]" {
-            region.set_stack_bounds(ring.index, m.end.saturating_sub(64 << 20), m.end);
-        } else if tcb > sp && tcb < m.end {
-            region.set_stack_bounds(ring.index, m.start, tcb);
-        }
-    }
 }
 
 fn print(args: &Args, report: &memhook_report::ReportModel) {

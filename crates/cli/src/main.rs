@@ -5,6 +5,8 @@ mod detach;
 mod doctor;
 mod hook_object;
 mod model;
+mod pacing;
+mod ring_owners;
 mod safe_point;
 mod session;
 mod signals;

@@ -154,7 +154,7 @@ impl Session {
         let mut scan = scan;
         if let Some(base) = residue.hook_base {
             // Slots may still hold our values from an attacher that was killed.
-            let mut held = hold(pid, &any_point())?;
+            let mut held = hold_with_hook(pid, base)?;
             held.call(base + entry.detach, &[])?;
             held_time = held_time.max(held.release()?);
             scan = find_slots(pid, &loaded, &maps, &wanted)?;
@@ -377,7 +377,7 @@ impl Session {
         &self,
         call: impl FnOnce(&mut Held, &Session) -> Result<T, memhook_inject::Error>,
     ) -> anyhow::Result<T> {
-        let mut held = hold(self.pid, &any_point())?;
+        let mut held = hold_with_hook(self.pid, self.hook_base)?;
         let result = call(&mut held, self)?;
         held.release()?;
         Ok(result)
@@ -412,6 +412,18 @@ fn any_point() -> HoldOptions<'static> {
         unsafe_ranges: Vec::new(),
         unwind: None,
     }
+}
+
+/// Holds a thread to call into the hook at `base`, if the hook is there: after an execve another
+/// program runs under the same pid.
+fn hold_with_hook(pid: i32, base: u64) -> anyhow::Result<Held> {
+    let held = hold(pid, &any_point())?;
+    let mut start = [0; 1024];
+    let readable = memhook_process::read_memory(pid, base, &mut start).is_ok();
+    if !readable || !HOOK_OBJECT.starts_with(&start) {
+        bail!("process {pid} runs another program now: nothing of ours is left in it");
+    }
+    Ok(held)
 }
 
 /// Ids of the functions named by `--functions`; module functions always come along.
@@ -452,7 +464,7 @@ pub fn recover(pid: i32) -> anyhow::Result<Option<i64>> {
         );
     }
     let entry = entry_points()?;
-    let mut held = hold(pid, &any_point())?;
+    let mut held = hold_with_hook(pid, base)?;
     let left = held.call(base + entry.detach, &[])? as i64;
     held.release()?;
     Ok(Some(left))

@@ -16,4 +16,4 @@ pub use maps::{Mapping, mappings, parse_maps};
 pub use module::{ModuleImage, modules, vdso};
 pub use preflight::{Check, first_failure, preflight};
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
-pub use threads::{Thread, read_memory, thread_start_time, threads};
+pub use threads::{Thread, read_memory, thread_ids, thread_start_time, threads};

@@ -32,6 +32,14 @@ pub fn threads(pid: i32) -> Result<Vec<Thread>, Error> {
         .collect())
 }
 
+/// The ids of a process's threads.
+pub fn thread_ids(pid: i32) -> Result<Vec<i32>, Error> {
+    let path = format!("/proc/{pid}/task");
+    let entries = fs::read_dir(&path).map_err(|source| Error::Proc { path, source })?;
+    let id = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    Ok(entries.flatten().filter_map(id).collect())
+}
+
 /// When a thread started, in clock ticks since boot (proc_pid_stat(5), field 22): with the tid it
 /// identifies the thread, as tids are used again.
 pub fn thread_start_time(pid: i32, tid: i32) -> Option<u64> {

@@ -1,0 +1,156 @@
+//! The threads that own rings: where their stacks are, and when they have ended.
+
+use memhook_abi::{MAX_RINGS, ring_state};
+use memhook_process::{mappings, thread_ids, thread_start_time};
+use memhook_stream::Region;
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Duration, Instant},
+};
+
+/// Reading the maps of a large process takes milliseconds, and its own mmap calls wait meanwhile.
+const MAPS_PAUSE: Duration = Duration::from_millis(5);
+/// How often ended threads are looked for.
+const SWEEP_PAUSE: Duration = Duration::from_millis(200);
+/// The same while rings are getting scarce.
+const SWEEP_PAUSE_SCARCE: Duration = Duration::from_millis(10);
+/// The main thread's stack may still grow down to the usual limit.
+const MAIN_STACK_BYTES: u64 = 64 << 20;
+
+/// What is known of the owners.
+pub struct RingOwners {
+    pid: i32,
+    /// The target counts its threads in a pid namespace of its own.
+    own_namespace: bool,
+    /// Owner (tid) whose stack was looked for, by ring.
+    judged: Vec<u32>,
+    /// Start time of the owner when first seen, by ring: tids are used again.
+    started: HashMap<usize, (u32, Option<u64>)>,
+    /// Rings whose owner was not there at the last sweep.
+    missed: HashSet<usize>,
+    next_maps: Instant,
+    next_sweep: Instant,
+}
+
+impl RingOwners {
+    /// Nothing known yet.
+    pub fn new(pid: i32) -> Self {
+        let namespace = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/pid")).ok();
+        let now = Instant::now();
+        RingOwners {
+            pid,
+            own_namespace: namespace("self") != namespace(&pid.to_string()),
+            judged: vec![0; MAX_RINGS],
+            started: HashMap::new(),
+            missed: HashSet::new(),
+            next_maps: now,
+            next_sweep: now,
+        }
+    }
+
+    /// Tells the hook the stack bounds of new owners, and takes back the rings of ended ones. Call
+    /// after a pass: only an emptied ring is taken back.
+    pub fn care(&mut self, region: &Region) {
+        let now = Instant::now();
+        if now >= self.next_maps && self.find_stacks(region) {
+            self.next_maps = now + MAPS_PAUSE;
+        }
+        if now >= self.next_sweep {
+            let claimed = self.sweep(region);
+            self.next_sweep = now
+                + if claimed * 2 > MAX_RINGS {
+                    SWEEP_PAUSE_SCARCE
+                } else {
+                    SWEEP_PAUSE
+                };
+        }
+    }
+
+    /// Returns whether the maps were read.
+    fn find_stacks(&mut self, region: &Region) -> bool {
+        let mut maps = None;
+        for ring in region.rings() {
+            let known = self.judged.get_mut(ring.index);
+            let Some(known) = known.filter(|tid| **tid != ring.tid) else {
+                continue;
+            };
+            if ring.state != ring_state::CLAIMED || ring.tid == 0 {
+                continue;
+            }
+            *known = ring.tid;
+            let (sp, tcb) = (
+                region.first_sp(ring.index),
+                region.thread_pointer(ring.index),
+            );
+            let maps = maps.get_or_insert_with(|| mappings(self.pid).unwrap_or_default());
+            // The main stack, or a mapping that holds the thread's TCB above the stack pointer:
+            // those stay mapped as long as the thread lives. Any other may be a coroutine's.
+            let Some(m) = maps.iter().find(|m| sp >= m.start && sp < m.end) else {
+                continue;
+            };
+            if m.path == "[stack]" {
+                let low = m.end.saturating_sub(MAIN_STACK_BYTES);
+                region.set_stack_bounds(ring.index, low, m.end);
+            } else if tcb > sp && tcb < m.end {
+                region.set_stack_bounds(ring.index, m.start, tcb);
+            }
+        }
+        maps.is_some()
+    }
+
+    /// Returns how many rings are claimed.
+    fn sweep(&mut self, region: &Region) -> usize {
+        let claimed: Vec<_> = region
+            .rings()
+            .filter(|r| r.state == ring_state::CLAIMED && r.tid != 0)
+            .collect();
+        let Some(alive) = self.alive() else {
+            return claimed.len();
+        };
+        let mut owners: HashMap<u32, usize> = HashMap::new();
+        for ring in &claimed {
+            *owners.entry(ring.tid).or_default() += 1;
+        }
+        // A thread can be missing from one listing of /proc/PID/task while others end.
+        let missed_before = std::mem::take(&mut self.missed);
+        for ring in &claimed {
+            let mut ended = !alive.contains(&ring.tid);
+            let first_seen = self.started.get(&ring.index).map(|s| s.0) != Some(ring.tid);
+            // Two rings of one tid: the thread of one has ended, and a new thread has its number.
+            if first_seen || owners[&ring.tid] > 1 {
+                let start = thread_start_time(self.pid, ring.tid as i32);
+                let known = self.started.entry(ring.index).or_insert((0, None));
+                if known.0 == ring.tid && known.1 != start && !self.own_namespace {
+                    ended = true;
+                } else {
+                    *known = (ring.tid, start);
+                }
+            }
+            if ended && !missed_before.contains(&ring.index) {
+                self.missed.insert(ring.index);
+                continue;
+            }
+            if ended && ring.waiting == 0 && region.free_ring(ring.index) {
+                self.judged[ring.index] = 0;
+                self.started.remove(&ring.index);
+            }
+        }
+        claimed.len()
+    }
+
+    /// The tids of the target's threads, as it sees them itself; `None` if they cannot be listed.
+    fn alive(&self) -> Option<HashSet<u32>> {
+        let listed = thread_ids(self.pid).ok()?;
+        if !self.own_namespace {
+            return Some(listed.into_iter().map(|tid| tid as u32).collect());
+        }
+        // NSpid: the id in each namespace, the innermost last (proc_pid_status(5)).
+        let inner = |tid: i32| {
+            let path = format!("/proc/{}/task/{tid}/status", self.pid);
+            let status = std::fs::read_to_string(path).ok()?;
+            let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
+            line.split_ascii_whitespace().last()?.parse().ok()
+        };
+        Some(listed.into_iter().filter_map(inner).collect())
+    }
+}
