@@ -5,11 +5,15 @@ mod detach;
 mod doctor;
 mod hook_object;
 mod model;
+mod options;
+mod output;
 mod pacing;
 mod ring_owners;
+mod rows;
 mod safe_point;
 mod session;
 mod signals;
+mod trace;
 mod unwind_tables;
 
 use clap::{Parser, Subcommand};

@@ -1,26 +1,62 @@
 //! From ledger, region and symbols to a report.
 
+use crate::attach::View;
+use crate::options::{GroupBy, SortBy};
+use crate::rows::{Row, RowKey, rows};
 use crate::session::Session;
 use memhook_abi::{HOOKED_FUNCTIONS, slot_state};
-use memhook_ledger::{Ledger, SiteLive};
-use memhook_report::{AttachInfo, Coverage, ReportModel, Site, StackFrame, Target, Totals};
+use memhook_ledger::Ledger;
+use memhook_report::{
+    AttachInfo, Coverage, Group, ReleaseSite, ReportModel, Sampling, Site, StackFrame, Target,
+    Totals,
+};
 use memhook_symbols::{ModuleFile, Symbolizer};
 use std::{cmp::Reverse, collections::HashMap, path::PathBuf, time::Duration};
 
-/// What a report shows.
-pub struct View {
-    pub top: usize,
-    pub sort: crate::attach::SortBy,
-    pub older: Option<Duration>,
+/// Sums over all allocations, weighted when they are samples.
+pub struct Counts {
+    sample_bytes: Option<u64>,
+    allocations: f64,
+    bytes: f64,
+}
+
+impl Counts {
+    /// Nothing counted; `sample_bytes`: mean bytes between samples.
+    pub fn new(sample_bytes: Option<u64>) -> Counts {
+        Counts {
+            sample_bytes,
+            allocations: 0.0,
+            bytes: 0.0,
+        }
+    }
+
+    /// How many allocations one recorded allocation of this size stands for: 1 / the probability
+    /// that a Poisson process over the bytes hits it (Horvitz-Thompson).
+    pub fn weight(&self, size: u64) -> f64 {
+        match self.sample_bytes {
+            None => 1.0,
+            Some(mean) => 1.0 / -(-(size.max(1) as f64) / mean as f64).exp_m1(),
+        }
+    }
+
+    /// Counts an event.
+    #[inline]
+    pub fn count_allocation(&mut self, size: u64) {
+        if self.sample_bytes.is_some() {
+            let weight = self.weight(size);
+            self.allocations += weight;
+            self.bytes += weight * size as f64;
+        }
+    }
 }
 
 /// Makes the reports of one attach.
 pub struct Reporter {
-    pub pid: i32,
-    pub view: View,
+    pid: i32,
+    view: View,
     symbols: Symbolizer,
-    /// Each site's bytes at the report before.
-    last: HashMap<u32, u64>,
+    /// Each row's bytes at the report before.
+    last: HashMap<RowKey, f64>,
 }
 
 impl Reporter {
@@ -33,116 +69,148 @@ impl Reporter {
             last: HashMap::new(),
         }
     }
+
+    /// Builds a report.
+    pub fn build(
+        &mut self,
+        session: &Session,
+        ledger: &Ledger,
+        counts: &Counts,
+        elapsed: Duration,
+        is_final: bool,
+    ) -> ReportModel {
+        let pid = self.pid;
+        let module_file = |m: &memhook_process::ModuleImage| ModuleFile {
+            path: m.path.clone(),
+            file: PathBuf::from(format!("/proc/{pid}/root{}", m.path)),
+            base: m.base,
+            start: m.start,
+            end: m.end,
+        };
+        self.symbols
+            .set_modules(session.modules.iter().map(module_file).collect());
+        let older = self.view.older;
+        let before = older.map(|age| elapsed.saturating_sub(age).as_nanos() as u64);
+        let symbols = &mut self.symbols;
+        let mut rows = rows(self.view.by, session, ledger, counts, symbols, before);
+        let growth = |row: &Row| row.bytes - self.last.get(&row.key).copied().unwrap_or(0.0);
+        let largest = |x: f64| Reverse(x.round() as i64);
+        match self.view.sort {
+            SortBy::Bytes => rows.sort_by_key(|r| (largest(r.bytes), r.key.clone())),
+            SortBy::Count => rows.sort_by_key(|r| (largest(r.blocks), r.key.clone())),
+            SortBy::Age => rows.sort_by_key(|r| (r.oldest_ns, r.key.clone())),
+            SortBy::Growth => rows.sort_by_key(|r| (largest(growth(r)), r.key.clone())),
+        }
+        let now_ms = elapsed.as_millis() as u64;
+        let age = |row: &Row| now_ms.saturating_sub(row.oldest_ns / 1_000_000);
+        let mut sites = Vec::new();
+        let mut groups = Vec::new();
+        for row in rows.iter().take(self.view.top) {
+            if let RowKey::Stack(stack) = row.key {
+                let (kind, stack) = stack_of(session, symbols, stack);
+                sites.push(Site {
+                    bytes: row.bytes.round() as u64,
+                    blocks: row.blocks.round() as u64,
+                    error_bytes: row.error_bytes(),
+                    growth_bytes: growth(row).round() as i64,
+                    oldest_ms: age(row),
+                    kind,
+                    stack,
+                });
+                continue;
+            }
+            groups.push(Group {
+                name: row.key.name(),
+                frame: match row.key {
+                    RowKey::Frame(address) => stack_frames(symbols, address).pop(),
+                    _ => None,
+                },
+                bytes: row.bytes.round() as u64,
+                blocks: row.blocks.round() as u64,
+                error_bytes: row.error_bytes(),
+                growth_bytes: growth(row).round() as i64,
+                oldest_ms: if row.blocks > 0.0 { age(row) } else { 0 },
+                released_bytes: row.released_bytes,
+                released_blocks: row.released_blocks,
+            });
+        }
+        let releases = release_sites(session, symbols, ledger, self.view.top);
+        let more_rows = rows.len().saturating_sub(self.view.top) as u64;
+        let live = (
+            rows.iter().map(|r| r.bytes).sum::<f64>(),
+            rows.iter().map(|r| r.blocks).sum::<f64>(),
+        );
+        self.last = rows.into_iter().map(|r| (r.key, r.bytes)).collect();
+        let (slots, modules) = session.patched();
+        ReportModel {
+            schema: "memhook-rs/report/1",
+            is_final,
+            by: self.view.by.name(),
+            target: Target {
+                pid,
+                exe: session
+                    .modules
+                    .first()
+                    .map(|m| m.path.clone())
+                    .unwrap_or_default(),
+            },
+            attach: AttachInfo {
+                attach_ms: session.attach_time.as_secs_f64() * 1e3,
+                held_ms: session.held_time.as_secs_f64() * 1e3,
+                slots,
+                modules,
+            },
+            elapsed_s: elapsed.as_secs_f64(),
+            sampling: counts.sample_bytes.map(|mean_bytes| Sampling {
+                mean_bytes,
+                recorded_allocations: ledger.totals().allocations,
+            }),
+            totals: totals(session, ledger, counts, live, self.view.by),
+            coverage: coverage(session),
+            sites,
+            groups,
+            releases,
+            more_rows,
+        }
+    }
 }
 
-/// Builds a report; the site sizes in the reporter are renewed.
-pub fn build(
-    reporter: &mut Reporter,
+fn totals(
     session: &Session,
     ledger: &Ledger,
-    elapsed: Duration,
-    is_final: bool,
-) -> ReportModel {
-    let Reporter {
-        pid,
-        view,
-        symbols,
-        last,
-    } = reporter;
-    let pid = *pid;
-    symbols.set_modules(
-        session
-            .modules
-            .iter()
-            .map(|m| ModuleFile {
-                path: m.path.clone(),
-                file: PathBuf::from(format!("/proc/{pid}/root{}", m.path)),
-                base: m.base,
-                start: m.start,
-                end: m.end,
-            })
-            .collect(),
-    );
-    let now_ms = elapsed.as_millis() as u64;
-    let before = view
-        .older
-        .map(|older| elapsed.saturating_sub(older).as_nanos() as u64);
-    let mut live = ledger.live_by(before);
-    let growth = |s: &SiteLive| s.bytes as i64 - last.get(&s.stack).copied().unwrap_or(0) as i64;
-    use crate::attach::SortBy;
-    match view.sort {
-        SortBy::Bytes => live.sort_by_key(|s| (Reverse(s.bytes), s.stack)),
-        SortBy::Count => live.sort_by_key(|s| (Reverse(s.blocks), s.stack)),
-        SortBy::Age => live.sort_by_key(|s| (s.oldest_ns, s.stack)),
-        SortBy::Growth => live.sort_by_key(|s| (Reverse(growth(s)), s.stack)),
-    }
-    let sites = live
-        .iter()
-        .take(view.top)
-        .map(|s| {
-            let stack = session.region().stack(s.stack);
-            let (kind, frames) = match stack {
-                Some(stack) => (
-                    HOOKED_FUNCTIONS
-                        .get(usize::from(stack.function))
-                        .map_or("unknown", |f| f.kind),
-                    stack.frames,
-                ),
-                None => ("unknown", Vec::new()),
-            };
-            Site {
-                bytes: s.bytes,
-                blocks: s.blocks,
-                growth_bytes: growth(s),
-                oldest_ms: now_ms.saturating_sub(s.oldest_ns / 1_000_000),
-                kind: kind.to_owned(),
-                stack: frames
-                    .iter()
-                    .flat_map(|&a| stack_frames(symbols, a))
-                    .collect(),
-            }
-        })
-        .collect();
-    let more_sites = live.len().saturating_sub(view.top) as u64;
-    *last = live.iter().map(|s| (s.stack, s.bytes)).collect();
+    counts: &Counts,
+    live: (f64, f64),
+    by: GroupBy,
+) -> Totals {
     let t = ledger.totals();
     let losses = session.region().losses();
-    let (slots, modules) = session.patched();
-    ReportModel {
-        schema: "memhook-rs/report/1",
-        is_final,
-        target: Target {
-            pid,
-            exe: session
-                .modules
-                .first()
-                .map(|m| m.path.clone())
-                .unwrap_or_default(),
-        },
-        attach: AttachInfo {
-            attach_ms: session.attach_time.as_secs_f64() * 1e3,
-            held_ms: session.held_time.as_secs_f64() * 1e3,
-            slots,
-            modules,
-        },
-        elapsed_s: elapsed.as_secs_f64(),
-        totals: Totals {
-            allocations: t.allocations,
-            releases: t.releases,
-            allocated_bytes: t.allocated_bytes,
-            released_bytes: t.released_bytes,
-            live_bytes: t.live_bytes,
-            live_blocks: t.live_blocks,
-            peak_live_bytes: t.peak_live_bytes,
-            unknown_releases: t.unknown_releases,
-            lost_events: losses.dropped + losses.ringless,
-            truncated_stacks: losses.truncated + losses.stacks_dropped,
-            reentrant_calls: losses.reentrant,
-        },
-        coverage: coverage(session),
-        sites,
-        more_sites,
+    let mut totals = Totals {
+        allocations: t.allocations,
+        releases: t.releases,
+        allocated_bytes: t.allocated_bytes,
+        released_bytes: t.released_bytes,
+        live_bytes: t.live_bytes,
+        live_blocks: t.live_blocks,
+        peak_live_bytes: t.peak_live_bytes,
+        unknown_releases: t.unknown_releases,
+        unhooked_releases: t.unhooked_releases,
+        lost_events: losses.dropped + losses.ringless,
+        truncated_stacks: losses.truncated + losses.stacks_dropped,
+        reentrant_calls: losses.reentrant,
+    };
+    if counts.sample_bytes.is_some() {
+        totals.allocations = counts.allocations.round() as u64;
+        totals.allocated_bytes = counts.bytes.round() as u64;
+        // Frames repeat a block; every other view has each block once.
+        if by != GroupBy::Frame {
+            totals.live_bytes = live.0.round() as u64;
+            totals.live_blocks = live.1.round() as u64;
+            totals.released_bytes = totals.allocated_bytes.saturating_sub(totals.live_bytes);
+            totals.releases = totals.allocations.saturating_sub(totals.live_blocks);
+        }
+        totals.peak_live_bytes = 0;
     }
+    totals
 }
 
 fn coverage(session: &Session) -> Vec<Coverage> {
@@ -158,14 +226,20 @@ fn coverage(session: &Session) -> Vec<Coverage> {
                     .count() as u64
             };
             let hooked = of(slot_state::PATCHED) + of(slot_state::RESTORED);
-            let refused = of(slot_state::REFUSED);
-            let reasons: Vec<&str> = session
+            let refused = of(slot_state::REFUSED) + of(slot_state::CHANGED);
+            let mut reasons: Vec<&str> = session
                 .unhookable
                 .iter()
                 .filter(|(name, _)| name == m.name())
                 .map(|(_, reason)| *reason)
                 .collect();
             let unhookable = refused + reasons.len() as u64;
+            if of(slot_state::REFUSED) > 0 {
+                reasons.push("the page cannot be made writable");
+            }
+            if of(slot_state::CHANGED) > 0 {
+                reasons.push("a slot holds another function than the loader put there");
+            }
             (hooked + unhookable > 0).then(|| Coverage {
                 module: m.name().to_owned(),
                 hooked,
@@ -176,11 +250,54 @@ fn coverage(session: &Session) -> Vec<Coverage> {
         .collect()
 }
 
+fn release_sites(
+    session: &Session,
+    symbols: &mut Symbolizer,
+    ledger: &Ledger,
+    top: usize,
+) -> Vec<ReleaseSite> {
+    let mut found = ledger.release_sites();
+    found.retain(|&(stack, _, _)| stack != 0);
+    found.sort_by_key(|&(stack, _, bytes)| (Reverse(bytes), stack));
+    found
+        .into_iter()
+        .take(top)
+        .map(|(stack, blocks, bytes)| {
+            let (kind, stack) = stack_of(session, symbols, stack);
+            ReleaseSite {
+                bytes,
+                blocks,
+                kind,
+                stack,
+            }
+        })
+        .collect()
+}
+
+/// Kind and frames of an interned stack.
+fn stack_of(session: &Session, symbols: &mut Symbolizer, id: u32) -> (String, Vec<StackFrame>) {
+    let Some(stack) = session.region().stack(id) else {
+        return ("unknown".into(), Vec::new());
+    };
+    let kind = HOOKED_FUNCTIONS
+        .get(usize::from(stack.function))
+        .map_or("unknown", |f| f.kind);
+    let frames = stack.frames.iter();
+    (
+        kind.to_owned(),
+        frames.flat_map(|&a| stack_frames(symbols, a)).collect(),
+    )
+}
+
 fn stack_frames(symbols: &mut Symbolizer, address: u64) -> Vec<StackFrame> {
     let location = symbols.resolve(address);
     let frame = |f: &memhook_symbols::Frame| StackFrame {
         address: format!("{address:#x}"),
         module: location.module.clone(),
+        offset: location
+            .module
+            .as_ref()
+            .map(|_| format!("{:#x}", location.svma)),
         function: f.function.clone(),
         file: f.file.clone(),
         line: f.line,

@@ -13,6 +13,7 @@ use memhook_stream::{Config, Region, SlotSpec};
 use std::{
     collections::{HashMap, HashSet},
     fs::OpenOptions,
+    process::ExitCode,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -242,13 +243,20 @@ impl Session {
         &self.region
     }
 
-    /// Slots that hold our value, and modules that have one.
+    /// The name of a live thread (tid as the target sees it), or an empty string.
+    pub fn thread_name(&self, tid: u32) -> String {
+        std::fs::read_to_string(format!("/proc/{}/task/{tid}/comm", self.pid))
+            .map(|name| name.trim_end().to_owned())
+            .unwrap_or_default()
+    }
+
+    /// Slots that hold our value, or did until the detach, and modules that have one.
     pub fn patched(&self) -> (u64, u64) {
         let slots: Vec<_> = self
             .region
             .slots()
             .into_iter()
-            .filter(|s| s.state == slot_state::PATCHED)
+            .filter(|s| matches!(s.state, slot_state::PATCHED | slot_state::RESTORED))
             .collect();
         let modules: HashSet<u64> = slots.iter().map(|s| s.module_base).collect();
         (slots.len() as u64, modules.len() as u64)
@@ -446,6 +454,30 @@ pub fn selected_functions(names: &[String]) -> anyhow::Result<HashSet<usize>> {
                 || names.iter().any(|n| f.kind == n || f.name == n)
         })
         .collect())
+}
+
+/// Prints what an attach would patch; the process is only read.
+pub fn dry_run(pid: i32, functions: &HashSet<usize>) -> anyhow::Result<ExitCode> {
+    let maps = mappings(pid)?;
+    let loaded = modules(pid, &maps, &mut Files::new())?;
+    let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
+    let scan = find_slots(pid, &loaded, &maps, &wanted)?;
+    println!("{} slots would be patched:", scan.slots.len());
+    for (index, module) in loaded.iter().enumerate() {
+        let names: Vec<&str> = scan
+            .slots
+            .iter()
+            .filter(|s| s.module == index)
+            .map(|s| s.symbol.as_str())
+            .collect();
+        if !names.is_empty() {
+            println!("  {}: {}", module.path, names.join(" "));
+        }
+        for u in scan.unhookable.iter().filter(|u| u.module == index) {
+            println!("  {}: not {}: {}", module.path, u.symbol, u.reason);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Restores what a killed attacher left in a process. `Ok(None)`: there was nothing of ours.

@@ -6,6 +6,9 @@ mod text;
 mod units;
 
 pub use json::json;
-pub use model::{AttachInfo, Coverage, ReportModel, Site, StackFrame, Target, Totals};
-pub use text::text;
+pub use model::{
+    AttachInfo, Coverage, Group, ReleaseSite, ReportModel, Sampling, Site, StackFrame, Target,
+    Totals,
+};
+pub use text::{Style, text};
 pub use units::{bytes, milliseconds};

@@ -10,20 +10,38 @@ pub struct ReportModel {
     /// Last report of this attach.
     #[serde(rename = "final")]
     pub is_final: bool,
+    /// What the rows are: site, frame, function, module, thread or size.
+    pub by: &'static str,
     /// The process.
     pub target: Target,
     /// How the attach went.
     pub attach: AttachInfo,
     /// Seconds since the attach.
     pub elapsed_s: f64,
+    /// Set when allocations were sampled: all numbers of blocks and bytes are estimates then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<Sampling>,
     /// Sums since the attach.
     pub totals: Totals,
     /// What is seen of each module.
     pub coverage: Vec<Coverage>,
-    /// Live memory by allocation site, largest first.
+    /// Live memory by allocation site, largest first; empty when `by` is something else.
     pub sites: Vec<Site>,
-    /// Sites beyond those listed.
-    pub more_sites: u64,
+    /// Live memory by `by`; empty when that is the site.
+    pub groups: Vec<Group>,
+    /// Who releases, if release stacks are recorded.
+    pub releases: Vec<ReleaseSite>,
+    /// Sites or groups beyond those listed.
+    pub more_rows: u64,
+}
+
+/// How allocations were sampled.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Sampling {
+    /// Mean number of bytes between samples.
+    pub mean_bytes: u64,
+    /// Allocations that were recorded.
+    pub recorded_allocations: u64,
 }
 
 /// The process.
@@ -60,6 +78,7 @@ pub struct Totals {
     pub live_blocks: u64,
     pub peak_live_bytes: u64,
     pub unknown_releases: u64,
+    pub unhooked_releases: u64,
     pub lost_events: u64,
     pub truncated_stacks: u64,
     pub reentrant_calls: u64,
@@ -85,11 +104,52 @@ pub struct Site {
     pub bytes: u64,
     /// Live blocks.
     pub blocks: u64,
+    /// Standard error of `bytes` when sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_bytes: Option<u64>,
     /// Change of the live bytes since the last report.
     pub growth_bytes: i64,
     /// Age of the oldest live block in ms.
     pub oldest_ms: u64,
     /// Allocating function: malloc, new, ...
+    pub kind: String,
+    /// Innermost first.
+    pub stack: Vec<StackFrame>,
+}
+
+/// One row that is not a site.
+#[derive(Clone, Debug, Serialize)]
+pub struct Group {
+    /// What the blocks have in common.
+    pub name: String,
+    /// The frame, when rows are frames.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frame: Option<StackFrame>,
+    /// Live bytes.
+    pub bytes: u64,
+    /// Live blocks.
+    pub blocks: u64,
+    /// Standard error of `bytes` when sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_bytes: Option<u64>,
+    /// Change of the live bytes since the last report.
+    pub growth_bytes: i64,
+    /// Age of the oldest live block in ms; 0 if none lives.
+    pub oldest_ms: u64,
+    /// Bytes released below this frame; 0 unless rows are frames and release stacks are recorded.
+    pub released_bytes: u64,
+    /// Blocks released below this frame.
+    pub released_blocks: u64,
+}
+
+/// One call stack that releases.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReleaseSite {
+    /// Bytes released.
+    pub bytes: u64,
+    /// Blocks released.
+    pub blocks: u64,
+    /// Releasing function: free, delete, ...
     pub kind: String,
     /// Innermost first.
     pub stack: Vec<StackFrame>,
@@ -102,6 +162,8 @@ pub struct StackFrame {
     pub address: String,
     /// File name of the module.
     pub module: Option<String>,
+    /// Address in the module's file (the byte before the return address), hexadecimal.
+    pub offset: Option<String>,
     /// Function.
     pub function: Option<String>,
     /// Source file.

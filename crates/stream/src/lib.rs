@@ -13,6 +13,7 @@
 //!
 //! Not here: symbols, live blocks, anything that needs ptrace.
 
+mod clocks;
 mod control;
 mod drain;
 mod error;
@@ -24,6 +25,7 @@ mod selection;
 mod slots;
 mod stacks;
 
+pub use clocks::{monotonic_ns, time_stamp_counter};
 pub use control::Config;
 pub use drain::{Drain, PassStats, Sink, TickTime};
 pub use error::Error;

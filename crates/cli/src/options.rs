@@ -1,0 +1,151 @@
+//! Values of options: durations, sizes, choices.
+
+use std::time::Duration;
+
+/// What the rows of a report are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum GroupBy {
+    /// Call stack of the allocation
+    Site,
+    /// Every frame of a stack carries the block
+    Frame,
+    /// Function that called the allocator
+    Function,
+    /// Module that called the allocator
+    Module,
+    /// Allocating thread
+    Thread,
+    /// Block size
+    Size,
+}
+
+impl GroupBy {
+    /// The word in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            GroupBy::Site => "site",
+            GroupBy::Frame => "frame",
+            GroupBy::Function => "function",
+            GroupBy::Module => "module",
+            GroupBy::Thread => "thread",
+            GroupBy::Size => "size",
+        }
+    }
+}
+
+/// Order of the rows.
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+pub enum SortBy {
+    Bytes,
+    Count,
+    Age,
+    Growth,
+}
+
+/// Where time stamps come from.
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+pub enum Clock {
+    /// A word that the attacher advances every millisecond
+    Coarse,
+    /// The processor's time stamp counter
+    Tsc,
+    /// clock_gettime(CLOCK_MONOTONIC)
+    Monotonic,
+    /// The time at which the attacher took the event
+    Attacher,
+}
+
+/// How call stacks are found.
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+pub enum Unwind {
+    /// Tables compiled from .eh_frame: right without frame pointers
+    Table,
+    /// Along frame pointers
+    Fp,
+    /// glibc's own backtrace: slow, for comparison
+    Glibc,
+}
+
+/// Whose call stacks are recorded.
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+pub enum Stacks {
+    Alloc,
+    All,
+}
+
+/// What a thread does when its ring is full.
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+pub enum OnFull {
+    Wait,
+    Drop,
+}
+
+/// Output format.
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+pub enum Format {
+    Text,
+    Json,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+pub enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
+/// `500ms`, `30s`, `10m`, `2h`; a bare number is seconds.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let at = text
+        .find(|c: char| c.is_ascii_alphabetic())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let factor = match unit {
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("unknown unit {unit}: use ms, s, m or h")),
+    };
+    match number.parse::<f64>() {
+        Ok(n) if n > 0.0 && n * factor < 1e9 => Ok(Duration::from_secs_f64(n * factor)),
+        _ => Err("expected a positive duration like 500ms, 30s or 10m".into()),
+    }
+}
+
+/// `100`, `4K`, `1M`, `2G`.
+pub fn size(text: &str) -> Result<u64, String> {
+    let (number, shift) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    number
+        .parse::<u64>()
+        .ok()
+        .filter(|n| *n <= u64::MAX >> shift)
+        .map(|n| n << shift)
+        .ok_or_else(|| "expected a size like 100, 4K or 1M".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_and_sizes() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("3"), Ok(Duration::from_secs(3)));
+        for bad in ["", "0s", "-1s", "5x", "1e99h", "ms"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+        assert_eq!(size("4K"), Ok(4096));
+        assert_eq!(size("0"), Ok(0));
+        for bad in ["", "K", "-1", "99999999999G", "1.5M"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+}

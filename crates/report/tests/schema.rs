@@ -1,0 +1,133 @@
+//! SCHEMA.md names every field that a report can have, and no other.
+
+use memhook_report::*;
+use std::collections::BTreeSet;
+
+fn frame() -> StackFrame {
+    StackFrame {
+        address: "0x1".into(),
+        module: Some("m".into()),
+        offset: Some("0x1".into()),
+        function: Some("f".into()),
+        file: Some("a.cc".into()),
+        line: Some(1),
+        inlined: false,
+    }
+}
+
+fn full_report() -> ReportModel {
+    ReportModel {
+        schema: "memhook-rs/report/1",
+        is_final: true,
+        by: "frame",
+        target: Target {
+            pid: 1,
+            exe: "/x".into(),
+        },
+        attach: AttachInfo {
+            attach_ms: 1.0,
+            held_ms: 1.0,
+            slots: 1,
+            modules: 1,
+        },
+        elapsed_s: 1.0,
+        sampling: Some(Sampling {
+            mean_bytes: 1,
+            recorded_allocations: 1,
+        }),
+        totals: Totals::default(),
+        coverage: vec![Coverage {
+            module: "m".into(),
+            hooked: 1,
+            unhookable: 0,
+            note: String::new(),
+        }],
+        sites: vec![Site {
+            bytes: 1,
+            blocks: 1,
+            error_bytes: Some(1),
+            growth_bytes: 1,
+            oldest_ms: 1,
+            kind: "malloc".into(),
+            stack: vec![frame()],
+        }],
+        groups: vec![Group {
+            name: "n".into(),
+            frame: Some(frame()),
+            bytes: 1,
+            blocks: 1,
+            error_bytes: Some(1),
+            growth_bytes: 1,
+            oldest_ms: 1,
+            released_bytes: 1,
+            released_blocks: 1,
+        }],
+        releases: vec![ReleaseSite {
+            bytes: 1,
+            blocks: 1,
+            kind: "free".into(),
+            stack: vec![frame()],
+        }],
+        more_rows: 1,
+    }
+}
+
+fn paths(value: &serde_json::Value, at: &str, into: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            for (name, field) in fields {
+                let dot = if at.is_empty() { "" } else { "." };
+                paths(field, &format!("{at}{dot}{name}"), into);
+            }
+        }
+        serde_json::Value::Array(items) => {
+            for item in items {
+                paths(item, &format!("{at}[]"), into);
+            }
+        }
+        _ => {
+            into.insert(at.to_owned());
+        }
+    }
+}
+
+#[test]
+fn page_and_code_name_the_same_fields() {
+    let page = include_str!("../SCHEMA.md");
+    let mut documented = BTreeSet::new();
+    for line in page.lines().filter(|l| l.starts_with("| `")) {
+        let name = line.split('`').nth(1).unwrap();
+        match name {
+            // "as in sites[].stack[]"
+            "groups[].frame" => {
+                documented.extend(frame_fields("groups[].frame"));
+            }
+            "releases[].stack[]" => {
+                documented.extend(frame_fields("releases[].stack[]"));
+            }
+            _ => {
+                documented.insert(name.to_owned());
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    let value: serde_json::Value = serde_json::from_str(&json(&full_report())).unwrap();
+    paths(&value, "", &mut found);
+    assert_eq!(documented, found);
+}
+
+fn frame_fields(at: &str) -> Vec<String> {
+    let mut fields = BTreeSet::new();
+    paths(&serde_json::to_value(frame()).unwrap(), at, &mut fields);
+    fields.into_iter().collect()
+}
+
+#[test]
+fn losses_come_first_in_text() {
+    let mut report = full_report();
+    report.totals.lost_events = 7;
+    let first = text(&report, Style::default());
+    assert!(first.starts_with("7 events were lost"), "{first}");
+    assert!(!first.contains('\x1b'));
+    assert!(text(&report, Style { color: true }).contains('\x1b'));
+}
