@@ -192,6 +192,23 @@ fn name_of(pid: i32) -> String {
         .unwrap_or_default()
 }
 
+impl Args {
+    /// The options of a plain `attach PID --duration`.
+    pub fn plain(pid: i32, duration: Duration, top: usize) -> Args {
+        use clap::Parser;
+        #[derive(clap::Parser)]
+        struct Only {
+            #[command(flatten)]
+            args: Args,
+        }
+        let mut args = Only::parse_from(["attach", &pid.to_string()]).args;
+        args.duration = Some(duration);
+        args.interval = Duration::MAX;
+        args.view.top = top;
+        args
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pid = args.pid.or(args.pid_option).unwrap_or(0);

@@ -1,6 +1,7 @@
 //! The memhook-rs command: where does the heap of a running C or C++ process go?
 
 mod attach;
+mod demo;
 mod detach;
 mod doctor;
 mod hook_object;
@@ -33,11 +34,17 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Trace every allocation of a running process and show what is live
-    Attach(attach::Args),
+    Attach(Box<attach::Args>),
     /// Put back what an attacher that was killed left behind
     Detach {
         /// Process id
         pid: i32,
+    },
+    /// Start a small C++ service that leaks, attach to it, and show where
+    Demo {
+        /// How long to trace
+        #[arg(short, long, value_parser = options::duration, default_value = "3s")]
+        duration: std::time::Duration,
     },
     /// Say whether a process can be traced, and if not, why and what to do
     Doctor {
@@ -50,6 +57,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Attach(args) => attach::run(&args),
         Command::Detach { pid } => detach::run(pid),
+        Command::Demo { duration } => demo::run(duration),
         Command::Doctor { pid } => doctor::run(pid),
     };
     match result {

@@ -120,7 +120,7 @@ pub fn run(
     let mut owners = RingOwners::new(pid);
     let mut pacing = Pacing::default();
     let mut answered = 0;
-    let mut next_report = start + args.interval;
+    let mut next_report = args.interval;
     let mut next_look = start;
     let mut verified = false;
     let mut gone = false;
@@ -154,7 +154,7 @@ pub fn run(
         if gone || over || signals::stop_requested() {
             break;
         }
-        if start + now >= next_report {
+        if now >= next_report {
             next_report += args.interval;
             let report = reporter.build(&session, &ledger, &counts, now, false);
             written &= output.write(&report);

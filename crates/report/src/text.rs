@@ -239,12 +239,13 @@ fn stack(out: &mut String, frames: &[StackFrame], style: Style) -> Result {
 
 fn line_of(frame: &StackFrame, style: Style) -> String {
     let mut line = match (&frame.function, &frame.module, &frame.offset) {
-        (Some(function), _, _) => function.clone(),
+        (Some(function), _, _) => readable(function),
         (None, Some(module), Some(offset)) => format!("{module}+{offset}"),
         _ => frame.address.clone(),
     };
     if let Some(file) = &frame.file {
         let number = frame.line.map_or(String::new(), |n| format!(":{n}"));
+        let file = file.strip_prefix("./").unwrap_or(file);
         line += &style.faint(&format!(" at {file}{number}"));
     }
     if frame.function.is_some()
@@ -256,4 +257,26 @@ fn line_of(frame: &StackFrame, style: Style) -> String {
         line += &style.faint(" [inlined]");
     }
     line
+}
+
+/// Demangled C++ as people write it; JSON has the full form.
+fn readable(function: &str) -> String {
+    const STRING: &str =
+        "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
+    function
+        .replace(STRING, "std::string")
+        .replace("(anonymous namespace)::", "")
+        .replace("std::__cxx11::", "std::")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_called_strings() {
+        let long =
+            "f(std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >&)";
+        assert_eq!(readable(long), "f(std::string&)");
+    }
 }
