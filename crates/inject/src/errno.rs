@@ -3,19 +3,12 @@
 use goblin::elf::Elf;
 use goblin::elf::program_header::PT_LOAD;
 
-use crate::maps;
-
-/// `errno` of the held thread before the first remote call.
-pub(crate) struct SavedErrno {
-    pub address: u64,
-    pub value: [u8; 4],
-}
+use crate::maps::{self, Mapping};
 
 /// Address of `__errno_location` in the target: a function without arguments that returns the
 /// address of the calling thread's `errno` (LSB; glibc and musl). `None` for a target without a
 /// C library as a shared object.
-pub(crate) fn find_location_function(pid: i32) -> Option<u64> {
-    let mappings = maps::read(pid).ok()?;
+pub(crate) fn find_location_function(pid: i32, mappings: &[Mapping]) -> Option<u64> {
     let first = mappings
         .iter()
         .find(|m| maps::is_libc(&m.name) && m.file_offset == 0)?;

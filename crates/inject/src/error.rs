@@ -97,11 +97,32 @@ pub enum Error {
         /// What the kernel answered.
         source: io::Error,
     },
-    /// No `syscall` instruction was found in executable memory of the target.
-    #[error("process {pid} has no syscall instruction in its vdso or libc")]
+    /// The code that remote work needs was not found in executable memory of the target.
+    #[error("process {pid} has no `syscall; ret` or no signal restorer in its C library")]
     NoSyscallInstruction {
         /// Process id.
         pid: i32,
+    },
+    /// The thread runs with a shadow stack (CET), which refuses the prepared way back.
+    #[error(
+        "thread {tid} of process {pid} runs with a shadow stack: start the process without GLIBC_TUNABLES=glibc.cpu.hwcaps=SHSTK"
+    )]
+    ShadowStack {
+        /// Process id.
+        pid: i32,
+        /// Thread id.
+        tid: i32,
+    },
+    /// The thread went back to its own work by itself, because this process was stopped or got no
+    /// CPU time between two steps. What was called before has been done.
+    #[error(
+        "thread {tid} of process {pid} went back to its work before the remote work was finished: this process was stopped or delayed; try again"
+    )]
+    WentHome {
+        /// Process id.
+        pid: i32,
+        /// Thread id.
+        tid: i32,
     },
     /// A system call made in the target failed.
     #[error("{name} in process {pid} failed: {source} (a seccomp filter may refuse it)")]

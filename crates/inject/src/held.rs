@@ -1,15 +1,18 @@
 //! One thread, seized and stopped, and everything needed to put it back.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::marker::PhantomData;
 use std::os::unix::fs::FileExt;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::errno::SavedErrno;
-use crate::remote_call::{Scratch, TrapAction};
+use crate::native_stack::{self, Room};
 use crate::restart::Sleep;
+use crate::scratch::Scratch;
+use crate::survey::{Clock, Gadgets, Survey};
 use crate::wait::{self, Stop};
-use crate::{Error, Registers, procfs, ptrace, regs, restart};
+use crate::{Error, Registers, load, memory, ptrace, regs, resend, restart, signal_frame};
 
 /// How long one remote system call, or the way back to a plain stop, may take.
 pub(crate) const STEP_DEADLINE: Duration = Duration::from_secs(5);
@@ -28,6 +31,8 @@ const SYNCHRONOUS: [i32; 7] = [
 ];
 
 /// One thread of the target, seized and stopped. Dropping it restores its state and lets it go.
+///
+/// If this process is killed, the thread restores itself: see `signal_frame.rs` and `scratch.rs`.
 pub struct Held {
     pub(crate) pid: i32,
     pub(crate) tid: i32,
@@ -40,59 +45,76 @@ pub struct Held {
     sleep: Sleep,
     /// Signals taken off the thread during remote work, to be sent again.
     taken: Vec<(i32, libc::siginfo_t)>,
-    /// Whether anything ran in the thread since the stop.
+    /// Whether the registers were changed since the stop.
     used: bool,
     gone: bool,
     finished: bool,
-    /// /proc/PID/mem: bound to the address space at open, so a write after execve hits nothing.
-    mem: File,
-    pub(crate) syscall_instruction: Option<u64>,
+    pub(crate) mem: Rc<File>,
+    gadgets: Option<Gadgets>,
+    pub(crate) clock: Clock,
+    /// Whether the thread's own stack has room for the signal frame, or why not.
+    pub(crate) room: Result<Room, String>,
+    /// Address of the signal frame, once it is written.
+    frame: Option<u64>,
     pub(crate) scratch: Option<Scratch>,
+    /// Whether the guard page of the scratch stack is there.
+    pub(crate) guarded: bool,
+    /// Marks the results of one operation; begins at a random number.
+    pub(crate) token: u64,
+    /// Whether the thread has restored itself and must not be restored again.
+    pub(crate) went_home: bool,
     pub(crate) errno_function: Option<u64>,
-    pub(crate) errno: Option<SavedErrno>,
-    pub(crate) trap_action: Option<TrapAction>,
+    /// Address and value of `errno` of the thread before the first remote call.
+    pub(crate) errno: Option<(u64, [u8; 4])>,
+    /// How many objects of ours the target has loaded already.
+    pub(crate) earlier_loads: usize,
     /// ptrace requests must come from the thread that seized.
     _not_send: PhantomData<*const ()>,
 }
 
 impl Held {
     /// Takes over a thread that is in an event stop; on failure the thread is let go.
-    pub(crate) fn adopt(pid: i32, tid: i32, sleep: Sleep) -> Result<Held, Error> {
+    pub(crate) fn adopt(pid: i32, tid: i32, sleep: Sleep, survey: &Survey) -> Result<Held, Error> {
         let stopped_at = Instant::now();
-        let fail = |request, source| Error::ptrace(pid, tid, request, source);
         let adopted = (|| {
-            let path = format!("/proc/{pid}/mem");
-            let mem = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(&path)
-                .map_err(|source| Error::File { path, source })?;
+            let saved = regs::read(tid).map_err(|e| ("GETREGSET NT_PRSTATUS", e))?;
+            if restart::must_be_repeated(&saved) {
+                // At once: killed from here on, the program does not see EINTR.
+                regs::write(tid, &restart::repeat(&saved, &sleep, Duration::ZERO))
+                    .map_err(|e| ("SETREGSET NT_PRSTATUS", e))?;
+            }
             Ok(Held {
                 pid,
                 tid,
                 stopped_at,
-                saved: regs::read(tid).map_err(|e| fail("GETREGSET NT_PRSTATUS", e))?,
+                saved,
                 saved_extended: regs::read_extended(tid)
-                    .map_err(|e| fail("GETREGSET NT_X86_XSTATE", e))?,
-                saved_mask: ptrace::signal_mask(tid).map_err(|e| fail("GETSIGMASK", e))?,
+                    .map_err(|e| ("GETREGSET NT_X86_XSTATE", e))?,
+                saved_mask: ptrace::signal_mask(tid).map_err(|e| ("GETSIGMASK", e))?,
                 sleep,
                 taken: Vec::new(),
                 used: false,
                 gone: false,
                 finished: false,
-                mem,
-                syscall_instruction: None,
+                mem: Rc::clone(&survey.mem),
+                gadgets: survey.gadgets,
+                clock: survey.clock,
+                room: native_stack::room(&survey.mappings, tid, &saved),
+                frame: None,
                 scratch: None,
-                errno_function: None,
+                guarded: false,
+                token: RandomState::new().hash_one(tid),
+                went_home: false,
+                errno_function: survey.errno_function,
                 errno: None,
-                trap_action: None,
+                earlier_loads: load::earlier_loads(&survey.mappings),
                 _not_send: PhantomData,
             })
         })();
-        if adopted.is_err() {
+        adopted.map_err(|(request, source)| {
             let _ = ptrace::detach(tid);
-        }
-        adopted
+            Error::ptrace(pid, tid, request, source)
+        })
     }
 
     /// Id of the process.
@@ -135,8 +157,53 @@ impl Held {
         })
     }
 
-    /// Sets the registers to run something; the first time also blocks the signals.
-    pub(crate) fn prepare(&mut self, registers: &Registers) -> Result<(), Error> {
+    /// Writes the signal frame if it is not there yet. Gives its address and the code that leads
+    /// into it.
+    pub(crate) fn way_home(&mut self) -> Result<(u64, Gadgets), Error> {
+        let pid = self.pid;
+        let gadgets = self
+            .gadgets
+            .filter(|gadgets| self.frame.is_some() || gadgets.are_intact(&self.mem))
+            .ok_or(Error::NoSyscallInstruction { pid })?;
+        if let Some(frame) = self.frame {
+            return Ok((frame, gadgets));
+        }
+        let room = self.room.clone().map_err(|reason| Error::NoSafeThread {
+            pid,
+            waited: self.held_for(),
+            reason,
+        })?;
+        if regs::has_shadow_stack(self.tid) {
+            return Err(Error::ShadowStack { pid, tid: self.tid });
+        }
+        let frame = signal_frame::build(
+            &restart::unattended(&self.saved, &self.sleep),
+            &self.saved_extended,
+            self.saved_mask,
+            gadgets.restorer,
+        );
+        match room {
+            // Extends the stack mapping; process_vm_writev does not since Linux 6.5.
+            Room::Grows => self.write(frame.address, &frame.bytes)?,
+            // Respects page protection, should the mapping have changed.
+            Room::Mapped => memory::write_writable(pid, frame.address, &frame.bytes)?,
+        }
+        // In the address space looked at before the stop, not that of a program started since.
+        let mut there = vec![0u8; frame.bytes.len()];
+        self.read(frame.address, &mut there)?;
+        if there != frame.bytes {
+            return Err(self.is_gone());
+        }
+        self.frame = Some(frame.address);
+        Ok((frame.address, gadgets))
+    }
+
+    /// Sets the registers to run something that leads home; the first time also blocks the
+    /// signals. In this order: with the signals blocked and its own registers, a thread that loses
+    /// its tracer would run on with them blocked for ever.
+    pub(crate) fn commit(&mut self, registers: &Registers) -> Result<(), Error> {
+        let set = regs::write(self.tid, registers);
+        self.check("SETREGSET NT_PRSTATUS", set)?;
         if !self.used {
             self.used = true;
             let open = SYNCHRONOUS
@@ -145,19 +212,43 @@ impl Held {
             let set = ptrace::set_signal_mask(self.tid, !open);
             self.check("SETSIGMASK", set)?;
         }
-        let set = regs::write(self.tid, registers);
-        self.check("SETREGSET NT_PRSTATUS", set)
+        Ok(())
     }
 
     /// Next stop of the thread; `None` at the deadline.
     pub(crate) fn next_stop(&mut self, until: Instant) -> Result<Option<Stop>, Error> {
         match wait::wait_for_stop(self.pid, self.tid, until) {
-            Some(Stop::Gone) => {
-                self.gone = true;
-                Err(Error::TargetGone { pid: self.pid })
-            }
+            Some(Stop::Gone) => Err(self.is_gone()),
             other => Ok(other),
         }
+    }
+
+    /// Notes that the thread is no more.
+    pub(crate) fn is_gone(&mut self) -> Error {
+        self.gone = true;
+        Error::TargetGone { pid: self.pid }
+    }
+
+    pub(crate) fn does_not_stop(&self) -> Error {
+        Error::DoesNotStop {
+            pid: self.pid,
+            tid: self.tid,
+        }
+    }
+
+    pub(crate) fn has_gone_home(&self) -> Error {
+        Error::WentHome {
+            pid: self.pid,
+            tid: self.tid,
+        }
+    }
+
+    /// Whether a stopped thread is past the remote code: on its own stack, in the last gadgets or
+    /// in its own work.
+    pub(crate) fn is_home(&self, now: &Registers) -> bool {
+        self.scratch.is_some_and(|scratch| {
+            !scratch.runs(now.rip) && !(scratch.start..=scratch.stack_top()).contains(&now.rsp)
+        })
     }
 
     /// Details of the signal of the current signal-delivery-stop.
@@ -239,12 +330,7 @@ impl Held {
                 Some(Stop::Event(_)) => return Ok(()),
                 Some(Stop::Signal(signal)) => self.take_signal(signal)?,
                 Some(_) => {}
-                None => {
-                    return Err(Error::DoesNotStop {
-                        pid: self.pid,
-                        tid: self.tid,
-                    });
-                }
+                None => return Err(self.does_not_stop()),
             }
             let resumed = ptrace::resume(self.tid, 0);
             self.check("CONT", resumed)?;
@@ -267,7 +353,7 @@ impl Held {
             wait::reap(self.tid);
         }
         for (signal, info) in std::mem::take(&mut self.taken) {
-            send_again(self.pid, self.tid, signal, &info);
+            resend::send_again(self.pid, self.tid, signal, &info);
         }
         restored.and(detached)
     }
@@ -275,37 +361,63 @@ impl Held {
     /// Puts everything back; goes on after a failure and reports the first.
     fn restore(&mut self) -> Result<(), Error> {
         let mut first = Ok(());
+        if self.went_home {
+            return self.repeat_interrupted();
+        }
         if self.used {
             first = self.undo_remote_work();
             if self.gone {
                 return first;
             }
-            let settled = self.settle(Instant::now() + STEP_DEADLINE);
-            first = first.and(settled);
             let written = regs::write_extended(self.tid, &self.saved_extended);
             let written = self.check("SETREGSET NT_X86_XSTATE", written);
             first = first.and(written);
             let masked = ptrace::set_signal_mask(self.tid, self.saved_mask);
             let masked = self.check("SETSIGMASK", masked);
             first = first.and(masked);
+        } else if !restart::must_be_repeated(&self.saved) {
+            return first;
         }
-        let registers = self.registers_to_resume();
+        // Last: until here the registers lead home through the signal frame.
+        let registers = restart::resumed(&self.saved, &self.sleep, self.held_for());
         let written = regs::write(self.tid, &registers);
         let written = self.check("SETREGSET NT_PRSTATUS", written);
         first.and(written)
     }
 
-    /// The saved registers, set to repeat an interrupted call that the kernel would fail.
-    fn registers_to_resume(&self) -> Registers {
-        if !restart::must_be_repeated(&self.saved) {
-            return self.saved;
+    /// Removes what remote calls left: errno and the scratch mapping. Ends in an event stop, which
+    /// lies inside the kernel's signal handling: only from there does the kernel look at a pending
+    /// restart when it resumes the thread.
+    fn undo_remote_work(&mut self) -> Result<(), Error> {
+        let mut first = Ok(());
+        if let Some((address, value)) = self.errno.take() {
+            first = self.write(address, &value);
         }
-        // A caught signal that waits would have ended the call with EINTR without us too.
-        let signals = procfs::signals(self.pid, self.tid);
-        if signals.pending & !self.saved_mask & signals.caught != 0 {
-            return self.saved;
+        let undone = match self.scratch.take() {
+            Some(Scratch { start }) => {
+                let args = [start, Scratch::BYTES, 0, 0, 0, 0];
+                self.bare_syscall("munmap", libc::SYS_munmap, args)
+                    .map(drop)
+            }
+            None => Ok(()),
+        };
+        if undone.is_err() && !self.gone {
+            let settled = self.settle(Instant::now() + STEP_DEADLINE);
+            first = first.and(settled);
         }
-        restart::repeat(&self.saved, &self.sleep, self.held_for())
+        first.and(undone)
+    }
+
+    /// A thread that went home was stopped once more since, maybe in a call that must be repeated.
+    fn repeat_interrupted(&mut self) -> Result<(), Error> {
+        let now = regs::read(self.tid);
+        let now = self.check("GETREGSET NT_PRSTATUS", now)?;
+        if restart::must_be_repeated(&now) {
+            let registers = restart::repeat(&now, &Sleep::default(), Duration::ZERO);
+            let written = regs::write(self.tid, &registers);
+            self.check("SETREGSET NT_PRSTATUS", written)?;
+        }
+        Ok(())
     }
 }
 
@@ -313,19 +425,4 @@ impl Drop for Held {
     fn drop(&mut self) {
         let _ = self.finish();
     }
-}
-
-/// Sends a signal to the thread once more, with its siginfo where the kernel allows it: for a
-/// foreign process only with negative si_code, as of sigqueue(3) (rt_sigqueueinfo(2)).
-fn send_again(pid: i32, tid: i32, signal: i32, info: &libc::siginfo_t) {
-    if info.si_code < 0 && info.si_code != libc::SI_TKILL {
-        let info: *const libc::siginfo_t = info;
-        // SAFETY: the kernel reads one siginfo_t, which is live.
-        let sent = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info) };
-        if sent == 0 {
-            return;
-        }
-    }
-    // SAFETY: no pointers.
-    unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) };
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use crate::{Error, Held, maps, region};
+use crate::maps::Mapping;
+use crate::{Error, Held, region};
 
 /// The target's own `dlopen`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,9 +36,8 @@ const NAME: &std::ffi::CStr = c"memhook-hook";
 /// `dlopen` takes the loader's lock; if another thread does not release it within 5 s the call is
 /// backed out of with [`Error::CallTimeout`].
 pub fn load_object(held: &mut Held, dlopen: Dlopen, object: &[u8]) -> Result<Loaded, Error> {
-    let earlier = earlier_loads(held.pid)?;
     let number = region::memfd(held, NAME, true)?;
-    let loaded = fill_and_open(held, dlopen, object, number, earlier);
+    let loaded = fill_and_open(held, dlopen, object, number);
     let closed = region::close(held, number);
     let loaded = loaded?;
     closed?;
@@ -49,7 +49,6 @@ fn fill_and_open(
     dlopen: Dlopen,
     object: &[u8],
     number: u64,
-    earlier: usize,
 ) -> Result<Loaded, Error> {
     match region::open_here(held, number) {
         Ok(fd) => File::from(fd)
@@ -63,7 +62,7 @@ fn fill_and_open(
 
     // The loader takes an object with the same name for the same object, so an object loaded by an
     // earlier attach through the same descriptor number would come back instead of this one.
-    let path = format!("/proc/self/fd/{}{number}", "./".repeat(earlier));
+    let path = format!("/proc/self/fd/{}{number}", "./".repeat(held.earlier_loads));
     let data = held.scratch()?.data();
     let mut bytes = path.clone().into_bytes();
     bytes.push(0);
@@ -79,6 +78,7 @@ fn fill_and_open(
             path,
         });
     }
+    held.earlier_loads += 1;
     // struct link_map { ElfW(Addr) l_addr; ... } of <link.h>; musl's struct dso begins alike.
     let mut base = [0u8; 8];
     held.read(handle, &mut base)?;
@@ -111,13 +111,12 @@ fn fill_remotely(held: &mut Held, object: &[u8], number: u64) -> Result<(), Erro
 }
 
 /// How many objects of ours the target has loaded already.
-fn earlier_loads(pid: i32) -> Result<usize, Error> {
+pub(crate) fn earlier_loads(mappings: &[Mapping]) -> usize {
     let name = format!("/memfd:{} (deleted)", NAME.to_string_lossy());
-    let mappings = maps::read(pid)?;
     let inodes: BTreeSet<u64> = mappings
         .iter()
         .filter(|m| m.name == name)
         .map(|m| m.inode)
         .collect();
-    Ok(inodes.len())
+    inodes.len()
 }

@@ -8,6 +8,7 @@ pub(crate) struct Mapping {
     pub start_avma: u64,
     pub end_avma: u64,
     pub executable: bool,
+    pub writable: bool,
     pub file_offset: u64,
     pub inode: u64,
     /// Path or pseudo name such as `[vdso]`; empty for anonymous memory.
@@ -60,6 +61,7 @@ fn parse_line(line: &str) -> Option<Mapping> {
         start_avma: u64::from_str_radix(start, 16).ok()?,
         end_avma: u64::from_str_radix(end, 16).ok()?,
         executable: permissions.contains('x'),
+        writable: permissions.contains('w'),
         file_offset,
         inode,
         name: rest.trim_start_matches(' ').to_owned(),

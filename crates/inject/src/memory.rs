@@ -21,6 +21,27 @@ pub fn read_bytes(pid: i32, address: u64, buffer: &mut [u8]) -> Result<(), Error
 /// Writes `bytes` to `address` of process `pid`. Where the page is not writable the write goes
 /// through /proc/PID/mem, which ignores page protection for a private mapping.
 pub fn write_bytes(pid: i32, address: u64, bytes: &[u8]) -> Result<(), Error> {
+    if write_at_once(pid, address, bytes)? {
+        return Ok(());
+    }
+    OpenOptions::new()
+        .write(true)
+        .open(format!("/proc/{pid}/mem"))
+        .and_then(|mem| mem.write_all_at(bytes, address))
+        .map_err(|source| failure("write", pid, address, bytes.len(), source))
+}
+
+/// Writes `bytes` only where the target itself could.
+pub(crate) fn write_writable(pid: i32, address: u64, bytes: &[u8]) -> Result<(), Error> {
+    if write_at_once(pid, address, bytes)? {
+        return Ok(());
+    }
+    let source = io::Error::from_raw_os_error(libc::EFAULT);
+    Err(failure("write", pid, address, bytes.len(), source))
+}
+
+/// Whether process_vm_writev could write all of it.
+fn write_at_once(pid: i32, address: u64, bytes: &[u8]) -> Result<bool, Error> {
     let local = libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),
@@ -33,14 +54,7 @@ pub fn write_bytes(pid: i32, address: u64, bytes: &[u8]) -> Result<(), Error> {
     // the target, which the kernel checks.
     let count =
         unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) };
-    if is_complete(pid, count, bytes.len())? {
-        return Ok(());
-    }
-    OpenOptions::new()
-        .write(true)
-        .open(format!("/proc/{pid}/mem"))
-        .and_then(|mem| mem.write_all_at(bytes, address))
-        .map_err(|source| failure("write", pid, address, bytes.len(), source))
+    is_complete(pid, count, bytes.len())
 }
 
 /// Reads one word, `None` where nothing is mapped.

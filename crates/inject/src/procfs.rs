@@ -1,4 +1,4 @@
-//! Small files of /proc/PID/task/TID: state, current system call, pending signals, sleep start.
+//! Small files of /proc/PID/task/TID: state, current system call, tracer, sleep start.
 
 use std::fs;
 
@@ -43,28 +43,6 @@ pub(crate) fn tracer(pid: i32, tid: i32) -> i32 {
     status_field(pid, tid, "TracerPid:")
         .and_then(|value| value.parse().ok())
         .unwrap_or(0)
-}
-
-/// Signal sets of a thread, bit `n - 1` for signal `n`.
-pub(crate) struct Signals {
-    /// Waiting for the thread or for the process.
-    pub pending: u64,
-    pub caught: u64,
-    pub ignored: u64,
-}
-
-/// Signal sets of a thread; empty sets if it is gone.
-pub(crate) fn signals(pid: i32, tid: i32) -> Signals {
-    let set = |name| {
-        status_field(pid, tid, name)
-            .and_then(|value| u64::from_str_radix(&value, 16).ok())
-            .unwrap_or(0)
-    };
-    Signals {
-        pending: set("SigPnd:") | set("ShdPnd:"),
-        caught: set("SigCgt:"),
-        ignored: set("SigIgn:"),
-    }
 }
 
 fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {

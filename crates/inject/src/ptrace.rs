@@ -5,7 +5,6 @@ use std::io;
 
 pub(crate) const GETREGSET: libc::c_uint = 0x4204;
 pub(crate) const SETREGSET: libc::c_uint = 0x4205;
-const POKETEXT: libc::c_uint = 4;
 const CONT: libc::c_uint = 7;
 const DETACH: libc::c_uint = 17;
 const SYSCALL: libc::c_uint = 24;
@@ -67,12 +66,6 @@ pub(crate) fn resume_to_syscall(tid: i32) -> io::Result<()> {
 pub(crate) fn detach(tid: i32) -> io::Result<()> {
     // SAFETY: no pointers.
     unsafe { request(DETACH, tid, 0, 0) }.map(drop)
-}
-
-/// Writes one word, page protection notwithstanding.
-pub(crate) fn poke(tid: i32, address: u64, word: u64) -> io::Result<()> {
-    // SAFETY: both are values, not pointers of this process.
-    unsafe { request(POKETEXT, tid, address as usize, word as usize) }.map(drop)
 }
 
 /// The blocked signals; where a call such as ppoll replaced the mask for its duration, the mask

@@ -11,6 +11,8 @@ pub type Registers = libc::user_regs_struct;
 const NT_PRSTATUS: usize = 1;
 const NT_X86_XSTATE: usize = 0x202;
 
+const NT_X86_SHSTK: usize = 0x204;
+
 /// Room for the XSAVE area: 11 KiB with AVX-512 and AMX today.
 const XSTATE_ROOM_BYTES: usize = 32 * 1024;
 
@@ -61,6 +63,26 @@ pub(crate) fn write(tid: i32, registers: &Registers) -> io::Result<()> {
         )?
     };
     Ok(())
+}
+
+/// Whether the stopped thread `tid` uses a shadow stack: only then does the kernel (since 6.6) have
+/// this register set.
+pub(crate) fn has_shadow_stack(tid: i32) -> bool {
+    let mut pointer = 0u64;
+    let mut vector = libc::iovec {
+        iov_base: (&raw mut pointer).cast(),
+        iov_len: size_of::<u64>(),
+    };
+    // SAFETY: `vector` describes `pointer`, which is live and writable for its whole length.
+    let read = unsafe {
+        ptrace::request(
+            ptrace::GETREGSET,
+            tid,
+            NT_X86_SHSTK,
+            (&raw mut vector) as usize,
+        )
+    };
+    read.is_ok()
 }
 
 /// Reads the whole XSAVE area (x87, SSE, AVX, AVX-512, AMX, PKRU) of the stopped thread `tid`.

@@ -1,61 +1,25 @@
-//! A function call made by the held thread, on a stack of our own.
-//!
-//! The scratch mapping, from low to high addresses:
-//!
-//! ```text
-//! guard page (PROT_NONE) | stack, grows down | data page | code page (read and execute)
-//! ```
-//!
-//! The call starts at the stub `call *%r11; int3` in the code page and ends in its int3, so that a
-//! shadow stack (CET) sees the return address it expects.
+//! A function call made by the held thread on a stack of ours, and how any operation runs.
 
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use crate::errno::SavedErrno;
-use crate::held::Held;
-use crate::wait::Stop;
-use crate::{Error, procfs, ptrace, regs};
-
-const PAGE_BYTES: u64 = 4096;
-/// Room for dlopen and an allocator behind it; only touched pages cost memory.
-const STACK_BYTES: u64 = 256 * 1024;
-
-/// `call *%r11; int3`, padded with int3 to one word, lowest byte first.
-const STUB: [u8; 8] = [0x41, 0xff, 0xd3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc];
-/// rip after the int3 of the stub.
-const STUB_END: u64 = 4;
+use crate::held::{Held, STEP_DEADLINE};
+use crate::scratch::{self, PAGE_BYTES, SPIN, Scratch, word};
+use crate::wait::{self, Stop};
+use crate::{Error, Registers, ptrace, regs};
 
 /// A call that takes longer is stopped, and backed out of if it waits for a lock.
 const CALL_DEADLINE: Duration = Duration::from_secs(5);
 /// A call that is not in a futex wait at the deadline is let run on up to this.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
-/// Memory of ours in the target, for the time of one hold.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Scratch {
-    pub start: u64,
+/// How an operation ended.
+pub(crate) enum Outcome {
+    /// With this rax.
+    Done(u64),
+    /// Not at all: the thread was stopped in the middle, with these registers.
+    Unfinished(Box<Registers>),
 }
-
-impl Scratch {
-    const BYTES: u64 = PAGE_BYTES + STACK_BYTES + 2 * PAGE_BYTES;
-
-    fn stack_top(self) -> u64 {
-        self.start + PAGE_BYTES + STACK_BYTES
-    }
-
-    /// A page for strings and structures.
-    pub(crate) fn data(self) -> u64 {
-        self.stack_top()
-    }
-
-    fn stub(self) -> u64 {
-        self.data() + PAGE_BYTES
-    }
-}
-
-/// The target's SIGTRAP action, kept when it ignores SIGTRAP: an int3 resets that to the default
-/// (force_sig_info_to_task). `struct kernel_sigaction` is four words.
-pub(crate) struct TrapAction([u8; 32]);
 
 impl Held {
     /// Calls `function` (an address in the target) with up to six integer or pointer arguments
@@ -68,27 +32,53 @@ impl Held {
         if args.len() > 6 {
             return Err(Error::TooManyArguments { count: args.len() });
         }
-        self.scratch()?;
+        let scratch = self.scratch()?;
+        if !self.guarded {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+            let protection = libc::PROT_NONE as u64;
+            self.checked_syscall(
+                "mmap",
+                libc::SYS_mmap,
+                [
+                    scratch.start,
+                    PAGE_BYTES,
+                    protection,
+                    flags as u64,
+                    u64::MAX,
+                    0,
+                ],
+            )?;
+            self.guarded = true;
+        }
         if self.errno.is_none()
             && let Some(location) = self.errno_function
         {
             let address = self.run(location, &[])?;
             let mut value = [0u8; 4];
             self.read(address, &mut value)?;
-            self.errno = Some(SavedErrno { address, value });
+            let mut words = [0u8; 16];
+            words[..8].copy_from_slice(&address.to_le_bytes());
+            words[8..12].copy_from_slice(&value);
+            self.write(scratch.words() + word::ERRNO_ADDRESS, &words)?;
+            self.errno = Some((address, value));
         }
         self.run(function, args)
     }
 
     /// The scratch mapping, made on first use.
     pub(crate) fn scratch(&mut self) -> Result<Scratch, Error> {
+        if self.went_home {
+            return Err(self.has_gone_home());
+        }
         if let Some(scratch) = self.scratch {
             return Ok(scratch);
         }
+        let (frame, gadgets) = self.way_home()?;
+        let counts = self.clock.rate() * SPIN.as_millis() as u64;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
         let read_write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let no_fd = u64::MAX;
-        let start = self.checked_syscall(
+        let start = self.bare_syscall(
             "mmap",
             libc::SYS_mmap,
             [0, Scratch::BYTES, read_write, flags, no_fd, 0],
@@ -96,40 +86,33 @@ impl Held {
         let scratch = Scratch { start };
         self.scratch = Some(scratch);
         // By mmap rather than mprotect, which sandboxes refuse more often.
+        let read_execute = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         let fixed = flags | libc::MAP_FIXED as u64;
-        let pages = [
-            (start, libc::PROT_NONE),
-            (scratch.stub(), libc::PROT_READ | libc::PROT_EXEC),
-        ];
-        for (page, protection) in pages {
-            self.checked_syscall(
-                "mmap",
-                libc::SYS_mmap,
-                [page, PAGE_BYTES, protection as u64, fixed, no_fd, 0],
-            )?;
+        self.bare_syscall(
+            "mmap",
+            libc::SYS_mmap,
+            [scratch.code(), PAGE_BYTES, read_execute, fixed, no_fd, 0],
+        )?;
+        self.write(scratch.code(), scratch::stub())?;
+        let mut words = [0u8; word::END as usize];
+        for (at, value) in [
+            (word::COUNTS, counts),
+            (word::FRAME, frame),
+            (word::GADGET, gadgets.syscall),
+            (word::START, start),
+            (word::BYTES, Scratch::BYTES),
+        ] {
+            words[at as usize..][..8].copy_from_slice(&value.to_le_bytes());
         }
-        let poked = ptrace::poke(self.tid, scratch.stub(), u64::from_le_bytes(STUB));
-        self.check("POKETEXT", poked)?;
-        if procfs::signals(self.pid, self.tid).ignored & (1 << (libc::SIGTRAP - 1)) != 0 {
-            let data = scratch.data();
-            self.checked_syscall(
-                "rt_sigaction",
-                libc::SYS_rt_sigaction,
-                [libc::SIGTRAP as u64, 0, data, 8, 0, 0],
-            )?;
-            let mut action = [0u8; 32];
-            self.read(data, &mut action)?;
-            self.trap_action = Some(TrapAction(action));
-        }
+        self.write(scratch.words(), &words)?;
         Ok(scratch)
     }
 
-    /// Runs the stub to its int3.
     fn run(&mut self, function: u64, args: &[u64]) -> Result<u64, Error> {
         let scratch = self.scratch()?;
         let argument = |index: usize| args.get(index).copied().unwrap_or(0);
         let mut registers = self.saved;
-        registers.rip = scratch.stub();
+        registers.rip = scratch.call_entry();
         registers.r11 = function;
         // 16-byte aligned before the call instruction (psABI 3.2.2).
         registers.rsp = scratch.stack_top();
@@ -145,67 +128,117 @@ impl Held {
         registers.rax = 0;
         registers.orig_rax = u64::MAX;
         registers.eflags &= !(regs::EFLAGS_DF | regs::EFLAGS_TF);
-        self.prepare(&registers)?;
 
         let begin = Instant::now();
-        let mut until = begin + CALL_DEADLINE;
+        let mut outcome = self.operate(&registers, CALL_DEADLINE)?;
         loop {
-            let resumed = ptrace::resume(self.tid, 0);
-            self.check("CONT", resumed)?;
-            match self.next_stop(until)? {
-                Some(Stop::Signal(libc::SIGTRAP)) => {
-                    let now = regs::read(self.tid);
-                    let now = self.check("GETREGSET NT_PRSTATUS", now)?;
-                    if now.rip == scratch.stub() + STUB_END && self.signal_info()?.si_code > 0 {
-                        return Ok(now.rax);
-                    }
-                    self.take_signal(libc::SIGTRAP)?;
-                }
-                Some(Stop::Signal(signal)) => self.take_signal(signal)?,
-                Some(_) => {}
-                None => {
-                    self.give_up_waiting()?;
-                    let now = regs::read(self.tid);
-                    let now = self.check("GETREGSET NT_PRSTATUS", now)?;
-                    let waits = now.orig_rax == libc::SYS_futex as u64;
-                    let waited = begin.elapsed();
-                    if waits || waited >= CALL_LIMIT {
-                        return Err(Error::CallTimeout {
-                            pid: self.pid,
-                            function,
-                            waited,
-                        });
-                    }
-                    until = Instant::now() + Duration::from_millis(100);
-                }
+            let now = match outcome {
+                Outcome::Done(result) => return Ok(result),
+                Outcome::Unfinished(now) => now,
+            };
+            let waited = begin.elapsed();
+            if now.orig_rax == libc::SYS_futex as u64 || waited >= CALL_LIMIT {
+                self.back_out()?;
+                return Err(Error::CallTimeout {
+                    pid: self.pid,
+                    function,
+                    waited,
+                });
             }
+            outcome = self.wait_until_done(Duration::from_millis(100))?;
         }
     }
 
-    /// Removes what remote calls left: errno, the SIGTRAP action, the scratch mapping.
-    pub(crate) fn undo_remote_work(&mut self) -> Result<(), Error> {
-        let mut first = Ok(());
-        if let Some(errno) = self.errno.take() {
-            first = self.write(errno.address, &errno.value);
+    /// Starts the stub and waits for its result. Ends in an event stop: in the stub's spin, or
+    /// wherever the thread was at the time limit.
+    pub(crate) fn operate(
+        &mut self,
+        registers: &Registers,
+        limit: Duration,
+    ) -> Result<Outcome, Error> {
+        let scratch = self.scratch()?;
+        self.token = self.token.wrapping_add(1);
+        let token = self.token;
+        self.write(scratch.words() + word::TOKEN, &token.to_le_bytes())?;
+        self.commit(registers)?;
+        self.wait_until_done(limit)
+    }
+
+    /// Lets the thread run until the result is there, then stops it.
+    fn wait_until_done(&mut self, limit: Duration) -> Result<Outcome, Error> {
+        let resumed = ptrace::resume(self.tid, 0);
+        self.check("CONT", resumed)?;
+        let until = Instant::now() + limit;
+        let mut pace = wait::Pace::start();
+        let mut result = None;
+        loop {
+            result = result.or_else(|| self.result());
+            if result.is_some() || Instant::now() >= until {
+                break;
+            }
+            match wait::poll_stop(self.pid, self.tid) {
+                Some(Stop::Gone) => return Err(self.is_gone()),
+                Some(stop) => {
+                    if let Stop::Signal(signal) = stop
+                        && let Err(error) = self.take_signal(signal)
+                    {
+                        self.back_out()?;
+                        return Err(error);
+                    }
+                    let resumed = ptrace::resume(self.tid, 0);
+                    self.check("CONT", resumed)?;
+                }
+                None if !pace.pause() => {}
+                None if wait::has_ended(self.pid, self.tid) => return Err(self.is_gone()),
+                None => {}
+            }
         }
-        let Some(scratch) = self.scratch.take() else {
-            return first;
+        let interrupted = ptrace::interrupt(self.tid);
+        self.check("INTERRUPT", interrupted)?;
+        let settled = self.wait_settled(Instant::now() + STEP_DEADLINE);
+        let now = regs::read(self.tid);
+        let now = self.check("GETREGSET NT_PRSTATUS", now)?;
+        // It may have finished meanwhile.
+        let result = result.or_else(|| self.result());
+        if self.scratch.is_none_or(|scratch| !scratch.runs(now.rip)) && self.is_home(&now) {
+            self.went_home = true;
+            return result.map(Outcome::Done).ok_or(self.has_gone_home());
+        }
+        if let Err(error) = settled {
+            self.back_out()?;
+            return Err(error);
+        }
+        Ok(match result {
+            Some(result) => Outcome::Done(result),
+            None => Outcome::Unfinished(Box::new(now)),
+        })
+    }
+
+    /// Result of the current operation once its token is there. After the thread went home other
+    /// memory may be at this address: it does not hold the token.
+    fn result(&self) -> Option<u64> {
+        let mut words = [0u8; 16];
+        self.mem
+            .read_exact_at(&mut words, self.scratch?.words())
+            .ok()?;
+        let [result, done] = words.as_chunks::<8>().0 else {
+            return None;
         };
-        if let Some(TrapAction(action)) = self.trap_action.take() {
-            let restored = self.write(scratch.data(), &action).and_then(|()| {
-                self.checked_syscall(
-                    "rt_sigaction",
-                    libc::SYS_rt_sigaction,
-                    [libc::SIGTRAP as u64, scratch.data(), 0, 8, 0, 0],
-                )
-            });
-            first = first.and(restored.map(drop));
-        }
-        let unmapped = self.checked_syscall(
-            "munmap",
-            libc::SYS_munmap,
-            [scratch.start, Scratch::BYTES, 0, 0, 0, 0],
-        );
-        first.and(unmapped.map(drop))
+        (u64::from_le_bytes(*done) == self.token).then(|| u64::from_le_bytes(*result))
+    }
+
+    /// Gives up the current operation: only the way home is left in the registers, and a signal
+    /// that stopped it is gone.
+    pub(crate) fn back_out(&mut self) -> Result<(), Error> {
+        let Some(scratch) = self.scratch else {
+            return Ok(());
+        };
+        let mut registers = self.saved;
+        registers.rip = scratch.home_entry();
+        registers.rsp = scratch.stack_top();
+        registers.orig_rax = u64::MAX;
+        registers.eflags &= !(regs::EFLAGS_DF | regs::EFLAGS_TF);
+        self.commit(&registers)?;
+        self.settle(Instant::now() + STEP_DEADLINE)
     }
 }

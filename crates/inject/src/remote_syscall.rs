@@ -1,69 +1,39 @@
 //! A system call made by the held thread.
 //!
-//! Runs a `syscall` instruction that the target already has, between two system-call stops
-//! (`PTRACE_SYSCALL`). A single step would end in SIGTRAP, which the kernel forces on the thread
-//! and which would reset a SIGTRAP disposition of the target that is ignored or blocked.
+//! The first ones, which make the scratch memory, and the last one, which removes it, run through
+//! libc's own `syscall; ret` with rsp at the signal frame on the thread's stack: left alone, the
+//! thread returns from the call into rt_sigreturn. The others run through the stub in the scratch
+//! memory (`scratch.rs`).
 
 use std::io;
 use std::time::Instant;
 
 use crate::held::{Held, STEP_DEADLINE};
+use crate::remote_call::Outcome;
 use crate::wait::Stop;
-use crate::{Error, maps, ptrace, regs};
+use crate::{Error, Registers, ptrace, regs};
 
-/// Encoding of the `syscall` instruction.
-const SYSCALL_CODE: [u8; 2] = [0x0f, 0x05];
-
-/// Bytes of libc text searched at a time.
-const SEARCH_BYTES: usize = 64 * 1024;
+/// Length of the `syscall` instruction.
+const SYSCALL_BYTES: u64 = 2;
 
 impl Held {
     /// Makes system call `nr` in the target and returns what the kernel returned, a negative
     /// errno included. Signals are blocked meanwhile.
     pub fn syscall(&mut self, nr: i64, args: [u64; 6]) -> Result<i64, Error> {
-        let mut registers = self.saved;
-        registers.rip = self.syscall_address()?;
-        registers.rax = nr as u64;
-        // No restart of the interrupted call of the target now.
-        registers.orig_rax = u64::MAX;
-        [
-            registers.rdi,
-            registers.rsi,
-            registers.rdx,
-            registers.r10,
-            registers.r8,
-            registers.r9,
-        ] = args;
-        registers.eflags &= !(regs::EFLAGS_DF | regs::EFLAGS_TF);
-        self.prepare(&registers)?;
-
-        let until = Instant::now() + STEP_DEADLINE;
-        let mut entered = false;
-        loop {
-            let resumed = ptrace::resume_to_syscall(self.tid);
-            self.check("SYSCALL", resumed)?;
-            match self.next_stop(until)? {
-                Some(Stop::Syscall) if !entered => entered = true,
-                Some(Stop::Syscall) => {
-                    let registers = regs::read(self.tid);
-                    let result = self.check("GETREGSET NT_PRSTATUS", registers)?.rax as i64;
-                    if !crate::restart::is_restart_code(result) {
-                        return Ok(result);
-                    }
-                    // A group-stop began: the kernel enters the call again by itself.
-                    entered = false;
-                }
-                Some(Stop::Signal(signal)) => self.take_signal(signal)?,
-                Some(_) => {}
-                None => {
-                    self.give_up_waiting()?;
-                    let source = io::Error::from_raw_os_error(libc::ETIMEDOUT);
-                    return Err(Error::RemoteSyscall {
-                        name: "syscall",
-                        pid: self.pid,
-                        source,
-                    });
-                }
+        let scratch = self.scratch()?;
+        let mut registers = self.syscall_registers(nr, args);
+        registers.rip = scratch.syscall_entry();
+        registers.rsp = scratch.stack_top();
+        match self.operate(&registers, STEP_DEADLINE)? {
+            Outcome::Done(result) => Ok(result as i64),
+            Outcome::Unfinished(_) => {
+                self.back_out()?;
+                let source = io::Error::from_raw_os_error(libc::ETIMEDOUT);
+                Err(Error::RemoteSyscall {
+                    name: "syscall",
+                    pid: self.pid,
+                    source,
+                })
             }
         }
     }
@@ -76,6 +46,10 @@ impl Held {
         args: [u64; 6],
     ) -> Result<u64, Error> {
         let result = self.syscall(nr, args)?;
+        self.checked(name, result)
+    }
+
+    fn checked(&self, name: &'static str, result: i64) -> Result<u64, Error> {
         if (-4095..0).contains(&result) {
             let source = io::Error::from_raw_os_error(-result as i32);
             return Err(Error::RemoteSyscall {
@@ -87,41 +61,58 @@ impl Held {
         Ok(result as u64)
     }
 
-    /// Stops a thread that does not come back.
-    pub(crate) fn give_up_waiting(&mut self) -> Result<(), Error> {
-        let interrupted = ptrace::interrupt(self.tid);
-        self.check("INTERRUPT", interrupted)?;
-        self.wait_settled(Instant::now() + STEP_DEADLINE)
+    fn syscall_registers(&self, nr: i64, args: [u64; 6]) -> Registers {
+        let mut registers = self.saved;
+        registers.rax = nr as u64;
+        // No restart of the interrupted call of the target now.
+        registers.orig_rax = u64::MAX;
+        [
+            registers.rdi,
+            registers.rsi,
+            registers.rdx,
+            registers.r10,
+            registers.r8,
+            registers.r9,
+        ] = args;
+        registers.eflags &= !(regs::EFLAGS_DF | regs::EFLAGS_TF);
+        registers
     }
 
-    /// Address of a `syscall` instruction: in the vdso, else in libc, else anywhere executable.
-    fn syscall_address(&mut self) -> Result<u64, Error> {
-        if let Some(address) = self.syscall_instruction {
-            return Ok(address);
-        }
-        let mut mappings = maps::read(self.pid)?;
-        // `[vsyscall]` is not real code.
-        mappings.retain(|mapping| mapping.executable && mapping.name != "[vsyscall]");
-        mappings.sort_by_key(|mapping| match mapping.name.as_str() {
-            "[vdso]" => 0,
-            name if maps::is_libc(name) => 1,
-            _ => 2,
-        });
-        for mapping in &mappings {
-            let mut at = mapping.start_avma;
-            while at < mapping.end_avma {
-                let bytes = SEARCH_BYTES.min((mapping.end_avma - at) as usize);
-                let mut code = vec![0u8; bytes];
-                if self.read(at, &mut code).is_err() {
-                    break;
-                }
-                if let Some(offset) = code.windows(2).position(|pair| pair == SYSCALL_CODE) {
-                    self.syscall_instruction = Some(at + offset as u64);
-                    return Ok(at + offset as u64);
-                }
-                at += bytes as u64;
+    /// Makes a system call without memory of ours; for calls that do not wait. Ends in an event
+    /// stop, like every operation.
+    ///
+    /// A single step would end in SIGTRAP, which the kernel forces on the thread and which would
+    /// reset a SIGTRAP disposition of the target that is ignored or blocked; so the thread stops
+    /// at the entry of the call, and at the interrupt that was requested there.
+    pub(crate) fn bare_syscall(
+        &mut self,
+        name: &'static str,
+        nr: i64,
+        args: [u64; 6],
+    ) -> Result<u64, Error> {
+        let (frame, gadgets) = self.way_home()?;
+        let mut registers = self.syscall_registers(nr, args);
+        registers.rip = gadgets.syscall;
+        registers.rsp = frame;
+        self.commit(&registers)?;
+
+        let until = Instant::now() + STEP_DEADLINE;
+        loop {
+            let resumed = ptrace::resume_to_syscall(self.tid);
+            self.check("SYSCALL", resumed)?;
+            match self.next_stop(until)? {
+                Some(Stop::Syscall) => break,
+                Some(Stop::Signal(signal)) => self.take_signal(signal)?,
+                Some(Stop::Event(_) | Stop::Gone) => {}
+                None => return Err(self.does_not_stop()),
             }
         }
-        Err(Error::NoSyscallInstruction { pid: self.pid })
+        self.settle(until)?;
+        let now = regs::read(self.tid);
+        let now = self.check("GETREGSET NT_PRSTATUS", now)?;
+        if now.rip != gadgets.syscall + SYSCALL_BYTES {
+            return Err(self.does_not_stop());
+        }
+        self.checked(name, now.rax as i64)
     }
 }

@@ -3,7 +3,7 @@
 //! Most are restarted by the kernel when registers come back with `orig_rax` and one of its
 //! internal codes in `rax` (ERESTARTSYS and its kin, signal(7)). Some end with EINTR after any
 //! stop; a program that installed its handlers with SA_RESTART, or has none, does not expect that
-//! from them, so we repeat the call, with what is left of its timeout.
+//! from them, so we put such a code there, and what is left of the timeout.
 
 use std::time::Duration;
 
@@ -97,23 +97,47 @@ impl Sleep {
     }
 }
 
+/// ERESTARTNOHAND: the kernel makes the call again, or ends it with EINTR if a handler is to run.
+const RESTART_UNLESS_HANDLED: i64 = -514;
+
 /// Whether the thread was stopped in a call that is about to return EINTR although it may not.
 pub(crate) fn must_be_repeated(saved: &Registers) -> bool {
     saved.rax as i64 == -i64::from(libc::EINTR)
         && NEVER_RESTARTED.contains(&(saved.orig_rax as i64))
 }
 
-/// Registers that make the interrupted call again.
+/// Registers to resume with when this process lets the thread go itself.
+pub(crate) fn resumed(saved: &Registers, sleep: &Sleep, held: Duration) -> Registers {
+    if must_be_repeated(saved) {
+        repeat(saved, sleep, held)
+    } else {
+        *saved
+    }
+}
+
+/// Registers for a thread that goes home through rt_sigreturn, which rules out a restart by the
+/// kernel (restore_sigcontext): they make the interrupted call anew. Late, but never EINTR.
+pub(crate) fn unattended(saved: &Registers, sleep: &Sleep) -> Registers {
+    let mut registers = resumed(saved, sleep, Duration::ZERO);
+    if registers.orig_rax as i64 >= 0 && is_restart_code(registers.rax as i64) {
+        registers.rip = saved.rip.wrapping_sub(SYSCALL_BYTES);
+        registers.rax = saved.orig_rax;
+        registers.orig_rax = u64::MAX;
+    }
+    registers
+}
+
+/// Registers that make the interrupted call again, or end it with EINTR if a signal handler runs
+/// first: without us such a signal would have ended the wait, and a program that waits for a flag
+/// set by its handler must not sleep on. The kernel decides, because it alone sees a signal that
+/// comes between our release and the call.
 ///
 /// epoll_wait and epoll_pwait carry their timeout in a register (r10, milliseconds), so the time
 /// already slept and the time held are taken off. The others point to a `timespec` that belongs to
 /// the program: they start anew and end late rather than early.
 pub(crate) fn repeat(saved: &Registers, sleep: &Sleep, held: Duration) -> Registers {
     let mut registers = *saved;
-    registers.rip = saved.rip.wrapping_sub(SYSCALL_BYTES);
-    registers.rax = saved.orig_rax;
-    // Nothing for the kernel to restart any more.
-    registers.orig_rax = u64::MAX;
+    registers.rax = RESTART_UNLESS_HANDLED as u64;
     if matches!(
         saved.orig_rax as i64,
         libc::SYS_epoll_wait | libc::SYS_epoll_pwait
@@ -158,11 +182,13 @@ mod tests {
             Duration::ZERO,
         );
         assert_eq!(again.r10 as i32, -1);
+        assert_eq!((again.rip, again.rax as i64), (0x1002, -514));
+        assert_eq!(again.orig_rax, saved.orig_rax);
+        let alone = unattended(&saved, &Sleep::default());
         assert_eq!(
-            (again.rip, again.rax),
+            (alone.rip, alone.rax),
             (0x1000, libc::SYS_epoll_wait as u64)
         );
-        assert_eq!(again.orig_rax, u64::MAX);
     }
 
     #[test]

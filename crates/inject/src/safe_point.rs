@@ -13,7 +13,19 @@ const PAGE_BYTES: u64 = 4096;
 /// Longest call instruction looked for: `call *disp32(base,index)`.
 const CALL_BYTES: usize = 7;
 
-/// `Err` with the reason if the thread may not be used at this point.
+/// `Err` with the reason if the thread may not be used for anything: to move its program counter out
+/// of a restartable sequence and back would hide the interruption from the kernel.
+pub(crate) fn check_sequence(pid: i32, tid: i32, registers: &Registers) -> Result<(), String> {
+    match rseq_section(pid, tid) {
+        Some((start, end)) if (start..end).contains(&registers.rip) => Err(format!(
+            "thread {tid} is in a restartable sequence at {:#x}",
+            registers.rip
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// `Err` with the reason if the thread may hold a lock.
 pub(crate) fn check(
     pid: i32,
     tid: i32,
@@ -21,14 +33,6 @@ pub(crate) fn check(
     unsafe_ranges: &[(u64, u64)],
     unwind: Option<Unwind<'_>>,
 ) -> Result<(), String> {
-    if let Some((start, end)) = rseq_section(pid, tid)
-        && (start..end).contains(&registers.rip)
-    {
-        return Err(format!(
-            "thread {tid} is in a restartable sequence at {:#x}",
-            registers.rip
-        ));
-    }
     if is_inside(unsafe_ranges, registers.rip) {
         return Err(format!(
             "thread {tid} runs loader or allocator code at {:#x}",
@@ -113,8 +117,7 @@ fn ends_with_call(code: &[u8; CALL_BYTES]) -> bool {
     })
 }
 
-/// Code range of the restartable sequence that the thread announces (rseq(2)). To move its program
-/// counter out and back would hide the interruption from the kernel, which restarts the sequence.
+/// Code range of the restartable sequence that the thread announces (rseq(2)).
 fn rseq_section(pid: i32, tid: i32) -> Option<(u64, u64)> {
     let area = ptrace::rseq_address(tid);
     if area == 0 {

@@ -7,8 +7,9 @@ use crate::held::Held;
 use crate::procfs::{self, Activity};
 use crate::restart::{self, Sleep};
 use crate::safe_point::{self, Unwind};
+use crate::survey::Survey;
 use crate::wait::{self, Stop};
-use crate::{Error, errno, ptrace};
+use crate::{Error, ptrace};
 
 /// How [`hold`] chooses.
 #[derive(Clone)]
@@ -37,18 +38,15 @@ const PAUSE_MAX: Duration = Duration::from_millis(5);
 pub fn hold(pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
     let begin = Instant::now();
     let until = begin + options.deadline;
-    // Slow, so before anything is stopped.
-    let errno_function = errno::find_location_function(pid);
+    // Slow, so before anything is stopped; the candidates first, whose errors are clearer.
+    let mut candidates = ranked(pid)?;
+    let mut survey = Survey::of(pid)?;
     let mut reason = "every thread sleeps uninterruptibly".to_owned();
     let mut pause = Duration::from_micros(100);
     loop {
-        let candidates = candidates(pid)?;
         for tid in candidates {
-            match try_hold(pid, tid, options)? {
-                Attempt::Held(mut held) => {
-                    held.errno_function = errno_function;
-                    return Ok(*held);
-                }
+            match try_hold(pid, tid, options, &survey)? {
+                Attempt::Held(held) => return Ok(*held),
                 Attempt::Unsafe(why) => reason = why,
                 Attempt::Vanished => {}
             }
@@ -65,11 +63,13 @@ pub fn hold(pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(PAUSE_MAX);
+        candidates = ranked(pid)?;
+        survey.refresh(pid)?;
     }
 }
 
 /// Threads worth trying, best first.
-fn candidates(pid: i32) -> Result<Vec<i32>, Error> {
+fn ranked(pid: i32) -> Result<Vec<i32>, Error> {
     let mut ranked = Vec::new();
     let mut alive = false;
     for tid in procfs::threads(pid) {
@@ -110,7 +110,12 @@ enum Attempt {
     Vanished,
 }
 
-fn try_hold(pid: i32, tid: i32, options: &HoldOptions<'_>) -> Result<Attempt, Error> {
+fn try_hold(
+    pid: i32,
+    tid: i32,
+    options: &HoldOptions<'_>,
+    survey: &Survey,
+) -> Result<Attempt, Error> {
     let sleep = Sleep::of(pid, tid);
     if let Err(source) = ptrace::seize(tid) {
         return refused(pid, tid, source);
@@ -118,7 +123,7 @@ fn try_hold(pid: i32, tid: i32, options: &HoldOptions<'_>) -> Result<Attempt, Er
     if !interrupt(pid, tid)? {
         return Ok(Attempt::Vanished);
     }
-    let held = match Held::adopt(pid, tid, sleep) {
+    let held = match Held::adopt(pid, tid, sleep, survey) {
         Ok(held) => held,
         // Only this thread; whether the process lives shows at the next round.
         Err(Error::TargetGone { .. }) => {
@@ -127,15 +132,7 @@ fn try_hold(pid: i32, tid: i32, options: &HoldOptions<'_>) -> Result<Attempt, Er
         }
         Err(error) => return Err(error),
     };
-    if options.need_safe_point
-        && let Err(why) = safe_point::check(
-            pid,
-            tid,
-            &held.saved,
-            &options.unsafe_ranges,
-            options.unwind,
-        )
-    {
+    if let Err(why) = usable(&held, options) {
         return match held.release() {
             Ok(_) => Ok(Attempt::Unsafe(why)),
             Err(Error::TargetGone { .. }) => Ok(Attempt::Vanished),
@@ -143,6 +140,23 @@ fn try_hold(pid: i32, tid: i32, options: &HoldOptions<'_>) -> Result<Attempt, Er
         };
     }
     Ok(Attempt::Held(Box::new(held)))
+}
+
+/// `Err` with the reason if the thread is stopped where it can't be used.
+fn usable(held: &Held, options: &HoldOptions<'_>) -> Result<(), String> {
+    let (pid, tid) = (held.pid, held.tid);
+    held.room.as_ref().map_err(String::clone)?;
+    safe_point::check_sequence(pid, tid, &held.saved)?;
+    if !options.need_safe_point {
+        return Ok(());
+    }
+    safe_point::check(
+        pid,
+        tid,
+        &held.saved,
+        &options.unsafe_ranges,
+        options.unwind,
+    )
 }
 
 /// Explains why a thread can't be seized.

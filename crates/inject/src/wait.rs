@@ -31,32 +31,81 @@ const SLEEP_MAX: Duration = Duration::from_millis(1);
 /// Polls, because a blocking waitpid has no deadline and would never return for a group leader
 /// that exits before its threads (ptrace(2), "Death under ptrace").
 pub(crate) fn wait_for_stop(pid: i32, tid: i32, until: Instant) -> Option<Stop> {
-    let begin = Instant::now();
-    let mut sleep = Duration::from_micros(20);
+    let mut pace = Pace::start();
+    loop {
+        let stop = poll_stop(pid, tid);
+        if stop.is_some() {
+            return stop;
+        }
+        if Instant::now() >= until {
+            return None;
+        }
+        if pace.pause() && has_ended(pid, tid) {
+            return Some(Stop::Gone);
+        }
+    }
+}
+
+/// The stop of `tid` that has not been taken note of, if any.
+pub(crate) fn poll_stop(pid: i32, tid: i32) -> Option<Stop> {
+    match wait_now(tid) {
+        Ok(None) => None,
+        Ok(Some(status)) => Some(decode(tid, status)),
+        Err(_) => {
+            let_go_after_exec(pid, tid);
+            Some(Stop::Gone)
+        }
+    }
+}
+
+/// Whether the thread has ended; then its exit status is collected too.
+pub(crate) fn has_ended(pid: i32, tid: i32) -> bool {
+    let ended = matches!(procfs::state(pid, tid), None | Some('Z' | 'X'));
+    if ended {
+        reap(tid);
+    }
+    ended
+}
+
+/// Time between two looks.
+pub(crate) struct Pace {
+    begin: Instant,
+    sleep: Duration,
+}
+
+impl Pace {
+    pub(crate) fn start() -> Pace {
+        Pace {
+            begin: Instant::now(),
+            sleep: Duration::from_micros(20),
+        }
+    }
+
+    /// Yields at first, then sleeps longer and longer; `true` if it slept.
+    pub(crate) fn pause(&mut self) -> bool {
+        if self.begin.elapsed() < SPIN {
+            std::thread::yield_now();
+            return false;
+        }
+        std::thread::sleep(self.sleep);
+        self.sleep = (self.sleep * 2).min(SLEEP_MAX);
+        true
+    }
+}
+
+/// Wait status of `tid`, if there is one; an error if it is not ours to wait for.
+fn wait_now(tid: i32) -> io::Result<Option<i32>> {
     loop {
         let mut status = 0;
         // SAFETY: waitpid writes one int.
         let waited = unsafe { libc::waitpid(tid, &raw mut status, libc::WNOHANG | libc::__WALL) };
-        if waited == tid {
-            return Some(decode(tid, status));
+        if waited >= 0 {
+            return Ok((waited == tid).then_some(status));
         }
-        if waited < 0 && io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
-            let_go_after_exec(pid, tid);
-            return Some(Stop::Gone);
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EINTR) {
+            return Err(error);
         }
-        let now = Instant::now();
-        if now >= until {
-            return None;
-        }
-        if now.duration_since(begin) < SPIN {
-            std::thread::yield_now();
-            continue;
-        }
-        if matches!(procfs::state(pid, tid), None | Some('Z' | 'X')) {
-            return Some(Stop::Gone);
-        }
-        std::thread::sleep(sleep);
-        sleep = (sleep * 2).min(SLEEP_MAX);
     }
 }
 
@@ -93,15 +142,35 @@ fn let_go_after_exec(pid: i32, tid: i32) {
     }
 }
 
-/// Collects the exit status of a traced thread that died, so that its real parent is told.
+/// Collects the exit status of a traced thread that died. As long as it is not collected the whole
+/// process can't end: its leader waits for it (ptrace(2), "Death under ptrace").
 pub(crate) fn reap(tid: i32) {
     for _ in 0..20 {
-        let mut status = 0;
-        // SAFETY: waitpid writes one int.
-        let waited = unsafe { libc::waitpid(tid, &raw mut status, libc::WNOHANG | libc::__WALL) };
-        if waited != 0 && (waited < 0 || !libc::WIFSTOPPED(status)) {
+        if is_collected(tid) {
             return;
         }
         std::thread::sleep(Duration::from_micros(200));
+    }
+    // On a loaded machine a dying thread takes its time; a leader becomes collectable only after
+    // all other threads. Where no thread can be started, our own exit collects it.
+    let collector = move || {
+        while !is_collected(tid) {
+            std::thread::sleep(SLEEP_MAX * 10);
+        }
+    };
+    let _ = std::thread::Builder::new()
+        .name("memhook-collect".to_owned())
+        .spawn(collector);
+}
+
+fn is_collected(tid: i32) -> bool {
+    match wait_now(tid) {
+        Ok(None) => false,
+        Ok(Some(status)) if libc::WIFSTOPPED(status) => {
+            // The last stop of one that was killed, or it lives after all.
+            let _ = ptrace::detach(tid);
+            false
+        }
+        Ok(Some(_)) | Err(_) => true,
     }
 }

@@ -1,0 +1,187 @@
+//! Memory of ours in the target, for the time of one hold, and the code in it.
+//!
+//! From low to high addresses:
+//!
+//! ```text
+//! guard page (PROT_NONE) | stack, grows down | data page | code page (read and execute)
+//! ```
+//!
+//! The code makes a call or a system call, stores the result and a token that says "done", and
+//! spins for [`SPIN`]. Normally the thread is stopped there. If nobody stops it, because this
+//! process was killed, it goes home by itself: puts `errno` back, points rsp at the signal frame
+//! on the thread's own stack and jumps to libc's `syscall; ret` with the registers for munmap of
+//! all this; the `ret` leads to rt_sigreturn. The spin makes no system call, because an
+//! interrupted sleep would overwrite what the kernel remembers of the target's own (its restart
+//! block).
+
+use std::arch::global_asm;
+use std::time::Duration;
+
+pub(crate) const PAGE_BYTES: u64 = 4096;
+/// Room for dlopen and an allocator behind it; only touched pages cost memory.
+const STACK_BYTES: u64 = 256 * 1024;
+
+/// How long a finished operation waits to be stopped.
+pub(crate) const SPIN: Duration = Duration::from_millis(if cfg!(test) { 30 } else { 300 });
+
+/// Words of the data page, by offset.
+pub(crate) mod word {
+    /// rax of the operation.
+    pub(crate) const RESULT: u64 = 0;
+    /// The token, once the result is there.
+    pub(crate) const DONE: u64 = 8;
+    /// What to store in [`DONE`].
+    pub(crate) const TOKEN: u64 = 16;
+    /// Time-stamp counts to spin.
+    pub(crate) const COUNTS: u64 = 24;
+    /// Address of the signal frame.
+    pub(crate) const FRAME: u64 = 32;
+    /// Address of `syscall; ret`.
+    pub(crate) const GADGET: u64 = 40;
+    /// Address and length of the scratch mapping.
+    pub(crate) const START: u64 = 48;
+    pub(crate) const BYTES: u64 = 56;
+    /// Address of the thread's errno, 0 as long as it is not known, and its value.
+    pub(crate) const ERRNO_ADDRESS: u64 = 64;
+    pub(crate) const ERRNO_VALUE: u64 = 72;
+    /// End of the words; strings and structures follow.
+    pub(crate) const END: u64 = 128;
+}
+
+global_asm!(
+    r#"
+    .pushsection .rodata.memhook_inject_stub, "a", @progbits
+    .balign 16
+    .globl memhook_inject_stub_begin
+    .hidden memhook_inject_stub_begin
+    .globl memhook_inject_stub_syscall
+    .hidden memhook_inject_stub_syscall
+    .globl memhook_inject_stub_home
+    .hidden memhook_inject_stub_home
+    .globl memhook_inject_stub_end
+    .hidden memhook_inject_stub_end
+memhook_inject_stub_begin:
+    call r11
+    jmp 1f
+memhook_inject_stub_syscall:
+    syscall
+1:  mov [rip + memhook_inject_stub_begin - {page} + {result}], rax
+    mov rax, [rip + memhook_inject_stub_begin - {page} + {token}]
+    mov [rip + memhook_inject_stub_begin - {page} + {done}], rax
+    rdtsc
+    shl rdx, 32
+    or rax, rdx
+    mov r8, rax
+2:  pause
+    rdtsc
+    shl rdx, 32
+    or rax, rdx
+    sub rax, r8
+    cmp rax, [rip + memhook_inject_stub_begin - {page} + {counts}]
+    jl 2b
+memhook_inject_stub_home:
+    mov rcx, [rip + memhook_inject_stub_begin - {page} + {errno_address}]
+    test rcx, rcx
+    jz 3f
+    mov eax, [rip + memhook_inject_stub_begin - {page} + {errno_value}]
+    mov [rcx], eax
+3:  mov rsp, [rip + memhook_inject_stub_begin - {page} + {frame}]
+    mov rdi, [rip + memhook_inject_stub_begin - {page} + {start}]
+    mov rsi, [rip + memhook_inject_stub_begin - {page} + {bytes}]
+    mov eax, {munmap}
+    jmp [rip + memhook_inject_stub_begin - {page} + {gadget}]
+memhook_inject_stub_end:
+    .popsection
+    "#,
+    page = const PAGE_BYTES,
+    result = const word::RESULT,
+    token = const word::TOKEN,
+    done = const word::DONE,
+    counts = const word::COUNTS,
+    errno_address = const word::ERRNO_ADDRESS,
+    errno_value = const word::ERRNO_VALUE,
+    frame = const word::FRAME,
+    start = const word::START,
+    bytes = const word::BYTES,
+    gadget = const word::GADGET,
+    munmap = const libc::SYS_munmap,
+);
+
+unsafe extern "C" {
+    static memhook_inject_stub_begin: u8;
+    static memhook_inject_stub_syscall: u8;
+    static memhook_inject_stub_home: u8;
+    static memhook_inject_stub_end: u8;
+}
+
+/// The code for the code page.
+pub(crate) fn stub() -> &'static [u8] {
+    let begin = &raw const memhook_inject_stub_begin;
+    let bytes = (&raw const memhook_inject_stub_end).addr() - begin.addr();
+    // SAFETY: both labels bound one read-only object of this program, defined above.
+    unsafe { std::slice::from_raw_parts(begin, bytes) }
+}
+
+/// The scratch mapping.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scratch {
+    pub start: u64,
+}
+
+impl Scratch {
+    pub(crate) const BYTES: u64 = PAGE_BYTES + STACK_BYTES + 2 * PAGE_BYTES;
+
+    pub(crate) fn stack_top(self) -> u64 {
+        self.start + PAGE_BYTES + STACK_BYTES
+    }
+
+    /// The page of words.
+    pub(crate) fn words(self) -> u64 {
+        self.stack_top()
+    }
+
+    /// Room for strings and structures, up to the end of the page.
+    pub(crate) fn data(self) -> u64 {
+        self.words() + word::END
+    }
+
+    pub(crate) fn code(self) -> u64 {
+        self.words() + PAGE_BYTES
+    }
+
+    /// Entry that calls r11.
+    pub(crate) fn call_entry(self) -> u64 {
+        self.code()
+    }
+
+    /// Entry that makes the system call in the registers.
+    pub(crate) fn syscall_entry(self) -> u64 {
+        let begin = &raw const memhook_inject_stub_begin;
+        self.code() + ((&raw const memhook_inject_stub_syscall).addr() - begin.addr()) as u64
+    }
+
+    /// Entry that goes home at once.
+    pub(crate) fn home_entry(self) -> u64 {
+        let begin = &raw const memhook_inject_stub_begin;
+        self.code() + ((&raw const memhook_inject_stub_home).addr() - begin.addr()) as u64
+    }
+
+    /// Whether the program counter is in the code page.
+    pub(crate) fn runs(self, rip: u64) -> bool {
+        (self.code()..self.code() + PAGE_BYTES).contains(&rip)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stub_fits_and_begins_with_the_call() {
+        assert_eq!(stub()[..3], [0x41, 0xff, 0xd3]);
+        assert!(stub().len() < 256);
+        let scratch = Scratch { start: 0x10000 };
+        let syscall = (scratch.syscall_entry() - scratch.code()) as usize;
+        assert_eq!(stub()[syscall..syscall + 2], [0x0f, 0x05]);
+    }
+}

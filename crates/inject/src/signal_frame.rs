@@ -1,0 +1,181 @@
+//! A signal frame that takes a thread back to where it was, without any help of ours.
+//!
+//! When this process is killed the kernel detaches it and the held thread runs on with whatever
+//! registers are set. So every remote operation ends, if nobody stops the thread first, in
+//! rt_sigreturn(2) with a frame that describes the state of the first stop. Layout: `struct
+//! ucontext` of arch/x86/include/uapi/asm/ucontext.h, `struct sigcontext_64` and `struct
+//! _fpx_sw_bytes` of uapi/asm/sigcontext.h, checked by arch/x86/kernel/fpu/signal.c.
+
+use crate::Registers;
+
+/// UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS: what a 64-bit kernel sets.
+const UC_FLAGS: u64 = 0x7;
+
+/// No such mode, so do_sigaltstack refuses it and restore_altstack ignores that: the thread keeps
+/// its alternate signal stack, which ptrace can't read.
+const ALTSTACK_FLAGS_REFUSED: u64 = 0x7;
+
+/// Up to the end of the signal mask; the kernel reads nothing behind it.
+const UCONTEXT_BYTES: usize = 304;
+const UC_STACK_FLAGS: usize = 24;
+const UC_REGISTERS: usize = 40;
+const UC_SEGMENTS: usize = UC_REGISTERS + 18 * 8;
+const UC_FPSTATE: usize = UC_REGISTERS + 184;
+const UC_SIGMASK: usize = 296;
+
+/// Offsets and sizes in the XSAVE area (Intel SDM volume 1, 13.4).
+const SOFTWARE_BYTES: usize = 464;
+const HEADER: usize = 512;
+const HEADER_END: usize = 576;
+/// XRSTOR faults on any other address.
+const XSAVE_ALIGN: u64 = 64;
+
+const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
+const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
+
+/// psABI 3.2.2: a leaf function may use this much below rsp.
+const RED_ZONE_BYTES: u64 = 128;
+
+/// A frame ready to be written.
+pub(crate) struct SignalFrame {
+    /// Address of its first word, the restorer; the value of rsp before a `ret` into it.
+    pub address: u64,
+    pub bytes: Vec<u8>,
+}
+
+/// Builds the frame to be put below the red zone of the stack at `registers.rsp`.
+///
+/// `extended` is an XSAVE area in standard form as PTRACE_GETREGSET gives it; `restorer` is the
+/// address of `mov $15, %rax; syscall`.
+pub(crate) fn build(
+    registers: &Registers,
+    extended: &[u8],
+    mask: u64,
+    restorer: u64,
+) -> SignalFrame {
+    let xsave = used_xsave(extended);
+    let xsave_at = (registers.rsp - RED_ZONE_BYTES - xsave.len() as u64 - 4) & !(XSAVE_ALIGN - 1);
+    // The stack pointer at `ret` is aligned as at any function entry.
+    let address = (xsave_at - UCONTEXT_BYTES as u64 - 8) & !15;
+    let gap = (xsave_at - address) as usize - 8 - UCONTEXT_BYTES;
+    let mut bytes = restorer.to_le_bytes().to_vec();
+    bytes.extend(user_context(registers, mask, xsave_at));
+    bytes.resize(bytes.len() + gap, 0);
+    bytes.extend(sigframe_xsave(xsave));
+    SignalFrame { address, bytes }
+}
+
+fn user_context(registers: &Registers, mask: u64, xsave_at: u64) -> [u8; UCONTEXT_BYTES] {
+    let mut context = [0u8; UCONTEXT_BYTES];
+    let mut put = |at: usize, word: u64| context[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    put(0, UC_FLAGS);
+    put(UC_STACK_FLAGS, ALTSTACK_FLAGS_REFUSED);
+    let in_order = [
+        registers.r8,
+        registers.r9,
+        registers.r10,
+        registers.r11,
+        registers.r12,
+        registers.r13,
+        registers.r14,
+        registers.r15,
+        registers.rdi,
+        registers.rsi,
+        registers.rbp,
+        registers.rbx,
+        registers.rdx,
+        registers.rax,
+        registers.rcx,
+        registers.rsp,
+        registers.rip,
+        registers.eflags,
+    ];
+    for (index, word) in in_order.into_iter().enumerate() {
+        put(UC_REGISTERS + index * 8, word);
+    }
+    // u16 cs, gs, fs, ss. The kernel uses cs and ss only; fs and gs keep their bases.
+    put(
+        UC_SEGMENTS,
+        (registers.cs & 0xffff) | (registers.ss & 0xffff) << 48,
+    );
+    put(UC_FPSTATE, xsave_at);
+    put(UC_SIGMASK, mask);
+    context
+}
+
+/// The part of the area up to the end of the last component that is not in its initial state. The
+/// whole area may be larger than the kernel takes from this thread: AMX state counts in the
+/// register set, but in a signal frame only once the process has asked for AMX.
+fn used_xsave(extended: &[u8]) -> &[u8] {
+    let used = word(extended, HEADER);
+    let end = (2..63)
+        .filter(|component| used & (1 << component) != 0)
+        .map(|component| {
+            let leaf = std::arch::x86_64::__cpuid_count(0xd, component);
+            (leaf.eax + leaf.ebx) as usize
+        })
+        .fold(HEADER_END, usize::max);
+    &extended[..end.min(extended.len())]
+}
+
+/// The area with what the kernel wants to find in it before it believes in more than x87 and SSE.
+fn sigframe_xsave(xsave: &[u8]) -> Vec<u8> {
+    let mut area = xsave.to_vec();
+    // In a register set the first software word is XCR0 (fpu/xstate.c, xstate_fx_sw_bytes).
+    let features = word(xsave, SOFTWARE_BYTES);
+    let bytes = xsave.len() as u32;
+    let software = &mut area[SOFTWARE_BYTES..HEADER];
+    software.fill(0);
+    software[0..4].copy_from_slice(&FP_XSTATE_MAGIC1.to_le_bytes());
+    software[4..8].copy_from_slice(&(bytes + 4).to_le_bytes());
+    software[8..16].copy_from_slice(&features.to_le_bytes());
+    software[16..20].copy_from_slice(&bytes.to_le_bytes());
+    area.extend(FP_XSTATE_MAGIC2.to_le_bytes());
+    area
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes
+        .get(at..at + 8)
+        .and_then(|word| word.try_into().ok())
+        .map_or(0, u64::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_are_those_of_libc() {
+        use std::mem::offset_of;
+        assert_eq!(offset_of!(libc::ucontext_t, uc_sigmask), UC_SIGMASK);
+        assert_eq!(offset_of!(libc::ucontext_t, uc_mcontext), UC_REGISTERS);
+        let fpregs = offset_of!(libc::mcontext_t, fpregs);
+        assert_eq!(UC_REGISTERS + fpregs, UC_FPSTATE);
+        let segments = libc::REG_CSGSFS as usize * 8;
+        assert_eq!(UC_REGISTERS + segments, UC_SEGMENTS);
+        let flags = offset_of!(libc::ucontext_t, uc_stack) + offset_of!(libc::stack_t, ss_flags);
+        assert_eq!(flags, UC_STACK_FLAGS);
+    }
+
+    #[test]
+    fn a_frame_stays_below_the_red_zone_and_is_aligned() {
+        for rsp in (0x7000_0000u64..0x7000_0100).step_by(8) {
+            let mut registers = crate::regs::zeroed();
+            registers.rsp = rsp;
+            let mut extended = vec![0u8; 2696];
+            extended[HEADER] = 3;
+            let frame = build(&registers, &extended, 5, 0x1234);
+            let end = frame.address + frame.bytes.len() as u64;
+            assert!(end <= rsp - RED_ZONE_BYTES);
+            assert_eq!(frame.address % 16, 0);
+            assert_eq!(word(&frame.bytes, 0), 0x1234);
+            let xsave_at = word(&frame.bytes, 8 + UC_FPSTATE);
+            assert_eq!(xsave_at % XSAVE_ALIGN, 0);
+            let area = &frame.bytes[(xsave_at - frame.address) as usize..];
+            assert_eq!(area.len(), HEADER_END + 4);
+            assert_eq!(word(area, SOFTWARE_BYTES) as u32, FP_XSTATE_MAGIC1);
+            assert_eq!(word(&frame.bytes, 8 + UC_SIGMASK), 5);
+        }
+    }
+}

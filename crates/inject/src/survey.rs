@@ -1,0 +1,183 @@
+//! What a hold needs to know about the process, found out before anything is stopped.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::rc::Rc;
+use std::time::Instant;
+
+use crate::maps::{self, Mapping};
+use crate::{Error, errno};
+
+/// Facts about the target, from before the stop.
+pub(crate) struct Survey {
+    pub mappings: Vec<Mapping>,
+    /// /proc/PID/mem: bound to the address space at open, so a write after execve hits nothing.
+    pub mem: Rc<File>,
+    pub errno_function: Option<u64>,
+    pub gadgets: Option<Gadgets>,
+    pub clock: Clock,
+}
+
+/// Code that the target has already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gadgets {
+    /// `syscall; ret`
+    pub syscall: u64,
+    /// `mov $15, %rax; syscall`: libc's signal restorer, which makes rt_sigreturn.
+    pub restorer: u64,
+}
+
+const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
+const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+/// The shorter encoding, `mov $15, %eax; syscall`.
+const RESTORER_SHORT: [u8; 7] = [0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05];
+
+/// Bytes of text searched at a time.
+const SEARCH_BYTES: usize = 1 << 20;
+
+impl Survey {
+    /// Looks at the process; slow (milliseconds).
+    pub(crate) fn of(pid: i32) -> Result<Survey, Error> {
+        let clock = Clock::start();
+        let path = format!("/proc/{pid}/mem");
+        let mem = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(|source| match source.raw_os_error() {
+                Some(libc::ENOENT | libc::ESRCH) => Error::TargetGone { pid },
+                Some(libc::EACCES | libc::EPERM) => Error::Permission { pid, source },
+                _ => Error::File { path, source },
+            })?;
+        let mappings = maps::read(pid)?;
+        Ok(Survey {
+            errno_function: errno::find_location_function(pid, &mappings),
+            gadgets: Gadgets::find(&mem, &mappings),
+            mappings,
+            mem: Rc::new(mem),
+            clock,
+        })
+    }
+
+    /// Refreshes what changes while threads come and go.
+    pub(crate) fn refresh(&mut self, pid: i32) -> Result<(), Error> {
+        self.mappings = maps::read(pid)?;
+        Ok(())
+    }
+}
+
+impl Gadgets {
+    /// Searches libc first, then the loader and the vdso, then everything executable.
+    fn find(mem: &File, mappings: &[Mapping]) -> Option<Gadgets> {
+        let mut code: Vec<&Mapping> = mappings
+            .iter()
+            // `[vsyscall]` is not real code.
+            .filter(|mapping| mapping.executable && mapping.name != "[vsyscall]")
+            .collect();
+        code.sort_by_key(|mapping| match mapping.name.as_str() {
+            name if maps::is_libc(name) => 0,
+            "[vdso]" => 1,
+            name if name.contains("/ld-") => 1,
+            _ => 2,
+        });
+        let mut syscall = None;
+        let mut restorer = None;
+        for mapping in code {
+            for_each_chunk(mem, mapping, |at, bytes| {
+                let find = |pattern| find(bytes, pattern);
+                let address = |offset| at + offset as u64;
+                syscall = syscall.or_else(|| find(&SYSCALL_RET[..]).map(address));
+                restorer = restorer.or_else(|| {
+                    find(&RESTORER[..])
+                        .or_else(|| find(&RESTORER_SHORT[..]))
+                        .map(address)
+                });
+                syscall.is_none() || restorer.is_none()
+            });
+            if let (Some(syscall), Some(restorer)) = (syscall, restorer) {
+                return Some(Gadgets { syscall, restorer });
+            }
+        }
+        None
+    }
+
+    /// Whether the code is still there.
+    pub(crate) fn are_intact(&self, mem: &File) -> bool {
+        let mut syscall = [0; SYSCALL_RET.len()];
+        let mut restorer = [0; RESTORER.len()];
+        mem.read_exact_at(&mut syscall, self.syscall).is_ok()
+            && mem.read_exact_at(&mut restorer, self.restorer).is_ok()
+            && syscall == SYSCALL_RET
+            && (restorer == RESTORER || restorer.starts_with(&RESTORER_SHORT))
+    }
+}
+
+/// Offset of the first `pattern` in `bytes`.
+fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
+    let (haystack, needle) = (bytes.as_ptr().cast(), pattern.as_ptr().cast());
+    // SAFETY: both pairs of pointer and length describe slices, which are only read.
+    let place = unsafe { libc::memmem(haystack, bytes.len(), needle, pattern.len()) };
+    (!place.is_null()).then(|| place.addr() - haystack.addr())
+}
+
+/// Reads a mapping piece by piece, overlapping so that no pattern is cut, until `more` is false.
+fn for_each_chunk(mem: &File, mapping: &Mapping, mut more: impl FnMut(u64, &[u8]) -> bool) {
+    let mut at = mapping.start_avma;
+    while at < mapping.end_avma {
+        let left = (mapping.end_avma - at) as usize;
+        let mut bytes = vec![0u8; SEARCH_BYTES.min(left)];
+        if mem.read_exact_at(&mut bytes, at).is_err() || !more(at, &bytes) {
+            return;
+        }
+        if bytes.len() == left {
+            return;
+        }
+        at += (bytes.len() - RESTORER.len()) as u64;
+    }
+}
+
+/// Measures how fast the time-stamp counter runs. All CPUs of one machine count alike where the
+/// counter is constant, which every x86-64 CPU of the last 15 years says.
+#[derive(Clone, Copy)]
+pub(crate) struct Clock {
+    began: Instant,
+    count: u64,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Clock {
+        Clock {
+            began: Instant::now(),
+            count: count(),
+        }
+    }
+
+    /// Counts per millisecond.
+    pub(crate) fn rate(&self) -> u64 {
+        // Any error of reading both clocks is small against this.
+        while self.began.elapsed().as_micros() < 200 {
+            std::hint::spin_loop();
+        }
+        let counted = count().saturating_sub(self.count);
+        counted * 1000 / self.began.elapsed().as_micros() as u64
+    }
+}
+
+fn count() -> u64 {
+    // SAFETY: rdtsc reads a counter.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_what_is_needed() {
+        let survey = Survey::of(std::process::id() as i32).unwrap();
+        let gadgets = survey.gadgets.unwrap();
+        assert!(gadgets.are_intact(&survey.mem));
+        let rate = survey.clock.rate();
+        assert!((500_000..10_000_000).contains(&rate), "{rate} per ms");
+    }
+}
