@@ -12,7 +12,7 @@ use crate::restart::Sleep;
 use crate::scratch::Scratch;
 use crate::survey::{Clock, Gadgets, Survey};
 use crate::wait::{self, Stop};
-use crate::{Error, Registers, load, memory, ptrace, regs, resend, restart, signal_frame};
+use crate::{Error, Registers, load, maps, memory, ptrace, regs, resend, restart, signal_frame};
 
 /// How long one remote system call, or the way back to a plain stop, may take.
 pub(crate) const STEP_DEADLINE: Duration = Duration::from_secs(5);
@@ -290,26 +290,39 @@ impl Held {
         let bytes = buffer.len();
         self.mem
             .read_exact_at(buffer, address)
-            .map_err(|source| Error::Memory {
-                action: "read",
-                pid: self.pid,
-                address,
-                bytes,
-                source,
-            })
+            .map_err(|source| self.memory_failure("read", address, bytes, source))
     }
 
     /// Writes the target's memory.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
         self.mem
             .write_all_at(bytes, address)
-            .map_err(|source| Error::Memory {
-                action: "write",
-                pid: self.pid,
-                address,
-                bytes: bytes.len(),
-                source,
-            })
+            .map_err(|source| self.memory_failure("write", address, bytes.len(), source))
+    }
+
+    /// A process that dies loses its memory before its threads are reported dead.
+    fn memory_failure(
+        &self,
+        action: &'static str,
+        address: u64,
+        bytes: usize,
+        source: std::io::Error,
+    ) -> Error {
+        let pid = self.pid;
+        let until = Instant::now() + STEP_DEADLINE;
+        while maps::read(pid).is_ok_and(|mappings| mappings.is_empty()) && Instant::now() < until {
+            if wait::has_ended(pid, self.tid) {
+                return Error::TargetGone { pid };
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Error::Memory {
+            action,
+            pid,
+            address,
+            bytes,
+            source,
+        }
     }
 
     /// Brings the thread into an event stop, which lies inside the kernel's signal handling: only
