@@ -4,6 +4,8 @@ use rustc_hash::FxHashMap;
 
 /// Passes after which what has not paired up never will.
 const SETTLE_PASSES: u32 = 2;
+/// More than `SETTLE_PASSES`, and a power of two: pass numbers may wrap.
+const LISTS: usize = 4;
 
 struct Contest {
     /// Released blocks whose release has not come, minus releases whose block has not come.
@@ -33,7 +35,7 @@ pub(crate) struct Settled {
 pub(crate) struct Contests {
     by_address: FxHashMap<u64, Contest>,
     /// Addresses that changed, by pass modulo the length.
-    changed: [Vec<u64>; SETTLE_PASSES as usize + 1],
+    changed: [Vec<u64>; LISTS],
     keep_waiting: bool,
 }
 
@@ -118,7 +120,5 @@ impl Contests {
 }
 
 fn slot_of(pass: u32) -> usize {
-    // u32::MAX is a multiple of 3 (the lists), so the numbering has one step of 0 when the pass
-    // number wraps, after 2^32 passes: some addresses are then settled a pass early or late.
-    (pass % (SETTLE_PASSES + 1)) as usize
+    pass as usize % LISTS
 }

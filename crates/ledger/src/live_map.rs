@@ -31,7 +31,7 @@ const MIN_CAPACITY: usize = 1024;
 /// 16 bits hold, so that the age of an entry is never mistaken.
 const SWEEP_PASSES: usize = 8192;
 /// A visit marks entries from this age on: old enough for every event that the ledger holds back.
-const AGED_PASSES: i16 = 16;
+pub(crate) const AGED_PASSES: i16 = 16;
 
 /// One place of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

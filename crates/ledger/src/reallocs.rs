@@ -13,6 +13,10 @@
 //!   the address have arrived before the failure did. Those include the block's true release,
 //!   which found nothing to release and lowered the balance: the balance is raised.
 //! - A block was replaced before its release came (balance above 0): this is the release.
+//! - A later event of the address has arrived already. If that is a release, it may have taken the
+//!   block that belongs to this one, and its own is still to come: the balance is lowered. If the
+//!   call fails nevertheless, it failed before that later event, so the failure arrives within one
+//!   pass, while the balance stands.
 //! - Else it is a release of an unknown block.
 //!
 //! Between announcement and failure nobody else can own or release the block, and whatever happens
@@ -22,7 +26,7 @@
 //! is applied before that balance is given up.
 
 use crate::Ledger;
-use crate::live_map::{Entry, Place};
+use crate::live_map::{AGED_PASSES, Entry, Place};
 use crate::order::Release;
 use memhook_abi::{Event, Op};
 
@@ -30,7 +34,7 @@ use memhook_abi::{Event, Op};
 enum Undo {
     /// It released this block of this size in bytes.
     Block(Entry, u64),
-    /// It was the release of a block that had been replaced.
+    /// It lowered the address's balance.
     Balance,
     /// It was counted as a release of an unknown block.
     Unknown,
@@ -146,9 +150,11 @@ impl Ledger {
     fn apply(&mut self, release: Release) -> Undo {
         self.totals.releases += 1;
         let pass = release.pass as u16;
+        let mut overtaken = false;
         if let Place::Found(at) = self.map.find(release.address, self.pass as u16) {
             let latest = self.map.get(at);
-            if latest.is_alive() && latest.is_before_release(release.sequence, pass) {
+            overtaken = !latest.is_before_release(release.sequence, pass);
+            if latest.is_alive() && !overtaken {
                 let size = self.map.size_of(latest);
                 self.count_pair(latest, release.stack);
                 let tombstone = Entry::tombstone(release.address, release.sequence, pass);
@@ -157,7 +163,7 @@ impl Ledger {
             }
         }
         // Every allocation that happened before it has arrived: no tombstone is needed.
-        if self.contests.balance(release.address) > 0 {
+        if overtaken || self.contests.balance(release.address) > 0 {
             self.contest_release(release.address, release.stack);
             return Undo::Balance;
         }
@@ -184,7 +190,12 @@ impl Ledger {
                     Place::Found(at) | Place::Vacant(at) => {
                         self.totals.released_bytes -= size;
                         self.sites.reinstated(block.site(), size);
-                        self.map.put(at, block.aged(), size);
+                        // Its pass is still told apart only for a while; within that while, a
+                        // release that was held back may have to be compared with it.
+                        let waited = self.pass.wrapping_sub(release.pass);
+                        let old = waited >= AGED_PASSES as u32;
+                        let block = if old { block.aged() } else { block };
+                        self.map.put(at, block, size);
                     }
                 }
             }
