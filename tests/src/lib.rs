@@ -1,5 +1,8 @@
 //! Harness of the end-to-end tests: builds targets, starts them, attaches the real binary.
 
+mod sites;
+
+pub use sites::{Sites, expect_sites, sites};
 use std::{
     io::{BufRead, BufReader, Read, Write},
     path::{Path, PathBuf},
@@ -42,13 +45,7 @@ pub fn build_target(name: &str, flags: &[&str]) -> PathBuf {
         flags.join("").replace(['/', ','], "_")
     ));
     let status = Command::new("c++")
-        .args([
-            "-std=c++20",
-            "-g",
-            "-O2",
-            "-fno-omit-frame-pointer",
-            "-pthread",
-        ])
+        .args(["-std=c++20", "-g", "-O2", "-pthread"])
         .arg(root().join(format!("tests/targets/{name}.cc")))
         .args(flags)
         .arg("-o")
@@ -57,6 +54,35 @@ pub fn build_target(name: &str, flags: &[&str]) -> PathBuf {
         .expect("a C++ compiler");
     assert!(status.success(), "{name} does not build");
     program
+}
+
+/// Builds `tests/targets/NAME.cc` into a shared library; returns its path.
+pub fn build_library(name: &str, file: &str, flags: &[&str]) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("memhook-tests-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a temporary folder");
+    let library = folder.join(file);
+    let status = Command::new("c++")
+        .args(["-std=c++20", "-g", "-O2", "-shared", "-fPIC"])
+        .arg(root().join(format!("tests/targets/{name}.cc")))
+        .args(flags)
+        .arg("-o")
+        .arg(&library)
+        .status()
+        .expect("a C++ compiler");
+    assert!(status.success(), "{name} does not build");
+    library
+}
+
+/// Runs a target traced from "ready" to "done" and returns the report; its self-check passes.
+pub fn trace(program: &Path, options: &[&str]) -> serde_json::Value {
+    let mut target = Target::start(program, &[]);
+    let attacher = Attacher::start(&target, options);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    let status = target.finish();
+    assert!(status.success(), "the target's self-check: {status}");
+    report
 }
 
 /// A running target.
@@ -128,7 +154,15 @@ impl Attacher {
     /// Attaches to a target with extra options, JSON output; returns when every slot is patched.
     pub fn start(target: &Target, options: &[&str]) -> Attacher {
         let mut child = Command::new(binary())
-            .args(["attach", "--json", "-i", "1h", &target.pid().to_string()])
+            .args([
+                "attach",
+                "--json",
+                "-i",
+                "1h",
+                "-T",
+                "1000",
+                &target.pid().to_string(),
+            ])
             .args(options)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

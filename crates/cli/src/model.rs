@@ -87,8 +87,9 @@ impl Reporter {
             start: m.start,
             end: m.end,
         };
+        let all_modules = session.modules.iter().chain(&session.gone);
         self.symbols
-            .set_modules(session.modules.iter().map(module_file).collect());
+            .set_modules(all_modules.map(module_file).collect());
         let older = self.view.older;
         let before = older.map(|age| elapsed.saturating_sub(age).as_nanos() as u64);
         let symbols = &mut self.symbols;
@@ -276,13 +277,13 @@ fn release_sites(
 
 /// Kind and frames of an interned stack.
 fn stack_of(session: &Session, symbols: &mut Symbolizer, id: u32) -> (String, Vec<StackFrame>) {
-    let Some(stack) = session.region().stack(id) else {
+    let Some((function, frames)) = session.stack(id) else {
         return ("unknown".into(), Vec::new());
     };
     let kind = HOOKED_FUNCTIONS
-        .get(usize::from(stack.function))
+        .get(usize::from(function))
         .map_or("unknown", |f| f.kind);
-    let frames = stack.frames.iter();
+    let frames = frames.iter();
     (
         kind.to_owned(),
         frames.flat_map(|&a| stack_frames(symbols, a)).collect(),

@@ -147,8 +147,8 @@ pub fn rows(
 /// The rows that blocks with this number belong to.
 fn keys(by: GroupBy, number: u64, session: &Session, symbols: &mut Symbolizer) -> Vec<RowKey> {
     let frames = || {
-        let stack = session.region().stack(number as u32);
-        stack.map(|s| s.frames).unwrap_or_default()
+        let stack = session.stack(number as u32);
+        stack.map(|(_, frames)| frames).unwrap_or_default()
     };
     match by {
         GroupBy::Site => vec![RowKey::Stack(number as u32)],

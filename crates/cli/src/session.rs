@@ -37,6 +37,8 @@ pub struct Session {
     files: Files,
     /// Modules as last seen.
     pub modules: Vec<ModuleImage>,
+    /// Modules that were unloaded: they still explain addresses in old backtraces.
+    pub gone: Vec<ModuleImage>,
     vdso: Option<ModuleImage>,
     /// The hook itself, once loaded.
     hook: Option<ModuleImage>,
@@ -124,7 +126,7 @@ impl Session {
         let mut files = Files::new();
         let loaded = modules(pid, &maps, &mut files)?;
         let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
-        let scan = find_slots(pid, &loaded, &maps, &wanted)?;
+        let scan = find_slots(pid, &loaded, &maps, &wanted, &|_| None)?;
         if scan.slots.is_empty() {
             bail!("process {pid} calls no allocator through a GOT slot: nothing to hook");
         }
@@ -158,7 +160,7 @@ impl Session {
             let mut held = hold_with_hook(pid, base)?;
             held.call(base + entry.detach, &[])?;
             held_time = held_time.max(held.release()?);
-            scan = find_slots(pid, &loaded, &maps, &wanted)?;
+            scan = find_slots(pid, &loaded, &maps, &wanted, &|_| None)?;
         }
         let (region, address) = match residue.region {
             Some((region, address)) if region.ring_bytes() as u64 == config.ring_bytes => {
@@ -182,6 +184,7 @@ impl Session {
             functions: functions.clone(),
             files,
             modules: loaded,
+            gone: Vec::new(),
             vdso,
             hook: None,
             tables,
@@ -241,6 +244,17 @@ impl Session {
     /// The shared region.
     pub fn region(&self) -> &Region {
         &self.region
+    }
+
+    /// An interned backtrace: function id of the allocation, and frames. Frames of the hook itself
+    /// and the `ret` instruction that a wrapped dlopen returns through are left out.
+    pub fn stack(&self, id: u32) -> Option<(u8, Vec<u64>)> {
+        let stack = self.region.stack(id)?;
+        let ours = |pc: &u64| {
+            self.hook.as_ref().is_some_and(|hook| hook.contains(*pc)) || self.tables.is_gadget(*pc)
+        };
+        let frames = stack.frames.into_iter().filter(|pc| !ours(pc)).collect();
+        Some((stack.function, frames))
     }
 
     /// The name of a live thread (tid as the target sees it), or an empty string.
@@ -338,11 +352,20 @@ impl Session {
         }
         let functions = self.functions.clone();
         let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
-        let ours = (self.hook_base, self.hook_base + (1 << 20));
-        self.modules = now;
-        let mut scan = find_slots(self.pid, &self.modules, &maps, &wanted)?;
-        scan.slots
-            .retain(|s| s.target < ours.0 || s.target >= ours.1);
+        for module in std::mem::replace(&mut self.modules, now) {
+            let same = |m: &ModuleImage| m.base == module.base && m.path == module.path;
+            if !self.modules.iter().chain(&self.gone).any(same) {
+                self.gone.push(module);
+            }
+        }
+        let originals: HashMap<u64, u64> = self
+            .region
+            .slots()
+            .iter()
+            .map(|s| (s.replacement, s.original))
+            .collect();
+        let original_of = |value: u64| originals.get(&value).copied();
+        let scan = find_slots(self.pid, &self.modules, &maps, &wanted, &original_of)?;
         self.journal(&scan)?;
         self.publish_modules()?;
         *answered = request;
@@ -461,7 +484,7 @@ pub fn dry_run(pid: i32, functions: &HashSet<usize>) -> anyhow::Result<ExitCode>
     let maps = mappings(pid)?;
     let loaded = modules(pid, &maps, &mut Files::new())?;
     let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
-    let scan = find_slots(pid, &loaded, &maps, &wanted)?;
+    let scan = find_slots(pid, &loaded, &maps, &wanted, &|_| None)?;
     println!("{} slots would be patched:", scan.slots.len());
     for (index, module) in loaded.iter().enumerate() {
         let names: Vec<&str> = scan

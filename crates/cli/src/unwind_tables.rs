@@ -5,7 +5,7 @@ use memhook_process::{ElfView, ModuleImage};
 use memhook_stream::{ModuleSpec, Region};
 use memhook_unwind::{TableModule, UnwindTable, compile};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, atomic::AtomicUsize, atomic::Ordering::Relaxed},
 };
 
@@ -33,6 +33,8 @@ pub struct UnwindTables {
     files: HashMap<FileKey, Compiled>,
     rules: HashMap<u64, u16>,
     rows: usize,
+    /// Every address (avma) that a wrapped dlopen ever returned through.
+    gadgets: HashSet<u64>,
 }
 
 impl UnwindTables {
@@ -89,6 +91,11 @@ impl UnwindTables {
             .collect()
     }
 
+    /// Whether a wrapped dlopen may return through this instruction.
+    pub fn is_gadget(&self, address: u64) -> bool {
+        self.gadgets.contains(&address)
+    }
+
     /// Writes what the region does not have yet, and makes `modules` its module list.
     pub fn publish(&mut self, region: &Region, modules: &[ModuleImage]) -> anyhow::Result<()> {
         self.compile(modules);
@@ -121,10 +128,12 @@ impl UnwindTables {
                     self.rows += rows;
                 }
             }
+            let ret_gadget = file.ret_gadget.map_or(0, |g| module.base.wrapping_add(g));
+            self.gadgets.insert(ret_gadget);
             specs.push(ModuleSpec {
                 start: module.start,
                 end: module.end,
-                ret_gadget: file.ret_gadget.map_or(0, |g| module.base.wrapping_add(g)),
+                ret_gadget,
                 base: module.base,
                 first_row: first_row.unwrap_or(0),
                 // No room for its rows: backtraces end there, and are counted as truncated.

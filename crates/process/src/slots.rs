@@ -1,6 +1,7 @@
 //! GOT slots of the hooked functions.
 
 use crate::{ElfView, Error, Mapping, ModuleImage, SlotKind, read_memory};
+use std::collections::HashMap;
 
 /// A slot that can be patched.
 #[derive(Clone, Debug)]
@@ -43,12 +44,14 @@ pub struct SlotScan {
 }
 
 /// Finds the slots of every module (the loader excepted: its own allocations are not the
-/// program's) for the symbols that `wanted` accepts.
+/// program's) for the symbols that `wanted` accepts. `original_of` says which function stands behind
+/// a slot's value, if it is a replacement; a slot that holds one is left out.
 pub fn find_slots(
     pid: i32,
     modules: &[ModuleImage],
     maps: &[Mapping],
     wanted: &dyn Fn(&str) -> bool,
+    original_of: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<SlotScan, Error> {
     let views: Vec<Option<ElfView>> = modules
         .iter()
@@ -56,6 +59,8 @@ pub fn find_slots(
         .collect();
     let mut scan = SlotScan::default();
     let mut unresolved = Vec::new();
+    // What each symbol resolved to, as seen in slots.
+    let mut resolved: HashMap<String, u64> = HashMap::new();
     for (index, (module, view)) in modules.iter().zip(&views).enumerate() {
         let Some(view) = view else { continue };
         if module.is_loader {
@@ -77,6 +82,10 @@ pub fn find_slots(
             if value == 0 {
                 continue; // a weak symbol that nobody defines
             }
+            if let Some(original) = original_of(value) {
+                resolved.entry(relocation.symbol).or_insert(original);
+                continue;
+            }
             let protection = u32::from(mapping.read)
                 | u32::from(mapping.write) << 1
                 | u32::from(mapping.exec) << 2;
@@ -97,6 +106,7 @@ pub fn find_slots(
             if module.contains(value) && !own && slot.kind == SlotKind::JumpSlot {
                 unresolved.push(slot);
             } else {
+                resolved.entry(slot.symbol.clone()).or_insert(value);
                 scan.slots.push(slot);
             }
         }
@@ -111,9 +121,8 @@ pub fn find_slots(
     for mut slot in unresolved {
         // What other modules' slots resolved to is what the loader found; else look it up as the
         // loader will, in load order, with the executable first.
-        let known = scan.slots.iter().find(|s| s.symbol == slot.symbol);
-        slot.target = match known {
-            Some(other) => other.target,
+        slot.target = match resolved.get(&slot.symbol) {
+            Some(&other) => other,
             None => look_up(modules, &views, &slot.symbol).unwrap_or(0),
         };
         if slot.target == 0 {

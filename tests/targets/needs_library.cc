@@ -1,0 +1,8 @@
+// Loaded by name through its own RUNPATH: found only if dlopen knows who calls.
+#include <dlfcn.h>
+
+extern "C" __attribute__((visibility("default"))) void* open_neighbour() {
+  void* library = dlopen("liblate.so", RTLD_NOW | RTLD_LOCAL);
+  asm volatile("" : : "r"(library) : "memory");  // no tail call: it would hide the caller
+  return library;
+}

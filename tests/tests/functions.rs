@@ -1,0 +1,111 @@
+//! Every hooked function, and leaks by less direct ways.
+
+use memhook_tests::{build_target, expect_sites, trace};
+
+#[test]
+fn every_function_is_recorded_and_behaves() {
+    let program = build_target("all_functions", &[]);
+    let report = trace(&program, &[]);
+    expect_sites(
+        &report,
+        "all_functions.cc",
+        &[
+            ("plant_malloc", "malloc", 3, 101),
+            ("plant_calloc", "calloc", 4, 105),
+            ("plant_realloc", "realloc", 5, 1001),
+            ("plant_reallocarray", "reallocarray", 6, 143),
+            ("plant_memalign", "memalign", 7, 107),
+            ("plant_aligned_alloc", "aligned_alloc", 8, 128),
+            ("plant_valloc", "valloc", 2, 109),
+            ("plant_pvalloc", "pvalloc", 2, 110),
+            ("plant_new", "new", 9, 111),
+            ("plant_new_array", "new[]", 10, 112),
+            ("plant_new_nothrow", "new", 11, 113),
+            ("plant_new_array_nothrow", "new[]", 12, 114),
+            ("plant_new_aligned", "new", 13, 115),
+            ("plant_new_array_aligned", "new[]", 14, 116),
+            ("plant_new_aligned_nothrow", "new", 15, 117),
+            ("plant_new_array_aligned_nothrow", "new[]", 16, 118),
+            ("plant_posix_memalign", "posix_memalign", 17, 119),
+            ("plant_zero", "malloc", 1, 0),
+        ],
+    );
+    assert_eq!(report["totals"]["unknown_releases"], 0);
+    assert_eq!(report["totals"]["unhooked_releases"], 0);
+    assert_eq!(report["totals"]["truncated_stacks"], 0);
+}
+
+const LEAKS: [(&str, &str, u64, u64); 6] = [
+    ("leak_by_growing", "realloc", 1, 4999),
+    ("leak_in_other_thread", "realloc", 1, 777),
+    ("leak_by_strdup", "malloc", 12, 24),
+    // vasprintf gives back what it did not need.
+    ("leak_by_asprintf", "realloc", 1, 201),
+    ("leak_by_table", "malloc", 10, 333),
+    ("leak_in_handler", "malloc", 20, 55),
+];
+
+#[test]
+fn leaks_by_realloc_strdup_pointers_and_handlers() {
+    let program = build_target("leaks", &[]);
+    // Deep enough for the frames of a signal on top of the rest.
+    let report = trace(&program, &["--depth", "24"]);
+    expect_sites(&report, "leaks.cc", &LEAKS);
+    assert_eq!(report["totals"]["unknown_releases"], 0);
+}
+
+#[test]
+fn blocks_from_before_the_attach_are_counted_apart() {
+    let program = build_target("before_attach", &[]);
+    let report = trace(&program, &[]);
+    expect_sites(&report, "before_attach.cc", &[("main", "realloc", 1, 4000)]);
+    assert_eq!(report["totals"]["unknown_releases"], 401);
+}
+
+#[test]
+fn exceptions_pass_through() {
+    let program = build_target("exceptions", &[]);
+    let report = trace(&program, &[]);
+    expect_sites(
+        &report,
+        "exceptions.cc",
+        &[("leak_after_throw", "new", 10, 77)],
+    );
+}
+
+#[test]
+fn size_filters_leave_out_both_ends() {
+    let program = build_target("all_functions", &[]);
+    for (options, expected) in [
+        (
+            vec!["-z", "119", "-Z", "143"],
+            vec![
+                ("plant_aligned_alloc", "aligned_alloc", 8, 128),
+                ("plant_posix_memalign", "posix_memalign", 17, 119),
+                ("plant_reallocarray", "reallocarray", 6, 143),
+            ],
+        ),
+        (
+            vec!["--size", "101,1001"],
+            vec![
+                ("plant_malloc", "malloc", 3, 101),
+                ("plant_realloc", "realloc", 5, 1001),
+            ],
+        ),
+    ] {
+        let report = trace(&program, &options);
+        expect_sites(&report, "all_functions.cc", &expected);
+        assert_eq!(report["totals"]["unknown_releases"], 0, "{report}");
+    }
+}
+
+#[test]
+fn a_subset_of_functions() {
+    let program = build_target("all_functions", &[]);
+    let report = trace(&program, &["--functions", "calloc,free"]);
+    expect_sites(
+        &report,
+        "all_functions.cc",
+        &[("plant_calloc", "calloc", 4, 105)],
+    );
+}

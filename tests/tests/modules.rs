@@ -1,0 +1,76 @@
+//! Kinds of binaries, and libraries that come and go.
+
+use memhook_tests::{Attacher, Target, build_library, build_target, expect_sites, trace};
+use std::process::Command;
+
+#[test]
+fn libraries_opened_while_traced() {
+    let late = build_library("late_library", "liblate.so", &[]);
+    let needs = build_library("needs_library", "libneeds.so", &["-Wl,-rpath,$ORIGIN"]);
+    let program = build_target("late_dlopen", &["-ldl"]);
+    let paths = [late, needs].map(|p| p.to_str().expect("UTF-8").to_owned());
+    let mut target = Target::start(&program, &[&paths[0], &paths[1]]);
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    assert!(target.finish().success());
+    expect_sites_in_library(&report, &[(500, 10), (600, 5), (700, 3)]);
+}
+
+/// The library was unloaded: its symbols are gone, but not its blocks.
+fn expect_sites_in_library(report: &serde_json::Value, expected: &[(u64, u64)]) {
+    assert_eq!(report["totals"]["lost_events"], 0);
+    for &(size, blocks) in expected {
+        let found: u64 = report["sites"]
+            .as_array()
+            .expect("sites")
+            .iter()
+            .filter(|s| s["stack"][0]["function"] == "leak_in_library")
+            .filter(|s| s["bytes"].as_u64() == Some(s["blocks"].as_u64().unwrap_or(0) * size))
+            .filter_map(|s| s["blocks"].as_u64())
+            .sum();
+        assert_eq!(found, blocks, "blocks of {size} bytes: {report:#}");
+    }
+}
+
+#[test]
+fn two_allocators_keep_their_own_originals() {
+    let program = build_target("two_allocators", &["-l:libjemalloc.so.2"]);
+    let report = trace(&program, &[]);
+    expect_sites(
+        &report,
+        "two_allocators.cc",
+        &[
+            ("leak_mallocx", "mallocx", 4, 801),
+            ("leak_rallocx", "rallocx", 3, 5000),
+            ("leak_malloc", "malloc", 2, 802),
+        ],
+    );
+    assert_eq!(report["totals"]["unknown_releases"], 0);
+    assert_eq!(report["totals"]["unhooked_releases"], 0);
+}
+
+#[test]
+fn a_stripped_program_is_reported_by_module_and_offset() {
+    let program = build_target("leak_path", &["-DSTRIPPED"]);
+    assert!(
+        Command::new("strip")
+            .arg(&program)
+            .status()
+            .expect("strip")
+            .success()
+    );
+    let report = trace(&program, &[]);
+    let site = &report["sites"][0];
+    assert_eq!(site["blocks"], 100);
+    assert_eq!(site["bytes"], 9600);
+    assert_eq!(site["stack"][0]["function"], serde_json::Value::Null);
+    assert!(
+        site["stack"][0]["module"]
+            .as_str()
+            .unwrap_or("")
+            .starts_with("leak_path")
+    );
+    assert!(site["stack"][0]["offset"].is_string());
+}

@@ -1,0 +1,43 @@
+//! Threads that come and go, stacks that are not the usual ones.
+
+use memhook_tests::{Attacher, Target, build_target, expect_sites, trace};
+
+#[test]
+fn ten_thousand_short_lived_threads_leave_no_residue() {
+    let program = build_target("threads", &[]);
+    let mut target = Target::start(&program, &["10000"]);
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    expect_sites(
+        &report,
+        "threads.cc",
+        &[("leak_in_thread", "malloc", 100, 48)],
+    );
+    assert!(target.finish().success());
+}
+
+#[test]
+fn coroutines_and_deep_recursion() {
+    let program = build_target("stacks", &[]);
+    let report = trace(&program, &["--depth", "128"]);
+    expect_sites(
+        &report,
+        "stacks.cc",
+        &[
+            ("recurse", "malloc", 5, 71),
+            ("leak_in_coroutine", "malloc", 50, 61),
+            ("leak_in_coroutine", "malloc", 50, 62),
+        ],
+    );
+}
+
+#[test]
+fn remembered_backtraces_are_right_everywhere() {
+    for name in ["stacks", "leaks", "exceptions", "all_functions", "threads"] {
+        let program = build_target(name, &[]);
+        // Its exit code is 3 when one was wrong, which finish() would tell.
+        trace(&program, &["--check-memo", "--depth", "40"]);
+    }
+}
