@@ -12,7 +12,7 @@ use crate::restart::Sleep;
 use crate::scratch::Scratch;
 use crate::survey::{Clock, Gadgets, Survey};
 use crate::wait::{self, Stop};
-use crate::{Error, Registers, load, maps, memory, ptrace, regs, resend, restart, signal_frame};
+use crate::{Error, Registers, load, maps, memory, ptrace, regs, restart, signal_frame};
 
 /// How long one remote system call, or the way back to a plain stop, may take.
 pub(crate) const STEP_DEADLINE: Duration = Duration::from_secs(5);
@@ -36,21 +36,23 @@ const SYNCHRONOUS: [i32; 7] = [
 pub struct Held {
     pub(crate) pid: i32,
     pub(crate) tid: i32,
-    stopped_at: Instant,
+    pub(crate) stopped_at: Instant,
     /// State at the first stop.
     pub(crate) saved: Registers,
-    saved_extended: Vec<u8>,
-    saved_mask: u64,
+    pub(crate) saved_extended: Vec<u8>,
+    pub(crate) saved_mask: u64,
     /// What the interrupted system call was doing, if the kernel would not restart it.
-    sleep: Sleep,
+    pub(crate) sleep: Sleep,
     /// Signals taken off the thread during remote work, to be sent again.
-    taken: Vec<(i32, libc::siginfo_t)>,
+    pub(crate) taken: Vec<(i32, libc::siginfo_t)>,
     /// Whether the registers were changed since the stop.
-    used: bool,
-    gone: bool,
-    finished: bool,
+    pub(crate) used: bool,
+    pub(crate) gone: bool,
+    pub(crate) finished: bool,
     pub(crate) mem: Rc<File>,
     gadgets: Option<Gadgets>,
+    /// Signal by which the stub says that it is done.
+    pub(crate) bell: Option<i32>,
     pub(crate) clock: Clock,
     /// Whether the thread's own stack has room for the signal frame, or why not.
     pub(crate) room: Result<Room, String>,
@@ -98,6 +100,7 @@ impl Held {
                 finished: false,
                 mem: Rc::clone(&survey.mem),
                 gadgets: survey.gadgets,
+                bell: survey.bell,
                 clock: survey.clock,
                 room: native_stack::room(&survey.mappings, tid, &saved),
                 frame: None,
@@ -135,13 +138,6 @@ impl Held {
     /// Registers at the stop; they will be put back.
     pub fn registers(&self) -> &Registers {
         &self.saved
-    }
-
-    /// Restores registers, vector state, signal mask, `errno` and the interrupted system call and
-    /// detaches. Returns how long the thread was held.
-    pub fn release(mut self) -> Result<Duration, Error> {
-        self.finish()?;
-        Ok(self.stopped_at.elapsed())
     }
 
     /// Maps the failure of a ptrace request and notes when the target is gone.
@@ -208,6 +204,7 @@ impl Held {
             self.used = true;
             let open = SYNCHRONOUS
                 .iter()
+                .chain(&self.bell)
                 .fold(0u64, |set, &signal| set | 1 << (signal - 1));
             let set = ptrace::set_signal_mask(self.tid, !open);
             self.check("SETSIGMASK", set)?;
@@ -341,6 +338,7 @@ impl Held {
         loop {
             match self.next_stop(until)? {
                 Some(Stop::Event(_)) => return Ok(()),
+                Some(Stop::Signal(signal)) if self.is_bell(signal)? => {}
                 Some(Stop::Signal(signal)) => self.take_signal(signal)?,
                 Some(_) => {}
                 None => return Err(self.does_not_stop()),
@@ -348,94 +346,5 @@ impl Held {
             let resumed = ptrace::resume(self.tid, 0);
             self.check("CONT", resumed)?;
         }
-    }
-
-    fn finish(&mut self) -> Result<(), Error> {
-        if self.finished {
-            return Ok(());
-        }
-        self.finished = true;
-        let restored = self.restore();
-        if self.gone {
-            wait::reap(self.tid);
-            return Err(Error::TargetGone { pid: self.pid });
-        }
-        let detached = ptrace::detach(self.tid);
-        let detached = self.check("DETACH", detached);
-        if self.gone {
-            wait::reap(self.tid);
-        }
-        for (signal, info) in std::mem::take(&mut self.taken) {
-            resend::send_again(self.pid, self.tid, signal, &info);
-        }
-        restored.and(detached)
-    }
-
-    /// Puts everything back; goes on after a failure and reports the first.
-    fn restore(&mut self) -> Result<(), Error> {
-        let mut first = Ok(());
-        if self.went_home {
-            return self.repeat_interrupted();
-        }
-        if self.used {
-            first = self.undo_remote_work();
-            if self.gone {
-                return first;
-            }
-            let written = regs::write_extended(self.tid, &self.saved_extended);
-            let written = self.check("SETREGSET NT_X86_XSTATE", written);
-            first = first.and(written);
-            let masked = ptrace::set_signal_mask(self.tid, self.saved_mask);
-            let masked = self.check("SETSIGMASK", masked);
-            first = first.and(masked);
-        } else if !restart::must_be_repeated(&self.saved) {
-            return first;
-        }
-        // Last: until here the registers lead home through the signal frame.
-        let registers = restart::resumed(&self.saved, &self.sleep, self.held_for());
-        let written = regs::write(self.tid, &registers);
-        let written = self.check("SETREGSET NT_PRSTATUS", written);
-        first.and(written)
-    }
-
-    /// Removes what remote calls left: errno and the scratch mapping. Ends in an event stop, which
-    /// lies inside the kernel's signal handling: only from there does the kernel look at a pending
-    /// restart when it resumes the thread.
-    fn undo_remote_work(&mut self) -> Result<(), Error> {
-        let mut first = Ok(());
-        if let Some((address, value)) = self.errno.take() {
-            first = self.write(address, &value);
-        }
-        let undone = match self.scratch.take() {
-            Some(Scratch { start }) => {
-                let args = [start, Scratch::BYTES, 0, 0, 0, 0];
-                self.bare_syscall("munmap", libc::SYS_munmap, args)
-                    .map(drop)
-            }
-            None => Ok(()),
-        };
-        if undone.is_err() && !self.gone {
-            let settled = self.settle(Instant::now() + STEP_DEADLINE);
-            first = first.and(settled);
-        }
-        first.and(undone)
-    }
-
-    /// A thread that went home was stopped once more since, maybe in a call that must be repeated.
-    fn repeat_interrupted(&mut self) -> Result<(), Error> {
-        let now = regs::read(self.tid);
-        let now = self.check("GETREGSET NT_PRSTATUS", now)?;
-        if restart::must_be_repeated(&now) {
-            let registers = restart::repeat(&now, &Sleep::default(), Duration::ZERO);
-            let written = regs::write(self.tid, &registers);
-            self.check("SETREGSET NT_PRSTATUS", written)?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let _ = self.finish();
     }
 }

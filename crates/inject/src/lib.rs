@@ -22,6 +22,7 @@ mod procfs;
 mod ptrace;
 mod region;
 mod regs;
+mod release;
 mod remote_call;
 mod remote_syscall;
 mod resend;

@@ -45,6 +45,11 @@ pub(crate) fn tracer(pid: i32, tid: i32) -> i32 {
         .unwrap_or(0)
 }
 
+/// Signals for which the process has a handler, bit `n - 1` for signal `n`.
+pub(crate) fn caught_signals(pid: i32) -> Option<u64> {
+    u64::from_str_radix(&status_field(pid, pid, "SigCgt:")?, 16).ok()
+}
+
 fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {
     let text = fs::read(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     String::from_utf8_lossy(&text)

@@ -13,6 +13,10 @@ const CALL_DEADLINE: Duration = Duration::from_secs(5);
 /// A call that is not in a futex wait at the deadline is let run on up to this.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
+/// From then on the result is looked for in memory too: a seccomp filter may refuse the bell. Well
+/// below the time that the stub spins.
+const BELL_LIMIT: Duration = Duration::from_millis(if cfg!(test) { 5 } else { 50 });
+
 /// How an operation ended.
 pub(crate) enum Outcome {
     /// With this rax.
@@ -101,6 +105,7 @@ impl Held {
             (word::GADGET, gadgets.syscall),
             (word::START, start),
             (word::BYTES, Scratch::BYTES),
+            (word::BELL, self.bell.unwrap_or(0) as u64),
         ] {
             words[at as usize..][..8].copy_from_slice(&value.to_le_bytes());
         }
@@ -149,8 +154,8 @@ impl Held {
         }
     }
 
-    /// Starts the stub and waits for its result. Ends in an event stop: in the stub's spin, or
-    /// wherever the thread was at the time limit.
+    /// Starts the stub and waits for its result. Ends in a stop: at the bell or in the stub's
+    /// spin, or wherever the thread was at the time limit.
     pub(crate) fn operate(
         &mut self,
         registers: &Registers,
@@ -168,16 +173,27 @@ impl Held {
     fn wait_until_done(&mut self, limit: Duration) -> Result<Outcome, Error> {
         let resumed = ptrace::resume(self.tid, 0);
         self.check("CONT", resumed)?;
-        let until = Instant::now() + limit;
+        let begin = Instant::now();
+        let until = begin + limit;
         let mut pace = wait::Pace::start();
         let mut result = None;
         loop {
-            result = result.or_else(|| self.result());
+            // With a bell the stop comes first; without one, or if it is refused, the result.
+            if self.bell.is_none() || begin.elapsed() > BELL_LIMIT {
+                result = self.result();
+            }
             if result.is_some() || Instant::now() >= until {
                 break;
             }
             match wait::poll_stop(self.pid, self.tid) {
                 Some(Stop::Gone) => return Err(self.is_gone()),
+                Some(Stop::Signal(signal)) if self.is_bell(signal)? => {
+                    if let Some(result) = self.result() {
+                        return Ok(Outcome::Done(result));
+                    }
+                    let resumed = ptrace::resume(self.tid, 0);
+                    self.check("CONT", resumed)?;
+                }
                 Some(stop) => {
                     if let Stop::Signal(signal) = stop
                         && let Err(error) = self.take_signal(signal)
@@ -212,6 +228,18 @@ impl Held {
             Some(result) => Outcome::Done(result),
             None => Outcome::Unfinished(Box::new(now)),
         })
+    }
+
+    /// Whether this signal stop is the end of the operation.
+    pub(crate) fn is_bell(&mut self, signal: i32) -> Result<bool, Error> {
+        if self.bell != Some(signal) {
+            return Ok(false);
+        }
+        let now = regs::read(self.tid);
+        let now = self.check("GETREGSET NT_PRSTATUS", now)?;
+        Ok(self
+            .scratch
+            .is_some_and(|scratch| now.rip == scratch.rung()))
     }
 
     /// Result of the current operation once its token is there. After the thread went home other

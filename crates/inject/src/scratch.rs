@@ -7,12 +7,17 @@
 //! ```
 //!
 //! The code makes a call or a system call, stores the result and a token that says "done", and
-//! spins for [`SPIN`]. Normally the thread is stopped there. If nobody stops it, because this
-//! process was killed, it goes home by itself: puts `errno` back, points rsp at the signal frame
-//! on the thread's own stack and jumps to libc's `syscall; ret` with the registers for munmap of
-//! all this; the `ret` leads to rt_sigreturn. The spin makes no system call, because an
-//! interrupted sleep would overwrite what the kernel remembers of the target's own (its restart
-//! block).
+//! rings the bell: it sends itself a signal whose default action is to do nothing. A tracer sees
+//! even an ignored signal (sig_ignored in kernel/signal.c), so the thread stops there at once; a
+//! trap instruction would do the same, but kill a thread that has lost its tracer. If the bell does
+//! not stop the thread, it spins for [`SPIN`], where an interrupt finds it. Then it goes home by
+//! itself: puts `errno` back, points rsp at the signal frame on the thread's own stack and jumps to
+//! libc's `syscall; ret` with the registers for munmap of all this; the `ret` leads to
+//! rt_sigreturn.
+//!
+//! To spin without the bell would do, but costs a tick (4 ms) an operation where this process and
+//! the thread share a CPU; and a sleep instead of the spin would, when interrupted, overwrite what
+//! the kernel remembers of the target's own sleep (its restart block).
 
 use std::arch::global_asm;
 use std::time::Duration;
@@ -44,6 +49,8 @@ pub(crate) mod word {
     /// Address of the thread's errno, 0 as long as it is not known, and its value.
     pub(crate) const ERRNO_ADDRESS: u64 = 64;
     pub(crate) const ERRNO_VALUE: u64 = 72;
+    /// Number of the signal that is the bell, 0 for none.
+    pub(crate) const BELL: u64 = 80;
     /// End of the words; strings and structures follow.
     pub(crate) const END: u64 = 128;
 }
@@ -56,6 +63,8 @@ global_asm!(
     .hidden memhook_inject_stub_begin
     .globl memhook_inject_stub_syscall
     .hidden memhook_inject_stub_syscall
+    .globl memhook_inject_stub_rung
+    .hidden memhook_inject_stub_rung
     .globl memhook_inject_stub_home
     .hidden memhook_inject_stub_home
     .globl memhook_inject_stub_end
@@ -68,6 +77,18 @@ memhook_inject_stub_syscall:
 1:  mov [rip + memhook_inject_stub_begin - {page} + {result}], rax
     mov rax, [rip + memhook_inject_stub_begin - {page} + {token}]
     mov [rip + memhook_inject_stub_begin - {page} + {done}], rax
+    cmp qword ptr [rip + memhook_inject_stub_begin - {page} + {bell}], 0
+    je memhook_inject_stub_rung
+    mov eax, {getpid}
+    syscall
+    mov edi, eax
+    mov eax, {gettid}
+    syscall
+    mov esi, eax
+    mov edx, [rip + memhook_inject_stub_begin - {page} + {bell}]
+    mov eax, {tgkill}
+    syscall
+memhook_inject_stub_rung:
     rdtsc
     shl rdx, 32
     or rax, rdx
@@ -104,12 +125,17 @@ memhook_inject_stub_end:
     start = const word::START,
     bytes = const word::BYTES,
     gadget = const word::GADGET,
+    bell = const word::BELL,
+    getpid = const libc::SYS_getpid,
+    gettid = const libc::SYS_gettid,
+    tgkill = const libc::SYS_tgkill,
     munmap = const libc::SYS_munmap,
 );
 
 unsafe extern "C" {
     static memhook_inject_stub_begin: u8;
     static memhook_inject_stub_syscall: u8;
+    static memhook_inject_stub_rung: u8;
     static memhook_inject_stub_home: u8;
     static memhook_inject_stub_end: u8;
 }
@@ -156,14 +182,22 @@ impl Scratch {
 
     /// Entry that makes the system call in the registers.
     pub(crate) fn syscall_entry(self) -> u64 {
-        let begin = &raw const memhook_inject_stub_begin;
-        self.code() + ((&raw const memhook_inject_stub_syscall).addr() - begin.addr()) as u64
+        self.at(&raw const memhook_inject_stub_syscall)
     }
 
     /// Entry that goes home at once.
     pub(crate) fn home_entry(self) -> u64 {
+        self.at(&raw const memhook_inject_stub_home)
+    }
+
+    /// Where the thread stops when it has rung the bell.
+    pub(crate) fn rung(self) -> u64 {
+        self.at(&raw const memhook_inject_stub_rung)
+    }
+
+    fn at(self, label: *const u8) -> u64 {
         let begin = &raw const memhook_inject_stub_begin;
-        self.code() + ((&raw const memhook_inject_stub_home).addr() - begin.addr()) as u64
+        self.code() + (label.addr() - begin.addr()) as u64
     }
 
     /// Whether the program counter is in the code page.

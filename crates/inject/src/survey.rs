@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use crate::maps::{self, Mapping};
-use crate::{Error, errno};
+use crate::{Error, errno, procfs};
 
 /// Facts about the target, from before the stop.
 pub(crate) struct Survey {
@@ -15,6 +15,8 @@ pub(crate) struct Survey {
     pub mem: Rc<File>,
     pub errno_function: Option<u64>,
     pub gadgets: Option<Gadgets>,
+    /// A signal that does nothing in this process: ignored by default, and no handler installed.
+    pub bell: Option<i32>,
     pub clock: Clock,
 }
 
@@ -53,6 +55,7 @@ impl Survey {
         Ok(Survey {
             errno_function: errno::find_location_function(pid, &mappings),
             gadgets: Gadgets::find(&mem, &mappings),
+            bell: find_bell(pid),
             mappings,
             mem: Rc::new(mem),
             clock,
@@ -64,6 +67,13 @@ impl Survey {
         self.mappings = maps::read(pid)?;
         Ok(())
     }
+}
+
+fn find_bell(pid: i32) -> Option<i32> {
+    let caught = procfs::caught_signals(pid)?;
+    [libc::SIGURG, libc::SIGWINCH, libc::SIGCHLD]
+        .into_iter()
+        .find(|signal| caught & (1 << (signal - 1)) == 0)
 }
 
 impl Gadgets {
