@@ -292,9 +292,10 @@ impl Held {
 
     /// Writes the target's memory.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.mem
-            .write_all_at(bytes, address)
-            .map_err(|source| self.memory_failure("write", address, bytes.len(), source))
+        let written = self.mem.write_all_at(bytes, address);
+        #[cfg(test)]
+        crate::steps::done();
+        written.map_err(|source| self.memory_failure("write", address, bytes.len(), source))
     }
 
     /// A process that dies loses its memory before its threads are reported dead.

@@ -34,6 +34,16 @@ mod stop;
 mod survey;
 mod wait;
 
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
+#[cfg(test)]
+mod kill_tests;
+#[cfg(test)]
+mod steps;
+#[cfg(test)]
+extern crate self as memhook_inject;
+
 pub use error::Error;
 pub use held::Held;
 pub use load::{Dlopen, Loaded, load_object};

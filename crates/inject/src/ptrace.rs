@@ -31,6 +31,8 @@ pub(crate) unsafe fn request(
 ) -> io::Result<i64> {
     // SAFETY: the caller vouches for the pointers; the request itself affects only the tracee.
     let result = unsafe { libc::ptrace(request, tid, address, data) };
+    #[cfg(test)]
+    crate::steps::done();
     if result == -1 {
         Err(io::Error::last_os_error())
     } else {

@@ -51,7 +51,11 @@ pub(crate) fn wait_for_stop(pid: i32, tid: i32, until: Instant) -> Option<Stop> 
 pub(crate) fn poll_stop(pid: i32, tid: i32) -> Option<Stop> {
     match wait_now(tid) {
         Ok(None) => None,
-        Ok(Some(status)) => Some(decode(tid, status)),
+        Ok(Some(status)) => {
+            #[cfg(test)]
+            crate::steps::done();
+            Some(decode(tid, status))
+        }
         Err(_) => {
             let_go_after_exec(pid, tid);
             Some(Stop::Gone)

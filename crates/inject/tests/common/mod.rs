@@ -15,7 +15,9 @@ pub fn build(name: &str, flags: &[&str]) -> PathBuf {
     // Tests run at once and share programs: a name per call.
     static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let output = Path::new(env!("CARGO_TARGET_TMPDIR"))
+    // Cargo sets it for tests of this directory only.
+    let output = option_env!("CARGO_TARGET_TMPDIR")
+        .map_or_else(std::env::temp_dir, PathBuf::from)
         .join(format!("{name}-{}-{number}", std::process::id()));
     let status = Command::new("cc")
         .args(["-O1", "-g", "-pthread", "-Wall"])

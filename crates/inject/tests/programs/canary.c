@@ -1,6 +1,7 @@
 // Keeps known values in vector, x87 and general registers, errno and the red zone of a loop that
 // makes no call, and ends with status 1 as soon as one changes. Ends well on SIGTERM.
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <immintrin.h>
 #include <signal.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 static volatile int done;
+static volatile unsigned long rounds;
 static void on_term(int s) { (void)s; done = 1; }
 
 // Called remotely: spoils every register that a callee may, and errno.
@@ -31,6 +33,7 @@ __attribute__((target("avx2"))) int main(void) {
     signal(SIGTERM, on_term);
     if (getenv("IGNORE_TRAP")) signal(SIGTRAP, SIG_IGN);
     printf("getpid %p\nspoil %p\ncrash %p\naborts %p\n", (void *)getpid, (void *)spoil, (void *)crash, (void *)aborts);
+    printf("dlopen %p\nrounds %p\n", dlsym(RTLD_DEFAULT, "dlopen"), (void *)&rounds);
     puts("ready");
     fflush(stdout);
     unsigned long word = 0x1122334455667788ul;
@@ -56,6 +59,7 @@ __attribute__((target("avx2"))) int main(void) {
             : [word] "r"(word), [want] "m"(expected)
             : "rax", "rcx", "r8", "r15", "xmm0", "xmm7", "xmm15", "memory", "cc");
         if (bad || errno != 77) { fprintf(stderr, "canary: bad %lu errno %d\n", bad, errno); return 1; }
+        rounds++;
     }
     struct sigaction trap;
     sigaction(SIGTRAP, NULL, &trap);

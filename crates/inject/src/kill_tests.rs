@@ -1,0 +1,201 @@
+//! The attacher is killed at every step of remote work, and at random moments between; the target
+//! must never notice.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{self, Program, anywhere};
+use crate::{Dlopen, create_region, hold, load_object, read_bytes, steps};
+
+/// Where the attacher, this same test program started anew, finds its target.
+const TARGET: &str = "MEMHOOK_TEST_TARGET";
+
+/// Started by the other tests with [`TARGET`] set.
+#[test]
+#[ignore = "the process to be killed, started by the other tests"]
+fn attacher() {
+    let Ok(target) = std::env::var(TARGET) else {
+        return;
+    };
+    let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
+    let [pid, getpid, spoil, dlopen] = numbers[..] else {
+        panic!("{target}");
+    };
+    let object = std::fs::read(std::env::var("MEMHOOK_TEST_OBJECT").unwrap()).unwrap();
+    let mut held = hold(pid as i32, &anywhere()).unwrap();
+    held.syscall(libc::SYS_getpid, [0; 6]).unwrap();
+    assert_eq!(held.call(getpid, &[]).unwrap(), pid);
+    held.call(spoil, &[1, 2, 3, 4, 5, 6]).unwrap();
+    create_region(&mut held, 1 << 16).unwrap();
+    let dlopen = Dlopen {
+        address: dlopen,
+        internal_mode: false,
+    };
+    load_object(&mut held, dlopen, &object).unwrap();
+    held.release().unwrap();
+}
+
+struct Target {
+    program: Program,
+    /// Address of its count of rounds.
+    rounds: u64,
+    attacher: String,
+    object: std::path::PathBuf,
+    blocked: String,
+}
+
+impl Target {
+    fn start(name: &str, args: &[&str]) -> Target {
+        let mut program = Program::start(name, args);
+        let at = program.addresses();
+        let pid = program.pid();
+        let functions = ["getpid", "spoil", "dlopen"].map(|function| at[function].to_string());
+        let target = Target {
+            attacher: format!("{pid} {}", functions.join(" ")),
+            object: common::build("object", &["-shared", "-fPIC", "-nostdlib", "-DNUMBER=1"]),
+            rounds: at["rounds"],
+            blocked: status(pid, "SigBlk:"),
+            program,
+        };
+        target.works("before");
+        target
+    }
+
+    fn count(&self) -> u64 {
+        let mut word = [0; 8];
+        read_bytes(self.program.pid(), self.rounds, &mut word).expect("the target lives");
+        u64::from_le_bytes(word)
+    }
+
+    /// Runs the attacher; `true` if it came to its end.
+    fn attach(&self, step: u64, delay_us: Option<u64>) -> bool {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "kill_tests::attacher", "--ignored"])
+            .env(TARGET, &self.attacher)
+            .env("MEMHOOK_TEST_OBJECT", &self.object)
+            .env(steps::STEP, step.to_string())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if let Some(delay) = delay_us {
+            command.env(steps::DELAY_US, delay.to_string());
+        }
+        let output = command.output().unwrap();
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        assert!(
+            output.status.success() || output.status.signal() == Some(libc::SIGKILL),
+            "attacher at step {step}: {}\n{}{}",
+            output.status,
+            text(&output.stdout),
+            text(&output.stderr)
+        );
+        output.status.success()
+    }
+
+    /// Checks that the target goes on within a second, untraced and with its signal mask.
+    fn works(&self, when: &str) {
+        let pid = self.program.pid();
+        let begin = Instant::now();
+        let until = begin + Duration::from_secs(1);
+        let start = self.count();
+        while self.count() < start + 3 || status(pid, "SigBlk:") != self.blocked {
+            assert!(
+                Instant::now() < until,
+                "{when}: {} rounds, state {}, blocked {}",
+                self.count() - start,
+                common::state(pid, pid),
+                status(pid, "SigBlk:")
+            );
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        assert_eq!(status(pid, "TracerPid:"), "0", "{when}");
+        assert_eq!(status(pid, "SigBlk:"), self.blocked, "{when}");
+    }
+
+    /// Mappings without those that the attacher is asked to make.
+    fn mappings(&self) -> usize {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.program.pid())).unwrap();
+        maps.lines()
+            .filter(|line| !line.contains("memhook"))
+            .count()
+    }
+
+    fn ends_well(self) {
+        let _ = std::fs::remove_file(&self.object);
+        common::send(self.program.pid(), libc::SIGTERM);
+        self.program.ends_well();
+    }
+}
+
+fn status(pid: i32, name: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the target lives");
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap().trim().to_owned()
+}
+
+/// Numbers as from a fair die; xorshift64.
+fn random(state: &mut u64, below: u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state % below
+}
+
+/// Rounds of random kills, more by the variable MEMHOOK_TEST_ROUNDS.
+fn rounds() -> u64 {
+    let given = std::env::var("MEMHOOK_TEST_ROUNDS").ok();
+    given.and_then(|rounds| rounds.parse().ok()).unwrap_or(60)
+}
+
+fn killed_everywhere(name: &str, args: &[&str]) {
+    let target = Target::start(name, args);
+    assert!(target.attach(u64::MAX, None), "undisturbed");
+    target.works("undisturbed");
+    let before = target.mappings();
+    let mut step = 1;
+    while !target.attach(step, None) {
+        target.works(&format!("killed at step {step}"));
+        step += 1;
+    }
+    let mut state = 0x9e37_79b9_7f4a_7c15 ^ u64::from(std::process::id());
+    for _ in 0..rounds() {
+        let at = 1 + random(&mut state, step);
+        let delay = random(&mut state, 600);
+        target.attach(at, Some(delay));
+        target.works(&format!("killed {delay} µs after step {at}"));
+    }
+    let after = target.mappings();
+    println!("{name} {args:?}: {step} steps, {before} mappings before, {after} after");
+    // The objects' own bss and the like count as ours only by name.
+    for _ in 0..3 {
+        assert!(target.attach(u64::MAX, None));
+    }
+    target.works("at the end");
+    target.ends_well();
+}
+
+#[test]
+fn a_busy_target_survives_a_killed_attacher() {
+    killed_everywhere("canary", &[]);
+}
+
+#[test]
+fn a_sleeping_target_survives_a_killed_attacher() {
+    killed_everywhere("waits", &["nanosleep"]);
+}
+
+#[test]
+fn a_target_in_futex_survives_a_killed_attacher() {
+    killed_everywhere("waits", &["futex"]);
+}
+
+#[test]
+fn a_reading_target_survives_a_killed_attacher() {
+    killed_everywhere("waits", &["read"]);
+}
+
+#[test]
+fn a_target_in_epoll_wait_survives_a_killed_attacher() {
+    killed_everywhere("waits", &["epoll"]);
+}

@@ -1,0 +1,64 @@
+// Waits again and again in the call named by argv[1], 3 ms each time, and counts the rounds; status
+// 1 as soon as a wait ends early or with an error. EINTR from epoll_wait is only reported at the
+// end: the kernel decides for it at the stop, before any tracer can act. Ends well on SIGTERM.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile int done;
+static volatile unsigned long rounds;
+static int ends[2];
+static void on_term(int s) { (void)s; done = 1; }
+static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1e3 + t.tv_nsec / 1e6; }
+// Called remotely: an errno of its own.
+__attribute__((noinline)) long spoil(long a) { errno = 5; return a; }
+static void *feed(void *arg) {
+    while (!done) { usleep(3000); if (write(ends[1], "x", 1) != 1) break; }
+    return arg;
+}
+
+int main(int argc, char **argv) {
+    const char *how = argv[argc - 1];
+    signal(SIGTERM, on_term);
+    int epoll = epoll_create1(0), word = 5, interrupted = 0;
+    struct epoll_event event;
+    struct timespec limit = {0, 3000000};
+    pthread_t feeder;
+    int feeds = !strcmp(how, "read");
+    if (feeds && (pipe(ends) || pthread_create(&feeder, NULL, feed, NULL))) return 9;
+    printf("getpid %p\nspoil %p\n", (void *)getpid, (void *)spoil);
+    printf("dlopen %p\nrounds %p\nready\n", dlsym(RTLD_DEFAULT, "dlopen"), (void *)&rounds);
+    fflush(stdout);
+    while (!done) {
+        double begin = now();
+        char byte;
+        long result = -9, wanted = 0;
+        int error = 0, timed = 1;
+        errno = 77;
+        if (!strcmp(how, "nanosleep")) result = nanosleep(&limit, NULL);
+        else if (!strcmp(how, "futex")) { result = syscall(SYS_futex, &word, FUTEX_WAIT, 5, &limit, 0, 0); wanted = -1; error = ETIMEDOUT; }
+        else if (!strcmp(how, "epoll")) result = epoll_wait(epoll, &event, 1, 3);
+        else if (feeds) { result = read(ends[0], &byte, 1); wanted = 1; timed = 0; }
+        int e = errno;
+        double took = now() - begin;
+        if (done) break;
+        if (!strcmp(how, "epoll") && result == -1 && e == EINTR) { interrupted++; continue; }
+        if (result != wanted || e != (error ? error : 77) || (timed && took < 2.9)) {
+            fprintf(stderr, "%s: result %ld (%s) after %.2f ms in round %lu\n", how, result, strerror(e), took, rounds);
+            return 1;
+        }
+        rounds++;
+    }
+    if (feeds) pthread_join(feeder, NULL);
+    if (interrupted) fprintf(stderr, "%s: %d times EINTR in %lu rounds\n", how, interrupted, rounds);
+    return 0;
+}
