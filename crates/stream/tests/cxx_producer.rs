@@ -1,0 +1,153 @@
+//! The hook's ring code, compiled as it is, against this crate's drain: another process, several
+//! threads, rings so small that they are full most of the time and change hands often.
+
+use memhook_abi::{Event, Op, region_bytes, ring_state};
+use memhook_stream::{Config, Drain, Region, Sink};
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+const RING_BYTES: usize = 4096;
+
+fn compile() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("memhook-producer");
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
+    let status = Command::new(compiler)
+        .args([
+            "-std=c++20",
+            "-O2",
+            "-pthread",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+        ])
+        .arg("-I")
+        .arg(here.join("../../hook-cxx"))
+        .arg(here.join("tests/producer.cc"))
+        .arg("-o")
+        .arg(&program)
+        .status()
+        .expect("a C++ compiler is needed");
+    assert!(status.success());
+    program
+}
+
+/// A region for child processes: without close-on-exec.
+fn region_file() -> OwnedFd {
+    // SAFETY: the name is a C string; the result is a new descriptor, or -1, which is asserted.
+    let fd = unsafe {
+        let fd = libc::memfd_create(c"region".as_ptr(), 0);
+        assert!(fd >= 0);
+        OwnedFd::from_raw_fd(fd)
+    };
+    let bytes = region_bytes(RING_BYTES) as libc::off_t;
+    // SAFETY: an open descriptor and an integer.
+    assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), bytes) }, 0);
+    fd
+}
+
+/// What event `i` of thread `t` is: sequence, size, stack.
+fn expected(t: u64, i: u64) -> (u32, u64, u32) {
+    let size = if i % 1000 == 999 {
+        (1 << 32) + i
+    } else {
+        (i * 0x9e37_79b1 + t) & 0x7fff_ffff
+    };
+    (
+        (i * 5 + t) as u32 & 0x3f_ffff,
+        size,
+        (i * 3 + t) as u32 & 0x3ff_ffff,
+    )
+}
+
+#[derive(Default)]
+struct Check {
+    here: (usize, u32),
+    /// By thread: place and owner it was seen under, events, time of the last one.
+    threads: BTreeMap<u64, ((usize, u32), u64, u64)>,
+    now: u64,
+}
+
+impl Sink for Check {
+    fn begin_ring(&mut self, ring: usize, tid: u32) {
+        assert_ne!(tid, 0);
+        self.here = (ring, tid);
+    }
+
+    fn event(&mut self, event: Event, size: u64, time_ns: u64) {
+        let code = (event.address >> 3) - 1;
+        let (t, i) = (code >> 32, code & 0xffff_ffff);
+        let (place, count, time) = self.threads.entry(t).or_insert((self.here, 0, 0));
+        assert_eq!(*place, self.here, "thread {t} changed its ring");
+        assert_eq!(i, *count, "thread {t}: an event was lost, doubled or moved");
+        assert_eq!(event.op, Op::Allocation);
+        assert_eq!((event.sequence, size, event.stack), expected(t, i));
+        assert!(*time <= time_ns && time_ns <= self.now);
+        *count += 1;
+        *time = time_ns;
+    }
+
+    fn end_pass(&mut self) {}
+}
+
+fn free_ended(region: &Region, child: &Child) -> usize {
+    let ended = |tid| !Path::new(&format!("/proc/{}/task/{tid}", child.id())).exists();
+    region
+        .rings()
+        .filter(|ring| ring.state == ring_state::CLAIMED && ring.tid != 0 && ring.waiting == 0)
+        .filter(|ring| ended(ring.tid) && region.free_ring(ring.index))
+        .count()
+}
+
+#[test]
+fn nothing_is_lost_and_nothing_is_torn() {
+    let (waves, threads, events) = (40, 3, 20_000);
+    let program = compile();
+    let file = region_file();
+    let region = Region::map(&file).unwrap();
+    region
+        .initialize(&Config {
+            epoch: 5,
+            ring_bytes: RING_BYTES as u64,
+            depth: 1,
+            max_size: u64::MAX,
+            ..Config::default()
+        })
+        .unwrap();
+    let mut child = Command::new(program)
+        .arg(file.as_raw_fd().to_string())
+        .args([waves, threads, events].map(|n: u64| n.to_string()))
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    let mut drain = Drain::new();
+    let mut check = Check::default();
+    let (mut full, mut freed) = (0, 0);
+    loop {
+        check.now = start.elapsed().as_nanos() as u64 + 1;
+        region.set_clock_ns(check.now);
+        let ended = child.try_wait().unwrap();
+        full += region.rings().filter(|ring| ring.waiting > 250).count();
+        let stats = drain.pass(&region, &mut check);
+        assert_eq!(stats.damaged, 0);
+        freed += free_ended(&region, &child);
+        if let Some(status) = ended {
+            assert!(status.success(), "{status}");
+            break;
+        }
+        if stats.events == 0 {
+            std::thread::sleep(Duration::from_micros(20));
+        }
+    }
+    assert_eq!(check.threads.len() as u64, waves * threads);
+    for (t, (_, count, _)) in check.threads {
+        assert_eq!(count, events, "events of thread {t}");
+    }
+    let losses = region.losses();
+    assert_eq!((losses.dropped, losses.ringless), (0, 0));
+    assert!(full > 100, "the rings were full only {full} times");
+    assert!(freed > 10, "only {freed} rings changed hands");
+}

@@ -1,0 +1,54 @@
+// Writes known events through the hook's own ring code into the region of descriptor argv[1]:
+// argv[2] waves of argv[3] threads, argv[4] events each. The reader knows what event i of thread t
+// must look like (see `expected` in cxx_producer.rs).
+#include "ring.hpp"
+
+#include <cstdlib>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <thread>
+#include <vector>
+
+namespace memhook {
+GatePage gate_page;
+uint64_t originals[function_count][max_variants];
+unsigned char* region;
+__thread uint64_t thread_word;
+}  // namespace memhook
+
+using namespace memhook;
+
+static void produce(uint64_t t, uint64_t events) {
+  for (uint64_t i = 0; i < events; i++) {
+    uint32_t epoch = epoch_now();
+    RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(&epoch));
+    if (!ring || !reserve(ring)) abort();
+    uint64_t size = i % 1000 == 999 ? (1ull << 32) + i : ((i * 0x9e3779b1 + t) & 0x7fffffff);
+    commit(ring, op_allocation, ((t << 32 | i) + 1) << 3,
+           static_cast<uint32_t>((i * 5 + t) & 0x3fffff), size,
+           static_cast<uint32_t>((i * 3 + t) & 0x3ffffff));
+  }
+}
+
+int main(int, char** argv) {
+  int fd = atoi(argv[1]);
+  uint64_t waves = strtoull(argv[2], nullptr, 10), threads = strtoull(argv[3], nullptr, 10);
+  uint64_t events = strtoull(argv[4], nullptr, 10);
+  struct stat stat;
+  if (fstat(fd, &stat) != 0) return 1;
+  void* map = mmap(nullptr, static_cast<size_t>(stat.st_size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (map == MAP_FAILED) return 2;
+  region = static_cast<unsigned char*>(map);
+  Gate& g = gate();  // as memhook_attach does
+  g.flags = control()->flags;
+  g.clock_mode = control()->clock_mode;
+  g.ring_mask = control()->ring_bytes / sizeof(RawEvent) - 1;
+  __atomic_store_n(&g.epoch, control()->epoch, __ATOMIC_RELEASE);
+  for (uint64_t wave = 0; wave < waves; wave++) {
+    std::vector<std::thread> running;
+    for (uint64_t i = 0; i < threads; i++)
+      running.emplace_back(produce, wave * threads + i, events);
+    for (auto& thread : running) thread.join();
+  }
+  return control()->abandoned ? 3 : 0;
+}

@@ -1,0 +1,312 @@
+//! The ring protocol under every interleaving and every reordering that C++11 allows (loom).
+//!
+//! The model is the C++ and the Rust side, step by step, with the same orderings:
+//!
+//! | here | there |
+//! |---|---|
+//! | `Ring::claim` | `claim_ring` (ring.hpp): compare-and-swap of `state` with acquire, then the tid |
+//! | `Ring::reserve` | `reserve`, `wait_for_room`: tail is loaded with acquire only if the ring looks full |
+//! | `Ring::commit` | `commit`: plain stores of the event, then head with release |
+//! | `Ring::drain` | `Drain::pass`: head with acquire, the events, then tail with release |
+//! | `Ring::free` | `Region::free_ring`: fields relaxed, then `state` with release |
+//! | threads of the third test | `record_release`, `record_allocation` (record.hpp) |
+//! | `Gate` | `memhook_attach`, `memhook_detach`, `ring_of`: gate epoch and `thread_word` |
+//!
+//! Event places are loom's `UnsafeCell`: any access that is not ordered with the other side's is an
+//! error, which is stricter than the real consumer needs (it reads them atomically, so a
+//! misbehaving target cannot cause a data race in the attacher).
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use loom::thread;
+
+const FREE: u32 = 0;
+const CLAIMED: u32 = 1;
+
+struct Ring {
+    state: AtomicU32,
+    tid: AtomicU32,
+    head: AtomicUsize,
+    tail: AtomicUsize,
+    cached_tail: UnsafeCell<usize>,
+    events: Vec<UnsafeCell<u32>>,
+}
+
+impl Ring {
+    fn new(capacity: usize) -> Self {
+        Ring {
+            state: AtomicU32::new(FREE),
+            tid: AtomicU32::new(0),
+            head: AtomicUsize::new(0),
+            tail: AtomicUsize::new(0),
+            cached_tail: UnsafeCell::new(0),
+            events: (0..capacity).map(|_| UnsafeCell::new(0)).collect(),
+        }
+    }
+
+    fn claim(&self, tid: u32) -> bool {
+        if self.state.load(Relaxed) != FREE {
+            return false;
+        }
+        if self
+            .state
+            .compare_exchange(FREE, CLAIMED, Acquire, Relaxed)
+            .is_err()
+        {
+            return false;
+        }
+        self.tid.store(tid, Release);
+        true
+    }
+
+    fn has_room(&self) -> bool {
+        let head = self.head.load(Relaxed); // the owner's own word: a plain load there
+        // SAFETY: only the owner, and `free` between two owners, touch the copy; loom checks it.
+        let cached = self.cached_tail.with(|tail| unsafe { *tail });
+        head + 1 - cached <= self.events.len()
+    }
+
+    fn reserve(&self) {
+        while !self.has_room() {
+            let tail = self.tail.load(Acquire);
+            // SAFETY: as in `has_room`.
+            self.cached_tail
+                .with_mut(|cached| unsafe { *cached = tail });
+            if !self.has_room() {
+                thread::yield_now();
+            }
+        }
+    }
+
+    fn commit(&self, event: u32) {
+        let head = self.head.load(Relaxed);
+        let place = &self.events[head % self.events.len()];
+        // SAFETY: head - tail < capacity, so the consumer has done with this place; loom checks it.
+        place.with_mut(|place| unsafe { *place = event });
+        self.head.store(head + 1, Release);
+    }
+
+    /// Everything below `head`, with the tid of the owner.
+    fn drain(&self, head: usize) -> Vec<(u32, u32)> {
+        let tail = self.tail.load(Relaxed);
+        let tid = self.tid.load(Relaxed);
+        let mut events = Vec::new();
+        for at in tail..head {
+            let place = &self.events[at % self.events.len()];
+            // SAFETY: at < head, so the owner has published this place; loom checks it.
+            events.push((tid, place.with(|place| unsafe { *place })));
+        }
+        if tail != head {
+            self.tail.store(head, Release);
+        }
+        events
+    }
+
+    fn free(&self) -> bool {
+        if self.state.load(Acquire) == FREE || self.head.load(Acquire) != self.tail.load(Relaxed) {
+            return false;
+        }
+        self.head.store(0, Relaxed);
+        self.tail.store(0, Relaxed);
+        // SAFETY: the owner is gone; loom checks that this is ordered after its last access.
+        self.cached_tail.with_mut(|cached| unsafe { *cached = 0 });
+        self.tid.store(0, Relaxed);
+        self.state.store(FREE, Release);
+        true
+    }
+}
+
+/// With at most so many forced thread switches: every bug that needs no more is found.
+fn explore(switches: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(switches);
+    builder.check(model);
+}
+
+/// A ring of two places, four events: nothing lost, nothing torn, in order.
+#[test]
+fn a_full_ring_loses_nothing() {
+    explore(3, || {
+        let ring = Arc::new(Ring::new(2));
+        let producer = {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                assert!(ring.claim(7));
+                for event in 1..=4 {
+                    ring.reserve();
+                    ring.commit(event);
+                }
+            })
+        };
+        let mut got = Vec::new();
+        while got.len() < 4 {
+            let head = ring.head.load(Acquire);
+            got.extend(ring.drain(head));
+            thread::yield_now();
+        }
+        producer.join().unwrap();
+        assert_eq!(got, [(7, 1), (7, 2), (7, 3), (7, 4)]);
+    });
+}
+
+/// The owner ends, the consumer frees the ring, another thread claims it.
+#[test]
+fn a_ring_changes_hands() {
+    explore(3, || {
+        let ring = Arc::new(Ring::new(2));
+        assert!(ring.claim(1));
+        // /proc/PID/task/TID is gone: the kernel has ended the thread, all its stores are visible.
+        let gone = Arc::new(AtomicBool::new(false));
+        let first = {
+            let (ring, gone) = (ring.clone(), gone.clone());
+            thread::spawn(move || {
+                for event in [10, 11] {
+                    ring.reserve();
+                    ring.commit(event);
+                }
+                gone.store(true, Release);
+            })
+        };
+        let second = {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                let mine = ring.claim(2);
+                if mine {
+                    ring.reserve();
+                    ring.commit(20);
+                }
+                mine
+            })
+        };
+        let mut got = Vec::new();
+        for _ in 0..2 {
+            let ended = gone.load(Acquire);
+            let head = ring.head.load(Acquire);
+            got.extend(ring.drain(head));
+            if ended && ring.tid.load(Relaxed) == 1 {
+                assert!(ring.free());
+            }
+        }
+        first.join().unwrap();
+        let claimed = second.join().unwrap();
+        let head = ring.head.load(Acquire);
+        got.extend(ring.drain(head));
+        let mut expected = vec![(1, 10), (1, 11)];
+        expected.extend(claimed.then_some((2, 20)));
+        assert_eq!(got, expected);
+    });
+}
+
+/// Numbers of one address across threads, and the promise of the two passes.
+#[test]
+fn the_next_owner_reads_the_number_of_the_release() {
+    explore(3, || {
+        let sequence = Arc::new(AtomicU32::new(0));
+        // The allocator: the block is on its free list. Its own synchronization, whatever it is,
+        // orders a free before the malloc that returns the same address.
+        let on_free_list = Arc::new(AtomicBool::new(false));
+        let rings = [Arc::new(Ring::new(4)), Arc::new(Ring::new(4))];
+        let releaser = {
+            let (sequence, list, ring) = (sequence.clone(), on_free_list.clone(), rings[0].clone());
+            thread::spawn(move || {
+                assert!(ring.claim(1));
+                ring.reserve();
+                let n = sequence.fetch_add(1, AcqRel) + 1;
+                ring.commit(n);
+                list.store(true, Release); // the real free
+            })
+        };
+        let allocator = {
+            let (sequence, list, ring) = (sequence, on_free_list, rings[1].clone());
+            thread::spawn(move || {
+                assert!(ring.claim(2));
+                if list.load(Acquire) {
+                    let v = sequence.load(Acquire);
+                    ring.reserve();
+                    ring.commit(100 + v);
+                }
+            })
+        };
+        let mut passes = Vec::new();
+        for _ in 0..2 {
+            // All heads first; the later owner's last, the worst case.
+            let heads = [rings[0].head.load(Acquire), rings[1].head.load(Acquire)];
+            let mut pass: Vec<u32> = Vec::new();
+            for (ring, head) in rings.iter().zip(heads) {
+                pass.extend(ring.drain(head).iter().map(|e| e.1));
+            }
+            passes.push(pass);
+        }
+        if passes[0].contains(&101) {
+            assert!(
+                passes.concat().contains(&1),
+                "an allocation in pass 1, but not the release before it in pass 1 or 2"
+            );
+        }
+        releaser.join().unwrap();
+        allocator.join().unwrap();
+        passes.push(
+            rings[1]
+                .drain(rings[1].head.load(Acquire))
+                .iter()
+                .map(|e| e.1)
+                .collect(),
+        );
+        assert!(
+            !passes.concat().contains(&100),
+            "the number of the release was not read"
+        );
+    });
+}
+
+/// Two attaches after one another. A call that begins when the gate is open for the second sees the
+/// settings of the second, and claims a ring anew, whatever its thread's word says.
+#[test]
+fn a_thread_of_the_last_attach_claims_anew() {
+    struct Gate {
+        epoch: AtomicU32,
+        ring_mask: AtomicU32,
+    }
+    explore(3, || {
+        let gate = Arc::new(Gate {
+            epoch: AtomicU32::new(1),
+            ring_mask: AtomicU32::new(10),
+        });
+        let ring = Arc::new(Ring::new(4));
+        assert!(ring.claim(9));
+        let other = {
+            let (gate, ring) = (gate.clone(), ring.clone());
+            thread::spawn(move || {
+                let mut word = 1; // its ring of attach 1
+                for _ in 0..2 {
+                    let epoch = gate.epoch.load(Acquire);
+                    if epoch != 2 {
+                        continue; // passes through, or records into what the attach discards
+                    }
+                    if word != epoch {
+                        assert!(
+                            ring.claim(9),
+                            "the gate opened before the rings were cleared"
+                        );
+                        word = epoch;
+                    }
+                    assert_eq!(gate.ring_mask.load(Relaxed), 20);
+                    ring.reserve();
+                    ring.commit(2);
+                }
+            })
+        };
+        // memhook_detach, Region::initialize, memhook_attach.
+        gate.epoch.store(0, SeqCst);
+        ring.head.store(0, Relaxed);
+        ring.tail.store(0, Relaxed);
+        ring.state.store(FREE, Relaxed);
+        gate.ring_mask.store(20, Relaxed);
+        gate.epoch.store(2, Release);
+        let head = ring.head.load(Acquire);
+        assert!(ring.drain(head).iter().all(|event| *event == (9, 2)));
+        other.join().unwrap();
+    });
+}
