@@ -1,0 +1,140 @@
+//! Event streams of programs that are typical in one respect.
+
+use memhook_abi::{Op, RawEvent};
+
+const HEAP: u64 = 0x5555_5560_0000;
+/// Sequence words, as in the shared region, so that numbers have realistic distances.
+const WORDS: usize = 16_384;
+
+/// A source of events.
+pub trait Stream {
+    /// Replaces the contents of `events` by `count` more.
+    fn next(&mut self, events: &mut Vec<RawEvent>, count: usize);
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        // xorshift64
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((u128::from(self.0) * u128::from(limit)) >> 64) as u64
+    }
+}
+
+struct Words(Vec<u32>);
+
+impl Words {
+    fn at(&mut self, address: u64) -> &mut u32 {
+        let page = address >> 12;
+        &mut self.0[(page ^ (page >> 14)) as usize % WORDS]
+    }
+
+    fn allocation(&mut self, address: u64, size: u32, stack: u32) -> RawEvent {
+        RawEvent::pack(Op::Allocation, address, *self.at(address), size, stack)
+    }
+
+    fn release(&mut self, address: u64) -> RawEvent {
+        let word = self.at(address);
+        *word = (*word + 1) & 0x3f_ffff;
+        RawEvent::pack(Op::Release, address, *word, 0, 0)
+    }
+}
+
+/// Short-lived blocks: at most 32 at a time, from many sites, out of a warm free list.
+pub struct Pairs {
+    random: Random,
+    words: Words,
+    sites: u64,
+    held: Vec<u64>,
+    free: Vec<u64>,
+}
+
+impl Pairs {
+    /// With blocks from `sites` sites.
+    pub fn new(sites: u64) -> Self {
+        Pairs {
+            random: Random(0x1234_5678_9abc_def1),
+            words: Words(vec![0; WORDS]),
+            sites,
+            held: Vec::new(),
+            free: (0..32).map(|i| HEAP + i * 96).collect(),
+        }
+    }
+}
+
+impl Stream for Pairs {
+    fn next(&mut self, events: &mut Vec<RawEvent>, count: usize) {
+        events.clear();
+        while events.len() < count {
+            let take = self.held.is_empty() || (!self.free.is_empty() && self.random.below(2) == 0);
+            if take {
+                let address = self.free.pop().unwrap_or(HEAP);
+                let stack = 1 + 4 * self.random.below(self.sites) as u32;
+                events.push(self.words.allocation(address, 64, stack));
+                self.held.push(address);
+            } else {
+                let at = self.random.below(self.held.len() as u64) as usize;
+                let address = self.held.swap_remove(at);
+                events.push(self.words.release(address));
+                self.free.push(address);
+            }
+        }
+    }
+}
+
+/// `live` blocks, of which random ones are replaced; the first events build them up.
+pub struct Churn {
+    random: Random,
+    words: Words,
+    sites: u64,
+    live: Vec<u64>,
+    free: Vec<u64>,
+    wanted: usize,
+}
+
+impl Churn {
+    /// With `live` blocks from `sites` sites.
+    pub fn new(live: usize, sites: u64) -> Self {
+        Churn {
+            random: Random(0x9876_5432_1abc_def1),
+            words: Words(vec![0; WORDS]),
+            sites,
+            live: Vec::with_capacity(live),
+            // The allocator's free list is as random as the blocks, and somewhat longer.
+            free: Vec::with_capacity(4096),
+            wanted: live,
+        }
+    }
+}
+
+impl Stream for Churn {
+    fn next(&mut self, events: &mut Vec<RawEvent>, count: usize) {
+        events.clear();
+        for _ in 0..count {
+            if self.live.len() < self.wanted {
+                let address = HEAP + self.live.len() as u64 * 80;
+                let stack = 1 + 4 * self.random.below(self.sites) as u32;
+                events.push(self.words.allocation(address, 64, stack));
+                self.live.push(address);
+                continue;
+            }
+            if self.free.len() < 4096 && (self.free.is_empty() || self.random.below(2) == 0) {
+                let at = self.random.below(self.live.len() as u64) as usize;
+                let address = self.live.swap_remove(at);
+                events.push(self.words.release(address));
+                self.free.push(address);
+                self.wanted -= 1;
+            } else {
+                let at = self.random.below(self.free.len() as u64) as usize;
+                let address = self.free.swap_remove(at);
+                let stack = 1 + 4 * self.random.below(self.sites) as u32;
+                events.push(self.words.allocation(address, 64, stack));
+                self.live.push(address);
+                self.wanted += 1;
+            }
+        }
+    }
+}
