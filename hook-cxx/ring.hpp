@@ -70,16 +70,20 @@ inline RawEvent* events_of(RingHeader* ring) {
 }
 
 // A ring is full: waits for room, or drops the event, or finds the attacher dead and closes the
-// gate. False: the event is lost (and counted).
+// gate. False: the event is lost (and counted). A detach meanwhile changes nothing: the attacher
+// drains what was under way.
 [[gnu::noinline, gnu::cold]] inline bool wait_for_room(RingHeader* ring) {
   Control* c = control();
+  uint32_t mine = static_cast<uint32_t>(thread_word & 0xfff);
   uint64_t capacity = gate().ring_mask + 1;
   uint64_t last_clock = __atomic_load_n(&c->clock_ns, __ATOMIC_RELAXED);
   int64_t still_since = 0;
   for (;;) {
+    // The next attach has cleared the region: this ring is no longer ours, nor is the loss.
+    if (__atomic_load_n(&c->epoch, __ATOMIC_ACQUIRE) != mine) return false;
     ring->cached_tail = __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
     if (ring->head + reserve_events - ring->cached_tail <= capacity) return true;
-    if ((gate().flags & flag_drop_when_full) || epoch_now() == 0) break;
+    if (gate().flags & flag_drop_when_full) break;
     sys::sleep_ns(50'000);
     uint64_t clock = __atomic_load_n(&c->clock_ns, __ATOMIC_RELAXED);
     int64_t now = sys::monotonic_ns();

@@ -4,10 +4,11 @@ mod sites;
 
 pub use sites::{Sites, expect_sites, sites};
 use std::{
+    collections::BTreeSet,
     io::{BufRead, BufReader, Read, Write},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
-    sync::OnceLock,
+    sync::{Mutex, OnceLock},
 };
 
 fn root() -> PathBuf {
@@ -38,39 +39,38 @@ pub fn binary() -> &'static Path {
 
 /// Builds `tests/targets/NAME.cc` with extra flags; returns the program's path.
 pub fn build_target(name: &str, flags: &[&str]) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("memhook-tests-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a temporary folder");
-    let program = folder.join(format!(
-        "{name}-{}",
-        flags.join("").replace(['/', ','], "_")
-    ));
-    let status = Command::new("c++")
-        .args(["-std=c++20", "-g", "-O2", "-pthread"])
-        .arg(root().join(format!("tests/targets/{name}.cc")))
-        .args(flags)
-        .arg("-o")
-        .arg(&program)
-        .status()
-        .expect("a C++ compiler");
-    assert!(status.success(), "{name} does not build");
-    program
+    let file = format!("{name}-{}", flags.join("").replace(['/', ','], "_"));
+    let base = ["-pthread"];
+    build(name, &file, &base, flags)
 }
 
 /// Builds `tests/targets/NAME.cc` into a shared library; returns its path.
 pub fn build_library(name: &str, file: &str, flags: &[&str]) -> PathBuf {
+    build(name, file, &["-shared", "-fPIC"], flags)
+}
+
+fn build(name: &str, file: &str, base: &[&str], flags: &[&str]) -> PathBuf {
+    // Tests of one program run side by side, and may want the same target.
+    static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let mut built = BUILT.lock().unwrap_or_else(|e| e.into_inner());
     let folder = std::env::temp_dir().join(format!("memhook-tests-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a temporary folder");
-    let library = folder.join(file);
+    let path = folder.join(file);
+    if built.contains(&path) {
+        return path;
+    }
     let status = Command::new("c++")
-        .args(["-std=c++20", "-g", "-O2", "-shared", "-fPIC"])
+        .args(["-std=c++20", "-g", "-O2"])
+        .args(base)
         .arg(root().join(format!("tests/targets/{name}.cc")))
         .args(flags)
         .arg("-o")
-        .arg(&library)
+        .arg(&path)
         .status()
         .expect("a C++ compiler");
     assert!(status.success(), "{name} does not build");
-    library
+    built.insert(path.clone());
+    path
 }
 
 /// Runs a target traced from "ready" to "done" and returns the report; its self-check passes.

@@ -1,0 +1,60 @@
+//! A single-threaded target in a system call never learns of an attach and a detach.
+
+use memhook_tests::{Attacher, Target, build_target};
+use std::time::Duration;
+
+const ETIMEDOUT: i64 = 110;
+const EAGAIN: i64 = 11;
+
+/// Attaches and detaches twice during the call; returns result, errno and duration in ms.
+fn during(call: &str) -> [i64; 3] {
+    let program = build_target("blocked", &[]);
+    let mut target = Target::start(&program, &[call]);
+    std::thread::sleep(Duration::from_millis(50));
+    for _ in 0..2 {
+        Attacher::start(&target, &[]).finish();
+    }
+    if call == "read" {
+        target.go();
+    }
+    let line = target.expect("");
+    assert!(target.finish().success());
+    let numbers: Vec<i64> = line
+        .split_ascii_whitespace()
+        .map(|n| n.parse().expect("a number"))
+        .collect();
+    numbers.try_into().expect("three numbers")
+}
+
+#[test]
+fn timeouts_are_neither_interrupted_nor_early() {
+    // One thread a call: each waits most of the time.
+    let calls: Vec<_> = [
+        ("poll", 0, 0),
+        ("select", 0, 0),
+        ("futex", ETIMEDOUT, 0),
+        ("nanosleep", 0, 0),
+        ("clock_nanosleep", 0, 0),
+        ("epoll_wait", 0, 0),
+        ("sigtimedwait", -1, EAGAIN),
+        ("semtimedop", -1, EAGAIN),
+    ]
+    .into_iter()
+    .map(|(call, result, errno)| {
+        std::thread::spawn(move || {
+            let [found, error, ms] = during(call);
+            assert_eq!((found, error), (result, errno), "{call}");
+            assert!(ms >= 1495, "{call} came back after {ms} ms");
+        })
+    })
+    .collect();
+    for call in calls {
+        call.join().expect("the call was left alone");
+    }
+}
+
+#[test]
+fn a_read_goes_on_waiting() {
+    let [result, error, _] = during("read");
+    assert_eq!((result, error), (1, 0));
+}

@@ -1,0 +1,56 @@
+//! Attach and detach again and again, sometimes killed at a random moment: the target never minds.
+
+use memhook_tests::{Attacher, Target, binary, build_target, run};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+fn open_files(target: &Target) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", target.pid()))
+        .expect("the target lives")
+        .count()
+}
+
+/// Starts an attacher and kills it after `delay`, injection included.
+fn killed_after(target: &Target, delay: Duration) {
+    let mut child = Command::new(binary())
+        .args(["attach", "-q", &target.pid().to_string()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("memhook-rs starts");
+    std::thread::sleep(delay);
+    child.kill().expect("killed");
+    child.wait().expect("reaped");
+}
+
+#[test]
+fn a_hundred_cycles_on_a_hammering_target() {
+    let program = build_target("hammer", &[]);
+    let target = Target::start(&program, &[]);
+    let mut constant = None;
+    let mut random = 12345u64;
+    for cycle in 0..100 {
+        if cycle % 5 == 4 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
+            killed_after(&target, Duration::from_micros((random >> 33) % 400_000));
+            continue;
+        }
+        let report = Attacher::start(&target, &[]).finish();
+        assert_eq!(report["totals"]["lost_events"], 0, "cycle {cycle}");
+        let now = (target.our_mappings(), open_files(&target));
+        assert_eq!(*constant.get_or_insert(now), now, "cycle {cycle}");
+    }
+    let (code, out, err) = run(&["detach", &target.pid().to_string()]);
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(target.finish().success());
+}
+
+#[test]
+fn vector_registers_survive() {
+    let program = build_target("canary", &[]);
+    let target = Target::start(&program, &[]);
+    for _ in 0..15 {
+        Attacher::start(&target, &[]).finish();
+    }
+    assert!(target.finish().success());
+}
