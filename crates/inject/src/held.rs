@@ -278,6 +278,10 @@ impl Held {
                 signal,
             });
         }
+        // A bell that an interrupt overtook.
+        if self.bell == Some(signal) && info.si_code == libc::SI_TKILL {
+            return Ok(());
+        }
         self.taken.push((signal, info));
         Ok(())
     }

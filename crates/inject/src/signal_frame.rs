@@ -159,6 +159,26 @@ mod tests {
     }
 
     #[test]
+    fn every_register_is_where_libc_looks_for_it() {
+        let mut registers = crate::regs::zeroed();
+        macro_rules! numbered {
+            ($($register:ident $index:ident)*) => {
+                $(registers.$register = 100 + libc::$index as u64;)*
+                let context = user_context(&registers, 0, 0);
+                $(assert_eq!(
+                    word(&context, UC_REGISTERS + libc::$index as usize * 8),
+                    registers.$register,
+                );)*
+            };
+        }
+        numbered! {
+            r8 REG_R8 r9 REG_R9 r10 REG_R10 r11 REG_R11 r12 REG_R12 r13 REG_R13 r14 REG_R14
+            r15 REG_R15 rdi REG_RDI rsi REG_RSI rbp REG_RBP rbx REG_RBX rdx REG_RDX rax REG_RAX
+            rcx REG_RCX rsp REG_RSP rip REG_RIP eflags REG_EFL
+        }
+    }
+
+    #[test]
     fn a_frame_stays_below_the_red_zone_and_is_aligned() {
         for rsp in (0x7000_0000u64..0x7000_0100).step_by(8) {
             let mut registers = crate::regs::zeroed();

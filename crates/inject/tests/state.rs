@@ -4,7 +4,7 @@ mod common;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Program, anywhere, send, wait_until_blocked};
 use memhook_inject::{Error, hold};
@@ -24,6 +24,23 @@ fn registers_survive_200_remote_calls() {
         let sum = held.call(at["spoil"], &[round, 1, 2, 3, 4, 5]).unwrap();
         assert_eq!(sum, round + 2 + 6 + 12 + 20 + 30);
         held.release().unwrap();
+    }
+    send(pid, libc::SIGTERM);
+    program.ends_well();
+}
+
+#[test]
+fn nothing_stays_mapped() {
+    let mut program = Program::start("canary", &[]);
+    let at = program.addresses();
+    let pid = program.pid();
+    let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let before = maps();
+    for _ in 0..20 {
+        let mut held = hold(pid, &anywhere()).unwrap();
+        held.call(at["getpid"], &[]).unwrap();
+        held.release().unwrap();
+        assert_eq!(maps(), before);
     }
     send(pid, libc::SIGTERM);
     program.ends_well();
@@ -152,6 +169,46 @@ fn a_real_signal_still_gives_eintr() {
     let status = child.wait().unwrap();
     let _ = std::fs::remove_file(path);
     assert!(status.success(), "{status}");
+}
+
+/// A program that waits for a flag set by its handler must wake up, also if the signal comes just
+/// when the thread has been let go but has not yet made its call again. A few may be lost: between
+/// its decision to restart the call and the call the kernel may run another thread, as after any
+/// stop of any tracer.
+#[test]
+fn a_signal_right_after_the_release_still_gives_eintr() {
+    let mut program = Program::start("waits", &["signals"]);
+    let at = program.addresses();
+    let pid = program.pid();
+    let rounds = || {
+        let mut word = [0; 8];
+        memhook_inject::read_bytes(pid, at["rounds"], &mut word).unwrap();
+        u64::from_le_bytes(word)
+    };
+    let mut lost = 0;
+    for round in 0..200 {
+        wait_until_blocked(pid);
+        let mut held = hold(pid, &anywhere()).unwrap();
+        if round % 2 == 0 {
+            held.syscall(libc::SYS_getpid, [0; 6]).unwrap();
+        }
+        held.release().unwrap();
+        send(pid, libc::SIGUSR1);
+        let mut until = Instant::now() + Duration::from_millis(500);
+        while rounds() == round {
+            if Instant::now() >= until {
+                lost += 1;
+                send(pid, libc::SIGUSR1);
+                until += Duration::from_millis(500);
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        assert_eq!(rounds(), round + 1);
+    }
+    println!("{lost} of 200 signals did not wake the program");
+    assert!(lost <= 5, "{lost} of 200 signals did not wake the program");
+    send(pid, libc::SIGTERM);
+    program.ends_well();
 }
 
 /// Queued signals that arrive before, during and after remote calls all reach the handler with

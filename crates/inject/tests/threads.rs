@@ -49,12 +49,6 @@ fn objects_load_into_a_target_that_allocates_all_the_time() {
         address: at["dlopen"],
         internal_mode: false,
     };
-    let fds = || {
-        std::fs::read_dir(format!("/proc/{pid}/fd"))
-            .unwrap()
-            .count()
-    };
-    let before = fds();
     let mut held_for = Vec::new();
     for number in 0..10u64 {
         let object = common::build(
@@ -86,7 +80,11 @@ fn objects_load_into_a_target_that_allocates_all_the_time() {
         "held for {:?} (median), {:?} (longest)",
         held_for[5], held_for[9]
     );
-    assert_eq!(fds(), before, "a descriptor stayed open in the target");
+    // By name: glibc opens a file of its own for a moment when a thread first allocates.
+    for fd in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
+        let target = std::fs::read_link(fd.unwrap().path()).unwrap_or_default();
+        assert!(!target.to_string_lossy().contains("memhook"), "{target:?}");
+    }
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     assert!(maps.contains("/memfd:memhook-hook"));
     send(pid, libc::SIGTERM);
@@ -223,6 +221,23 @@ fn a_target_killed_during_a_call_is_gone() {
     );
     assert!(begin.elapsed() < Duration::from_secs(2));
     killer.join().unwrap();
+}
+
+#[test]
+fn threads_that_end_while_chosen_are_passed_over() {
+    let mut program = Program::start("busy", &["exits"]);
+    let at = program.addresses();
+    let pid = program.pid();
+    let mut others = 0;
+    for _ in 0..300 {
+        let mut held = hold(pid, &anywhere()).unwrap();
+        others += u32::from(held.tid() != pid);
+        assert_eq!(held.call(at["getpid"], &[]).unwrap(), pid as u64);
+        held.release().unwrap();
+    }
+    assert!(others > 30, "only {others} holds of short-lived threads");
+    send(pid, libc::SIGTERM);
+    program.ends_well();
 }
 
 #[test]

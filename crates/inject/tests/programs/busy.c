@@ -1,5 +1,6 @@
 // Four threads that allocate all the time; ends well on SIGTERM. With "exits", four chains of
-// threads, each of which starts its successor and ends.
+// threads, each of which starts its successor and ends. The handler of SIGTERM wakes
+// the main thread through a pipe: any thread may get the signal.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -11,7 +12,8 @@
 #include <unistd.h>
 
 static volatile int done;
-static void on_term(int s) { (void)s; done = 1; }
+static int wake[2];
+static void on_term(int s) { (void)s; done = 1; if (wake[1] && write(wake[1], "x", 1)) return; }
 static void *hammer(void *arg) {
     void *blocks[64] = {0};
     for (unsigned i = 0; !done; i++) { free(blocks[i & 63]); blocks[i & 63] = malloc(i % 4096); }
@@ -34,10 +36,13 @@ int main(int argc, char **argv) {
     fflush(stdout);
     pthread_t threads[4];
     if (argc > 1 && !strcmp(argv[1], "exits")) {
+        if (pipe(wake)) return 9;
         for (int i = 0; i < 4; i++) { pthread_create(&threads[i], NULL, brief, NULL); pthread_detach(threads[i]); }
         // A call that a stop disturbs, so that the other threads are preferred.
-        struct epoll_event out;
-        while (!done) epoll_wait(epoll_create1(0), &out, 1, -1);
+        struct epoll_event out, in = {.events = EPOLLIN};
+        int epoll = epoll_create1(0);
+        epoll_ctl(epoll, EPOLL_CTL_ADD, wake[0], &in);
+        while (!done) epoll_wait(epoll, &out, 1, -1);
         usleep(20000);
         return 0;
     }

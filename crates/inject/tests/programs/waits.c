@@ -1,6 +1,7 @@
 // Waits again and again in the call named by argv[1], 3 ms each time, and counts the rounds; status
 // 1 as soon as a wait ends early or with an error. EINTR from epoll_wait is only reported at the
 // end: the kernel decides for it at the stop, before any tracer can act. Ends well on SIGTERM.
+// With "signals" it waits for SIGUSR1 in epoll_wait without a limit.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -21,6 +22,7 @@ static void on_term(int s) { (void)s; done = 1; }
 static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1e3 + t.tv_nsec / 1e6; }
 // Called remotely: an errno of its own.
 __attribute__((noinline)) long spoil(long a) { errno = 5; return a; }
+static void on_usr1(int s) { (void)s; }
 static void *feed(void *arg) {
     while (!done) { usleep(3000); if (write(ends[1], "x", 1) != 1) break; }
     return arg;
@@ -28,7 +30,9 @@ static void *feed(void *arg) {
 
 int main(int argc, char **argv) {
     const char *how = argv[argc - 1];
-    signal(SIGTERM, on_term);
+    struct sigaction usr1 = {.sa_handler = on_usr1}, term = {.sa_handler = on_term};
+    sigaction(SIGUSR1, &usr1, NULL);
+    sigaction(SIGTERM, &term, NULL);
     int epoll = epoll_create1(0), word = 5, interrupted = 0;
     struct epoll_event event;
     struct timespec limit = {0, 3000000};
@@ -47,6 +51,7 @@ int main(int argc, char **argv) {
         if (!strcmp(how, "nanosleep")) result = nanosleep(&limit, NULL);
         else if (!strcmp(how, "futex")) { result = syscall(SYS_futex, &word, FUTEX_WAIT, 5, &limit, 0, 0); wanted = -1; error = ETIMEDOUT; }
         else if (!strcmp(how, "epoll")) result = epoll_wait(epoll, &event, 1, 3);
+        else if (!strcmp(how, "signals")) { result = epoll_wait(epoll, &event, 1, -1); wanted = -1; error = EINTR; timed = 0; }
         else if (feeds) { result = read(ends[0], &byte, 1); wanted = 1; timed = 0; }
         int e = errno;
         double took = now() - begin;
