@@ -1,14 +1,14 @@
-//! Events a second through drain and ledger, on one core. The producer's work is not timed.
+//! Events a second of processor time through drain and ledger. The producer's work is not timed.
 //!
 //! `cargo bench -p memhook-benches --bench consumer`
 
 #![allow(missing_docs)] // criterion's macros make public functions without
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use memhook_benches::{Churn, Feeder, Pairs, Stream, ToLedger};
+use memhook_benches::{Churn, Feeder, Pairs, Stream, ToLedger, timed};
 use memhook_ledger::{Ledger, LedgerOptions};
 use memhook_stream::Drain;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const RING_BYTES: usize = 1 << 20;
 /// A pass takes half a ring.
@@ -22,9 +22,7 @@ fn measure(c: &mut Criterion, group: &str, id: &str, stream: &mut dyn Stream, wa
     let mut pass = |stream: &mut dyn Stream| {
         stream.next(&mut events, PASS_EVENTS);
         feeder.publish(&events);
-        let start = Instant::now();
-        let stats = drain.pass(&feeder.region, &mut ToLedger(&mut ledger));
-        let time = start.elapsed();
+        let (time, stats) = timed(|| drain.pass(&feeder.region, &mut ToLedger(&mut ledger)));
         assert_eq!(stats.events, PASS_EVENTS as u64);
         time
     };
@@ -52,5 +50,37 @@ fn consumer(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, consumer);
+/// Reports over a million sites and as many live blocks.
+fn queries(c: &mut Criterion) {
+    let live = 1_000_000;
+    let mut stream = Churn::new(live, 4_000_000);
+    let mut events = Vec::new();
+    let mut ledger = Ledger::new(LedgerOptions::default());
+    stream.next(&mut events, 2 * live);
+    ledger.begin_ring(0, 1);
+    for event in events.iter().filter_map(|raw| raw.unpack()) {
+        ledger.event(event, u64::from(event.size), 0);
+    }
+    ledger.end_pass(0);
+    let snapshot = ledger.snapshot();
+    stream.next(&mut events, live / 10);
+    for event in events.iter().filter_map(|raw| raw.unpack()) {
+        ledger.event(event, u64::from(event.size), 0);
+    }
+    ledger.end_pass(0);
+    let mut group = c.benchmark_group(format!("queries/{}_sites", ledger.sites().len()));
+    group.sample_size(10);
+    group.bench_function("live_by", |b| b.iter(|| ledger.live_by(None)));
+    group.bench_function("sites", |b| b.iter(|| ledger.sites()));
+    group.bench_function("snapshot", |b| b.iter(|| ledger.snapshot()));
+    group.bench_function("growth_since", |b| {
+        b.iter(|| ledger.growth_since(&snapshot))
+    });
+    group.bench_function("size_classes", |b| b.iter(|| ledger.size_classes()));
+    group.bench_function("by_thread", |b| b.iter(|| ledger.by_thread()));
+    group.bench_function("totals", |b| b.iter(|| ledger.totals()));
+    group.finish();
+}
+
+criterion_group!(benches, consumer, queries);
 criterion_main!(benches);

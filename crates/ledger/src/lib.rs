@@ -24,7 +24,9 @@
 //! assert_eq!(ledger.totals().released_bytes, 64);
 //! ```
 
+mod batch;
 mod contests;
+mod growth;
 mod live_map;
 mod order;
 mod queries;
@@ -32,5 +34,6 @@ mod reallocs;
 mod sites;
 mod totals;
 
+pub use growth::{SiteGrowth, Snapshot};
 pub use order::Ledger;
 pub use totals::{LedgerOptions, LiveBlock, Site, SiteLive, Totals};

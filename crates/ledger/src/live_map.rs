@@ -13,9 +13,13 @@
 //!          bits 32..64  time of the allocation in milliseconds
 //! ```
 //!
-//! The table is filled to three quarters and then made twice as large as the live entries need,
-//! so a live block costs 32 to 48 bytes. Its size is no power of two: the place of a key is the
-//! upper half of a multiplication (D. Lemire, "Fast random integer generation in an interval").
+//! A large table is cut into segments by the first bits of the hash, and each grows for itself: to
+//! rebuild a table of ten million blocks at once would stop the consumer for a second, and take the
+//! memory of two. A segment is filled to three quarters and then made 1.6 to 2 times as large as its
+//! entries need, some more and some less, so that they do not all grow within a few passes; a live
+//! block costs 32 to 48 bytes, around 40 on average. Its size is no power of two: the place of a
+//! key is the upper half of a multiplication (D. Lemire, "Fast random integer generation in an
+//! interval").
 
 use memhook_abi::sequence_before;
 use rustc_hash::FxHashMap;
@@ -26,9 +30,14 @@ const PROVISIONAL: u64 = 1 << 46;
 const AGED: u64 = 1 << 47;
 const SITE_MASK: u64 = (1 << 26) - 1;
 const SEQUENCE_MASK: u64 = (1 << 22) - 1;
-const MIN_CAPACITY: usize = 1024;
-/// The whole table is visited at least once in this many passes, far less than the pass number's
-/// 16 bits hold, so that the age of an entry is never mistaken.
+/// Of a table that is cut.
+const SEGMENT_BITS: u32 = 10;
+/// A table that would need more places is cut.
+const WHOLE_CAPACITY: usize = 1 << 16;
+/// Places of a segment that is not empty, at least.
+const MIN_CAPACITY: usize = 32;
+/// All segments are visited once in so many passes, far less than the pass number's 16 bits hold, so
+/// that the age of an entry is never mistaken.
 const SWEEP_PASSES: usize = 8192;
 /// A visit marks entries from this age on: old enough for every event that the ledger holds back.
 pub(crate) const AGED_PASSES: i16 = 16;
@@ -128,41 +137,78 @@ impl Entry {
     }
 }
 
+/// A place of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct At {
+    segment: u32,
+    index: u32,
+}
+
 /// Where an address stands, or would.
 pub(crate) enum Place {
     /// It stands here.
-    Found(usize),
+    Found(At),
     /// It does not stand anywhere; it may be put here.
-    Vacant(usize),
+    Vacant(At),
 }
 
-pub(crate) struct LiveMap {
+#[derive(Clone, Default)]
+struct Segment {
     entries: Vec<[u64; 3]>,
     /// Places that are not empty, tombstones included.
     used: usize,
+}
+
+pub(crate) struct LiveMap {
+    segments: Vec<Segment>,
+    /// There are 2^bits segments: one, or 2^SEGMENT_BITS.
+    bits: u32,
     live: usize,
+    /// Places of all segments.
+    capacity: usize,
     /// Sizes that do not fit into an entry, by address.
     large: FxHashMap<u64, u64>,
-    sweep_at: usize,
 }
 
 fn key_of(address: u64) -> u64 {
     address >> 3 & ADDRESS_MASK
 }
 
-fn home(key: u64, capacity: usize) -> usize {
-    let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    ((u128::from(hash) * capacity as u128) >> 64) as usize
+fn hash_of(key: u64) -> u64 {
+    key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Puts an entry that is not there yet into a table with room.
+fn insert(entries: &mut [[u64; 3]], bits: u32, entry: Entry) {
+    let mut index = home(hash_of(entry.0[0] & ADDRESS_MASK), bits, entries.len());
+    while entries[index][0] != 0 {
+        index = if index + 1 == entries.len() {
+            0
+        } else {
+            index + 1
+        };
+    }
+    entries[index] = entry.0;
+}
+
+#[inline]
+fn segment_of(hash: u64, bits: u32) -> usize {
+    (hash >> 1 >> (63 - bits)) as usize
+}
+
+#[inline]
+fn home(hash: u64, bits: u32, capacity: usize) -> usize {
+    ((u128::from(hash << bits) * capacity as u128) >> 64) as usize
 }
 
 impl LiveMap {
     pub fn new() -> Self {
         Self {
-            entries: vec![[0; 3]; MIN_CAPACITY],
-            used: 0,
+            segments: vec![Segment::default()],
+            bits: 0,
             live: 0,
+            capacity: 0,
             large: FxHashMap::default(),
-            sweep_at: 0,
         }
     }
 
@@ -172,41 +218,58 @@ impl LiveMap {
 
     /// Bytes of memory that the table takes.
     pub fn table_bytes(&self) -> usize {
-        self.entries.len() * size_of::<Entry>()
+        self.capacity * size_of::<Entry>() + self.segments.len() * size_of::<Segment>()
+    }
+
+    /// The entry at the first place where an address may stand, whosever it is: a look-up that
+    /// ends there finds it in the cache afterwards.
+    #[inline]
+    pub fn first_look(&self, address: u64) -> Entry {
+        let hash = hash_of(key_of(address));
+        let entries = &self.segments[segment_of(hash, self.bits)].entries;
+        let index = home(hash, self.bits, entries.len());
+        Entry(entries.get(index).copied().unwrap_or_default())
     }
 
     /// Looks an address up and makes sure that there is room for it.
     #[inline]
     pub fn find(&mut self, address: u64, pass: u16) -> Place {
-        if self.used >= self.entries.len() / 4 * 3 {
-            self.rebuild(pass);
-        }
         let key = key_of(address);
-        let capacity = self.entries.len();
-        let mut at = home(key, capacity);
+        let hash = hash_of(key);
+        let mut segment = segment_of(hash, self.bits);
+        if self.segments[segment].used >= self.segments[segment].entries.len() / 4 * 3 {
+            self.rebuild(segment, pass);
+            segment = segment_of(hash, self.bits);
+        }
+        let entries = &self.segments[segment].entries[..];
+        let at = |index| At {
+            segment: segment as u32,
+            index: index as u32,
+        };
+        let mut index = home(hash, self.bits, entries.len());
         let mut reusable = None;
         loop {
-            let entry = Entry(self.entries[at]);
+            let entry = Entry(entries[index]);
             let found = entry.0[0] & ADDRESS_MASK;
             if found == key {
-                return Place::Found(at);
+                return Place::Found(at(index));
             }
             if found == 0 {
-                return Place::Vacant(reusable.unwrap_or(at));
+                return Place::Vacant(at(reusable.unwrap_or(index)));
             }
             if reusable.is_none() && entry.is_expired(pass) {
-                reusable = Some(at);
+                reusable = Some(index);
             }
-            at += 1;
-            if at == capacity {
-                at = 0;
+            index += 1;
+            if index == entries.len() {
+                index = 0;
             }
         }
     }
 
     #[inline]
-    pub fn get(&self, at: usize) -> Entry {
-        Entry(self.entries[at])
+    pub fn get(&self, at: At) -> Entry {
+        Entry(self.segments[at.segment as usize].entries[at.index as usize])
     }
 
     /// Size in bytes of a live entry of this map.
@@ -221,9 +284,12 @@ impl LiveMap {
 
     /// Puts an entry where `find` said. `size` is that of a live entry.
     #[inline]
-    pub fn put(&mut self, at: usize, entry: Entry, size: u64) {
-        let old = Entry(self.entries[at]);
-        self.used += usize::from(old.0[0] == 0);
+    pub fn put(&mut self, at: At, entry: Entry, size: u64) {
+        let segment = &mut self.segments[at.segment as usize];
+        let place = &mut segment.entries[at.index as usize];
+        let old = Entry(*place);
+        *place = entry.0;
+        segment.used += usize::from(old.0[0] == 0);
         self.live += usize::from(entry.is_alive());
         if old.is_alive() {
             self.live -= 1;
@@ -234,57 +300,68 @@ impl LiveMap {
         if entry.is_alive() && size >= u64::from(u32::MAX) {
             self.large.insert(entry.address(), size);
         }
-        self.entries[at] = entry.0;
     }
 
     /// All live entries, in no order.
     pub fn iter_live(&self) -> impl Iterator<Item = Entry> + '_ {
-        self.entries
+        self.segments
             .iter()
+            .flat_map(|segment| &segment.entries)
             .map(|e| Entry(*e))
             .filter(|e| e.is_alive())
     }
 
     /// Ages a part of the table; once a pass.
     pub fn sweep(&mut self, pass: u16) {
-        let end = self
-            .entries
-            .len()
-            .min(self.sweep_at + self.entries.len() / SWEEP_PASSES + 1);
-        for entry in &mut self.entries[self.sweep_at..end] {
-            *entry = age(Entry(*entry), pass).0;
+        let every = (SWEEP_PASSES >> self.bits) as u16;
+        if pass.is_multiple_of(every) {
+            let segment = usize::from(pass / every) % self.segments.len();
+            for entry in &mut self.segments[segment].entries {
+                *entry = age(Entry(*entry), pass).0;
+            }
         }
-        self.sweep_at = if end == self.entries.len() { 0 } else { end };
     }
 
-    /// Drops expired tombstones, and grows or shrinks to what the live entries need.
+    /// Drops a segment's expired tombstones, and makes it as large as the rest needs.
     #[cold]
-    fn rebuild(&mut self, pass: u16) {
-        let kept = self
-            .entries
-            .iter()
-            .filter(|e| e[0] != 0 && !Entry(**e).is_expired(pass))
-            .count();
-        let wanted = (kept * 2).max(MIN_CAPACITY);
-        let capacity = if wanted > self.entries.len() || wanted < self.entries.len() / 4 {
-            wanted
-        } else {
-            self.entries.len()
-        };
-        let old = std::mem::replace(&mut self.entries, vec![[0; 3]; capacity]);
-        for entry in old {
-            let entry = Entry(entry);
-            if entry.0[0] == 0 || entry.is_expired(pass) {
-                continue;
-            }
-            let mut at = home(entry.0[0] & ADDRESS_MASK, capacity);
-            while self.entries[at][0] != 0 {
-                at = if at + 1 == capacity { 0 } else { at + 1 };
-            }
-            self.entries[at] = age(entry, pass).0;
+    #[inline(never)]
+    fn rebuild(&mut self, segment: usize, pass: u16) {
+        let old = std::mem::take(&mut self.segments[segment].entries);
+        let is_kept = |e: &&[u64; 3]| e[0] != 0 && !Entry(**e).is_expired(pass);
+        let kept = old.iter().filter(is_kept).count();
+        let percent = 160 + 40 * segment / self.segments.len();
+        let capacity = (kept * percent / 100).max(MIN_CAPACITY);
+        self.capacity -= old.len();
+        if self.bits == 0 && capacity > WHOLE_CAPACITY {
+            self.cut(old.iter().filter(is_kept).map(|e| age(Entry(*e), pass)));
+            return;
         }
-        self.used = kept;
-        self.sweep_at = 0;
+        let mut entries = vec![[0; 3]; capacity];
+        for entry in old.iter().filter(is_kept) {
+            insert(&mut entries, self.bits, age(Entry(*entry), pass));
+        }
+        self.capacity += capacity;
+        self.segments[segment] = Segment {
+            entries,
+            used: kept,
+        };
+    }
+
+    /// Cuts a table of these entries into segments.
+    fn cut(&mut self, entries: impl Iterator<Item = Entry> + Clone) {
+        self.bits = SEGMENT_BITS;
+        let segment_of = |e: &Entry| segment_of(hash_of(e.0[0] & ADDRESS_MASK), SEGMENT_BITS);
+        let mut segments = vec![Segment::default(); 1 << SEGMENT_BITS];
+        entries
+            .clone()
+            .for_each(|e| segments[segment_of(&e)].used += 1);
+        for segment in &mut segments {
+            let capacity = (segment.used * 2).max(MIN_CAPACITY);
+            segment.entries = vec![[0; 3]; capacity];
+            self.capacity += capacity;
+        }
+        entries.for_each(|e| insert(&mut segments[segment_of(&e)].entries, SEGMENT_BITS, e));
+        self.segments = segments;
     }
 }
 

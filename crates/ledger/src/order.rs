@@ -54,6 +54,7 @@
 //!
 //! Reallocations are in `reallocs`.
 
+use crate::batch::Batch;
 use crate::contests::{Contests, Pair};
 use crate::live_map::{Entry, LiveMap, Place};
 use crate::reallocs::RingReallocs;
@@ -70,6 +71,7 @@ pub struct Ledger {
     pub(crate) threads: ThreadTable,
     pub(crate) contests: Contests,
     pub(crate) reallocs: RingReallocs,
+    pub(crate) batch: Batch,
     /// Without `live_*`, which are derived.
     pub(crate) totals: Totals,
     /// The pass that is under way.
@@ -102,6 +104,7 @@ impl Ledger {
             threads: ThreadTable::new(),
             contests: Contests::new(options.track_release_stacks),
             reallocs: RingReallocs::default(),
+            batch: Batch::default(),
             totals: Totals::default(),
             pass: 0,
             tid_index: 0,
@@ -113,6 +116,7 @@ impl Ledger {
 
     /// The events that follow were published by thread `tid` in ring `ring`.
     pub fn begin_ring(&mut self, ring: usize, tid: u32) {
+        self.apply_batch();
         self.rings_in_pass += 1;
         self.tid_index = self.threads.index_of(tid);
         if self.reallocs.enter(ring, tid) {
@@ -121,9 +125,8 @@ impl Ledger {
         }
     }
 
-    /// One event. `size` is the requested size in bytes, `time_ns` nanoseconds since the attach.
     #[inline]
-    pub fn event(&mut self, event: Event, size: u64, time_ns: u64) {
+    pub(crate) fn apply_event(&mut self, event: Event, size: u64, time_ns: u64) {
         if event.address == 0 {
             return; // no allocator hands out null, and no hook writes it
         }
@@ -142,6 +145,7 @@ impl Ledger {
     /// All events of this pass have been given. `now_ns` is the time, nanoseconds since the attach.
     pub fn end_pass(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
+        self.apply_batch();
         // Before the settling, which must find every balance complete.
         self.age_reallocs();
         let settled = self.contests.settle(self.pass);
@@ -160,6 +164,7 @@ impl Ledger {
         self.rings_in_pass = 0;
         self.pass = self.pass.wrapping_add(1);
         self.map.sweep(self.pass as u16);
+        self.choose_batching();
     }
 
     /// Nothing more will come: decides what was held back.

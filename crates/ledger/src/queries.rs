@@ -1,5 +1,7 @@
 //! Questions to a ledger. Those about live blocks walk the whole table.
 
+use crate::growth::{SiteGrowth, Snapshot};
+use crate::sites::SiteSums;
 use crate::{Ledger, LiveBlock, Site, SiteLive, Totals};
 use rustc_hash::FxHashMap;
 
@@ -56,24 +58,71 @@ impl Ledger {
     /// Live sums by stack id, ordered by it, of the blocks allocated before `older_than_ns`
     /// (nanoseconds since the attach), or of all.
     pub fn live_by(&self, older_than_ns: Option<u64>) -> Vec<SiteLive> {
-        let mut sums: FxHashMap<u32, SiteLive> = FxHashMap::default();
-        for block in self.live_blocks() {
-            if older_than_ns.is_some_and(|limit| block.time_ns >= limit) {
-                continue;
+        let limit = older_than_ns.unwrap_or(u64::MAX);
+        let empty = |site: &SiteSums| SiteLive {
+            stack: site.stack,
+            bytes: 0,
+            blocks: 0,
+            oldest_ns: u64::MAX,
+        };
+        // By the dense index of the site: one block costs one place, not one look-up.
+        let mut sums: Vec<SiteLive> = self.sites.all().iter().map(empty).collect();
+        for entry in self.map.iter_live() {
+            let time_ns = entry.time_ns();
+            if time_ns < limit {
+                let sum = &mut sums[entry.site() as usize];
+                sum.bytes += self.map.size_of(entry);
+                sum.blocks += 1;
+                sum.oldest_ns = sum.oldest_ns.min(time_ns);
             }
-            let sum = sums.entry(block.stack).or_insert(SiteLive {
-                stack: block.stack,
-                bytes: 0,
-                blocks: 0,
-                oldest_ns: u64::MAX,
-            });
-            sum.bytes += block.size;
-            sum.blocks += 1;
-            sum.oldest_ns = sum.oldest_ns.min(block.time_ns);
         }
-        let mut sums: Vec<_> = sums.into_values().collect();
+        sums.retain(|sum| sum.blocks > 0);
         sums.sort_unstable_by_key(|sum| sum.stack);
         sums
+    }
+
+    /// Marks this moment, for [`Ledger::growth_since`].
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            sites: self.sites.all().to_vec(),
+        }
+    }
+
+    /// What each site allocated and released since the snapshot, without sites that did neither, ordered
+    /// by stack id. The snapshot must be of this ledger. Live blocks are not looked at.
+    pub fn growth_since(&self, snapshot: &Snapshot) -> Vec<SiteGrowth> {
+        let then = snapshot
+            .sites
+            .iter()
+            .map(Some)
+            .chain(std::iter::repeat(None));
+        let mut growth: Vec<SiteGrowth> = self
+            .sites
+            .all()
+            .iter()
+            .zip(then)
+            .map(|(now, then)| SiteGrowth::between(then, now))
+            .filter(|g| g.allocated_blocks != 0 || g.released_blocks != 0)
+            .collect();
+        growth.sort_unstable_by_key(|g| g.stack);
+        growth
+    }
+
+    /// Live blocks by powers of two: (largest size of the class, bytes, blocks), ordered by size. The
+    /// first class is 0 and 1 byte, the others reach from the one before to a power of two.
+    pub fn size_classes(&self) -> Vec<(u64, u64, u64)> {
+        let mut classes = [(0u64, 0u64); 65];
+        for entry in self.map.iter_live() {
+            let size = self.map.size_of(entry);
+            let class = 64 - size.saturating_sub(1).leading_zeros() as usize;
+            classes[class].0 += size;
+            classes[class].1 += 1;
+        }
+        let upper = |class: usize| 1u64.checked_shl(class as u32).unwrap_or(u64::MAX);
+        (0..classes.len())
+            .filter(|&class| classes[class].1 > 0)
+            .map(|class| (upper(class), classes[class].0, classes[class].1))
+            .collect()
     }
 
     /// Live blocks by size: (size, bytes, blocks), ordered by size.

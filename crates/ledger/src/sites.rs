@@ -3,7 +3,10 @@
 use rustc_hash::FxHashMap;
 
 /// Sums of one allocation site. Live sums are the difference of allocated and released.
+///
+/// One cache line: sites of different sums are looked at in random order.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(crate) struct SiteSums {
     pub stack: u32,
     pub allocated_blocks: u64,
@@ -14,11 +17,29 @@ pub(crate) struct SiteSums {
     pub max_size: u64,
 }
 
+impl SiteSums {
+    pub fn new(stack: u32) -> Self {
+        Self {
+            stack,
+            allocated_blocks: 0,
+            allocated_bytes: 0,
+            released_blocks: 0,
+            released_bytes: 0,
+            min_size: u64::MAX,
+            max_size: 0,
+        }
+    }
+}
+
+const CHUNK: usize = 4096;
+
 /// All sites, by a dense index. There are never more than stack ids, so 26 bits are enough.
 #[derive(Default)]
 pub(crate) struct SiteTable {
     sites: Vec<SiteSums>,
-    by_stack: FxHashMap<u32, u32>,
+    /// Index + 1 by stack id, in chunks that exist when one of their ids was seen: ids are dense,
+    /// since they are places in an arena.
+    by_stack: Vec<Option<Box<[u32; CHUNK]>>>,
     /// The last stack looked up and its index: one call site often allocates many times in a row.
     last: Option<(u32, u32)>,
 }
@@ -58,6 +79,24 @@ impl SiteTable {
         self.sites[index as usize].stack
     }
 
+    /// Sums of a stack, if there are any yet: to have them in the cache.
+    #[inline]
+    pub fn first_look(&self, stack: u32) -> u64 {
+        let chunk = self.by_stack.get(stack as usize / CHUNK);
+        let index = chunk
+            .and_then(|c| c.as_ref())
+            .map_or(0, |c| c[stack as usize % CHUNK]);
+        self.sum_of(index.wrapping_sub(1))
+    }
+
+    /// Allocated blocks of a site, 0 if there is no such site.
+    #[inline]
+    pub fn sum_of(&self, index: u32) -> u64 {
+        self.sites
+            .get(index as usize)
+            .map_or(0, |s| s.allocated_blocks)
+    }
+
     #[inline]
     fn index_of(&mut self, stack: u32) -> u32 {
         if let Some((last, index)) = self.last
@@ -65,18 +104,16 @@ impl SiteTable {
         {
             return index;
         }
+        let (chunk, at) = (stack as usize / CHUNK, stack as usize % CHUNK);
+        if chunk >= self.by_stack.len() {
+            self.by_stack.resize_with(chunk + 1, || None);
+        }
+        let place = &mut self.by_stack[chunk].get_or_insert_with(|| Box::new([0; CHUNK]))[at];
         let next = self.sites.len() as u32;
-        let index = *self.by_stack.entry(stack).or_insert(next);
+        let index = place.checked_sub(1).unwrap_or(next);
         if index == next {
-            self.sites.push(SiteSums {
-                stack,
-                allocated_blocks: 0,
-                allocated_bytes: 0,
-                released_blocks: 0,
-                released_bytes: 0,
-                min_size: u64::MAX,
-                max_size: 0,
-            });
+            *place = next + 1;
+            self.sites.push(SiteSums::new(stack));
         }
         self.last = Some((stack, index));
         index

@@ -1,0 +1,68 @@
+//! Looking ahead: with many live blocks nearly every event misses the cache at its block's place and
+//! at its site. Events are collected, all their places are loaded, and only then are they applied:
+//! the processor waits for the memory of many of them at once, instead of one after the other.
+//!
+//! While the table fits into the cache this would only cost time, so it is switched on by the number
+//! of live blocks.
+
+use crate::Ledger;
+use memhook_abi::{Event, Op};
+use std::hint::black_box;
+
+const BATCH: usize = 32;
+/// From so many live blocks (24 bytes and more each) on.
+const MANY_BLOCKS: usize = 100_000;
+
+/// Events that are not applied yet.
+#[derive(Default)]
+pub(crate) struct Batch {
+    is_on: bool,
+    events: Vec<(Event, u64, u64)>,
+}
+
+impl Ledger {
+    /// One event. `size` is the requested size in bytes, `time_ns` nanoseconds since the attach.
+    ///
+    /// Sums may lack the last events until the pass ends.
+    #[inline]
+    pub fn event(&mut self, event: Event, size: u64, time_ns: u64) {
+        if !self.batch.is_on {
+            return self.apply_event(event, size, time_ns);
+        }
+        self.batch.events.push((event, size, time_ns));
+        if self.batch.events.len() == BATCH {
+            self.apply_batch();
+        }
+    }
+
+    /// Applies what has been collected; before anything that is not an event.
+    #[inline(never)]
+    pub(crate) fn apply_batch(&mut self) {
+        let mut events = std::mem::take(&mut self.batch.events);
+        let mut seen = 0;
+        for (event, ..) in &events {
+            let entry = self.map.first_look(event.address);
+            let site = if event.op == Op::Allocation {
+                self.sites.first_look(event.stack)
+            } else {
+                0
+            };
+            seen ^= entry.site() as u64 ^ site;
+        }
+        for (event, ..) in &events {
+            if event.op != Op::Allocation {
+                seen ^= self.sites.sum_of(self.map.first_look(event.address).site());
+            }
+        }
+        black_box(seen);
+        for (event, size, time_ns) in events.drain(..) {
+            self.apply_event(event, size, time_ns);
+        }
+        self.batch.events = events; // keeps its capacity
+    }
+
+    /// At the end of a pass, with nothing collected.
+    pub(crate) fn choose_batching(&mut self) {
+        self.batch.is_on = self.map.live() > MANY_BLOCKS;
+    }
+}
