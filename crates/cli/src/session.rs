@@ -220,6 +220,9 @@ impl Session {
             unsafe_ranges: ranges.clone(),
             unwind: Some(&unwind),
         };
+        // So that nothing slow is left for the hold.
+        let anywhere = hook_image(0)?;
+        self.tables.prepare(&self.region, &[anywhere]);
         let mut held = hold(pid, &options)?;
         self.hook_base = match hook_base {
             Some(base) => base,

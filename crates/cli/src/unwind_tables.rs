@@ -96,48 +96,52 @@ impl UnwindTables {
         self.gadgets.contains(&address)
     }
 
-    /// Writes what the region does not have yet, and makes `modules` its module list.
-    pub fn publish(&mut self, region: &Region, modules: &[ModuleImage]) -> anyhow::Result<()> {
+    /// Compiles the tables of `modules` and writes them into the region, if they are not there yet.
+    /// Slow the first time.
+    pub fn prepare(&mut self, region: &Region, modules: &[ModuleImage]) {
         self.compile(modules);
-        let mut specs = Vec::with_capacity(modules.len());
         for module in modules {
             let Some(file) = self.files.get_mut(&key_of(module)) else {
                 continue;
             };
-            let rows = file.table.offsets.len();
-            let mut first_row = file.first_row;
-            if first_row.is_none() {
-                let numbers: Vec<u16> = file
-                    .table
-                    .rules
-                    .iter()
-                    .map(|&rule| number(&mut self.rules, region, rule))
-                    .collect();
-                let row_rules: Vec<u16> = file
-                    .table
-                    .row_rules
-                    .iter()
-                    .map(|&r| numbers[usize::from(r)])
-                    .collect();
-                if region
-                    .write_rows(self.rows, &file.table.offsets, &row_rules)
-                    .is_ok()
-                {
-                    first_row = Some(self.rows as u32);
-                    file.first_row = first_row;
-                    self.rows += rows;
-                }
+            if file.first_row.is_some() {
+                continue;
             }
+            let rules = file.table.rules.iter();
+            let numbers: Vec<u16> = rules
+                .map(|&rule| number(&mut self.rules, region, rule))
+                .collect();
+            let rows = file.table.row_rules.iter();
+            let row_rules: Vec<u16> = rows.map(|&r| numbers[usize::from(r)]).collect();
+            // No room for its rows: backtraces end there, and are counted as cut short.
+            if region
+                .write_rows(self.rows, &file.table.offsets, &row_rules)
+                .is_ok()
+            {
+                file.first_row = Some(self.rows as u32);
+                self.rows += row_rules.len();
+            }
+        }
+    }
+
+    /// Makes `modules` the region's module list.
+    pub fn publish(&mut self, region: &Region, modules: &[ModuleImage]) -> anyhow::Result<()> {
+        self.prepare(region, modules);
+        let mut specs = Vec::with_capacity(modules.len());
+        for module in modules {
+            let Some(file) = self.files.get(&key_of(module)) else {
+                continue;
+            };
             let ret_gadget = file.ret_gadget.map_or(0, |g| module.base.wrapping_add(g));
             self.gadgets.insert(ret_gadget);
+            let rows = file.table.offsets.len() as u32;
             specs.push(ModuleSpec {
                 start: module.start,
                 end: module.end,
                 ret_gadget,
                 base: module.base,
-                first_row: first_row.unwrap_or(0),
-                // No room for its rows: backtraces end there, and are counted as truncated.
-                row_count: first_row.map_or(0, |_| rows as u32),
+                first_row: file.first_row.unwrap_or(0),
+                row_count: file.first_row.map_or(0, |_| rows),
             });
         }
         region.publish_modules(&specs)?;

@@ -11,6 +11,7 @@ use crate::native_stack::{self, Room};
 use crate::restart::Sleep;
 use crate::scratch::Scratch;
 use crate::survey::{Clock, Gadgets, Survey};
+use crate::urgency::Urgency;
 use crate::wait::{self, Stop};
 use crate::{Error, Registers, load, maps, memory, ptrace, regs, restart, signal_frame};
 
@@ -72,11 +73,18 @@ pub struct Held {
     pub(crate) earlier_loads: usize,
     /// ptrace requests must come from the thread that seized.
     _not_send: PhantomData<*const ()>,
+    _urgency: Urgency,
 }
 
 impl Held {
     /// Takes over a thread that is in an event stop; on failure the thread is let go.
-    pub(crate) fn adopt(pid: i32, tid: i32, sleep: Sleep, survey: &Survey) -> Result<Held, Error> {
+    pub(crate) fn adopt(
+        pid: i32,
+        tid: i32,
+        sleep: Sleep,
+        survey: &Survey,
+        urgency: Urgency,
+    ) -> Result<Held, Error> {
         let stopped_at = Instant::now();
         let adopted = (|| {
             let saved = regs::read(tid).map_err(|e| ("GETREGSET NT_PRSTATUS", e))?;
@@ -112,6 +120,7 @@ impl Held {
                 errno: None,
                 earlier_loads: load::earlier_loads(&survey.mappings),
                 _not_send: PhantomData,
+                _urgency: urgency,
             })
         })();
         adopted.map_err(|(request, source)| {

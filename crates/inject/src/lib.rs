@@ -32,6 +32,7 @@ mod scratch;
 mod signal_frame;
 mod stop;
 mod survey;
+mod urgency;
 mod wait;
 
 #[cfg(test)]

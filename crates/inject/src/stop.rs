@@ -8,6 +8,7 @@ use crate::procfs::{self, Activity};
 use crate::restart::{self, Sleep};
 use crate::safe_point::{self, Unwind};
 use crate::survey::Survey;
+use crate::urgency::Urgency;
 use crate::wait::{self, Stop};
 use crate::{Error, ptrace};
 
@@ -117,13 +118,14 @@ fn try_hold(
     survey: &Survey,
 ) -> Result<Attempt, Error> {
     let sleep = Sleep::of(pid, tid);
+    let urgency = Urgency::begin();
     if let Err(source) = ptrace::seize(tid) {
         return refused(pid, tid, source);
     }
     if !interrupt(pid, tid)? {
         return Ok(Attempt::Vanished);
     }
-    let held = match Held::adopt(pid, tid, sleep, survey) {
+    let held = match Held::adopt(pid, tid, sleep, survey, urgency) {
         Ok(held) => held,
         // Only this thread; whether the process lives shows at the next round.
         Err(Error::TargetGone { .. }) => {

@@ -22,9 +22,10 @@ pub(crate) enum Stop {
     Gone,
 }
 
-/// Polls this long before it begins to sleep: a stop takes some 10 µs, a dlopen 200 µs. Without sched_yield, which
-/// on a loaded machine gives away a whole time slice, whereas a sleeper is woken soon.
-const SPIN: Duration = Duration::from_micros(200);
+/// Polls this long before it begins to sleep: a stop takes some 10 µs. Not longer, because a target on
+/// our processor gets no turn meanwhile. Without sched_yield, which on a loaded machine gives away a
+/// whole time slice, whereas a sleeper is woken soon.
+const SPIN: Duration = Duration::from_micros(60);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// Waits until `tid` stops; `None` if it has not at `until`.
