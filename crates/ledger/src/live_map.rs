@@ -34,8 +34,10 @@ const SEQUENCE_MASK: u64 = (1 << 22) - 1;
 const SEGMENT_BITS: u32 = 10;
 /// A table that would need more places is cut.
 const WHOLE_CAPACITY: usize = 1 << 16;
-/// Places of a segment that is not empty, at least.
-const MIN_CAPACITY: usize = 32;
+/// Places of a table that is not empty, at least, by `bits`.
+const fn min_capacity(bits: u32) -> usize {
+    if bits == 0 { 1024 } else { 32 }
+}
 /// All segments are visited once in so many passes, far less than the pass number's 16 bits hold, so
 /// that the age of an entry is never mistaken.
 const SWEEP_PASSES: usize = 8192;
@@ -232,7 +234,7 @@ impl LiveMap {
     }
 
     /// Looks an address up and makes sure that there is room for it.
-    #[inline]
+    #[inline(always)]
     pub fn find(&mut self, address: u64, pass: u16) -> Place {
         let key = key_of(address);
         let hash = hash_of(key);
@@ -267,7 +269,7 @@ impl LiveMap {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, at: At) -> Entry {
         Entry(self.segments[at.segment as usize].entries[at.index as usize])
     }
@@ -283,7 +285,7 @@ impl LiveMap {
     }
 
     /// Puts an entry where `find` said. `size` is that of a live entry.
-    #[inline]
+    #[inline(always)]
     pub fn put(&mut self, at: At, entry: Entry, size: u64) {
         let segment = &mut self.segments[at.segment as usize];
         let place = &mut segment.entries[at.index as usize];
@@ -330,7 +332,7 @@ impl LiveMap {
         let is_kept = |e: &&[u64; 3]| e[0] != 0 && !Entry(**e).is_expired(pass);
         let kept = old.iter().filter(is_kept).count();
         let percent = 160 + 40 * segment / self.segments.len();
-        let capacity = (kept * percent / 100).max(MIN_CAPACITY);
+        let capacity = (kept * percent / 100).max(min_capacity(self.bits));
         self.capacity -= old.len();
         if self.bits == 0 && capacity > WHOLE_CAPACITY {
             self.cut(old.iter().filter(is_kept).map(|e| age(Entry(*e), pass)));
@@ -356,7 +358,7 @@ impl LiveMap {
             .clone()
             .for_each(|e| segments[segment_of(&e)].used += 1);
         for segment in &mut segments {
-            let capacity = (segment.used * 2).max(MIN_CAPACITY);
+            let capacity = (segment.used * 2).max(min_capacity(SEGMENT_BITS));
             segment.entries = vec![[0; 3]; capacity];
             self.capacity += capacity;
         }

@@ -125,7 +125,8 @@ impl Ledger {
         }
     }
 
-    #[inline]
+    /// The innermost loop of the consumer: without a call, short-lived pairs take a third less time.
+    #[inline(always)]
     pub(crate) fn apply_event(&mut self, event: Event, size: u64, time_ns: u64) {
         if event.address == 0 {
             return; // no allocator hands out null, and no hook writes it
@@ -188,7 +189,7 @@ impl Ledger {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn allocation(&mut self, event: Event, size: u64, time_ns: u64) {
         let (address, sequence) = (event.address, event.sequence);
         let pass = self.pass as u16;
