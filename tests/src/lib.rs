@@ -1,11 +1,14 @@
 //! Harness of the end-to-end tests: builds targets, starts them, attaches the real binary.
 
+mod patience;
+pub mod programs;
 mod sites;
 
+pub use patience::until;
 pub use sites::{Sites, expect_sites, sites};
 use std::{
     collections::BTreeSet,
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufReader, Read, Write},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
     sync::{Mutex, OnceLock},
@@ -85,9 +88,10 @@ pub fn trace(program: &Path, options: &[&str]) -> serde_json::Value {
     report
 }
 
-/// A running target.
+/// A running target; killed when the test ends early.
 pub struct Target {
     child: Child,
+    pid: u32,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
@@ -95,56 +99,116 @@ pub struct Target {
 impl Target {
     /// Starts a program and waits until it says `ready`.
     pub fn start(program: &Path, args: &[&str]) -> Target {
-        let mut child = Command::new(program)
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the target starts");
-        let mut target = Target {
-            input: child.stdin.take(),
-            output: BufReader::new(child.stdout.take().expect("piped")),
-            child,
-        };
+        Self::run(Command::new(program).args(args))
+    }
+
+    /// Runs a command and waits until it says `ready`.
+    pub fn run(command: &mut Command) -> Target {
+        let mut target = Self::silent(command);
         target.expect("ready");
         target
     }
 
+    /// Runs a program that is not one of ours and says nothing.
+    pub fn silent(command: &mut Command) -> Target {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        Target {
+            pid: child.id(),
+            input: child.stdin.take(),
+            output: BufReader::new(child.stdout.take().expect("piped")),
+            child,
+        }
+    }
+
+    /// The command was a wrapper that forked: the target is its last descendant.
+    pub fn descend(&mut self) {
+        loop {
+            let path = format!("/proc/{0}/task/{0}/children", self.pid);
+            let children = std::fs::read_to_string(path).expect("the target lives");
+            let Some(child) = children.split_ascii_whitespace().next() else {
+                return;
+            };
+            self.pid = child.parse().expect("a pid");
+        }
+    }
+
     /// Process id.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid
     }
 
     /// Reads a line and checks how it begins.
     pub fn expect(&mut self, beginning: &str) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("the target talks");
+        let line = patience::line(&mut self.output);
         assert!(line.starts_with(beginning), "the target says {line:?}");
         line
     }
 
     /// Sends one byte.
     pub fn go(&mut self) {
+        self.send("g");
+    }
+
+    /// Sends this text.
+    pub fn send(&mut self, text: &str) {
         let input = self.input.as_mut().expect("open");
-        input.write_all(b"g").expect("the target listens");
+        input
+            .write_all(text.as_bytes())
+            .expect("the target listens");
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: kill takes plain integers; the child has not been waited for.
+        let result = unsafe { libc::kill(self.pid as i32, signal) };
+        assert_eq!(result, 0, "signal {signal} to {}", self.pid);
     }
 
     /// Ends the input; the program's self-check decides the status.
     pub fn finish(mut self) -> ExitStatus {
         self.input = None;
-        self.child.wait().expect("the target ends")
+        patience::end_of(&mut self.child)
+    }
+
+    /// The value of a line of /proc/PID/status.
+    pub fn status(&self, name: &str) -> String {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid));
+        let status = status.expect("the target lives");
+        let line = status
+            .lines()
+            .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
+        line.expect(name).trim().to_owned()
+    }
+
+    /// Its mappings, as the kernel lists them.
+    pub fn maps(&self) -> String {
+        std::fs::read_to_string(format!("/proc/{}/maps", self.pid)).expect("the target lives")
     }
 
     /// How many mappings of ours the target has.
     pub fn our_mappings(&self) -> usize {
-        std::fs::read_to_string(format!("/proc/{}/maps", self.pid()))
-            .expect("the target lives")
-            .matches("memhook")
-            .count()
+        self.maps().matches("memhook").count()
     }
 }
 
-/// A running attacher.
+impl Drop for Target {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            if self.pid != self.child.id() {
+                // SAFETY: plain integers; the wrapper, alive, still has this descendant.
+                unsafe { libc::kill(self.pid as i32, libc::SIGKILL) };
+            }
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// A running attacher; killed when the test ends early.
 pub struct Attacher {
     child: Child,
     errors: BufReader<std::process::ChildStderr>,
@@ -169,22 +233,26 @@ impl Attacher {
             .spawn()
             .expect("memhook-rs starts");
         let mut errors = BufReader::new(child.stderr.take().expect("piped"));
-        let mut line = String::new();
-        errors.read_line(&mut line).expect("memhook-rs talks");
+        let line = patience::line(&mut errors);
         assert!(line.starts_with("Attached to"), "{line}");
         Attacher { child, errors }
     }
 
     /// Asks for the detach and returns the final report.
-    pub fn finish(mut self) -> serde_json::Value {
+    pub fn finish(self) -> serde_json::Value {
         // SAFETY: kill takes plain integers; the child has not been waited for.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
+        self.last_report()
+    }
+
+    /// Waits for an attacher that ends by itself; returns the final report.
+    pub fn last_report(mut self) -> serde_json::Value {
         let mut output = String::new();
         let mut pipe = self.child.stdout.take().expect("piped");
         pipe.read_to_string(&mut output).expect("a report");
         let mut rest = String::new();
         self.errors.read_to_string(&mut rest).expect("readable");
-        let status = self.child.wait().expect("memhook-rs ends");
+        let status = patience::end_of(&mut self.child);
         assert!(status.success(), "{status}: {rest}");
         let last = output.lines().last().expect("a report");
         serde_json::from_str(last).expect("JSON")
@@ -194,6 +262,13 @@ impl Attacher {
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("reaped");
+    }
+}
+
+impl Drop for Attacher {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

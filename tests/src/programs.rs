@@ -1,0 +1,120 @@
+//! Programs of the distribution as targets, and small clients for them.
+
+use crate::{Target, until};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+/// The path of an installed program. Not installed is a failure: `.ci/run` names the packages.
+pub fn installed(name: &str) -> PathBuf {
+    // Debian's first: what stands before it in PATH may be a script.
+    let path = std::env::var("PATH").unwrap_or_default();
+    let found = ["/usr/bin", "/usr/sbin"]
+        .into_iter()
+        .chain(path.split(':'))
+        .map(|folder| Path::new(folder).join(name))
+        .find(|file| file.is_file());
+    found.unwrap_or_else(|| panic!("cannot run this test: {name} is not installed (see .ci/run)"))
+}
+
+/// A folder for sockets and files, removed at the end.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// A new empty folder.
+    pub fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("memhook-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("a temporary folder");
+        Folder(path)
+    }
+
+    /// The path of a file in it.
+    pub fn path(&self, file: &str) -> String {
+        let path = self.0.join(file);
+        path.to_str().expect("UTF-8").to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Starts a server and waits until its socket answers.
+pub fn server(command: &mut Command, socket: &str) -> Target {
+    let target = Target::silent(command);
+    until(&format!("{command:?} listens"), || {
+        UnixStream::connect(socket).is_ok()
+    });
+    target
+}
+
+/// A connection to a server with a line protocol (redis, memcached).
+pub struct Client(BufReader<UnixStream>);
+
+impl Client {
+    /// Connects.
+    pub fn connect(socket: &str) -> Client {
+        Client(BufReader::new(
+            UnixStream::connect(socket).expect("the server listens"),
+        ))
+    }
+
+    /// Sends this text.
+    pub fn send(&mut self, text: &str) {
+        let stream = self.0.get_mut();
+        stream.write_all(text.as_bytes()).expect("the server reads");
+    }
+
+    /// Reads a line, without its end.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("the server answers");
+        line.trim_end().to_owned()
+    }
+
+    /// Reads so many bytes and the end of the line after them.
+    pub fn bytes(&mut self, count: usize) -> String {
+        let mut bytes = vec![0; count + 2];
+        self.0.read_exact(&mut bytes).expect("the server answers");
+        bytes.truncate(count);
+        String::from_utf8(bytes).expect("text")
+    }
+
+    /// Sends a redis command; the reply without its type.
+    pub fn redis(&mut self, command: &str) -> String {
+        self.send(&format!("{command}\r\n"));
+        let line = self.line();
+        match line.strip_prefix('$').map(str::parse) {
+            Some(Ok(length)) => self.bytes(length),
+            _ => line,
+        }
+    }
+}
+
+/// A program that runs until it is dropped and whose words nobody reads.
+pub struct Background(Child);
+
+impl Background {
+    /// Starts it.
+    pub fn start(command: &mut Command) -> Background {
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Background(child.unwrap_or_else(|e| panic!("{command:?}: {e}")))
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
