@@ -143,13 +143,18 @@ fn permission(pid: i32, name: &str) -> Result<(), Check> {
     };
     let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     use std::os::unix::fs::MetadataExt;
-    let owner = fs::metadata(format!("/proc/{pid}")).map(|m| m.uid());
-    let me = fs::metadata("/proc/self").map(|m| m.uid());
-    let reason = match (&owner, &me) {
-        (Ok(0), Ok(me)) if *me != 0 => {
-            "it belongs to root, or is not dumpable (prctl PR_SET_DUMPABLE)".to_owned()
+    let uid = |path: &str| fs::metadata(path).map(|m| m.uid());
+    let owner = uid(&format!("/proc/{pid}"));
+    // The files below it belong to root when the process is not dumpable (proc(5), "/proc/pid").
+    let files_owner = uid(&format!("/proc/{pid}/status"));
+    let me = uid("/proc/self");
+    let reason = match (&owner, &files_owner, &me) {
+        (Ok(owner), _, Ok(me)) if owner != me => {
+            format!("it belongs to uid {owner}, we are uid {me}")
         }
-        (Ok(owner), Ok(me)) if owner != me => format!("it belongs to uid {owner}, we are uid {me}"),
+        (Ok(owner), Ok(files), _) if owner != files => {
+            "it is not dumpable (prctl PR_SET_DUMPABLE, or a program nobody may read)".to_owned()
+        }
         _ if matches!(yama.trim(), "1" | "2" | "3") => {
             format!("kernel.yama.ptrace_scope is {}", yama.trim())
         }
