@@ -40,6 +40,11 @@ pub fn binary() -> &'static Path {
     })
 }
 
+/// The path of a file in `tests/targets`.
+pub fn source(file: &str) -> PathBuf {
+    root().join("tests/targets").join(file)
+}
+
 /// Builds `tests/targets/NAME.cc` with extra flags; returns the program's path.
 pub fn build_target(name: &str, flags: &[&str]) -> PathBuf {
     let file = format!("{name}-{}", flags.join("").replace(['/', ','], "_"));
@@ -65,7 +70,7 @@ fn build(name: &str, file: &str, base: &[&str], flags: &[&str]) -> PathBuf {
     let status = Command::new("c++")
         .args(["-std=c++20", "-g", "-O2"])
         .args(base)
-        .arg(root().join(format!("tests/targets/{name}.cc")))
+        .arg(source(&format!("{name}.cc")))
         .args(flags)
         .arg("-o")
         .arg(&path)

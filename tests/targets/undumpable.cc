@@ -1,0 +1,13 @@
+// Its memory is closed to its own user.
+#include <sys/prctl.h>
+
+#include "target.hpp"
+
+using namespace target;
+
+int main() {
+  CHECK(prctl(PR_SET_DUMPABLE, 0) == 0);
+  ready();
+  for (int i = 0; i < 7; i++) keep(malloc(400));
+  done();
+}

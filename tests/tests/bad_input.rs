@@ -1,0 +1,246 @@
+//! What cannot be traced is refused in one line that names the cause; the target is untouched.
+
+use memhook_tests::programs::{Folder, installed};
+use memhook_tests::{Attacher, Target, binary, build_target, run, source, until};
+use std::process::{Command, Output};
+
+/// Checks exit code 2, silence on standard output and one line on standard error with this word.
+fn expect_refusal(output: (i32, String, String), word: &str, what: &str) {
+    let (code, out, err) = output;
+    assert_eq!(code, 2, "{what}: {out}{err}");
+    assert!(err.contains(word), "{what}: {err}");
+    assert_eq!(err.trim_end().lines().count(), 1, "{what}: {err}");
+    assert!(out.is_empty(), "{what}: {out}");
+}
+
+fn parts(output: Output) -> (i32, String, String) {
+    (
+        output.status.code().unwrap_or(-1),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+/// All commands refuse this target, which then passes its self-check.
+fn refused(target: Target, word: &str) {
+    let pid = target.pid().to_string();
+    let (maps, tracer) = (target.maps(), target.status("TracerPid"));
+    expect_refusal(run(&["attach", &pid]), word, "attach");
+    expect_refusal(run(&["attach", "-p", &pid, "--json"]), word, "attach -p");
+    let (code, out, _) = run(&["doctor", &pid]);
+    assert_eq!(code, 2, "doctor: {out}");
+    assert!(out.contains(word), "doctor: {out}");
+    assert_eq!(target.maps(), maps, "the mappings are as before");
+    assert_eq!(target.status("TracerPid"), tracer);
+    let status = target.finish();
+    assert!(status.success(), "the target's self-check: {status}");
+}
+
+fn as_root() -> bool {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+#[test]
+fn arguments() {
+    let own = std::process::id().to_string();
+    for (args, word) in [
+        (vec!["attach", "2147483647"], "no process"),
+        (vec!["attach", "0"], "no process"),
+        (vec!["doctor"], "PID"),
+        (vec!["attach"], "PID"),
+        (vec!["attach", "x"], "invalid"),
+        (vec!["attach", &own, "--depth", "0"], "depth"),
+        (vec!["attach", &own, "--depth", "129"], "depth"),
+        (vec!["attach", &own, "-d", "0"], "duration"),
+        (vec!["attach", &own, "-d", "5 parsecs"], "unit"),
+        (vec!["attach", &own, "--size", "x"], "expected a size"),
+        (
+            vec!["attach", &own, "-z", "10", "-Z", "5"],
+            "no block can pass",
+        ),
+        (vec!["attach", &own, "--ring-size", "1000"], "power of two"),
+        (
+            vec!["attach", &own, "--functions", "mallok"],
+            "no such function",
+        ),
+        (vec!["attach", &own, "--frobnicate"], "frobnicate"),
+        (vec!["detach", "2147483647"], "no process"),
+        (vec!["frobnicate"], "frobnicate"),
+    ] {
+        let (code, out, err) = run(&args);
+        assert_eq!(code, 2, "{args:?}: {out}{err}");
+        assert!(err.contains(word), "{args:?}: {err}");
+        assert!(out.is_empty(), "{args:?}: {out}");
+    }
+}
+
+#[test]
+fn kernel_threads() {
+    let is_kernel_thread = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // Field 9, flags: PF_KTHREAD.
+        let fields: Vec<&str> = stat[stat.rfind(')').unwrap_or(0)..].split(' ').collect();
+        let flags = fields.get(7).and_then(|f| f.parse::<u64>().ok());
+        flags.is_some_and(|flags| flags & 0x0020_0000 != 0)
+    };
+    // A container's own pid namespace has none.
+    if let Some(pid) = (1..1000).find(is_kernel_thread) {
+        expect_refusal(
+            run(&["attach", &pid.to_string()]),
+            "kernel thread",
+            "attach",
+        );
+    }
+}
+
+#[test]
+fn a_zombie() {
+    let mut child = Command::new("true").spawn().expect("true");
+    let status = format!("/proc/{}/status", child.id());
+    until("the child has ended", || {
+        std::fs::read_to_string(&status).is_ok_and(|s| s.contains("State:\tZ"))
+    });
+    expect_refusal(
+        run(&["attach", &child.id().to_string()]),
+        "zombie",
+        "attach",
+    );
+    child.wait().expect("it was there");
+}
+
+#[test]
+fn a_thread_of_a_process() {
+    let target = Target::start(&build_target("hammer", &[]), &[]);
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", target.pid())).expect("threads");
+    let tid = tasks
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .find(|tid| *tid != target.pid().to_string())
+        .expect("a second thread");
+    let pid = target.pid().to_string();
+    let output = run(&["attach", &tid]);
+    assert!(output.2.contains(&pid), "it names the process: {output:?}");
+    expect_refusal(output, "is a thread", "attach");
+    assert!(target.finish().success());
+}
+
+#[test]
+fn static_programs() {
+    for flag in ["-static", "-static-pie"] {
+        let program = build_target("before_attach", &[flag]);
+        let mut target = Target::start(&program, &[]);
+        target.go();
+        target.expect("done");
+        refused(target, "statically linked");
+    }
+}
+
+#[test]
+fn a_32_bit_program() {
+    let folder = Folder::new("bits32");
+    let (object, program) = (folder.path("bits32.o"), folder.path("bits32"));
+    for (tool, args) in [
+        ("as", ["--32", "-o", &object]),
+        ("ld", ["-melf_i386", "-o", &program]),
+    ] {
+        let from = match tool {
+            "as" => source("bits32.s"),
+            _ => object.clone().into(),
+        };
+        let status = Command::new(tool).args(args).arg(from).status();
+        assert!(status.expect("binutils").success());
+    }
+    refused(Target::start(program.as_ref(), &[]), "32-bit");
+}
+
+#[test]
+fn a_process_of_another_user() {
+    // As nobody, from a place that nobody can reach.
+    let folder = Folder::new("nobody");
+    let copy = folder.path("memhook-rs");
+    std::fs::copy(binary(), &copy).expect("a copy");
+    let target = Target::start(&build_target("leak_path", &[]), &[]);
+    let maps = target.maps();
+    let (mut command, pid) = if as_root() {
+        let mut command = Command::new(installed("setpriv"));
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", &copy]);
+        (command, target.pid().to_string())
+    } else {
+        (Command::new(&copy), "1".to_owned())
+    };
+    let output = command.args(["attach", &pid]).output().expect("it runs");
+    expect_refusal(parts(output), "not permitted", "attach");
+    assert_eq!(target.maps(), maps);
+}
+
+#[test]
+fn a_process_that_another_tracer_holds() {
+    let mut target = Target::start(&build_target("before_attach", &[]), &[]);
+    let pid = target.pid() as i32;
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let (seized, is_seized) = std::sync::mpsc::channel();
+    let tracer = std::thread::spawn(move || {
+        // SAFETY: seizing takes plain integers. The tracee is let go when this thread ends.
+        let result = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) };
+        seized.send(result).expect("the test waits");
+        let _ = ended.recv();
+    });
+    assert_eq!(is_seized.recv(), Ok(0), "seized");
+    expect_refusal(
+        run(&["attach", &pid.to_string()]),
+        "already traced by",
+        "attach",
+    );
+    drop(end);
+    tracer.join().expect("the tracer ends");
+    until("it is let go", || target.status("TracerPid") == "0");
+    // Now it can be traced.
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    assert_eq!(attacher.finish()["totals"]["unknown_releases"], 401);
+    assert!(target.finish().success());
+}
+
+#[test]
+fn a_process_that_we_trace_already() {
+    let mut target = Target::start(&build_target("before_attach", &[]), &[]);
+    let pid = target.pid().to_string();
+    let first = Attacher::start(&target, &[]);
+    let maps = target.maps();
+    expect_refusal(run(&["attach", &pid]), "already traced", "attach");
+    expect_refusal(run(&["detach", &pid]), "traced by memhook-rs", "detach");
+    assert_eq!(target.maps(), maps);
+    // The first one was not disturbed.
+    target.go();
+    target.expect("done");
+    assert_eq!(first.finish()["totals"]["unknown_releases"], 401);
+    assert!(target.finish().success());
+}
+
+#[test]
+fn a_process_that_lost_its_privileges() {
+    if !as_root() {
+        return; // prctl(PR_SET_DUMPABLE) as the same user is the other half of this case
+    }
+    // Not dumpable, and of nobody: nobody may not trace it, root may.
+    let folder = Folder::new("undumpable");
+    let copy = folder.path("memhook-rs");
+    std::fs::copy(binary(), &copy).expect("a copy");
+    let program = folder.path("target");
+    std::fs::copy(build_target("undumpable", &[]), &program).expect("a copy");
+    let nobody = |program: &str| {
+        let mut command = Command::new(installed("setpriv"));
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", program]);
+        command
+    };
+    let mut target = Target::run(&mut nobody(&program));
+    let pid = target.pid().to_string();
+    let output = nobody(&copy).args(["attach", &pid]).output();
+    expect_refusal(parts(output.expect("it runs")), "not dumpable", "attach");
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    assert_eq!(attacher.finish()["totals"]["live_blocks"], 7);
+    assert!(target.finish().success());
+}
