@@ -40,6 +40,7 @@ pub fn hook_image(base: u64) -> anyhow::Result<memhook_process::ModuleImage> {
         .unwrap_or(0);
     Ok(memhook_process::ModuleImage {
         path: "memhook-hook".into(),
+        file: std::path::PathBuf::new(),
         base,
         start: base,
         end: base + end.next_multiple_of(4096),

@@ -11,7 +11,7 @@ use memhook_report::{
     Totals,
 };
 use memhook_symbols::{ModuleFile, Symbolizer};
-use std::{cmp::Reverse, collections::HashMap, path::PathBuf, time::Duration};
+use std::{cmp::Reverse, collections::HashMap, time::Duration};
 
 /// Sums over all allocations, weighted when they are samples.
 pub struct Counts {
@@ -82,7 +82,7 @@ impl Reporter {
         let pid = self.pid;
         let module_file = |m: &memhook_process::ModuleImage| ModuleFile {
             path: m.path.clone(),
-            file: PathBuf::from(format!("/proc/{pid}/root{}", m.path)),
+            file: m.file.clone(),
             base: m.base,
             start: m.start,
             end: m.end,

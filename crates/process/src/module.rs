@@ -1,13 +1,15 @@
 //! Loaded modules.
 
 use crate::{ElfView, Error, Mapping};
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
 /// One loaded ELF module.
 #[derive(Clone)]
 pub struct ModuleImage {
     /// Path as the target sees it.
     pub path: String,
+    /// Where the file can be read from here.
+    pub file: PathBuf,
     /// Load bias: avma = base + svma.
     pub base: u64,
     /// First mapped address.
@@ -51,6 +53,7 @@ pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
         is_main: false,
         is_loader: false,
         path: mapping.path.clone(),
+        file: PathBuf::new(),
         bytes: bytes.into(),
     })
 }
@@ -69,6 +72,26 @@ fn file_bytes(pid: i32, mapping: &Mapping) -> Option<Vec<u8>> {
     let path = format!("/proc/{pid}/root{}", mapping.path);
     let meta = std::fs::metadata(&path).ok()?;
     (meta.ino() == mapping.file_id.2).then(|| std::fs::read(&path).ok())?
+}
+
+/// A path that leads to a mapped file of so many bytes. The plain path comes first: it outlives the
+/// process, and it is right for a target behind a chroot, where the kernel gives the path as we
+/// see it. A target with a mount namespace of its own is reached through its root; a deleted file
+/// through its mapping.
+fn readable_path(pid: i32, mapping: &Mapping, bytes: u64) -> PathBuf {
+    use std::os::unix::fs::MetadataExt;
+    let through_root = format!("/proc/{pid}/root{}", mapping.path);
+    let is_same = |path: &&String| {
+        std::fs::metadata(path).is_ok_and(|m| m.ino() == mapping.file_id.2 && m.len() == bytes)
+    };
+    match [&mapping.path, &through_root].into_iter().find(is_same) {
+        Some(path) => path.into(),
+        None => format!(
+            "/proc/{pid}/map_files/{:x}-{:x}",
+            mapping.start, mapping.end
+        )
+        .into(),
+    }
 }
 
 /// The modules of a process, the executable first, then in address order. Files already read are
@@ -144,6 +167,7 @@ pub fn modules(
                 .next()
                 .is_some_and(|n| n.starts_with("ld-linux") || n.starts_with("ld-2.")),
             path: first.path.clone(),
+            file: readable_path(pid, first, bytes.len() as u64),
             bytes,
         });
     }
