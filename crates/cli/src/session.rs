@@ -249,6 +249,11 @@ impl Session {
         &self.region
     }
 
+    /// Whether the hook is still there: an execve takes it away without ending the process.
+    pub fn is_in_target(&self) -> bool {
+        has_hook(self.pid, self.hook_base)
+    }
+
     /// An interned backtrace: function id of the allocation, and frames. Frames of the hook itself
     /// and the `ret` instruction that a wrapped dlopen returns through are left out.
     pub fn stack(&self, id: u32) -> Option<(u8, Vec<u64>)> {
@@ -448,13 +453,17 @@ fn any_point() -> HoldOptions<'static> {
     }
 }
 
+fn has_hook(pid: i32, base: u64) -> bool {
+    // As long as the part of the file that holds the build-id.
+    let mut start = [0; 1024];
+    memhook_process::read_memory(pid, base, &mut start).is_ok() && HOOK_OBJECT.starts_with(&start)
+}
+
 /// Holds a thread to call into the hook at `base`, if the hook is there: after an execve another
 /// program runs under the same pid.
 fn hold_with_hook(pid: i32, base: u64) -> anyhow::Result<Held> {
     let held = hold(pid, &any_point())?;
-    let mut start = [0; 1024];
-    let readable = memhook_process::read_memory(pid, base, &mut start).is_ok();
-    if !readable || !HOOK_OBJECT.starts_with(&start) {
+    if !has_hook(pid, base) {
         bail!("process {pid} runs another program now: nothing of ours is left in it");
     }
     Ok(held)

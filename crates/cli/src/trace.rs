@@ -144,7 +144,7 @@ pub fn run(
         owners.care(session.region());
         if start + now >= next_look {
             next_look = start + now + LOOK_PAUSE;
-            gone = gone || !target.is_alive();
+            gone = gone || !target.is_alive() || !session.is_in_target();
             if !gone && !verified && now > VERIFY_AFTER {
                 verified = true;
                 let _ = session.verify_slots();
@@ -217,7 +217,7 @@ fn detach(pid: i32, session: &Session, target: &Identity) -> u8 {
             );
             3
         }
-        Err(_) if !target.is_alive() => 0,
+        Err(_) if !target.is_alive() || !session.is_in_target() => 0,
         Err(error) => {
             eprintln!("memhook-rs: {error:#}; run: memhook-rs detach {pid}");
             3
