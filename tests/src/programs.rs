@@ -6,6 +6,7 @@ use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 /// The path of an installed program. Not installed is a failure: `.ci/run` names the packages.
@@ -26,7 +27,10 @@ pub struct Folder(PathBuf);
 impl Folder {
     /// A new empty folder.
     pub fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("memhook-{name}-{}", std::process::id()));
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let file = format!("memhook-{name}-{}-{count}", std::process::id());
+        let path = std::env::temp_dir().join(file);
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a temporary folder");
         Folder(path)

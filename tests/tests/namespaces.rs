@@ -1,0 +1,105 @@
+//! Targets in namespaces of their own, with another root.
+
+use memhook_tests::programs::{Folder, installed};
+use memhook_tests::{Attacher, Target, build_target, expect_sites, run};
+use std::path::Path;
+use std::process::Command;
+
+/// A root with nothing but this program and its libraries; the program is `/target`.
+fn another_root(program: &Path) -> Folder {
+    let root = Folder::new("root");
+    let output = Command::new("ldd").arg(program).output().expect("ldd");
+    let text = String::from_utf8(output.stdout).expect("paths");
+    let libraries = text
+        .split_ascii_whitespace()
+        .filter(|word| word.starts_with('/'));
+    for library in libraries {
+        let copy = root.path(&library[1..]);
+        std::fs::create_dir_all(Path::new(&copy).parent().expect("a folder")).expect("made");
+        std::fs::copy(library, &copy).expect("a copy");
+    }
+    std::fs::create_dir(root.path("proc")).expect("made");
+    std::fs::copy(program, root.path("target")).expect("a copy");
+    root
+}
+
+fn unshare(options: &[&str]) -> Target {
+    let mut command = Command::new(installed("unshare"));
+    command.args([
+        "--mount",
+        "--pid",
+        "--ipc",
+        "--uts",
+        "--fork",
+        "--kill-child",
+    ]);
+    let mut target = Target::run(command.args(options));
+    target.descend();
+    target
+}
+
+fn check(mut target: Target, root: &Folder, own_namespaces: &[&str]) {
+    for kind in own_namespaces {
+        let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/{kind}")).expect(kind);
+        assert_ne!(of("self"), of(&target.pid().to_string()), "{kind}");
+    }
+    // Its threads are counted from 1 in there: rings are given back by those numbers.
+    assert!(target.status("NSpid").ends_with("\t1"));
+    let files = || std::fs::read_dir(root.path("")).expect("its root").count();
+    let before = files();
+    Attacher::start(&target, &[]).finish();
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    expect_sites(
+        &report,
+        "threads.cc",
+        &[("leak_in_thread", "malloc", 100, 48)],
+    );
+    let exe = report["target"]["exe"].as_str().expect("a path");
+    assert!(exe.ends_with("/target"), "{exe}");
+    assert_eq!(files(), before, "no file in the target's root");
+    let (code, _, err) = run(&["detach", &target.pid().to_string()]);
+    assert_eq!(code, 0, "{err}");
+    assert!(target.finish().success());
+}
+
+/// Paths in its maps are as we see them.
+#[test]
+fn mount_and_pid_namespace_with_chroot() {
+    let root = another_root(&build_target("threads", &[]));
+    let option = format!("--root={}", root.path(""));
+    let target = unshare(&["--mount-proc", &option, "/target"]);
+    check(target, &root, &["mnt", "pid", "ipc", "uts"]);
+}
+
+#[test]
+fn user_namespace_too() {
+    let root = another_root(&build_target("threads", &[]));
+    let option = format!("--root={}", root.path(""));
+    let target = unshare(&[
+        "--user",
+        "--map-root-user",
+        "--mount-proc",
+        &option,
+        "/target",
+    ]);
+    check(target, &root, &["mnt", "pid", "user"]);
+}
+
+/// As containers do it: paths in its maps are of a root that we have not.
+#[test]
+fn mount_namespace_with_pivoted_root() {
+    let root = another_root(&build_target("threads", &[]));
+    let script = format!(
+        "set -e; mount --bind {0} {0}; cd {0}; mkdir old; mount -t proc proc proc; \
+         {1} . old; exec /target",
+        root.path(""),
+        installed("pivot_root").display()
+    );
+    let target = unshare(&["sh", "-c", &script]);
+    let maps = target.maps();
+    assert!(maps.contains(" /target\n"), "{maps}");
+    check(target, &root, &["mnt", "pid"]);
+}
