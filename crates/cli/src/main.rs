@@ -1,10 +1,12 @@
 //! The memhook-rs command: where does the heap of a running C or C++ process go?
 
 mod attach;
+mod consumer;
 mod demo;
 mod detach;
 mod doctor;
 mod hook_object;
+mod live_filter;
 mod model;
 mod options;
 mod output;

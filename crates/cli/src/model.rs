@@ -1,19 +1,20 @@
 //! From ledger, region and symbols to a report.
 
 use crate::attach::View;
+use crate::consumer::Consumer;
 use crate::options::{GroupBy, SortBy};
-use crate::rows::{Row, RowKey, rows};
+use crate::rows::{Row, RowKey, rows, sum_up};
 use crate::session::Session;
 use memhook_abi::{HOOKED_FUNCTIONS, slot_state};
-use memhook_ledger::Ledger;
 use memhook_report::{
     AttachInfo, Coverage, Group, ReleaseSite, ReportModel, Sampling, Site, StackFrame, Target,
     Totals,
 };
 use memhook_symbols::{ModuleFile, Symbolizer};
-use std::{cmp::Reverse, collections::HashMap, time::Duration};
+use std::{cmp::Reverse, collections::HashMap};
 
 /// Sums over all allocations, weighted when they are samples.
+#[derive(Clone, Copy)]
 pub struct Counts {
     sample_bytes: Option<u64>,
     allocations: f64,
@@ -71,14 +72,18 @@ impl Reporter {
     }
 
     /// Builds a report.
-    pub fn build(
-        &mut self,
-        session: &Session,
-        ledger: &Ledger,
-        counts: &Counts,
-        elapsed: Duration,
-        is_final: bool,
-    ) -> ReportModel {
+    ///
+    /// What is needed of the ledger is taken at once: the rings wait for that, not for the symbols.
+    pub fn build(&mut self, session: &Session, consumer: &Consumer, is_final: bool) -> ReportModel {
+        let elapsed = consumer.elapsed();
+        let older = self.view.older;
+        let before = older.map(|age| elapsed.saturating_sub(age).as_nanos() as u64);
+        let state = consumer.lock();
+        let sums = sum_up(self.view.by, &state.ledger, &state.counts, before);
+        let releases = state.ledger.release_sites();
+        let ledger_totals = state.ledger.totals();
+        let counts = state.counts;
+        drop(state);
         let pid = self.pid;
         let module_file = |m: &memhook_process::ModuleImage| ModuleFile {
             path: m.path.clone(),
@@ -90,10 +95,8 @@ impl Reporter {
         let all_modules = session.modules.iter().chain(&session.gone);
         self.symbols
             .set_modules(all_modules.map(module_file).collect());
-        let older = self.view.older;
-        let before = older.map(|age| elapsed.saturating_sub(age).as_nanos() as u64);
         let symbols = &mut self.symbols;
-        let mut rows = rows(self.view.by, session, ledger, counts, symbols, before);
+        let mut rows = rows(self.view.by, &sums, session, symbols);
         let growth = |row: &Row| row.bytes - self.last.get(&row.key).copied().unwrap_or(0.0);
         let largest = |x: f64| Reverse(x.round() as i64);
         match self.view.sort {
@@ -135,7 +138,7 @@ impl Reporter {
                 released_blocks: row.released_blocks,
             });
         }
-        let releases = release_sites(session, symbols, ledger, self.view.top);
+        let releases = release_sites(session, symbols, releases, self.view.top);
         let more_rows = rows.len().saturating_sub(self.view.top) as u64;
         let live = (
             rows.iter().map(|r| r.bytes).sum::<f64>(),
@@ -164,9 +167,9 @@ impl Reporter {
             elapsed_s: elapsed.as_secs_f64(),
             sampling: counts.sample_bytes.map(|mean_bytes| Sampling {
                 mean_bytes,
-                recorded_allocations: ledger.totals().allocations,
+                recorded_allocations: ledger_totals.allocations,
             }),
-            totals: totals(session, ledger, counts, live, self.view.by),
+            totals: totals(session, &ledger_totals, &counts, live, self.view.by),
             coverage: coverage(session),
             sites,
             groups,
@@ -178,12 +181,11 @@ impl Reporter {
 
 fn totals(
     session: &Session,
-    ledger: &Ledger,
+    t: &memhook_ledger::Totals,
     counts: &Counts,
     live: (f64, f64),
     by: GroupBy,
 ) -> Totals {
-    let t = ledger.totals();
     let losses = session.region().losses();
     let mut totals = Totals {
         allocations: t.allocations,
@@ -254,10 +256,9 @@ fn coverage(session: &Session) -> Vec<Coverage> {
 fn release_sites(
     session: &Session,
     symbols: &mut Symbolizer,
-    ledger: &Ledger,
+    mut found: Vec<(u32, u64, u64)>,
     top: usize,
 ) -> Vec<ReleaseSite> {
-    let mut found = ledger.release_sites();
     found.retain(|&(stack, _, _)| stack != 0);
     found.sort_by_key(|&(stack, _, bytes)| (Reverse(bytes), stack));
     found

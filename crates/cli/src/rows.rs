@@ -91,16 +91,13 @@ impl Sum {
     }
 }
 
-/// The rows, in no order. `before`: only blocks allocated before this time (ns since the attach).
-pub fn rows(
-    by: GroupBy,
-    session: &Session,
-    ledger: &Ledger,
-    counts: &Counts,
-    symbols: &mut Symbolizer,
-    before: Option<u64>,
-) -> Vec<Row> {
-    // One walk over the live blocks, by a number; then names for the few distinct numbers.
+/// Live blocks summed by stack id, thread or size, and releases by stack id.
+#[derive(Default)]
+pub struct Sums(HashMap<u64, Sum>);
+
+/// Sums up the live blocks; with `before` only those allocated before this time (ns since the
+/// attach).
+pub fn sum_up(by: GroupBy, ledger: &Ledger, counts: &Counts, before: Option<u64>) -> Sums {
     let mut sums: HashMap<u64, Sum> = HashMap::new();
     for block in ledger.live_blocks() {
         if before.is_some_and(|limit| block.time_ns >= limit) {
@@ -126,8 +123,13 @@ pub fn rows(
             sum.released_blocks += blocks;
         }
     }
+    Sums(sums)
+}
+
+/// The rows, in no order.
+pub fn rows(by: GroupBy, sums: &Sums, session: &Session, symbols: &mut Symbolizer) -> Vec<Row> {
     let mut found: HashMap<RowKey, Sum> = HashMap::new();
-    for (number, sum) in &sums {
+    for (number, sum) in &sums.0 {
         for key in keys(by, *number, session, symbols) {
             found.entry(key).or_default().add(sum);
         }

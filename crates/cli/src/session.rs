@@ -30,7 +30,7 @@ struct Residue {
 /// An attach to one process.
 pub struct Session {
     pid: i32,
-    region: Region,
+    region: Arc<Region>,
     entry: EntryPoints,
     hook_base: u64,
     functions: HashSet<usize>,
@@ -163,7 +163,9 @@ impl Session {
             scan = find_slots(pid, &loaded, &maps, &wanted, &|_| None)?;
         }
         let (region, address) = match residue.region {
-            Some((region, address)) if region.ring_bytes() as u64 == config.ring_bytes => {
+            Some((region, address))
+                if region.ring_bytes() as u64 == config.ring_bytes && comes_to_rest(&region) =>
+            {
                 config.epoch = region.epoch() % 4095 + 1;
                 (region, address)
             }
@@ -178,7 +180,7 @@ impl Session {
         region.initialize(&config)?;
         let mut session = Session {
             pid,
-            region,
+            region: Arc::new(region),
             entry,
             hook_base: 0,
             functions: functions.clone(),
@@ -242,6 +244,11 @@ impl Session {
             bail!("the hook refused to start in process {pid} (code {result})");
         }
         Ok(())
+    }
+
+    /// The shared region, for other threads.
+    pub fn shared_region(&self) -> &Arc<Region> {
+        &self.region
     }
 
     /// The shared region.
@@ -489,6 +496,20 @@ pub fn selected_functions(names: &[String]) -> anyhow::Result<HashSet<usize>> {
                 || names.iter().any(|n| f.kind == n || f.name == n)
         })
         .collect())
+}
+
+/// Whether no thread is inside a wrapper any more, now that the gate is closed: one that was, and
+/// stopped there, would go on writing into a ring that has another owner by then.
+fn comes_to_rest(region: &Region) -> bool {
+    let start = Instant::now();
+    while region.calls_under_way() > 0 {
+        if start.elapsed() > Duration::from_secs(1) {
+            return false;
+        }
+        // A thread that waits for room in a full ring gives up when the clock stands still.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    true
 }
 
 /// Prints what an attach would patch; the process is only read.

@@ -1,47 +1,23 @@
-//! The life of an attach after the patching: consume, report, detach.
+//! The life of an attach after the patching: report, follow modules, detach.
 
 use crate::attach::Args;
-use crate::model::{Counts, Reporter};
-use crate::options::{Clock, Stacks};
+use crate::consumer::Consumer;
+use crate::model::Reporter;
 use crate::output::Output;
-use crate::pacing::Pacing;
 use crate::ring_owners::RingOwners;
 use crate::{session::Session, signals};
-use memhook_abi::{Event, Op};
-use memhook_ledger::{Ledger, LedgerOptions};
-use memhook_stream::{Drain, Sink, TickTime};
 use std::{
     process::ExitCode,
-    time::{Duration, Instant},
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
 };
 
+/// How often this thread looks around when nobody wakes it.
+const TURN: Duration = Duration::from_millis(10);
 /// How often the target is looked at: is it still there?
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// When the slots are looked at again: by then a resolver that was under way is through.
 const VERIFY_AFTER: Duration = Duration::from_millis(100);
-
-/// Hands events to the ledger, and keeps the sums that sampling needs.
-struct ToLedger<'a> {
-    ledger: &'a mut Ledger,
-    counts: &'a mut Counts,
-    now_ns: u64,
-}
-
-impl Sink for ToLedger<'_> {
-    fn begin_ring(&mut self, ring: usize, tid: u32) {
-        self.ledger.begin_ring(ring, tid);
-    }
-    #[inline]
-    fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
-        if event.op == Op::Allocation {
-            self.counts.count_allocation(size_bytes);
-        }
-        self.ledger.event(event, size_bytes, time_ns);
-    }
-    fn end_pass(&mut self) {
-        self.ledger.end_pass(self.now_ns);
-    }
-}
 
 /// A process, told from later ones with the same pid by its start time.
 struct Identity {
@@ -66,130 +42,32 @@ impl Identity {
     }
 }
 
-/// Time stamp counter and CLOCK_MONOTONIC, read together: what ticks of those clocks mean.
-struct ClockPair {
-    tsc: u64,
-    monotonic_ns: u64,
-}
-
-impl ClockPair {
-    fn now() -> ClockPair {
-        ClockPair {
-            tsc: memhook_stream::time_stamp_counter(),
-            monotonic_ns: memhook_stream::monotonic_ns(),
-        }
-    }
-}
-
-fn tick_time(clock: Clock, start: &ClockPair, now: Duration) -> TickTime {
-    match clock {
-        Clock::Coarse => TickTime::Nanoseconds,
-        Clock::Attacher => TickTime::Fixed(now.as_nanos() as u64),
-        Clock::Monotonic => TickTime::Counter {
-            origin: start.monotonic_ns,
-            scale: 1.0,
-        },
-        Clock::Tsc => {
-            // The longer the attach, the better the calibration.
-            let now = ClockPair::now();
-            let ticks = now.tsc.saturating_sub(start.tsc).max(1);
-            TickTime::Counter {
-                origin: start.tsc,
-                scale: (now.monotonic_ns - start.monotonic_ns) as f64 / ticks as f64,
-            }
-        }
-    }
-}
-
-/// Consumes until the end is asked for or the target is gone, then detaches and reports.
+/// Reports until the end is asked for or the target is gone, then detaches.
 pub fn run(
     args: &Args,
     pid: i32,
     mut session: Session,
     output: &mut Output,
 ) -> anyhow::Result<ExitCode> {
-    let start = Instant::now();
-    let clocks = ClockPair::now();
-    let target = Identity::of(pid);
-    let mut ledger = Ledger::new(LedgerOptions {
-        track_release_stacks: args.tracing.stacks == Stacks::All,
-        ignore_unknown_releases: args.tracing.is_selective(),
-    });
-    let mut counts = Counts::new(args.tracing.sample_bytes());
-    let mut drain = Drain::new();
-    let mut owners = RingOwners::new(pid);
-    let mut pacing = Pacing::default();
-    let mut answered = 0;
-    let mut next_report = args.interval;
-    let mut next_look = start;
-    let mut verified = false;
-    let mut gone = false;
-    let mut written = true;
+    let region = Arc::clone(session.shared_region());
+    let consumer = Consumer::new(&region, &args.tracing);
     let mut reporter = Reporter::new(pid, args.view.clone());
-    loop {
-        let now = start.elapsed();
-        session.region().set_clock_ns(now.as_nanos() as u64 + 1);
-        drain.set_tick_time(tick_time(args.tracing.clock, &clocks, now));
-        let stats = drain.pass(
-            session.region(),
-            &mut ToLedger {
-                ledger: &mut ledger,
-                counts: &mut counts,
-                now_ns: now.as_nanos() as u64,
-            },
-        );
-        if session.follow_modules(&mut answered).is_err() {
-            gone = !target.is_alive();
-        }
-        owners.care(session.region());
-        if start + now >= next_look {
-            next_look = start + now + LOOK_PAUSE;
-            gone = gone || !target.is_alive() || !session.is_in_target();
-            if !gone && !verified && now > VERIFY_AFTER {
-                verified = true;
-                let _ = session.verify_slots();
-            }
-        }
-        let over = args.duration.is_some_and(|d| now >= d);
-        if gone || over || signals::stop_requested() {
-            break;
-        }
-        if now >= next_report {
-            next_report += args.interval;
-            let report = reporter.build(&session, &ledger, &counts, now, false);
+    let mut written = true;
+    let mut code = std::thread::scope(|scope| {
+        let this = std::thread::current();
+        let consumer = &consumer;
+        scope.spawn(move || consumer.drain(&this));
+        let watchdog = scope.spawn(|| consumer.watch());
+        let code = follow(args, pid, &mut session, consumer, |session, consumer| {
+            let report = reporter.build(session, consumer, false);
             written &= output.write(&report);
-        }
-        pacing.sleep(stats.events);
-    }
-    let mut code = 0;
-    if !gone {
-        code = detach(pid, &session, &target);
-    }
-    // Calls that were under way at the detach publish within moments, at most one event a thread; one
-    // that waits for room in its ring needs a live clock and an emptied ring for that.
-    let last = Instant::now();
-    let mut quiet_passes = 0;
-    while quiet_passes < 3 && last.elapsed() < Duration::from_millis(200) {
-        std::thread::sleep(Duration::from_millis(1));
-        let now_ns = start.elapsed().as_nanos() as u64;
-        session.region().set_clock_ns(now_ns + 1);
-        let stats = drain.pass(
-            session.region(),
-            &mut ToLedger {
-                ledger: &mut ledger,
-                counts: &mut counts,
-                now_ns,
-            },
-        );
-        quiet_passes = if stats.events == 0 {
-            quiet_passes + 1
-        } else {
-            0
-        };
-    }
-    ledger.finish();
+        });
+        consumer.finish();
+        watchdog.thread().unpark();
+        code
+    });
     if args.tracing.check_memo || args.verbose {
-        let losses = session.region().losses();
+        let losses = region.losses();
         eprintln!(
             "{} backtraces unwound, {} remembered ones checked, {} of those wrong",
             losses.unwound, losses.memo_checked, losses.memo_wrong
@@ -198,13 +76,54 @@ pub fn run(
             code = 3;
         }
     }
-    let report = reporter.build(&session, &ledger, &counts, start.elapsed(), true);
+    let report = reporter.build(&session, &consumer, true);
     written &= output.write(&report);
     if !written {
         eprintln!("memhook-rs: not every report could be written");
         code = code.max(1);
     }
     Ok(ExitCode::from(code))
+}
+
+/// Everything between attach and detach but the draining; returns the exit code.
+fn follow(
+    args: &Args,
+    pid: i32,
+    session: &mut Session,
+    consumer: &Consumer,
+    mut report: impl FnMut(&Session, &Consumer),
+) -> u8 {
+    let target = Identity::of(pid);
+    let mut owners = RingOwners::new(pid);
+    let mut next_report = args.interval;
+    let mut next_look = Duration::ZERO;
+    let mut verified = false;
+    loop {
+        let now = consumer.elapsed();
+        let mut answered = consumer.answered.load(Relaxed);
+        let mut gone = session.follow_modules(&mut answered).is_err() && !target.is_alive();
+        consumer.answered.store(answered, Relaxed);
+        owners.care(session.region());
+        if now >= next_look {
+            next_look = now + LOOK_PAUSE;
+            gone = gone || !target.is_alive();
+            if !gone && !verified && now > VERIFY_AFTER {
+                verified = true;
+                let _ = session.verify_slots();
+            }
+        }
+        if gone {
+            return 0;
+        }
+        if args.duration.is_some_and(|d| now >= d) || signals::stop_requested() {
+            return detach(pid, session, &target);
+        }
+        if now >= next_report {
+            next_report += args.interval;
+            report(session, consumer);
+        }
+        std::thread::park_timeout(TURN);
+    }
 }
 
 /// Returns the exit code.

@@ -83,6 +83,17 @@ impl Region {
         high_word.store(high, Release);
     }
 
+    /// Threads that are inside a wrapper at this moment.
+    pub fn calls_under_way(&self) -> usize {
+        (0..self.rings_used())
+            .filter(|&ring| {
+                self.ring64(ring, offset_of!(RingHeader, outer))
+                    .load(Acquire)
+                    != 0
+            })
+            .count()
+    }
+
     /// Stack pointer of the owner when it claimed the ring (avma); 0 if nobody has.
     pub fn first_sp(&self, ring: usize) -> u64 {
         self.ring64(ring, offset_of!(RingHeader, first_sp))

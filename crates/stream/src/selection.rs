@@ -1,19 +1,16 @@
 //! What the hook needs when it does not record every allocation.
 
 use crate::Region;
-use memhook_abi::{FILTER_OFFSET, SAMPLE_OFFSET, SAMPLE_QUANTILES, filter_index};
+use memhook_abi::{FILTER_OFFSET, SAMPLE_OFFSET, SAMPLE_QUANTILES};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Region {
-    /// Says that the recorded block at `address` has been released: once for each recorded block.
-    /// Until then releases of blocks with the same counter keep being recorded.
-    pub fn leave_filter(&self, address: u64) {
-        let counter = &self
-            .memory
-            .u16s(FILTER_OFFSET + filter_index(address) * 2, 1)[0];
-        // Never below zero, whatever stands there: a wrapped counter would stay above zero for good,
-        // which costs events, but an underflow could hide the release of a recorded block.
-        let _ = counter.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
+    /// Counts a counter of the live filter down by as many recorded blocks as have been released. Until
+    /// then releases of blocks with the same counter keep being recorded.
+    pub fn leave_filter(&self, index: usize, blocks: u16) {
+        let counter = &self.memory.u16s(FILTER_OFFSET + index * 2, 1)[0];
+        // Never below zero: an underflow could hide the release of a recorded block.
+        let _ = counter.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(blocks));
     }
 
     /// Writes the quantiles that the hook draws its sampling intervals from.

@@ -1,0 +1,217 @@
+//! The drain thread: it empties the rings whatever else the attacher does, because a target thread
+//! whose ring is full waits.
+
+use crate::live_filter::LiveFilter;
+use crate::model::Counts;
+use crate::options::{Clock, Stacks};
+use crate::pacing::Pacing;
+use memhook_abi::{Event, Op};
+use memhook_ledger::{Ledger, LedgerOptions};
+use memhook_stream::{Drain, Region, Sink, TickTime, monotonic_ns, time_stamp_counter};
+use std::{
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    },
+    thread::Thread,
+    time::{Duration, Instant},
+};
+
+/// After this time without a step of the clock word the watchdog takes one. The hook takes an attacher
+/// for dead after 300 ms.
+const WATCHDOG_PAUSE: Duration = Duration::from_millis(50);
+/// How often the live filter is counted down.
+const FILTER_PAUSE: Duration = Duration::from_millis(500);
+/// How long calls that were under way at the detach are waited for.
+const LAST_EVENTS: Duration = Duration::from_millis(200);
+
+/// What the events have come to.
+pub struct State {
+    pub ledger: Ledger,
+    pub counts: Counts,
+    filter: Option<LiveFilter>,
+}
+
+impl State {
+    /// Empty.
+    pub fn new(tracing: &crate::attach::Tracing) -> State {
+        State {
+            ledger: Ledger::new(LedgerOptions {
+                track_release_stacks: tracing.stacks == Stacks::All,
+                ignore_unknown_releases: tracing.is_selective(),
+            }),
+            counts: Counts::new(tracing.sample_bytes()),
+            filter: tracing.is_selective().then(LiveFilter::new),
+        }
+    }
+}
+
+/// Shared between the drain thread, the watchdog and the thread that reports.
+pub struct Consumer<'a> {
+    region: &'a Region,
+    state: Mutex<State>,
+    clock: Clock,
+    start: Instant,
+    ticks: ClockPair,
+    /// The last dlopen or dlclose of the target that was answered.
+    pub answered: AtomicU32,
+    finishing: AtomicBool,
+    finished: AtomicBool,
+}
+
+/// Time stamp counter and CLOCK_MONOTONIC, read together: what ticks of those clocks mean.
+struct ClockPair {
+    tsc: u64,
+    monotonic_ns: u64,
+}
+
+impl ClockPair {
+    fn now() -> ClockPair {
+        ClockPair {
+            tsc: time_stamp_counter(),
+            monotonic_ns: monotonic_ns(),
+        }
+    }
+}
+
+/// Hands events to the ledger, and keeps the sums that sampling needs.
+struct ToLedger<'a> {
+    state: &'a mut State,
+    now_ns: u64,
+}
+
+impl Sink for ToLedger<'_> {
+    fn begin_ring(&mut self, ring: usize, tid: u32) {
+        self.state.ledger.begin_ring(ring, tid);
+    }
+    #[inline]
+    fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
+        if let Some(filter) = &mut self.state.filter
+            && event.op == Op::Allocation
+        {
+            filter.recorded(event.address);
+            self.state.counts.count_allocation(size_bytes);
+        }
+        self.state.ledger.event(event, size_bytes, time_ns);
+    }
+    fn end_pass(&mut self) {
+        self.state.ledger.end_pass(self.now_ns);
+    }
+}
+
+impl<'a> Consumer<'a> {
+    /// Begins the time of the attach.
+    pub fn new(region: &'a Region, tracing: &crate::attach::Tracing) -> Consumer<'a> {
+        Consumer {
+            region,
+            state: Mutex::new(State::new(tracing)),
+            clock: tracing.clock,
+            start: Instant::now(),
+            ticks: ClockPair::now(),
+            answered: AtomicU32::new(0),
+            finishing: AtomicBool::new(false),
+            finished: AtomicBool::new(false),
+        }
+    }
+
+    /// Time since the attach.
+    pub fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// The state; the rings wait meanwhile.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The gate is closed: take what is left, then end.
+    pub fn finish(&self) {
+        self.finishing.store(true, Relaxed);
+    }
+
+    fn tick_time(&self) -> TickTime {
+        match self.clock {
+            Clock::Coarse => TickTime::Nanoseconds,
+            Clock::Attacher => TickTime::Fixed(self.elapsed().as_nanos() as u64),
+            Clock::Monotonic => TickTime::Counter {
+                origin: self.ticks.monotonic_ns,
+                scale: 1.0,
+            },
+            Clock::Tsc => {
+                // The longer the attach, the better the calibration.
+                let now = ClockPair::now();
+                let ticks = now.tsc.saturating_sub(self.ticks.tsc).max(1);
+                let elapsed = now.monotonic_ns.saturating_sub(self.ticks.monotonic_ns);
+                TickTime::Counter {
+                    origin: self.ticks.tsc,
+                    scale: elapsed as f64 / ticks as f64,
+                }
+            }
+        }
+    }
+
+    /// Runs until [`Consumer::finish`] has been called and the rings are quiet. `reporter` is woken when
+    /// the target waits for its new modules.
+    pub fn drain(&self, reporter: &Thread) {
+        let mut drain = Drain::new();
+        let mut pacing = Pacing::default();
+        let mut next_filter = FILTER_PAUSE;
+        let mut finishing_since = None;
+        let mut quiet_passes = 0;
+        loop {
+            let now = self.elapsed();
+            let now_ns = now.as_nanos() as u64;
+            self.region.set_clock_ns(now_ns + 1);
+            drain.set_tick_time(self.tick_time());
+            let mut state = self.lock();
+            let mut sink = ToLedger {
+                state: &mut state,
+                now_ns,
+            };
+            let stats = drain.pass(self.region, &mut sink);
+            if now >= next_filter {
+                next_filter = now + FILTER_PAUSE;
+                let State { ledger, filter, .. } = &mut *state;
+                if let Some(filter) = filter {
+                    filter.settle(ledger, self.region);
+                }
+            }
+            drop(state);
+            if self.region.module_requests() != self.answered.load(Relaxed) {
+                reporter.unpark();
+            }
+            if self.finishing.load(Relaxed) {
+                // Calls that were under way publish within moments, at most one event a thread; one
+                // that waits for room in its ring needs a live clock and an emptied ring for that.
+                let since = *finishing_since.get_or_insert(now);
+                quiet_passes = if stats.events == 0 {
+                    quiet_passes + 1
+                } else {
+                    0
+                };
+                if quiet_passes >= 3 || now - since > LAST_EVENTS {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            pacing.sleep(stats.events);
+        }
+        self.lock().ledger.finish();
+        self.finished.store(true, Relaxed);
+    }
+
+    /// Keeps the clock word going while the drain thread has to wait for a report.
+    pub fn watch(&self) {
+        let mut last = 0;
+        while !self.finished.load(Relaxed) {
+            let clock = self.region.clock_ns();
+            if clock == last {
+                self.region
+                    .set_clock_ns(self.elapsed().as_nanos() as u64 + 1);
+            }
+            last = clock;
+            std::thread::park_timeout(WATCHDOG_PAUSE);
+        }
+    }
+}
