@@ -106,7 +106,7 @@ impl Encoder {
     }
 
     /// Time of the first thing in the frame under way.
-    pub fn from_ns(&self) -> Option<u64> {
+    pub fn began_ns(&self) -> Option<u64> {
         self.started.then_some(self.frame.from_ns)
     }
 

@@ -111,7 +111,11 @@ impl PartFile {
             index: Vec::new(),
             chunks: 0,
             last: (0, 0),
-            max_bytes: options.max_file_bytes.unwrap_or(u64::MAX),
+            max_bytes: match options.max_parts {
+                0 | 1 => options.max_file_bytes.unwrap_or(u64::MAX),
+                // The next part is asked for in time; what is queued until it comes still fits.
+                _ => options.max_file_bytes.unwrap_or(u64::MAX).saturating_mul(2),
+            },
             min_free_bytes: options.min_free_bytes,
             looked_at: 0,
         })

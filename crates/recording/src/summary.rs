@@ -62,7 +62,7 @@ impl Summarizer {
     }
 
     /// When the interval under way began.
-    pub fn from_ns(&self) -> u64 {
+    pub fn began_ns(&self) -> u64 {
         self.from_ns
     }
 

@@ -8,64 +8,19 @@ use crate::records::{self, ModuleChange};
 use crate::spool::{ChunkJob, Job, Spool};
 use crate::stacks::{FULL_BYTES, StackWriter};
 use crate::summary::Summarizer;
-use crate::{ClockPoint, End, Error, Meta, Module, ThreadName};
+use crate::{ClockPoint, End, Error, Meta, Mode, Module, Options, ThreadName};
 use memhook_abi::{Event, Op};
 use memhook_ledger::Ledger;
 use memhook_stream::{Losses, Stack};
 use std::path::PathBuf;
-use std::time::Duration;
 
-/// Events between two checkpoints, at least: what a reader replays in a tenth of a second.
-const CHECKPOINT_EVENTS: u64 = 2 << 20;
+/// Events between two checkpoints, at least: what a reader replays in about 50 ms.
+const CHECKPOINT_EVENTS: u64 = 1 << 20;
 /// And at least this many times the blocks that live: a checkpoint takes about as many bytes as
 /// five to ten events for each of them.
-const CHECKPOINT_EVENTS_PER_BLOCK: u64 = 6;
+const CHECKPOINT_EVENTS_PER_BLOCK: u64 = 4;
 /// Nothing waits longer than this for its frame to fill up.
 const MAX_FRAME_NS: u64 = 1_000_000_000;
-
-/// What is recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// Every event.
-    #[default]
-    Events,
-    /// Sums by site for each interval.
-    Summary {
-        /// Length of an interval.
-        interval: Duration,
-    },
-}
-
-/// Limits of a recording.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Events or sums.
-    pub mode: Mode,
-    /// Largest size of a file in bytes.
-    pub max_file_bytes: Option<u64>,
-    /// Files kept. When one is full the next is begun (`run.mhk`, `run.1.mhk`, ...), each of which
-    /// can be read alone, and the oldest is deleted; with 1, the recording ends instead.
-    pub max_parts: u32,
-    /// The recording ends, or does not begin, when less than this is free on its disk, in bytes.
-    pub min_free_bytes: u64,
-    /// The recording ends when more than this waits to be written, in bytes of memory.
-    pub max_queued_bytes: usize,
-    /// Replace files that exist.
-    pub overwrite: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            mode: Mode::Events,
-            max_file_bytes: None,
-            max_parts: 1,
-            min_free_bytes: 64 << 20,
-            max_queued_bytes: 64 << 20,
-            overwrite: false,
-        }
-    }
-}
 
 /// How a recording stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +55,7 @@ pub struct Writer {
     waiting: Vec<Frame>,
     summarizer: Summarizer,
     events: u64,
-    checkpoint_at_events: u64,
+    events_at_checkpoint: u64,
     pass_is_empty: bool,
     now_ns: u64,
     last_losses: Option<Losses>,
@@ -126,7 +81,7 @@ impl Writer {
             waiting: Vec::new(),
             summarizer: Summarizer::default(),
             events: 0,
-            checkpoint_at_events: CHECKPOINT_EVENTS,
+            events_at_checkpoint: 0,
             pass_is_empty: true,
             now_ns: 0,
             last_losses: None,
@@ -250,7 +205,7 @@ impl Writer {
         }
         let is_old = self
             .encoder
-            .from_ns()
+            .began_ns()
             .is_some_and(|from| now_ns.saturating_sub(from) >= MAX_FRAME_NS);
         self.resolve(stack);
         self.release_frames();
@@ -318,16 +273,12 @@ impl Writer {
         }
         match self.mode {
             Mode::Summary { interval } => {
-                let length = self.now_ns.saturating_sub(self.summarizer.from_ns());
+                let length = self.now_ns.saturating_sub(self.summarizer.began_ns());
                 u128::from(length) >= interval.as_nanos()
             }
             Mode::Events => {
                 let wait = live_blocks.saturating_mul(CHECKPOINT_EVENTS_PER_BLOCK);
-                let due = self.checkpoint_at_events.max(
-                    self.checkpoint_at_events
-                        .saturating_sub(CHECKPOINT_EVENTS)
-                        .saturating_add(wait),
-                );
+                let due = self.events_at_checkpoint + wait.max(CHECKPOINT_EVENTS);
                 self.events >= due || self.wants_next_part()
             }
         }
@@ -340,7 +291,7 @@ impl Writer {
     /// Writes the state of the ledger that was given the same passes, between two passes: the live
     /// heap, or the sums of the interval that ends. `stack` as for [`end_pass`](Writer::end_pass).
     ///
-    /// Copies the live blocks, which takes about 20 ns for each; everything else is done by
+    /// Copies the live blocks, which takes about 40 ns for each; everything else is done by
     /// another thread.
     pub fn checkpoint(&mut self, ledger: &Ledger, stack: impl FnMut(u32) -> Option<Stack>) {
         if !self.active {
@@ -368,7 +319,7 @@ impl Writer {
             }
         }
         self.spool.send(Job::Checkpoint(checkpoint));
-        self.checkpoint_at_events = self.events + CHECKPOINT_EVENTS;
+        self.events_at_checkpoint = self.events;
     }
 
     fn interval(&mut self, ledger: &Ledger) {
