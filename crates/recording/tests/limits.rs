@@ -41,10 +41,10 @@ fn every_part_can_be_read_alone() {
     let mut ledger = Ledger::new(program::options(true));
     let mut program = Program::new(1, 3);
     for _ in 0..60 {
+        let before = writer.written_bytes();
         record(&program.run(10, 1000), &mut writer, &mut ledger, 0);
         // Frames are handed over once a second, or when they are full.
         program.now_ns += 1_000_000_000;
-        let before = writer.written_bytes();
         for _ in 0..200 {
             if writer.written_bytes() != before {
                 break;
