@@ -1,0 +1,98 @@
+//! What can go wrong.
+
+use std::path::PathBuf;
+
+/// Why a recording cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused an operation on the file.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried: "open", "read", "create", ...
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The file does not begin as a recording does.
+    #[error("not a recording of memhook-rs (the file begins with other bytes)")]
+    NotARecording,
+    /// The file was written by another version of the format.
+    #[error(
+        "the recording has format version {found}, this program reads version {expected}: use the memhook-rs that wrote it"
+    )]
+    Version {
+        /// The file's version.
+        found: u32,
+        /// The only one that is read.
+        expected: u32,
+    },
+    /// The file ends before its first complete chunk.
+    #[error("the recording is empty: it ends before its first complete chunk")]
+    Empty,
+    /// Bytes inside the file are not what was written.
+    #[error("the recording is damaged{}: {what}", at(*offset))]
+    Damaged {
+        /// Offset of the chunk in the file, if it is known.
+        offset: Option<u64>,
+        /// What does not fit.
+        what: &'static str,
+    },
+    /// A time window with nothing in it.
+    #[error(
+        "the window {from_ns}..{to_ns} ns lies outside the recording, which covers {start_ns}..{end_ns} ns"
+    )]
+    Window {
+        /// Begin asked for, nanoseconds since the attach.
+        from_ns: u64,
+        /// End asked for.
+        to_ns: u64,
+        /// First moment recorded.
+        start_ns: u64,
+        /// Last moment recorded.
+        end_ns: u64,
+    },
+    /// The recording holds intervals instead of events, or the other way round.
+    #[error("the recording holds {holds}, not {wanted}")]
+    Mode {
+        /// What it holds.
+        holds: &'static str,
+        /// What was asked for.
+        wanted: &'static str,
+    },
+    /// Too little room on the disk to begin.
+    #[error(
+        "only {free_bytes} bytes are free on the disk of {}, {needed_bytes} are needed", path.display()
+    )]
+    NoSpace {
+        /// The file to be written.
+        path: PathBuf,
+        /// Bytes free.
+        free_bytes: u64,
+        /// Bytes that have to be free.
+        needed_bytes: u64,
+    },
+}
+
+fn at(offset: Option<u64>) -> String {
+    offset.map_or_else(String::new, |offset| format!(" at byte {offset}"))
+}
+
+impl Error {
+    pub(crate) fn damaged(what: &'static str) -> Self {
+        Error::Damaged { offset: None, what }
+    }
+
+    /// Adds the place to a damage that has none.
+    pub(crate) fn in_chunk_at(self, place: u64) -> Self {
+        match self {
+            Error::Damaged { offset: None, what } => Error::Damaged {
+                offset: Some(place),
+                what,
+            },
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,37 @@
+#![doc = include_str!("../README.md")]
+
+mod checkpoint;
+mod chunk;
+mod columns;
+mod decode;
+mod encode;
+mod error;
+mod file;
+#[cfg(test)]
+mod foreign_bytes;
+mod format;
+mod model;
+mod options;
+mod part;
+mod pipeline;
+mod reader;
+mod recent;
+mod records;
+mod replay;
+mod restore;
+mod spool;
+mod stacks;
+mod summary;
+mod varint;
+mod writer;
+
+pub use decode::Visitor;
+pub use error::Error;
+pub use format::VERSION;
+pub use options::{Mode, Options};
+pub use reader::Recording;
+pub use records::{ClockPoint, End, Meta, Module, ThreadName};
+pub use replay::{Replay, Window};
+pub use stacks::{StackView, Stacks};
+pub use summary::{HISTOGRAM_BUCKETS, Interval, SiteInterval, bucket_of};
+pub use writer::{State, Writer};

@@ -1,0 +1,224 @@
+//! What the coder of events remembers within one frame, to predict the next event.
+//!
+//! Encoder and decoder run the same model over the same events, so a prediction that comes true
+//! needs no bytes of its own. Every frame starts with an empty model: frames can be read alone.
+//!
+//! - *Releases* name their block by how many allocations ago it was made.
+//! - *Allocations* are expected where a block of the same size class was just released, as
+//!   allocators do, or behind the previous allocation.
+//! - *Stacks* are expected to follow each other as they did the last time; a stack is expected to
+//!   ask for the size it asked for before.
+//! - *Sequence numbers* are expected to be what the target's table of sequence words must hold.
+
+use memhook_abi::{SEQUENCE_BITS, SEQUENCE_WORDS};
+use rustc_hash::FxHashMap;
+
+/// Releases remembered in each size class.
+pub(crate) const CLASS_RANKS: usize = 4;
+/// Size classes: 16 bytes wide below 1 KiB, then four in each power of two.
+pub(crate) const CLASSES: usize = 256;
+/// Mask of a sequence number.
+pub(crate) const SEQUENCE_MASK: u32 = (1 << SEQUENCE_BITS) - 1;
+/// Mask of an address in granules of 8 bytes.
+pub(crate) const GRANULE_MASK: u64 = (1 << 45) - 1;
+/// Bytes added to a size before it is rounded down to 16 to get its class: 15 for allocators whose
+/// blocks hold exactly the size class, 7 for those that put an 8-byte word before the block.
+pub(crate) const CLASS_BIASES: [u64; 2] = [7, 15];
+
+/// The last released addresses, latest first, in granules; 0 is none.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Released(pub [u64; CLASS_RANKS]);
+
+impl Released {
+    #[inline]
+    pub fn push(&mut self, granule: u64) {
+        let [a, b, c, _] = self.0;
+        self.0 = [granule, a, b, c];
+    }
+
+    /// Takes the one at `rank` out.
+    #[inline]
+    pub fn remove(&mut self, rank: usize) -> u64 {
+        let granule = self.0[rank];
+        self.0.copy_within(rank + 1.., rank);
+        self.0[CLASS_RANKS - 1] = 0;
+        granule
+    }
+}
+
+/// A size class.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Class {
+    pub released: Released,
+    /// The last block allocated, in granules.
+    pub last: u64,
+}
+
+/// An allocation of this frame.
+#[derive(Clone, Copy)]
+pub(crate) struct Block {
+    pub granule: u64,
+    /// Local number of the stack.
+    pub stack: u32,
+    pub class: u8,
+}
+
+/// A stack that this frame has named.
+#[derive(Clone, Copy)]
+pub(crate) struct KnownStack {
+    pub id: u32,
+    /// Local number of the stack that followed the last time.
+    pub next: u32,
+    /// Size of its last allocation in bytes.
+    pub size: u64,
+    /// Stack id of the last release of one of its blocks.
+    pub release: u32,
+}
+
+pub(crate) struct Model {
+    pub bias: u64,
+    pub blocks: Vec<Block>,
+    pub classes: Box<[Class; CLASSES]>,
+    /// Released blocks from before this frame, whose class is not known.
+    pub strangers: Released,
+    /// The last block released, in granules.
+    pub last_released: u64,
+    /// The last block released that is from before this frame.
+    pub last_stranger: u64,
+    /// Where the next block would stand if the last one were cut from a larger piece of memory.
+    pub bump: u64,
+    /// Stacks by local number. Number 0 is "no stack".
+    pub stacks: Vec<KnownStack>,
+    /// Local number of the last allocation's stack.
+    pub last_stack: u32,
+    pub sequences: Box<[u32; SEQUENCE_WORDS]>,
+    pub time_ns: u64,
+    pub pass_ns: u64,
+    /// Thread of each ring.
+    pub tids: FxHashMap<u64, u32>,
+}
+
+impl Model {
+    pub fn new() -> Self {
+        let mut model = Self {
+            bias: 0,
+            blocks: Vec::new(),
+            classes: Box::new([Class::default(); CLASSES]),
+            strangers: Released::default(),
+            last_released: 0,
+            last_stranger: 0,
+            bump: 0,
+            stacks: Vec::new(),
+            last_stack: 0,
+            sequences: vec![0; SEQUENCE_WORDS]
+                .try_into()
+                .expect("the length is that of the array"),
+            time_ns: 0,
+            pass_ns: 0,
+            tids: FxHashMap::default(),
+        };
+        model.reset(CLASS_BIASES[0], 0);
+        model
+    }
+
+    /// Forgets everything: a new frame begins.
+    pub fn reset(&mut self, bias: u64, time_ns: u64) {
+        self.bias = bias;
+        self.blocks.clear();
+        self.classes.fill(Class::default());
+        self.strangers = Released::default();
+        self.last_released = 0;
+        self.last_stranger = 0;
+        self.bump = 0;
+        self.stacks.clear();
+        self.last_stack = 0;
+        self.sequences.fill(0);
+        self.time_ns = time_ns;
+        self.pass_ns = time_ns;
+        self.tids.clear();
+        self.learn_stack(0);
+    }
+
+    /// Gives a stack id the next local number.
+    pub fn learn_stack(&mut self, id: u32) -> u32 {
+        self.stacks.push(KnownStack {
+            id,
+            next: 0,
+            size: 0,
+            release: 0,
+        });
+        self.stacks.len() as u32 - 1
+    }
+
+    #[inline]
+    pub fn class_of(&self, size: u64) -> u8 {
+        if size <= 1008 {
+            return ((size + self.bias) >> 4) as u8;
+        }
+        let log = 63 - size.leading_zeros();
+        let quarter = (size >> (log - 2)) & 3;
+        (64 + (log - 9) * 4 + quarter as u32).min(CLASSES as u32 - 1) as u8
+    }
+
+    /// The sequence word of a block: one word for a page's worth of addresses, as in the hook.
+    #[inline]
+    pub fn word_of(granule: u64) -> usize {
+        let page = granule >> 9;
+        (page ^ (page >> 14)) as usize & (SEQUENCE_WORDS - 1)
+    }
+
+    /// The sequence number that the next event at this address should carry; a release counts up.
+    #[inline]
+    pub fn expected_sequence(&self, word: usize, is_release: bool) -> u32 {
+        (self.sequences[word] + u32::from(is_release)) & SEQUENCE_MASK
+    }
+
+    /// Notes an allocation at `granule`.
+    #[inline]
+    pub fn allocated(&mut self, granule: u64, size: u64, stack: u32, class: u8) {
+        self.classes[class as usize].last = granule;
+        self.bump = granule.wrapping_add((size.wrapping_add(23) >> 4 << 1).max(4)) & GRANULE_MASK;
+        self.blocks.push(Block {
+            granule,
+            stack,
+            class,
+        });
+        let known = &mut self.stacks[stack as usize];
+        known.size = size;
+        self.stacks[self.last_stack as usize].next = stack;
+        self.last_stack = stack;
+    }
+
+    /// Notes the release of a block.
+    #[inline]
+    pub fn released(&mut self, granule: u64, class: Option<u8>) {
+        match class {
+            Some(class) => self.classes[class as usize].released.push(granule),
+            None => {
+                self.strangers.push(granule);
+                self.last_stranger = granule;
+            }
+        }
+        self.last_released = granule;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_has_a_class() {
+        let mut model = Model::new();
+        for bias in CLASS_BIASES {
+            model.reset(bias, 0);
+            let mut last = 0;
+            for size in (0..5000).chain((13..64).map(|bit| 1 << bit)) {
+                let class = model.class_of(size);
+                assert!(class >= last, "size {size}");
+                last = class;
+            }
+            model.class_of(u64::MAX);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What is recorded, and within which limits.
+
+use std::time::Duration;
+
+/// What is recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Every event.
+    #[default]
+    Events,
+    /// Sums by site for each interval.
+    Summary {
+        /// Length of an interval.
+        interval: Duration,
+    },
+}
+
+/// Limits of a recording.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Events or sums.
+    pub mode: Mode,
+    /// Largest size of a file in bytes.
+    pub max_file_bytes: Option<u64>,
+    /// Files kept. When one is full the next is begun (`run.mhk`, `run.1.mhk`, ...), each of which
+    /// can be read alone, and the oldest is deleted; with 1, the recording ends instead. A part ends
+    /// at three quarters of the size; it grows beyond the size only while the disk lags behind.
+    pub max_parts: u32,
+    /// The recording ends, or does not begin, when less than this is free on its disk, in bytes.
+    pub min_free_bytes: u64,
+    /// The recording ends when more than this waits to be written, in bytes of memory.
+    pub max_queued_bytes: usize,
+    /// Replace files that exist.
+    pub overwrite: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Events,
+            max_file_bytes: None,
+            max_parts: 1,
+            min_free_bytes: 64 << 20,
+            max_queued_bytes: 64 << 20,
+            overwrite: false,
+        }
+    }
+}

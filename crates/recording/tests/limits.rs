@@ -1,0 +1,202 @@
+//! Size limits, rotation, disks that fill up, summaries.
+
+mod program;
+
+use memhook_ledger::{Ledger, LedgerOptions};
+use memhook_recording::{End, Error, Meta, Mode, Options, Recording, State, Writer};
+use program::*;
+use std::process::Command;
+use std::time::Duration;
+
+#[test]
+fn a_full_file_ends_the_recording_and_stays_readable() {
+    let dir = Dir::new("size");
+    let path = dir.0.join("run.mhk");
+    let options = Options {
+        max_file_bytes: Some(100_000),
+        ..Options::default()
+    };
+    let mut writer = Writer::create(&path, &Meta::default(), &options).unwrap();
+    let mut ledger = Ledger::new(LedgerOptions::default());
+    let calls = Program::new(1, 2).run(100, 1000);
+    record(&calls, &mut writer, &mut ledger, 5);
+    assert_eq!(writer.finish(), End::SizeLimit);
+    assert!(std::fs::metadata(&path).unwrap().len() <= 100_000);
+    let recording = Recording::open(&path).unwrap();
+    assert_eq!(recording.end(), Some(&End::SizeLimit));
+    assert!(recording.events() > 10_000);
+    recording.replay(LedgerOptions::default()).unwrap();
+}
+
+#[test]
+fn every_part_can_be_read_alone() {
+    let dir = Dir::new("parts");
+    let path = dir.0.join("run.mhk");
+    let options = Options {
+        max_file_bytes: Some(400_000),
+        max_parts: 3,
+        ..Options::default()
+    };
+    let mut writer = Writer::create(&path, &Meta::default(), &options).unwrap();
+    let mut ledger = Ledger::new(program::options(true));
+    let mut program = Program::new(1, 3);
+    for _ in 0..60 {
+        let before = writer.written_bytes();
+        record(&program.run(10, 1000), &mut writer, &mut ledger, 0);
+        // Frames are handed over once a second, or when they are full.
+        program.now_ns += 1_000_000_000;
+        for _ in 0..200 {
+            if writer.written_bytes() != before {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert_eq!(writer.finish(), End::Finished);
+    ledger.finish();
+    let mut files: Vec<_> = std::fs::read_dir(&dir.0)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    assert_eq!(files.len(), 3, "{files:?}");
+    for file in files {
+        assert!(std::fs::metadata(&file).unwrap().len() <= 800_000);
+        let recording = Recording::open(&file).unwrap();
+        let replay = recording.replay(program::options(true)).unwrap();
+        if recording.end() == Some(&End::Finished) {
+            assert_eq!(replay.sites(), ledger.sites());
+            assert_eq!(replay.totals().live_bytes, ledger.totals().live_bytes);
+            assert_eq!(replay.totals().allocations, ledger.totals().allocations);
+        } else {
+            assert_eq!(recording.end(), Some(&End::NextPart));
+        }
+        for site in replay.sites() {
+            let known = recording.stacks().get(site.stack).is_some();
+            assert_eq!(known, find_stack(site.stack).is_some());
+        }
+    }
+}
+
+#[test]
+fn nothing_is_begun_on_a_full_disk_or_over_a_file() {
+    let dir = Dir::new("begin");
+    let path = dir.0.join("run.mhk");
+    let options = Options {
+        min_free_bytes: u64::MAX,
+        ..Options::default()
+    };
+    let result = Writer::create(&path, &Meta::default(), &options);
+    assert!(matches!(result.err(), Some(Error::NoSpace { .. })));
+    assert!(!path.exists());
+    std::fs::write(&path, "precious").unwrap();
+    let result = Writer::create(&path, &Meta::default(), &Options::default());
+    assert!(matches!(result.err(), Some(Error::Io { .. })));
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+}
+
+/// Writing fails in the middle: a limit of the shell stands for the full disk.
+#[test]
+fn a_full_disk_ends_the_recording_not_the_program() {
+    let dir = Dir::new("full");
+    let inner = std::env::current_exe().unwrap();
+    let status = Command::new("sh")
+        .arg("-c")
+        .arg("trap '' XFSZ; ulimit -f 100; exec \"$0\" --exact --ignored --nocapture inner_full_disk")
+        .arg(inner)
+        .env("MEMHOOK_TEST_DIR", &dir.0)
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let recording = Recording::open(dir.0.join("run.mhk")).unwrap();
+    assert!(recording.events() > 1000);
+    recording.replay(LedgerOptions::default()).unwrap();
+}
+
+#[test]
+#[ignore = "run by a_full_disk_ends_the_recording_not_the_program"]
+fn inner_full_disk() {
+    let Some(dir) = std::env::var_os("MEMHOOK_TEST_DIR") else {
+        return;
+    };
+    let path = std::path::Path::new(&dir).join("run.mhk");
+    let mut writer = Writer::create(&path, &Meta::default(), &Options::default()).unwrap();
+    let mut ledger = Ledger::new(LedgerOptions::default());
+    let mut program = Program::new(1, 2);
+    for _ in 0..2000 {
+        record(&program.run(10, 300), &mut writer, &mut ledger, 3);
+        if writer.state() != State::Running {
+            break;
+        }
+    }
+    assert!(matches!(writer.state(), State::Ended(End::Failed(_))));
+    // Goes on taking events, and does nothing.
+    record(&program.run(10, 300), &mut writer, &mut ledger, 3);
+    assert!(matches!(writer.finish(), End::Failed(_)));
+}
+
+#[test]
+fn a_disk_that_cannot_keep_up_ends_the_recording() {
+    let dir = Dir::new("slow");
+    let path = dir.0.join("run.mhk");
+    let options = Options {
+        max_queued_bytes: 0,
+        ..Options::default()
+    };
+    let mut writer = Writer::create(&path, &Meta::default(), &options).unwrap();
+    let mut ledger = Ledger::new(LedgerOptions::default());
+    let mut program = Program::new(1, 2);
+    for _ in 0..1000 {
+        record(&program.run(10, 300), &mut writer, &mut ledger, 1);
+        if writer.state() != State::Running {
+            break;
+        }
+    }
+    assert_eq!(writer.state(), State::Ended(End::TooSlow));
+    assert_eq!(writer.finish(), End::TooSlow);
+    // What was written before is there.
+    match Recording::open(&path) {
+        Ok(recording) => assert_eq!(recording.end(), Some(&End::TooSlow)),
+        Err(error) => assert!(matches!(error, Error::Empty), "{error}"),
+    }
+}
+
+#[test]
+fn intervals_add_up_to_the_ledger() {
+    let dir = Dir::new("summary");
+    let path = dir.0.join("run.mhk");
+    let options = Options {
+        mode: Mode::Summary {
+            interval: Duration::from_millis(5),
+        },
+        ..Options::default()
+    };
+    let mut writer = Writer::create(&path, &Meta::default(), &options).unwrap();
+    let mut ledger = Ledger::new(program::options(false));
+    let calls = Program::new(4, 3).run(100, 200);
+    let times = record(&calls, &mut writer, &mut ledger, 0);
+    assert!(times.len() > 5);
+    writer.checkpoint(&ledger, find_stack);
+    assert_eq!(writer.finish(), End::Finished);
+    let recording = Recording::open(&path).unwrap();
+    assert!(recording.is_summary());
+    assert!(recording.replay(LedgerOptions::default()).is_err());
+    let intervals: Vec<_> = recording.intervals().map(Result::unwrap).collect();
+    assert_eq!(intervals.last().unwrap().totals, ledger.totals());
+    for site in ledger.sites() {
+        let of_site = || {
+            let all = intervals.iter().flat_map(|interval| &interval.sites);
+            all.filter(|s| s.stack == site.stack)
+        };
+        let allocated: u64 = of_site().map(|s| s.allocated_bytes).sum();
+        let released: u64 = of_site().map(|s| s.released_blocks).sum();
+        let in_buckets: u64 = of_site().flat_map(|s| &s.sizes).map(|(_, n)| n).sum();
+        assert_eq!(allocated, site.allocated_bytes);
+        assert_eq!(released, site.released_blocks);
+        assert_eq!(in_buckets, site.allocated_blocks);
+        assert_eq!(
+            recording.stacks().get(site.stack).is_some(),
+            find_stack(site.stack).is_some()
+        );
+    }
+}
