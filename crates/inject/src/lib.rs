@@ -11,13 +11,18 @@
 //!
 //! ptrace requests must come from the thread that seized, so [`Held`] is not `Send`.
 
+mod all_threads;
 mod errno;
 mod error;
 mod held;
 mod load;
 mod maps;
 mod memory;
+<<<<<<< HEAD
 mod native_stack;
+=======
+mod page_scan;
+>>>>>>> ea27277 (Scan: snapshot a live process, dissect glibc's heap, mark and sweep)
 mod procfs;
 mod ptrace;
 mod region;
@@ -34,7 +39,9 @@ mod stop;
 mod survey;
 mod urgency;
 mod wait;
+mod write_watch;
 
+<<<<<<< HEAD
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -45,11 +52,16 @@ mod steps;
 #[cfg(test)]
 extern crate self as memhook_inject;
 
+=======
+pub use all_threads::{AllHeld, hold_all};
+>>>>>>> ea27277 (Scan: snapshot a live process, dissect glibc's heap, mark and sweep)
 pub use error::Error;
 pub use held::Held;
 pub use load::{Dlopen, Loaded, load_object};
 pub use memory::{read_bytes, write_bytes};
+pub use page_scan::{PageScan, PageState};
 pub use region::{Region, create_region};
 pub use regs::Registers;
 pub use safe_point::Unwind;
 pub use stop::{HoldOptions, hold};
+pub use write_watch::WriteWatch;

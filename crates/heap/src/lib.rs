@@ -1,0 +1,38 @@
+//! A snapshot of a live process, its heap dissected, conservatively marked and swept.
+//!
+//! [`capture`] copies the memory of a process that can hold pointers; everything else here works on
+//! that copy alone, and damaged bytes in it lead to findings, never to a panic.
+
+mod areas;
+mod arenas;
+mod blocks;
+mod capture;
+mod copy;
+mod dissect;
+mod error;
+mod free_lists;
+mod layout;
+mod leaks;
+mod mark;
+mod mmapped;
+mod modules;
+mod report;
+mod roots;
+mod snapshot;
+mod text;
+mod types;
+mod walk;
+
+pub use arenas::Parameters;
+pub use blocks::{Block, BlockSet, BlockTable, Segment};
+pub use capture::{Captured, capture};
+pub use dissect::{ArenaReport, Heap, dissect};
+pub use error::Error;
+pub use leaks::{Leak, leaks};
+pub use mark::{Finder, MarkOptions, Marked, Pointers, mark};
+pub use report::{LeakGroup, SCHEMA, ScanReport, SnapshotPart, Totals, report};
+pub use roots::{RootKind, RootRange, root_ranges};
+pub use snapshot::{Area, AreaKind, Meta, Method, ModuleInfo, Region, Snapshot, ThreadState};
+pub use text::{bytes_text, text};
+pub use types::Types;
+pub use walk::{Counts, Finding};
