@@ -184,8 +184,19 @@ impl BlockTable {
             return None;
         }
         let after = self.segments.partition_point(|s| s.start <= address);
-        let segment = self.segments.get(after.checked_sub(1)?)?;
-        if address >= segment.end {
+        let found = self.find_in(after.checked_sub(1)?, address);
+        if found.is_some() || after < 2 {
+            return found;
+        }
+        // Just past the end of one mapping is where the next one begins.
+        let before = self.segments.get(after - 2).filter(|s| s.end == address);
+        before.and_then(|_| self.find_in(after - 2, address))
+    }
+
+    #[inline]
+    fn find_in(&self, segment: usize, address: u64) -> Option<(u32, u64)> {
+        let segment = self.segments.get(segment)?;
+        if address > segment.end {
             return None;
         }
         let index = segment.rank(address)?;
@@ -255,6 +266,8 @@ mod tests {
             table.find(0x70_0000_1ff0),
             Some((expected.len() as u32, 0x1fe0))
         );
+        let last = expected.len() as u32;
+        assert_eq!(table.find(0x70_0000_2000), Some((last, 0x1ff0)));
         assert_eq!(table.find(0), None);
         assert_eq!(table.find(u64::MAX), None);
     }

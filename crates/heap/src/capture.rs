@@ -24,6 +24,9 @@ const TRIES: usize = 6;
 /// Words at the top of a stack that may be return addresses into malloc.
 const STACK_WORDS: usize = 48;
 
+/// A larger mapping is a sanitizer's shadow or the like, reserved but never filled.
+const MAX_AREA_BYTES: u64 = 256 << 30;
+
 /// A snapshot, and the files of the modules for looking up names.
 pub struct Captured {
     /// The snapshot.
@@ -40,6 +43,8 @@ struct Prepared {
     modules: Vec<ModuleInfo>,
     pages: Option<PageScan>,
     notes: Vec<String>,
+    /// Mappings left out.
+    too_large: Vec<Area>,
 }
 
 impl Prepared {
@@ -60,8 +65,15 @@ impl Prepared {
         }
     }
 
-    fn areas(&self) -> Result<Vec<Area>, Error> {
-        Ok(areas(&self.maps()?, &self.modules))
+    fn areas(&mut self) -> Result<Vec<Area>, Error> {
+        let mut all = areas(&self.maps()?, &self.modules);
+        self.too_large = all
+            .iter()
+            .filter(|a| a.end - a.start > MAX_AREA_BYTES)
+            .cloned()
+            .collect();
+        all.retain(|a| a.end - a.start <= MAX_AREA_BYTES);
+        Ok(all)
     }
 
     fn maps(&self) -> Result<Vec<Mapping>, Error> {
@@ -94,10 +106,16 @@ impl Prepared {
         unreachable!("the loop returns")
     }
 
-    fn finish(self, method: Method, shot: Shot, prepare: Duration) -> Captured {
+    fn finish(mut self, method: Method, shot: Shot, prepare: Duration) -> Captured {
         let mut classes = BTreeMap::new();
         for image in &self.images {
             vtable_names(image, &mut classes);
+        }
+        for area in &self.too_large {
+            self.notes.push(format!(
+                "{} {:#x}-{:#x} is too large to be searched: what only it points to looks leaked",
+                area.name, area.start, area.end
+            ));
         }
         let meta = Meta {
             pid: self.pid,
@@ -155,6 +173,7 @@ pub fn capture(pid: i32, method: Method) -> Result<Captured, Error> {
         images,
         pages: PageScan::open(pid).ok(),
         notes: Vec::new(),
+        too_large: Vec::new(),
     };
     if method == Method::Precopy {
         match WriteWatch::start(pid) {
@@ -225,15 +244,16 @@ fn precopy(prepared: &mut Prepared, watch: &WriteWatch) -> Result<Shot, Error> {
             area.kind,
             AreaKind::Brk | AreaKind::Stack | AreaKind::Anonymous
         );
-        // The first round protects everything; what it finds written is everything there is.
+        let count = runs.len();
+        // The first round gives everything there is.
         let armed = can
             && watch.add(area.start, area.end).is_ok()
-            && watch
-                .written(area.start, area.end, &mut Runs::new())
-                .is_ok();
+            && watch.written(area.start, area.end, &mut runs).is_ok();
+        if !armed {
+            runs.truncate(count);
+        }
         if armed {
             watched.push(area.clone());
-            prepared.populated(area, &mut runs);
         }
     }
     let mut regions = copy::regions_for(&areas);

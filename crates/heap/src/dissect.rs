@@ -94,6 +94,9 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
         unparsed: Runs::new(),
         ranges: Runs::new(),
     };
+    // Its bins point to free chunks, whose first word is still of the block before: no roots.
+    let state = arenas[0].address;
+    add_run(&mut building.ranges, (state, state + layout.arena_bytes()));
     if let Some(what) = broken {
         building.find(arenas[0].address, what);
     }

@@ -112,17 +112,16 @@ impl<'a> Finder<'a> {
         let region = self.regions.get(index).copied().flatten();
         let block = self.blocks.get(block);
         let (start, end) = (block.address, block.address + block.bytes);
-        let pieces: (Option<(u64, u64)>, &'a [(u64, u64)]) = match region {
+        let (whole, parts) = match region {
             Some(region) if block.bytes >= LARGE_BYTES => {
                 let first = region.runs.partition_point(|r| r.1 <= start);
                 (None, &region.runs[first..])
             }
-            _ => (Some((start, end)), &[]),
+            _ => (Some((start, end)), Default::default()),
         };
-        pieces
-            .0
+        whole
             .into_iter()
-            .chain(pieces.1.iter().copied().take_while(move |r| r.0 < end))
+            .chain(parts.iter().copied().take_while(move |r| r.0 < end))
             .filter_map(move |(from, to)| {
                 let region = region?;
                 let from = (from.max(start) - region.start) as usize;

@@ -63,6 +63,7 @@ pub fn find(snapshot: &Snapshot, known: &[(u64, u64)]) -> Vec<Mmapped> {
                     .map_or(region.end(), |k| k.0.min(region.end()));
                 match chunk_at(snapshot, at, limit) {
                     Some(chunk) => {
+                        let chunk = moved(snapshot, chunk).unwrap_or(chunk);
                         found.push(chunk);
                         at = chunk.address + chunk.bytes;
                     }
@@ -92,10 +93,29 @@ fn chunk_at(snapshot: &Snapshot, page: u64, limit: u64) -> Option<Mmapped> {
             && mapped % PAGE_BYTES == 0
             && before % PAGE_BYTES == *place
             && address.checked_add(bytes)? <= limit;
-        // A header moved by whole pages is found at the page it moved to.
         fits.then_some(Mmapped {
             address,
             bytes,
+            before,
+        })
+    })
+}
+
+/// memalign leaves the first header behind: where it has moved the chunk to, if it has.
+fn moved(snapshot: &Snapshot, chunk: Mmapped) -> Option<Mmapped> {
+    let end = chunk.address + chunk.bytes;
+    let first = HEADER_PLACES.iter().skip(1).copied();
+    let later = (1..chunk.bytes / PAGE_BYTES).map(|page| page * PAGE_BYTES + PAGE_BYTES - 16);
+    first.chain(later).find_map(|place| {
+        let address = chunk.address + place;
+        let before = snapshot.word(address)?;
+        let header = snapshot.word(address + 8)?;
+        let fits = before == chunk.before + place
+            && header & FLAGS == IS_MMAPPED
+            && address.checked_add(header & !FLAGS) == Some(end);
+        fits.then_some(Mmapped {
+            address,
+            bytes: end - address,
             before,
         })
     })

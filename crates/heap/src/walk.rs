@@ -101,7 +101,8 @@ impl View<'_> {
                 "the size {size:#x} reaches past the end of the heap"
             ));
         }
-        if header & IS_MMAPPED != 0 || (header & NON_MAIN_ARENA == 0) != is_main {
+        // Free chunks of other arenas have the flag cleared; those of the main one never have it.
+        if header & IS_MMAPPED != 0 || (is_main && header & NON_MAIN_ARENA != 0) {
             return Err(format!(
                 "the flags {:#x} do not fit the arena",
                 header & FLAGS

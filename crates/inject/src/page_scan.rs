@@ -48,8 +48,9 @@ const REGIONS_AT_ONCE: usize = 1024;
 pub enum PageState {
     /// With contents: in memory or swapped out.
     Populated,
-    /// Written since the last time they were asked for, in mappings that a
-    /// [`WriteWatch`](crate::WriteWatch) watches. Asking starts the next round.
+    /// With contents that were written since the last time they were asked for, in mappings that a
+    /// [`WriteWatch`](crate::WriteWatch) watches; at first all that have contents. Asking starts
+    /// the next round. Pages that the target gave back meanwhile are not told.
     Written,
 }
 
@@ -93,8 +94,11 @@ impl PageScan {
                     argument.return_mask = IS_PRESENT;
                 }
                 PageState::Written => {
+                    // Only pages that exist: protecting holes as well would fill the target's page
+                    // tables with markers, also those of a large area that it only reserved.
                     argument.flags = WP_MATCHING_ASYNC;
                     argument.category_mask = IS_WRITTEN;
+                    argument.category_anyof_mask = IS_PRESENT | IS_SWAPPED;
                     argument.return_mask = IS_WRITTEN;
                 }
             }

@@ -93,8 +93,8 @@ impl WriteWatch {
         self.held
     }
 
-    /// Begins to watch [start, end), which must be mapped without holes. Anything not known to be
-    /// unwritten from now on is what [`WriteWatch::written`] gives next.
+    /// Begins to watch [start, end), which must be mapped without holes. [`WriteWatch::written`]
+    /// gives all its pages first.
     pub fn add(&self, start: u64, end: u64) -> io::Result<()> {
         let mut register = Register {
             start,
