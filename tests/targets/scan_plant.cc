@@ -1,6 +1,6 @@
 // A program with N threads that plants reachable and unreachable blocks before anyone looks, then
 // says what its own allocator counts, and stands still. Protocol: "ready" when planted; each byte on
-// stdin repeats the counts; end of input ends the program, which checks its reachable blocks.
+// stdin repeats the list and the counts; end of input ends the program, which checks its reachable blocks.
 //
 // It prints one line for each planted block: "leak ADDRESS BYTES" or "live ADDRESS BYTES" (with
 // addresses disguised in this program's own memory), and its mallinfo2.
@@ -161,9 +161,8 @@ static void say(const char* text) {
   if (write(1, text, strlen(text)) < 0) _exit(1);
 }
 
-static void counts(bool list) {
+static void counts() {
   char line[256];
-  if (list)
     for (int i = 0; i < planted_count; i++) {
       snprintf(line, sizeof line, "%s %#lx %zu\n", planted[i].leaked ? "leak" : "live",
                ~planted[i].disguised, planted[i].bytes);
@@ -204,9 +203,8 @@ int main(int argc, char** argv) {
   scrub_stack();
   say("ready\n");
   char c;
-  bool list = true;
   while (read(0, &c, 1) == 1) {
-    counts(list && c == 'l');
+    counts();
     scrub_stack();
     say("done\n");
   }

@@ -33,8 +33,10 @@ pub struct FreeLists {
 
 /// Reads the caches of all threads and the fast lists of all arenas.
 pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists {
+    let (caches, damaged) = caches(snapshot, layout);
     let mut lists = FreeLists {
-        caches: caches(snapshot, layout),
+        caches,
+        damaged,
         ..FreeLists::default()
     };
     for cache in lists.caches.clone() {
@@ -99,7 +101,9 @@ fn cache_bin(snapshot: &Snapshot, layout: &Layout, cache: u64, bin: u64) -> Opti
 
 /// Whether a `tcache_perthread_struct` can stand here. One bin may be in the middle of a change.
 fn is_cache(snapshot: &Snapshot, layout: &Layout, user: u64) -> bool {
-    if chunk_bytes(snapshot, user) != Some(layout.tcache_chunk()) {
+    // A remainder of 16 bytes is too small for a chunk and stays with the one before it.
+    let chunk = layout.tcache_chunk();
+    if chunk_bytes(snapshot, user).is_none_or(|size| size != chunk && size != chunk + 16) {
         return false;
     }
     let mut odd = 0;
@@ -117,10 +121,12 @@ fn is_cache(snapshot: &Snapshot, layout: &Layout, user: u64) -> bool {
 }
 
 /// The caches: each thread has the pointer to its own at the same distance from its TCB (a
-/// `__thread` variable of libc, in static TLS).
-fn caches(snapshot: &Snapshot, layout: &Layout) -> Vec<u64> {
-    let mut votes: FxHashMap<u64, Vec<u64>> = FxHashMap::default();
-    for thread in &snapshot.meta.threads {
+/// `__thread` variable of libc, in static TLS). A thread that has something else there has a cache
+/// that can't be read, so its free chunks would look used: that is told.
+fn caches(snapshot: &Snapshot, layout: &Layout) -> (Vec<u64>, Vec<(u64, String)>) {
+    let threads = &snapshot.meta.threads;
+    let mut votes: FxHashMap<u64, usize> = FxHashMap::default();
+    for thread in threads {
         let Some(region) = snapshot.region(thread.fs_base) else {
             continue;
         };
@@ -130,18 +136,33 @@ fn caches(snapshot: &Snapshot, layout: &Layout) -> Vec<u64> {
             at -= 8;
             let Some(word) = snapshot.word(at) else { break };
             if word >= 4096 && is_cache(snapshot, layout, word) {
-                votes.entry(thread.fs_base - at).or_default().push(word);
+                *votes.entry(thread.fs_base - at).or_default() += 1;
             }
         }
     }
     // Nearest to the TCB among equals.
     let best = votes
         .into_iter()
-        .max_by_key(|(distance, caches)| (caches.len(), std::cmp::Reverse(*distance)));
-    let mut caches = best.map(|(_, caches)| caches).unwrap_or_default();
+        .max_by_key(|&(distance, count)| (count, std::cmp::Reverse(distance)));
+    let mut caches = Vec::new();
+    let mut damaged = Vec::new();
+    let Some((distance, _)) = best else {
+        return (caches, damaged);
+    };
+    for thread in threads {
+        let at = thread.fs_base.wrapping_sub(distance);
+        match snapshot.word(at) {
+            Some(0) => {}
+            Some(word) if is_cache(snapshot, layout, word) => caches.push(word),
+            _ => {
+                let what = format!("the malloc cache of thread {} cannot be read", thread.tid);
+                damaged.push((at, what));
+            }
+        }
+    }
     caches.sort_unstable();
     caches.dedup();
-    caches
+    (caches, damaged)
 }
 
 /// Chunks and bytes in the unsorted, small and large bins of an arena; the error is where a list
