@@ -7,7 +7,7 @@ use crate::modules::{module_info, vtable_names};
 use crate::snapshot::{
     Area, AreaKind, Meta, Method, ModuleInfo, Region, Snapshot, ThreadState, words,
 };
-use memhook_inject::{AllHeld, PageScan, PageState, WriteWatch, hold_all};
+use memhook_inject::{AllHeld, PageScan, PageState, Registers, WriteWatch, hold_all};
 use memhook_process::{Mapping, ModuleImage, mappings, modules};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
@@ -19,8 +19,13 @@ use std::time::{Duration, Instant};
 const ROUNDS: usize = 6;
 /// Little enough to be copied while the threads are held (about 0.3 ms).
 const SMALL_BYTES: u64 = 1 << 20;
-/// How often the hold is tried again because a thread was inside malloc.
-const TRIES: usize = 6;
+/// How long threads inside malloc are let run at a time, first and at most, and in all.
+const SETTLE_STEP: Duration = Duration::from_micros(30);
+const SETTLE_STEP_MAX: Duration = Duration::from_micros(200);
+const SETTLE_LIMIT: Duration = Duration::from_millis(4);
+/// The system calls of malloc: mmap, mprotect, munmap, brk, mremap, madvise, futex
+/// (arch/x86/entry/syscalls/syscall_64.tbl).
+const MALLOC_CALLS: [u64; 7] = [9, 10, 11, 12, 25, 28, 202];
 /// Words at the top of a stack that may be return addresses into malloc.
 const STACK_WORDS: usize = 48;
 
@@ -45,6 +50,8 @@ struct Prepared {
     notes: Vec<String>,
     /// Mappings left out.
     too_large: Vec<Area>,
+    /// Threads inside malloc at the hold.
+    in_malloc: u32,
 }
 
 impl Prepared {
@@ -80,36 +87,38 @@ impl Prepared {
         Ok(mappings(self.pid)?)
     }
 
-    /// Holds all threads, if possible at a moment when none is inside malloc: the heap is whole
-    /// then. Returns also the time of the attempts given up.
+    /// Holds all threads, none of them inside malloc if possible: the heap is whole then. A thread
+    /// that is inside runs on by itself until it is out; it is never long.
     fn hold(&mut self) -> Result<AllHeld, Error> {
         let code = self.modules.iter().find(|m| m.glibc_minor.is_some());
         let code = code.map_or((0, 0), |m| m.malloc_code);
-        for attempt in 1.. {
-            let held = hold_all(self.pid)?;
-            let inside = held
+        let mut held = hold_all(self.pid)?;
+        let mut step = SETTLE_STEP;
+        loop {
+            let inside: Vec<i32> = held
                 .threads()
-                .filter(|(_, r, _)| is_inside(self.pid, r.rip, r.rsp, code))
-                .count();
-            if inside == 0 {
+                .filter(|(_, r, _)| is_inside(self.pid, r, code))
+                .map(|(tid, ..)| tid)
+                .collect();
+            self.in_malloc = inside.len() as u32;
+            if inside.is_empty() || held.held_for() > SETTLE_LIMIT {
                 return Ok(held);
             }
-            if attempt == TRIES {
-                self.notes.push(format!(
-                    "{inside} threads were inside malloc at the snapshot: blocks they were taking or giving back may be counted wrong"
-                ));
-                return Ok(held);
-            }
-            drop(held);
-            std::thread::sleep(Duration::from_micros(500 * attempt as u64));
+            held.let_run(&inside, step)?;
+            step = (step * 2).min(SETTLE_STEP_MAX);
         }
-        unreachable!("the loop returns")
     }
 
     fn finish(mut self, method: Method, shot: Shot, prepare: Duration) -> Captured {
         let mut classes = BTreeMap::new();
         for image in &self.images {
             vtable_names(image, &mut classes);
+        }
+        if self.in_malloc > 0 {
+            self.notes.push(format!(
+                "{} threads were inside malloc: what they were changing may look damaged",
+                self.in_malloc
+            ));
         }
         for area in &self.too_large {
             self.notes.push(format!(
@@ -124,6 +133,7 @@ impl Prepared {
             prepare_held_ms: prepare.as_secs_f64() * 1e3,
             taken_ms: self.begin.elapsed().as_secs_f64() * 1e3,
             held_bytes: shot.held_bytes,
+            in_malloc: self.in_malloc,
             notes: self.notes,
             threads: shot.threads,
             areas: shot.areas,
@@ -149,16 +159,24 @@ struct Shot {
     held_bytes: u64,
 }
 
-fn is_inside(pid: i32, rip: u64, rsp: u64, code: (u64, u64)) -> bool {
+/// Whether a thread is in the middle of malloc or free: by its program counter, or because it is in
+/// a system call that those make or was interrupted in something called from there.
+fn is_inside(pid: i32, registers: &Registers, code: (u64, u64)) -> bool {
     let is_code = |w: u64| w >= code.0 && w < code.1;
+    if is_code(registers.rip) {
+        return true;
+    }
+    if registers.orig_rax as i64 >= 0 && !MALLOC_CALLS.contains(&registers.orig_rax) {
+        return false;
+    }
     let mut stack = [0u8; STACK_WORDS * 8];
     let remote = [RemoteIoVec {
-        base: rsp as usize,
+        base: registers.rsp as usize,
         len: stack.len(),
     }];
     let mut local = [IoSliceMut::new(&mut stack)];
     let read = process_vm_readv(Pid::from_raw(pid), &mut local, &remote).unwrap_or(0);
-    is_code(rip) || words(&stack[..read]).any(is_code)
+    words(&stack[..read]).any(is_code)
 }
 
 /// Takes a snapshot of `pid`: by the method asked for, else by one that works, with a note why.
@@ -174,6 +192,7 @@ pub fn capture(pid: i32, method: Method) -> Result<Captured, Error> {
         pages: PageScan::open(pid).ok(),
         notes: Vec::new(),
         too_large: Vec::new(),
+        in_malloc: 0,
     };
     if method == Method::Precopy {
         match WriteWatch::start(pid) {

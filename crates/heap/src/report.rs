@@ -58,6 +58,8 @@ pub struct SnapshotPart {
     pub mark_ms: f64,
     /// Threads.
     pub threads: u64,
+    /// Of those, inside malloc: what they were changing may look damaged.
+    pub in_malloc: u32,
 }
 
 /// Sums over the heap; bytes are usable bytes.
@@ -261,6 +263,7 @@ pub fn report(
             scanned_bytes: marked.scanned_bytes,
             mark_ms: marked.took.as_secs_f64() * 1e3,
             threads: meta.threads.len() as u64,
+            in_malloc: meta.in_malloc,
         },
         totals,
         leaks: groups,

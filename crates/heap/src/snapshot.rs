@@ -109,6 +109,8 @@ pub struct Meta {
     pub taken_ms: f64,
     /// Bytes copied while the threads were held.
     pub held_bytes: u64,
+    /// Threads that were inside malloc.
+    pub in_malloc: u32,
     /// What was not as it should be.
     pub notes: Vec<String>,
     /// The threads.

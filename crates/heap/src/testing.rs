@@ -18,6 +18,7 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
             prepare_held_ms: 0.0,
             taken_ms: 0.0,
             held_bytes: 0,
+            in_malloc: 0,
             notes: Vec::new(),
             threads: Vec::new(),
             areas: areas.collect(),

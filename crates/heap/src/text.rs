@@ -25,7 +25,12 @@ pub fn text(report: &ScanReport) -> String {
     let s = &report.snapshot;
     let t = &report.totals;
     for finding in &report.findings {
-        let _ = writeln!(out, "DAMAGE at {:#x}: {}", finding.address, finding.what);
+        let word = if s.in_malloc > 0 {
+            "In change, or damaged,"
+        } else {
+            "DAMAGE"
+        };
+        let _ = writeln!(out, "{word} at {:#x}: {}", finding.address, finding.what);
     }
     for note in &report.notes {
         let _ = writeln!(out, "Note: {note}");

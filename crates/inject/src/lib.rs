@@ -18,11 +18,8 @@ mod held;
 mod load;
 mod maps;
 mod memory;
-<<<<<<< HEAD
 mod native_stack;
-=======
 mod page_scan;
->>>>>>> ea27277 (Scan: snapshot a live process, dissect glibc's heap, mark and sweep)
 mod procfs;
 mod ptrace;
 mod region;
@@ -41,7 +38,6 @@ mod urgency;
 mod wait;
 mod write_watch;
 
-<<<<<<< HEAD
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -52,9 +48,7 @@ mod steps;
 #[cfg(test)]
 extern crate self as memhook_inject;
 
-=======
 pub use all_threads::{AllHeld, hold_all};
->>>>>>> ea27277 (Scan: snapshot a live process, dissect glibc's heap, mark and sweep)
 pub use error::Error;
 pub use held::Held;
 pub use load::{Dlopen, Loaded, load_object};
