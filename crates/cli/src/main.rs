@@ -14,6 +14,7 @@ mod pacing;
 mod ring_owners;
 mod rows;
 mod safe_point;
+mod scan;
 mod session;
 mod signals;
 mod trace;
@@ -48,6 +49,8 @@ enum Command {
         #[arg(short, long, value_parser = options::duration, default_value = "3s")]
         duration: std::time::Duration,
     },
+    /// Find unreachable memory in a running process, with no tracing
+    Scan(scan::Args),
     /// Say whether a process can be traced, and if not, why and what to do
     Doctor {
         /// Process id
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Attach(args) => attach::run(&args),
         Command::Detach { pid } => detach::run(pid),
         Command::Demo { duration } => demo::run(duration),
+        Command::Scan(args) => scan::run(&args),
         Command::Doctor { pid } => doctor::run(pid),
     };
     match result {

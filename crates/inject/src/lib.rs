@@ -11,6 +11,7 @@
 //!
 //! ptrace requests must come from the thread that seized, so [`Held`] is not `Send`.
 
+mod all_threads;
 mod errno;
 mod error;
 mod held;
@@ -18,6 +19,7 @@ mod load;
 mod maps;
 mod memory;
 mod native_stack;
+mod page_scan;
 mod procfs;
 mod ptrace;
 mod region;
@@ -34,6 +36,7 @@ mod stop;
 mod survey;
 mod urgency;
 mod wait;
+mod write_watch;
 
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]
@@ -45,11 +48,14 @@ mod steps;
 #[cfg(test)]
 extern crate self as memhook_inject;
 
+pub use all_threads::{AllHeld, hold_all};
 pub use error::Error;
 pub use held::Held;
 pub use load::{Dlopen, Loaded, load_object};
 pub use memory::{read_bytes, write_bytes};
+pub use page_scan::{PageScan, PageState};
 pub use region::{Region, create_region};
 pub use regs::Registers;
 pub use safe_point::Unwind;
 pub use stop::{HoldOptions, hold};
+pub use write_watch::WriteWatch;

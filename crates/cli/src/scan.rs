@@ -1,0 +1,271 @@
+//! `scan`: what is unreachable in a live process, with no tracing.
+
+use anyhow::{Context, bail};
+use memhook_heap::{
+    Captured, Heap, Leak, MarkOptions, Marked, Method, Pointers, Snapshot, Types, capture, dissect,
+    leaks, mark,
+};
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum SnapshotMethod {
+    Precopy,
+    Stop,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum PointerRule {
+    Start,
+    Interior,
+}
+
+/// Options of `scan`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Process id
+    #[arg(required_unless_present = "from", conflicts_with = "from")]
+    pid: Option<i32>,
+    /// Look at a saved snapshot (`-`: standard input) instead of a process
+    #[arg(long, value_name = "FILE")]
+    from: Option<String>,
+    /// Save the snapshot (`-`: standard output) instead of looking at it
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    save: Option<String>,
+    /// How memory is copied: while the process runs, or with all threads held
+    #[arg(long, value_enum, default_value = "precopy")]
+    snapshot: SnapshotMethod,
+    /// Which addresses of a block keep it alive
+    #[arg(long, value_enum, default_value = "interior")]
+    pointers: PointerRule,
+    /// Look for pointers at every byte, not only at multiples of eight
+    #[arg(long)]
+    unaligned: bool,
+    /// Scan again after this time; report what was leaked both times, unchanged
+    #[arg(long, value_name = "DURATION", value_parser = crate::options::duration, conflicts_with_all = ["from", "save", "census", "why"])]
+    twice: Option<Duration>,
+    /// Count the whole heap by type, size and arena
+    #[arg(long, conflicts_with_all = ["save", "why"])]
+    census: bool,
+    /// Say what keeps the block at this address alive
+    #[arg(long, value_name = "ADDRESS", value_parser = address, conflicts_with = "save")]
+    why: Option<u64>,
+    /// Groups to show
+    #[arg(short = 'T', long, default_value_t = 20)]
+    top: usize,
+    /// JSON output
+    #[arg(short, long)]
+    json: bool,
+    /// List every block instead: address, usable bytes, leaked or live
+    #[arg(long, hide = true)]
+    list: bool,
+}
+
+fn address(text: &str) -> Result<u64, String> {
+    let digits = text.trim_start_matches("0x");
+    u64::from_str_radix(digits, 16).map_err(|_| "expected an address like 0x55d0c0ffee00".into())
+}
+
+impl Args {
+    fn mark_options(&self) -> MarkOptions {
+        MarkOptions {
+            pointers: match self.pointers {
+                PointerRule::Start => Pointers::Start,
+                PointerRule::Interior => Pointers::Interior,
+            },
+            unaligned: self.unaligned,
+        }
+    }
+
+    fn method(&self) -> Method {
+        match self.snapshot {
+            SnapshotMethod::Precopy => Method::Precopy,
+            SnapshotMethod::Stop => Method::Stop,
+        }
+    }
+
+    fn capture(&self) -> anyhow::Result<Captured> {
+        if let Some(file) = &self.from {
+            let snapshot = if file == "-" {
+                memhook_heap::load("standard input", std::io::stdin().lock())?
+            } else {
+                let open = File::open(file).with_context(|| file.clone())?;
+                memhook_heap::load(file, std::io::BufReader::new(open))?
+            };
+            return Ok(Captured {
+                snapshot,
+                images: Vec::new(),
+            });
+        }
+        let pid = self.pid.unwrap_or(0);
+        if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
+            bail!("{why}");
+        }
+        Ok(capture(pid, self.method())?)
+    }
+}
+
+/// A snapshot, searched.
+struct Scan {
+    heap: Heap,
+    marked: Marked,
+    leaks: Vec<Leak>,
+}
+
+impl Scan {
+    fn of(snapshot: &Snapshot, options: MarkOptions) -> anyhow::Result<Scan> {
+        let heap = dissect(snapshot)?;
+        let marked = mark(snapshot, &heap, options);
+        let leaks = leaks(snapshot, &heap.blocks, &marked, options);
+        Ok(Scan {
+            heap,
+            marked,
+            leaks,
+        })
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut captured = args.capture()?;
+    if let Some(file) = &args.save {
+        save(&mut captured, file)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let options = args.mark_options();
+    let mut before = None;
+    if let Some(pause) = args.twice {
+        let scan = Scan::of(&captured.snapshot, options)?;
+        let blocks = &scan.heap.blocks;
+        before = Some(memhook_heap::fingerprints(
+            &captured.snapshot,
+            blocks,
+            &scan.leaks,
+        ));
+        drop(scan);
+        std::thread::sleep(pause);
+        captured = args.capture()?;
+    }
+    let snapshot = &captured.snapshot;
+    let mut types = Types::new(snapshot, &captured.images);
+    if args.census || args.why.is_some() {
+        return look(args, snapshot, &mut types);
+    }
+    let mut scan = Scan::of(snapshot, options)?;
+    if let Some(before) = &before {
+        let blocks = &scan.heap.blocks;
+        scan.leaks = memhook_heap::still_leaked(before, snapshot, blocks, &scan.leaks);
+    }
+    if args.list {
+        return list(&scan);
+    }
+    let report = memhook_heap::report(
+        snapshot,
+        &scan.heap,
+        &scan.marked,
+        &scan.leaks,
+        &mut types,
+        args.top,
+    );
+    print(args, &report, memhook_heap::text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print<T: serde::Serialize>(
+    args: &Args,
+    report: &T,
+    text: impl Fn(&T) -> String,
+) -> anyhow::Result<()> {
+    let out = if args.json {
+        serde_json::to_string(report)? + "\n"
+    } else {
+        text(report)
+    };
+    // A reader that went away is no error of ours.
+    let _ = std::io::stdout().lock().write_all(out.as_bytes());
+    Ok(())
+}
+
+/// `--census` and `--why`: these need no list of leaks.
+fn look(args: &Args, snapshot: &Snapshot, types: &mut Types) -> anyhow::Result<ExitCode> {
+    let heap = dissect(snapshot)?;
+    let Some(address) = args.why else {
+        let census = memhook_heap::census(snapshot, &heap, types, args.top);
+        print(args, &census, memhook_heap::census_text)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let why = memhook_heap::why(snapshot, &heap, args.mark_options(), types, address)?;
+    print(args, &why, |why| {
+        let mut out = match &why.root {
+            Some(root) => format!("Kept alive by {root}\n"),
+            None => "Nothing reaches it: leaked\n".to_owned(),
+        };
+        for step in &why.path {
+            let offset = step.offset.map(|o| format!(", at offset {o}:"));
+            let offset = offset.unwrap_or_default();
+            let line = format!(
+                "  -> {} ({} B, {}){offset}\n",
+                step.address, step.bytes, step.kind
+            );
+            out.push_str(&line);
+        }
+        out
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Saves the snapshot with the names of the classes in it, which take the modules' files to find.
+fn save(captured: &mut Captured, file: &str) -> anyhow::Result<()> {
+    let heap = dissect(&captured.snapshot)?;
+    let mut types = Types::new(&captured.snapshot, &captured.images);
+    for (_, block) in heap.blocks.iter() {
+        if let Some(word) = captured.snapshot.word(block.address) {
+            types.class(word);
+        }
+    }
+    let learnt: Vec<_> = types.learnt().collect();
+    captured.snapshot.meta.classes.extend(learnt);
+    if file != "-" {
+        let to = File::create(file).with_context(|| file.to_owned())?;
+        memhook_heap::save(&captured.snapshot, to).with_context(|| file.to_owned())?;
+        return Ok(());
+    }
+    let out = std::io::stdout().lock();
+    if out.is_terminal() {
+        bail!("a snapshot is binary: redirect standard output, or name a file");
+    }
+    memhook_heap::save(&captured.snapshot, out).context("standard output")
+}
+
+fn list(scan: &Scan) -> anyhow::Result<ExitCode> {
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut leaks = scan.leaks.iter().peekable();
+    for (number, block) in scan.heap.blocks.iter() {
+        let leaked = leaks.next_if(|l| l.block == number).is_some();
+        let word = if leaked { "leak" } else { "live" };
+        writeln!(out, "{word} {:#x} {}", block.address, block.bytes)?;
+    }
+    for arena in &scan.heap.arenas {
+        let c = &arena.counts;
+        writeln!(
+            out,
+            "arena {:#x} system {} used {} cached {} fast {} free {} binned {} top {}",
+            arena.address,
+            arena.system_bytes,
+            c.used_bytes,
+            c.cached_bytes,
+            c.fast_bytes,
+            c.free_bytes,
+            arena.binned_bytes,
+            c.top_bytes
+        )?;
+    }
+    let (chunks, bytes) = scan.heap.mmapped;
+    writeln!(out, "mmapped {chunks} {bytes}")?;
+    for finding in &scan.heap.findings {
+        writeln!(out, "finding {:#x} {}", finding.address, finding.what)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

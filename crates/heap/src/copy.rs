@@ -1,0 +1,194 @@
+//! Copying memory of a running process by page ranges.
+
+use crate::snapshot::{Area, Region};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use std::io::IoSliceMut;
+
+const PAGE_BYTES: u64 = 4096;
+/// The kernel takes at most this many pieces in one call (UIO_MAXIOV).
+const PIECES: usize = 1024;
+
+/// Ascending address ranges.
+pub type Runs = Vec<(u64, u64)>;
+
+/// Bytes of ranges.
+pub fn run_bytes(runs: &[(u64, u64)]) -> u64 {
+    runs.iter().map(|(start, end)| end - start).sum()
+}
+
+/// Reads ranges one behind the other into `into`, which must be as long as all of them. A page
+/// that can't be read stays as it was.
+fn read_runs(pid: i32, runs: &[(u64, u64)], into: &mut [u8]) {
+    let mut rest = into;
+    for batch in runs.chunks(PIECES) {
+        let bytes = run_bytes(batch) as usize;
+        let Some((now, later)) = std::mem::take(&mut rest).split_at_mut_checked(bytes) else {
+            return;
+        };
+        rest = later;
+        let remote: Vec<RemoteIoVec> = batch
+            .iter()
+            .map(|&(start, end)| RemoteIoVec {
+                base: start as usize,
+                len: (end - start) as usize,
+            })
+            .collect();
+        let read = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(now)], &remote);
+        if read != Ok(bytes) {
+            read_pages(pid, batch, now);
+        }
+    }
+}
+
+/// As [`read_runs`], page by page.
+fn read_pages(pid: i32, runs: &[(u64, u64)], into: &mut [u8]) {
+    let pages = runs
+        .iter()
+        .flat_map(|&(start, end)| (start..end).step_by(PAGE_BYTES as usize));
+    for (page, bytes) in pages.zip(into.chunks_mut(PAGE_BYTES as usize)) {
+        let remote = [RemoteIoVec {
+            base: page as usize,
+            len: bytes.len(),
+        }];
+        let _ = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(bytes)], &remote);
+    }
+}
+
+/// Empty regions for the areas: neighbours share one.
+pub fn regions_for(areas: &[Area]) -> Vec<Region> {
+    let mut spans: Runs = Vec::new();
+    for area in areas {
+        match spans.last_mut() {
+            Some(last) if last.1 == area.start => last.1 = area.end,
+            _ => spans.push((area.start, area.end)),
+        }
+    }
+    spans
+        .into_iter()
+        .map(|(start, end)| Region {
+            start,
+            // Pages of ours only where something is written.
+            bytes: vec![0; (end - start) as usize],
+            runs: Vec::new(),
+        })
+        .collect()
+}
+
+/// Copies ranges of the target straight into the regions that hold them.
+pub fn copy_into(pid: i32, runs: &[(u64, u64)], regions: &mut [Region]) {
+    for region in regions {
+        let (start, end) = (region.start, region.end());
+        let first = runs.partition_point(|r| r.1 <= start);
+        let inside = runs[first..].iter().take_while(|r| r.0 < end);
+        for &(from, to) in inside {
+            let (from, to) = (from.max(start), to.min(end));
+            let slice = &mut region.bytes[(from - start) as usize..(to - start) as usize];
+            read_runs(pid, &[(from, to)], slice);
+            add_run(&mut region.runs, (from, to));
+        }
+    }
+}
+
+/// Adds a range to a sorted list, joining what touches.
+pub fn add_run(runs: &mut Runs, run: (u64, u64)) {
+    let first = runs.partition_point(|r| r.1 < run.0);
+    let last = runs.partition_point(|r| r.0 <= run.1);
+    if first >= last {
+        runs.insert(first, run);
+        return;
+    }
+    let joined = (runs[first].0.min(run.0), runs[last - 1].1.max(run.1));
+    runs[first] = joined;
+    runs.drain(first + 1..last);
+}
+
+/// Ranges read at one moment, to be laid over older copies later.
+pub struct Patch {
+    runs: Runs,
+    bytes: Vec<u8>,
+}
+
+impl Patch {
+    /// Reads the ranges now.
+    pub fn read(pid: i32, runs: Runs) -> Patch {
+        let mut bytes = vec![0; run_bytes(&runs) as usize];
+        read_runs(pid, &runs, &mut bytes);
+        Patch { runs, bytes }
+    }
+
+    /// Bytes read.
+    pub fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Writes them into the regions.
+    pub fn apply(&self, regions: &mut [Region]) {
+        let mut at = 0;
+        for &(from, to) in &self.runs {
+            let bytes = &self.bytes[at..at + (to - from) as usize];
+            at += bytes.len();
+            let after = regions.partition_point(|r| r.start <= from);
+            let Some(region) = after.checked_sub(1).and_then(|i| regions.get_mut(i)) else {
+                continue;
+            };
+            let offset = (from - region.start) as usize;
+            if let Some(place) = region.bytes.get_mut(offset..offset + bytes.len()) {
+                place.copy_from_slice(bytes);
+                add_run(&mut region.runs, (from, to));
+            }
+        }
+    }
+}
+
+/// Regions for new areas that take over what older regions held at the same addresses, without
+/// copying where a region only grew or shrank at its end.
+pub fn relaid(old: Vec<Region>, areas: &[Area]) -> Vec<Region> {
+    let mut old = old;
+    let mut new: Vec<Region> = Vec::new();
+    for mut region in regions_for(areas) {
+        if let Some(same) = old.iter_mut().find(|r| r.start == region.start) {
+            let mut kept = std::mem::take(same);
+            let end = region.end();
+            kept.bytes.resize(region.bytes.len(), 0);
+            kept.runs.retain(|r| r.0 < end);
+            if let Some(last) = kept.runs.last_mut() {
+                last.1 = last.1.min(end);
+            }
+            region = kept;
+        }
+        new.push(region);
+    }
+    for region in &old {
+        for &(from, to) in &region.runs {
+            // A part may be gone, or in several regions now.
+            for place in &mut new {
+                let (from, to) = (from.max(place.start), to.min(place.end()));
+                if from < to {
+                    let (s, d) = (
+                        (from - region.start) as usize,
+                        (from - place.start) as usize,
+                    );
+                    let bytes = (to - from) as usize;
+                    place.bytes[d..d + bytes].copy_from_slice(&region.bytes[s..s + bytes]);
+                    add_run(&mut place.runs, (from, to));
+                }
+            }
+        }
+    }
+    new
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_join() {
+        let mut runs = Runs::new();
+        for run in [(10, 20), (30, 40), (20, 25), (0, 5), (24, 31), (50, 60)] {
+            add_run(&mut runs, run);
+        }
+        assert_eq!(runs, [(0, 5), (10, 40), (50, 60)]);
+    }
+}

@@ -1,0 +1,50 @@
+//! A snapshot of a live process, its heap dissected, conservatively marked and swept.
+//!
+//! [`capture`] copies the memory of a process that can hold pointers; everything else here works on
+//! that copy alone, and damaged bytes in it lead to findings, never to a panic.
+
+mod areas;
+mod arenas;
+mod blocks;
+mod capture;
+mod census;
+mod copy;
+mod dissect;
+mod error;
+mod free_lists;
+#[cfg(test)]
+mod graph_tests;
+mod layout;
+mod leaks;
+mod mark;
+mod mmapped;
+mod modules;
+mod report;
+mod roots;
+mod snapshot;
+mod store;
+#[cfg(test)]
+mod testing;
+mod text;
+mod twice;
+mod types;
+mod walk;
+mod why;
+
+pub use arenas::Parameters;
+pub use blocks::{Block, BlockSet, BlockTable, Segment};
+pub use capture::{Captured, capture};
+pub use census::{Census, Class, census, census_text};
+pub use dissect::{ArenaReport, Heap, dissect};
+pub use error::Error;
+pub use leaks::{Leak, leaks};
+pub use mark::{Finder, MarkOptions, Marked, Pointers, mark};
+pub use report::{LeakGroup, SCHEMA, ScanReport, SnapshotPart, Totals, report};
+pub use roots::{RootKind, RootRange, root_ranges};
+pub use snapshot::{Area, AreaKind, Meta, Method, ModuleInfo, Region, Snapshot, ThreadState};
+pub use store::{load, save};
+pub use text::{bytes_text, text};
+pub use twice::{Fingerprints, fingerprints, still_leaked};
+pub use types::Types;
+pub use walk::{Counts, Finding};
+pub use why::{Step, Why, why};

@@ -1,0 +1,204 @@
+//! Conservative marking: any word that may be the address of a block keeps it alive.
+
+use crate::blocks::{BlockSet, BlockTable};
+use crate::dissect::Heap;
+use crate::roots::root_ranges;
+use crate::snapshot::{Region, Snapshot, words};
+use std::time::{Duration, Instant};
+
+/// Blocks from this size on are scanned only where they have pages.
+const LARGE_BYTES: u64 = 64 * 1024;
+
+/// Which addresses of a block keep it alive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pointers {
+    /// Any inside it, and the one just past its end.
+    #[default]
+    Interior,
+    /// Its start; also the first element of an array behind its cookie (8 or 16 bytes), and a
+    /// secondary base: a place that holds a vtable pointer as the start does.
+    Start,
+}
+
+/// How marking is done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MarkOptions {
+    /// Which addresses count.
+    pub pointers: Pointers,
+    /// Look at every byte offset, not only at multiples of eight.
+    pub unaligned: bool,
+}
+
+/// What was reached.
+pub struct Marked {
+    /// Reachable blocks.
+    pub reached: BlockSet,
+    /// Bytes looked at.
+    pub scanned_bytes: u64,
+    /// Time it took.
+    pub took: Duration,
+}
+
+/// Finds pointers to blocks in memory.
+pub struct Finder<'a> {
+    snapshot: &'a Snapshot,
+    blocks: &'a BlockTable,
+    options: MarkOptions,
+    /// The region of each segment.
+    regions: Vec<Option<&'a Region>>,
+}
+
+impl<'a> Finder<'a> {
+    /// Prepares for the blocks of a snapshot.
+    pub fn new(snapshot: &'a Snapshot, blocks: &'a BlockTable, options: MarkOptions) -> Self {
+        let segments = blocks.segments().iter();
+        Finder {
+            snapshot,
+            blocks,
+            options,
+            regions: segments.map(|s| snapshot.region(s.start)).collect(),
+        }
+    }
+
+    /// The block that a word keeps alive.
+    #[inline]
+    pub fn target(&self, word: u64) -> Option<u32> {
+        if !self.blocks.may_be(word) {
+            return None;
+        }
+        let (block, offset) = self.blocks.find(word)?;
+        let counts = self.options.pointers == Pointers::Interior
+            || matches!(offset, 0 | 8 | 16)
+            || self.is_secondary_base(word, word - offset);
+        counts.then_some(block)
+    }
+
+    fn is_secondary_base(&self, address: u64, start: u64) -> bool {
+        let is_table = |at| {
+            let word = self.snapshot.word(at).unwrap_or(0);
+            let modules = &self.snapshot.meta.modules;
+            modules.iter().any(|m| word >= m.start && word < m.end)
+        };
+        address.is_multiple_of(8) && is_table(address) && is_table(start)
+    }
+
+    /// Calls `found` for each block that these bytes point to.
+    #[inline]
+    pub fn in_bytes(&self, bytes: &[u8], mut found: impl FnMut(u32)) {
+        if self.options.unaligned {
+            for window in bytes.windows(8) {
+                let word = window.iter().rev().fold(0, |w, &b| w << 8 | u64::from(b));
+                if let Some(block) = self.target(word) {
+                    found(block);
+                }
+            }
+            return;
+        }
+        for word in words(bytes) {
+            if self.blocks.may_be(word)
+                && let Some(block) = self.target(word)
+            {
+                found(block);
+            }
+        }
+    }
+
+    /// The contents of a block; of a large one only the parts that have pages.
+    pub fn contents(&self, block: u32) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let segments = self.blocks.segments();
+        let index = segments
+            .partition_point(|s| s.first <= block)
+            .saturating_sub(1);
+        let region = self.regions.get(index).copied().flatten();
+        let block = self.blocks.get(block);
+        let (start, end) = (block.address, block.address + block.bytes);
+        let (whole, parts) = match region {
+            Some(region) if block.bytes >= LARGE_BYTES => {
+                let first = region.runs.partition_point(|r| r.1 <= start);
+                (None, &region.runs[first..])
+            }
+            _ => (Some((start, end)), Default::default()),
+        };
+        whole
+            .into_iter()
+            .chain(parts.iter().copied().take_while(move |r| r.0 < end))
+            .filter_map(move |(from, to)| {
+                let region = region?;
+                let from = (from.max(start) - region.start) as usize;
+                let to = (to.min(end) - region.start) as usize;
+                region.bytes.get(from..to)
+            })
+    }
+
+    /// Calls `found` for each run of root memory that has pages.
+    pub fn root_bytes(&self, start: u64, end: u64, mut found: impl FnMut(u64, &'a [u8])) {
+        let mut at = start;
+        while let Some(region) = self.snapshot.region(at) {
+            let first = region.runs.partition_point(|r| r.1 <= at);
+            for &(from, to) in region.runs[first..].iter().take_while(|r| r.0 < end) {
+                let (from, to) = (from.max(at), to.min(end));
+                let low = (from - region.start) as usize;
+                if let Some(bytes) = region.bytes.get(low..(to - region.start) as usize) {
+                    found(from, bytes);
+                }
+            }
+            at = region.end();
+            if at >= end {
+                break;
+            }
+        }
+    }
+}
+
+/// Marks everything that can be reached from the roots.
+pub fn mark(snapshot: &Snapshot, heap: &Heap, options: MarkOptions) -> Marked {
+    let begin = Instant::now();
+    let finder = Finder::new(snapshot, &heap.blocks, options);
+    let mut reached = BlockSet::new(heap.blocks.len());
+    let mut waiting: Vec<u32> = Vec::new();
+    let mut scanned = 0;
+    for thread in &snapshot.meta.threads {
+        for &word in &thread.words {
+            // A register may hold any address of a block, whatever counts in memory.
+            let found = heap.blocks.find(word).map(|(block, _)| block);
+            waiting.extend(found.filter(|&b| reached.insert(b)));
+        }
+    }
+    let drain = |waiting: &mut Vec<u32>, reached: &mut BlockSet, scanned: &mut u64| {
+        while let Some(block) = waiting.pop() {
+            for bytes in finder.contents(block) {
+                *scanned += bytes.len() as u64;
+                finder.in_bytes(bytes, |next| {
+                    if reached.insert(next) {
+                        waiting.push(next);
+                    }
+                });
+            }
+        }
+    };
+    drain(&mut waiting, &mut reached, &mut scanned);
+    for root in root_ranges(snapshot, heap) {
+        finder.root_bytes(root.start, root.end, |_, bytes| {
+            scanned += bytes.len() as u64;
+            finder.in_bytes(bytes, |next| {
+                if reached.insert(next) {
+                    waiting.push(next);
+                }
+            });
+        });
+        drain(&mut waiting, &mut reached, &mut scanned);
+    }
+    if !heap.mmapped_exact {
+        // What looks like a mapped chunk may be the program's own memory: it keeps all it holds.
+        for segment in heap.blocks.segments().iter().filter(|s| s.arena.is_none()) {
+            let blocks = segment.first..segment.first + segment.count;
+            waiting.extend(blocks.filter(|&b| reached.insert(b)));
+        }
+        drain(&mut waiting, &mut reached, &mut scanned);
+    }
+    Marked {
+        reached,
+        scanned_bytes: scanned,
+        took: begin.elapsed(),
+    }
+}

@@ -1,0 +1,152 @@
+//! What the scan needs of the loaded modules: where their data is, the C library's version, the
+//! names of vtables.
+
+use crate::snapshot::ModuleInfo;
+use goblin::elf::{Elf, program_header::PT_LOAD, sym};
+use memhook_process::ModuleImage;
+use std::collections::BTreeMap;
+
+const PAGE_BYTES: u64 = 4096;
+
+/// Looks into one module.
+pub fn module_info(image: &ModuleImage) -> ModuleInfo {
+    let mut info = ModuleInfo {
+        path: image.path.clone(),
+        base: image.base,
+        start: image.start,
+        end: image.end,
+        ..ModuleInfo::default()
+    };
+    let Ok(elf) = Elf::parse(&image.bytes) else {
+        return info;
+    };
+    for header in &elf.program_headers {
+        if header.p_type == PT_LOAD && header.is_write() {
+            let start = image.base.wrapping_add(header.p_vaddr);
+            let end = start.saturating_add(header.p_memsz);
+            info.data.push((
+                start & !(PAGE_BYTES - 1),
+                end.next_multiple_of(PAGE_BYTES).max(start),
+            ));
+        }
+    }
+    let defined = |name: &str| {
+        elf.dynsyms
+            .iter()
+            .find(|s| s.st_shndx != 0 && elf.dynstrtab.get_at(s.st_name) == Some(name))
+            .map(|s| image.base.wrapping_add(s.st_value))
+    };
+    if image.name().starts_with("libc.so.6") || image.name().starts_with("libc-2.") {
+        info.glibc_minor = glibc_minor(&image.bytes);
+        let code: Vec<u64> = [
+            "malloc",
+            "free",
+            "calloc",
+            "realloc",
+            "memalign",
+            "malloc_trim",
+        ]
+        .iter()
+        .filter_map(|n| defined(n))
+        .collect();
+        if let (Some(low), Some(high)) = (code.iter().min(), code.iter().max()) {
+            // The static functions of malloc.c stand before and between the public ones.
+            info.malloc_code = (low.saturating_sub(24 * 1024), high + 8 * 1024);
+        }
+    } else {
+        let marks = [
+            ("mallocx", "jemalloc"),
+            ("tc_malloc", "tcmalloc"),
+            ("mi_malloc", "mimalloc"),
+        ];
+        let known = marks.iter().find(|(name, _)| defined(name).is_some());
+        info.allocator = match known {
+            Some((_, allocator)) => Some((*allocator).to_owned()),
+            None if !image.is_loader && defined("malloc").is_some() => {
+                Some(format!("the malloc of {}", image.name()))
+            }
+            None => None,
+        };
+    }
+    info
+}
+
+/// From the banner in libc's read-only data ("GNU C Library (...) stable release version 2.36.").
+fn glibc_minor(bytes: &[u8]) -> Option<u32> {
+    let banner = b"GNU C Library";
+    let at = bytes.windows(banner.len()).position(|w| w == banner)?;
+    let text = String::from_utf8_lossy(&bytes[at..bytes.len().min(at + 200)]).into_owned();
+    let number = text.split("version 2.").nth(1)?;
+    let digits: String = number.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
+
+/// Class names by vtable address point, from the symbols of a module. The address point of the
+/// primary vtable is two words in (Itanium C++ ABI 2.5.2); a class with secondary vtables has more
+/// address points in the same symbol, which RTTI resolves.
+pub fn vtable_names(image: &ModuleImage, classes: &mut BTreeMap<u64, String>) {
+    let Ok(elf) = Elf::parse(&image.bytes) else {
+        return;
+    };
+    let tables = [(&elf.syms, &elf.strtab), (&elf.dynsyms, &elf.dynstrtab)];
+    for (symbols, names) in tables {
+        for symbol in symbols.iter() {
+            if symbol.st_shndx == 0 || symbol.st_type() != sym::STT_OBJECT || symbol.st_size < 16 {
+                continue;
+            }
+            if let Some(name) = names.get_at(symbol.st_name)
+                && let Some(class) = name.strip_prefix("_ZTV")
+            {
+                let point = image.base.wrapping_add(symbol.st_value).wrapping_add(16);
+                classes.entry(point).or_insert_with(|| class_name(class));
+            }
+        }
+    }
+}
+
+/// Demangles the name of a type as RTTI and vtable symbols hold it.
+pub fn class_name(mangled: &str) -> String {
+    // A bare type is no symbol; a typeinfo-name symbol of it is.
+    let symbol = format!("_ZTS{mangled}");
+    cpp_demangle::Symbol::new(symbol.as_bytes())
+        .ok()
+        .and_then(|s| s.demangle().ok())
+        .and_then(|text| {
+            text.strip_prefix("typeinfo name for ")
+                .or_else(|| text.strip_prefix("typeinfo string for "))
+                .map(str::to_owned)
+        })
+        .unwrap_or_else(|| mangled.to_owned())
+}
+
+/// A zero-terminated string of a module's file by its address in the process.
+pub fn string_at(image: &ModuleImage, address: u64) -> Option<String> {
+    let elf = Elf::parse(&image.bytes).ok()?;
+    let svma = address.wrapping_sub(image.base);
+    let header = elf.program_headers.iter().find(|h| {
+        h.p_type == PT_LOAD && svma >= h.p_vaddr && svma < h.p_vaddr.saturating_add(h.p_filesz)
+    })?;
+    let offset = usize::try_from(svma - header.p_vaddr + header.p_offset).ok()?;
+    let bytes = image.bytes.get(offset..)?;
+    let end = bytes.iter().take(4096).position(|&b| b == 0)?;
+    String::from_utf8(bytes[..end].to_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_types() {
+        assert_eq!(class_name("6Widget"), "Widget");
+        assert_eq!(class_name("N2ns4BaseIiEE"), "ns::Base<int>");
+        assert_eq!(class_name("not mangled"), "not mangled");
+    }
+
+    #[test]
+    fn the_version_of_glibc() {
+        let bytes = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6").unwrap();
+        assert!(glibc_minor(&bytes).is_some_and(|n| (26..80).contains(&n)));
+        assert_eq!(glibc_minor(b"GNU C Library"), None);
+    }
+}

@@ -1,0 +1,164 @@
+//! Where a program may keep pointers outside the heap.
+
+use crate::copy::Runs;
+use crate::dissect::Heap;
+use crate::snapshot::{Area, AreaKind, Snapshot, ThreadState};
+
+/// Leaf functions may use this much below the stack pointer (psABI 3.2.2).
+const RED_ZONE_BYTES: u64 = 128;
+/// Enough for `struct pthread`, which begins at the thread pointer.
+const TCB_BYTES: u64 = 4096;
+const MAX_STACK_BYTES: u64 = 1 << 36;
+
+/// What a root is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RootKind {
+    /// A register of a thread.
+    Register(i32),
+    /// The stack of a thread, its TLS included.
+    Stack(i32),
+    /// Data of a module.
+    Module(String),
+    /// Any other memory.
+    Memory(String),
+}
+
+impl std::fmt::Display for RootKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RootKind::Register(tid) => write!(f, "a register of thread {tid}"),
+            RootKind::Stack(tid) => write!(f, "the stack of thread {tid}"),
+            RootKind::Module(path) => write!(f, "data of {path}"),
+            RootKind::Memory(name) => f.write_str(name),
+        }
+    }
+}
+
+/// A range of root memory.
+#[derive(Clone, Debug)]
+pub struct RootRange {
+    /// First address.
+    pub start: u64,
+    /// Past the last address.
+    pub end: u64,
+    /// What it is.
+    pub kind: RootKind,
+}
+
+/// All root memory: everything copied but the allocator's memory and what lies below the stack
+/// pointers. Parts of the heap that could not be walked count as roots.
+pub fn root_ranges(snapshot: &Snapshot, heap: &Heap) -> Vec<RootRange> {
+    let mut holes: Runs = heap.ranges.clone();
+    holes.extend(
+        snapshot
+            .meta
+            .threads
+            .iter()
+            .filter_map(|t| dead_stack(snapshot, t)),
+    );
+    let mut roots = Vec::new();
+    for area in &snapshot.meta.areas {
+        let kind = kind(snapshot, area);
+        for (start, end) in without(area.start, area.end, &holes) {
+            roots.push(RootRange {
+                start,
+                end,
+                kind: kind.clone(),
+            });
+        }
+    }
+    for &(start, end) in &heap.unparsed {
+        roots.push(RootRange {
+            start,
+            end,
+            kind: RootKind::Memory("a part of the heap that could not be walked".into()),
+        });
+    }
+    roots
+}
+
+fn kind(snapshot: &Snapshot, area: &Area) -> RootKind {
+    let inside = |address: u64| address >= area.start && address < area.end;
+    let thread =
+        |t: &&ThreadState| inside(t.rsp) && (area.kind == AreaKind::Stack || inside(t.fs_base));
+    if let Some(thread) = snapshot.meta.threads.iter().find(thread) {
+        return RootKind::Stack(thread.tid);
+    }
+    let modules = &snapshot.meta.modules;
+    // .bss follows its module without a path.
+    if let Some(module) = modules
+        .iter()
+        .find(|m| m.data.iter().any(|d| d.0 < area.end && d.1 > area.start))
+    {
+        return RootKind::Module(module.path.clone());
+    }
+    let name = if area.name.is_empty() {
+        "anonymous"
+    } else {
+        &area.name
+    };
+    RootKind::Memory(format!("{name} memory at {:#x}", area.start))
+}
+
+/// The part of a thread's stack that it has not reached or has left.
+///
+/// Only where the stack's bounds are sure: the initial thread's, and those that `struct pthread`
+/// states (`stackblock`, `stackblock_size`; their place differs by version, so any pair of words
+/// there that encloses both the stack pointer and the TCB). A thread that runs on a stack of
+/// another kind (coroutine, sigaltstack) hides nothing.
+fn dead_stack(snapshot: &Snapshot, thread: &ThreadState) -> Option<(u64, u64)> {
+    let alive = thread.rsp.checked_sub(RED_ZONE_BYTES)? & !7;
+    let area = snapshot.area(thread.rsp)?;
+    if area.kind == AreaKind::Stack {
+        return Some((area.start, alive.max(area.start)));
+    }
+    let tcb = thread.fs_base;
+    let found = (0..TCB_BYTES / 8).find_map(|i| {
+        let at = tcb.checked_add(i * 8)?;
+        let (block, bytes) = (snapshot.word(at)?, snapshot.word(at + 8)?);
+        let encloses = block % 4096 == 0
+            && block <= alive
+            && bytes <= MAX_STACK_BYTES
+            && thread.rsp < tcb
+            && block.checked_add(bytes).is_some_and(|end| end > tcb);
+        encloses.then_some(block)
+    })?;
+    Some((found.max(area.start), alive.max(area.start)))
+}
+
+/// [start, end) without the holes, which may overlap each other.
+fn without(start: u64, end: u64, holes: &[(u64, u64)]) -> Runs {
+    let mut inside: Runs = holes
+        .iter()
+        .filter(|h| h.0 < end && h.1 > start)
+        .copied()
+        .collect();
+    inside.sort_unstable();
+    let mut left = Runs::new();
+    let mut at = start;
+    for (from, to) in inside {
+        if from > at {
+            left.push((at, from));
+        }
+        at = at.max(to);
+    }
+    if at < end {
+        left.push((at, end));
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_cut_out() {
+        assert_eq!(without(10, 20, &[]), [(10, 20)]);
+        assert_eq!(
+            without(10, 20, &[(0, 12), (15, 16), (11, 13)]),
+            [(13, 15), (16, 20)]
+        );
+        assert_eq!(without(10, 20, &[(5, 25)]), []);
+    }
+}

@@ -1,0 +1,177 @@
+//! A snapshot as a file or a stream: one LZ4 frame with checksums, in it a line that names the
+//! format, the length of a JSON header, the header, and the bytes of all runs in
+//! order, and a last line.
+
+use crate::Error;
+use crate::snapshot::{Meta, Region, Snapshot};
+use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read, Write};
+
+const FORMAT: &[u8] = b"memhook-rs snapshot 1\n";
+const END: &[u8] = b"end of snapshot\n";
+/// A header longer than this is none.
+const MAX_HEADER_BYTES: u64 = 1 << 30;
+/// A region longer than this is none.
+const MAX_REGION_BYTES: u64 = 1 << 40;
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    meta: Meta,
+    regions: Vec<RegionHeader>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct RegionHeader {
+    start: u64,
+    bytes: u64,
+    runs: Vec<(u64, u64)>,
+}
+
+/// Writes a snapshot.
+pub fn save(snapshot: &Snapshot, to: impl Write) -> io::Result<()> {
+    let info = FrameInfo::new()
+        .block_size(BlockSize::Max1MB)
+        .block_mode(BlockMode::Independent)
+        .block_checksums(true)
+        .content_checksum(true);
+    let mut frame = FrameEncoder::with_frame_info(info, to);
+    let header = Header {
+        meta: snapshot.meta.clone(),
+        regions: snapshot
+            .regions
+            .iter()
+            .map(|r| RegionHeader {
+                start: r.start,
+                bytes: r.bytes.len() as u64,
+                runs: r.runs.clone(),
+            })
+            .collect(),
+    };
+    let json = serde_json::to_vec(&header)?;
+    frame.write_all(FORMAT)?;
+    frame.write_all(&(json.len() as u64).to_le_bytes())?;
+    frame.write_all(&json)?;
+    for region in &snapshot.regions {
+        for &(from, to) in &region.runs {
+            let bytes = (from - region.start) as usize..(to - region.start) as usize;
+            frame.write_all(region.bytes.get(bytes).unwrap_or(&[]))?;
+        }
+    }
+    frame.write_all(END)?;
+    let mut to = frame.finish()?;
+    to.flush()
+}
+
+/// Reads a snapshot; `file` names it in errors.
+pub fn load(file: &str, from: impl Read) -> Result<Snapshot, Error> {
+    let bad = |reason: String| Error::Saved {
+        file: file.to_owned(),
+        reason,
+    };
+    let cut = |e: io::Error| match e.kind() {
+        io::ErrorKind::UnexpectedEof => bad("the snapshot is truncated".into()),
+        _ => bad(format!("the snapshot is damaged: {e}")),
+    };
+    let mut frame = FrameDecoder::new(from);
+    let mut format = [0; FORMAT.len()];
+    match frame.read_exact(&mut format) {
+        Ok(()) if format == FORMAT => {}
+        Ok(()) if format.starts_with(b"memhook-rs snapshot ") => {
+            return Err(bad("a snapshot of another version of memhook-rs".into()));
+        }
+        _ => return Err(bad("not a snapshot of memhook-rs".into())),
+    }
+    let mut length = [0; 8];
+    frame.read_exact(&mut length).map_err(cut)?;
+    let length = u64::from_le_bytes(length);
+    if length > MAX_HEADER_BYTES {
+        return Err(bad("the snapshot is damaged: its header is too long".into()));
+    }
+    let mut json = Vec::new();
+    frame
+        .by_ref()
+        .take(length)
+        .read_to_end(&mut json)
+        .map_err(cut)?;
+    if json.len() as u64 != length {
+        return Err(bad("the snapshot is truncated".into()));
+    }
+    let header: Header = serde_json::from_slice(&json)
+        .map_err(|e| bad(format!("a snapshot of another version of memhook-rs ({e})")))?;
+    let mut regions = Vec::new();
+    let mut last = 0;
+    for region in header.regions {
+        let end = region.start.checked_add(region.bytes);
+        let in_order = region.start >= last && region.bytes <= MAX_REGION_BYTES;
+        let (Some(end), true) = (end, in_order) else {
+            return Err(bad(
+                "the snapshot is damaged: its memory is out of order".into()
+            ));
+        };
+        last = end;
+        let mut bytes = vec![0; region.bytes as usize];
+        let mut at = region.start;
+        for &(from, to) in &region.runs {
+            if from < at || to < from || to > end {
+                return Err(bad(
+                    "the snapshot is damaged: its pages are out of order".into()
+                ));
+            }
+            at = to;
+            let place = (from - region.start) as usize..(to - region.start) as usize;
+            frame.read_exact(&mut bytes[place]).map_err(cut)?;
+        }
+        regions.push(Region {
+            start: region.start,
+            bytes,
+            runs: region.runs,
+        });
+    }
+    let mut end = Vec::new();
+    frame.read_to_end(&mut end).map_err(cut)?;
+    if end != END {
+        return Err(bad("the snapshot is truncated".into()));
+    }
+    Ok(Snapshot {
+        meta: header.meta,
+        regions,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn small() -> Snapshot {
+        let mut snapshot = crate::testing::snapshot(vec![(0x1000, vec![7; 8192])]);
+        snapshot.regions[0].runs = vec![(0x1000, 0x2000)];
+        snapshot
+    }
+
+    #[test]
+    fn comes_back_as_it_was() {
+        let mut bytes = Vec::new();
+        save(&small(), &mut bytes).unwrap();
+        let back = load("x", bytes.as_slice()).unwrap();
+        assert_eq!(back.word(0x1000), Some(0x0707_0707_0707_0707));
+        assert_eq!(back.word(0x2000), Some(0));
+        assert_eq!(back.meta.pid, 1);
+    }
+
+    proptest! {
+        #[test]
+        fn damage_is_an_error(cut in 0usize..2000, at in 0usize..2000, flip in 1u8..) {
+            let mut bytes = Vec::new();
+            save(&small(), &mut bytes).unwrap();
+            let cut = cut % bytes.len();
+            // Without the frame's last checksum it may still be whole.
+            let of_cut = load("x", &bytes[..cut]);
+            prop_assert!(of_cut.is_err() || cut + 8 >= bytes.len());
+            let at = at % bytes.len();
+            bytes[at] ^= flip;
+            let _ = load("x", bytes.as_slice());
+        }
+    }
+}

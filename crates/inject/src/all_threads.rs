@@ -1,0 +1,263 @@
+//! All threads of a process, held for a moment to look at it: nothing runs in them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::marker::PhantomData;
+use std::time::{Duration, Instant};
+
+use crate::procfs::Activity;
+use crate::restart::Sleep;
+use crate::urgency::Urgency;
+use crate::wait::{self, Pace, Stop};
+use crate::{Error, Registers, procfs, ptrace, regs, restart};
+
+/// A stop that takes longer means uninterruptible sleep.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+
+/// One stopped thread.
+struct Stopped {
+    registers: Registers,
+    extended: Vec<u8>,
+    sleep: Sleep,
+}
+
+/// What was seen of the threads before they were disturbed.
+#[derive(Default)]
+struct Known {
+    sleeps: BTreeMap<i32, Sleep>,
+    /// In calls that a stop would end with EINTR.
+    delicate: BTreeSet<i32>,
+}
+
+/// Every thread of a process, seized and stopped. Dropping it lets all of them go, with their
+/// interrupted system calls restarted.
+pub struct AllHeld {
+    pid: i32,
+    stopped_at: Instant,
+    threads: BTreeMap<i32, Stopped>,
+    /// Seized, but not (yet) stopped.
+    seized: Vec<i32>,
+    _urgency: Urgency,
+    /// ptrace requests must come from the thread that seized.
+    _not_send: PhantomData<*const ()>,
+}
+
+/// Seizes and stops every thread of `pid`. A process that job control has stopped stays so
+/// afterwards.
+///
+/// Lists the threads again until no new one shows up: once all known threads stand still, nobody
+/// is left to start another.
+pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
+    // Where each thread sleeps must be known before it is disturbed; slow, so before any stops.
+    let mut known = Known::default();
+    for tid in procfs::threads(pid) {
+        known.sleeps.insert(tid, Sleep::of(pid, tid));
+        if let Activity::Blocked(nr) = procfs::activity(pid, tid)
+            && restart::is_disturbed_by_a_stop(nr)
+        {
+            known.delicate.insert(tid);
+        }
+    }
+    let mut held = AllHeld {
+        pid,
+        stopped_at: Instant::now(),
+        threads: BTreeMap::new(),
+        seized: Vec::new(),
+        _urgency: Urgency::begin(),
+        _not_send: PhantomData,
+    };
+    held.stop_the_rest(&known)?;
+    if held.threads.is_empty() {
+        return Err(Error::TargetGone { pid });
+    }
+    Ok(held)
+}
+
+impl AllHeld {
+    /// The threads: id, general registers, and the whole extended state (vector registers).
+    pub fn threads(&self) -> impl Iterator<Item = (i32, &Registers, &[u8])> {
+        self.threads
+            .iter()
+            .map(|(&tid, t)| (tid, &t.registers, t.extended.as_slice()))
+    }
+
+    /// Time since the first thread was told to stop.
+    pub fn held_for(&self) -> Duration {
+        self.stopped_at.elapsed()
+    }
+
+    /// Lets some threads run for about this long and stops them again, while the others stand still.
+    pub fn let_run(&mut self, tids: &[i32], time: Duration) -> Result<(), Error> {
+        for tid in tids {
+            if self.threads.remove(tid).is_some() {
+                match ptrace::resume(*tid, 0) {
+                    Ok(()) => self.seized.push(*tid),
+                    Err(_) => wait::reap(*tid),
+                }
+            }
+        }
+        // Not a busy wait: this thread has priority, and they may need its CPU.
+        std::thread::sleep(time);
+        for tid in self.seized.clone() {
+            if ptrace::interrupt(tid).is_err() {
+                self.seized.retain(|&other| other != tid);
+                wait::reap(tid);
+            }
+        }
+        self.stop_the_rest(&Known::default())
+    }
+
+    /// Stops every thread that is not stopped yet.
+    fn stop_the_rest(&mut self, known: &Known) -> Result<(), Error> {
+        loop {
+            let new: Vec<i32> = procfs::threads(self.pid)
+                .into_iter()
+                .filter(|tid| !self.threads.contains_key(tid) && !self.seized.contains(tid))
+                .collect();
+            let before = self.threads.len();
+            let (delicate, sturdy): (Vec<i32>, Vec<i32>) =
+                new.iter().partition(|tid| known.delicate.contains(tid));
+            // All are told before the first is waited for, so that they stop side by side.
+            for tid in sturdy {
+                self.seize(tid)?;
+            }
+            self.wait_for_all(known)?;
+            // If we are killed after such a thread stops and before its call is set to be repeated,
+            // the call ends with EINTR: one by one, so that this takes only microseconds.
+            for tid in delicate {
+                self.seize(tid)?;
+                self.wait_for_all(known)?;
+            }
+            if self.threads.len() == before {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Lets all threads go. Returns how long they were held.
+    pub fn release(mut self) -> Duration {
+        self.let_go();
+        self.stopped_at.elapsed()
+    }
+
+    fn seize(&mut self, tid: i32) -> Result<(), Error> {
+        if let Err(source) = ptrace::seize(tid) {
+            // Ended, or about to: it touches no memory any more.
+            if matches!(procfs::state(self.pid, tid), None | Some('Z' | 'X')) {
+                return Ok(());
+            }
+            return match source.raw_os_error() {
+                Some(libc::ESRCH) => Ok(()),
+                Some(libc::EPERM) => match procfs::tracer(self.pid, tid) {
+                    0 => Err(Error::Permission {
+                        pid: self.pid,
+                        source,
+                    }),
+                    tracer => Err(Error::AlreadyTraced {
+                        pid: self.pid,
+                        tracer,
+                    }),
+                },
+                _ => Err(Error::ptrace(self.pid, tid, "SEIZE", source)),
+            };
+        }
+        if ptrace::interrupt(tid).is_err() {
+            wait::reap(tid);
+            return Ok(());
+        }
+        self.seized.push(tid);
+        Ok(())
+    }
+
+    /// Waits for the stops of all that were told to; takes them in the order in which they come, as
+    /// a thread is safe from our being killed only when it is adopted.
+    fn wait_for_all(&mut self, known: &Known) -> Result<(), Error> {
+        let until = Instant::now() + STOP_LIMIT;
+        let mut pace = Pace::start();
+        while let Some(&first) = self.seized.first() {
+            for tid in self.seized.clone() {
+                match wait::poll_stop(self.pid, tid) {
+                    Some(Stop::Event(_)) => {
+                        let sleep = known.sleeps.get(&tid).copied().unwrap_or_default();
+                        self.adopt(tid, sleep);
+                    }
+                    // Handed on: its handler starts, and the thread stops at the first instruction.
+                    Some(Stop::Signal(signal)) => self.go_on(tid, signal),
+                    Some(Stop::Syscall) => self.go_on(tid, 0),
+                    Some(Stop::Gone) => self.seized.retain(|&other| other != tid),
+                    None => {}
+                }
+            }
+            if Instant::now() >= until {
+                return Err(Error::DoesNotStop {
+                    pid: self.pid,
+                    tid: first,
+                });
+            }
+            if pace.pause() {
+                let pid = self.pid;
+                self.seized.retain(|&tid| !wait::has_ended(pid, tid));
+            }
+        }
+        Ok(())
+    }
+
+    fn go_on(&mut self, tid: i32, signal: i32) {
+        if ptrace::resume(tid, signal).is_err() {
+            self.seized.retain(|&other| other != tid);
+            wait::reap(tid);
+        }
+    }
+
+    /// Reads the registers of a thread that has stopped; one that was killed meanwhile is left out.
+    fn adopt(&mut self, tid: i32, sleep: Sleep) {
+        let state = regs::read(tid).and_then(|r| Ok((r, regs::read_extended(tid)?)));
+        self.seized.retain(|&other| other != tid);
+        match state {
+            Ok((registers, extended)) => {
+                // At once, in case this process is killed and the kernel lets the thread go.
+                if restart::must_be_repeated(&registers) {
+                    let again = restart::repeat(&registers, &sleep, Duration::ZERO);
+                    let _ = regs::write(tid, &again);
+                }
+                let stopped = Stopped {
+                    registers,
+                    extended,
+                    sleep,
+                };
+                self.threads.insert(tid, stopped);
+            }
+            Err(_) if ptrace::detach(tid).is_err() => wait::reap(tid),
+            Err(_) => {}
+        }
+    }
+
+    fn let_go(&mut self) {
+        let held = self.held_for();
+        for (&tid, thread) in &self.threads {
+            if restart::must_be_repeated(&thread.registers) {
+                let again = restart::repeat(&thread.registers, &thread.sleep, held);
+                let _ = regs::write(tid, &again);
+            }
+        }
+        for (tid, _) in std::mem::take(&mut self.threads) {
+            if ptrace::detach(tid).is_err() {
+                wait::reap(tid);
+            }
+        }
+        for tid in std::mem::take(&mut self.seized) {
+            // Only a stopped thread can be let go; one that does not stop is let go by the kernel
+            // when this process ends.
+            let until = Instant::now() + STOP_LIMIT;
+            if let Some(Stop::Event(_) | Stop::Syscall) = wait::wait_for_stop(self.pid, tid, until)
+            {
+                let _ = ptrace::detach(tid);
+            }
+        }
+    }
+}
+
+impl Drop for AllHeld {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
