@@ -1,85 +1,18 @@
 //! Harness of the end-to-end tests: builds targets, starts them, attaches the real binary.
 
+mod building;
 mod patience;
 pub mod programs;
 mod sites;
 
+pub use building::{binary, build_library, build_target, source};
 pub use patience::until;
 pub use sites::{Sites, expect_sites, sites};
 use std::{
-    collections::BTreeSet,
     io::{BufReader, Read, Write},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
-    sync::{Mutex, OnceLock},
 };
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-/// The memhook-rs binary, built once for all tests of a program.
-pub fn binary() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        let output = Command::new(env!("CARGO"))
-            .args(["build", "-q", "-p", "memhook-cli", "--message-format=json"])
-            .current_dir(root())
-            .stderr(Stdio::inherit())
-            .output()
-            .expect("cargo runs");
-        assert!(output.status.success(), "memhook-rs does not build");
-        String::from_utf8_lossy(&output.stdout)
-            .lines()
-            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-            .find_map(|message| {
-                let path = message["executable"].as_str()?;
-                path.ends_with("/memhook-rs").then(|| PathBuf::from(path))
-            })
-            .expect("cargo names the binary")
-    })
-}
-
-/// The path of a file in `tests/targets`.
-pub fn source(file: &str) -> PathBuf {
-    root().join("tests/targets").join(file)
-}
-
-/// Builds `tests/targets/NAME.cc` with extra flags; returns the program's path.
-pub fn build_target(name: &str, flags: &[&str]) -> PathBuf {
-    let file = format!("{name}-{}", flags.join("").replace(['/', ','], "_"));
-    let base = ["-pthread"];
-    build(name, &file, &base, flags)
-}
-
-/// Builds `tests/targets/NAME.cc` into a shared library; returns its path.
-pub fn build_library(name: &str, file: &str, flags: &[&str]) -> PathBuf {
-    build(name, file, &["-shared", "-fPIC"], flags)
-}
-
-fn build(name: &str, file: &str, base: &[&str], flags: &[&str]) -> PathBuf {
-    // Tests of one program run side by side, and may want the same target.
-    static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-    let mut built = BUILT.lock().unwrap_or_else(|e| e.into_inner());
-    let folder = std::env::temp_dir().join(format!("memhook-tests-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a temporary folder");
-    let path = folder.join(file);
-    if built.contains(&path) {
-        return path;
-    }
-    let status = Command::new("c++")
-        .args(["-std=c++20", "-g", "-O2"])
-        .args(base)
-        .arg(source(&format!("{name}.cc")))
-        .args(flags)
-        .arg("-o")
-        .arg(&path)
-        .status()
-        .expect("a C++ compiler");
-    assert!(status.success(), "{name} does not build");
-    built.insert(path.clone());
-    path
-}
 
 /// Runs a target traced from "ready" to "done" and returns the report; its self-check passes.
 pub fn trace(program: &Path, options: &[&str]) -> serde_json::Value {

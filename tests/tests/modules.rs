@@ -1,7 +1,6 @@
 //! Kinds of binaries, and libraries that come and go.
 
 use memhook_tests::{Attacher, Target, build_library, build_target, expect_sites, trace};
-use std::process::Command;
 
 #[test]
 fn libraries_opened_while_traced() {
@@ -53,14 +52,7 @@ fn two_allocators_keep_their_own_originals() {
 
 #[test]
 fn a_stripped_program_is_reported_by_module_and_offset() {
-    let program = build_target("leak_path", &["-DSTRIPPED"]);
-    assert!(
-        Command::new("strip")
-            .arg(&program)
-            .status()
-            .expect("strip")
-            .success()
-    );
+    let program = build_target("leak_path", &["-s"]);
     let report = trace(&program, &[]);
     let site = &report["sites"][0];
     assert_eq!(site["blocks"], 100);

@@ -1,0 +1,96 @@
+//! Building what the tests run: the binary, and the targets.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{Mutex, OnceLock},
+};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The memhook-rs binary, built once for all tests of a program.
+pub fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let output = Command::new(env!("CARGO"))
+            .args(["build", "-q", "-p", "memhook-cli", "--message-format=json"])
+            .current_dir(root())
+            .stderr(Stdio::inherit())
+            .output()
+            .expect("cargo runs");
+        assert!(output.status.success(), "memhook-rs does not build");
+        String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+            .find_map(|message| {
+                let path = message["executable"].as_str()?;
+                path.ends_with("/memhook-rs").then(|| PathBuf::from(path))
+            })
+            .expect("cargo names the binary")
+    })
+}
+
+/// The path of a file in `tests/targets`.
+pub fn source(file: &str) -> PathBuf {
+    root().join("tests/targets").join(file)
+}
+
+/// Where targets of the present sources go: beside the binary, one folder for each state of the
+/// sources, so that nothing is built twice.
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let mut hasher = DefaultHasher::new();
+        let mut files: Vec<PathBuf> = std::fs::read_dir(source(""))
+            .expect("tests/targets")
+            .map(|entry| entry.expect("a file").path())
+            .collect();
+        files.sort();
+        for file in files {
+            file.file_name().hash(&mut hasher);
+            std::fs::read(&file).expect("readable").hash(&mut hasher);
+        }
+        let name = format!("test-targets/{:016x}", hasher.finish());
+        let folder = binary().parent().expect("a folder").join(name);
+        std::fs::create_dir_all(&folder).expect("a folder in target/");
+        folder
+    })
+}
+
+/// Builds `tests/targets/NAME.cc` with extra flags; returns the program's path.
+pub fn build_target(name: &str, flags: &[&str]) -> PathBuf {
+    let file = format!("{name}-{}", flags.join("").replace(['/', ','], "_"));
+    build(name, &file, &["-pthread"], flags)
+}
+
+/// Builds `tests/targets/NAME.cc` into a shared library of this name; returns its path.
+pub fn build_library(name: &str, file: &str, flags: &[&str]) -> PathBuf {
+    build(name, file, &["-shared", "-fPIC"], flags)
+}
+
+fn build(name: &str, file: &str, base: &[&str], flags: &[&str]) -> PathBuf {
+    // Tests of one program run side by side, and may want the same target.
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _one = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
+    let path = folder().join(file);
+    if path.exists() {
+        return path;
+    }
+    // Moved into place when it is whole: another test program may look for it now.
+    let unfinished = folder().join(format!("{file}.{}", std::process::id()));
+    let status = Command::new("c++")
+        .args(["-std=c++20", "-g", "-O2"])
+        .args(base)
+        .arg(source(&format!("{name}.cc")))
+        .args(flags)
+        .arg("-o")
+        .arg(&unfinished)
+        .status()
+        .expect("a C++ compiler");
+    assert!(status.success(), "{name} does not build");
+    std::fs::rename(&unfinished, &path).expect("moved");
+    path
+}
