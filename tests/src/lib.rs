@@ -176,24 +176,40 @@ impl Attacher {
         Attacher { child, errors }
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: kill takes plain integers; the child has not been waited for.
+        unsafe { libc::kill(self.child.id() as i32, signal) };
+    }
+
+    /// Nobody reads its reports any more.
+    pub fn close_output(&mut self) {
+        self.child.stdout = None;
+    }
+
     /// Asks for the detach and returns the final report.
     pub fn finish(self) -> serde_json::Value {
-        // SAFETY: kill takes plain integers; the child has not been waited for.
-        unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
+        self.signal(libc::SIGINT);
         self.last_report()
     }
 
     /// Waits for an attacher that ends by itself; returns the final report.
-    pub fn last_report(mut self) -> serde_json::Value {
-        let mut output = String::new();
-        let mut pipe = self.child.stdout.take().expect("piped");
-        pipe.read_to_string(&mut output).expect("a report");
-        let mut rest = String::new();
-        self.errors.read_to_string(&mut rest).expect("readable");
-        let status = patience::end_of(&mut self.child);
-        assert!(status.success(), "{status}: {rest}");
+    pub fn last_report(self) -> serde_json::Value {
+        let (status, output, errors) = self.outcome();
+        assert!(status.success(), "{status}: {errors}");
         let last = output.lines().last().expect("a report");
         serde_json::from_str(last).expect("JSON")
+    }
+
+    /// Waits for its end; status, standard output, and standard error after the first line.
+    pub fn outcome(mut self) -> (ExitStatus, String, String) {
+        let mut output = String::new();
+        if let Some(mut pipe) = self.child.stdout.take() {
+            pipe.read_to_string(&mut output).expect("readable");
+        }
+        let mut errors = String::new();
+        self.errors.read_to_string(&mut errors).expect("readable");
+        (patience::end_of(&mut self.child), output, errors)
     }
 
     /// Kills it without a chance to clean up.

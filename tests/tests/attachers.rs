@@ -1,0 +1,83 @@
+//! Attachers that are stopped, told to end in other ways, or that nobody listens to any more.
+
+use memhook_tests::{Attacher, Target, build_target};
+
+fn check_untouched(mut target: Target) {
+    // Nothing is left that a second attach would find.
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("live ");
+    target.expect("done");
+    let report = attacher.finish();
+    assert_eq!(report["totals"]["lost_events"], 0);
+    assert!(target.finish().success());
+}
+
+/// Suspended, as by Ctrl-Z: the target waits a moment, goes on untraced, and that is said.
+#[test]
+fn a_stopped_attacher_does_not_stop_the_target() {
+    let program = build_target("oracle", &[]);
+    let mut target = Target::start(&program, &["300000", "4"]);
+    let attacher = Attacher::start(&target, &[]);
+    attacher.signal(libc::SIGSTOP);
+    target.go();
+    target.expect("live ");
+    target.expect("done");
+    attacher.signal(libc::SIGCONT);
+    let (status, output, errors) = attacher.outcome();
+    assert_eq!(status.code(), Some(1), "{errors}");
+    assert!(errors.contains("untraced"), "{errors}");
+    let last = output.lines().last().expect("a report");
+    let report: serde_json::Value = serde_json::from_str(last).expect("JSON");
+    assert!(
+        report["totals"]["lost_events"].as_u64() > Some(0),
+        "{report}"
+    );
+    Attacher::start(&target, &[]).finish();
+    assert!(target.finish().success());
+}
+
+#[test]
+fn a_short_stop_loses_nothing() {
+    let program = build_target("oracle", &[]);
+    let mut target = Target::start(&program, &["300000", "4"]);
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    for _ in 0..5 {
+        attacher.signal(libc::SIGSTOP);
+        std::thread::sleep(std::time::Duration::from_millis(60));
+        attacher.signal(libc::SIGCONT);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    target.expect("live ");
+    target.expect("done");
+    let report = attacher.finish();
+    assert_eq!(report["totals"]["lost_events"], 0);
+    assert_eq!(report["totals"]["unknown_releases"], 0);
+    assert!(target.finish().success());
+}
+
+#[test]
+fn every_polite_signal_is_a_detach() {
+    let program = build_target("oracle", &[]);
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let target = Target::start(&program, &["20000", "4"]);
+        let attacher = Attacher::start(&target, &[]);
+        attacher.signal(signal);
+        let report = attacher.last_report();
+        assert_eq!(report["final"], true, "signal {signal}");
+        check_untouched(target);
+    }
+}
+
+#[test]
+fn a_closed_output_is_no_reason_to_stay() {
+    let program = build_target("oracle", &[]);
+    let target = Target::start(&program, &["20000", "4"]);
+    let mut attacher = Attacher::start(&target, &["-d", "300ms"]);
+    attacher.close_output();
+    let (status, _, errors) = attacher.outcome();
+    assert_eq!(status.code(), Some(1), "{errors}");
+    assert!(errors.contains("report"), "{errors}");
+    check_untouched(target);
+}
