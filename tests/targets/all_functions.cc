@@ -80,6 +80,51 @@ static void balanced() {
   CHECK(realloc(gone, 0) == nullptr);  // glibc releases and returns null
 }
 
+static bool is_aligned(void* block, uintptr_t to) {
+  return block != nullptr && reinterpret_cast<uintptr_t>(block) % to == 0;
+}
+
+static void alignments() {
+  for (size_t to = 16; to <= 65536; to *= 4) {
+    std::align_val_t align{to};
+    void* blocks[] = {memalign(to, 5), aligned_alloc(to, to * 2)};
+    for (void* block : blocks) {
+      CHECK(is_aligned(block, to));
+      free(block);
+    }
+    void* one = ::operator new(6, align);
+    void* many = ::operator new[](7, align, std::nothrow);
+    CHECK(is_aligned(one, to) && is_aligned(many, to));
+    ::operator delete(one, align);
+    ::operator delete[](many, align, std::nothrow);
+  }
+  size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* paged = valloc(8);
+  void* whole = pvalloc(9);
+  CHECK(is_aligned(paged, page) && is_aligned(whole, page));
+  memset(whole, 1, page);  // pvalloc rounds up
+  free(paged);
+  free(whole);
+}
+
+static void zero_sizes() {
+  size_t volatile zero = 0;
+  void* blocks[] = {calloc(zero, 5), calloc(5, zero), realloc(nullptr, zero),
+                    reallocarray(nullptr, zero, 8), memalign(64, zero)};
+  for (void* block : blocks) {
+    CHECK(block != nullptr);  // glibc gives a block of its smallest size
+    free(block);
+  }
+  void* one = ::operator new(zero);
+  void* many = ::operator new[](zero);
+  CHECK(one != nullptr && many != nullptr && one != many);
+  ::operator delete(one);
+  ::operator delete[](many);
+  unsigned char* cleared = static_cast<unsigned char*>(calloc(100, 50));
+  for (int i = 0; i < 5000; i++) CHECK(cleared[i] == 0);
+  free(cleared);
+}
+
 static void failures() {
   errno = 0;
   CHECK(malloc(huge) == nullptr && errno == ENOMEM);
@@ -122,6 +167,8 @@ int main() {
   plant_posix_memalign();
   plant_zero();
   for (int i = 0; i < 100; i++) balanced();
+  alignments();
+  zero_sizes();
   failures();
   done();
 }

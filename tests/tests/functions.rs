@@ -2,37 +2,58 @@
 
 use memhook_tests::{build_target, expect_sites, trace};
 
+/// What all_functions.cc plants.
+const PLANTED: [(&str, &str, u64, u64); 18] = [
+    ("plant_malloc", "malloc", 3, 101),
+    ("plant_calloc", "calloc", 4, 105),
+    ("plant_realloc", "realloc", 5, 1001),
+    ("plant_reallocarray", "reallocarray", 6, 143),
+    ("plant_memalign", "memalign", 7, 107),
+    ("plant_aligned_alloc", "aligned_alloc", 8, 128),
+    ("plant_valloc", "valloc", 2, 109),
+    ("plant_pvalloc", "pvalloc", 2, 110),
+    ("plant_new", "new", 9, 111),
+    ("plant_new_array", "new[]", 10, 112),
+    ("plant_new_nothrow", "new", 11, 113),
+    ("plant_new_array_nothrow", "new[]", 12, 114),
+    ("plant_new_aligned", "new", 13, 115),
+    ("plant_new_array_aligned", "new[]", 14, 116),
+    ("plant_new_aligned_nothrow", "new", 15, 117),
+    ("plant_new_array_aligned_nothrow", "new[]", 16, 118),
+    ("plant_posix_memalign", "posix_memalign", 17, 119),
+    ("plant_zero", "malloc", 1, 0),
+];
+
 #[test]
 fn every_function_is_recorded_and_behaves() {
     let program = build_target("all_functions", &[]);
     let report = trace(&program, &[]);
-    expect_sites(
-        &report,
-        "all_functions.cc",
-        &[
-            ("plant_malloc", "malloc", 3, 101),
-            ("plant_calloc", "calloc", 4, 105),
-            ("plant_realloc", "realloc", 5, 1001),
-            ("plant_reallocarray", "reallocarray", 6, 143),
-            ("plant_memalign", "memalign", 7, 107),
-            ("plant_aligned_alloc", "aligned_alloc", 8, 128),
-            ("plant_valloc", "valloc", 2, 109),
-            ("plant_pvalloc", "pvalloc", 2, 110),
-            ("plant_new", "new", 9, 111),
-            ("plant_new_array", "new[]", 10, 112),
-            ("plant_new_nothrow", "new", 11, 113),
-            ("plant_new_array_nothrow", "new[]", 12, 114),
-            ("plant_new_aligned", "new", 13, 115),
-            ("plant_new_array_aligned", "new[]", 14, 116),
-            ("plant_new_aligned_nothrow", "new", 15, 117),
-            ("plant_new_array_aligned_nothrow", "new[]", 16, 118),
-            ("plant_posix_memalign", "posix_memalign", 17, 119),
-            ("plant_zero", "malloc", 1, 0),
-        ],
-    );
+    expect_sites(&report, "all_functions.cc", &PLANTED);
     assert_eq!(report["totals"]["unknown_releases"], 0);
     assert_eq!(report["totals"]["unhooked_releases"], 0);
     assert_eq!(report["totals"]["truncated_stacks"], 0);
+}
+
+/// The same whatever binds the calls: slots resolved at the first call, at the start and made
+/// read-only, or fixed addresses.
+#[test]
+fn every_function_however_it_is_bound() {
+    for flags in [
+        ["-Wl,-z,lazy", "-Wl,-z,norelro"],
+        ["-Wl,-z,now", "-Wl,-z,relro"],
+        ["-no-pie", "-fno-plt"],
+    ] {
+        let program = build_target("all_functions", &flags);
+        let report = trace(&program, &[]);
+        expect_sites(&report, "all_functions.cc", &PLANTED);
+        for field in ["unknown_releases", "unhooked_releases"] {
+            assert_eq!(
+                report["totals"][field], 0,
+                "{flags:?}: {}",
+                report["totals"]
+            );
+        }
+    }
 }
 
 const LEAKS: [(&str, &str, u64, u64); 6] = [

@@ -66,3 +66,26 @@ fn a_stripped_program_is_reported_by_module_and_offset() {
     );
     assert!(site["stack"][0]["offset"].is_string());
 }
+
+#[test]
+fn an_allocator_bound_at_link_time_is_named_as_not_seen() {
+    let library = build_library("own_allocator", "libown.so", &["-Wl,-Bsymbolic"]);
+    let program = build_target("beside_own_allocator", &["-ldl"]);
+    let path = library.to_str().expect("UTF-8");
+    let mut target = Target::start(&program, &[path]);
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    assert!(target.finish().success());
+    expect_sites(
+        &report,
+        "beside_own_allocator.cc",
+        &[("leak_outside", "malloc", 6, 223)],
+    );
+    let coverage = report["coverage"].as_array().expect("coverage");
+    let own = coverage.iter().find(|c| c["module"] == "libown.so");
+    let note = own.and_then(|c| c["note"].as_str()).unwrap_or("");
+    assert!(note.contains("-Bsymbolic"), "{coverage:#?}");
+    assert!(own.is_some_and(|c| c["unhookable"].as_u64() > Some(0)));
+}
