@@ -31,6 +31,18 @@ static void leak_across_threads() { std::thread(leak_in_other_thread, malloc(10)
   keep(text);
 }
 
+[[gnu::noinline]] static void leak_by_getline() {
+  char text[] = "one\ntwo\nthree\n";
+  FILE* file = fmemopen(text, sizeof text - 1, "r");
+  for (int i = 0; i < 3; i++) {
+    char* line = nullptr;
+    size_t room = 0;
+    CHECK(getline(&line, &room, file) > 0);
+    keep(line);
+  }
+  CHECK(fclose(file) == 0);
+}
+
 using Allocate = void* (*)(size_t);
 using Release = void (*)(void*);
 struct Operations {
@@ -85,6 +97,7 @@ int main() {
   leak_across_threads();
   leak_by_strdup();
   leak_by_asprintf();
+  leak_by_getline();
   leak_by_table();
   raise_many();
   raise_on_other_stack();
