@@ -11,12 +11,16 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The memhook-rs binary, built once for all tests of a program.
+/// The memhook-rs binary, built once for all tests of a program, in the profile of the tests.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
-        let output = Command::new(env!("CARGO"))
-            .args(["build", "-q", "-p", "memhook-cli", "--message-format=json"])
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "-q", "-p", "memhook-cli", "--message-format=json"]);
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        let output = build
             .current_dir(root())
             .stderr(Stdio::inherit())
             .output()

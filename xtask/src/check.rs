@@ -1,0 +1,53 @@
+//! What must be true of a target between two cycles.
+
+use memhook_tests::Target;
+use std::time::{Duration, Instant};
+
+/// What an attach must not change, but for what the first one leaves mapped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Footprint {
+    /// Mappings of ours.
+    pub mappings: usize,
+    /// Open files.
+    pub files: usize,
+    /// Blocked signals of the main thread.
+    pub blocked: String,
+}
+
+impl Footprint {
+    /// As it is now.
+    pub fn of(target: &Target) -> Footprint {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", target.pid()));
+        Footprint {
+            mappings: target.our_mappings(),
+            files: files.map_or(0, Iterator::count),
+            blocked: target.status("SigBlk"),
+        }
+    }
+}
+
+/// Whether the target is there, untraced, and runs, sleeps or stands stopped as it should. After a
+/// kill it has a second to come back by itself.
+pub fn healthy(target: &Target, stopped: bool) -> Result<(), String> {
+    let start = Instant::now();
+    loop {
+        let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", target.pid())) else {
+            return Err("it is gone".into());
+        };
+        let field = |name: &str| {
+            let line = status.lines().find_map(|l| l.strip_prefix(name));
+            line.unwrap_or("").trim().to_owned()
+        };
+        let (state, tracer) = (field("State:"), field("TracerPid:"));
+        if state.starts_with('Z') {
+            return Err("it has ended".into());
+        }
+        if tracer == "0" && state.starts_with('T') == stopped && !state.starts_with('t') {
+            return Ok(());
+        }
+        if start.elapsed() > Duration::from_secs(1) {
+            return Err(format!("state {state}, traced by {tracer}"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
