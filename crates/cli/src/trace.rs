@@ -76,6 +76,11 @@ pub fn run(
             code = 3;
         }
     }
+    if region.abandoned() {
+        // As after Ctrl-Z: events are missing from then on, so the trace ends there.
+        eprintln!("memhook-rs: process {pid} waited for us too long and went on untraced");
+        code = code.max(1);
+    }
     let report = reporter.build(&session, &consumer, true);
     written &= output.write(&report);
     if !written {
@@ -106,7 +111,8 @@ fn follow(
         owners.care(session.region());
         if now >= next_look {
             next_look = now + LOOK_PAUSE;
-            gone = gone || !target.is_alive();
+            // An execve takes the hook away without ending the process.
+            gone = gone || !target.is_alive() || !session.is_in_target();
             if !gone && !verified && now > VERIFY_AFTER {
                 verified = true;
                 let _ = session.verify_slots();
@@ -115,7 +121,8 @@ fn follow(
         if gone {
             return 0;
         }
-        if args.duration.is_some_and(|d| now >= d) || signals::stop_requested() {
+        let over = args.duration.is_some_and(|d| now >= d) || signals::stop_requested();
+        if over || session.region().abandoned() {
             return detach(pid, session, &target);
         }
         if now >= next_report {
