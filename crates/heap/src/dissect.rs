@@ -80,7 +80,15 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
         ))
     })?;
     let main = arenas::find_main(snapshot, &layout, libc).ok_or_else(|| {
-        none("its C library has no heap yet (no arena found in libc's data)".into())
+        let other = snapshot
+            .meta
+            .modules
+            .iter()
+            .find_map(|m| m.allocator.as_ref());
+        none(match other {
+            Some(other) => format!("its blocks are of {other}, which scan does not know"),
+            None => "its C library has no heap yet (no arena found in libc's data)".into(),
+        })
     })?;
     let (arenas, broken) = arenas::all(snapshot, &layout, main);
     let parameters = arenas::find_parameters(snapshot, &layout, libc);
