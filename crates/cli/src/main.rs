@@ -2,6 +2,7 @@
 
 mod attach;
 mod consumer;
+mod coverage;
 mod demo;
 mod detach;
 mod doctor;

@@ -2,6 +2,7 @@
 //!
 //! Nothing here writes to the target or uses ptrace; the ELF part takes bytes.
 
+mod calls;
 mod elf;
 mod error;
 mod maps;
@@ -10,6 +11,7 @@ mod preflight;
 mod slots;
 mod threads;
 
+pub use calls::{AllocatorCalls, allocator_calls};
 pub use elf::{ElfView, Exported, Relocation, SlotKind};
 pub use error::Error;
 pub use maps::{Mapping, mappings, parse_maps};

@@ -49,6 +49,8 @@ pub struct Sampling {
 pub struct Target {
     /// Process id.
     pub pid: i32,
+    /// Name, as `ps` shows it.
+    pub name: String,
     /// Executable's path.
     pub exe: String,
 }
@@ -76,6 +78,7 @@ pub struct Totals {
     pub released_bytes: u64,
     pub live_bytes: u64,
     pub live_blocks: u64,
+    pub live_growth_bytes: i64,
     pub peak_live_bytes: u64,
     pub unknown_releases: u64,
     pub unhooked_releases: u64,
@@ -91,10 +94,15 @@ pub struct Coverage {
     pub module: String,
     /// Slots patched.
     pub hooked: u64,
-    /// Slots or functions that cannot be hooked.
+    /// Slots that cannot be hooked, and call sites that use no slot.
     pub unhookable: u64,
     /// Why, or empty.
     pub note: String,
+    /// Call sites in its code that go through slots.
+    pub calls_seen: u64,
+    /// Where its names come from: `debug info`, `symbols`, `dynamic symbols`, `nothing`; `None` until
+    /// one of its addresses is in a report.
+    pub symbols: Option<&'static str>,
 }
 
 /// One allocation site.
@@ -127,6 +135,9 @@ pub struct Group {
     pub frame: Option<StackFrame>,
     /// Live bytes.
     pub bytes: u64,
+    /// Those whose innermost frame is in this row; the same as `bytes` unless rows are frames or
+    /// functions.
+    pub self_bytes: u64,
     /// Live blocks.
     pub blocks: u64,
     /// Standard error of `bytes` when sampled.
