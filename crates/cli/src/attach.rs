@@ -4,7 +4,7 @@ use crate::options::{
     Clock, Color, Format, GroupBy, OnFull, SortBy, Stacks, Unwind, duration, size,
 };
 use crate::output::{self, Output};
-use crate::{session, session::Session, signals, trace};
+use crate::{limits, session, session::Session, signals, trace};
 use anyhow::bail;
 use memhook_abi::{clock_mode, flags};
 use memhook_stream::Config;
@@ -214,7 +214,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pid = args.pid.or(args.pid_option).unwrap_or(0);
     let config = args.tracing.config()?;
     let functions = session::selected_functions(&args.tracing.functions)?;
-    if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
+    let mut checks = memhook_process::preflight(pid);
+    checks.extend(limits::checks(
+        pid,
+        memhook_abi::region_bytes(config.ring_bytes as usize) as u64,
+    ));
+    if let Some(why) = memhook_process::first_failure(&checks) {
         bail!("{why}");
     }
     if args.dry_run {

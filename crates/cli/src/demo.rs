@@ -4,6 +4,7 @@ use anyhow::{Context, bail};
 use std::{
     io::{BufRead, BufReader, Write},
     os::unix::fs::OpenOptionsExt,
+    path::PathBuf,
     process::{Child, Command, ExitCode, Stdio},
     time::Duration,
 };
@@ -11,64 +12,59 @@ use std::{
 /// The service, an ordinary dynamically linked program.
 const SERVICE: &[u8] = include_bytes!(env!("MEMHOOK_DEMO_SERVICE"));
 
-/// Ends and collects the service whatever happens.
-struct Service(Child);
+/// The running service and its file. Ends and collects it and removes the file whatever happens; if we
+/// are killed, the service ends itself (prctl PR_SET_PDEATHSIG).
+struct Service {
+    child: Option<Child>,
+    path: PathBuf,
+}
 
 impl Drop for Service {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
-fn start() -> anyhow::Result<Service> {
-    let folder = std::env::temp_dir();
-    let path = folder.join(format!("memhook-demo-service-{}", std::process::id()));
+fn start() -> anyhow::Result<(Service, i32)> {
+    let path = std::env::temp_dir().join(format!("memhook-demo-{}", std::process::id()));
     let mut file = std::fs::OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o700)
         .open(&path)
         .with_context(|| format!("cannot write {}", path.display()))?;
+    let mut service = Service { child: None, path };
     file.write_all(SERVICE)?;
     drop(file);
-    let started = Command::new(&path)
+    let mut child = Command::new(&service.path)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .with_context(|| format!("cannot start {}", path.display()));
-    let mut service = match started {
-        Ok(child) => Service(child),
-        Err(error) => {
-            let _ = std::fs::remove_file(&path);
-            return Err(error);
-        }
-    };
+        .with_context(|| format!("cannot start {}", service.path.display()))?;
+    let output = child.stdout.take();
+    let pid = child.id() as i32;
+    service.child = Some(child);
     let mut line = String::new();
-    let output = service.0.stdout.take().context("the service's output")?;
-    let read = BufReader::new(output).read_line(&mut line);
-    // Its symbols are read through /proc/PID/map_files, which a deleted file does not hinder; but
-    // without that privilege by this path, so it stays until the end.
+    let read = BufReader::new(output.context("the service's output")?).read_line(&mut line);
     if read.is_err() || line.trim() != "ready" {
-        let _ = std::fs::remove_file(&path);
-        bail!("the demo service does not start: a C++ runtime (libstdc++) is needed");
+        bail!("the demo service does not start: it needs a C++ runtime (libstdc++6)");
     }
-    Ok(service)
+    Ok((service, pid))
 }
 
 /// Runs the command.
 pub fn run(duration: Duration) -> anyhow::Result<ExitCode> {
-    let service = start()?;
-    let pid = service.0.id() as i32;
-    let path = std::env::temp_dir().join(format!("memhook-demo-service-{}", std::process::id()));
+    let (_service, pid) = start()?;
     println!(
         "Started a service of four threads as process {pid}. One of its request handlers leaks."
     );
     println!(
-        "$ memhook-rs attach {pid} --duration {}s\n",
+        "$ memhook-rs attach {pid} --duration {}s --top 3\n",
         duration.as_secs_f64()
     );
-    let result = crate::attach::run(&crate::attach::Args::plain(pid, duration, 3));
-    let _ = std::fs::remove_file(path);
-    result
+    crate::attach::run(&crate::attach::Args::plain(pid, duration, 3))
 }

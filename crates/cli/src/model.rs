@@ -71,6 +71,7 @@ pub struct Reporter {
     /// Each row's bytes at the report before.
     last: HashMap<RowKey, f64>,
     last_live_bytes: u64,
+    last_elapsed: Option<Duration>,
     draft: Option<Draft>,
 }
 
@@ -100,6 +101,7 @@ impl Reporter {
             coverages: Coverages::default(),
             last: HashMap::new(),
             last_live_bytes: 0,
+            last_elapsed: None,
             draft: None,
         }
     }
@@ -289,6 +291,10 @@ impl Reporter {
                 modules,
             },
             elapsed_s: draft.elapsed.as_secs_f64(),
+            since_last_s: self
+                .last_elapsed
+                .replace(draft.elapsed)
+                .map(|last| draft.elapsed.saturating_sub(last).as_secs_f64()),
             sampling: draft.sample_bytes.map(|mean_bytes| Sampling {
                 mean_bytes,
                 recorded_allocations: draft.recorded_allocations,

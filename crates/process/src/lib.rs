@@ -16,6 +16,6 @@ pub use elf::{ElfView, Exported, Relocation, SlotKind};
 pub use error::Error;
 pub use maps::{Mapping, mappings, parse_maps};
 pub use module::{ModuleImage, modules, vdso};
-pub use preflight::{Check, first_failure, preflight};
+pub use preflight::{Check, details, first_failure, preflight};
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
 pub use threads::{Thread, read_memory, thread_ids, thread_start_time, threads};

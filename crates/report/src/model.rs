@@ -18,6 +18,8 @@ pub struct ReportModel {
     pub attach: AttachInfo,
     /// Seconds since the attach.
     pub elapsed_s: f64,
+    /// Seconds since the last report, which growth is counted from; `None` in the first.
+    pub since_last_s: Option<f64>,
     /// Set when allocations were sampled: all numbers of blocks and bytes are estimates then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,

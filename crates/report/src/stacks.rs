@@ -6,7 +6,7 @@ use std::fmt::{Result, Write};
 
 /// Names up to this many characters share a column; what is longer pushes its own line only.
 const NAME_COLUMN: usize = 48;
-const PLACE_COLUMN: usize = 24;
+const PLACE_COLUMN: usize = 28;
 /// Longer names are cut in the middle, unless all is wanted.
 const LONGEST_NAME: usize = 110;
 
@@ -39,7 +39,10 @@ pub(crate) fn stack(out: &mut String, frames: &[StackFrame], style: Style) -> Re
             false => style.name(&name),
         };
         let rest = format!("{:<place_width$}  {}{}", line.place, line.module, line.note);
-        writeln!(out, "      {name}  {}", style.faint(rest.trim_end()))?;
+        match rest.trim_end() {
+            "" => writeln!(out, "      {}", name.trim_end())?,
+            rest => writeln!(out, "      {name}  {}", style.faint(rest))?,
+        }
     }
     Ok(())
 }

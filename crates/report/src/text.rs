@@ -44,20 +44,30 @@ fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
         true => String::new(),
         false => format!("{}, ", model.target.name),
     };
-    let peak = match t.peak_live_bytes {
-        0 => String::new(),
-        peak => format!(", peak {}", bytes(peak)),
+    let mut aside = Vec::new();
+    if let Some(seconds) = model.since_last_s {
+        let since = milliseconds((seconds * 1e3) as u64);
+        aside.push(format!(
+            "{} in the last {since}",
+            change(t.live_growth_bytes)
+        ));
+    }
+    if t.peak_live_bytes > 0 {
+        aside.push(format!("peak {}", bytes(t.peak_live_bytes)));
+    }
+    let aside = match aside.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", aside.join(", ")),
     };
     writeln!(
         out,
-        "{} {} in {} ({} since the last report{peak})",
+        "{} {} in {}{aside}",
         style.strong(&format!(
             "{name}{} after the attach:",
             milliseconds((model.elapsed_s * 1e3) as u64)
         )),
         style.number(&format!("{} live", bytes(t.live_bytes))),
         counted(t.live_blocks, "block"),
-        change(t.live_growth_bytes),
     )?;
     let rate = |n: u64| (n as f64 / model.elapsed_s.max(1e-3)) as u64;
     let known = t.releases.saturating_sub(t.unknown_releases);
@@ -167,14 +177,18 @@ fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
         )?;
     }
     for (i, site) in model.sites.iter().enumerate() {
+        let growth = match model.since_last_s {
+            Some(_) => format!(", {}", change(site.growth_bytes)),
+            None => String::new(),
+        };
         writeln!(
             out,
-            "\n{} {} {:.1} % in {}, {} since the last report, oldest {}, by {}",
+            "\n{} {} {:.1} % in {}{}, oldest {}, by {}",
             style.strong(&format!("#{}", i + 1)),
             style.number(&with_error(site.bytes, site.error_bytes)),
             percent(site.bytes, model.totals.live_bytes),
             counted(site.blocks, "block"),
-            change(site.growth_bytes),
+            growth,
             milliseconds(site.oldest_ms),
             site.kind
         )?;

@@ -32,6 +32,7 @@ fn full_report() -> ReportModel {
             modules: 1,
         },
         elapsed_s: 1.0,
+        since_last_s: Some(1.0),
         sampling: Some(Sampling {
             mean_bytes: 1,
             recorded_allocations: 1,
