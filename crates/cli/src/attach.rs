@@ -60,7 +60,7 @@ pub struct Args {
 pub struct Tracing {
     /// Frames to collect of each call stack
     #[arg(long, alias = "max-stack", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=128))]
-    depth: u32,
+    pub depth: u32,
     /// Hook only these (malloc,free,new,...)
     #[arg(long, value_delimiter = ',')]
     functions: Vec<String>,

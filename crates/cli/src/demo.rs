@@ -3,7 +3,10 @@
 use anyhow::{Context, bail};
 use std::{
     io::{BufRead, BufReader, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::{
+        fs::{DirBuilderExt, OpenOptionsExt},
+        process::CommandExt,
+    },
     path::PathBuf,
     process::{Child, Command, ExitCode, Stdio},
     time::Duration,
@@ -12,11 +15,11 @@ use std::{
 /// The service, an ordinary dynamically linked program.
 const SERVICE: &[u8] = include_bytes!(env!("MEMHOOK_DEMO_SERVICE"));
 
-/// The running service and its file. Ends and collects it and removes the file whatever happens; if we
+/// The running service and its folder. Ends and collects it and removes the folder whatever happens; if we
 /// are killed, the service ends itself (prctl PR_SET_PDEATHSIG).
 struct Service {
     child: Option<Child>,
-    path: PathBuf,
+    folder: PathBuf,
 }
 
 impl Drop for Service {
@@ -25,26 +28,38 @@ impl Drop for Service {
             let _ = child.kill();
             let _ = child.wait();
         }
-        let _ = std::fs::remove_file(&self.path);
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
 fn start() -> anyhow::Result<(Service, i32)> {
-    let path = std::env::temp_dir().join(format!("memhook-demo-{}", std::process::id()));
+    // A folder of our own: the program keeps its name in reports.
+    let folder = std::env::temp_dir().join(format!("memhook-demo-{}", std::process::id()));
+    let path = folder.join("demo-service");
+    std::fs::DirBuilder::new()
+        .mode(0o700)
+        .create(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut service = Service {
+        child: None,
+        folder,
+    };
     let mut file = std::fs::OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o700)
         .open(&path)
         .with_context(|| format!("cannot write {}", path.display()))?;
-    let mut service = Service { child: None, path };
     file.write_all(SERVICE)?;
     drop(file);
-    let mut child = Command::new(&service.path)
+    let mut child = Command::new(&path)
+        .arg(std::process::id().to_string())
+        // Ctrl-C at the terminal asks us for the report; the service is not meant.
+        .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .with_context(|| format!("cannot start {}", service.path.display()))?;
+        .with_context(|| format!("cannot start {}", path.display()))?;
     let output = child.stdout.take();
     let pid = child.id() as i32;
     service.child = Some(child);

@@ -66,6 +66,7 @@ impl Counts {
 pub struct Reporter {
     pid: i32,
     view: View,
+    depth: u32,
     symbols: Symbolizer,
     coverages: Coverages,
     /// Each row's bytes at the report before.
@@ -92,11 +93,12 @@ struct Draft {
 
 impl Reporter {
     /// A reporter that has reported nothing yet.
-    pub fn new(pid: i32, view: View) -> Self {
+    pub fn new(pid: i32, view: View, depth: u32) -> Self {
         let roots = vec![format!("/proc/{pid}/root").into(), PathBuf::from("/")];
         Reporter {
             pid,
             view,
+            depth,
             symbols: Symbolizer::new(roots),
             coverages: Coverages::default(),
             last: HashMap::new(),
@@ -236,8 +238,10 @@ impl Reporter {
         let (mut sites, mut groups) = (Vec::new(), Vec::new());
         for row in draft.rows.unwrap_or_default() {
             if let RowKey::Stack(stack) = row.key {
+                let truncated = session.region().stack(stack).is_some_and(|s| s.truncated);
                 let (kind, stack) = stack_of(session, symbols, stack);
                 sites.push(Site {
+                    truncated,
                     bytes: row.bytes.round() as u64,
                     blocks: row.blocks.round() as u64,
                     error_bytes: row.error_bytes(),
@@ -289,6 +293,7 @@ impl Reporter {
                 held_ms: session.held_time.as_secs_f64() * 1e3,
                 slots,
                 modules,
+                depth: self.depth,
             },
             elapsed_s: draft.elapsed.as_secs_f64(),
             since_last_s: self

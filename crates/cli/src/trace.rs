@@ -51,7 +51,7 @@ pub fn run(
 ) -> anyhow::Result<ExitCode> {
     let region = Arc::clone(session.shared_region());
     let consumer = Consumer::new(&region, &args.tracing);
-    let mut reporter = Reporter::new(pid, args.view.clone());
+    let mut reporter = Reporter::new(pid, args.view.clone(), args.tracing.depth);
     let mut code = std::thread::scope(|scope| {
         let this = std::thread::current();
         let consumer = &consumer;

@@ -68,6 +68,8 @@ pub struct AttachInfo {
     pub slots: u64,
     /// Modules with at least one slot patched.
     pub modules: u64,
+    /// Frames that are collected of each call stack.
+    pub depth: u32,
 }
 
 /// Sums since the attach.
@@ -123,6 +125,8 @@ pub struct Site {
     pub oldest_ms: u64,
     /// Allocating function: malloc, new, ...
     pub kind: String,
+    /// The stack goes on, but could not be followed.
+    pub truncated: bool,
     /// Innermost first.
     pub stack: Vec<StackFrame>,
 }

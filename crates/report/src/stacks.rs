@@ -1,4 +1,4 @@
-//! Call stacks as text: a column of functions, one of places, one of modules.
+//! Call stacks as text: a column of functions, one of modules, then places.
 
 use crate::names::{is_plumbing, readable};
 use crate::{StackFrame, Style};
@@ -6,7 +6,7 @@ use std::fmt::{Result, Write};
 
 /// Names up to this many characters share a column; what is longer pushes its own line only.
 const NAME_COLUMN: usize = 48;
-const PLACE_COLUMN: usize = 28;
+const MODULE_COLUMN: usize = 24;
 /// Longer names are cut in the middle, unless all is wanted.
 const LONGEST_NAME: usize = 110;
 
@@ -20,8 +20,30 @@ struct Line {
     is_faint: bool,
 }
 
+/// How a stack ends.
+pub(crate) enum End {
+    /// Where the thread began, or nobody knows.
+    Start,
+    /// At this many frames, as asked for.
+    Depth(u32),
+    /// It could not be followed.
+    Truncated,
+}
+
+impl End {
+    /// From the number of frames, inlined ones not counted.
+    pub fn of(frames: &[StackFrame], truncated: bool, depth: u32) -> End {
+        let real = frames.iter().filter(|frame| !frame.inlined).count();
+        match truncated {
+            true => End::Truncated,
+            false if real >= depth as usize => End::Depth(depth),
+            false => End::Start,
+        }
+    }
+}
+
 /// Writes a stack, innermost frame first.
-pub(crate) fn stack(out: &mut String, frames: &[StackFrame], style: Style) -> Result {
+pub(crate) fn stack(out: &mut String, frames: &[StackFrame], end: End, style: Style) -> Result {
     if frames.is_empty() {
         return writeln!(out, "      {}", style.faint("(no call stack)"));
     }
@@ -31,20 +53,38 @@ pub(crate) fn stack(out: &mut String, frames: &[StackFrame], style: Style) -> Re
         fitting.filter(|&n| n <= most).max().unwrap_or(0)
     };
     let name_width = width(|line| &line.name, NAME_COLUMN);
-    let place_width = width(|line| &line.place, PLACE_COLUMN);
+    let module_width = width(|line| &line.module, MODULE_COLUMN);
     for line in &lines {
         let name = format!("{:<name_width$}", line.name);
         let name = match line.is_faint {
             true => style.faint(&name),
             false => style.name(&name),
         };
-        let rest = format!("{:<place_width$}  {}{}", line.place, line.module, line.note);
-        match rest.trim_end() {
-            "" => writeln!(out, "      {}", name.trim_end())?,
-            rest => writeln!(out, "      {name}  {}", style.faint(rest))?,
+        let module = format!("{:<module_width$}", line.module);
+        let rest = match (line.place.is_empty(), line.module.is_empty()) {
+            (true, true) => String::new(),
+            (true, false) => style.faint(&line.module),
+            (false, _) => format!("{}  {}", style.faint(&module), line.place),
+        };
+        let note = style.faint(line.note.trim_end());
+        match rest.is_empty() {
+            true => writeln!(out, "      {}", name.trim_end())?,
+            false => writeln!(out, "      {name}  {rest}{note}")?,
         }
     }
-    Ok(())
+    match end {
+        End::Start => Ok(()),
+        End::Depth(depth) => writeln!(
+            out,
+            "      {}",
+            style.faint(&format!("... (--depth {depth})"))
+        ),
+        End::Truncated => writeln!(
+            out,
+            "      {}",
+            style.warning("... (the stack cannot be followed further)")
+        ),
+    }
 }
 
 fn lines(frames: &[StackFrame], style: Style) -> Vec<Line> {

@@ -1,6 +1,6 @@
 //! Text for a terminal.
 
-use crate::stacks::{name_of, place_of, stack};
+use crate::stacks::{End, name_of, place_of, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, percent};
 use crate::{Coverage, ReportModel, Style};
 use std::fmt::{Result, Write};
@@ -104,35 +104,39 @@ fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
     Ok(())
 }
 
-/// One line when all is well; all modules at the end, or with `-v`.
+/// Modules shown although all is well with them.
+const MODULES_SHOWN: usize = 12;
+
+/// One line when all is well; modules at the end, all of them with `-v`.
 fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
     let t = &model.totals;
     let lost = match t.lost_events {
         0 => "no event lost".to_owned(),
         n => style.warning(&format!("{} lost", counted(n, "event"))),
     };
-    let mut facts = vec![format!(
-        "{} hooked in {}",
+    let stacks = match model.releases.is_empty() {
+        true => t.allocations,
+        false => t.allocations + t.releases,
+    };
+    writeln!(
+        out,
+        "  {} hooked in {}, {lost}, {} cut short ({:.1} %), {} passed by",
         counted(model.attach.slots, "slot"),
-        counted(model.attach.modules, "module")
-    )];
-    facts.push(lost);
-    facts.push(format!(
-        "{} cut short ({:.1} %)",
+        counted(model.attach.modules, "module"),
         counted(t.truncated_stacks, "stack"),
-        percent(t.truncated_stacks, t.allocations).min(100.0)
-    ));
-    facts.push(format!(
-        "{} passed by",
-        counted(t.reentrant_calls, "re-entrant call")
-    ));
-    writeln!(out, "  {}", facts.join(", "))?;
-    let whole = model.is_final || style.verbose;
-    let shown: Vec<&Coverage> = model
-        .coverage
-        .iter()
-        .filter(|c| c.unhookable > 0 || style.verbose || (whole && c.hooked > 0))
-        .collect();
+        percent(t.truncated_stacks, stacks).min(100.0),
+        counted(t.reentrant_calls, "re-entrant call"),
+    )?;
+    let is_news = |c: &&Coverage| c.unhookable > 0;
+    let (mut shown, quiet): (Vec<&Coverage>, Vec<&Coverage>) =
+        model.coverage.iter().partition(is_news);
+    let room = match (style.verbose, model.is_final) {
+        (true, _) => usize::MAX,
+        (false, true) => MODULES_SHOWN.saturating_sub(shown.len()),
+        (false, false) => 0,
+    };
+    let left_out = quiet.len().saturating_sub(room);
+    shown.extend(quiet.into_iter().take(room));
     if shown.is_empty() {
         return Ok(());
     }
@@ -149,12 +153,23 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
             c.hooked,
             count(c.calls_seen),
             count(c.unhookable),
-            c.symbols.unwrap_or("-"),
+            c.symbols.unwrap_or("(not asked)"),
         );
-        match c.note.is_empty() {
-            true => writeln!(out, "{}", line.trim_end())?,
-            false => writeln!(out, "{line}\n  {:<width$}  {}", "", style.warning(&c.note))?,
+        writeln!(out, "{line}")?;
+        if !c.note.is_empty() {
+            writeln!(out, "  {:<width$}  {}", "", style.warning(&c.note))?;
         }
+    }
+    if left_out > 0 && room > 0 {
+        let rest = format!(
+            "  and {}, hooked too (-v)",
+            counted(left_out as u64, "more module")
+        );
+        writeln!(
+            out,
+            "{}",
+            style.faint(&rest.replace("more modules", "more"))
+        )?;
     }
     Ok(())
 }
@@ -192,7 +207,8 @@ fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
             milliseconds(site.oldest_ms),
             site.kind
         )?;
-        stack(out, &site.stack, style)?;
+        let end = End::of(&site.stack, site.truncated, model.attach.depth);
+        stack(out, &site.stack, end, style)?;
     }
     more(out, model, "site")
 }
@@ -255,7 +271,12 @@ fn group_name(group: &crate::Group, style: Style) -> String {
         name += &style.faint(&format!(" at {place}"));
     }
     if let (Some(_), Some(module)) = (&frame.function, &frame.module) {
-        name += &style.faint(&format!(" ({module})"));
+        // Two calls of one function look alike without lines.
+        let offset = match (&frame.file, &frame.offset) {
+            (None, Some(offset)) => format!("+{offset}"),
+            _ => String::new(),
+        };
+        name += &style.faint(&format!(" ({module}{offset})"));
     }
     name
 }
@@ -275,7 +296,8 @@ fn releases(out: &mut String, model: &ReportModel, style: Style) -> Result {
             counted(site.blocks, "block"),
             site.kind
         )?;
-        stack(out, &site.stack, style)?;
+        let end = End::of(&site.stack, false, model.attach.depth);
+        stack(out, &site.stack, end, style)?;
     }
     Ok(())
 }

@@ -30,6 +30,7 @@ fn full_report() -> ReportModel {
             held_ms: 1.0,
             slots: 1,
             modules: 1,
+            depth: 10,
         },
         elapsed_s: 1.0,
         since_last_s: Some(1.0),
@@ -53,6 +54,7 @@ fn full_report() -> ReportModel {
             growth_bytes: 1,
             oldest_ms: 1,
             kind: "malloc".into(),
+            truncated: false,
             stack: vec![frame()],
         }],
         groups: vec![Group {
