@@ -99,6 +99,9 @@ impl Coverages {
                 unhookable += calls.direct_count();
                 reasons.push(text);
             }
+            if let Some(pool) = calls.and_then(|calls| calls.pool) {
+                reasons.push(pool.into());
+            }
             if hooked + unhookable == 0 {
                 continue;
             }

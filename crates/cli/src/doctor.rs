@@ -24,6 +24,8 @@ pub fn run(pid: i32) -> anyhow::Result<ExitCode> {
     if checks.iter().all(|c| c.ok) {
         let surveyed = survey_modules(pid)?;
         checks.push(seen(pid, &surveyed));
+        let pools = surveyed.iter().filter_map(|m| Some((m, m.calls.pool?)));
+        checks.extend(pools.map(|(m, pool)| Check::note("pools", m.module.name(), pool)));
         survey = Some(surveyed);
     }
     for check in &checks {

@@ -17,7 +17,15 @@ pub struct AllocatorCalls {
     pub direct: BTreeMap<String, u64>,
     /// The allocator that is part of the module, if its functions have known names.
     pub allocator: Option<&'static str>,
+    /// An allocator of the module that hands out parts of larger blocks, and what to do about it.
+    pub pool: Option<&'static str>,
 }
+
+/// Exported functions of allocators on top of the allocator: their small blocks are no calls to it.
+const POOLS: [(&str, &str); 1] = [(
+    "PyObject_Malloc",
+    "Python cuts objects of up to 512 bytes from its own arenas, which are not seen: start it with PYTHONMALLOC=malloc",
+)];
 
 impl AllocatorCalls {
     /// Call sites that cannot be seen.
@@ -79,6 +87,8 @@ pub fn allocator_calls(
     let (Ok(view), Ok(elf)) = (ElfView::parse(bytes), Elf::parse(bytes)) else {
         return calls;
     };
+    let pool = POOLS.iter().find(|pool| view.exported(pool.0).is_some());
+    calls.pool = pool.map(|pool| pool.1);
     let slots: HashSet<u64> = view.slots(wanted).iter().map(|r| r.svma).collect();
     let is_allocator = !is_main && view.exported("malloc").is_some();
     let mut own: HashMap<u64, String> = HashMap::new();

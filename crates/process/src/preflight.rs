@@ -125,8 +125,19 @@ mod tests {
             .arg("30")
             .spawn()
             .unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(100));
         let pid = child.id() as i32;
+        // Until it is `sleep`, and its loader is through.
+        let is_up = || {
+            let call = std::fs::read_to_string(format!("/proc/{pid}/syscall"));
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+            name.is_ok_and(|n| n == "sleep\n") && call.is_ok_and(|c| c.starts_with("230 "))
+        };
+        for _ in 0..1000 {
+            if is_up() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
         let (checks, details) = (preflight(pid), details(pid));
         child.kill().unwrap();
         let zombie = preflight(pid);

@@ -127,7 +127,7 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
         percent(t.truncated_stacks, stacks).min(100.0),
         counted(t.reentrant_calls, "re-entrant call"),
     )?;
-    let is_news = |c: &&Coverage| c.unhookable > 0;
+    let is_news = |c: &&Coverage| c.unhookable > 0 || !c.note.is_empty();
     let (mut shown, quiet): (Vec<&Coverage>, Vec<&Coverage>) =
         model.coverage.iter().partition(is_news);
     let room = match (style.verbose, model.is_final) {
@@ -140,7 +140,10 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if shown.is_empty() {
         return Ok(());
     }
-    let width = shown.iter().map(|c| c.module.len()).max().unwrap_or(0);
+    let width = shown
+        .iter()
+        .map(|c| c.module.len())
+        .fold("module".len(), usize::max);
     let header = format!(
         "\n  {:<width$}  slots  calls seen  not seen  names from",
         "module"
