@@ -82,9 +82,11 @@ void worker(unsigned seed) {
 
 }  // namespace
 
-int main() {
-  // Ends with the program that started it, whatever happens to that.
+// The argument is the pid of the program that starts this one.
+int main(int argc, char** argv) {
+  // Ends with that program, whatever happens to it; also if that has happened already.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (argc > 1 && getppid() != std::atoi(argv[1])) return 1;
   prctl(PR_SET_NAME, "demo-service");
   std::vector<std::thread> workers;
   for (unsigned i = 0; i < 4; i++) workers.emplace_back(worker, i);

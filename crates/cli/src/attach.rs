@@ -3,8 +3,8 @@
 use crate::options::{
     Clock, Color, Format, GroupBy, OnFull, SortBy, Stacks, Unwind, duration, size,
 };
-use crate::output::Output;
-use crate::{session, session::Session, signals, trace};
+use crate::output::{self, Output};
+use crate::{limits, session, session::Session, signals, trace};
 use anyhow::bail;
 use memhook_abi::{clock_mode, flags};
 use memhook_stream::Config;
@@ -35,7 +35,7 @@ pub struct Args {
     /// Same as --format json
     #[arg(short, long)]
     json: bool,
-    /// Write the reports into this file
+    /// Write the reports into this file; %p: process id, %h: host
     #[arg(short, long)]
     output: Option<PathBuf>,
     /// Overwrite the output file
@@ -60,7 +60,7 @@ pub struct Args {
 pub struct Tracing {
     /// Frames to collect of each call stack
     #[arg(long, alias = "max-stack", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=128))]
-    depth: u32,
+    pub depth: u32,
     /// Hook only these (malloc,free,new,...)
     #[arg(long, value_delimiter = ',')]
     functions: Vec<String>,
@@ -186,7 +186,7 @@ impl Tracing {
 }
 
 /// The name that `ps` shows; the executable's may be another one, behind a symbolic link.
-fn name_of(pid: i32) -> String {
+pub fn name_of(pid: i32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/comm"))
         .map(|name| name.trim_end().to_owned())
         .unwrap_or_default()
@@ -214,7 +214,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pid = args.pid.or(args.pid_option).unwrap_or(0);
     let config = args.tracing.config()?;
     let functions = session::selected_functions(&args.tracing.functions)?;
-    if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
+    let mut checks = memhook_process::preflight(pid);
+    checks.extend(limits::checks(
+        pid,
+        memhook_abi::region_bytes(config.ring_bytes as usize) as u64,
+    ));
+    if let Some(why) = memhook_process::first_failure(&checks) {
         bail!("{why}");
     }
     if args.dry_run {
@@ -222,9 +227,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     // Before the target is touched: an output that cannot be written costs nothing then.
     let json = args.json || args.format == Format::Json;
-    let mut output = Output::open(args.output.as_deref(), args.force, json, args.color)?;
+    let path = args.output.as_deref().map(|path| output::expand(path, pid));
+    let path = path.transpose()?;
+    let style = output::style(path.as_deref(), args.color, args.verbose);
+    let mut output = Output::open(path.as_deref(), args.force, json, style)?;
     signals::install();
-    let session = Session::start(pid, config, functions)?;
+    let session = match Session::start(pid, config, functions) {
+        Ok(session) => session,
+        Err(error) => {
+            output.abandon();
+            return Err(error);
+        }
+    };
     if !args.quiet {
         let (slots, modules) = session.patched();
         eprintln!(

@@ -3,7 +3,11 @@
 use anyhow::{Context, bail};
 use std::{
     io::{BufRead, BufReader, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::{
+        fs::{DirBuilderExt, OpenOptionsExt},
+        process::CommandExt,
+    },
+    path::PathBuf,
     process::{Child, Command, ExitCode, Stdio},
     time::Duration,
 };
@@ -11,19 +15,35 @@ use std::{
 /// The service, an ordinary dynamically linked program.
 const SERVICE: &[u8] = include_bytes!(env!("MEMHOOK_DEMO_SERVICE"));
 
-/// Ends and collects the service whatever happens.
-struct Service(Child);
+/// The running service and its folder. Ends and collects it and removes the folder whatever happens; if we
+/// are killed, the service ends itself (prctl PR_SET_PDEATHSIG).
+struct Service {
+    child: Option<Child>,
+    folder: PathBuf,
+}
 
 impl Drop for Service {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-fn start() -> anyhow::Result<Service> {
-    let folder = std::env::temp_dir();
-    let path = folder.join(format!("memhook-demo-service-{}", std::process::id()));
+fn start() -> anyhow::Result<(Service, i32)> {
+    // A folder of our own: the program keeps its name in reports.
+    let folder = std::env::temp_dir().join(format!("memhook-demo-{}", std::process::id()));
+    let path = folder.join("demo-service");
+    std::fs::DirBuilder::new()
+        .mode(0o700)
+        .create(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut service = Service {
+        child: None,
+        folder,
+    };
     let mut file = std::fs::OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -32,43 +52,34 @@ fn start() -> anyhow::Result<Service> {
         .with_context(|| format!("cannot write {}", path.display()))?;
     file.write_all(SERVICE)?;
     drop(file);
-    let started = Command::new(&path)
+    let mut child = Command::new(&path)
+        .arg(std::process::id().to_string())
+        // Ctrl-C at the terminal asks us for the report; the service is not meant.
+        .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .with_context(|| format!("cannot start {}", path.display()));
-    let mut service = match started {
-        Ok(child) => Service(child),
-        Err(error) => {
-            let _ = std::fs::remove_file(&path);
-            return Err(error);
-        }
-    };
+        .with_context(|| format!("cannot start {}", path.display()))?;
+    let output = child.stdout.take();
+    let pid = child.id() as i32;
+    service.child = Some(child);
     let mut line = String::new();
-    let output = service.0.stdout.take().context("the service's output")?;
-    let read = BufReader::new(output).read_line(&mut line);
-    // Its symbols are read through /proc/PID/map_files, which a deleted file does not hinder; but
-    // without that privilege by this path, so it stays until the end.
+    let read = BufReader::new(output.context("the service's output")?).read_line(&mut line);
     if read.is_err() || line.trim() != "ready" {
-        let _ = std::fs::remove_file(&path);
-        bail!("the demo service does not start: a C++ runtime (libstdc++) is needed");
+        bail!("the demo service does not start: it needs a C++ runtime (libstdc++6)");
     }
-    Ok(service)
+    Ok((service, pid))
 }
 
 /// Runs the command.
 pub fn run(duration: Duration) -> anyhow::Result<ExitCode> {
-    let service = start()?;
-    let pid = service.0.id() as i32;
-    let path = std::env::temp_dir().join(format!("memhook-demo-service-{}", std::process::id()));
+    let (_service, pid) = start()?;
     println!(
         "Started a service of four threads as process {pid}. One of its request handlers leaks."
     );
     println!(
-        "$ memhook-rs attach {pid} --duration {}s\n",
+        "$ memhook-rs attach {pid} --duration {}s --top 3\n",
         duration.as_secs_f64()
     );
-    let result = crate::attach::run(&crate::attach::Args::plain(pid, duration, 3));
-    let _ = std::fs::remove_file(path);
-    result
+    crate::attach::run(&crate::attach::Args::plain(pid, duration, 3))
 }

@@ -2,10 +2,12 @@
 
 mod attach;
 mod consumer;
+mod coverage;
 mod demo;
 mod detach;
 mod doctor;
 mod hook_object;
+mod limits;
 mod live_filter;
 mod model;
 mod options;
@@ -59,7 +61,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let result = match cli.command {
         Command::Attach(args) => attach::run(&args),
         Command::Detach { pid } => detach::run(pid),
         Command::Demo { duration } => demo::run(duration),
@@ -73,4 +79,31 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Help as it is; a mistake in one line.
+fn usage(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind::{
+        DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion,
+    };
+    if error.kind() == DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = error.print();
+        return ExitCode::from(2);
+    }
+    if matches!(error.kind(), DisplayHelp | DisplayVersion) {
+        // A reader that went away has seen enough.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.to_string();
+    let lines = text.lines().map(str::trim);
+    // What follows the message is the usage, which --help has too.
+    let message: Vec<&str> = lines
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"))
+        .filter(|line| !line.is_empty())
+        .collect();
+    let message = message.join(" ");
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
+    eprintln!("memhook-rs: {message}; see memhook-rs --help");
+    ExitCode::from(2)
 }

@@ -2,16 +2,21 @@
 
 use crate::attach::View;
 use crate::consumer::Consumer;
+use crate::coverage::Coverages;
 use crate::options::{GroupBy, SortBy};
-use crate::rows::{Row, RowKey, rows, sum_up};
+use crate::rows::{Row, RowKey, Sums};
 use crate::session::Session;
-use memhook_abi::{HOOKED_FUNCTIONS, slot_state};
+use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_report::{
-    AttachInfo, Coverage, Group, ReleaseSite, ReportModel, Sampling, Site, StackFrame, Target,
-    Totals,
+    AttachInfo, Group, ReleaseSite, ReportModel, Sampling, Site, StackFrame, Target, Totals,
 };
 use memhook_symbols::{ModuleFile, Symbolizer};
-use std::{cmp::Reverse, collections::HashMap};
+use std::{
+    cmp::Reverse,
+    collections::HashMap,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 /// Sums over all allocations, weighted when they are samples.
 #[derive(Clone, Copy)]
@@ -29,6 +34,11 @@ impl Counts {
             allocations: 0.0,
             bytes: 0.0,
         }
+    }
+
+    /// Whether recorded allocations stand for others too.
+    pub fn is_sampled(&self) -> bool {
+        self.sample_bytes.is_some()
     }
 
     /// How many allocations one recorded allocation of this size stands for: 1 / the probability
@@ -51,43 +61,71 @@ impl Counts {
     }
 }
 
-/// Makes the reports of one attach.
+/// Makes the reports of one attach, in steps that do not keep the caller from its rings: a walk over
+/// the live blocks, then names as they come.
 pub struct Reporter {
     pid: i32,
     view: View,
+    depth: u32,
     symbols: Symbolizer,
+    coverages: Coverages,
     /// Each row's bytes at the report before.
     last: HashMap<RowKey, f64>,
+    last_live_bytes: u64,
+    last_elapsed: Option<Duration>,
+    draft: Option<Draft>,
+}
+
+/// A report that waits for names.
+struct Draft {
+    sums: Sums,
+    /// Sorted and cut to what is shown; before, the names that make rows are waited for.
+    rows: Option<Vec<Row>>,
+    more_rows: u64,
+    /// Stack id, blocks, bytes.
+    releases: Vec<(u32, u64, u64)>,
+    totals: Totals,
+    recorded_allocations: u64,
+    sample_bytes: Option<u64>,
+    elapsed: Duration,
+    is_final: bool,
 }
 
 impl Reporter {
     /// A reporter that has reported nothing yet.
-    pub fn new(pid: i32, view: View) -> Self {
+    pub fn new(pid: i32, view: View, depth: u32) -> Self {
+        let roots = vec![format!("/proc/{pid}/root").into(), PathBuf::from("/")];
         Reporter {
             pid,
             view,
-            symbols: Symbolizer::default(),
+            depth,
+            symbols: Symbolizer::new(roots),
+            coverages: Coverages::default(),
             last: HashMap::new(),
+            last_live_bytes: 0,
+            last_elapsed: None,
+            draft: None,
         }
     }
 
-    /// Builds a report.
+    /// Takes the numbers of this moment for a report; one that is not finished is given up.
     ///
-    /// What is needed of the ledger is taken at once: the rings wait for that, not for the symbols.
-    pub fn build(&mut self, session: &Session, consumer: &Consumer, is_final: bool) -> ReportModel {
+    /// What is needed of the ledger is taken at once: the rings wait for that, not for names.
+    pub fn begin(&mut self, session: &Session, consumer: &Consumer, is_final: bool) {
         let elapsed = consumer.elapsed();
         let older = self.view.older;
         let before = older.map(|age| elapsed.saturating_sub(age).as_nanos() as u64);
         let state = consumer.lock();
-        let sums = sum_up(self.view.by, &state.ledger, &state.counts, before);
-        let releases = state.ledger.release_sites();
+        let sums = Sums::collect(self.view.by, &state.ledger, &state.counts, before);
+        let mut releases = state.ledger.release_sites();
         let ledger_totals = state.ledger.totals();
         let counts = state.counts;
         drop(state);
-        let pid = self.pid;
         let module_file = |m: &memhook_process::ModuleImage| ModuleFile {
             path: m.path.clone(),
-            file: m.file.clone(),
+            image: Some(m.bytes.clone()),
+            candidates: vec![m.file.clone()],
+            build_id: m.build_id.clone(),
             base: m.base,
             start: m.start,
             end: m.end,
@@ -95,29 +133,120 @@ impl Reporter {
         let all_modules = session.modules.iter().chain(&session.gone);
         self.symbols
             .set_modules(all_modules.map(module_file).collect());
-        let symbols = &mut self.symbols;
-        let mut rows = rows(self.view.by, &sums, session, symbols);
-        let growth = |row: &Row| row.bytes - self.last.get(&row.key).copied().unwrap_or(0.0);
+        self.coverages.request(&session.modules);
+        self.symbols.request(sums.addresses(session));
+        releases.retain(|&(stack, _, _)| stack != 0);
+        releases.sort_by_key(|&(stack, _, bytes)| (Reverse(bytes), stack));
+        releases.truncate(self.view.top);
+        self.draft = Some(Draft {
+            sums,
+            rows: None,
+            more_rows: 0,
+            releases,
+            totals: totals(session, &ledger_totals, &counts),
+            recorded_allocations: ledger_totals.allocations,
+            sample_bytes: counts.sample_bytes,
+            elapsed,
+            is_final,
+        });
+    }
+
+    /// The report that was begun, if its names are there within `wait`.
+    pub fn poll(&mut self, session: &Session, wait: Duration) -> Option<ReportModel> {
+        let deadline = Instant::now() + wait;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let mut draft = self.draft.take()?;
+        if draft.rows.is_none() && self.symbols.is_ready(left()) {
+            self.make_rows(&mut draft, session);
+        }
+        let is_final = draft.is_final;
+        // The scan of the code is waited for only at the end.
+        let ready = draft.rows.is_some()
+            && self.symbols.is_ready(left())
+            && (self.coverages.is_ready(Duration::ZERO)
+                || !is_final
+                || self.coverages.is_ready(left()));
+        if ready {
+            return Some(self.finish(draft, session));
+        }
+        self.draft = Some(draft);
+        None
+    }
+
+    /// The report that was begun with the names that are there.
+    pub fn give_up_names(&mut self, session: &Session) -> Option<ReportModel> {
+        let mut draft = self.draft.take()?;
+        if draft.rows.is_none() {
+            self.make_rows(&mut draft, session);
+        }
+        Some(self.finish(draft, session))
+    }
+
+    fn growth(&self, row: &Row) -> f64 {
+        row.bytes - self.last.get(&row.key).copied().unwrap_or(0.0)
+    }
+
+    fn make_rows(&mut self, draft: &mut Draft, session: &Session) {
+        let mut rows = draft.sums.rows(session, &self.symbols);
+        let t = &mut draft.totals;
+        // Frames and functions repeat a block; every other view has each block once.
+        let once = !matches!(self.view.by, GroupBy::Frame | GroupBy::Function);
+        if draft.sample_bytes.is_some() && once {
+            t.live_bytes = rows.iter().map(|r| r.bytes).sum::<f64>().round() as u64;
+            t.live_blocks = rows.iter().map(|r| r.blocks).sum::<f64>().round() as u64;
+            t.released_bytes = t.allocated_bytes.saturating_sub(t.live_bytes);
+            t.releases = t.allocations.saturating_sub(t.live_blocks);
+        }
+        t.live_growth_bytes = t.live_bytes as i64 - self.last_live_bytes as i64;
+        self.last_live_bytes = t.live_bytes;
         let largest = |x: f64| Reverse(x.round() as i64);
         match self.view.sort {
-            SortBy::Bytes => rows.sort_by_key(|r| (largest(r.bytes), r.key.clone())),
-            SortBy::Count => rows.sort_by_key(|r| (largest(r.blocks), r.key.clone())),
-            SortBy::Age => rows.sort_by_key(|r| (r.oldest_ns, r.key.clone())),
-            SortBy::Growth => rows.sort_by_key(|r| (largest(growth(r)), r.key.clone())),
+            SortBy::Bytes => rows.sort_by_cached_key(|r| {
+                (
+                    largest(r.bytes),
+                    largest(r.self_bytes),
+                    Reverse(r.released_bytes),
+                    r.key.clone(),
+                )
+            }),
+            SortBy::Count => rows.sort_by_cached_key(|r| (largest(r.blocks), r.key.clone())),
+            SortBy::Age => rows.sort_by_cached_key(|r| (r.oldest_ns, r.key.clone())),
+            SortBy::Growth => rows.sort_by_cached_key(|r| (largest(self.growth(r)), r.key.clone())),
         }
-        let now_ms = elapsed.as_millis() as u64;
+        draft.more_rows = rows.len().saturating_sub(self.view.top) as u64;
+        let now: HashMap<RowKey, f64> = rows.iter().map(|r| (r.key.clone(), r.bytes)).collect();
+        rows.truncate(self.view.top);
+        let of_rows = rows.iter().flat_map(|row| match row.key {
+            RowKey::Stack(id) => session.stack(id).map_or(Vec::new(), |(_, frames)| frames),
+            RowKey::Frame(address) => vec![address],
+            _ => Vec::new(),
+        });
+        let releases = draft.releases.iter();
+        let of_releases = releases.flat_map(|r| session.stack(r.0).map_or(Vec::new(), |s| s.1));
+        self.symbols.request(of_rows.chain(of_releases));
+        for row in &mut rows {
+            row.growth_bytes = self.growth(row);
+        }
+        self.last = now;
+        draft.rows = Some(rows);
+    }
+
+    fn finish(&mut self, draft: Draft, session: &Session) -> ReportModel {
+        let symbols = &self.symbols;
+        let now_ms = draft.elapsed.as_millis() as u64;
         let age = |row: &Row| now_ms.saturating_sub(row.oldest_ns / 1_000_000);
-        let mut sites = Vec::new();
-        let mut groups = Vec::new();
-        for row in rows.iter().take(self.view.top) {
+        let (mut sites, mut groups) = (Vec::new(), Vec::new());
+        for row in draft.rows.unwrap_or_default() {
             if let RowKey::Stack(stack) = row.key {
+                let truncated = session.region().stack(stack).is_some_and(|s| s.truncated);
                 let (kind, stack) = stack_of(session, symbols, stack);
                 sites.push(Site {
+                    truncated,
                     bytes: row.bytes.round() as u64,
                     blocks: row.blocks.round() as u64,
                     error_bytes: row.error_bytes(),
-                    growth_bytes: growth(row).round() as i64,
-                    oldest_ms: age(row),
+                    growth_bytes: row.growth_bytes.round() as i64,
+                    oldest_ms: age(&row),
                     kind,
                     stack,
                 });
@@ -130,62 +259,62 @@ impl Reporter {
                     _ => None,
                 },
                 bytes: row.bytes.round() as u64,
+                self_bytes: row.self_bytes.round() as u64,
                 blocks: row.blocks.round() as u64,
                 error_bytes: row.error_bytes(),
-                growth_bytes: growth(row).round() as i64,
-                oldest_ms: if row.blocks > 0.0 { age(row) } else { 0 },
+                growth_bytes: row.growth_bytes.round() as i64,
+                oldest_ms: if row.blocks > 0.0 { age(&row) } else { 0 },
                 released_bytes: row.released_bytes,
                 released_blocks: row.released_blocks,
             });
         }
-        let releases = release_sites(session, symbols, releases, self.view.top);
-        let more_rows = rows.len().saturating_sub(self.view.top) as u64;
-        let live = (
-            rows.iter().map(|r| r.bytes).sum::<f64>(),
-            rows.iter().map(|r| r.blocks).sum::<f64>(),
-        );
-        self.last = rows.into_iter().map(|r| (r.key, r.bytes)).collect();
+        let release = |&(stack, blocks, bytes): &(u32, u64, u64)| {
+            let (kind, stack) = stack_of(session, symbols, stack);
+            ReleaseSite {
+                bytes,
+                blocks,
+                kind,
+                stack,
+            }
+        };
         let (slots, modules) = session.patched();
+        let executable = session.modules.first();
         ReportModel {
             schema: "memhook-rs/report/1",
-            is_final,
+            is_final: draft.is_final,
             by: self.view.by.name(),
             target: Target {
-                pid,
-                exe: session
-                    .modules
-                    .first()
-                    .map(|m| m.path.clone())
-                    .unwrap_or_default(),
+                pid: self.pid,
+                name: crate::attach::name_of(self.pid),
+                exe: executable.map(|m| m.path.clone()).unwrap_or_default(),
             },
             attach: AttachInfo {
                 attach_ms: session.attach_time.as_secs_f64() * 1e3,
                 held_ms: session.held_time.as_secs_f64() * 1e3,
                 slots,
                 modules,
+                depth: self.depth,
             },
-            elapsed_s: elapsed.as_secs_f64(),
-            sampling: counts.sample_bytes.map(|mean_bytes| Sampling {
+            elapsed_s: draft.elapsed.as_secs_f64(),
+            since_last_s: self
+                .last_elapsed
+                .replace(draft.elapsed)
+                .map(|last| draft.elapsed.saturating_sub(last).as_secs_f64()),
+            sampling: draft.sample_bytes.map(|mean_bytes| Sampling {
                 mean_bytes,
-                recorded_allocations: ledger_totals.allocations,
+                recorded_allocations: draft.recorded_allocations,
             }),
-            totals: totals(session, &ledger_totals, &counts, live, self.view.by),
-            coverage: coverage(session),
+            totals: draft.totals,
+            coverage: self.coverages.of(session, symbols),
             sites,
             groups,
-            releases,
-            more_rows,
+            releases: draft.releases.iter().map(release).collect(),
+            more_rows: draft.more_rows,
         }
     }
 }
 
-fn totals(
-    session: &Session,
-    t: &memhook_ledger::Totals,
-    counts: &Counts,
-    live: (f64, f64),
-    by: GroupBy,
-) -> Totals {
+fn totals(session: &Session, t: &memhook_ledger::Totals, counts: &Counts) -> Totals {
     let losses = session.region().losses();
     let mut totals = Totals {
         allocations: t.allocations,
@@ -194,6 +323,7 @@ fn totals(
         released_bytes: t.released_bytes,
         live_bytes: t.live_bytes,
         live_blocks: t.live_blocks,
+        live_growth_bytes: 0,
         peak_live_bytes: t.peak_live_bytes,
         unknown_releases: t.unknown_releases,
         unhooked_releases: t.unhooked_releases,
@@ -201,83 +331,16 @@ fn totals(
         truncated_stacks: losses.truncated + losses.stacks_dropped,
         reentrant_calls: losses.reentrant,
     };
-    if counts.sample_bytes.is_some() {
+    if counts.is_sampled() {
         totals.allocations = counts.allocations.round() as u64;
         totals.allocated_bytes = counts.bytes.round() as u64;
-        // Frames repeat a block; every other view has each block once.
-        if by != GroupBy::Frame {
-            totals.live_bytes = live.0.round() as u64;
-            totals.live_blocks = live.1.round() as u64;
-            totals.released_bytes = totals.allocated_bytes.saturating_sub(totals.live_bytes);
-            totals.releases = totals.allocations.saturating_sub(totals.live_blocks);
-        }
         totals.peak_live_bytes = 0;
     }
     totals
 }
 
-fn coverage(session: &Session) -> Vec<Coverage> {
-    let slots = session.region().slots();
-    session
-        .modules
-        .iter()
-        .filter_map(|m| {
-            let of = |state| {
-                slots
-                    .iter()
-                    .filter(|s| s.module_base == m.base && s.state == state)
-                    .count() as u64
-            };
-            let hooked = of(slot_state::PATCHED) + of(slot_state::RESTORED);
-            let refused = of(slot_state::REFUSED) + of(slot_state::CHANGED);
-            let mut reasons: Vec<&str> = session
-                .unhookable
-                .iter()
-                .filter(|(name, _)| name == m.name())
-                .map(|(_, reason)| *reason)
-                .collect();
-            let unhookable = refused + reasons.len() as u64;
-            if of(slot_state::REFUSED) > 0 {
-                reasons.push("the page cannot be made writable");
-            }
-            if of(slot_state::CHANGED) > 0 {
-                reasons.push("a slot holds another function than the loader put there");
-            }
-            (hooked + unhookable > 0).then(|| Coverage {
-                module: m.name().to_owned(),
-                hooked,
-                unhookable,
-                note: reasons.first().copied().unwrap_or("").to_owned(),
-            })
-        })
-        .collect()
-}
-
-fn release_sites(
-    session: &Session,
-    symbols: &mut Symbolizer,
-    mut found: Vec<(u32, u64, u64)>,
-    top: usize,
-) -> Vec<ReleaseSite> {
-    found.retain(|&(stack, _, _)| stack != 0);
-    found.sort_by_key(|&(stack, _, bytes)| (Reverse(bytes), stack));
-    found
-        .into_iter()
-        .take(top)
-        .map(|(stack, blocks, bytes)| {
-            let (kind, stack) = stack_of(session, symbols, stack);
-            ReleaseSite {
-                bytes,
-                blocks,
-                kind,
-                stack,
-            }
-        })
-        .collect()
-}
-
 /// Kind and frames of an interned stack.
-fn stack_of(session: &Session, symbols: &mut Symbolizer, id: u32) -> (String, Vec<StackFrame>) {
+fn stack_of(session: &Session, symbols: &Symbolizer, id: u32) -> (String, Vec<StackFrame>) {
     let Some((function, frames)) = session.stack(id) else {
         return ("unknown".into(), Vec::new());
     };
@@ -291,8 +354,8 @@ fn stack_of(session: &Session, symbols: &mut Symbolizer, id: u32) -> (String, Ve
     )
 }
 
-fn stack_frames(symbols: &mut Symbolizer, address: u64) -> Vec<StackFrame> {
-    let location = symbols.resolve(address);
+fn stack_frames(symbols: &Symbolizer, address: u64) -> Vec<StackFrame> {
+    let location = symbols.location(address);
     let frame = |f: &memhook_symbols::Frame| StackFrame {
         address: format!("{address:#x}"),
         module: location.module.clone(),

@@ -7,9 +7,9 @@ use std::time::Duration;
 pub enum GroupBy {
     /// Call stack of the allocation
     Site,
-    /// Every frame of a stack carries the block
+    /// Call in the code: every call on a stack carries the block
     Frame,
-    /// Function that called the allocator
+    /// Function: every function on a stack carries the block
     Function,
     /// Module that called the allocator
     Module,

@@ -6,68 +6,196 @@ use memhook_report::{ReportModel, Style};
 use std::{
     fs::{File, OpenOptions},
     io::{IsTerminal, Write},
-    path::Path,
+    path::{Path, PathBuf},
+    sync::mpsc::{SyncSender, TrySendError, sync_channel},
+    thread::JoinHandle,
 };
 
+/// Reports that wait for a slow reader; more are left out.
+const BACKLOG: usize = 64;
+
 /// Standard output or a file; text or JSON.
+///
+/// A thread does the writing: a pager that waits for a key must not keep the attacher from its rings, nor
+/// a full disk from detaching.
 pub struct Output {
-    to: Box<dyn Write>,
+    reports: Option<SyncSender<String>>,
+    writer: Option<JoinHandle<std::io::Result<()>>>,
+    left_out: u64,
+    /// The file, if it was not there before.
+    created: Option<PathBuf>,
     json: bool,
     style: Style,
 }
 
 impl Output {
-    /// Opens the output; an existing file is kept unless `force`.
+    /// Opens the output; an existing file is refused unless `force`, and keeps its contents until the
+    /// first report.
     pub fn open(
         path: Option<&Path>,
         force: bool,
         json: bool,
-        color: Color,
+        style: Style,
     ) -> anyhow::Result<Output> {
-        let to: Box<dyn Write> = match path {
-            None => Box::new(std::io::stdout()),
-            Some(path) => Box::new(create(path, force)?),
+        let (file, created) = match path {
+            None => (None, false),
+            Some(path) => create(path, force).map(|(file, created)| (Some(file), created))?,
         };
-        let terminal = path.is_none()
-            && std::io::stdout().is_terminal()
-            && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-        let color = color == Color::Always || (color == Color::Auto && terminal);
+        let (reports, inbox) = sync_channel::<String>(BACKLOG);
+        let writer = std::thread::Builder::new()
+            .name("output".into())
+            .spawn(move || write_all(file, inbox.iter()))?;
         Ok(Output {
-            to,
+            reports: Some(reports),
+            writer: Some(writer),
+            left_out: 0,
+            created: path.filter(|_| created).map(Path::to_owned),
             json,
-            style: Style { color },
+            style,
         })
     }
 
-    /// Writes one report. A reader that went away, or a full disk, must not keep the attacher from
-    /// detaching: the first failure is told once, by `false`.
-    pub fn write(&mut self, report: &ReportModel) -> bool {
+    /// Writes one report, sooner or later.
+    pub fn write(&mut self, report: &ReportModel) {
         let text = if self.json {
             memhook_report::json(report)
         } else {
             memhook_report::text(report, self.style)
         };
-        writeln!(self.to, "{text}")
-            .and_then(|()| self.to.flush())
-            .is_ok()
+        let Some(reports) = &self.reports else { return };
+        if report.is_final {
+            // Nothing is traced any more: this one may wait for its reader.
+            let _ = reports.send(text);
+        } else if let Err(TrySendError::Full(_)) = reports.try_send(text) {
+            self.left_out += 1;
+        }
+    }
+
+    /// Nothing will be written: takes an empty file away again.
+    pub fn abandon(self) {
+        if let Some(path) = self.created {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// Whether nothing more can be written: the reader went away, or the disk is full.
+    pub fn is_closed(&self) -> bool {
+        self.writer.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
+    /// Waits until everything is written. A reader that went away has seen enough: no error.
+    pub fn finish(&mut self) -> anyhow::Result<()> {
+        self.reports = None;
+        let written = match self.writer.take().map(JoinHandle::join) {
+            Some(Ok(written)) => written,
+            _ => Ok(()),
+        };
+        match written {
+            Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => return Err(e.into()),
+            _ => {}
+        }
+        if self.left_out > 0 {
+            bail!("{} reports found no reader in time", self.left_out);
+        }
+        Ok(())
     }
 }
 
-fn create(path: &Path, force: bool) -> anyhow::Result<File> {
+/// How text looks there.
+pub fn style(path: Option<&Path>, color: Color, verbose: bool) -> Style {
+    let terminal = path.is_none()
+        && std::io::stdout().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    Style {
+        color: color == Color::Always || (color == Color::Auto && terminal),
+        verbose,
+    }
+}
+
+/// `%p` is the process id, `%h` this host, `%%` a percent sign.
+pub fn expand(path: &Path, pid: i32) -> anyhow::Result<PathBuf> {
+    let Some(text) = path.to_str().filter(|text| text.contains('%')) else {
+        return Ok(path.to_owned());
+    };
+    let mut expanded = String::new();
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        if c != '%' {
+            expanded.push(c);
+            continue;
+        }
+        match rest.next() {
+            Some('p') => expanded += &pid.to_string(),
+            Some('h') => {
+                let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
+                expanded += host.unwrap_or_default().trim_end();
+            }
+            Some('%') => expanded.push('%'),
+            other => bail!(
+                "--output {text}: %{} means nothing: use %p (process id), %h (host) or %%",
+                other.map_or(String::new(), String::from)
+            ),
+        }
+    }
+    Ok(expanded.into())
+}
+
+fn write_all(file: Option<File>, reports: impl Iterator<Item = String>) -> std::io::Result<()> {
+    let mut reports = reports.peekable();
+    if reports.peek().is_none() {
+        return Ok(());
+    }
+    let mut to: Box<dyn Write> = match file {
+        None => Box::new(std::io::stdout()),
+        Some(file) => {
+            // Devices and pipes have no length to set.
+            let _ = file.set_len(0);
+            Box::new(file)
+        }
+    };
+    for report in reports {
+        writeln!(to, "{report}").and_then(|()| to.flush())?;
+    }
+    Ok(())
+}
+
+/// The file, and whether it is new.
+fn create(path: &Path, force: bool) -> anyhow::Result<(File, bool)> {
+    let cannot = || format!("cannot write {}", path.display());
     let mut options = OpenOptions::new();
     options.write(true);
-    if force {
-        options.create(true).truncate(true);
-    } else {
-        options.create_new(true);
-    }
-    match options.open(path) {
+    match options.clone().create_new(true).open(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && force => {
+            Ok((options.open(path).with_context(cannot)?, false))
+        }
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
             bail!(
                 "{} exists already: choose another name or add --force",
                 path.display()
             )
         }
-        opened => opened.with_context(|| format!("cannot write {}", path.display())),
+        opened => Ok((opened.with_context(cannot)?, true)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_outputs() {
+        let expand = |text: &str| expand(Path::new(text), 42).map(|p| p.display().to_string());
+        assert_eq!(expand("a.json").unwrap(), "a.json");
+        assert_eq!(
+            expand("/x/heap-%p-100%%.json").unwrap(),
+            "/x/heap-42-100%.json"
+        );
+        assert!(!expand("%h").unwrap().contains('%'));
+        assert!(
+            expand("%q")
+                .unwrap_err()
+                .to_string()
+                .contains("%q means nothing")
+        );
     }
 }

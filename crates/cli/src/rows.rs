@@ -4,8 +4,9 @@ use crate::model::Counts;
 use crate::options::GroupBy;
 use crate::session::Session;
 use memhook_ledger::Ledger;
-use memhook_symbols::Symbolizer;
-use std::collections::{HashMap, HashSet};
+use memhook_symbols::{Location, Symbolizer};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// What a row is about; two reports' rows with equal keys are compared for growth.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,6 +43,10 @@ pub struct Row {
     /// Live bytes and blocks, estimates when sampled.
     pub bytes: f64,
     pub blocks: f64,
+    /// Bytes of blocks whose innermost frame this is.
+    pub self_bytes: f64,
+    /// Change of `bytes` since the last report.
+    pub growth_bytes: f64,
     /// Estimated variance of `bytes`; 0 unless sampled.
     variance: f64,
     /// Allocation time of the oldest block, in nanoseconds since the attach.
@@ -61,6 +66,7 @@ impl Row {
 struct Sum {
     bytes: f64,
     blocks: f64,
+    self_bytes: f64,
     variance: f64,
     oldest_ns: u64,
     released_bytes: u64,
@@ -72,6 +78,7 @@ impl Default for Sum {
         Sum {
             bytes: 0.0,
             blocks: 0.0,
+            self_bytes: 0.0,
             variance: 0.0,
             oldest_ns: u64::MAX,
             released_bytes: 0,
@@ -81,9 +88,10 @@ impl Default for Sum {
 }
 
 impl Sum {
-    fn add(&mut self, other: &Sum) {
+    fn add(&mut self, other: &Sum, innermost: bool) {
         self.bytes += other.bytes;
         self.blocks += other.blocks;
+        self.self_bytes += if innermost { other.bytes } else { 0.0 };
         self.variance += other.variance;
         self.oldest_ns = self.oldest_ns.min(other.oldest_ns);
         self.released_bytes += other.released_bytes;
@@ -91,92 +99,135 @@ impl Sum {
     }
 }
 
-/// Live blocks summed by stack id, thread or size, and releases by stack id.
-#[derive(Default)]
-pub struct Sums(HashMap<u64, Sum>);
+/// Sums of the live blocks at one moment, by a number: of the stack, the thread or the size.
+pub struct Sums {
+    by: GroupBy,
+    of: FxHashMap<u64, Sum>,
+}
 
-/// Sums up the live blocks; with `before` only those allocated before this time (ns since the
-/// attach).
-pub fn sum_up(by: GroupBy, ledger: &Ledger, counts: &Counts, before: Option<u64>) -> Sums {
-    let mut sums: HashMap<u64, Sum> = HashMap::new();
-    for block in ledger.live_blocks() {
-        if before.is_some_and(|limit| block.time_ns >= limit) {
-            continue;
+impl Sums {
+    /// One walk over the live blocks. `before`: only those allocated before this time (ns since the
+    /// attach).
+    pub fn collect(by: GroupBy, ledger: &Ledger, counts: &Counts, before: Option<u64>) -> Sums {
+        let mut of: FxHashMap<u64, Sum> = FxHashMap::default();
+        let by_stack = !matches!(by, GroupBy::Thread | GroupBy::Size);
+        if by_stack && !counts.is_sampled() {
+            for site in ledger.live_by(before) {
+                let sum = of.entry(u64::from(site.stack)).or_default();
+                sum.bytes = site.bytes as f64;
+                sum.blocks = site.blocks as f64;
+                sum.oldest_ns = site.oldest_ns;
+            }
+        } else {
+            for block in ledger.live_blocks() {
+                if before.is_some_and(|limit| block.time_ns >= limit) {
+                    continue;
+                }
+                let number = match by {
+                    GroupBy::Thread => u64::from(block.tid),
+                    GroupBy::Size => block.size,
+                    _ => u64::from(block.stack),
+                };
+                let weight = counts.weight(block.size);
+                let sum = of.entry(number).or_default();
+                sum.bytes += weight * block.size as f64;
+                sum.blocks += weight;
+                // Horvitz-Thompson: (1 - p) / p^2 * size^2 for each block, p = 1 / weight.
+                sum.variance += (weight - 1.0) * weight * (block.size as f64).powi(2);
+                sum.oldest_ns = sum.oldest_ns.min(block.time_ns);
+            }
         }
-        let number = match by {
-            GroupBy::Thread => u64::from(block.tid),
-            GroupBy::Size => block.size,
-            _ => u64::from(block.stack),
+        if matches!(by, GroupBy::Frame | GroupBy::Function) {
+            for (stack, blocks, bytes) in ledger.release_sites() {
+                let sum = of.entry(u64::from(stack)).or_default();
+                sum.released_bytes += bytes;
+                sum.released_blocks += blocks;
+            }
+        }
+        Sums { by, of }
+    }
+
+    /// The return addresses whose names decide which row a block belongs to.
+    pub fn addresses(&self, session: &Session) -> BTreeSet<u64> {
+        let stacks = self.of.keys().filter_map(|&id| session.stack(id as u32));
+        match self.by {
+            GroupBy::Function => stacks.flat_map(|(_, frames)| frames).collect(),
+            GroupBy::Module => stacks.filter_map(|(_, f)| f.first().copied()).collect(),
+            _ => BTreeSet::new(),
+        }
+    }
+
+    /// The rows, in no order. The names of [`Sums::addresses`] must be there.
+    pub fn rows(&self, session: &Session, symbols: &Symbolizer) -> Vec<Row> {
+        let mut found: HashMap<RowKey, Sum> = HashMap::new();
+        for (number, sum) in &self.of {
+            // A recursive function has a block on its row once.
+            let mut keys: Vec<RowKey> = Vec::new();
+            for key in self.keys(*number, session, symbols) {
+                if !keys.contains(&key) {
+                    keys.push(key);
+                }
+            }
+            for (i, key) in keys.into_iter().enumerate() {
+                found.entry(key).or_default().add(sum, i == 0);
+            }
+        }
+        let row = |(key, sum): (RowKey, Sum)| Row {
+            key,
+            bytes: sum.bytes,
+            blocks: sum.blocks,
+            self_bytes: sum.self_bytes,
+            growth_bytes: 0.0,
+            variance: sum.variance,
+            oldest_ns: if sum.blocks > 0.0 { sum.oldest_ns } else { 0 },
+            released_bytes: sum.released_bytes,
+            released_blocks: sum.released_blocks,
         };
-        let weight = counts.weight(block.size);
-        let sum = sums.entry(number).or_default();
-        sum.bytes += weight * block.size as f64;
-        sum.blocks += weight;
-        // Horvitz-Thompson: (1 - p) / p^2 * size^2 for each block, p = 1 / weight.
-        sum.variance += (weight - 1.0) * weight * (block.size as f64).powi(2);
-        sum.oldest_ns = sum.oldest_ns.min(block.time_ns);
+        found.into_iter().map(row).collect()
     }
-    if by == GroupBy::Frame {
-        for (stack, blocks, bytes) in ledger.release_sites() {
-            let sum = sums.entry(u64::from(stack)).or_default();
-            sum.released_bytes += bytes;
-            sum.released_blocks += blocks;
+
+    /// The rows that blocks with this number belong to; the innermost frame's first.
+    fn keys(&self, number: u64, session: &Session, symbols: &Symbolizer) -> Vec<RowKey> {
+        let frames = || {
+            let stack = session.stack(number as u32);
+            stack.map(|(_, frames)| frames).unwrap_or_default()
+        };
+        let unknown = || vec![RowKey::Name("unknown".into())];
+        match self.by {
+            GroupBy::Site => vec![RowKey::Stack(number as u32)],
+            GroupBy::Size => vec![RowKey::Size(number)],
+            GroupBy::Thread => vec![RowKey::Thread(
+                number as u32,
+                session.thread_name(number as u32),
+            )],
+            GroupBy::Frame => frames().into_iter().map(RowKey::Frame).collect(),
+            GroupBy::Function => {
+                let locations = frames().into_iter().map(|a| symbols.location(a));
+                let names: Vec<_> = locations.flat_map(|l| function_names(&l)).collect();
+                match names.is_empty() {
+                    true => unknown(),
+                    false => names.into_iter().map(RowKey::Name).collect(),
+                }
+            }
+            GroupBy::Module => match frames().first() {
+                Some(&innermost) => {
+                    let module = symbols.location(innermost).module;
+                    vec![RowKey::Name(module.unwrap_or("unknown".into()))]
+                }
+                None => unknown(),
+            },
         }
     }
-    Sums(sums)
 }
 
-/// The rows, in no order.
-pub fn rows(by: GroupBy, sums: &Sums, session: &Session, symbols: &mut Symbolizer) -> Vec<Row> {
-    let mut found: HashMap<RowKey, Sum> = HashMap::new();
-    for (number, sum) in &sums.0 {
-        for key in keys(by, *number, session, symbols) {
-            found.entry(key).or_default().add(sum);
-        }
-    }
-    let row = |(key, sum): (RowKey, Sum)| Row {
-        key,
-        bytes: sum.bytes,
-        blocks: sum.blocks,
-        variance: sum.variance,
-        oldest_ns: if sum.blocks > 0.0 { sum.oldest_ns } else { 0 },
-        released_bytes: sum.released_bytes,
-        released_blocks: sum.released_blocks,
-    };
-    found.into_iter().map(row).collect()
-}
-
-/// The rows that blocks with this number belong to.
-fn keys(by: GroupBy, number: u64, session: &Session, symbols: &mut Symbolizer) -> Vec<RowKey> {
-    let frames = || {
-        let stack = session.stack(number as u32);
-        stack.map(|(_, frames)| frames).unwrap_or_default()
-    };
-    match by {
-        GroupBy::Site => vec![RowKey::Stack(number as u32)],
-        GroupBy::Size => vec![RowKey::Size(number)],
-        GroupBy::Thread => vec![RowKey::Thread(
-            number as u32,
-            session.thread_name(number as u32),
-        )],
-        // A recursive function has a block on its row once.
-        GroupBy::Frame => {
-            let distinct: HashSet<u64> = frames().into_iter().collect();
-            distinct.into_iter().map(RowKey::Frame).collect()
-        }
-        GroupBy::Function | GroupBy::Module => {
-            let frames = frames();
-            let Some(&innermost) = frames.first() else {
-                return vec![RowKey::Name("unknown".into())];
-            };
-            let location = symbols.resolve(innermost);
-            let module = location.module.clone().unwrap_or("unknown".into());
-            let function = location.frames.first().and_then(|f| f.function.clone());
-            vec![RowKey::Name(match (by, function) {
-                (GroupBy::Function, Some(function)) => format!("{function} ({module})"),
-                (GroupBy::Function, None) => format!("{module}+{:#x}", location.svma),
-                _ => module,
-            })]
-        }
+/// The functions at a location, inlined ones too, innermost first.
+fn function_names(location: &Location) -> Vec<String> {
+    let module = location.module.as_deref().unwrap_or("unknown");
+    let named = location.frames.iter().filter_map(|f| f.function.as_ref());
+    let names: Vec<_> = named.map(|name| format!("{name} ({module})")).collect();
+    match names.is_empty() {
+        // Code without names: all of a module that is not known better is one row.
+        true => vec![format!("code without names ({module})")],
+        false => names,
     }
 }

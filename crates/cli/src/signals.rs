@@ -1,11 +1,11 @@
-//! Ctrl-C and SIGTERM ask for the detach; a second one changes nothing about it.
+//! Ctrl-C and SIGTERM ask for the detach; a second one skips the waiting for names, never the detach.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-static STOP: AtomicBool = AtomicBool::new(false);
+static STOPS: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn stop(_: i32) {
-    STOP.store(true, Ordering::Relaxed);
+    STOPS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Installs the handlers, and ignores SIGPIPE so that a closed terminal cannot skip the detach.
@@ -21,5 +21,10 @@ pub fn install() {
 
 /// Whether one has come.
 pub fn stop_requested() -> bool {
-    STOP.load(Ordering::Relaxed)
+    stops() > 0
+}
+
+/// How many have come.
+pub fn stops() -> u32 {
+    STOPS.load(Ordering::Relaxed)
 }

@@ -51,17 +51,13 @@ pub fn run(
 ) -> anyhow::Result<ExitCode> {
     let region = Arc::clone(session.shared_region());
     let consumer = Consumer::new(&region, &args.tracing);
-    let mut reporter = Reporter::new(pid, args.view.clone());
-    let mut written = true;
+    let mut reporter = Reporter::new(pid, args.view.clone(), args.tracing.depth);
     let mut code = std::thread::scope(|scope| {
         let this = std::thread::current();
         let consumer = &consumer;
         scope.spawn(move || consumer.drain(&this));
         let watchdog = scope.spawn(|| consumer.watch());
-        let code = follow(args, pid, &mut session, consumer, |session, consumer| {
-            let report = reporter.build(session, consumer, false);
-            written &= output.write(&report);
-        });
+        let code = follow(args, pid, &mut session, consumer, &mut reporter, output);
         consumer.finish();
         watchdog.thread().unpark();
         code
@@ -81,11 +77,22 @@ pub fn run(
         eprintln!("memhook-rs: process {pid} waited for us too long and went on untraced");
         code = code.max(1);
     }
-    let report = reporter.build(&session, &consumer, true);
-    written &= output.write(&report);
-    if !written {
-        eprintln!("memhook-rs: not every report could be written");
-        code = code.max(1);
+    reporter.begin(&session, &consumer, true);
+    let report = loop {
+        if let Some(report) = reporter.poll(&session, Duration::from_millis(50)) {
+            break Some(report);
+        }
+        // Again Ctrl-C: whoever waits for names no longer wants them.
+        if signals::stops() > 1 {
+            break reporter.give_up_names(&session);
+        }
+    };
+    if let Some(report) = report {
+        output.write(&report);
+    }
+    if let Err(error) = output.finish() {
+        eprintln!("memhook-rs: not every report could be written: {error}");
+        code = code.max(2);
     }
     Ok(ExitCode::from(code))
 }
@@ -96,7 +103,8 @@ fn follow(
     pid: i32,
     session: &mut Session,
     consumer: &Consumer,
-    mut report: impl FnMut(&Session, &Consumer),
+    reporter: &mut Reporter,
+    output: &mut Output,
 ) -> u8 {
     let target = Identity::of(pid);
     let mut owners = RingOwners::new(pid);
@@ -121,13 +129,17 @@ fn follow(
         if gone {
             return 0;
         }
-        let over = args.duration.is_some_and(|d| now >= d) || signals::stop_requested();
-        if over || session.region().abandoned() {
+        let over = args.duration.is_some_and(|d| now >= d) || session.region().abandoned();
+        if over || signals::stop_requested() || output.is_closed() {
             return detach(pid, session, &target);
         }
         if now >= next_report {
-            next_report += args.interval;
-            report(session, consumer);
+            next_report = now.saturating_add(args.interval);
+            reporter.begin(session, consumer, false);
+        }
+        // Names may take their time; a dlopen of the target does not wait for them.
+        if let Some(report) = reporter.poll(session, Duration::ZERO) {
+            output.write(&report);
         }
         std::thread::park_timeout(TURN);
     }

@@ -2,6 +2,7 @@
 //!
 //! Nothing here writes to the target or uses ptrace; the ELF part takes bytes.
 
+mod calls;
 mod elf;
 mod error;
 mod maps;
@@ -10,10 +11,11 @@ mod preflight;
 mod slots;
 mod threads;
 
+pub use calls::{AllocatorCalls, allocator_calls};
 pub use elf::{ElfView, Exported, Relocation, SlotKind};
 pub use error::Error;
 pub use maps::{Mapping, mappings, parse_maps};
 pub use module::{ModuleImage, modules, vdso};
-pub use preflight::{Check, first_failure, preflight};
+pub use preflight::{Check, details, first_failure, preflight};
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
 pub use threads::{Thread, read_memory, thread_ids, thread_start_time, threads};

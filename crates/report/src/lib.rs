@@ -2,6 +2,9 @@
 
 mod json;
 mod model;
+mod names;
+mod stacks;
+mod style;
 mod text;
 mod units;
 
@@ -10,5 +13,6 @@ pub use model::{
     AttachInfo, Coverage, Group, ReleaseSite, ReportModel, Sampling, Site, StackFrame, Target,
     Totals,
 };
-pub use text::{Style, text};
-pub use units::{bytes, milliseconds};
+pub use style::Style;
+pub use text::text;
+pub use units::{bytes, change, count, counted, milliseconds, percent};

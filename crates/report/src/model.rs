@@ -18,6 +18,8 @@ pub struct ReportModel {
     pub attach: AttachInfo,
     /// Seconds since the attach.
     pub elapsed_s: f64,
+    /// Seconds since the last report, which growth is counted from; `None` in the first.
+    pub since_last_s: Option<f64>,
     /// Set when allocations were sampled: all numbers of blocks and bytes are estimates then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
@@ -49,6 +51,8 @@ pub struct Sampling {
 pub struct Target {
     /// Process id.
     pub pid: i32,
+    /// Name, as `ps` shows it.
+    pub name: String,
     /// Executable's path.
     pub exe: String,
 }
@@ -64,6 +68,8 @@ pub struct AttachInfo {
     pub slots: u64,
     /// Modules with at least one slot patched.
     pub modules: u64,
+    /// Frames that are collected of each call stack.
+    pub depth: u32,
 }
 
 /// Sums since the attach.
@@ -76,6 +82,7 @@ pub struct Totals {
     pub released_bytes: u64,
     pub live_bytes: u64,
     pub live_blocks: u64,
+    pub live_growth_bytes: i64,
     pub peak_live_bytes: u64,
     pub unknown_releases: u64,
     pub unhooked_releases: u64,
@@ -91,10 +98,15 @@ pub struct Coverage {
     pub module: String,
     /// Slots patched.
     pub hooked: u64,
-    /// Slots or functions that cannot be hooked.
+    /// Slots that cannot be hooked, and call sites that use no slot.
     pub unhookable: u64,
     /// Why, or empty.
     pub note: String,
+    /// Call sites in its code that go through slots.
+    pub calls_seen: u64,
+    /// Where its names come from: `debug info`, `symbols`, `dynamic symbols`, `nothing`; `None` until
+    /// one of its addresses is in a report.
+    pub symbols: Option<&'static str>,
 }
 
 /// One allocation site.
@@ -113,6 +125,8 @@ pub struct Site {
     pub oldest_ms: u64,
     /// Allocating function: malloc, new, ...
     pub kind: String,
+    /// The stack goes on, but could not be followed.
+    pub truncated: bool,
     /// Innermost first.
     pub stack: Vec<StackFrame>,
 }
@@ -127,6 +141,9 @@ pub struct Group {
     pub frame: Option<StackFrame>,
     /// Live bytes.
     pub bytes: u64,
+    /// Those whose innermost frame is in this row; the same as `bytes` unless rows are frames or
+    /// functions.
+    pub self_bytes: u64,
     /// Live blocks.
     pub blocks: u64,
     /// Standard error of `bytes` when sampled.

@@ -1,137 +1,180 @@
 //! Text for a terminal.
 
-use crate::{Coverage, ReportModel, StackFrame, bytes, milliseconds};
+use crate::stacks::{End, name_of, place_of, stack};
+use crate::units::{bytes, change, count, counted, milliseconds, percent};
+use crate::{Coverage, ReportModel, Style};
 use std::fmt::{Result, Write};
-
-/// How text looks.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Style {
-    /// Use ANSI colours.
-    pub color: bool,
-}
-
-impl Style {
-    fn paint(self, code: &str, text: &str) -> String {
-        if self.color {
-            format!("\x1b[{code}m{text}\x1b[0m")
-        } else {
-            text.to_owned()
-        }
-    }
-    fn strong(self, text: &str) -> String {
-        self.paint("1", text)
-    }
-    fn faint(self, text: &str) -> String {
-        self.paint("2", text)
-    }
-    fn warning(self, text: &str) -> String {
-        self.paint("1;31", text)
-    }
-}
 
 /// The report as text.
 pub fn text(model: &ReportModel, style: Style) -> String {
     let mut out = String::new();
     // Writing into a String cannot fail.
-    let _ = head(&mut out, model, style)
-        .and_then(|()| coverage(&mut out, &model.coverage))
+    let _ = warnings(&mut out, model, style)
+        .and_then(|()| head(&mut out, model, style))
+        .and_then(|()| coverage(&mut out, model, style))
         .and_then(|()| sites(&mut out, model, style))
         .and_then(|()| groups(&mut out, model, style))
         .and_then(|()| releases(&mut out, model, style));
     out
 }
 
-fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
-    let t = &model.totals;
-    if t.lost_events > 0 {
+/// What makes the numbers below wrong stands above them.
+fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
+    if model.totals.lost_events > 0 {
         let lost = format!(
-            "{} events were lost: what follows is wrong by what they held",
-            t.lost_events
+            "{} lost: what follows is wrong by what they held. Try --ring-size 16M, or --on-full wait",
+            counted(model.totals.lost_events, "event")
         );
         writeln!(out, "{}", style.warning(&lost))?;
     }
     if let Some(sampling) = &model.sampling {
         writeln!(
             out,
-            "Estimates from {} sampled allocations, one in about {}",
-            sampling.recorded_allocations,
+            "Estimates from {}, one in about {}",
+            counted(sampling.recorded_allocations, "sampled allocation"),
             bytes(sampling.mean_bytes)
-        )?;
-    }
-    let peak = match t.peak_live_bytes {
-        0 => String::new(),
-        peak => format!(" (peak {})", bytes(peak)),
-    };
-    let live = format!(
-        "After {:.1} s: {} live in {} blocks{peak}",
-        model.elapsed_s,
-        bytes(t.live_bytes),
-        t.live_blocks,
-    );
-    writeln!(out, "{}", style.strong(&live))?;
-    let rate = |n: u64| n as f64 / model.elapsed_s.max(1e-3);
-    writeln!(
-        out,
-        "  allocated {:>10} in {} blocks ({:.0}/s, {}/s)",
-        bytes(t.allocated_bytes),
-        t.allocations,
-        rate(t.allocations),
-        bytes(rate(t.allocated_bytes) as u64)
-    )?;
-    writeln!(
-        out,
-        "  released  {:>10} in {} blocks ({:.0}/s), {} of them from before the attach",
-        bytes(t.released_bytes),
-        t.releases,
-        rate(t.releases),
-        t.unknown_releases
-    )?;
-    let share = 100.0 * t.truncated_stacks as f64 / t.allocations.max(1) as f64;
-    writeln!(
-        out,
-        "  events lost {}, stacks cut short {} ({share:.2} %), re-entrant calls passed by {}, releases not seen {}",
-        t.lost_events, t.truncated_stacks, t.reentrant_calls, t.unhooked_releases
-    )
-}
-
-fn coverage(out: &mut String, coverage: &[Coverage]) -> Result {
-    let hooked: u64 = coverage.iter().map(|c| c.hooked).sum();
-    write!(
-        out,
-        "\nSeen: {hooked} slots in {} modules:",
-        coverage.iter().filter(|c| c.hooked > 0).count()
-    )?;
-    let mut width = 80;
-    for c in coverage.iter().filter(|c| c.hooked > 0) {
-        let item = format!(" {} {}", c.module, c.hooked);
-        if width + item.len() > 100 {
-            write!(out, "\n ")?;
-            width = 1;
-        }
-        width += item.len() + 1;
-        write!(out, "{item},")?;
-    }
-    if out.ends_with(',') {
-        out.pop();
-    }
-    writeln!(out)?;
-    for c in coverage.iter().filter(|c| c.unhookable > 0) {
-        writeln!(
-            out,
-            "Not seen: {} in {} ({})",
-            c.unhookable, c.module, c.note
         )?;
     }
     Ok(())
 }
 
-fn share_of(part: u64, whole: u64) -> f64 {
-    100.0 * part as f64 / whole.max(1) as f64
+fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
+    let t = &model.totals;
+    let name = match model.target.name.is_empty() {
+        true => String::new(),
+        false => format!("{}, ", model.target.name),
+    };
+    let mut aside = Vec::new();
+    if let Some(seconds) = model.since_last_s {
+        let since = milliseconds((seconds * 1e3) as u64);
+        aside.push(format!(
+            "{} in the last {since}",
+            change(t.live_growth_bytes)
+        ));
+    }
+    if t.peak_live_bytes > 0 {
+        aside.push(format!("peak {}", bytes(t.peak_live_bytes)));
+    }
+    let aside = match aside.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", aside.join(", ")),
+    };
+    writeln!(
+        out,
+        "{} {} in {}{aside}",
+        style.strong(&format!(
+            "{name}{} after the attach:",
+            milliseconds((model.elapsed_s * 1e3) as u64)
+        )),
+        style.number(&format!("{} live", bytes(t.live_bytes))),
+        counted(t.live_blocks, "block"),
+    )?;
+    let rate = |n: u64| (n as f64 / model.elapsed_s.max(1e-3)) as u64;
+    let known = t.releases.saturating_sub(t.unknown_releases);
+    let rows = [
+        ("allocated", t.allocated_bytes, t.allocations),
+        ("released", t.released_bytes, known),
+    ];
+    let columns = rows.map(|(_, b, n)| {
+        let every_second = format!("{}/s, {}/s", count(rate(n)), bytes(rate(b)));
+        (bytes(b), counted(n, "block"), every_second)
+    });
+    let width = columns.iter().map(|c| c.1.len()).max().unwrap_or(0);
+    for ((label, _, _), (total, blocks, rates)) in rows.iter().zip(columns) {
+        writeln!(
+            out,
+            "  {label:<10}{total:>11} in {blocks:<width$}  {}",
+            style.faint(&rates)
+        )?;
+    }
+    if t.unknown_releases > 0 {
+        writeln!(
+            out,
+            "  {} from before the attach released besides",
+            counted(t.unknown_releases, "block")
+        )?;
+    }
+    if t.unhooked_releases > 0 {
+        writeln!(
+            out,
+            "  {} whose release was not seen: their addresses were handed out again",
+            counted(t.unhooked_releases, "block")
+        )?;
+    }
+    Ok(())
 }
 
-fn growth(change: i64) -> String {
-    let sign = if change < 0 { "-" } else { "+" };
-    format!("{sign}{}", bytes(change.unsigned_abs()))
+/// Modules shown although all is well with them.
+const MODULES_SHOWN: usize = 12;
+
+/// One line when all is well; modules at the end, all of them with `-v`.
+fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
+    let t = &model.totals;
+    let lost = match t.lost_events {
+        0 => "no event lost".to_owned(),
+        n => style.warning(&format!("{} lost", counted(n, "event"))),
+    };
+    let stacks = match model.releases.is_empty() {
+        true => t.allocations,
+        false => t.allocations + t.releases,
+    };
+    writeln!(
+        out,
+        "  {} hooked in {}, {lost}, {} cut short ({:.1} %), {} passed by",
+        counted(model.attach.slots, "slot"),
+        counted(model.attach.modules, "module"),
+        counted(t.truncated_stacks, "stack"),
+        percent(t.truncated_stacks, stacks).min(100.0),
+        counted(t.reentrant_calls, "re-entrant call"),
+    )?;
+    let is_news = |c: &&Coverage| c.unhookable > 0 || !c.note.is_empty();
+    let (mut shown, quiet): (Vec<&Coverage>, Vec<&Coverage>) =
+        model.coverage.iter().partition(is_news);
+    let room = match (style.verbose, model.is_final) {
+        (true, _) => usize::MAX,
+        (false, true) => MODULES_SHOWN.saturating_sub(shown.len()),
+        (false, false) => 0,
+    };
+    let left_out = quiet.len().saturating_sub(room);
+    shown.extend(quiet.into_iter().take(room));
+    if shown.is_empty() {
+        return Ok(());
+    }
+    let width = shown
+        .iter()
+        .map(|c| c.module.len())
+        .fold("module".len(), usize::max);
+    let header = format!(
+        "\n  {:<width$}  slots  calls seen  not seen  names from",
+        "module"
+    );
+    writeln!(out, "{}", style.faint(&header))?;
+    for c in shown {
+        let line = format!(
+            "  {:<width$}  {:>5}  {:>10}  {:>8}  {}",
+            c.module,
+            c.hooked,
+            count(c.calls_seen),
+            count(c.unhookable),
+            c.symbols.unwrap_or("(not asked)"),
+        );
+        writeln!(out, "{line}")?;
+        if !c.note.is_empty() {
+            writeln!(out, "  {:<width$}  {}", "", style.warning(&c.note))?;
+        }
+    }
+    if left_out > 0 && room > 0 {
+        let rest = format!(
+            "  and {}, hooked too (-v)",
+            counted(left_out as u64, "more module")
+        );
+        writeln!(
+            out,
+            "{}",
+            style.faint(&rest.replace("more modules", "more"))
+        )?;
+    }
+    Ok(())
 }
 
 fn with_error(n: u64, error: Option<u64>) -> String {
@@ -141,41 +184,45 @@ fn with_error(n: u64, error: Option<u64>) -> String {
     }
 }
 
-fn blocks(n: u64) -> String {
-    format!("{n} block{}", if n == 1 { "" } else { "s" })
-}
-
 fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if model.by != "site" {
         return Ok(());
     }
     if model.sites.is_empty() {
-        writeln!(out, "\nNo live blocks.")?;
-    }
-    for (i, site) in model.sites.iter().enumerate() {
-        let title = format!(
-            "#{} {} in {} ({:.1} %)",
-            i + 1,
-            with_error(site.bytes, site.error_bytes),
-            blocks(site.blocks),
-            share_of(site.bytes, model.totals.live_bytes),
-        );
         writeln!(
             out,
-            "\n{}, {} since the last report, oldest {}, by {}",
-            style.strong(&title),
-            growth(site.growth_bytes),
+            "\nNo block that was allocated since the attach is live."
+        )?;
+    }
+    for (i, site) in model.sites.iter().enumerate() {
+        let growth = match model.since_last_s {
+            Some(_) => format!(", {}", change(site.growth_bytes)),
+            None => String::new(),
+        };
+        writeln!(
+            out,
+            "\n{} {} {:.1} % in {}{}, oldest {}, by {}",
+            style.strong(&format!("#{}", i + 1)),
+            style.number(&with_error(site.bytes, site.error_bytes)),
+            percent(site.bytes, model.totals.live_bytes),
+            counted(site.blocks, "block"),
+            growth,
             milliseconds(site.oldest_ms),
             site.kind
         )?;
-        stack(out, &site.stack, style)?;
+        let end = End::of(&site.stack, site.truncated, model.attach.depth);
+        stack(out, &site.stack, end, style)?;
     }
-    more(out, model, "sites")
+    more(out, model, "site")
 }
 
 fn more(out: &mut String, model: &ReportModel, what: &str) -> Result {
     if model.more_rows > 0 {
-        writeln!(out, "\n... and {} more {what} (--top)", model.more_rows)?;
+        writeln!(
+            out,
+            "\n... and {} (--top)",
+            counted(model.more_rows, &format!("more {what}"))
+        )?;
     }
     Ok(())
 }
@@ -184,99 +231,76 @@ fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if model.by == "site" {
         return Ok(());
     }
+    let inclusive = matches!(model.by, "frame" | "function");
     let released = model.groups.iter().any(|g| g.released_blocks > 0);
-    write!(
-        out,
-        "\n{:>11} {:>7} {:>10} {:>11} {:>9}",
-        "bytes", "share", "blocks", "growth", "oldest"
-    )?;
+    let mut header = format!("\n{:>11} {:>7} ", "bytes", "share");
+    if inclusive {
+        header += &format!("{:>11} ", "itself");
+    }
+    header += &format!("{:>11} {:>11} {:>12}", "blocks", "growth", "oldest");
     if released {
-        write!(out, " {:>11}", "released")?;
+        header += &format!(" {:>11} {:>11}", "released", "blocks");
     }
-    writeln!(out, "  {}", model.by)?;
+    writeln!(out, "{}", style.faint(&format!("{header}  {}", model.by)))?;
     for g in &model.groups {
-        write!(
-            out,
-            "{:>11} {:>6.1}% {:>10} {:>11} {:>9}",
-            bytes(g.bytes),
-            share_of(g.bytes, model.totals.live_bytes),
-            g.blocks,
-            growth(g.growth_bytes),
-            milliseconds(g.oldest_ms)
-        )?;
-        if released {
-            write!(out, " {:>11}", bytes(g.released_bytes))?;
+        let total = style.number(&format!("{:>11}", bytes(g.bytes)));
+        let share = percent(g.bytes, model.totals.live_bytes);
+        write!(out, "{total} {share:>6.1}% ")?;
+        if inclusive {
+            write!(out, "{:>11} ", bytes(g.self_bytes))?;
         }
-        let name = g.frame.as_ref().map(|f| line_of(f, style));
-        writeln!(out, "  {}", name.unwrap_or_else(|| g.name.clone()))?;
+        let (growth, oldest) = (change(g.growth_bytes), milliseconds(g.oldest_ms));
+        write!(out, "{:>11} {growth:>11} {oldest:>12}", count(g.blocks))?;
+        if released {
+            let (total, blocks) = (bytes(g.released_bytes), count(g.released_blocks));
+            write!(out, " {total:>11} {blocks:>11}")?;
+        }
+        writeln!(out, "  {}", group_name(g, style))?;
     }
-    more(out, model, "rows")
+    if inclusive {
+        let note = "every row that a stack touches carries the whole block: the rows add up to more than 100 %";
+        writeln!(out, "{}", style.faint(note))?;
+    }
+    more(out, model, "row")
+}
+
+fn group_name(group: &crate::Group, style: Style) -> String {
+    let Some(frame) = &group.frame else {
+        return style.name(&crate::names::readable(&group.name));
+    };
+    let mut name = style.name(&name_of(frame, style));
+    let place = place_of(frame, style);
+    if !place.is_empty() {
+        name += &style.faint(&format!(" at {place}"));
+    }
+    if let (Some(_), Some(module)) = (&frame.function, &frame.module) {
+        // Two calls of one function look alike without lines.
+        let offset = match (&frame.file, &frame.offset) {
+            (None, Some(offset)) => format!("+{offset}"),
+            _ => String::new(),
+        };
+        name += &style.faint(&format!(" ({module}{offset})"));
+    }
+    name
 }
 
 fn releases(out: &mut String, model: &ReportModel, style: Style) -> Result {
+    if model.releases.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{}", style.strong("Who releases:"))?;
     for (i, site) in model.releases.iter().enumerate() {
-        let title = format!(
-            "released #{}: {} in {}",
-            i + 1,
-            bytes(site.bytes),
-            blocks(site.blocks)
-        );
-        writeln!(out, "\n{}, by {}", style.strong(&title), site.kind)?;
-        stack(out, &site.stack, style)?;
+        writeln!(
+            out,
+            "\n{} {} {:.1} % in {}, by {}",
+            style.strong(&format!("R{}", i + 1)),
+            style.number(&bytes(site.bytes)),
+            percent(site.bytes, model.totals.released_bytes),
+            counted(site.blocks, "block"),
+            site.kind
+        )?;
+        let end = End::of(&site.stack, false, model.attach.depth);
+        stack(out, &site.stack, end, style)?;
     }
     Ok(())
-}
-
-fn stack(out: &mut String, frames: &[StackFrame], style: Style) -> Result {
-    for frame in frames {
-        writeln!(out, "    {}", line_of(frame, style))?;
-    }
-    if frames.is_empty() {
-        writeln!(out, "    (no call stack)")?;
-    }
-    Ok(())
-}
-
-fn line_of(frame: &StackFrame, style: Style) -> String {
-    let mut line = match (&frame.function, &frame.module, &frame.offset) {
-        (Some(function), _, _) => readable(function),
-        (None, Some(module), Some(offset)) => format!("{module}+{offset}"),
-        _ => frame.address.clone(),
-    };
-    if let Some(file) = &frame.file {
-        let number = frame.line.map_or(String::new(), |n| format!(":{n}"));
-        let file = file.strip_prefix("./").unwrap_or(file);
-        line += &style.faint(&format!(" at {file}{number}"));
-    }
-    if frame.function.is_some()
-        && let Some(module) = &frame.module
-    {
-        line += &style.faint(&format!(" ({module})"));
-    }
-    if frame.inlined {
-        line += &style.faint(" [inlined]");
-    }
-    line
-}
-
-/// Demangled C++ as people write it; JSON has the full form.
-fn readable(function: &str) -> String {
-    const STRING: &str =
-        "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
-    function
-        .replace(STRING, "std::string")
-        .replace("(anonymous namespace)::", "")
-        .replace("std::__cxx11::", "std::")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn strings_are_called_strings() {
-        let long =
-            "f(std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >&)";
-        assert_eq!(readable(long), "f(std::string&)");
-    }
 }

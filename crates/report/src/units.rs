@@ -15,13 +15,46 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// A change of bytes: `+4.1 KiB`, `-96 B`, `±0`.
+pub fn change(n: i64) -> String {
+    match n {
+        0 => "±0".into(),
+        1.. => format!("+{}", bytes(n.unsigned_abs())),
+        _ => format!("-{}", bytes(n.unsigned_abs())),
+    }
+}
+
+/// A count with its thousands apart: `3,386,850`.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A count and its noun: `1 block`, `2 blocks`.
+pub fn counted(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
 /// A duration in ms: `850 ms`, `12.3 s`, `5 min 02 s`.
 pub fn milliseconds(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
         1_000..60_000 => format!("{:.1} s", ms as f64 / 1e3),
-        _ => format!("{} min {:02} s", ms / 60_000, ms / 1_000 % 60),
+        60_000..3_600_000 => format!("{} min {:02} s", ms / 60_000, ms / 1_000 % 60),
+        _ => format!("{} h {:02} min", ms / 3_600_000, ms / 60_000 % 60),
     }
+}
+
+/// A part of a whole in percent; nothing of nothing is 0.
+pub fn percent(part: u64, whole: u64) -> f64 {
+    100.0 * part as f64 / whole.max(1) as f64
 }
 
 #[cfg(test)]
@@ -34,7 +67,13 @@ mod tests {
         assert_eq!(bytes(4198), "4.1 KiB");
         assert_eq!(bytes(1 << 20), "1.0 MiB");
         assert_eq!(bytes((1 << 20) - 1), "1.0 MiB");
+        assert_eq!(change(-4198), "-4.1 KiB");
+        assert_eq!(change(0), "±0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(counted(1, "block"), "1 block");
         assert_eq!(milliseconds(999), "999 ms");
         assert_eq!(milliseconds(302_000), "5 min 02 s");
+        assert_eq!(milliseconds(7_260_000), "2 h 01 min");
     }
 }

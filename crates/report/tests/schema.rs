@@ -22,6 +22,7 @@ fn full_report() -> ReportModel {
         by: "frame",
         target: Target {
             pid: 1,
+            name: "x".into(),
             exe: "/x".into(),
         },
         attach: AttachInfo {
@@ -29,8 +30,10 @@ fn full_report() -> ReportModel {
             held_ms: 1.0,
             slots: 1,
             modules: 1,
+            depth: 10,
         },
         elapsed_s: 1.0,
+        since_last_s: Some(1.0),
         sampling: Some(Sampling {
             mean_bytes: 1,
             recorded_allocations: 1,
@@ -41,6 +44,8 @@ fn full_report() -> ReportModel {
             hooked: 1,
             unhookable: 0,
             note: String::new(),
+            calls_seen: 1,
+            symbols: Some("symbols"),
         }],
         sites: vec![Site {
             bytes: 1,
@@ -49,12 +54,14 @@ fn full_report() -> ReportModel {
             growth_bytes: 1,
             oldest_ms: 1,
             kind: "malloc".into(),
+            truncated: false,
             stack: vec![frame()],
         }],
         groups: vec![Group {
             name: "n".into(),
             frame: Some(frame()),
             bytes: 1,
+            self_bytes: 1,
             blocks: 1,
             error_bytes: Some(1),
             growth_bytes: 1,
@@ -127,7 +134,11 @@ fn losses_come_first_in_text() {
     let mut report = full_report();
     report.totals.lost_events = 7;
     let first = text(&report, Style::default());
-    assert!(first.starts_with("7 events were lost"), "{first}");
+    assert!(first.starts_with("7 events lost"), "{first}");
     assert!(!first.contains('\x1b'));
-    assert!(text(&report, Style { color: true }).contains('\x1b'));
+    let colored = Style {
+        color: true,
+        ..Style::default()
+    };
+    assert!(text(&report, colored).contains('\x1b'));
 }

@@ -1,15 +1,49 @@
-//! Address to module, function, file:line and inlined frames, from the files on disk.
+//! Address to module, function, file:line and inlined frames.
+//!
+//! You provide the modules as they are mapped ([`ModuleFile`]: bounds, build-id, and either the
+//! file's bytes or places to read it from) and, for separate debug files, the file system roots to
+//! search. Nothing else is needed: no process, so a recording is resolved on another machine the
+//! same way.
+//!
+//! What is used of a module, the best first: DWARF in the file; DWARF in a separate debug file,
+//! found by build-id (`/usr/lib/debug/.build-id/xx/yyy.debug`) or by `.gnu_debuglink`, with the
+//! supplementary file that `dwz` makes; `.symtab` of either; `.dynsym`. A file that is not the
+//! mapped one, or not the debug file of it, is refused ([`SymbolError`]) and never guessed from.
+//!
+//! Only the addresses that are asked for are looked up. Each module has a thread of its own, which
+//! starts at the module's first address and keeps what it parsed: modules are worked on in parallel, and
+//! the next report is cheap. [`Symbolizer::request`] does not wait, so a caller that must not stand
+//! still does not.
+//!
+//! Not here: split DWARF (`.dwo`): such code gets function names from the symbol table and lines
+//! from the skeleton units. No downloads (debuginfod).
 
-use addr2line::Loader;
-use std::{collections::HashMap, path::PathBuf};
+mod debug_files;
+mod demangle;
+mod error;
+mod file;
+mod lookup;
+mod symbol_table;
+mod symbolizer;
+mod worker;
+
+pub use demangle::demangle;
+pub use error::SymbolError;
+pub use symbolizer::Symbolizer;
+
+use std::{path::PathBuf, sync::Arc};
 
 /// A loaded module to look into.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default)]
 pub struct ModuleFile {
     /// Path as the target sees it.
     pub path: String,
-    /// Where to read it: a path through the target's root.
-    pub file: PathBuf,
+    /// The file's bytes, if they are at hand: what is mapped, whatever stands at the path by now.
+    pub image: Option<Arc<[u8]>>,
+    /// Where else to read it; the first file with the right build-id is taken.
+    pub candidates: Vec<PathBuf>,
+    /// GNU build-id of what is mapped.
+    pub build_id: Option<Vec<u8>>,
     /// Load bias: avma = base + svma.
     pub base: u64,
     /// First address (avma).
@@ -42,89 +76,29 @@ pub struct Location {
     pub frames: Vec<Frame>,
 }
 
-/// Resolves addresses; opens a module at its first address.
-#[derive(Default)]
-pub struct Symbolizer {
-    modules: Vec<ModuleFile>,
-    loaders: HashMap<PathBuf, Option<Loader>>,
-    known: HashMap<u64, Location>,
+/// Where a module's names come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// Nothing could be read.
+    #[default]
+    Nothing,
+    /// The names that other modules bind to (`.dynsym`).
+    DynamicSymbols,
+    /// A full symbol table (`.symtab`).
+    Symbols,
+    /// DWARF: files, lines and inlined functions too.
+    DebugInfo,
 }
 
-impl Symbolizer {
-    /// Takes the modules as they are mapped now; what was resolved before stays.
-    pub fn set_modules(&mut self, modules: Vec<ModuleFile>) {
-        self.modules = modules;
-    }
-
-    /// Resolves a return address: looks at the byte before it, which belongs to the call.
-    pub fn resolve(&mut self, return_address: u64) -> &Location {
-        if !self.known.contains_key(&return_address) {
-            let location = self.look_up(return_address);
-            self.known.insert(return_address, location);
-        }
-        &self.known[&return_address]
-    }
-
-    fn look_up(&mut self, return_address: u64) -> Location {
-        let address = return_address.wrapping_sub(1);
-        let Some(module) = self
-            .modules
-            .iter()
-            .find(|m| address >= m.start && address < m.end)
-        else {
-            return Location::default();
-        };
-        let svma = address.wrapping_sub(module.base);
-        let loader = self
-            .loaders
-            .entry(module.file.clone())
-            .or_insert_with(|| Loader::new(&module.file).ok());
-        let frames = loader.as_ref().map(|l| frames(l, svma)).unwrap_or_default();
-        Location {
-            module: module.path.rsplit('/').next().map(str::to_owned),
-            svma,
-            frames,
-        }
-    }
-}
-
-fn frames(loader: &Loader, svma: u64) -> Vec<Frame> {
-    let mut found = Vec::new();
-    if let Ok(mut iterator) = loader.find_frames(svma) {
-        while let Ok(Some(frame)) = iterator.next() {
-            let function = frame
-                .function
-                .as_ref()
-                .and_then(|f| f.demangle().ok().map(|n| n.into_owned()));
-            let (file, line) = match frame.location {
-                Some(l) => (l.file.map(str::to_owned), l.line),
-                None => (None, None),
-            };
-            if function.is_some() || file.is_some() {
-                found.push(Frame {
-                    function,
-                    file,
-                    line,
-                    inlined: true,
-                });
-            }
-        }
-    }
-    // Without DWARF for it: the symbol table.
-    if found.iter().all(|f| f.function.is_none())
-        && let Some(symbol) = loader.find_symbol(svma)
-    {
-        let name = addr2line::demangle_auto(symbol.into(), None).into_owned();
-        match found.last_mut() {
-            Some(frame) => frame.function = Some(name),
-            None => found.push(Frame {
-                function: Some(name),
-                ..Frame::default()
-            }),
-        }
-    }
-    if let Some(outermost) = found.last_mut() {
-        outermost.inlined = false;
-    }
-    found
+/// How a module was read.
+#[derive(Debug, Default)]
+pub struct ModuleSymbols {
+    /// Path as the target sees it.
+    pub path: String,
+    /// What was found.
+    pub source: Source,
+    /// The separate debug file in use.
+    pub debug_file: Option<PathBuf>,
+    /// Files that could not be read or were refused.
+    pub problems: Vec<SymbolError>,
 }

@@ -1,0 +1,214 @@
+//! What kind of program it is: format, linking, libc, allocators.
+
+use super::Check;
+use super::access::Status;
+use crate::{ElfView, Mapping, ModuleImage};
+use goblin::elf::{header, program_header::PT_INTERP};
+use std::{fs::File, os::unix::fs::FileExt};
+
+/// The head of an ELF file, from its first bytes: enough to refuse it.
+struct Head {
+    is_64: bool,
+    machine: u16,
+    has_interpreter: bool,
+}
+
+/// Of the executable only the headers are read: it may be large.
+fn head(file: &File) -> Option<Head> {
+    let mut start = [0; 64];
+    file.read_exact_at(&mut start, 0).ok()?;
+    if !start.starts_with(header::ELFMAG) {
+        return None;
+    }
+    let word = |at: usize| u16::from_le_bytes([start[at], start[at + 1]]);
+    let is_64 = start[header::EI_CLASS] == header::ELFCLASS64;
+    let mut found = Head {
+        is_64,
+        machine: word(18),
+        has_interpreter: false,
+    };
+    if !is_64 {
+        return Some(found);
+    }
+    // Elf64_Ehdr: e_phoff at 32, e_phentsize at 54, e_phnum at 56.
+    let offset = u64::from_le_bytes(start[32..40].try_into().ok()?);
+    let (size, count) = (u64::from(word(54)), u64::from(word(56)));
+    for i in 0..count.min(256) {
+        let mut kind = [0; 4];
+        file.read_exact_at(&mut kind, offset.checked_add(i * size)?)
+            .ok()?;
+        found.has_interpreter |= u32::from_le_bytes(kind) == PT_INTERP;
+    }
+    Some(found)
+}
+
+fn is_glibc(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name == "libc.so.6" || name.starts_with("libc-2.")
+}
+
+pub(super) fn executable(pid: i32, status: &Status, maps: &[Mapping]) -> Result<Check, Check> {
+    let who = format!("process {pid} ({})", status.name);
+    let path = format!("/proc/{pid}/exe");
+    let file = File::open(&path).map_err(|e| {
+        Check::bad(
+            "executable",
+            format!("{path}: {e}"),
+            "run as root or as the owner of the process",
+        )
+    })?;
+    const ONLY: &str = "only 64-bit x86 programs can be traced";
+    let refuse = |what: String| Check::bad("executable", format!("{who} is {what}"), ONLY);
+    let Some(head) = head(&file) else {
+        return Err(refuse("not an ELF program".into()));
+    };
+    if !head.is_64 {
+        return Err(refuse("a 32-bit program".into()));
+    }
+    if head.machine != header::EM_X86_64 {
+        let machine = header::machine_to_str(head.machine);
+        return Err(refuse(format!(
+            "a program for another architecture ({machine})"
+        )));
+    }
+    // Started by calling the loader, the executable is the loader, which asks for none.
+    if !head.has_interpreter && !maps.iter().any(|m| is_glibc(&m.path)) {
+        return Err(Check::bad(
+            "executable",
+            format!("{who} is statically linked: there are no GOT slots to patch"),
+            "link it dynamically",
+        ));
+    }
+    let path = std::fs::read_link(&path).map(|p| p.display().to_string());
+    Ok(Check::good(
+        "executable",
+        format!(
+            "{}: 64-bit x86, dynamically linked",
+            path.unwrap_or_default()
+        ),
+    ))
+}
+
+pub(super) fn libc(pid: i32, status: &Status, maps: &[Mapping]) -> Result<Check, Check> {
+    if let Some(libc) = maps.iter().find(|m| is_glibc(&m.path)) {
+        return Ok(match libc.deleted {
+            false => Check::good("libc", format!("glibc, {}", libc.path)),
+            true => Check::note(
+                "libc",
+                format!("glibc, {}, deleted since it was loaded", libc.path),
+                "nothing to do if run as root: the mapped file is read, not what replaced it",
+            ),
+        });
+    }
+    let musl = maps
+        .iter()
+        .find(|m| m.path.contains("/ld-musl") || m.path.contains("libc.musl"));
+    let what = match musl {
+        Some(musl) => format!("runs on musl ({})", musl.path),
+        None => "does not run on glibc".to_owned(),
+    };
+    Err(Check::bad(
+        "libc",
+        format!("process {pid} ({}) {what}", status.name),
+        "only glibc 2.17 and later is supported",
+    ))
+}
+
+/// The version as the library's banner has it: `stable release version 2.36.`
+fn banner_version(bytes: &[u8]) -> Option<String> {
+    let banner = b"GNU C Library";
+    let at = bytes.windows(banner.len()).position(|w| w == banner)?;
+    let text = String::from_utf8_lossy(&bytes[at..bytes.len().min(at + 200)]).into_owned();
+    let version = text.split("version ").nth(1)?;
+    let end = version.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    Some(version[..end].trim_end_matches('.').to_owned())
+}
+
+pub(super) fn libc_version(modules: &[ModuleImage]) -> Option<Check> {
+    let libc = modules.iter().find(|m| is_glibc(&m.path))?;
+    Some(match banner_version(&libc.bytes) {
+        Some(version) => Check::good("libc version", version),
+        None => Check::note(
+            "libc version",
+            "unknown",
+            "glibc 2.17 to 2.41 were looked at; report what happens",
+        ),
+    })
+}
+
+/// Functions by which allocators are known.
+const MARKS: [(&str, &str); 4] = [
+    ("mallocx", "jemalloc"),
+    ("tc_malloc", "tcmalloc"),
+    ("mi_malloc", "mimalloc"),
+    ("scudo_malloc", "scudo"),
+];
+
+pub(super) fn allocators(modules: &[ModuleImage]) -> Vec<Check> {
+    let mut found = Vec::new();
+    for module in modules
+        .iter()
+        .filter(|m| !m.is_loader && !is_glibc(&m.path))
+    {
+        let Ok(elf) = ElfView::parse(&module.bytes) else {
+            continue;
+        };
+        let mark = MARKS.iter().find(|mark| elf.exported(mark.0).is_some());
+        let what = match mark {
+            Some((_, allocator)) => allocator,
+            None if elf.exported("malloc").is_some() => "another allocator",
+            None => continue,
+        };
+        let finding = format!("{what} in {}", module.name());
+        found.push(match module.is_main {
+            false => Check::good("allocator", finding),
+            true => Check::note(
+                "allocator",
+                finding + ", which is the executable",
+                "its own direct calls are not seen; other modules' calls are",
+            ),
+        });
+    }
+    if found.is_empty() {
+        found.push(Check::good("allocator", "that of the libc"));
+    }
+    found
+}
+
+/// Mapped code whose file could not be read: nothing of it can be hooked.
+pub(super) fn unreadable(maps: &[Mapping], modules: &[ModuleImage]) -> Vec<Check> {
+    let known = |m: &&Mapping| modules.iter().any(|module| module.contains(m.start));
+    let code = maps.iter().filter(|m| m.exec && m.path.starts_with('/'));
+    code.filter(|m| !known(m) && !m.path.starts_with("/memfd:memhook"))
+        .map(|m| {
+            let deleted = if m.deleted { " (deleted)" } else { "" };
+            Check::note(
+                "unreadable",
+                format!("{}{deleted}: its calls are not seen", m.path),
+                "run as root: mapped files can then be read although they were deleted or replaced",
+            )
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions() {
+        let banner =
+            b"xx\0GNU C Library (Debian GLIBC 2.36-9+deb12u9) stable release version 2.36.\n";
+        assert_eq!(banner_version(banner).as_deref(), Some("2.36"));
+        assert_eq!(banner_version(b"GNU C Library"), None);
+    }
+
+    #[test]
+    fn heads() {
+        let head_of = |path: &str| head(&File::open(path).unwrap());
+        let shell = head_of("/bin/sh").unwrap();
+        assert!(shell.is_64 && shell.has_interpreter && shell.machine == header::EM_X86_64);
+        assert!(!head_of("/proc/self/exe").unwrap().has_interpreter);
+        assert!(head_of("/etc/passwd").is_none());
+    }
+}

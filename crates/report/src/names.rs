@@ -1,0 +1,107 @@
+//! Demangled C++ as people write it; JSON has the full form.
+
+/// Template arguments that nearly every standard container has and nobody writes.
+const DEFAULTS: [&str; 6] = [
+    "std::allocator<",
+    "std::char_traits<",
+    "std::less<",
+    "std::equal_to<",
+    "std::hash<",
+    "std::default_delete<",
+];
+
+/// Shortens a function's name for text.
+pub(crate) fn readable(function: &str) -> String {
+    let plain = function
+        .replace("std::__cxx11::", "std::")
+        .replace("(anonymous namespace)::", "");
+    let short = without_defaults(&plain)
+        .replace(" >", ">")
+        .replace("std::basic_string<char>", "std::string");
+    without_abi_tags(&short)
+}
+
+/// Leaves out `, std::allocator<...>` and the like.
+fn without_defaults(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    let mut rest = name;
+    while let Some(at) = rest.find(", std::") {
+        let argument = &rest[at + 2..];
+        let open = DEFAULTS.iter().find(|d| argument.starts_with(*d));
+        let length =
+            open.and_then(|open| balanced(&argument[open.len() - 1..]).map(|n| open.len() - 1 + n));
+        out.push_str(&rest[..at]);
+        match length {
+            // `operator()` of such an argument is not the argument.
+            Some(length) if argument[length..].trim_start().starts_with([',', '>']) => {
+                rest = &argument[length..];
+            }
+            _ => {
+                out.push_str(", std::");
+                rest = &argument["std::".len()..];
+            }
+        }
+    }
+    out + rest
+}
+
+/// Length of `<...>` at the start, both brackets included.
+fn balanced(text: &str) -> Option<usize> {
+    let mut depth = 0;
+    for (at, c) in text.char_indices() {
+        match c {
+            '<' => depth += 1,
+            '>' if depth == 1 => return Some(at + 1),
+            '>' => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+fn without_abi_tags(name: &str) -> String {
+    name.replace("[abi:cxx11]", "")
+}
+
+/// Whether a function belongs to the C++ standard library's own plumbing.
+pub(crate) fn is_plumbing(function: &str) -> bool {
+    let own = ["std::", "__gnu_cxx::", "void std::", "__gnu_cxx"];
+    own.iter().any(|prefix| function.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_as_people_write_them() {
+        for (long, short) in [
+            (
+                "f(std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >&)",
+                "f(std::string&)",
+            ),
+            (
+                "std::vector<std::pair<int const, long>, std::allocator<std::pair<int const, long> > >::reserve(unsigned long)",
+                "std::vector<std::pair<int const, long>>::reserve(unsigned long)",
+            ),
+            (
+                "std::map<int, X, std::less<int>, std::allocator<std::pair<int const, X> > >::at",
+                "std::map<int, X>::at",
+            ),
+            ("g(int, std::vector<int>)", "g(int, std::vector<int>)"),
+            ("h(int, std::allocator<int>)", "h(int, std::allocator<int>)"),
+            ("broken<int, std::allocator<", "broken<int, std::allocator<"),
+            (
+                "(anonymous namespace)::worker(unsigned int)",
+                "worker(unsigned int)",
+            ),
+            ("main", "main"),
+        ] {
+            assert_eq!(readable(long), short);
+        }
+        assert!(is_plumbing(
+            "std::string::_M_create(unsigned long&, unsigned long)"
+        ));
+        assert!(!is_plumbing("study()"));
+    }
+}

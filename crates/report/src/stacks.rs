@@ -1,0 +1,167 @@
+//! Call stacks as text: a column of functions, one of modules, then places.
+
+use crate::names::{is_plumbing, readable};
+use crate::{StackFrame, Style};
+use std::fmt::{Result, Write};
+
+/// Names up to this many characters share a column; what is longer pushes its own line only.
+const NAME_COLUMN: usize = 48;
+const MODULE_COLUMN: usize = 24;
+/// Longer names are cut in the middle, unless all is wanted.
+const LONGEST_NAME: usize = 110;
+
+/// One line: a frame, or a run of frames that say little.
+struct Line {
+    name: String,
+    place: String,
+    module: String,
+    /// Inlined functions are indented by nothing but said so.
+    note: String,
+    is_faint: bool,
+}
+
+/// How a stack ends.
+pub(crate) enum End {
+    /// Where the thread began, or nobody knows.
+    Start,
+    /// At this many frames, as asked for.
+    Depth(u32),
+    /// It could not be followed.
+    Truncated,
+}
+
+impl End {
+    /// From the number of frames, inlined ones not counted.
+    pub fn of(frames: &[StackFrame], truncated: bool, depth: u32) -> End {
+        let real = frames.iter().filter(|frame| !frame.inlined).count();
+        match truncated {
+            true => End::Truncated,
+            false if real >= depth as usize => End::Depth(depth),
+            false => End::Start,
+        }
+    }
+}
+
+/// Writes a stack, innermost frame first.
+pub(crate) fn stack(out: &mut String, frames: &[StackFrame], end: End, style: Style) -> Result {
+    if frames.is_empty() {
+        return writeln!(out, "      {}", style.faint("(no call stack)"));
+    }
+    let lines = lines(frames, style);
+    let width = |text: fn(&Line) -> &str, most: usize| {
+        let fitting = lines.iter().map(|line| text(line).chars().count());
+        fitting.filter(|&n| n <= most).max().unwrap_or(0)
+    };
+    let name_width = width(|line| &line.name, NAME_COLUMN);
+    let module_width = width(|line| &line.module, MODULE_COLUMN);
+    for line in &lines {
+        let name = format!("{:<name_width$}", line.name);
+        let name = match line.is_faint {
+            true => style.faint(&name),
+            false => style.name(&name),
+        };
+        let module = format!("{:<module_width$}", line.module);
+        let rest = match (line.place.is_empty(), line.module.is_empty()) {
+            (true, true) => String::new(),
+            (true, false) => style.faint(&line.module),
+            (false, _) => format!("{}  {}", style.faint(&module), line.place),
+        };
+        let note = style.faint(line.note.trim_end());
+        match rest.is_empty() {
+            true => writeln!(out, "      {}", name.trim_end())?,
+            false => writeln!(out, "      {name}  {rest}{note}")?,
+        }
+    }
+    match end {
+        End::Start => Ok(()),
+        End::Depth(depth) => writeln!(
+            out,
+            "      {}",
+            style.faint(&format!("... (--depth {depth})"))
+        ),
+        End::Truncated => writeln!(
+            out,
+            "      {}",
+            style.warning("... (the stack cannot be followed further)")
+        ),
+    }
+}
+
+fn lines(frames: &[StackFrame], style: Style) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    let mut at = 0;
+    while at < frames.len() {
+        // The library's inlined plumbing between two functions that somebody wrote: one line, the
+        // outermost of it, which is what was called.
+        let plumbing = |frame: &&StackFrame| {
+            frame.inlined && frame.function.as_deref().is_some_and(is_plumbing)
+        };
+        let run = match style.verbose {
+            true => 0,
+            false => frames[at..].iter().take_while(plumbing).count(),
+        };
+        if run > 1 {
+            let mut line = line(&frames[at + run - 1], style);
+            line.note = format!(" [inlined, {} more]", run - 1);
+            lines.push(line);
+            at += run;
+        } else {
+            lines.push(line(&frames[at], style));
+            at += 1;
+        }
+    }
+    lines
+}
+
+fn line(frame: &StackFrame, style: Style) -> Line {
+    let name = name_of(frame, style);
+    Line {
+        place: place_of(frame, style),
+        // The name says it already where there is no function.
+        module: match &frame.function {
+            Some(_) => frame.module.clone().unwrap_or_default(),
+            None => String::new(),
+        },
+        note: if frame.inlined { " [inlined]" } else { "" }.to_owned(),
+        is_faint: frame.function.as_deref().is_none_or(is_plumbing),
+        name,
+    }
+}
+
+/// Function, or module and offset, or the bare address.
+pub(crate) fn name_of(frame: &StackFrame, style: Style) -> String {
+    match (&frame.function, &frame.module, &frame.offset) {
+        (Some(function), _, _) if style.verbose => function.clone(),
+        (Some(function), _, _) => shortened(readable(function)),
+        (None, Some(module), Some(offset)) => format!("{module}+{offset}"),
+        _ => frame.address.clone(),
+    }
+}
+
+/// `folder/file.cc:12`; with `-v` the whole path.
+pub(crate) fn place_of(frame: &StackFrame, style: Style) -> String {
+    let Some(file) = &frame.file else {
+        return String::new();
+    };
+    let line = frame.line.map_or(String::new(), |n| format!(":{n}"));
+    let file = file.strip_prefix("./").unwrap_or(file);
+    let short = match style.verbose {
+        true => file,
+        false => {
+            let mut slashes = file.rmatch_indices('/').map(|(at, _)| at + 1);
+            slashes.nth(1).map_or(file, |at| &file[at..])
+        }
+    };
+    format!("{short}{line}")
+}
+
+fn shortened(name: String) -> String {
+    let length = name.chars().count();
+    if length <= LONGEST_NAME {
+        return name;
+    }
+    let half = LONGEST_NAME / 2;
+    let start: String = name.chars().take(half).collect();
+    let end: String = name.chars().skip(length - half).collect();
+    format!("{start}...{end}")
+}

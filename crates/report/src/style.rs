@@ -1,0 +1,40 @@
+//! How text looks.
+
+/// Colours and detail.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Style {
+    /// Use ANSI colours.
+    pub color: bool,
+    /// Leave nothing out.
+    pub verbose: bool,
+}
+
+impl Style {
+    fn paint(self, code: &str, text: &str) -> String {
+        if self.color && !text.is_empty() {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+
+    pub(crate) fn strong(self, text: &str) -> String {
+        self.paint("1", text)
+    }
+
+    pub(crate) fn faint(self, text: &str) -> String {
+        self.paint("2", text)
+    }
+
+    pub(crate) fn warning(self, text: &str) -> String {
+        self.paint("1;31", text)
+    }
+
+    pub(crate) fn number(self, text: &str) -> String {
+        self.paint("1;33", text)
+    }
+
+    pub(crate) fn name(self, text: &str) -> String {
+        self.paint("36", text)
+    }
+}

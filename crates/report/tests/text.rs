@@ -1,0 +1,183 @@
+//! What a reader sees: one report in full, and what must stand out.
+
+use memhook_report::*;
+
+fn frame(function: Option<&str>, place: Option<(&str, u32)>, inlined: bool) -> StackFrame {
+    StackFrame {
+        address: "0x55550000123f".into(),
+        module: Some("shop".into()),
+        offset: Some("0x123e".into()),
+        function: function.map(Into::into),
+        file: place.map(|p| p.0.into()),
+        line: place.map(|p| p.1),
+        inlined,
+    }
+}
+
+fn report() -> ReportModel {
+    let plumbing = |name| frame(Some(name), Some(("/usr/include/c++/12/bits/x.h", 7)), true);
+    ReportModel {
+        schema: "memhook-rs/report/1",
+        is_final: false,
+        by: "site",
+        target: Target {
+            pid: 7,
+            name: "shop".into(),
+            exe: "/opt/shop".into(),
+        },
+        attach: AttachInfo {
+            attach_ms: 2.0,
+            held_ms: 0.8,
+            slots: 61,
+            modules: 7,
+            depth: 5,
+        },
+        elapsed_s: 10.0,
+        since_last_s: Some(5.0),
+        sampling: None,
+        totals: Totals {
+            allocations: 3_386_850,
+            releases: 3_370_012,
+            allocated_bytes: 279_600_000,
+            released_bytes: 278_000_000,
+            live_bytes: 1_600_000,
+            live_blocks: 16_850,
+            live_growth_bytes: 800_000,
+            peak_live_bytes: 1_700_000,
+            unknown_releases: 12,
+            ..Totals::default()
+        },
+        coverage: vec![
+            Coverage {
+                module: "shop".into(),
+                hooked: 61,
+                unhookable: 87,
+                note: "jemalloc is part of it: 87 direct calls (je_malloc, ...) use no slot".into(),
+                calls_seen: 1200,
+                symbols: Some("debug info"),
+            },
+            Coverage {
+                module: "libc.so.6".into(),
+                hooked: 4,
+                unhookable: 0,
+                note: String::new(),
+                calls_seen: 1631,
+                symbols: None,
+            },
+        ],
+        sites: vec![Site {
+            bytes: 1_590_000,
+            blocks: 16_560,
+            error_bytes: None,
+            growth_bytes: 795_000,
+            oldest_ms: 9_900,
+            kind: "new".into(),
+            truncated: false,
+            stack: vec![
+                plumbing("std::__new_allocator<Order>::allocate(unsigned long, void const*)"),
+                plumbing("std::vector<Order, std::allocator<Order> >::push_back(Order&&)"),
+                frame(
+                    Some("shop::place_order(int)"),
+                    Some(("/src/shop/orders.cc", 48)),
+                    false,
+                ),
+                frame(Some("serve"), Some(("/src/shop/main.cc", 9)), true),
+                frame(Some("main"), Some(("/src/shop/main.cc", 31)), false),
+                frame(None, None, false),
+            ],
+        }],
+        groups: vec![],
+        releases: vec![],
+        more_rows: 1,
+    }
+}
+
+#[test]
+fn a_report() {
+    let expected = "\
+shop, 10.0 s after the attach: 1.5 MiB live in 16,850 blocks (+781.2 KiB in the last 5.0 s, peak 1.6 MiB)
+  allocated   266.6 MiB in 3,386,850 blocks  338,685/s, 26.7 MiB/s
+  released    265.1 MiB in 3,370,000 blocks  337,000/s, 26.5 MiB/s
+  12 blocks from before the attach released besides
+  61 slots hooked in 7 modules, no event lost, 0 stacks cut short (0.0 %), 0 re-entrant calls passed by
+
+  module  slots  calls seen  not seen  names from
+  shop       61       1,200        87  debug info
+          jemalloc is part of it: 87 direct calls (je_malloc, ...) use no slot
+
+#1 1.5 MiB 99.4 % in 16,560 blocks, +776.4 KiB, oldest 9.9 s, by new
+      std::vector<Order>::push_back(Order&&)  shop  bits/x.h:7 [inlined, 1 more]
+      shop::place_order(int)                  shop  shop/orders.cc:48
+      serve                                   shop  shop/main.cc:9 [inlined]
+      main                                    shop  shop/main.cc:31
+      shop+0x123e
+
+... and 1 more site (--top)
+";
+    assert_eq!(text(&report(), Style::default()), expected);
+}
+
+#[test]
+fn stacks_say_how_they_end() {
+    let mut model = report();
+    model.attach.depth = 3;
+    let shown = text(&model, Style::default());
+    assert!(shown.contains("      ... (--depth 3)\n"), "{shown}");
+    model.sites[0].truncated = true;
+    let shown = text(&model, Style::default());
+    assert!(shown.contains("cannot be followed further"), "{shown}");
+    model.sites[0].stack.clear();
+    assert!(text(&model, Style::default()).contains("(no call stack)"));
+}
+
+#[test]
+fn verbose_leaves_nothing_out() {
+    let style = Style {
+        verbose: true,
+        ..Style::default()
+    };
+    let shown = text(&report(), style);
+    for word in [
+        "libc.so.6",
+        "__new_allocator",
+        "/src/shop/orders.cc:48",
+        "std::allocator<Order>",
+    ] {
+        assert!(shown.contains(word), "{word}: {shown}");
+    }
+}
+
+#[test]
+fn first_report_has_no_growth() {
+    let mut model = report();
+    model.since_last_s = None;
+    let shown = text(&model, Style::default());
+    assert!(!shown.contains("+7"), "{shown}");
+    assert!(shown.contains("(peak 1.6 MiB)"), "{shown}");
+}
+
+#[test]
+fn functions_and_frames() {
+    let mut model = report();
+    model.by = "frame";
+    model.groups = vec![Group {
+        name: "0x55550000123f".into(),
+        frame: Some(frame(Some("main"), None, false)),
+        bytes: 1_590_000,
+        self_bytes: 96,
+        blocks: 16_560,
+        error_bytes: None,
+        growth_bytes: -5,
+        oldest_ms: 9_900,
+        released_bytes: 1024,
+        released_blocks: 3,
+    }];
+    let shown = text(&model, Style::default());
+    let line = "    1.5 MiB   99.4%        96 B      16,560        -5 B        9.9 s     1.0 KiB           3  main (shop+0x123e)\n";
+    assert!(shown.contains(line), "{shown}");
+    assert!(shown.contains("more than 100 %"));
+    model.by = "function";
+    model.groups[0].frame = None;
+    model.groups[0].name = "main (shop)".into();
+    assert!(text(&model, Style::default()).contains("3  main (shop)\n"));
+}

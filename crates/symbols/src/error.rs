@@ -1,0 +1,44 @@
+//! Errors of reading symbol files.
+
+use std::path::PathBuf;
+
+/// Why a file was not used.
+#[derive(Debug, thiserror::Error)]
+pub enum SymbolError {
+    /// It could not be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// errno.
+        source: std::io::Error,
+    },
+    /// It is not what its place says.
+    #[error("{}: {reason}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// It belongs to another build than the mapped one.
+    #[error("{} is of another build: build-id {found}, mapped is {expected}", path.display())]
+    BuildId {
+        /// The file.
+        path: PathBuf,
+        /// Its build-id, hexadecimal, or "none".
+        found: String,
+        /// The mapped one's.
+        expected: String,
+    },
+    /// Its contents are not those that `.gnu_debuglink` names.
+    #[error("{} is not the debug file meant: checksum {found:08x}, wanted {expected:08x}", path.display())]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+        /// Its CRC-32.
+        found: u32,
+        /// The CRC-32 in the link.
+        expected: u32,
+    },
+}

@@ -1,0 +1,94 @@
+//! Looking up addresses in one module, once its files are open.
+
+use crate::{Frame, demangle, file::Elf, symbol_table::SymbolTable};
+use addr2line::Context;
+use gimli::{DwarfSections, EndianSlice, LittleEndian};
+use object::{Object, ObjectSection, ReadRef};
+use std::borrow::Cow;
+
+/// DWARF sections, borrowed from their file or decompressed.
+pub(crate) type Sections<'d> = DwarfSections<Cow<'d, [u8]>>;
+
+/// The DWARF sections of a file; those it has not are empty.
+pub(crate) fn sections<'d, R: ReadRef<'d>>(elf: &Elf<'d, R>) -> Sections<'d> {
+    let load = |id: gimli::SectionId| -> Result<Cow<'d, [u8]>, std::convert::Infallible> {
+        let data = elf
+            .section_by_name(id.name())
+            .and_then(|section| section.uncompressed_data().ok());
+        Ok(data.unwrap_or_default())
+    };
+    match DwarfSections::load(load) {
+        Ok(sections) => sections,
+        Err(never) => match never {},
+    }
+}
+
+/// Whether a file has DWARF.
+pub(crate) fn has_dwarf<'d, R: ReadRef<'d>>(elf: &Elf<'d, R>) -> bool {
+    elf.section_by_name(".debug_info")
+        .is_some_and(|section| section.size() > 0)
+}
+
+type Slice<'s> = EndianSlice<'s, LittleEndian>;
+
+/// All that is known of a module's code.
+pub(crate) struct Lookup<'s> {
+    pub dwarf: Option<Context<Slice<'s>>>,
+    pub symbols: SymbolTable<'s>,
+}
+
+/// The DWARF context over sections; `None` if it makes no sense.
+pub(crate) fn context<'s>(
+    sections: &'s Sections<'_>,
+    supplementary: Option<&'s Sections<'_>>,
+) -> Option<Context<Slice<'s>>> {
+    let slice = |data: &'s Cow<'_, [u8]>| EndianSlice::new(&data[..], LittleEndian);
+    let mut dwarf = sections.borrow(slice);
+    if let Some(supplementary) = supplementary {
+        dwarf.set_sup(supplementary.borrow(slice));
+    }
+    dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
+    Context::from_dwarf(dwarf).ok()
+}
+
+impl Lookup<'_> {
+    /// The frames at an address (svma), innermost first.
+    pub fn frames(&self, svma: u64) -> Vec<Frame> {
+        let mut found = Vec::new();
+        if let Some(context) = &self.dwarf
+            && let Ok(mut frames) = context.find_frames(svma).skip_all_loads()
+        {
+            while let Ok(Some(frame)) = frames.next() {
+                let name = frame.function.as_ref().and_then(|f| f.raw_name().ok());
+                let (file, line) = match &frame.location {
+                    Some(location) => (location.file.map(str::to_owned), location.line),
+                    None => (None, None),
+                };
+                found.push(Frame {
+                    function: name.map(|name| demangle(&name)),
+                    file,
+                    line: line.filter(|&line| line != 0),
+                    inlined: true,
+                });
+            }
+        }
+        found.retain(|frame| frame.function.is_some() || frame.file.is_some());
+        // Lines without a function, or no DWARF for this code: the symbol table.
+        if found.iter().all(|frame| frame.function.is_none())
+            && let Some(name) = self.symbols.function_at(svma)
+        {
+            let function = Some(demangle(name));
+            match found.last_mut() {
+                Some(frame) => frame.function = function,
+                None => found.push(Frame {
+                    function,
+                    ..Frame::default()
+                }),
+            }
+        }
+        if let Some(outermost) = found.last_mut() {
+            outermost.inlined = false;
+        }
+        found
+    }
+}

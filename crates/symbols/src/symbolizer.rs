@@ -1,0 +1,214 @@
+//! Which addresses belong to which module, and what is known already.
+
+use crate::worker::{Answer, serve};
+use crate::{Frame, Location, ModuleFile, ModuleSymbols};
+use std::{
+    collections::{HashMap, HashSet},
+    path::PathBuf,
+    sync::Arc,
+    sync::mpsc::{Receiver, Sender, channel},
+    time::{Duration, Instant},
+};
+
+/// A module that was ever seen; mapped twice or again, it is the same.
+struct Known {
+    file: ModuleFile,
+    /// To its thread; `None` before its first address.
+    requests: Option<Sender<Vec<u64>>>,
+    frames: HashMap<u64, Vec<Frame>>,
+    symbols: Option<ModuleSymbols>,
+    /// Requests that its thread has not answered.
+    pending: usize,
+    /// Its files made the thread panic: no more names.
+    dead: bool,
+}
+
+impl Known {
+    fn is(&self, file: &ModuleFile) -> bool {
+        let same_image = match (&self.file.image, &file.image) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (None, None) => true,
+            _ => false,
+        };
+        self.file.path == file.path
+            && self.file.build_id == file.build_id
+            && (file.build_id.is_some() || same_image)
+    }
+}
+
+/// A range of addresses now.
+struct Mapped {
+    start: u64,
+    end: u64,
+    base: u64,
+    module: usize,
+}
+
+/// Resolves addresses; opens a module at its first address.
+pub struct Symbolizer {
+    roots: Vec<PathBuf>,
+    mapped: Vec<Mapped>,
+    modules: Vec<Known>,
+    answers: (Sender<Answer>, Receiver<Answer>),
+}
+
+impl Default for Symbolizer {
+    fn default() -> Self {
+        Symbolizer::new(vec![PathBuf::from("/")])
+    }
+}
+
+impl Symbolizer {
+    /// A symbolizer that looks for separate debug files below these roots, in this order: for a
+    /// process in a container, its root and then ours.
+    pub fn new(roots: Vec<PathBuf>) -> Self {
+        Symbolizer {
+            roots,
+            mapped: Vec::new(),
+            modules: Vec::new(),
+            answers: channel(),
+        }
+    }
+
+    /// Takes the modules as they are mapped now; what was resolved of the same files stays. Where
+    /// ranges overlap, the first counts.
+    pub fn set_modules(&mut self, modules: Vec<ModuleFile>) {
+        self.mapped.clear();
+        for file in modules {
+            let module = self.modules.iter().position(|known| known.is(&file));
+            self.mapped.push(Mapped {
+                start: file.start,
+                end: file.end,
+                base: file.base,
+                module: module.unwrap_or(self.modules.len()),
+            });
+            if module.is_none() {
+                self.modules.push(Known {
+                    file,
+                    requests: None,
+                    frames: HashMap::new(),
+                    symbols: None,
+                    pending: 0,
+                    dead: false,
+                });
+            }
+        }
+    }
+
+    /// Module and svma of the call that returns here: the byte before the return address belongs to
+    /// the call, the byte at it perhaps to the next line or function.
+    fn place(&self, return_address: u64) -> Option<(usize, u64)> {
+        let address = return_address.wrapping_sub(1);
+        let inside = |m: &&Mapped| (m.start..m.end).contains(&address);
+        let mapped = self.mapped.iter().find(inside)?;
+        Some((mapped.module, address.wrapping_sub(mapped.base)))
+    }
+
+    /// Has these return addresses looked up, in the background.
+    pub fn request(&mut self, return_addresses: impl IntoIterator<Item = u64>) {
+        let mut wanted: HashMap<usize, HashSet<u64>> = HashMap::new();
+        for address in return_addresses {
+            if let Some((module, svma)) = self.place(address)
+                && !self.modules[module].frames.contains_key(&svma)
+            {
+                wanted.entry(module).or_default().insert(svma);
+            }
+        }
+        for (number, svmas) in wanted {
+            if self.modules[number].dead {
+                continue;
+            }
+            let svmas: Vec<u64> = svmas.into_iter().collect();
+            let requests = match self.modules[number].requests.clone() {
+                Some(requests) => requests,
+                None => self.start(number),
+            };
+            let module = &mut self.modules[number];
+            // Known to be asked: not twice.
+            for &svma in &svmas {
+                module.frames.entry(svma).or_default();
+            }
+            if requests.send(svmas).is_ok() {
+                module.pending += 1;
+            }
+            module.requests = Some(requests);
+        }
+    }
+
+    fn start(&self, number: usize) -> Sender<Vec<u64>> {
+        let (requests, inbox) = channel();
+        let (module, roots) = (self.modules[number].file.clone(), self.roots.clone());
+        let answers = self.answers.0.clone();
+        // If no thread can be had, the inbox goes away and its addresses stay without names.
+        let _ = std::thread::Builder::new()
+            .name("symbols".into())
+            .spawn(move || {
+                // Damaged files must cost names, never the caller. The inbox goes with the panic, so
+                // that no request is accepted after it.
+                let to = answers.clone();
+                let serve = move || serve(number, &module, &roots, &inbox, &to);
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(serve)).is_err() {
+                    let _ = answers.send(Answer::Died { module: number });
+                }
+            });
+        requests
+    }
+
+    /// Takes the answers that have come, waiting for at most `wait`; true when none is outstanding.
+    pub fn is_ready(&mut self, wait: Duration) -> bool {
+        let deadline = Instant::now() + wait;
+        while self.modules.iter().any(|m| m.pending > 0) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.answers.1.recv_timeout(left) {
+                Ok(answer) => self.take(answer),
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    fn take(&mut self, answer: Answer) {
+        match answer {
+            Answer::Frames {
+                module,
+                frames,
+                symbols,
+            } => {
+                let module = &mut self.modules[module];
+                module.pending -= 1;
+                module.frames.extend(frames);
+                module.symbols = symbols.or(module.symbols.take());
+            }
+            Answer::Died { module } => {
+                let module = &mut self.modules[module];
+                module.pending = 0;
+                module.dead = true;
+            }
+        }
+    }
+
+    /// What is known of a return address. Waits for nothing: see [`Symbolizer::request`].
+    pub fn location(&self, return_address: u64) -> Location {
+        let Some((number, svma)) = self.place(return_address) else {
+            return Location::default();
+        };
+        let module = &self.modules[number];
+        Location {
+            module: module.file.path.rsplit('/').next().map(str::to_owned),
+            svma,
+            frames: module.frames.get(&svma).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// Looks up one return address and waits for the answer.
+    pub fn resolve(&mut self, return_address: u64) -> Location {
+        self.request([return_address]);
+        self.is_ready(Duration::from_secs(3600));
+        self.location(return_address)
+    }
+
+    /// How the modules were read of which addresses were asked.
+    pub fn sources(&self) -> impl Iterator<Item = &ModuleSymbols> {
+        self.modules.iter().filter_map(|m| m.symbols.as_ref())
+    }
+}
