@@ -77,7 +77,8 @@ fn a_closed_output_is_no_reason_to_stay() {
     let mut attacher = Attacher::start(&target, &["-d", "300ms"]);
     attacher.close_output();
     let (status, _, errors) = attacher.outcome();
-    assert_eq!(status.code(), Some(1), "{errors}");
-    assert!(errors.contains("report"), "{errors}");
+    // Whoever closed it has seen enough, as with `head`.
+    assert_eq!(status.code(), Some(0), "{errors}");
+    assert!(errors.is_empty(), "{errors}");
     check_untouched(target);
 }

@@ -4,7 +4,7 @@ use crate::options::{
     Clock, Color, Format, GroupBy, OnFull, SortBy, Stacks, Unwind, duration, size,
 };
 use crate::output::{self, Output};
-use crate::{limits, session, session::Session, signals, trace};
+use crate::{limits, plan, session::Session, signals, trace};
 use anyhow::bail;
 use memhook_abi::{clock_mode, flags};
 use memhook_stream::Config;
@@ -213,7 +213,7 @@ impl Args {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pid = args.pid.or(args.pid_option).unwrap_or(0);
     let config = args.tracing.config()?;
-    let functions = session::selected_functions(&args.tracing.functions)?;
+    let functions = plan::selected_functions(&args.tracing.functions)?;
     let mut checks = memhook_process::preflight(pid);
     checks.extend(limits::checks(
         pid,
@@ -223,7 +223,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("{why}");
     }
     if args.dry_run {
-        return session::dry_run(pid, &functions);
+        return plan::dry_run(pid, &functions);
     }
     // Before the target is touched: an output that cannot be written costs nothing then.
     let json = args.json || args.format == Format::Json;

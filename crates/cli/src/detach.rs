@@ -7,7 +7,7 @@ pub fn run(pid: i32) -> anyhow::Result<ExitCode> {
     if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
         anyhow::bail!("{why}");
     }
-    match crate::session::recover(pid)? {
+    match crate::residue::recover(pid)? {
         None => println!("Process {pid} holds nothing of memhook-rs"),
         Some(0) => println!("Detached from {pid}: every slot holds its original"),
         Some(left) => {

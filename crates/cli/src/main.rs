@@ -13,6 +13,8 @@ mod model;
 mod options;
 mod output;
 mod pacing;
+mod plan;
+mod residue;
 mod ring_owners;
 mod rows;
 mod safe_point;

@@ -1,31 +1,22 @@
 //! One attach: load the hook, fill the journal, patch; later modules; detach.
 
 use crate::hook_object::{EntryPoints, HOOK_OBJECT, entry_points, hook_image};
+use crate::residue::{any_point, comes_to_rest, has_hook, hold_with_hook, is_attacher, residue};
 use crate::safe_point::{unsafe_ranges, unwind_for_safety};
 use crate::unwind_tables::UnwindTables;
 use anyhow::{Context, bail};
-use memhook_abi::{self as abi, HOOKED_FUNCTIONS, function_by_name, slot_state};
+use memhook_abi::{self as abi, function_by_name, slot_state};
 use memhook_inject::{Dlopen, Held, HoldOptions, create_region, hold, load_object};
-use memhook_process::{
-    ElfView, Mapping, ModuleImage, SlotScan, find_slots, mappings, modules, vdso,
-};
+use memhook_process::{ElfView, ModuleImage, SlotScan, find_slots, mappings, modules, vdso};
 use memhook_stream::{Config, Region, SlotSpec};
 use std::{
     collections::{HashMap, HashSet},
-    fs::OpenOptions,
-    process::ExitCode,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 /// Files of modules that were read, by device and inode.
 type Files = HashMap<(u32, u32, u64), Arc<[u8]>>;
-
-/// What of ours is already mapped in a process.
-struct Residue {
-    hook_base: Option<u64>,
-    region: Option<(Region, u64)>,
-}
 
 /// An attach to one process.
 pub struct Session {
@@ -50,37 +41,6 @@ pub struct Session {
     /// The longest time that one thread was held.
     pub held_time: Duration,
     next_variant: HashMap<(usize, u64), u32>,
-}
-
-/// Whether a pid is a running memhook-rs.
-fn is_attacher(pid: u32) -> bool {
-    pid != 0
-        && pid != std::process::id()
-        && std::fs::read_to_string(format!("/proc/{pid}/comm"))
-            .is_ok_and(|comm| comm.trim() == "memhook-rs")
-}
-
-fn residue(pid: i32, maps: &[Mapping]) -> Residue {
-    // Its first bytes hold the build-id: a hook of another version does not count as ours.
-    let same_hook = |m: &&Mapping| {
-        let mut start = [0; 1024];
-        m.path == "/memfd:memhook-hook"
-            && m.offset == 0
-            && memhook_process::read_memory(pid, m.start, &mut start).is_ok()
-            && HOOK_OBJECT.starts_with(&start)
-    };
-    let hook_base = maps.iter().find(same_hook).map(|m| m.start);
-    let region = maps
-        .iter()
-        .find(|m| m.path == "/memfd:memhook-region")
-        .and_then(|m| {
-            let path = format!("/proc/{pid}/map_files/{:x}-{:x}", m.start, m.end);
-            let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
-            let region = Region::map(&file).ok()?;
-            region.validate().ok()?;
-            Some((region, m.start))
-        });
-    Residue { hook_base, region }
 }
 
 fn find_dlopen(modules: &[ModuleImage]) -> anyhow::Result<Dlopen> {
@@ -448,112 +408,4 @@ impl Session {
 /// The modules and the vDSO.
 fn with(modules: &[ModuleImage], vdso: &Option<ModuleImage>) -> Vec<ModuleImage> {
     modules.iter().chain(vdso).cloned().collect()
-}
-
-/// The hook's own functions take no lock of the process: any stop will do.
-fn any_point() -> HoldOptions<'static> {
-    HoldOptions {
-        need_safe_point: false,
-        deadline: Duration::from_secs(2),
-        unsafe_ranges: Vec::new(),
-        unwind: None,
-    }
-}
-
-fn has_hook(pid: i32, base: u64) -> bool {
-    // As long as the part of the file that holds the build-id.
-    let mut start = [0; 1024];
-    memhook_process::read_memory(pid, base, &mut start).is_ok() && HOOK_OBJECT.starts_with(&start)
-}
-
-/// Holds a thread to call into the hook at `base`, if the hook is there: after an execve another
-/// program runs under the same pid.
-fn hold_with_hook(pid: i32, base: u64) -> anyhow::Result<Held> {
-    let held = hold(pid, &any_point())?;
-    if !has_hook(pid, base) {
-        bail!("process {pid} runs another program now: nothing of ours is left in it");
-    }
-    Ok(held)
-}
-
-/// Ids of the functions named by `--functions`; module functions always come along.
-pub fn selected_functions(names: &[String]) -> anyhow::Result<HashSet<usize>> {
-    for name in names {
-        if !HOOKED_FUNCTIONS
-            .iter()
-            .any(|f| f.kind == name || f.name == name)
-        {
-            bail!(
-                "--functions {name}: no such function; known: malloc, free, calloc, realloc, new, delete, ..."
-            );
-        }
-    }
-    Ok((0..HOOKED_FUNCTIONS.len())
-        .filter(|&i| {
-            let f = &HOOKED_FUNCTIONS[i];
-            names.is_empty()
-                || f.role == abi::Role::Modules
-                || names.iter().any(|n| f.kind == n || f.name == n)
-        })
-        .collect())
-}
-
-/// Whether no thread is inside a wrapper any more, now that the gate is closed: one that was, and
-/// stopped there, would go on writing into a ring that has another owner by then.
-fn comes_to_rest(region: &Region) -> bool {
-    let start = Instant::now();
-    while region.calls_under_way() > 0 {
-        if start.elapsed() > Duration::from_secs(1) {
-            return false;
-        }
-        // A thread that waits for room in a full ring gives up when the clock stands still.
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    true
-}
-
-/// Prints what an attach would patch; the process is only read.
-pub fn dry_run(pid: i32, functions: &HashSet<usize>) -> anyhow::Result<ExitCode> {
-    let maps = mappings(pid)?;
-    let loaded = modules(pid, &maps, &mut Files::new())?;
-    let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
-    let scan = find_slots(pid, &loaded, &maps, &wanted, &|_| None)?;
-    println!("{} slots would be patched:", scan.slots.len());
-    for (index, module) in loaded.iter().enumerate() {
-        let names: Vec<&str> = scan
-            .slots
-            .iter()
-            .filter(|s| s.module == index)
-            .map(|s| s.symbol.as_str())
-            .collect();
-        if !names.is_empty() {
-            println!("  {}: {}", module.path, names.join(" "));
-        }
-        for u in scan.unhookable.iter().filter(|u| u.module == index) {
-            println!("  {}: not {}: {}", module.path, u.symbol, u.reason);
-        }
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Restores what a killed attacher left in a process. `Ok(None)`: there was nothing of ours.
-pub fn recover(pid: i32) -> anyhow::Result<Option<i64>> {
-    let maps = mappings(pid)?;
-    let found = residue(pid, &maps);
-    let Some(base) = found.hook_base else {
-        return Ok(None);
-    };
-    if let Some((region, _)) = &found.region
-        && is_attacher(region.attacher_pid())
-    {
-        bail!(
-            "process {pid} is being traced by memhook-rs {}: stop that instead",
-            region.attacher_pid()
-        );
-    }
-    let entry = entry_points()?;
-    let mut held = hold_with_hook(pid, base)?;
-    let left = held.call(base + entry.detach, &[])? as i64;
-    held.release()?;
-    Ok(Some(left))
 }

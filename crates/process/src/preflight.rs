@@ -140,6 +140,14 @@ mod tests {
         }
         let (checks, details) = (preflight(pid), details(pid));
         child.kill().unwrap();
+        // A killed process takes a moment to become one.
+        let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        for _ in 0..1000 {
+            if state().contains(") Z") {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
         let zombie = preflight(pid);
         child.wait().unwrap();
         assert_eq!(first_failure(&checks), None);
