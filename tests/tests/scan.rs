@@ -178,11 +178,13 @@ fn report_census_and_why() {
         of("Square")["blocks"].as_u64().is_some_and(|n| n >= 25),
         "{report}"
     );
+    // Other texts may be leaked too: the C library's own, or what a stale word let go.
     assert!(
-        of("text")["peek"]
-            .as_str()
-            .unwrap()
-            .contains("a leaked text")
+        groups.iter().any(|g| {
+            let peek = g["peek"].as_str().unwrap_or("");
+            g["type"] == "text" && peek.contains("a leaked text")
+        }),
+        "{report:#}"
     );
     // Heads of chains and rings hold the rest.
     let chain = groups
