@@ -151,7 +151,15 @@ impl Victim {
     }
 
     fn compare_footprint(&mut self) -> Result<(), String> {
-        let now = Footprint::of(&self.target);
+        let start = Instant::now();
+        let mut now = Footprint::of(&self.target);
+        // fork blocks all signals for a moment.
+        while self.footprint.as_ref().is_some_and(|before| *before != now)
+            && start.elapsed() < Duration::from_millis(500)
+        {
+            std::thread::sleep(Duration::from_millis(2));
+            now = Footprint::of(&self.target);
+        }
         match &self.footprint {
             // A kill may leave a mapping that the next attach adopts or replaces.
             Some(before) if *before != now && !self.killed => {
