@@ -56,24 +56,3 @@ fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {
         .lines()
         .find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()))
 }
-
-/// Scheduler clock, in ms, of the moment the thread last stopped running (`se.exec_start` of
-/// /proc/PID/task/TID/sched). `None` where the kernel has no such file.
-pub(crate) fn last_ran_ms(pid: i32, tid: i32) -> Option<f64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/sched")).ok()?;
-    let line = text
-        .lines()
-        .find(|line| line.starts_with("se.exec_start"))?;
-    line.rsplit(':').next()?.trim().parse().ok()
-}
-
-/// Now on the clock of [`last_ran_ms`], to a few ms: our own thread has just run.
-pub(crate) fn scheduler_now_ms() -> Option<f64> {
-    // A yield makes the scheduler account our own run time, which refreshes the value.
-    std::thread::yield_now();
-    let text = fs::read_to_string("/proc/thread-self/sched").ok()?;
-    let line = text
-        .lines()
-        .find(|line| line.starts_with("se.exec_start"))?;
-    line.rsplit(':').next()?.trim().parse().ok()
-}
