@@ -47,7 +47,7 @@ pub struct Sampling {
 }
 
 /// The process.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Target {
     /// Process id.
     pub pid: i32,

@@ -1,0 +1,149 @@
+//! A run or a window of it, with names: what every exported format is made from.
+
+use crate::{Sampling, StackFrame, Target, Totals};
+use serde::Serialize;
+
+/// Buckets of a histogram: bucket *n* counts values of *n* significant bits, so 0, 1, 2..4, 4..8...
+pub const HISTOGRAM_BUCKETS: usize = 65;
+
+/// One run, or a window of it. Indices point into its own tables.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Profile {
+    /// The process.
+    pub target: Target,
+    /// Milliseconds since 1970 at the attach.
+    pub began_unix_ms: u64,
+    /// Begin of what is covered, nanoseconds since the attach.
+    pub from_ns: u64,
+    /// Its end: "live" is at this time.
+    pub to_ns: u64,
+    /// When most bytes were live, nanoseconds since the attach.
+    pub peak_ns: u64,
+    /// Frames that were collected of each call stack.
+    pub depth: u32,
+    /// Set when allocations were sampled: blocks and bytes are estimates then.
+    pub sampling: Option<Sampling>,
+    /// Sums of the window.
+    pub totals: Totals,
+    /// Modules that frames are in.
+    pub modules: Vec<ProfileModule>,
+    /// Distinct frames. An address with inlined functions is several frames, innermost first; all
+    /// but the last of them are marked inlined.
+    pub frames: Vec<ProfileFrame>,
+    /// Distinct call stacks: indices of frames, innermost first.
+    pub stacks: Vec<Vec<u32>>,
+    /// What each allocation site did; one for each stack, kind of allocation and thread.
+    pub sites: Vec<ProfileSite>,
+    /// Who released what; empty unless release stacks were recorded.
+    pub flows: Vec<Flow>,
+    /// The heap over time.
+    pub timeline: Vec<Point>,
+    /// Live bytes of the largest sites over time.
+    pub series: Vec<Series>,
+}
+
+/// A module.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProfileModule {
+    /// Path in the target.
+    pub path: String,
+    /// Build-id, hexadecimal; empty if it has none.
+    pub build_id: String,
+    /// First address of its mappings.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+    /// What to add to an address in the file to get one in the process.
+    pub bias: u64,
+}
+
+/// A frame.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProfileFrame {
+    /// Return address in the process.
+    pub address: u64,
+    /// Its module.
+    pub module: Option<u32>,
+    /// Function, place in the source.
+    pub frame: StackFrame,
+}
+
+/// Blocks and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Amount {
+    /// Blocks.
+    pub blocks: u64,
+    /// Bytes as asked for.
+    pub bytes: u64,
+}
+
+/// What the blocks of a site came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Measures {
+    /// Live at the end.
+    pub live: Amount,
+    /// Live at [`Profile::peak_ns`].
+    pub peak: Amount,
+    /// Allocated within the window.
+    pub allocated: Amount,
+    /// Released within the window.
+    pub released: Amount,
+    /// Allocated within the window and released before the thread's next allocation.
+    pub temporary: Amount,
+}
+
+/// An allocation site.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ProfileSite {
+    /// Index of its stack.
+    pub stack: u32,
+    /// Allocating function: malloc, new, ...
+    pub kind: String,
+    /// Thread that allocates.
+    pub tid: u32,
+    /// Name of that thread.
+    pub thread: String,
+    /// The stack goes on, but could not be followed.
+    pub truncated: bool,
+    /// Numbers.
+    pub measures: Measures,
+    /// Allocations by size in bytes: (bucket, blocks), ordered; see [`HISTOGRAM_BUCKETS`].
+    pub sizes: Vec<(u8, u64)>,
+    /// Released blocks by lifetime in nanoseconds: (bucket, blocks), ordered.
+    pub lifetimes: Vec<(u8, u64)>,
+}
+
+/// Blocks of one stack that were released by another.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Flow {
+    /// Index of the allocating stack.
+    pub allocated_by: u32,
+    /// Index of the releasing stack.
+    pub released_by: u32,
+    /// How much.
+    pub amount: Amount,
+}
+
+/// The heap at a time.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Point {
+    /// Nanoseconds since the attach.
+    pub time_ns: u64,
+    /// Live then.
+    pub live: Amount,
+    /// Allocated since the attach.
+    pub allocated: Amount,
+    /// Temporary allocations since the attach.
+    pub temporary: Amount,
+}
+
+/// A site over time.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Series {
+    /// Index of its stack.
+    pub stack: u32,
+    /// Live at each point of the [`Profile::timeline`].
+    pub live: Vec<Amount>,
+    /// Allocated since the attach at each of them.
+    pub allocated: Vec<Amount>,
+}
