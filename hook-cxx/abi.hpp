@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0x4;
+inline constexpr uint64_t abi_version_value = 0x5;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -27,15 +27,18 @@ inline constexpr uint64_t rules_offset = 0x109fa000;
 inline constexpr uint64_t row_offsets_offset = 0x10a7a000;
 inline constexpr uint64_t row_rules_offset = 0x14a7a000;
 inline constexpr uint64_t filter_offset = 0x16a7a000;
-inline constexpr uint64_t filter_entries = 0x100000;
-inline constexpr uint64_t sample_offset = 0x16c7a000;
+inline constexpr uint64_t filter_counters = 0x100000;
+inline constexpr uint64_t filter_buckets_offset = 0x16b7a000;
+inline constexpr uint64_t filter_buckets = 0x20000;
+inline constexpr uint64_t filter_bucket_blocks = 0x8;
+inline constexpr uint64_t sample_offset = 0x1737a000;
 inline constexpr uint64_t sample_quantiles = 0x1000;
 inline constexpr uint64_t slots_offset = 0x2000;
 inline constexpr uint64_t modules_offset = 0x1c2000;
 inline constexpr uint64_t sequence_offset = 0x1ea000;
 inline constexpr uint64_t index_offset = 0x1fa000;
 inline constexpr uint64_t arena_offset = 0x9fa000;
-inline constexpr uint64_t rings_offset = 0x16c8a000;
+inline constexpr uint64_t rings_offset = 0x1738a000;
 inline constexpr uint64_t function_count = 0x31;
 inline constexpr uint64_t first_operator = 0xb;
 inline constexpr uint64_t last_operator = 0x12;

@@ -69,17 +69,28 @@ template <typename... A>
   return block;
 }
 
-// Whether a release has to be recorded.
-[[gnu::always_inline]] inline bool release_counts(const void* block) {
+// Whether a release may have to be recorded.
+[[gnu::always_inline]] inline bool release_may_count(const void* block) {
   if (__builtin_expect(gate().flags & flag_live_filter, 0)) return may_be_recorded(block);
+  return true;
+}
+
+// Whether a release has to be recorded; asked once, by the call that then records it.
+[[gnu::always_inline]] inline bool release_counts(const void* block) {
+  if (__builtin_expect(gate().flags & flag_live_filter, 0))
+    return may_be_recorded(block) && leave_filter(reinterpret_cast<uint64_t>(block));
   return true;
 }
 
 template <typename... A>
 [[gnu::always_inline]] inline void release(uint32_t f, uint32_t v, Frame frame, void* block,
                                            A... args) {
-  RingHeader* ring = block && release_counts(block) ? begin_call(frame) : nullptr;
+  RingHeader* ring = block && release_may_count(block) ? begin_call(frame) : nullptr;
   if (!ring) return original<void>(f, v, block, args...);
+  if (__builtin_expect(gate().flags & flag_live_filter, 0) && !release_counts(block)) {
+    leave(ring);
+    return original<void>(f, v, block, args...);
+  }
   // Most allocators look at the words before the block first: let that miss run beside our work.
   __builtin_prefetch(static_cast<char*>(block) - 8);
   record_release(ring, f, frame, op_release, block);
@@ -104,6 +115,7 @@ template <typename... A>
     if (record) record_allocation(ring, f, frame, block, size);
   } else if (released && !zero_releases) {
     begin_recording(ring, frame);
+    if (gate().flags & flag_live_filter) enter_filter(reinterpret_cast<uint64_t>(old));
     if (reserve(ring)) commit(ring, op_realloc_failed, reinterpret_cast<uint64_t>(old), 0, 0, 0);
     end_recording(ring, frame);
   }

@@ -32,7 +32,7 @@ macro_rules! shared_struct {
 /// "MEMHOOK1", little endian.
 pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
 /// Changes with every change of this layout; hook and attacher must agree.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 
 /// Slots the journal can hold.
 pub const MAX_SLOTS: usize = 32_768;
@@ -67,7 +67,11 @@ pub const MEMO_OFFSET: usize = PC_CACHE_OFFSET + PC_CACHE_ENTRIES * 16;
 /// Bytes of a remembered backtrace before its checked words.
 pub const MEMO_HEADER_BYTES: usize = 32;
 /// Counters of the live filter, a power of two.
-pub const FILTER_ENTRIES: usize = 1 << 20;
+pub const FILTER_COUNTERS: usize = 1 << 20;
+/// Buckets of recorded live blocks, a power of two.
+pub const FILTER_BUCKETS: usize = 1 << 17;
+/// Blocks in a bucket: a cache line.
+pub const FILTER_BUCKET_BLOCKS: usize = 8;
 /// Quantiles of the exponential distribution that sampling intervals are drawn from; one more entry
 /// closes the last.
 pub const SAMPLE_QUANTILES: usize = 1 << 12;
@@ -93,19 +97,15 @@ pub const RULES_OFFSET: usize = ARENA_OFFSET + ARENA_BYTES;
 pub const ROW_OFFSETS_OFFSET: usize = RULES_OFFSET + MAX_RULES * 8;
 /// Offset of the rows' rule numbers (u16).
 pub const ROW_RULES_OFFSET: usize = ROW_OFFSETS_OFFSET + MAX_ROWS * 4;
-/// Offset of the live filter: u16 counters by [`filter_index`] of a block's address, above zero while a
-/// recorded block with that index is live. Only in use with [`flags::LIVE_FILTER`].
+/// Offset of the live filter: a byte by a hash of a block's address, above zero while a recorded block
+/// with that hash is live. Only in use with [`flags::LIVE_FILTER`], as are the buckets.
 pub const FILTER_OFFSET: usize = ROW_RULES_OFFSET + MAX_ROWS * 2;
+/// Offset of the buckets: addresses of recorded live blocks, u64 each, 0 where there is none.
+pub const FILTER_BUCKETS_OFFSET: usize = FILTER_OFFSET + FILTER_COUNTERS;
 /// Offset of the sampling intervals: u64 each, in bytes, ascending quantiles.
-pub const SAMPLE_OFFSET: usize = FILTER_OFFSET + FILTER_ENTRIES * 2;
+pub const SAMPLE_OFFSET: usize = FILTER_BUCKETS_OFFSET + FILTER_BUCKETS * FILTER_BUCKET_BLOCKS * 8;
 /// Offset of the first ring.
 pub const RINGS_OFFSET: usize = SAMPLE_OFFSET + 65_536;
-
-/// The live filter's counter of a block: neighbours share a cache line, and blocks of different
-/// 64 MiB arenas do not fall onto each other.
-pub const fn filter_index(address: u64) -> usize {
-    (((address >> 4) ^ (address >> 24)) & (FILTER_ENTRIES as u64 - 1)) as usize
-}
 
 /// Bytes of one ring with everything that belongs to it.
 pub const fn ring_stride(ring_bytes: usize) -> usize {

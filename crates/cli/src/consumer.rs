@@ -1,7 +1,6 @@
 //! The drain thread: it empties the rings whatever else the attacher does, because a target thread
 //! whose ring is full waits.
 
-use crate::live_filter::LiveFilter;
 use crate::model::Counts;
 use crate::options::{Clock, Stacks};
 use crate::pacing::Pacing;
@@ -20,8 +19,6 @@ use std::{
 /// After this time without a step of the clock word the watchdog takes one. The hook takes an attacher
 /// for dead after 300 ms.
 const WATCHDOG_PAUSE: Duration = Duration::from_millis(50);
-/// How often the live filter is counted down.
-const FILTER_PAUSE: Duration = Duration::from_millis(500);
 /// How long calls that were under way at the detach are waited for.
 const LAST_EVENTS: Duration = Duration::from_millis(200);
 
@@ -29,7 +26,6 @@ const LAST_EVENTS: Duration = Duration::from_millis(200);
 pub struct State {
     pub ledger: Ledger,
     pub counts: Counts,
-    filter: Option<LiveFilter>,
 }
 
 impl State {
@@ -41,7 +37,6 @@ impl State {
                 ignore_unknown_releases: tracing.is_selective(),
             }),
             counts: Counts::new(tracing.sample_bytes()),
-            filter: tracing.is_selective().then(LiveFilter::new),
         }
     }
 }
@@ -86,10 +81,7 @@ impl Sink for ToLedger<'_> {
     }
     #[inline]
     fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
-        if let Some(filter) = &mut self.state.filter
-            && event.op == Op::Allocation
-        {
-            filter.recorded(event.address);
+        if event.op == Op::Allocation && self.state.counts.is_sampled() {
             self.state.counts.count_allocation(size_bytes);
         }
         self.state.ledger.event(event, size_bytes, time_ns);
@@ -155,7 +147,6 @@ impl<'a> Consumer<'a> {
     pub fn drain(&self, reporter: &Thread) {
         let mut drain = Drain::new();
         let mut pacing = Pacing::default();
-        let mut next_filter = FILTER_PAUSE;
         let mut finishing_since = None;
         let mut quiet_passes = 0;
         loop {
@@ -169,13 +160,6 @@ impl<'a> Consumer<'a> {
                 now_ns,
             };
             let stats = drain.pass(self.region, &mut sink);
-            if now >= next_filter {
-                next_filter = now + FILTER_PAUSE;
-                let State { ledger, filter, .. } = &mut *state;
-                if let Some(filter) = filter {
-                    filter.settle(ledger, self.region);
-                }
-            }
             drop(state);
             if self.region.module_requests() != self.answered.load(Relaxed) {
                 reporter.unpark();

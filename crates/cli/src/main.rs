@@ -1,6 +1,8 @@
 //! The memhook-rs command: where does the heap of a running C or C++ process go?
 
 mod attach;
+mod claim;
+mod closed_region;
 mod consumer;
 mod coverage;
 mod demo;
@@ -8,7 +10,6 @@ mod detach;
 mod doctor;
 mod hook_object;
 mod limits;
-mod live_filter;
 mod model;
 mod options;
 mod output;

@@ -1,8 +1,10 @@
 //! What an earlier attach left in a process: hook and region, and slots if its attacher was killed.
 
+use crate::claim::claim;
+use crate::closed_region;
 use crate::hook_object::{HOOK_OBJECT, entry_points};
 use anyhow::bail;
-use memhook_inject::{Held, HoldOptions, hold};
+use memhook_inject::{Held, HoldOptions, close_descriptor, create_region, hold};
 use memhook_process::{Mapping, mappings};
 use memhook_stream::Region;
 use std::{
@@ -10,12 +12,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What of ours is already mapped in a process.
+/// What of ours is already in a process.
 pub struct Residue {
     /// Where the hook is loaded (avma).
     pub hook_base: Option<u64>,
-    /// The region, and where the target maps it (avma).
-    pub region: Option<(Region, u64)>,
+    /// Regions, and where the target maps them (avma). More than one if ring sizes differed.
+    regions: Vec<(Region, u64)>,
+    /// Regions that cannot be opened from here: addresses (avma) and bytes.
+    closed_regions: Vec<(u64, u64)>,
+    /// Descriptors that an attacher had no time to close.
+    descriptors: Vec<u64>,
 }
 
 /// Whether a pid is a running memhook-rs.
@@ -36,18 +42,101 @@ pub fn residue(pid: i32, maps: &[Mapping]) -> Residue {
             && memhook_process::read_memory(pid, m.start, &mut start).is_ok()
             && HOOK_OBJECT.starts_with(&start)
     };
-    let hook_base = maps.iter().find(same_hook).map(|m| m.start);
-    let region = maps
-        .iter()
-        .find(|m| m.path == "/memfd:memhook-region")
-        .and_then(|m| {
-            let path = format!("/proc/{pid}/map_files/{:x}-{:x}", m.start, m.end);
-            let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
-            let region = Region::map(&file).ok()?;
-            region.validate().ok()?;
-            Some((region, m.start))
+    let mut found = Residue {
+        hook_base: maps.iter().find(same_hook).map(|m| m.start),
+        regions: Vec::new(),
+        closed_regions: Vec::new(),
+        descriptors: stray_descriptors(pid),
+    };
+    for m in maps.iter().filter(|m| m.path == "/memfd:memhook-region") {
+        let path = format!("/proc/{pid}/map_files/{:x}-{:x}", m.start, m.end);
+        // To read that link takes CAP_CHECKPOINT_RESTORE.
+        let Ok(file) = OpenOptions::new().read(true).write(true).open(path) else {
+            found.closed_regions.push((m.start, m.end - m.start));
+            continue;
+        };
+        // A blank one is that of an attacher killed before it had written the control block.
+        let ours = |region: &Region| region.is_blank() || region.validate().is_ok();
+        if let Some(region) = Region::map(&file).ok().filter(ours) {
+            found.regions.push((region, m.start));
+        }
+    }
+    found
+}
+
+/// Descriptors of ours that the target has open.
+fn stray_descriptors(pid: i32) -> Vec<u64> {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return Vec::new();
+    };
+    let ours = [
+        "/memfd:memhook-region (deleted)",
+        "/memfd:memhook-hook (deleted)",
+    ];
+    entries
+        .flatten()
+        .filter(|entry| {
+            std::fs::read_link(entry.path())
+                .is_ok_and(|to| ours.iter().any(|name| to.as_os_str() == *name))
+        })
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+impl Residue {
+    /// A running attacher that uses one of the regions.
+    pub fn attacher(&self, pid: i32) -> Option<u32> {
+        let closed = self
+            .closed_regions
+            .iter()
+            .filter_map(|&(address, _)| closed_region::attacher_pid(pid, address));
+        let open = self.regions.iter().map(|(region, _)| region.attacher_pid());
+        open.chain(closed).find(|&attacher| is_attacher(attacher))
+    }
+
+    /// Closes descriptors that were left open.
+    pub fn close_descriptors(&mut self, held: &mut Held) -> Result<(), memhook_inject::Error> {
+        for descriptor in std::mem::take(&mut self.descriptors) {
+            close_descriptor(held, descriptor)?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is something that a hold should put right before anything else.
+    pub fn is_untidy(&self) -> bool {
+        self.hook_base.is_some() || !self.descriptors.is_empty()
+    }
+
+    /// A region for rings of `ring_bytes`, one of those found if no thread is at work in it. The
+    /// gate must be closed. Returns it with its address (avma) and the number of the next attach.
+    pub fn region_for(
+        self,
+        pid: i32,
+        ring_bytes: u64,
+        held_time: &mut Duration,
+    ) -> anyhow::Result<(Region, u64, u32)> {
+        let mut epoch = 1;
+        for (region, _) in &self.regions {
+            epoch = epoch.max(region.epoch() % 4095 + 1);
+        }
+        for (region, address) in self.regions {
+            if region.ring_bytes() as u64 == ring_bytes && comes_to_rest(&region) {
+                return Ok((region, address, epoch));
+            }
+        }
+        let bytes = memhook_abi::region_bytes(ring_bytes as usize) as u64;
+        // One that cannot be opened is mapped over: to the hook that is the same as a cleared one.
+        let over = self.closed_regions.iter().find(|&&(address, length)| {
+            length == bytes && closed_region::comes_to_rest(pid, address, ring_bytes)
         });
-    Residue { hook_base, region }
+        if let Some(last) = over.and_then(|&(address, _)| closed_region::epoch(pid, address)) {
+            epoch = epoch.max(last % 4095 + 1);
+        }
+        let mut held = hold(pid, &any_point())?;
+        let made = create_region(&mut held, bytes, over.map(|&(address, _)| address))?;
+        *held_time = (*held_time).max(held.release()?);
+        Ok((Region::map(&made.fd)?, made.address, epoch))
+    }
 }
 
 /// The hook's own functions take no lock of the process: any stop will do.
@@ -93,22 +182,25 @@ pub fn comes_to_rest(region: &Region) -> bool {
 
 /// Restores what a killed attacher left in a process. `Ok(None)`: there was nothing of ours.
 pub fn recover(pid: i32) -> anyhow::Result<Option<i64>> {
+    let _claim = claim(pid)?;
     let maps = mappings(pid)?;
-    let found = residue(pid, &maps);
-    let Some(base) = found.hook_base else {
+    let mut found = residue(pid, &maps);
+    if let Some(attacher) = found.attacher(pid) {
+        bail!("process {pid} is being traced by memhook-rs {attacher}: stop that instead");
+    }
+    if !found.is_untidy() {
         return Ok(None);
-    };
-    if let Some((region, _)) = &found.region
-        && is_attacher(region.attacher_pid())
-    {
-        bail!(
-            "process {pid} is being traced by memhook-rs {}: stop that instead",
-            region.attacher_pid()
-        );
     }
     let entry = entry_points()?;
-    let mut held = hold_with_hook(pid, base)?;
-    let left = held.call(base + entry.detach, &[])? as i64;
+    let mut left = 0;
+    let mut held = match found.hook_base {
+        Some(base) => hold_with_hook(pid, base)?,
+        None => hold(pid, &any_point())?,
+    };
+    if let Some(base) = found.hook_base {
+        left = held.call(base + entry.detach, &[])? as i64;
+    }
+    found.close_descriptors(&mut held)?;
     held.release()?;
     Ok(Some(left))
 }

@@ -1,12 +1,13 @@
 //! One attach: load the hook, fill the journal, patch; later modules; detach.
 
+use crate::claim::{Claim, claim};
 use crate::hook_object::{EntryPoints, HOOK_OBJECT, entry_points, hook_image};
-use crate::residue::{any_point, comes_to_rest, has_hook, hold_with_hook, is_attacher, residue};
+use crate::residue::{any_point, has_hook, hold_with_hook, residue};
 use crate::safe_point::{unsafe_ranges, unwind_for_safety};
 use crate::unwind_tables::UnwindTables;
 use anyhow::{Context, bail};
 use memhook_abi::{self as abi, function_by_name, slot_state};
-use memhook_inject::{Dlopen, Held, HoldOptions, create_region, hold, load_object};
+use memhook_inject::{Dlopen, Held, HoldOptions, hold, load_object};
 use memhook_process::{ElfView, ModuleImage, SlotScan, find_slots, mappings, modules, vdso};
 use memhook_stream::{Config, Region, SlotSpec};
 use std::{
@@ -41,6 +42,7 @@ pub struct Session {
     /// The longest time that one thread was held.
     pub held_time: Duration,
     next_variant: HashMap<(usize, u64), u32>,
+    _claim: Claim,
 }
 
 fn find_dlopen(modules: &[ModuleImage]) -> anyhow::Result<Dlopen> {
@@ -91,14 +93,10 @@ impl Session {
             bail!("process {pid} calls no allocator through a GOT slot: nothing to hook");
         }
         let entry = entry_points()?;
-        let residue = residue(pid, &maps);
-        if let Some((region, _)) = &residue.region
-            && is_attacher(region.attacher_pid())
-        {
-            bail!(
-                "process {pid} is already traced by memhook-rs {}: stop that first",
-                region.attacher_pid()
-            );
+        let claim = claim(pid)?;
+        let mut residue = residue(pid, &maps);
+        if let Some(attacher) = residue.attacher(pid) {
+            bail!("process {pid} is already traced by memhook-rs {attacher}: stop that first");
         }
         let dlopen = find_dlopen(&loaded)?;
         if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
@@ -115,28 +113,23 @@ impl Session {
         tables.compile(&with(&loaded, &vdso));
         let mut held_time = Duration::ZERO;
         let mut scan = scan;
-        if let Some(base) = residue.hook_base {
-            // Slots may still hold our values from an attacher that was killed.
-            let mut held = hold_with_hook(pid, base)?;
-            held.call(base + entry.detach, &[])?;
+        let hook_base = residue.hook_base;
+        if residue.is_untidy() {
+            let mut held = match hook_base {
+                Some(base) => hold_with_hook(pid, base)?,
+                None => hold(pid, &any_point())?,
+            };
+            if let Some(base) = hook_base {
+                // Slots may still hold our values from an attacher that was killed.
+                held.call(base + entry.detach, &[])?;
+            }
+            residue.close_descriptors(&mut held)?;
             held_time = held_time.max(held.release()?);
             scan = find_slots(pid, &loaded, &maps, &wanted, &|_| None)?;
         }
-        let (region, address) = match residue.region {
-            Some((region, address))
-                if region.ring_bytes() as u64 == config.ring_bytes && comes_to_rest(&region) =>
-            {
-                config.epoch = region.epoch() % 4095 + 1;
-                (region, address)
-            }
-            _ => {
-                let bytes = abi::region_bytes(config.ring_bytes as usize) as u64;
-                let mut held = hold(pid, &any_point())?;
-                let made = create_region(&mut held, bytes)?;
-                held_time = held_time.max(held.release()?);
-                (Region::map(&made.fd)?, made.address)
-            }
-        };
+        let (region, address, epoch) =
+            residue.region_for(pid, config.ring_bytes, &mut held_time)?;
+        config.epoch = epoch;
         region.initialize(&config)?;
         let mut session = Session {
             pid,
@@ -154,10 +147,11 @@ impl Session {
             attach_time: Duration::ZERO,
             held_time,
             next_variant: HashMap::new(),
+            _claim: claim,
         };
         session.journal(&scan)?;
         session.publish_modules()?;
-        session.load_and_start(residue.hook_base, dlopen, address)?;
+        session.load_and_start(hook_base, dlopen, address)?;
         session.attach_time = start.elapsed();
         Ok(session)
     }

@@ -27,7 +27,7 @@ fn attacher() {
     held.syscall(libc::SYS_getpid, [0; 6]).unwrap();
     assert_eq!(held.call(getpid, &[]).unwrap(), pid);
     held.call(spoil, &[1, 2, 3, 4, 5, 6]).unwrap();
-    create_region(&mut held, 1 << 16).unwrap();
+    create_region(&mut held, 1 << 16, None).unwrap();
     let dlopen = Dlopen {
         address: dlopen,
         internal_mode: false,

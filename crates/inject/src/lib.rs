@@ -54,7 +54,7 @@ pub use held::Held;
 pub use load::{Dlopen, Loaded, load_object};
 pub use memory::{read_bytes, write_bytes};
 pub use page_scan::{PageScan, PageState};
-pub use region::{Region, create_region};
+pub use region::{Region, close_descriptor, create_region};
 pub use regs::Registers;
 pub use safe_point::Unwind;
 pub use stop::{HoldOptions, hold};

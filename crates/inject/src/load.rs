@@ -38,7 +38,7 @@ const NAME: &std::ffi::CStr = c"memhook-hook";
 pub fn load_object(held: &mut Held, dlopen: Dlopen, object: &[u8]) -> Result<Loaded, Error> {
     let number = region::memfd(held, NAME, true)?;
     let loaded = fill_and_open(held, dlopen, object, number);
-    let closed = region::close(held, number);
+    let closed = region::close_descriptor(held, number);
     let loaded = loaded?;
     closed?;
     Ok(loaded)

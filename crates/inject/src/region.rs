@@ -17,16 +17,24 @@ pub struct Region {
 
 /// Makes a shared memory object of `bytes` bytes in the target, maps it there (shared, without
 /// reserving swap, left out of core dumps) and opens it here. No descriptor stays in the target.
-pub fn create_region(held: &mut Held, bytes: u64) -> Result<Region, Error> {
+///
+/// `over` is the address (avma) of a region of the same size that the new one is to take the place
+/// of, in one step: there is no moment without memory there.
+pub fn create_region(held: &mut Held, bytes: u64, over: Option<u64>) -> Result<Region, Error> {
     let number = memfd(held, c"memhook-region", false)?;
-    let region = map_and_open(held, number, bytes);
-    let closed = close(held, number);
+    let region = map_and_open(held, number, bytes, over);
+    let closed = close_descriptor(held, number);
     let region = region?;
     closed?;
     Ok(region)
 }
 
-fn map_and_open(held: &mut Held, number: u64, bytes: u64) -> Result<Region, Error> {
+fn map_and_open(
+    held: &mut Held,
+    number: u64,
+    bytes: u64,
+    over: Option<u64>,
+) -> Result<Region, Error> {
     held.checked_syscall(
         "ftruncate",
         libc::SYS_ftruncate,
@@ -34,11 +42,12 @@ fn map_and_open(held: &mut Held, number: u64, bytes: u64) -> Result<Region, Erro
     )?;
     let fd = open_here(held, number)?;
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-    let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
+    let fixed = over.map_or(0, |_| libc::MAP_FIXED);
+    let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE | fixed) as u64;
     let address = held.checked_syscall(
         "mmap",
         libc::SYS_mmap,
-        [0, bytes, protection, flags, number, 0],
+        [over.unwrap_or(0), bytes, protection, flags, number, 0],
     )?;
     // Only spares core dumps; nothing depends on it.
     held.syscall(
@@ -69,7 +78,7 @@ pub(crate) fn memfd(held: &mut Held, name: &std::ffi::CStr, code: bool) -> Resul
 }
 
 /// Closes a descriptor of the target.
-pub(crate) fn close(held: &mut Held, number: u64) -> Result<(), Error> {
+pub fn close_descriptor(held: &mut Held, number: u64) -> Result<(), Error> {
     held.checked_syscall("close", libc::SYS_close, [number, 0, 0, 0, 0, 0])
         .map(drop)
 }

@@ -53,6 +53,11 @@ impl Region {
         self.ring_bytes
     }
 
+    /// Whether it has no control block: never initialized, or not to the end.
+    pub fn is_blank(&self) -> bool {
+        self.memory.u64(offset_of!(Control, magic)).load(Acquire) == 0
+    }
+
     /// Checks that the region is one of this version and that its sizes agree with the file.
     pub fn validate(&self) -> Result<(), Error> {
         let found = self.memory.u64(offset_of!(Control, magic)).load(Acquire);

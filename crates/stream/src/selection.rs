@@ -1,18 +1,10 @@
 //! What the hook needs when it does not record every allocation.
 
 use crate::Region;
-use memhook_abi::{FILTER_OFFSET, SAMPLE_OFFSET, SAMPLE_QUANTILES};
+use memhook_abi::{SAMPLE_OFFSET, SAMPLE_QUANTILES};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Region {
-    /// Counts a counter of the live filter down by as many recorded blocks as have been released. Until
-    /// then releases of blocks with the same counter keep being recorded.
-    pub fn leave_filter(&self, index: usize, blocks: u16) {
-        let counter = &self.memory.u16s(FILTER_OFFSET + index * 2, 1)[0];
-        // Never below zero: an underflow could hide the release of a recorded block.
-        let _ = counter.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(blocks));
-    }
-
     /// Writes the quantiles that the hook draws its sampling intervals from.
     pub(crate) fn write_sample_intervals(&self, mean_bytes: u64) {
         let words = self.memory.words(SAMPLE_OFFSET, SAMPLE_QUANTILES + 1);

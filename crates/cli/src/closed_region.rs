@@ -1,0 +1,51 @@
+//! A region in the target that cannot be opened from here: looked at through the target's memory.
+
+use memhook_abi::{Control, MAGIC, MAX_RINGS, RINGS_OFFSET, RingHeader, ring_stride};
+use memhook_process::read_memory;
+use std::mem::offset_of;
+use std::time::{Duration, Instant};
+
+fn word32(pid: i32, address: u64) -> Option<u32> {
+    let mut word = [0; 4];
+    read_memory(pid, address, &mut word).ok()?;
+    Some(u32::from_le_bytes(word))
+}
+
+fn word64(pid: i32, address: u64) -> Option<u64> {
+    let mut word = [0; 8];
+    read_memory(pid, address, &mut word).ok()?;
+    Some(u64::from_le_bytes(word))
+}
+
+/// A word of the control block, if there is one.
+fn control32(pid: i32, address: u64, offset: usize) -> Option<u32> {
+    (word64(pid, address + offset_of!(Control, magic) as u64)? == MAGIC)
+        .then(|| word32(pid, address + offset as u64))?
+}
+
+/// Pid of the attacher that wrote the control block.
+pub fn attacher_pid(pid: i32, address: u64) -> Option<u32> {
+    control32(pid, address, offset_of!(Control, attacher_pid))
+}
+
+/// Number of the attach.
+pub fn epoch(pid: i32, address: u64) -> Option<u32> {
+    control32(pid, address, offset_of!(Control, epoch))
+}
+
+/// Whether no thread is inside a wrapper any more, within a second.
+pub fn comes_to_rest(pid: i32, address: u64, ring_bytes: u64) -> bool {
+    let start = Instant::now();
+    loop {
+        let rings = control32(pid, address, offset_of!(Control, rings_used)).unwrap_or(0);
+        let at_work = (0..u64::from(rings).min(MAX_RINGS as u64)).any(|ring| {
+            let header = RINGS_OFFSET as u64 + ring * ring_stride(ring_bytes as usize) as u64;
+            let outer = address + header + offset_of!(RingHeader, outer) as u64;
+            word64(pid, outer) != Some(0)
+        });
+        if !at_work || start.elapsed() > Duration::from_secs(1) {
+            return !at_work;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,14 @@
+// Has a descriptor open as an attacher leaves it that is killed at the wrong moment.
+#include <sys/mman.h>
+
+#include "target.hpp"
+
+using namespace target;
+
+int main() {
+  CHECK(memfd_create("memhook-region", MFD_CLOEXEC) >= 0);
+  CHECK(memfd_create("somebody-else's", MFD_CLOEXEC) >= 0);
+  ready();
+  keep(malloc(100));
+  done();
+}
