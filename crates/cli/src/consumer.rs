@@ -179,7 +179,7 @@ impl<'a> Consumer<'a> {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             }
-            pacing.sleep(stats.events);
+            pacing.sleep(&stats);
         }
         self.lock().ledger.finish();
         self.finished.store(true, Relaxed);

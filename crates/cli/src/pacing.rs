@@ -1,33 +1,93 @@
 //! How long the consumer sleeps between passes.
 
+use memhook_stream::PassStats;
 use std::time::Duration;
 
 /// Passes without an event after which the target counts as quiet.
 const QUIET_PASSES: u32 = 100;
+/// While the target is quiet. The first events after a pause may carry a time that is that much too
+/// early, and a ring of the usual size takes a burst of 13 million events a second meanwhile.
+const QUIET: Duration = Duration::from_millis(5);
+/// The resolution of the clock word, which moves once a pass.
+const LONGEST: Duration = Duration::from_millis(1);
+const SHORTEST: Duration = Duration::from_micros(100);
+/// How full the fullest ring should get, in thousandths: what a pass costs whatever it takes, and
+/// the caches that it finds cold each time, are paid for by many events; and there is room for a burst.
+const GOAL: u32 = 150;
 
 /// Adapts to the target.
-#[derive(Default)]
 pub struct Pacing {
     quiet_passes: u32,
+    pause: Duration,
+}
+
+impl Default for Pacing {
+    fn default() -> Self {
+        Self {
+            quiet_passes: 0,
+            pause: LONGEST,
+        }
+    }
 }
 
 impl Pacing {
-    /// Sleeps after a pass that took `events`.
-    ///
-    /// Busy: trail the producers, batches are cheap, chasing the head is not. Otherwise a
-    /// millisecond, the resolution of the clock word. Quiet: longer, to cost next to nothing; the
-    /// first events after a pause may carry a time that is that much too early, and a ring of the
-    /// usual size takes a burst of 13 million events a second meanwhile.
-    pub fn sleep(&mut self, events: u64) {
-        self.quiet_passes = if events == 0 {
+    /// Sleeps after a pass. Trails the producers: to chase the head makes its cache lines travel
+    /// between the cores for every event.
+    pub fn sleep(&mut self, stats: &PassStats) {
+        std::thread::sleep(self.next(stats));
+    }
+
+    fn next(&mut self, stats: &PassStats) -> Duration {
+        self.quiet_passes = if stats.events == 0 {
             self.quiet_passes.saturating_add(1)
         } else {
             0
         };
-        std::thread::sleep(match events {
-            1000.. => Duration::from_micros(200),
-            _ if self.quiet_passes < QUIET_PASSES => Duration::from_millis(1),
-            _ => Duration::from_millis(5),
-        });
+        if self.quiet_passes >= QUIET_PASSES {
+            return QUIET;
+        }
+        let wanted = self.pause * GOAL / stats.fullest.max(GOAL / 2);
+        self.pause = wanted.clamp(SHORTEST, LONGEST);
+        self.pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pass(fullest: u32) -> PassStats {
+        PassStats {
+            events: u64::from(fullest),
+            fullest,
+            ..PassStats::default()
+        }
+    }
+
+    #[test]
+    fn the_pause_follows_the_rate() {
+        let mut pacing = Pacing::default();
+        // Ring-fulls a millisecond; the ring then is that full after the pause.
+        for (rate, expected_us) in [(0.9, 120..200), (0.3, 400..600), (0.01, 1000..1001)] {
+            let mut pause = pacing.pause;
+            for _ in 0..20 {
+                let full = rate * pause.as_secs_f64() * 1e6;
+                pause = pacing.next(&pass(full as u32));
+            }
+            assert!(
+                expected_us.contains(&pause.as_micros()),
+                "{rate}: {pause:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_quiet_target_is_left_alone() {
+        let mut pacing = Pacing::default();
+        for _ in 0..QUIET_PASSES - 1 {
+            assert_eq!(pacing.next(&pass(0)), LONGEST);
+        }
+        assert_eq!(pacing.next(&pass(0)), QUIET);
+        assert_eq!(pacing.next(&pass(1)), LONGEST);
     }
 }

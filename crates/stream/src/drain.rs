@@ -34,6 +34,8 @@ pub struct PassStats {
     pub rings: usize,
     /// Ring entries that made no sense or were skipped because the ring's counters did not.
     pub damaged: u64,
+    /// How full the fullest ring was, in thousandths.
+    pub fullest: u32,
 }
 
 /// What the value of a tick means.
@@ -140,6 +142,7 @@ impl Drain {
         let capacity = region.ring_bytes() / size_of::<RawEvent>();
         let tail_word = region.ring64(ring, offset_of!(RingHeader, tail));
         let waiting = head.wrapping_sub(tail);
+        stats.fullest = stats.fullest.max((waiting * 1000 / capacity as u64) as u32);
         if waiting > capacity as u64 {
             // Only a damaged ring, or a thread that was still writing when the region was cleared,
             // gets here. What lies in the ring cannot be told apart from old events; go on after it.
