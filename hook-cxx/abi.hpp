@@ -65,6 +65,7 @@ inline constexpr uint64_t flag_live_filter = 0x20;
 inline constexpr uint64_t flag_sample = 0x40;
 inline constexpr uint64_t flag_libc_backtrace = 0x80;
 inline constexpr uint64_t flag_check_memo = 0x10;
+inline constexpr uint64_t flag_membarrier = 0x100;
 inline constexpr uint64_t cfa_stop = 0x0;
 inline constexpr uint64_t cfa_rsp = 0x1;
 inline constexpr uint64_t cfa_rbp = 0x2;

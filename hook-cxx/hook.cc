@@ -47,6 +47,7 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   g.flags = c->flags;
   g.depth = c->depth < 1 ? 1 : c->depth > max_depth ? max_depth : c->depth;
   g.clock_mode = c->clock_mode;
+  reset_recorders();
   g.ring_mask = c->ring_bytes / sizeof(RawEvent) - 1;
   // At most two words a frame: the return address and a saved rbp.
   g.memo_words = 2 * g.depth;
@@ -72,5 +73,6 @@ MEMHOOK_EXPORT long memhook_patch() { return region ? patch_pending(replacements
 // Returns how many slots could not be restored; -1: patching is locked.
 MEMHOOK_EXPORT long memhook_detach() {
   __atomic_store_n(&gate().epoch, 0u, __ATOMIC_SEQ_CST);
+  if (gate().flags & flag_membarrier) barrier_in_all_threads();
   return region ? restore_all() : 0;
 }

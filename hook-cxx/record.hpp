@@ -74,7 +74,7 @@ namespace memhook {
   if (__builtin_expect(gate().flags & flag_release_stacks, 0))
     stack = capture_stack(ring, function, frame);
   if (__builtin_expect(reserve(ring), 1)) {
-    uint32_t sequence = __atomic_add_fetch(sequence_word(address), 1, __ATOMIC_ACQ_REL);
+    uint32_t sequence = next_release(address);
     commit(ring, op, address, sequence, 0, stack);
   }
   end_recording(ring, frame);

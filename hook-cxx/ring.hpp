@@ -4,8 +4,7 @@
 // the attacher reads head with acquire, takes the events, and stores tail with release. The owner
 // reads tail only when its cached copy says that the ring is full.
 #pragma once
-#include "state.hpp"
-#include "syscall.hpp"
+#include "sequence.hpp"
 
 namespace memhook {
 
@@ -30,6 +29,10 @@ inline RawEvent* events_of(RingHeader* ring) {
   uint64_t waiting = thread_word;
   if ((waiting & 0xfff) == 0 && waiting != 0 && waiting < (4096ull << 12)) {
     thread_word = waiting - (1 << 12);
+    __atomic_fetch_add(&c->ringless_events, 1, __ATOMIC_RELAXED);
+    return nullptr;
+  }
+  if (!admit_recorder(c)) {
     __atomic_fetch_add(&c->ringless_events, 1, __ATOMIC_RELAXED);
     return nullptr;
   }
@@ -135,12 +138,6 @@ inline RawEvent* events_of(RingHeader* ring) {
       size | (static_cast<uint64_t>(stack) << 32) |
           (static_cast<uint64_t>((sequence >> 16) & 0x3f) << 58)};
   __atomic_store_n(&ring->head, head, __ATOMIC_RELEASE);
-}
-
-// The sequence word of a block: one word for a page's worth of addresses.
-[[gnu::always_inline]] inline uint32_t* sequence_word(uint64_t address) {
-  uint64_t page = address >> 12;
-  return at<uint32_t>(sequence_offset) + ((page ^ (page >> 14)) & (sequence_words - 1));
 }
 
 }  // namespace memhook

@@ -33,7 +33,14 @@ template <typename R, typename... A>
   if (epoch == 0) return nullptr;
   RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(frame));
   if (__builtin_expect(ring == nullptr, 0)) return nullptr;
-  return enter(ring, frame) ? ring : nullptr;
+  if (!enter(ring, frame)) return nullptr;
+  // A detach closes the gate, makes all threads pass a barrier, and then looks for calls under way:
+  // either it sees that we have entered, or we see that the gate is closed.
+  if (__builtin_expect(epoch_now() != epoch, 0)) {
+    leave(ring);
+    return nullptr;
+  }
+  return ring;
 }
 
 #define MEMHOOK_FRAME static_cast<Frame>(__builtin_frame_address(0))

@@ -158,6 +158,8 @@ pub mod flags {
     pub const LIVE_FILTER: u32 = 32;
     /// Allocations are sampled by the byte intervals at [`super::SAMPLE_OFFSET`].
     pub const SAMPLE: u32 = 64;
+    /// The hook may call membarrier(2): no seccomp filter of the target could take offence.
+    pub const MEMBARRIER: u32 = 256;
     /// Follow frame pointers instead of the unwind tables.
     pub const FRAME_POINTERS: u32 = 8;
     /// Let the C library's `backtrace` unwind.

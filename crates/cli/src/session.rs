@@ -8,7 +8,9 @@ use crate::unwind_tables::UnwindTables;
 use anyhow::{Context, bail};
 use memhook_abi::{self as abi, function_by_name, slot_state};
 use memhook_inject::{Dlopen, Held, HoldOptions, hold, load_object};
-use memhook_process::{ElfView, ModuleImage, SlotScan, find_slots, mappings, modules, vdso};
+use memhook_process::{
+    ElfView, ModuleImage, SlotScan, find_slots, has_seccomp_filter, mappings, modules, vdso,
+};
 use memhook_stream::{Config, Region, SlotSpec};
 use std::{
     collections::{HashMap, HashSet},
@@ -101,6 +103,9 @@ impl Session {
         let dlopen = find_dlopen(&loaded)?;
         if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
             config.libc_backtrace = find_libc(&loaded, "backtrace")?;
+        }
+        if !has_seccomp_filter(pid) {
+            config.flags |= abi::flags::MEMBARRIER;
         }
         if let Some(v) = vdso(pid, &maps) {
             let clock = ElfView::parse(&v.bytes)

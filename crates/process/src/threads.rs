@@ -15,6 +15,24 @@ pub struct Thread {
     pub name: String,
 }
 
+/// Whether a seccomp filter looks at the system calls of any thread (each has its own filters), or
+/// may: `true` where that is not known.
+pub fn has_seccomp_filter(pid: i32) -> bool {
+    let Ok(tids) = thread_ids(pid) else {
+        return true;
+    };
+    // Of more threads it would take too long to ask.
+    tids.len() > 500 || tids.into_iter().any(|tid| is_filtered(pid, tid))
+}
+
+fn is_filtered(pid: i32, tid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+    let mode = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Seccomp:"));
+    mode.is_none_or(|mode| mode.trim() != "0")
+}
+
 /// The threads of a process.
 pub fn threads(pid: i32) -> Result<Vec<Thread>, Error> {
     let path = format!("/proc/{pid}/task");
