@@ -56,8 +56,14 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
       rows = half;
     }
   }
-  if (row == 0) return cfa_stop;
-  return at<uint64_t>(rules_offset)[at<uint16_t>(row_rules_offset)[first + row - 1]];
+  auto* numbers = at<uint16_t>(row_rules_offset) + first;
+  auto* rules = at<uint64_t>(rules_offset);
+  uint64_t rule = row == 0 ? uint64_t{cfa_stop} : rules[numbers[row - 1]];
+  // No call before it, but a function that begins here: nobody called, it is where makecontext(3)
+  // lets a stack begin (glibc's __start_context, whose own CFI leads on into its arguments).
+  if ((rule & 0xff) == cfa_stop && !exact && row < module.row_count && offsets[row] == offset + 1)
+    return cfa_end;
+  return rule;
 }
 
 [[gnu::noinline]] inline uint64_t find_rule(uint64_t pc, bool exact) {

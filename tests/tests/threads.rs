@@ -22,6 +22,7 @@ fn ten_thousand_short_lived_threads_leave_no_residue() {
 fn coroutines_and_deep_recursion() {
     let program = build_target("stacks", &[]);
     let report = trace(&program, &["--depth", "128"]);
+    assert_eq!(report["totals"]["truncated_stacks"], 0);
     expect_sites(
         &report,
         "stacks.cc",

@@ -30,6 +30,18 @@ impl UnwindTable {
         row.and_then(|&number| self.rules.get(usize::from(number)).copied())
             .unwrap_or(rule::STOP)
     }
+
+    /// The rule for a frame that returns to `offset`: that of the call before it. Where there is no
+    /// code before it, but a function begins, nobody called: makecontext(3) lets a stack begin so
+    /// (glibc's `__start_context`, whose own CFI leads on into its arguments).
+    pub fn rule_at_return(&self, offset: u64) -> u64 {
+        let call = self.rule_at(offset.wrapping_sub(1));
+        let begins = || self.offsets.binary_search(&(offset as u32)).is_ok();
+        if call & 0xff == rule::STOP && begins() {
+            return rule::END;
+        }
+        call
+    }
 }
 
 /// A row before packing: begin, end (svma), rule.

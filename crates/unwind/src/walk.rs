@@ -32,7 +32,10 @@ pub fn walk(
         let packed = modules
             .iter()
             .find(|m| lookup >= m.start && lookup < m.end)
-            .map_or(rule::STOP, |m| m.table.rule_at(lookup.wrapping_sub(m.base)));
+            .map_or(rule::STOP, |m| match exact {
+                true => m.table.rule_at(pc.wrapping_sub(m.base)),
+                false => m.table.rule_at_return(pc.wrapping_sub(m.base)),
+            });
         let cfa_offset = (packed as i64 >> 32) as u64;
         let rbp_offset = i64::from((packed >> 16) as i16) as u64;
         let cfa = match packed & 0xff {
