@@ -15,6 +15,7 @@ mod options;
 mod output;
 mod pacing;
 mod plan;
+mod refused_slots;
 mod residue;
 mod ring_owners;
 mod rows;

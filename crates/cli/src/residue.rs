@@ -3,6 +3,7 @@
 use crate::claim::claim;
 use crate::closed_region;
 use crate::hook_object::{HOOK_OBJECT, entry_points};
+use crate::refused_slots;
 use anyhow::bail;
 use memhook_inject::{Held, HoldOptions, close_descriptor, create_region, hold};
 use memhook_process::{Mapping, mappings};
@@ -92,6 +93,13 @@ impl Residue {
             .filter_map(|&(address, _)| closed_region::attacher_pid(pid, address));
         let open = self.regions.iter().map(|(region, _)| region.attacher_pid());
         open.chain(closed).find(|&attacher| is_attacher(attacher))
+    }
+
+    /// Restores the slots that the hook's own detach could not.
+    pub fn restore_refused(&self, pid: i32) -> Result<(), memhook_inject::Error> {
+        self.regions
+            .iter()
+            .try_for_each(|(region, _)| refused_slots::restore(pid, region))
     }
 
     /// Closes descriptors that were left open.
@@ -202,5 +210,9 @@ pub fn recover(pid: i32) -> anyhow::Result<Option<i64>> {
     }
     found.close_descriptors(&mut held)?;
     held.release()?;
-    Ok(Some(left))
+    found.restore_refused(pid)?;
+    Ok(Some(match found.regions.is_empty() {
+        true => left,
+        false => 0,
+    }))
 }

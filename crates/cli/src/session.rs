@@ -2,6 +2,7 @@
 
 use crate::claim::{Claim, claim};
 use crate::hook_object::{EntryPoints, HOOK_OBJECT, entry_points, hook_image};
+use crate::refused_slots;
 use crate::residue::{any_point, has_hook, hold_with_hook, residue};
 use crate::safe_point::{unsafe_ranges, unwind_for_safety};
 use crate::unwind_tables::UnwindTables;
@@ -130,6 +131,7 @@ impl Session {
             }
             residue.close_descriptors(&mut held)?;
             held_time = held_time.max(held.release()?);
+            residue.restore_refused(pid)?;
             scan = find_slots(pid, &loaded, &maps, &wanted, &|_| None)?;
         }
         let (region, address, epoch) =
@@ -202,6 +204,8 @@ impl Session {
         if result < 0 {
             bail!("the hook refused to start in process {pid} (code {result})");
         }
+        // If the threads cannot all be held, the slots stay as they are, and the coverage says so.
+        let _ = refused_slots::patch(pid, &self.region);
         Ok(())
     }
 
@@ -396,9 +400,13 @@ impl Session {
                 .remote(|held, session| held.call(session.hook_base + session.entry.detach, &[]))
                 .with_context(|| format!("cannot restore the slots of process {}", self.pid))?
                 as i64;
-            if left == 0 {
+            if left >= 0 {
                 break;
             }
+        }
+        if left > 0 {
+            refused_slots::restore(self.pid, &self.region)?;
+            left = 0;
         }
         Ok(left)
     }

@@ -14,6 +14,7 @@
 mod all_threads;
 mod errno;
 mod error;
+mod forced_write;
 mod held;
 mod load;
 mod maps;
@@ -50,6 +51,7 @@ extern crate self as memhook_inject;
 
 pub use all_threads::{AllHeld, hold_all};
 pub use error::Error;
+pub use forced_write::{WordExchange, force_words};
 pub use held::Held;
 pub use load::{Dlopen, Loaded, load_object};
 pub use memory::{read_bytes, write_bytes};
