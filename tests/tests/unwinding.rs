@@ -23,8 +23,15 @@ impl Busy {
             .stderr(Stdio::inherit())
             .spawn()
             .unwrap_or_else(|e| panic!("{program}, which this test needs, does not start: {e}"));
-        std::thread::sleep(Duration::from_millis(300));
-        Busy(child)
+        // Past its start, however busy the machine: nanoseconds on a CPU, proc_pid_schedstat.
+        let busy = Busy(child);
+        let ran = format!("/proc/{}/schedstat", busy.0.id());
+        memhook_tests::until("the program works", || {
+            let text = std::fs::read_to_string(&ran).expect("it lives");
+            let ns: u64 = text.split(' ').next().unwrap_or("").parse().expect("a number");
+            ns > 250_000_000
+        });
+        busy
     }
 }
 

@@ -113,6 +113,7 @@ fn nothing_is_lost_and_nothing_is_torn() {
             epoch: 5,
             ring_bytes: RING_BYTES as u64,
             depth: 1,
+            flags: memhook_abi::flags::MEMBARRIER,
             max_size: u64::MAX,
             ..Config::default()
         })

@@ -43,6 +43,7 @@ int main(int, char** argv) {
   g.flags = control()->flags;
   g.clock_mode = control()->clock_mode;
   g.ring_mask = control()->ring_bytes / sizeof(RawEvent) - 1;
+  reset_recorders();
   __atomic_store_n(&g.epoch, control()->epoch, __ATOMIC_RELEASE);
   for (uint64_t wave = 0; wave < waves; wave++) {
     std::vector<std::thread> running;
