@@ -28,7 +28,12 @@ impl Busy {
         let ran = format!("/proc/{}/schedstat", busy.0.id());
         memhook_tests::until("the program works", || {
             let text = std::fs::read_to_string(&ran).expect("it lives");
-            let ns: u64 = text.split(' ').next().unwrap_or("").parse().expect("a number");
+            let ns: u64 = text
+                .split(' ')
+                .next()
+                .unwrap_or("")
+                .parse()
+                .expect("a number");
             ns > 250_000_000
         });
         busy

@@ -23,8 +23,10 @@ mod cxx;
 mod event;
 mod functions;
 mod layout;
+mod prefetch;
 
 pub use cxx::cxx_header;
 pub use event::{Event, Op, RawEvent, SEQUENCE_BITS, sequence_before};
 pub use functions::{Function, HOOKED_FUNCTIONS, Role, Signature, function_by_name};
 pub use layout::*;
+pub use prefetch::prefetch;

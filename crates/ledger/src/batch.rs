@@ -7,8 +7,8 @@
 
 use crate::Ledger;
 use memhook_abi::{Event, Op};
-use std::hint::black_box;
 
+/// More lines on their way than this the processor cannot keep account of anyway.
 const BATCH: usize = 32;
 /// From so many live blocks (24 bytes and more each) on.
 const MANY_BLOCKS: usize = 100_000;
@@ -29,6 +29,10 @@ impl Ledger {
         if !self.batch.is_on {
             return self.apply_event(event, size, time_ns);
         }
+        self.map.expect(event.address);
+        if event.op == Op::Allocation {
+            self.sites.expect_stack(event.stack);
+        }
         self.batch.events.push((event, size, time_ns));
         if self.batch.events.len() == BATCH {
             self.apply_batch();
@@ -39,22 +43,12 @@ impl Ledger {
     #[inline(never)]
     pub(crate) fn apply_batch(&mut self) {
         let mut events = std::mem::take(&mut self.batch.events);
-        let mut seen = 0;
-        for (event, ..) in &events {
-            let entry = self.map.first_look(event.address);
-            let site = if event.op == Op::Allocation {
-                self.sites.first_look(event.stack)
-            } else {
-                0
-            };
-            seen ^= entry.site() as u64 ^ site;
-        }
+        // By now most entries are there, and say which sites come next.
         for (event, ..) in &events {
             if event.op != Op::Allocation {
-                seen ^= self.sites.sum_of(self.map.first_look(event.address).site());
+                self.sites.expect(self.map.first_look(event.address).site());
             }
         }
-        black_box(seen);
         for (event, size, time_ns) in events.drain(..) {
             self.apply_event(event, size, time_ns);
         }

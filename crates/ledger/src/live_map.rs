@@ -223,6 +223,16 @@ impl LiveMap {
         self.capacity * size_of::<Entry>() + self.segments.len() * size_of::<Segment>()
     }
 
+    /// Prefetches the first place where an address may stand.
+    #[inline]
+    pub fn expect(&self, address: u64) {
+        let hash = hash_of(key_of(address));
+        let entries = &self.segments[segment_of(hash, self.bits)].entries;
+        if let Some(entry) = entries.get(home(hash, self.bits, entries.len())) {
+            memhook_abi::prefetch(entry);
+        }
+    }
+
     /// The entry at the first place where an address may stand, whosever it is: a look-up that
     /// ends there finds it in the cache afterwards.
     #[inline]

@@ -79,22 +79,22 @@ impl SiteTable {
         self.sites[index as usize].stack
     }
 
-    /// Sums of a stack, if there are any yet: to have them in the cache.
+    /// Prefetches the sums of a stack.
     #[inline]
-    pub fn first_look(&self, stack: u32) -> u64 {
+    pub fn expect_stack(&self, stack: u32) {
         let chunk = self.by_stack.get(stack as usize / CHUNK);
         let index = chunk
             .and_then(|c| c.as_ref())
             .map_or(0, |c| c[stack as usize % CHUNK]);
-        self.sum_of(index.wrapping_sub(1))
+        self.expect(index.wrapping_sub(1));
     }
 
-    /// Allocated blocks of a site, 0 if there is no such site.
+    /// Prefetches the sums of a site.
     #[inline]
-    pub fn sum_of(&self, index: u32) -> u64 {
-        self.sites
-            .get(index as usize)
-            .map_or(0, |s| s.allocated_blocks)
+    pub fn expect(&self, index: u32) {
+        if let Some(site) = self.sites.get(index as usize) {
+            memhook_abi::prefetch(site);
+        }
     }
 
     #[inline]

@@ -1,0 +1,13 @@
+//! Loads that nobody waits for.
+
+/// Asks for the cache line at the beginning of `place`; returns at once.
+#[inline(always)]
+pub fn prefetch<T>(place: &T) {
+    // SAFETY: PREFETCHT0 changes no state but the caches', and never faults (Intel SDM, volume 2).
+    unsafe {
+        std::arch::x86_64::_mm_prefetch(
+            std::ptr::from_ref(place).cast::<i8>(),
+            std::arch::x86_64::_MM_HINT_T0,
+        );
+    }
+}
