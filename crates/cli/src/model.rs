@@ -354,7 +354,7 @@ fn stack_of(session: &Session, symbols: &Symbolizer, id: u32) -> (String, Vec<St
     )
 }
 
-fn stack_frames(symbols: &Symbolizer, address: u64) -> Vec<StackFrame> {
+pub fn stack_frames(symbols: &Symbolizer, address: u64) -> Vec<StackFrame> {
     let location = symbols.location(address);
     let frame = |f: &memhook_symbols::Frame| StackFrame {
         address: format!("{address:#x}"),

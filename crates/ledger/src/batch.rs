@@ -5,7 +5,7 @@
 //! While the table fits into the cache this would only cost time, so it is switched on by the number
 //! of live blocks.
 
-use crate::Ledger;
+use crate::{Ledger, Observer};
 use memhook_abi::{Event, Op};
 
 /// More lines on their way than this the processor cannot keep account of anyway.
@@ -20,7 +20,7 @@ pub(crate) struct Batch {
     events: Vec<(Event, u64, u64)>,
 }
 
-impl Ledger {
+impl<O: Observer> Ledger<O> {
     /// One event. `size` is the requested size in bytes, `time_ns` nanoseconds since the attach.
     ///
     /// Sums may lack the last events until the pass ends.

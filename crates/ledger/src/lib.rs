@@ -28,6 +28,7 @@ mod batch;
 mod contests;
 mod growth;
 mod live_map;
+mod observer;
 mod order;
 mod queries;
 mod reallocs;
@@ -35,5 +36,6 @@ mod sites;
 mod totals;
 
 pub use growth::{SiteGrowth, Snapshot};
+pub use observer::{BlockOf, Observer, ReleaseBy};
 pub use order::Ledger;
 pub use totals::{LedgerOptions, LiveBlock, Site, SiteLive, Totals};

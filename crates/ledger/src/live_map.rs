@@ -21,6 +21,7 @@
 //! key is the upper half of a multiplication (D. Lemire, "Fast random integer generation in an
 //! interval").
 
+use crate::BlockOf;
 use memhook_abi::sequence_before;
 use rustc_hash::FxHashMap;
 
@@ -100,6 +101,17 @@ impl Entry {
 
     pub fn tid_index(self) -> u16 {
         (self.0[0] >> 48) as u16
+    }
+
+    /// As observers see it; the size may stand elsewhere.
+    pub fn with_size(self, size: u64) -> BlockOf {
+        BlockOf {
+            site: self.site(),
+            thread: self.tid_index(),
+            address: self.address(),
+            size,
+            time_ns: self.time_ns(),
+        }
     }
 
     pub fn site(self) -> u32 {

@@ -57,13 +57,15 @@
 use crate::batch::Batch;
 use crate::contests::{Contests, Pair};
 use crate::live_map::{Entry, LiveMap, Place};
+use crate::observer::{Observer, ReleaseBy};
 use crate::reallocs::RingReallocs;
 use crate::sites::{ReleaseSites, SiteTable, ThreadTable};
 use crate::totals::{LedgerOptions, Totals};
 use memhook_abi::{Event, Op, sequence_before};
 
 /// Live blocks and sums of one attach. See the crate's documentation.
-pub struct Ledger {
+pub struct Ledger<O = ()> {
+    pub(crate) observer: O,
     pub(crate) options: LedgerOptions,
     pub(crate) map: LiveMap,
     pub(crate) sites: SiteTable,
@@ -76,7 +78,7 @@ pub struct Ledger {
     pub(crate) totals: Totals,
     /// The pass that is under way.
     pub(crate) pass: u32,
-    tid_index: u16,
+    pub(crate) tid_index: u16,
     rings_in_pass: u32,
     /// Largest live bytes within this pass, if its events come from one ring.
     pass_peak: u64,
@@ -96,7 +98,15 @@ pub(crate) struct Release {
 impl Ledger {
     /// An empty ledger.
     pub fn new(options: LedgerOptions) -> Self {
+        Self::observed(options, ())
+    }
+}
+
+impl<O: Observer> Ledger<O> {
+    /// An empty ledger that tells `observer` of each block.
+    pub fn observed(options: LedgerOptions, observer: O) -> Self {
         Self {
+            observer,
             options,
             map: LiveMap::new(),
             sites: SiteTable::default(),
@@ -134,6 +144,7 @@ impl Ledger {
         if self.reallocs.is_open() && self.end_realloc(event) {
             return;
         }
+        self.observer.at(time_ns);
         match event.op {
             Op::Allocation => self.allocation(event, size, time_ns),
             Op::Release => self.release(self.release_of(event)),
@@ -161,6 +172,7 @@ impl Ledger {
             live
         };
         self.totals.peak_live_bytes = self.totals.peak_live_bytes.max(peak);
+        self.observer.end_pass(now_ns, peak, peak > live);
         self.pass_peak = live;
         self.rings_in_pass = 0;
         self.pass = self.pass.wrapping_add(1);
@@ -196,6 +208,8 @@ impl Ledger {
         let site = self.sites.allocated(event.stack, size);
         self.totals.allocations += 1;
         self.totals.allocated_bytes += size;
+        let block = Entry::block(address, sequence, pass, site, size, time_ns, self.tid_index);
+        self.observer.allocated(&block.with_size(size), event.stack);
         let (at, latest) = match self.map.find(address, pass) {
             Place::Vacant(at) => (at, None),
             Place::Found(at) => (at, Some(self.map.get(at))),
@@ -205,10 +219,10 @@ impl Ledger {
             let certain = latest.precedes_all_of(pass);
             if latest.is_alive() {
                 if !certain && sequence_before(sequence, old) {
-                    return self.dead_on_arrival(address, site, size);
+                    return self.dead_on_arrival(block, size);
                 }
                 let old_size = self.map.size_of(latest);
-                self.count_released(latest.site(), old_size);
+                self.count_released(latest, old_size, None);
                 if !certain && old == sequence {
                     // No recorded release can stand between them: nothing to wait for.
                     self.totals.unhooked_releases += 1;
@@ -216,18 +230,20 @@ impl Ledger {
                     self.contest_block(address, old_size);
                 }
             } else if !certain && sequence_before(sequence, old) {
-                return self.dead_on_arrival(address, site, size);
+                return self.dead_on_arrival(block, size);
             }
         }
-        let block = Entry::block(address, sequence, pass, site, size, time_ns, self.tid_index);
         self.map.put(at, block, size);
-        self.pass_peak = self.pass_peak.max(self.live_bytes());
+        if self.live_bytes() > self.pass_peak {
+            self.pass_peak = self.live_bytes();
+            self.observer.maximum();
+        }
     }
 
     #[cold]
-    fn dead_on_arrival(&mut self, address: u64, site: u32, size: u64) {
-        self.count_released(site, size);
-        self.contest_block(address, size);
+    fn dead_on_arrival(&mut self, block: Entry, size: u64) {
+        self.count_released(block, size, None);
+        self.contest_block(block.address(), size);
     }
 
     #[inline]
@@ -241,7 +257,11 @@ impl Ledger {
                 let latest = self.map.get(at);
                 let later = latest.is_before_release(release.sequence, release.pass as u16);
                 if latest.is_alive() && later {
-                    self.count_pair(latest, release.stack);
+                    let by = ReleaseBy {
+                        stack: release.stack,
+                        thread: self.tid_index,
+                    };
+                    self.count_pair(latest, by);
                     self.map.put(at, tombstone, 0);
                     return;
                 }
@@ -254,20 +274,21 @@ impl Ledger {
         self.contest_release(release.address, release.stack);
     }
 
-    /// A live entry is released by the release with this stack.
+    /// A live entry is released by this release.
     #[inline]
-    pub(crate) fn count_pair(&mut self, block: Entry, release_stack: u32) {
+    pub(crate) fn count_pair(&mut self, block: Entry, by: ReleaseBy) {
         let size = self.map.size_of(block);
-        self.count_released(block.site(), size);
+        self.count_released(block, size, Some(by));
         if self.options.track_release_stacks {
-            self.release_sites.add(release_stack, size);
+            self.release_sites.add(by.stack, size);
         }
     }
 
     #[inline]
-    fn count_released(&mut self, site: u32, size: u64) {
+    fn count_released(&mut self, block: Entry, size: u64, by: Option<ReleaseBy>) {
         self.totals.released_bytes += size;
-        self.sites.released(site, size);
+        self.sites.released(block.site(), size);
+        self.observer.released(&block.with_size(size), by);
     }
 
     pub(crate) fn contest_block(&mut self, address: u64, size: u64) {

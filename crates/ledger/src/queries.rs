@@ -2,10 +2,10 @@
 
 use crate::growth::{SiteGrowth, Snapshot};
 use crate::sites::SiteSums;
-use crate::{Ledger, LiveBlock, Site, SiteLive, Totals};
+use crate::{Ledger, LiveBlock, Observer, Site, SiteLive, Totals};
 use rustc_hash::FxHashMap;
 
-impl Ledger {
+impl<O: Observer> Ledger<O> {
     /// Sums over the whole run.
     pub fn totals(&self) -> Totals {
         let live_bytes = self.live_bytes();
@@ -142,6 +142,21 @@ impl Ledger {
     /// be counted at the release of a neighbour in time; the sums over all stacks are exact.
     pub fn release_sites(&self) -> Vec<(u32, u64, u64)> {
         self.release_sites.all()
+    }
+
+    /// The thread with this index, as an [`Observer`] is told of it; 0 if there is none.
+    pub fn tid_of(&self, thread: u16) -> u32 {
+        self.threads.tid_of(thread)
+    }
+
+    /// Whom the ledger tells of each block.
+    pub fn observer(&self) -> &O {
+        &self.observer
+    }
+
+    /// The same, to be changed.
+    pub fn observer_mut(&mut self) -> &mut O {
+        &mut self.observer
     }
 
     /// Bytes of memory that the table of blocks takes.

@@ -25,9 +25,9 @@
 //! address while the announcement was open arrives at most one pass before the announcement, which
 //! is applied before that balance is given up.
 
-use crate::Ledger;
 use crate::live_map::{AGED_PASSES, Entry, Place};
 use crate::order::Release;
+use crate::{Ledger, Observer, ReleaseBy};
 use memhook_abi::{Event, Op};
 
 /// How to take back an announcement that was applied.
@@ -103,7 +103,7 @@ impl RingReallocs {
     }
 }
 
-impl Ledger {
+impl<O: Observer> Ledger<O> {
     /// The event after an announcement. True if it was its failure, and so is used up.
     #[cold]
     pub(crate) fn end_realloc(&mut self, event: Event) -> bool {
@@ -139,7 +139,7 @@ impl Ledger {
                 Some(a) if a.undo.is_none() && a.release.pass != self.pass => a.release,
                 _ => continue,
             };
-            let undo = self.apply(release);
+            let undo = self.apply(release, ring);
             self.reallocs.unapplied -= 1;
             if let Some(announced) = &mut self.reallocs.rings[ring].announced {
                 announced.undo = Some(undo);
@@ -147,7 +147,14 @@ impl Ledger {
         }
     }
 
-    fn apply(&mut self, release: Release) -> Undo {
+    fn by(&mut self, release: Release, tid: u32) -> ReleaseBy {
+        ReleaseBy {
+            stack: release.stack,
+            thread: self.threads.index_of(tid),
+        }
+    }
+
+    fn apply(&mut self, release: Release, ring: usize) -> Undo {
         self.totals.releases += 1;
         let pass = release.pass as u16;
         let mut overtaken = false;
@@ -156,7 +163,8 @@ impl Ledger {
             overtaken = !latest.is_before_release(release.sequence, pass);
             if latest.is_alive() && !overtaken {
                 let size = self.map.size_of(latest);
-                self.count_pair(latest, release.stack);
+                let by = self.by(release, self.reallocs.rings[ring].tid);
+                self.count_pair(latest, by);
                 let tombstone = Entry::tombstone(release.address, release.sequence, pass);
                 self.map.put(at, tombstone.provisional(), 0);
                 return Undo::Block(latest, size);
@@ -190,6 +198,11 @@ impl Ledger {
                     Place::Found(at) | Place::Vacant(at) => {
                         self.totals.released_bytes -= size;
                         self.sites.reinstated(block.site(), size);
+                        let by = ReleaseBy {
+                            stack: release.stack,
+                            thread: self.tid_index,
+                        };
+                        self.observer.reinstated(&block.with_size(size), by);
                         // Its pass is still told apart only for a while; within that while, a
                         // release that was held back may have to be compared with it.
                         let waited = self.pass.wrapping_sub(release.pass);

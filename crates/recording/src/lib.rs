@@ -1,7 +1,9 @@
 #![doc = include_str!("../README.md")]
 
+mod activity;
 mod checkpoint;
 mod chunk;
+mod collector;
 mod columns;
 mod decode;
 mod encode;
@@ -19,12 +21,16 @@ mod recent;
 mod records;
 mod replay;
 mod restore;
+mod sampling;
 mod spool;
 mod stacks;
 mod summary;
+mod summary_activity;
+mod timeline;
 mod varint;
 mod writer;
 
+pub use activity::{Activity, Amount, HeapAt, ReleaseFlow, SiteActivity, SiteChange};
 pub use decode::Visitor;
 pub use error::Error;
 pub use format::VERSION;
@@ -32,6 +38,7 @@ pub use options::{Mode, Options};
 pub use reader::Recording;
 pub use records::{ClockPoint, End, Meta, Module, ThreadName};
 pub use replay::{Replay, Window};
+pub use sampling::sample_weight;
 pub use stacks::{StackView, Stacks};
 pub use summary::{HISTOGRAM_BUCKETS, Interval, SiteInterval, bucket_of};
 pub use writer::{State, Writer};

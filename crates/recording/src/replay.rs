@@ -9,7 +9,7 @@ use crate::restore::Restored;
 use crate::summary::SiteInterval;
 use crate::{Error, Recording};
 use memhook_abi::Event;
-use memhook_ledger::{Ledger, LedgerOptions, Site, Totals};
+use memhook_ledger::{Ledger, LedgerOptions, Observer, Site, Totals};
 use rustc_hash::FxHashMap;
 
 /// Passes without events that are replayed of a run of them: after as many, a ledger has nothing
@@ -17,17 +17,19 @@ use rustc_hash::FxHashMap;
 const MAX_EMPTY_PASSES: u64 = 32;
 
 /// A ledger that was fed from a recording, from its begin or from a checkpoint.
-pub struct Replay {
-    ledger: Ledger,
+///
+/// The ledger may tell an observer of each block; see [`Observer`].
+pub struct Replay<O = ()> {
+    pub(crate) ledger: Ledger<O>,
     options: LedgerOptions,
     restored: Option<Restored>,
     now_ns: u64,
 }
 
-impl Replay {
-    fn new(options: LedgerOptions) -> Self {
+impl<O: Observer> Replay<O> {
+    fn new(options: LedgerOptions, observer: O) -> Self {
         Self {
-            ledger: Ledger::new(options),
+            ledger: Ledger::observed(options, observer),
             options,
             restored: None,
             now_ns: 0,
@@ -36,8 +38,12 @@ impl Replay {
 
     /// The ledger, for questions about live blocks. Its totals and sites count from the checkpoint
     /// that the replay began with; ask [`Replay::totals`] and [`Replay::sites`] for the whole run.
-    pub fn ledger(&self) -> &Ledger {
+    pub fn ledger(&self) -> &Ledger<O> {
         &self.ledger
+    }
+
+    pub(crate) fn is_restored(&self) -> bool {
+        self.restored.is_some()
     }
 
     /// End of the last pass replayed, nanoseconds since the attach.
@@ -76,7 +82,7 @@ impl Replay {
     }
 }
 
-impl Visitor for Replay {
+impl<O: Observer> Visitor for Replay<O> {
     fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.ledger.begin_ring(ring, tid);
     }
@@ -242,7 +248,7 @@ impl Recording {
                 wanted: "events",
             });
         }
-        let (replay, start) = self.start_before(from_ns, options)?;
+        let (replay, start) = self.start_before(from_ns, options, || ())?;
         let mut stretch = Stretch {
             replay,
             from_ns,
@@ -263,7 +269,12 @@ impl Recording {
 
     /// The state at the last usable checkpoint at or before `from_ns`, and the chunk behind it; or
     /// an empty ledger and the first chunk.
-    fn start_before(&self, from_ns: u64, options: LedgerOptions) -> Result<(Replay, usize), Error> {
+    pub(crate) fn start_before<O: Observer>(
+        &self,
+        from_ns: u64,
+        options: LedgerOptions,
+        observer: impl Fn() -> O,
+    ) -> Result<(Replay<O>, usize), Error> {
         let mut starts: Vec<usize> = self.checkpoint_starts().collect();
         let chunks = &self.file.chunks;
         // The events before a later part are not there: it always begins with a checkpoint.
@@ -272,7 +283,7 @@ impl Recording {
         starts.retain(|&at| chunks[at].from_ns <= from_ns || (needs_one && Some(at) == first));
         let mut last_error = Error::damaged("this part of a recording has no checkpoint");
         for &at in starts.iter().rev() {
-            match self.restore(at, options) {
+            match self.restore(at, options, observer()) {
                 Ok(Some(replay)) => return Ok((replay, at + 1)),
                 Ok(None) => {}
                 Err(error) => last_error = error,
@@ -281,15 +292,20 @@ impl Recording {
         if needs_one {
             return Err(last_error);
         }
-        Ok((Replay::new(options), 0))
+        Ok((Replay::new(options, observer()), 0))
     }
 
-    fn restore(&self, at: usize, options: LedgerOptions) -> Result<Option<Replay>, Error> {
+    fn restore<O: Observer>(
+        &self,
+        at: usize,
+        options: LedgerOptions,
+        observer: O,
+    ) -> Result<Option<Replay<O>>, Error> {
         let Some(checkpoint) = self.read_checkpoint(at)? else {
             return Ok(None);
         };
         let recent = self.passes_before(at)?.evaluate();
-        let mut replay = Replay::new(options);
+        let mut replay = Replay::new(options, observer);
         replay.now_ns = checkpoint.time_ns;
         replay.restored = Some(Restored::feed(checkpoint, recent, &mut replay.ledger)?);
         Ok(Some(replay))

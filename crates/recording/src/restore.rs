@@ -11,7 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::reader::MAX_TOTAL_BYTES;
 use crate::recent::{Latest, Recent};
 use memhook_abi::{Event, Op, SEQUENCE_BITS, sequence_before};
-use memhook_ledger::{Ledger, LiveBlock, Site, Totals};
+use memhook_ledger::{Ledger, LiveBlock, Observer, Site, Totals};
 use rustc_hash::FxHashMap;
 
 /// Passes after which what arrives is younger than everything before the checkpoint.
@@ -42,12 +42,12 @@ fn event(op: Op, address: u64, sequence: u32, size: u64, stack: u32) -> Event {
     }
 }
 
-struct Feeder<'a> {
-    ledger: &'a mut Ledger,
+struct Feeder<'a, O> {
+    ledger: &'a mut Ledger<O>,
     tid: Option<u32>,
 }
 
-impl Feeder<'_> {
+impl<O: Observer> Feeder<'_, O> {
     fn block(&mut self, block: &LiveBlock, sequence: u32) {
         if self.tid != Some(block.tid) {
             self.ledger.begin_ring(0, block.tid);
@@ -65,7 +65,11 @@ impl Feeder<'_> {
 }
 
 impl Restored {
-    pub fn feed(mut base: Checkpoint, recent: Recent, ledger: &mut Ledger) -> Result<Self, Error> {
+    pub fn feed<O: Observer>(
+        mut base: Checkpoint,
+        recent: Recent,
+        ledger: &mut Ledger<O>,
+    ) -> Result<Self, Error> {
         let mut bytes = 0u64;
         for block in &base.blocks {
             bytes = bytes.saturating_add(block.size);
@@ -140,7 +144,7 @@ impl Restored {
     /// An allocation that was released before the checkpoint: its release was counted there as one
     /// of an unknown block, but was fed with a block of its own. Now it gets this one.
     #[cold]
-    pub fn after(&mut self, event: &Event, ledger: &mut Ledger) {
+    pub fn after<O: Observer>(&mut self, event: &Event, ledger: &mut Ledger<O>) {
         if event.op != Op::Allocation {
             return;
         }

@@ -34,6 +34,8 @@ pub struct Profile {
     pub stacks: Vec<Vec<u32>>,
     /// What each allocation site did; one for each stack, kind of allocation and thread.
     pub sites: Vec<ProfileSite>,
+    /// Live blocks at the end by size in bytes, ordered by it.
+    pub live_sizes: Vec<(u64, Amount)>,
     /// Who released what; empty unless release stacks were recorded.
     pub flows: Vec<Flow>,
     /// The heap over time.
@@ -107,6 +109,11 @@ pub struct ProfileSite {
     pub truncated: bool,
     /// Numbers.
     pub measures: Measures,
+    /// Live at the begin of the window.
+    pub before: Amount,
+    /// Time of the oldest live block's allocation, nanoseconds since the attach; `None` if none
+    /// lives, or if that was not recorded.
+    pub oldest_ns: Option<u64>,
     /// Allocations by size in bytes: (bucket, blocks), ordered; see [`HISTOGRAM_BUCKETS`].
     pub sizes: Vec<(u8, u64)>,
     /// Released blocks by lifetime in nanoseconds: (bucket, blocks), ordered.

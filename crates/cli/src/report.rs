@@ -1,0 +1,4 @@
+//! `report`: what a recording has to say.
+
+mod profile;
+mod series;

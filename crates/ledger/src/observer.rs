@@ -1,0 +1,53 @@
+//! What a ledger tells somebody who wants to know more of each block than the sums.
+
+/// A block, as the ledger knows it at its release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockOf {
+    /// Index of the allocation site: dense, in the order of appearance.
+    pub site: u32,
+    /// Index of the allocating thread, above 0; 0 stands for threads beyond 65,535.
+    pub thread: u16,
+    /// Address (avma).
+    pub address: u64,
+    /// Requested size in bytes.
+    pub size: u64,
+    /// Time of the allocation, nanoseconds since the attach, to the millisecond.
+    pub time_ns: u64,
+}
+
+/// A release that is known to be that of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReleaseBy {
+    /// Stack id of the release; 0 if release stacks are not recorded.
+    pub stack: u32,
+    /// Index of the releasing thread.
+    pub thread: u16,
+}
+
+/// Is told of each block that comes and goes, in the order in which the ledger learns of it.
+///
+/// `()` observes nothing and costs nothing.
+pub trait Observer {
+    /// What follows happened at `time_ns`, nanoseconds since the attach.
+    #[inline(always)]
+    fn at(&mut self, _time_ns: u64) {}
+    /// A block was allocated. It is told first, even if its release is known already.
+    #[inline(always)]
+    fn allocated(&mut self, _block: &BlockOf, _stack: u32) {}
+    /// A block was released; `by` is `None` if that release was not seen, or is not known yet.
+    #[inline(always)]
+    fn released(&mut self, _block: &BlockOf, _by: Option<ReleaseBy>) {}
+    /// The release of a block is taken back: its `realloc` failed.
+    #[inline(always)]
+    fn reinstated(&mut self, _block: &BlockOf, _by: ReleaseBy) {}
+    /// At this moment more bytes live than before in this pass.
+    #[inline(always)]
+    fn maximum(&mut self) {}
+    /// A pass is over. `most_bytes`: the most live bytes of the pass, counted as for
+    /// [`Totals::peak_live_bytes`](crate::Totals); `within`: they were there at the last
+    /// [`Observer::maximum`], not now.
+    #[inline(always)]
+    fn end_pass(&mut self, _now_ns: u64, _most_bytes: u64, _within: bool) {}
+}
+
+impl Observer for () {}

@@ -1,0 +1,323 @@
+//! What each site and thread did in a window: the numbers of every view of a recording.
+
+use crate::collector::Collector;
+use crate::decode::Visitor;
+use crate::file::ChunkRef;
+use crate::format::Kind;
+use crate::pipeline::{self, Consumer};
+use crate::replay::Replay;
+use crate::{Error, Recording};
+use memhook_abi::{Event, flags};
+use memhook_ledger::{LedgerOptions, Totals};
+use rustc_hash::FxHashMap;
+
+/// Blocks and bytes; whole numbers unless allocations were sampled, then estimates.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Amount {
+    /// Blocks.
+    pub blocks: f64,
+    /// Bytes as asked for.
+    pub bytes: f64,
+}
+
+impl Amount {
+    #[inline]
+    pub(crate) fn add(&mut self, other: Amount) {
+        self.blocks += other.blocks;
+        self.bytes += other.bytes;
+    }
+
+    #[inline]
+    pub(crate) fn subtract(&mut self, other: Amount) {
+        self.blocks -= other.blocks;
+        self.bytes -= other.bytes;
+    }
+}
+
+/// What one allocation site did on one thread.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SiteActivity {
+    /// Stack id.
+    pub stack: u32,
+    /// Allocating thread; 0 if threads were not recorded.
+    pub tid: u32,
+    /// Live at the begin.
+    pub before: Amount,
+    /// Live at the end.
+    pub live: Amount,
+    /// Live when most bytes were live.
+    pub peak: Amount,
+    /// Allocated in the window.
+    pub allocated: Amount,
+    /// Its blocks that were released in the window.
+    pub released: Amount,
+    /// Those of them that the allocating thread released before its next allocation.
+    pub temporary: Amount,
+    /// Time of the oldest live block's allocation, nanoseconds since the attach, to the
+    /// millisecond; `u64::MAX` if none lives.
+    pub oldest_ns: u64,
+    /// Allocations by size in bytes: (bucket, blocks), ordered; see
+    /// [`HISTOGRAM_BUCKETS`](crate::HISTOGRAM_BUCKETS).
+    pub sizes: Vec<(u8, f64)>,
+    /// Released blocks by lifetime in nanoseconds, likewise.
+    pub lifetimes: Vec<(u8, f64)>,
+}
+
+/// Blocks of one stack that another one released.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ReleaseFlow {
+    /// Stack id of the allocations.
+    pub allocated_by: u32,
+    /// Stack id of the releases; 0 if it is not known.
+    pub released_by: u32,
+    /// How much.
+    pub amount: Amount,
+}
+
+/// The heap at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct HeapAt {
+    /// Nanoseconds since the attach.
+    pub time_ns: u64,
+    /// Live then.
+    pub live: Amount,
+    /// Allocated since the begin of the window.
+    pub allocated: Amount,
+    /// Temporary allocations since then.
+    pub temporary: Amount,
+}
+
+/// A site over time: what changed at which point of the [`Activity::timeline`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SiteChange {
+    /// Index of the point.
+    pub point: u32,
+    /// Index of the site.
+    pub site: u32,
+    /// Live then.
+    pub live: Amount,
+    /// Allocated since the begin of the window.
+    pub allocated: Amount,
+}
+
+/// A window of a run, or all of it.
+#[derive(Clone, Debug, Default)]
+pub struct Activity {
+    /// Begin, nanoseconds since the attach.
+    pub from_ns: u64,
+    /// End.
+    pub to_ns: u64,
+    /// When most bytes were live, nanoseconds since the attach.
+    pub peak_ns: u64,
+    /// Most live bytes in the window; 0 if allocations were sampled.
+    pub peak_bytes: u64,
+    /// Sums of the run until the begin, as recorded: not estimates.
+    pub totals_before: Totals,
+    /// The same until the end.
+    pub totals: Totals,
+    /// Sums over the sites, estimates if sampled: live at the begin and the end, allocated,
+    /// released, temporary in the window.
+    pub sum: SiteActivity,
+    /// Every site that was ever seen until the end, in no order.
+    pub sites: Vec<SiteActivity>,
+    /// Who released what; empty unless release stacks were recorded.
+    pub flows: Vec<ReleaseFlow>,
+    /// Live blocks at the end by size in bytes, ordered by it.
+    pub live_sizes: Vec<(u64, Amount)>,
+    /// The heap over time; the last point is the end.
+    pub timeline: Vec<HeapAt>,
+    /// The sites over time, ordered by point.
+    pub changes: Vec<SiteChange>,
+}
+
+impl Activity {
+    /// What was recorded in the window: sums minus those before, live blocks and peak as they are.
+    pub fn window_totals(&self) -> Totals {
+        let (now, before) = (&self.totals, &self.totals_before);
+        let delta = |field: fn(&Totals) -> u64| field(now).saturating_sub(field(before));
+        Totals {
+            allocations: delta(|t| t.allocations),
+            releases: delta(|t| t.releases),
+            allocated_bytes: delta(|t| t.allocated_bytes),
+            released_bytes: delta(|t| t.released_bytes),
+            live_bytes: now.live_bytes,
+            live_blocks: now.live_blocks,
+            unknown_releases: delta(|t| t.unknown_releases),
+            unhooked_releases: delta(|t| t.unhooked_releases),
+            peak_live_bytes: self.peak_bytes,
+        }
+    }
+
+    /// Sums over the sites.
+    pub(crate) fn add_up(&mut self) {
+        let mut sum = SiteActivity {
+            oldest_ns: u64::MAX,
+            ..SiteActivity::default()
+        };
+        for site in &self.sites {
+            sum.before.add(site.before);
+            sum.live.add(site.live);
+            sum.peak.add(site.peak);
+            sum.allocated.add(site.allocated);
+            sum.released.add(site.released);
+            sum.temporary.add(site.temporary);
+            sum.oldest_ns = sum.oldest_ns.min(site.oldest_ns);
+        }
+        self.sum = sum;
+    }
+}
+
+/// Begins to count at the first end of a pass at or after the begin of the window.
+struct Stretch {
+    replay: Replay<Collector>,
+    from_ns: u64,
+    to_ns: u64,
+    before: Option<(u64, Totals)>,
+}
+
+impl Stretch {
+    fn look(&mut self) {
+        if self.before.is_none() && self.replay.now_ns() >= self.from_ns {
+            let now_ns = self.replay.now_ns();
+            self.before = Some((now_ns, self.replay.totals()));
+            let collector = self.replay.ledger.observer_mut();
+            collector.begin(now_ns);
+        }
+    }
+}
+
+impl Visitor for Stretch {
+    fn begin_ring(&mut self, ring: usize, tid: u32) {
+        self.replay.begin_ring(ring, tid);
+    }
+    #[inline]
+    fn event(&mut self, event: Event, size: u64, time_ns: u64) {
+        self.replay.event(event, size, time_ns);
+    }
+    fn end_pass(&mut self, now_ns: u64, passes: u64) {
+        self.replay.end_pass(now_ns, passes);
+        self.look();
+    }
+}
+
+impl Consumer for Stretch {
+    fn wants_more(&self) -> bool {
+        self.replay.now_ns() < self.to_ns
+    }
+}
+
+impl Recording {
+    /// How a ledger has to count for this recording: as the recorder's did.
+    pub fn ledger_options(&self) -> LedgerOptions {
+        LedgerOptions {
+            track_release_stacks: self.has_release_stacks(),
+            ignore_unknown_releases: self.meta().flags & flags::LIVE_FILTER != 0,
+        }
+    }
+
+    /// Whether stacks of releases were recorded.
+    pub fn has_release_stacks(&self) -> bool {
+        self.meta().flags & flags::RELEASE_STACKS != 0
+    }
+
+    /// Mean bytes between samples, if allocations were sampled.
+    pub fn sample_bytes(&self) -> Option<u64> {
+        Some(self.meta().sample_bytes).filter(|&mean| mean > 0)
+    }
+
+    /// What happened from `from_ns` (or the begin) to `to_ns` (or the end), nanoseconds since the
+    /// attach. `points`: how many points the timeline has at most, about.
+    ///
+    /// The ends are moved to the ends of passes, which are milliseconds apart; in a recording of
+    /// sums, to those of intervals. Fails if the window has no length or lies outside of what the
+    /// file covers, and at damage.
+    pub fn activity(
+        &self,
+        from_ns: Option<u64>,
+        to_ns: Option<u64>,
+        points: usize,
+    ) -> Result<Activity, Error> {
+        self.check_window(from_ns, to_ns)?;
+        if self.is_summary() {
+            return self.summary_activity(from_ns, to_ns);
+        }
+        let (start_ns, end_ns) = self.span_ns();
+        let covered = (
+            from_ns.unwrap_or(start_ns),
+            to_ns.map_or(end_ns, |to| to.min(end_ns)),
+        );
+        let collector = || {
+            Collector::new(
+                self.sample_bytes(),
+                self.has_release_stacks(),
+                covered,
+                points,
+            )
+        };
+        let (replay, start) =
+            self.start_before(from_ns.unwrap_or(0), self.ledger_options(), collector)?;
+        let is_restored = replay.is_restored();
+        let mut stretch = Stretch {
+            replay,
+            from_ns: from_ns.unwrap_or(0),
+            to_ns: to_ns.unwrap_or(u64::MAX),
+            before: None,
+        };
+        if from_ns.is_none() && !is_restored {
+            // From the very begin: there is nothing before.
+            stretch.before = Some((0, Totals::default()));
+        }
+        let chunks = self.file.chunks[start..].iter();
+        let frames: Vec<ChunkRef> = chunks.filter(|c| c.kind == Kind::Events).copied().collect();
+        stretch.look();
+        if stretch.wants_more() {
+            pipeline::run(&self.file, &frames, &mut stretch)?;
+        }
+        stretch.replay.ledger.finish();
+        // The file may end before the first end of a pass.
+        stretch.from_ns = 0;
+        stretch.look();
+        let (from_ns, totals_before) = stretch.before.unwrap_or_default();
+        Ok(finish(stretch.replay, from_ns, totals_before))
+    }
+
+    fn check_window(&self, from_ns: Option<u64>, to_ns: Option<u64>) -> Result<(), Error> {
+        let (start_ns, end_ns) = self.span_ns();
+        let (from_ns, to_ns) = (from_ns.unwrap_or(start_ns), to_ns.unwrap_or(u64::MAX));
+        if from_ns >= to_ns || from_ns > end_ns || to_ns < start_ns {
+            return Err(Error::Window {
+                from_ns,
+                to_ns,
+                start_ns,
+                end_ns,
+            });
+        }
+        Ok(())
+    }
+}
+
+fn finish(mut replay: Replay<Collector>, from_ns: u64, totals_before: Totals) -> Activity {
+    let (totals, to_ns) = (replay.totals(), replay.now_ns());
+    let collector = std::mem::take(replay.ledger.observer_mut());
+    let mut sizes: FxHashMap<u64, Amount> = FxHashMap::default();
+    let mut oldest: FxHashMap<(u32, u32), u64> = FxHashMap::default();
+    for block in replay.ledger.live_blocks() {
+        let amount = collector.amount(block.size);
+        sizes.entry(block.size).or_default().add(amount);
+        let oldest = oldest.entry((block.stack, block.tid)).or_insert(u64::MAX);
+        *oldest = block.time_ns.min(*oldest);
+    }
+    let ledger = &replay.ledger;
+    let mut activity = collector.finish(to_ns, |thread| ledger.tid_of(thread));
+    activity.from_ns = from_ns;
+    activity.totals_before = totals_before;
+    activity.totals = totals;
+    for site in &mut activity.sites {
+        let of_site = oldest.get(&(site.stack, site.tid));
+        site.oldest_ns = of_site.copied().unwrap_or(u64::MAX);
+    }
+    activity.live_sizes = sizes.into_iter().collect();
+    activity.live_sizes.sort_unstable_by_key(|(size, _)| *size);
+    activity.add_up();
+    activity
+}

@@ -1,0 +1,388 @@
+//! Watches a ledger and sums up what each site does on each thread.
+//!
+//! The state at the peak is kept without copying all sites at each new one: whoever changes a site
+//! for the first time since the peak saves what it was. Within a pass it is not known yet whether
+//! its maximum counts (see [`memhook_ledger::Totals::peak_live_bytes`]), so that is saved apart, as
+//! a candidate.
+
+use crate::activity::{Activity, Amount, ReleaseFlow, SiteActivity};
+use crate::sampling::sample_weight;
+use crate::summary::bucket_of;
+use crate::timeline::Timeline;
+use memhook_ledger::{BlockOf, Observer, ReleaseBy};
+use rustc_hash::FxHashMap;
+
+/// A number that no site carries.
+const NEVER: u32 = u32::MAX;
+
+#[derive(Default)]
+struct Sums {
+    /// See [`Collector::stamp`].
+    stamp: u32,
+    stack: u32,
+    live: Amount,
+    released: Amount,
+    temporary: Amount,
+    before: Amount,
+    sizes: Vec<(u8, f64)>,
+    lifetimes: Vec<(u8, f64)>,
+    peak: Amount,
+    candidate: Amount,
+    peak_number: u32,
+    candidate_number: u32,
+    point: u32,
+    thread: u16,
+}
+
+impl Sums {
+    /// Live blocks come from before or were allocated.
+    fn allocated(&self) -> Amount {
+        let mut allocated = self.live;
+        allocated.add(self.released);
+        allocated.subtract(self.before);
+        allocated
+    }
+}
+
+#[inline]
+fn count(histogram: &mut Vec<(u8, f64)>, bucket: u8, blocks: f64) {
+    match histogram.iter_mut().find(|(known, _)| *known == bucket) {
+        Some((_, sum)) => *sum += blocks,
+        None => histogram.push((bucket, blocks)),
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Collector {
+    sample_bytes: Option<u64>,
+    track_flows: bool,
+    now_ns: u64,
+    sites: Vec<Sums>,
+    /// By the ledger's site: the last thread there and its index in `sites`.
+    last_of_site: Vec<(u16, u32)>,
+    index: FxHashMap<(u32, u16), u32>,
+    /// By thread: address and site of its last allocation, until the address is released.
+    last_of_thread: Vec<(u64, u32)>,
+    flows: FxHashMap<(u32, u32), Amount>,
+    live: Amount,
+    released: Amount,
+    temporary: Amount,
+    before: Amount,
+    /// Changes whenever something wants to know the sites that change from now on.
+    stamp: u32,
+    peak_number: u32,
+    peak_bytes: u64,
+    peak_ns: u64,
+    candidate_number: u32,
+    candidate_ns: u64,
+    has_candidate: bool,
+    /// Sites that have changed since the candidate.
+    changed_since_candidate: Vec<u32>,
+    timeline: Timeline,
+    /// Sites that have changed since the last point.
+    changed_since_point: Vec<u32>,
+}
+
+impl Collector {
+    pub fn new(
+        sample_bytes: Option<u64>,
+        track_flows: bool,
+        covered: (u64, u64),
+        points: usize,
+    ) -> Self {
+        Self {
+            sample_bytes,
+            track_flows,
+            timeline: Timeline::new(covered, points),
+            stamp: 1,
+            ..Self::default()
+        }
+    }
+
+    /// What a recorded block of this size stands for.
+    #[inline]
+    pub fn amount(&self, size: u64) -> Amount {
+        match self.sample_bytes {
+            None => Amount {
+                blocks: 1.0,
+                bytes: size as f64,
+            },
+            Some(mean) => {
+                let weight = sample_weight(size, mean);
+                Amount {
+                    blocks: weight,
+                    bytes: weight * size as f64,
+                }
+            }
+        }
+    }
+
+    /// The window begins: what was counted until now is what was there before.
+    pub fn begin(&mut self, now_ns: u64) {
+        for site in &mut self.sites {
+            site.before = site.live;
+            site.released = Amount::default();
+            site.temporary = Amount::default();
+            site.sizes.clear();
+            site.lifetimes.clear();
+            site.peak_number = NEVER;
+        }
+        self.flows.clear();
+        self.before = self.live;
+        self.released = Amount::default();
+        self.temporary = Amount::default();
+        self.peak_number += 1;
+        // Of samples the first end of a pass tells it.
+        self.peak_bytes = match self.sample_bytes {
+            None => self.live.bytes as u64,
+            Some(_) => 0,
+        };
+        self.peak_ns = now_ns;
+        self.has_candidate = false;
+        self.changed_since_candidate.clear();
+        self.timeline.clear();
+        // What lives from before belongs to the first point.
+        self.changed_since_point.clear();
+        for (index, site) in self.sites.iter_mut().enumerate() {
+            site.point = 0;
+            self.changed_since_point.push(index as u32);
+        }
+        self.stamp += 1;
+    }
+
+    #[inline]
+    fn site_of(&mut self, block: &BlockOf) -> u32 {
+        match self.last_of_site.get(block.site as usize) {
+            Some(&(thread, index)) if thread == block.thread && index != NEVER => index,
+            _ => self.other_site_of(block),
+        }
+    }
+
+    #[cold]
+    fn other_site_of(&mut self, block: &BlockOf) -> u32 {
+        let at = block.site as usize;
+        if at >= self.last_of_site.len() {
+            self.last_of_site.resize(at + 1, (0, NEVER));
+        }
+        let next = self.sites.len() as u32;
+        let index = *self.index.entry((block.site, block.thread)).or_insert(next);
+        if index == next {
+            self.sites.push(Sums {
+                thread: block.thread,
+                peak_number: NEVER,
+                candidate_number: NEVER,
+                point: NEVER,
+                ..Sums::default()
+            });
+        }
+        self.last_of_site[at] = (block.thread, index);
+        index
+    }
+
+    /// Before every change of what lives of a site.
+    #[inline]
+    fn touch(&mut self, index: u32) {
+        if self.sites[index as usize].stamp != self.stamp {
+            self.save(index);
+        }
+    }
+
+    fn save(&mut self, index: u32) {
+        let site = &mut self.sites[index as usize];
+        site.stamp = self.stamp;
+        if site.peak_number != self.peak_number {
+            site.peak_number = self.peak_number;
+            site.peak = site.live;
+        }
+        if self.has_candidate && site.candidate_number != self.candidate_number {
+            site.candidate_number = self.candidate_number;
+            site.candidate = site.live;
+            self.changed_since_candidate.push(index);
+        }
+        let point = self.timeline.len() as u32;
+        if site.point != point {
+            site.point = point;
+            self.changed_since_point.push(index);
+        }
+    }
+
+    /// The peak is at the candidate, or now.
+    fn take_peak(&mut self, within: bool, now_ns: u64) {
+        self.peak_number += 1;
+        self.stamp += 1;
+        self.peak_ns = now_ns;
+        if within && self.has_candidate {
+            self.peak_ns = self.candidate_ns;
+            for &index in &self.changed_since_candidate {
+                let site = &mut self.sites[index as usize];
+                site.peak = site.candidate;
+                site.peak_number = self.peak_number;
+            }
+        }
+    }
+
+    fn take_point(&mut self, now_ns: u64) {
+        let mut allocated = self.live;
+        allocated.add(self.released);
+        allocated.subtract(self.before);
+        let sites = &self.sites;
+        let changed = self.changed_since_point.drain(..).map(|index| {
+            let site = &sites[index as usize];
+            (index, site.live, site.allocated())
+        });
+        self.timeline
+            .push(now_ns, self.live, allocated, self.temporary, changed);
+        self.stamp += 1;
+        // A thinned timeline has given its points new numbers.
+        if self.timeline.was_thinned() {
+            self.sites.iter_mut().for_each(|site| site.point = NEVER);
+        }
+    }
+
+    /// The numbers; `tid_of` knows the thread of an index.
+    pub fn finish(mut self, to_ns: u64, tid_of: impl Fn(u16) -> u32) -> Activity {
+        if self.timeline.last_ns() != Some(to_ns) || !self.changed_since_point.is_empty() {
+            self.take_point(to_ns);
+        }
+        let peak_number = self.peak_number;
+        let (timeline, changes) = self.timeline.finish();
+        let order = |histogram: Vec<(u8, f64)>| {
+            let mut histogram = histogram;
+            histogram.sort_unstable_by_key(|(bucket, _)| *bucket);
+            histogram
+        };
+        let site = |sums: Sums| SiteActivity {
+            stack: sums.stack,
+            tid: tid_of(sums.thread),
+            before: sums.before,
+            live: sums.live,
+            peak: match sums.peak_number == peak_number {
+                true => sums.peak,
+                false => sums.live,
+            },
+            allocated: sums.allocated(),
+            released: sums.released,
+            temporary: sums.temporary,
+            oldest_ns: u64::MAX,
+            sizes: order(sums.sizes),
+            lifetimes: order(sums.lifetimes),
+        };
+        let mut flows: Vec<ReleaseFlow> = self
+            .flows
+            .into_iter()
+            .filter(|(_, amount)| amount.blocks > 0.0)
+            .map(|((allocated_by, released_by), amount)| ReleaseFlow {
+                allocated_by,
+                released_by,
+                amount,
+            })
+            .collect();
+        flows.sort_unstable_by_key(|flow| (flow.allocated_by, flow.released_by));
+        Activity {
+            to_ns,
+            peak_ns: self.peak_ns,
+            peak_bytes: match self.sample_bytes {
+                None => self.peak_bytes,
+                Some(_) => 0,
+            },
+            sites: self.sites.into_iter().map(site).collect(),
+            flows,
+            timeline,
+            changes,
+            ..Activity::default()
+        }
+    }
+}
+
+impl Observer for Collector {
+    #[inline(always)]
+    fn at(&mut self, time_ns: u64) {
+        self.now_ns = time_ns;
+    }
+
+    #[inline]
+    fn allocated(&mut self, block: &BlockOf, stack: u32) {
+        let index = self.site_of(block);
+        self.touch(index);
+        let amount = self.amount(block.size);
+        let site = &mut self.sites[index as usize];
+        site.stack = stack;
+        site.live.add(amount);
+        count(&mut site.sizes, bucket_of(block.size), amount.blocks);
+        self.live.add(amount);
+        let thread = usize::from(block.thread);
+        match self.last_of_thread.get_mut(thread) {
+            Some(last) => *last = (block.address, index),
+            None => {
+                self.last_of_thread.resize(thread + 1, (0, 0));
+                self.last_of_thread[thread] = (block.address, index);
+            }
+        }
+    }
+
+    #[inline]
+    fn released(&mut self, block: &BlockOf, by: Option<ReleaseBy>) {
+        let index = self.site_of(block);
+        self.touch(index);
+        let amount = self.amount(block.size);
+        let site = &mut self.sites[index as usize];
+        site.live.subtract(amount);
+        site.released.add(amount);
+        // Of the allocation only the millisecond is known.
+        let milliseconds = (self.now_ns / 1_000_000).saturating_sub(block.time_ns / 1_000_000);
+        let bucket = bucket_of(milliseconds * 1_000_000);
+        count(&mut site.lifetimes, bucket, amount.blocks);
+        self.live.subtract(amount);
+        self.released.add(amount);
+        if let Some(by) = by
+            && by.thread == block.thread
+            && by.thread != 0
+            && let Some(last) = self.last_of_thread.get_mut(usize::from(by.thread))
+            && *last == (block.address, index)
+        {
+            last.0 = 0;
+            site.temporary.add(amount);
+            self.temporary.add(amount);
+        }
+        if self.track_flows {
+            let flow = (site.stack, by.map_or(0, |by| by.stack));
+            self.flows.entry(flow).or_default().add(amount);
+        }
+    }
+
+    fn reinstated(&mut self, block: &BlockOf, by: ReleaseBy) {
+        let index = self.site_of(block);
+        self.touch(index);
+        let amount = self.amount(block.size);
+        let site = &mut self.sites[index as usize];
+        site.live.add(amount);
+        site.released.subtract(amount);
+        self.live.add(amount);
+        self.released.subtract(amount);
+        if self.track_flows {
+            let flow = self.flows.entry((site.stack, by.stack)).or_default();
+            flow.subtract(amount);
+        }
+    }
+
+    #[inline]
+    fn maximum(&mut self) {
+        self.candidate_number = self.candidate_number.wrapping_add(1) & (NEVER >> 1);
+        self.candidate_ns = self.now_ns;
+        self.has_candidate = true;
+        self.changed_since_candidate.clear();
+        self.stamp = self.stamp.wrapping_add(1);
+    }
+
+    fn end_pass(&mut self, now_ns: u64, most_bytes: u64, within: bool) {
+        if most_bytes > self.peak_bytes {
+            self.peak_bytes = most_bytes;
+            self.take_peak(within, now_ns);
+        }
+        self.has_candidate = false;
+        self.changed_since_candidate.clear();
+        if self.timeline.is_due(now_ns) {
+            self.take_point(now_ns);
+        }
+    }
+}
