@@ -1,6 +1,10 @@
 //! Reports: pure functions from a model to bytes.
 
+mod call_tree;
+mod export;
+mod formats;
 mod json;
+mod labels;
 mod model;
 mod names;
 mod profile;
@@ -8,7 +12,9 @@ mod stacks;
 mod style;
 mod text;
 mod units;
+mod view;
 
+pub use export::{ExportFormat, ExportOptions, Measure, Unit, export};
 pub use json::json;
 pub use model::{
     AttachInfo, Coverage, Group, ReleaseSite, ReportModel, Sampling, Site, StackFrame, Target,

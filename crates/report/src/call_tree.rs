@@ -1,0 +1,77 @@
+//! Sites merged into a tree of calls.
+
+use crate::labels::Labels;
+use crate::{Profile, ProfileSite};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+/// A function in its context.
+pub(crate) struct Node {
+    /// Number of its name; of the root it means nothing.
+    pub label: u32,
+    /// Everything below it, itself included.
+    pub value: u64,
+    /// Indices, largest first.
+    pub children: Vec<usize>,
+}
+
+/// The tree; node 0 is the root, which holds the total.
+pub(crate) struct CallTree {
+    pub nodes: Vec<Node>,
+}
+
+/// Where a tree begins.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Root {
+    /// At the outermost frames: who calls what.
+    Outermost,
+    /// At the innermost frames: by whom was it called.
+    Innermost,
+}
+
+impl CallTree {
+    /// The tree of all sites whose value is not 0.
+    pub fn new(
+        profile: &Profile,
+        labels: &Labels,
+        root: Root,
+        value: impl Fn(&ProfileSite) -> u64,
+    ) -> CallTree {
+        let node = |label| Node {
+            label,
+            value: 0,
+            children: Vec::new(),
+        };
+        let mut nodes = vec![node(0)];
+        let mut known: HashMap<(usize, u32), usize> = HashMap::new();
+        for site in &profile.sites {
+            let value = value(site);
+            if value == 0 {
+                continue;
+            }
+            let mut stack = labels.stack(profile, site.stack);
+            if root == Root::Outermost {
+                stack.reverse();
+            }
+            let mut at = 0;
+            nodes[0].value += value;
+            for label in stack {
+                let next = *known.entry((at, label)).or_insert_with(|| {
+                    nodes.push(node(label));
+                    nodes.len() - 1
+                });
+                if nodes[next].value == 0 {
+                    nodes[at].children.push(next);
+                }
+                nodes[next].value += value;
+                at = next;
+            }
+        }
+        let values: Vec<u64> = nodes.iter().map(|node| node.value).collect();
+        for node in &mut nodes {
+            let key = |&child: &usize| (Reverse(values[child]), child);
+            node.children.sort_by_key(key);
+        }
+        CallTree { nodes }
+    }
+}

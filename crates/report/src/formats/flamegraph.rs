@@ -1,0 +1,160 @@
+//! A flame graph as one SVG file that zooms and searches in any browser, without a network.
+
+use crate::call_tree::{CallTree, Root};
+use crate::labels::{Labels, one_line};
+use crate::{ExportOptions, Profile, Unit, bytes, percent};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{Result, Write};
+
+const WIDTH: f64 = 1200.0;
+const MARGIN: f64 = 10.0;
+const FRAME_HEIGHT: f64 = 17.0;
+const HEADER: f64 = 62.0;
+/// Width of a character at the font's size, roughly; the script measures again.
+const CHARACTER: f64 = 7.0;
+/// Narrower frames, in pixels, are not drawn.
+const NARROWEST: f64 = 0.1;
+
+const STYLE: &str = include_str!("flamegraph.css");
+const SCRIPT: &str = include_str!("flamegraph.js");
+
+/// A rectangle of the picture.
+struct Frame {
+    node: usize,
+    depth: usize,
+    /// Values to its left.
+    start: u64,
+}
+
+pub(crate) fn write(profile: &Profile, options: &ExportOptions, out: &mut dyn Write) -> Result<()> {
+    let labels = Labels::new(profile);
+    let tree = CallTree::new(profile, &labels, Root::Outermost, |site| {
+        options.of(&site.measures)
+    });
+    let total = tree.nodes[0].value;
+    let scale = (WIDTH - 2.0 * MARGIN) / total.max(1) as f64;
+    let frames = layout(&tree, scale);
+    let depth = frames.iter().map(|f| f.depth).max().unwrap_or(0);
+    let height = HEADER + (depth + 1) as f64 * FRAME_HEIGHT + 34.0;
+    let what = format!("{} {}", options.measure.name(), options.unit.name());
+    let title = format!(
+        "{} ({}): {what}, {}",
+        profile.target.name,
+        profile.target.pid,
+        amount(total, options.unit)
+    );
+    writeln!(
+        out,
+        r#"<?xml version="1.0" encoding="UTF-8"?>
+<svg xmlns="http://www.w3.org/2000/svg" id="graph" width="100%" viewBox="0 0 {WIDTH} {height}" data-total="{total}" data-left="{MARGIN}" data-width="{}" data-unit="{}">
+<title>{}</title>
+<style>{STYLE}</style>
+<rect class="paper" width="100%" height="100%"/>
+<text class="heading" x="{}" y="26">{}</text>
+<text class="button" id="unzoom" x="{MARGIN}" y="46">reset zoom</text>
+<text class="button" id="search" x="{}" y="46" text-anchor="end">search</text>
+<text class="detail" id="detail" x="{MARGIN}" y="{}"></text>
+<text class="detail" id="matched" x="{}" y="{}" text-anchor="end"></text>
+<g id="frames">"#,
+        WIDTH - 2.0 * MARGIN,
+        options.unit.name(),
+        escaped(&title),
+        WIDTH / 2.0,
+        escaped(&title),
+        WIDTH - MARGIN,
+        height - 12.0,
+        WIDTH - MARGIN,
+        height - 12.0,
+    )?;
+    for frame in &frames {
+        let node = &tree.nodes[frame.node];
+        let name = match frame.node {
+            0 => "all",
+            _ => labels.text(node.label),
+        };
+        let (x, width) = (
+            MARGIN + frame.start as f64 * scale,
+            node.value as f64 * scale,
+        );
+        let y = HEADER + (depth - frame.depth) as f64 * FRAME_HEIGHT;
+        let tip = format!(
+            "{name} ({}, {:.2} %)",
+            amount(node.value, options.unit),
+            percent(node.value, total)
+        );
+        writeln!(
+            out,
+            r#"<g class="frame" data-start="{}" data-value="{}" data-depth="{}"><title>{}</title><rect x="{x:.2}" y="{y}" width="{width:.2}" height="{}" fill="{}"/><text x="{:.2}" y="{}">{}</text></g>"#,
+            frame.start,
+            node.value,
+            frame.depth,
+            escaped(&tip),
+            FRAME_HEIGHT - 1.0,
+            color(name, frame.node == 0),
+            x + 3.0,
+            y + 12.0,
+            escaped(&fitting(name, width)),
+        )?;
+    }
+    writeln!(out, "</g>\n<script><![CDATA[\n{SCRIPT}]]></script>\n</svg>")
+}
+
+/// All frames that are wide enough, outermost first.
+fn layout(tree: &CallTree, scale: f64) -> Vec<Frame> {
+    let mut frames = vec![Frame {
+        node: 0,
+        depth: 0,
+        start: 0,
+    }];
+    let mut next = 0;
+    while let Some(&Frame { node, depth, start }) = frames.get(next) {
+        let mut left = start;
+        for &child in &tree.nodes[node].children {
+            let value = tree.nodes[child].value;
+            if value as f64 * scale >= NARROWEST {
+                frames.push(Frame {
+                    node: child,
+                    depth: depth + 1,
+                    start: left,
+                });
+            }
+            left += value;
+        }
+        next += 1;
+    }
+    frames
+}
+
+fn amount(value: u64, unit: Unit) -> String {
+    match unit {
+        Unit::Bytes => bytes(value),
+        Unit::Blocks => crate::counted(value, "block"),
+    }
+}
+
+fn fitting(name: &str, width: f64) -> String {
+    let room = ((width - 6.0) / CHARACTER) as usize;
+    match (name.chars().count() <= room, room) {
+        (true, _) => name.to_owned(),
+        (false, 0..3) => String::new(),
+        (false, _) => name.chars().take(room - 2).chain("..".chars()).collect(),
+    }
+}
+
+/// The same name has the same colour in every graph.
+fn color(name: &str, is_root: bool) -> String {
+    if is_root {
+        return "hsl(210 12% 82%)".into();
+    }
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    let hash = hasher.finish();
+    let (hue, light) = (18 + hash % 38, 62 + hash / 64 % 14);
+    format!("hsl({hue} 82% {light}%)")
+}
+
+fn escaped(text: &str) -> String {
+    let text = one_line(text.to_owned());
+    let text = text.replace('&', "&amp;").replace('<', "&lt;");
+    text.replace('>', "&gt;").replace('"', "&quot;")
+}

@@ -1,0 +1,132 @@
+//! heaptrack's own format, version 3, which `heaptrack_print` and `heaptrack_gui` 1.4 read.
+//!
+//! A line a fact, numbers in hexadecimal, indices from 1 unless said otherwise:
+//! `v VERSION FORMAT`, `X COMMAND`, `I PAGE_SIZE PAGES`, `s LENGTH STRING`,
+//! `i ADDRESS MODULE [FUNCTION FILE LINE]...` (inlined functions innermost first), `t INSTRUCTION PARENT`,
+//! `a SIZE TRACE` (indices from 0), `c MILLISECONDS`, `+ INDEX` and `- INDEX` (allocation, release).
+
+use super::heaptrack_events::Events;
+use crate::labels::{NO_STACK, one_line};
+use crate::{Profile, ProfileFrame};
+use std::collections::{HashMap, hash_map::Entry};
+use std::io::{Result, Write};
+
+/// 1.4.0, the first to write format 3.
+const HEAPTRACK_VERSION: u32 = 0x10400;
+const FORMAT: u32 = 3;
+
+pub(crate) fn write(profile: &Profile, out: &mut dyn Write) -> Result<()> {
+    writeln!(out, "v {HEAPTRACK_VERSION:x} {FORMAT:x}")?;
+    let command = match profile.target.exe.is_empty() {
+        true => &profile.target.name,
+        false => &profile.target.exe,
+    };
+    writeln!(out, "X {}", one_line(command.clone()))?;
+    let mut traces = Traces {
+        out: &mut *out,
+        strings: HashMap::new(),
+        instructions: HashMap::new(),
+        nodes: HashMap::new(),
+    };
+    let mut of_stack: HashMap<u32, u32> = HashMap::new();
+    for site in &profile.sites {
+        if let Entry::Vacant(new) = of_stack.entry(site.stack) {
+            new.insert(traces.stack(profile, site.stack)?);
+        }
+    }
+    let trace_of = |stack: u32| of_stack.get(&stack).copied().unwrap_or(0);
+    Events::new(profile, trace_of).write(out)
+}
+
+/// What has been written already, with its index.
+struct Traces<'a> {
+    out: &'a mut dyn Write,
+    strings: HashMap<String, u32>,
+    instructions: HashMap<Vec<u32>, u32>,
+    nodes: HashMap<(u32, u32), u32>,
+}
+
+impl Traces<'_> {
+    fn string(&mut self, text: &str) -> Result<u32> {
+        if text.is_empty() {
+            return Ok(0);
+        }
+        if let Some(&index) = self.strings.get(text) {
+            return Ok(index);
+        }
+        let line = one_line(text.to_owned());
+        writeln!(self.out, "s {:x} {line}", line.len())?;
+        let index = self.strings.len() as u32 + 1;
+        self.strings.insert(text.to_owned(), index);
+        Ok(index)
+    }
+
+    /// The instruction of these frames, innermost first, all but the last inlined.
+    fn instruction(&mut self, profile: &Profile, frames: &[u32]) -> Result<u32> {
+        if let Some(&index) = self.instructions.get(frames) {
+            return Ok(index);
+        }
+        let of = |&index: &u32| profile.frames.get(index as usize);
+        let known: Vec<&ProfileFrame> = frames.iter().filter_map(of).collect();
+        let (mut address, mut module) = (0, 0);
+        if let Some(frame) = known.last() {
+            let path = frame
+                .module
+                .and_then(|m| profile.modules.get(m as usize))
+                .map_or("", |m| &m.path);
+            (address, module) = (frame.address, self.string(path)?);
+        }
+        let mut line = format!("i {address:x} {module:x}");
+        let named = known
+            .iter()
+            .filter_map(|f| Some((f, f.frame.function.as_deref()?)));
+        let mut functions: Vec<(&str, &str, u32)> = named
+            .map(|(f, function)| {
+                let file = f.frame.file.as_deref().unwrap_or_default();
+                (function, file, f.frame.line.unwrap_or(0))
+            })
+            .collect();
+        if known.is_empty() {
+            functions.push((NO_STACK, "", 0));
+        }
+        for (function, file, number) in functions {
+            let (function, file) = (self.string(function)?, self.string(file)?);
+            line += &format!(" {function:x} {file:x} {number:x}");
+        }
+        writeln!(self.out, "{line}")?;
+        let index = self.instructions.len() as u32 + 1;
+        self.instructions.insert(frames.to_vec(), index);
+        Ok(index)
+    }
+
+    /// The trace of a stack: its frames from the outermost on, each the child of the one before.
+    fn stack(&mut self, profile: &Profile, stack: u32) -> Result<u32> {
+        let frames = profile.stacks.get(stack as usize);
+        let mut rest = frames.map_or(&[][..], Vec::as_slice);
+        let mut instructions = Vec::new();
+        while !rest.is_empty() {
+            let inlined = |&&index: &&u32| {
+                let frame = profile.frames.get(index as usize);
+                frame.is_some_and(|f| f.frame.inlined)
+            };
+            let first = rest.iter().take_while(inlined).count();
+            let (here, callers) = rest.split_at((first + 1).min(rest.len()));
+            instructions.push(self.instruction(profile, here)?);
+            rest = callers;
+        }
+        if instructions.is_empty() {
+            instructions.push(self.instruction(profile, &[])?);
+        }
+        let mut parent = 0;
+        for instruction in instructions.into_iter().rev() {
+            let next = self.nodes.len() as u32 + 1;
+            let key = (instruction, parent);
+            let node = *self.nodes.entry(key).or_insert(next);
+            if node == next {
+                writeln!(self.out, "t {instruction:x} {parent:x}")?;
+            }
+            parent = node;
+        }
+        Ok(parent)
+    }
+}

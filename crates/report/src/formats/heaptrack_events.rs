@@ -1,0 +1,390 @@
+//! heaptrack's file is a sequence of allocations and releases, which its reader counts. A profile holds what a
+//! run came to, so a sequence is written that comes to the same: for each site the number of allocations and of
+//! temporary ones, bytes live at the peak and at the end. The order within is not the run's.
+//!
+//! The reader calls a release temporary if the line before it is the allocation with the same index, or,
+//! since it keeps index 0 for "none", if the release is of index 0 and follows another release. So index 0 is a
+//! block of no bytes that is used for nothing else, and index 1 another one that stands between an
+//! allocation and its release where that is not temporary.
+
+use crate::{Amount, Measures, Point, Profile};
+use std::collections::HashMap;
+use std::io::{Result, Write};
+use std::ops::Range;
+
+/// Points in time that are told apart.
+const STEPS: usize = 200;
+/// A release of this index, of no bytes, comes between an allocation and its release.
+const BETWEEN: u32 = 1;
+/// Brief blocks of one site that are live together.
+const MOST_AT_ONCE: u64 = 64;
+
+/// Blocks that share their fate, of nearly equal sizes with an exact sum.
+#[derive(Clone, Copy, Default)]
+struct Lot {
+    /// Index of the smaller blocks.
+    small: u32,
+    /// Index of those that are one byte larger.
+    large: u32,
+    blocks: u64,
+    /// How many of them are larger; they come last.
+    large_blocks: u64,
+}
+
+impl Lot {
+    /// Index of the nth block.
+    fn index(&self, n: u64) -> u32 {
+        match n < self.blocks - self.large_blocks {
+            true => self.small,
+            false => self.large,
+        }
+    }
+}
+
+/// What happens to the blocks of one site.
+struct Plan {
+    /// Allocated on the way to the peak, live to the end.
+    kept: Lot,
+    /// Live at the peak, not at the end.
+    peak: Lot,
+    /// Allocated after the peak, live at the end.
+    late: Lot,
+    /// Released at once.
+    temporary: Lot,
+    /// Released soon, but not at once.
+    brief: Lot,
+    /// Largest of the temporary and brief blocks, in bytes.
+    largest: u64,
+}
+
+/// The sequence.
+pub(super) struct Events {
+    /// Size and trace by index.
+    infos: Vec<(u64, u32)>,
+    plans: Vec<Plan>,
+    /// Temporary allocations that are live at the peak and so cannot be released at once.
+    missing_temporary: u64,
+    steps: Vec<Step>,
+    peak_bytes: u64,
+}
+
+impl Events {
+    /// Plans the sequence; `trace_of` gives the trace of a stack.
+    pub fn new(profile: &Profile, trace_of: impl Fn(u32) -> u32) -> Events {
+        let mut infos = Infos {
+            list: vec![(0, 0), (0, 0)],
+            known: HashMap::new(),
+        };
+        let sum = |of: fn(&Measures) -> Amount| {
+            let sites = profile.sites.iter();
+            sites.map(|site| of(&site.measures).bytes).sum::<u64>()
+        };
+        let peak_bytes = sum(|m| m.peak);
+        let mut events = Events {
+            infos: Vec::new(),
+            plans: Vec::new(),
+            missing_temporary: 0,
+            steps: steps(profile, peak_bytes, sum(|m| m.live)),
+            peak_bytes,
+        };
+        for site in &profile.sites {
+            let trace = trace_of(site.stack);
+            let (plan, missing) = plan(&site.measures, peak_bytes, |amount| {
+                infos.lot(amount, trace)
+            });
+            if events.missing_temporary == 0 && (missing > 0 || infos.list[0].1 == 0) {
+                infos.list[0].1 = trace;
+                infos.list[1].1 = trace;
+            }
+            events.missing_temporary += missing;
+            events.plans.push(plan);
+        }
+        events.infos = infos.list;
+        events
+    }
+
+    /// Writes the lines.
+    pub fn write(&self, out: &mut dyn Write) -> Result<()> {
+        for (size, trace) in &self.infos {
+            writeln!(out, "a {size:x} {trace:x}")?;
+        }
+        let mut lines = Lines { out };
+        for _ in 0..self.missing_temporary {
+            lines.release(BETWEEN)?;
+            lines.release(0)?;
+        }
+        let brief_steps = self.brief_steps();
+        let (mut up, mut down) = (0.0, 0.0);
+        for (step, now) in self.steps.iter().enumerate() {
+            lines.time(now.time_ms)?;
+            for (plan, &steps) in self.plans.iter().zip(&brief_steps) {
+                let share = |step: usize| (step as f64 / steps as f64).min(1.0);
+                lines.brief(
+                    plan,
+                    self.live_before(step),
+                    self.peak_bytes,
+                    share(step)..share(step + 1),
+                )?;
+            }
+            for plan in &self.plans {
+                lines.allocate(&plan.kept, up..now.to_peak)?;
+                lines.allocate(&plan.peak, up..now.to_peak)?;
+            }
+            for plan in &self.plans {
+                lines.release_lot(&plan.peak, down..now.to_end)?;
+            }
+            for plan in &self.plans {
+                lines.allocate(&plan.late, down..now.to_end)?;
+            }
+            (up, down) = (now.to_peak, now.to_end);
+        }
+        Ok(())
+    }
+
+    /// At most so many bytes are live when a step begins.
+    fn live_before(&self, step: usize) -> u64 {
+        let Some(before) = step.checked_sub(1) else {
+            return 0;
+        };
+        let share = self.steps[before].to_peak;
+        (self.peak_bytes as f64 * share).ceil() as u64
+    }
+
+    /// Over how many steps, from the first on, the brief blocks of each plan are spread: those in which the sum
+    /// stays below the peak, or the reader would find the peak there.
+    fn brief_steps(&self) -> Vec<usize> {
+        let live: Vec<u64> = (0..self.steps.len())
+            .map(|step| self.live_before(step))
+            .collect();
+        let steps = |plan: &Plan| {
+            let fits = |live: u64| live.saturating_add(plan.largest) < self.peak_bytes;
+            live.partition_point(|&live| fits(live)).max(1)
+        };
+        self.plans.iter().map(steps).collect()
+    }
+}
+
+/// Sizes and traces, each pair once.
+struct Infos {
+    list: Vec<(u64, u32)>,
+    known: HashMap<(u64, u32), u32>,
+}
+
+impl Infos {
+    fn index(&mut self, size: u64, trace: u32) -> u32 {
+        *self.known.entry((size, trace)).or_insert_with_key(|&info| {
+            self.list.push(info);
+            self.list.len() as u32 - 1
+        })
+    }
+
+    fn lot(&mut self, amount: Amount, trace: u32) -> Lot {
+        if amount.blocks == 0 {
+            return Lot::default();
+        }
+        let size = amount.bytes / amount.blocks;
+        let large_blocks = amount.bytes % amount.blocks;
+        let small = self.index(size, trace);
+        Lot {
+            small,
+            large: match large_blocks {
+                0 => small,
+                _ => self.index(size + 1, trace),
+            },
+            blocks: amount.blocks,
+            large_blocks,
+        }
+    }
+}
+
+/// Splits what a site did; the number is that of temporary allocations which are live at the peak.
+/// `most`: no brief block may be larger.
+fn plan(m: &Measures, most: u64, mut lot: impl FnMut(Amount) -> Lot) -> (Plan, u64) {
+    let less = |a: Amount, b: Amount| Amount {
+        blocks: a.blocks.saturating_sub(b.blocks),
+        bytes: a.bytes.saturating_sub(b.bytes),
+    };
+    let more = |a: Amount, b: Amount| Amount {
+        blocks: a.blocks + b.blocks,
+        bytes: a.bytes + b.bytes,
+    };
+    let at_most = |a: Amount| Amount {
+        blocks: a.blocks,
+        bytes: a.bytes.min(a.blocks.saturating_mul(most)),
+    };
+    // The format has no blocks from before its begin: those count as allocated there.
+    let all = m.live.blocks + m.released.blocks;
+    let all = Amount {
+        blocks: all.max(m.allocated.blocks),
+        bytes: (m.live.bytes + m.released.bytes).max(m.allocated.bytes),
+    };
+    let kept = kept(m.peak, m.live);
+    let held = more(less(m.peak, kept), m.live);
+    let missing = (held.blocks + m.temporary.blocks).saturating_sub(all.blocks);
+    let missing = missing.min(m.temporary.blocks);
+    let temporary = at_most(Amount {
+        blocks: m.temporary.blocks - missing,
+        bytes: match missing {
+            0 => m.temporary.bytes,
+            _ => m.temporary.bytes / m.temporary.blocks * (m.temporary.blocks - missing),
+        },
+    });
+    let brief = at_most(less(all, more(held, temporary)));
+    let largest = |a: Amount| a.bytes.div_ceil(a.blocks.max(1));
+    let plan = Plan {
+        largest: largest(temporary).max(largest(brief)),
+        kept: lot(kept),
+        peak: lot(less(m.peak, kept)),
+        late: lot(less(m.live, kept)),
+        temporary: lot(temporary),
+        brief: lot(brief),
+    };
+    (plan, missing)
+}
+
+/// Blocks that may be live both at the peak and at the end: as many as possible, of a size that leaves
+/// something for the others.
+fn kept(peak: Amount, live: Amount) -> Amount {
+    let blocks = peak.blocks.min(live.blocks);
+    let fits =
+        |fewer: Amount, more: Amount| fewer.blocks < more.blocks && fewer.bytes <= more.bytes;
+    if peak == live || fits(peak, live) {
+        return peak;
+    }
+    if fits(live, peak) {
+        return live;
+    }
+    let one_less = blocks.saturating_sub(1);
+    let bytes = u128::from(peak.bytes.min(live.bytes)) * u128::from(one_less);
+    Amount {
+        blocks: one_less,
+        bytes: (bytes / u128::from(blocks.max(1))) as u64,
+    }
+}
+
+/// A point in time.
+#[derive(Clone, Copy)]
+struct Step {
+    time_ms: u64,
+    /// Share of the way up to the peak.
+    to_peak: f64,
+    /// Share of the way from there to the end.
+    to_end: f64,
+}
+
+/// Follows the timeline, as far as something that only rises to the peak and only falls after it can.
+fn steps(profile: &Profile, peak_bytes: u64, end_bytes: u64) -> Vec<Step> {
+    let points = &profile.timeline;
+    let peak_ns = profile
+        .peak_ns
+        .clamp(profile.from_ns, profile.to_ns.max(profile.from_ns));
+    let ms = |ns: u64| ns.saturating_sub(profile.from_ns) / 1_000_000;
+    let mut steps: Vec<Step> = Vec::new();
+    let (mut to_peak, mut to_end) = (0.0_f64, 0.0_f64);
+    let chosen = points.iter().step_by(points.len().div_ceil(STEPS).max(1));
+    let (before, after): (Vec<&Point>, Vec<&Point>) = chosen
+        .filter(|p| (profile.from_ns..profile.to_ns).contains(&p.time_ns))
+        .partition(|p| p.time_ns < peak_ns);
+    for point in before {
+        let share = point.live.bytes as f64 / peak_bytes.max(1) as f64;
+        to_peak = to_peak.max(share.min(1.0));
+        steps.push(Step {
+            time_ms: ms(point.time_ns),
+            to_peak,
+            to_end,
+        });
+    }
+    steps.push(Step {
+        time_ms: ms(peak_ns),
+        to_peak: 1.0,
+        to_end,
+    });
+    for point in after {
+        let gone = peak_bytes as f64 - point.live.bytes as f64;
+        let share = match peak_bytes > end_bytes {
+            true => gone / (peak_bytes - end_bytes) as f64,
+            false => (point.time_ns - peak_ns) as f64 / (profile.to_ns - peak_ns).max(1) as f64,
+        };
+        to_end = to_end.max(share.clamp(0.0, 1.0));
+        steps.push(Step {
+            time_ms: ms(point.time_ns),
+            to_peak: 1.0,
+            to_end,
+        });
+    }
+    steps.push(Step {
+        time_ms: ms(profile.to_ns),
+        to_peak: 1.0,
+        to_end: 1.0,
+    });
+    steps
+}
+
+/// Writes runs of events.
+struct Lines<'a> {
+    out: &'a mut dyn Write,
+}
+
+impl Lines<'_> {
+    fn time(&mut self, ms: u64) -> Result<()> {
+        writeln!(self.out, "c {ms:x}")
+    }
+
+    fn add(&mut self, index: u32) -> Result<()> {
+        writeln!(self.out, "+ {index:x}")
+    }
+
+    fn release(&mut self, index: u32) -> Result<()> {
+        writeln!(self.out, "- {index:x}")
+    }
+
+    /// Rounded down, the smaller blocks first: never more bytes than their share.
+    fn allocate(&mut self, lot: &Lot, shares: Range<f64>) -> Result<()> {
+        let by = |share: f64| (lot.blocks as f64 * share) as u64;
+        for n in by(shares.start)..by(shares.end) {
+            self.add(lot.index(n))?;
+        }
+        Ok(())
+    }
+
+    /// Rounded up, the larger blocks first: never fewer bytes than their share.
+    fn release_lot(&mut self, lot: &Lot, shares: Range<f64>) -> Result<()> {
+        let by = |share: f64| (lot.blocks as f64 * share).ceil() as u64;
+        let range = by(shares.start)..by(shares.end);
+        if !range.is_empty() {
+            self.release(BETWEEN)?;
+        }
+        for n in range {
+            self.release(lot.index(lot.blocks - 1 - n))?;
+        }
+        Ok(())
+    }
+
+    /// Blocks that come and go below the peak.
+    fn brief(&mut self, plan: &Plan, live: u64, peak: u64, shares: Range<f64>) -> Result<()> {
+        let range = |lot: &Lot| {
+            let by = |share: f64| (lot.blocks as f64 * share) as u64;
+            by(shares.start)..by(shares.end)
+        };
+        for n in range(&plan.temporary) {
+            let index = plan.temporary.index(n);
+            self.add(index)?;
+            self.release(index)?;
+        }
+        let room = peak.saturating_sub(live).saturating_sub(1);
+        let at_once = (room / plan.largest.max(1)).clamp(1, MOST_AT_ONCE);
+        let Range { mut start, end } = range(&plan.brief);
+        while start < end {
+            let batch = start..end.min(start + at_once);
+            for n in batch.clone() {
+                self.add(plan.brief.index(n))?;
+            }
+            self.release(BETWEEN)?;
+            for n in batch.clone() {
+                self.release(plan.brief.index(n))?;
+            }
+            start = batch.end;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,114 @@
+//! Valgrind's Massif, which `ms_print` and massif-visualizer read: the heap over time, with trees of callers at
+//! the peak and at the end.
+
+use crate::call_tree::{CallTree, Root};
+use crate::labels::{Labels, one_line};
+use crate::{Measure, Profile};
+use std::io::{Result, Write};
+
+/// Snapshots besides those at the peak and at the end: Massif itself takes at most 100.
+const SNAPSHOTS: usize = 98;
+/// Callers below this share of a snapshot are summed up, as Massif does.
+const THRESHOLD: f64 = 0.01;
+
+/// One of the snapshots.
+struct Snapshot {
+    time_ms: u64,
+    bytes: u64,
+    tree: Option<(Measure, &'static str)>,
+}
+
+pub(crate) fn write(profile: &Profile, out: &mut dyn Write) -> Result<()> {
+    writeln!(out, "desc: memhook-rs, process {}", profile.target.pid)?;
+    let command = match profile.target.exe.is_empty() {
+        true => &profile.target.name,
+        false => &profile.target.exe,
+    };
+    writeln!(out, "cmd: {}", one_line(command.clone()))?;
+    writeln!(out, "time_unit: ms")?;
+    let labels = Labels::new(profile);
+    for (number, snapshot) in snapshots(profile).iter().enumerate() {
+        writeln!(out, "#-----------\nsnapshot={number}\n#-----------")?;
+        writeln!(out, "time={}", snapshot.time_ms)?;
+        writeln!(out, "mem_heap_B={}", snapshot.bytes)?;
+        writeln!(out, "mem_heap_extra_B=0\nmem_stacks_B=0")?;
+        match snapshot.tree {
+            None => writeln!(out, "heap_tree=empty")?,
+            Some((measure, kind)) => {
+                writeln!(out, "heap_tree={kind}")?;
+                let value = |site: &crate::ProfileSite| measure.of(&site.measures).bytes;
+                let tree = CallTree::new(profile, &labels, Root::Innermost, value);
+                write_tree(&tree, &labels, out)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn snapshots(profile: &Profile) -> Vec<Snapshot> {
+    let sum = |measure: Measure| {
+        let sites = profile.sites.iter();
+        sites.map(|s| measure.of(&s.measures).bytes).sum::<u64>()
+    };
+    let step = profile.timeline.len().div_ceil(SNAPSHOTS).max(1);
+    let inner = |p: &&crate::Point| p.time_ns < profile.to_ns && p.time_ns != profile.peak_ns;
+    let points = profile.timeline.iter().step_by(step).filter(inner);
+    let plain = points.map(|point| Snapshot {
+        time_ms: point.time_ns / 1_000_000,
+        bytes: point.live.bytes,
+        tree: None,
+    });
+    let mut all: Vec<Snapshot> = plain.collect();
+    let peak = Snapshot {
+        time_ms: profile.peak_ns / 1_000_000,
+        bytes: sum(Measure::Peak),
+        tree: Some((Measure::Peak, "peak")),
+    };
+    let at = all.partition_point(|s| s.time_ms <= peak.time_ms);
+    all.insert(at, peak);
+    all.push(Snapshot {
+        time_ms: profile.to_ns.div_ceil(1_000_000),
+        bytes: sum(Measure::Live),
+        tree: Some((Measure::Live, "detailed")),
+    });
+    all
+}
+
+/// One line a node, each before its children, `n<children>: <bytes> <name>`, indented by its depth.
+fn write_tree(tree: &CallTree, labels: &Labels, out: &mut dyn Write) -> Result<()> {
+    let least = (tree.nodes[0].value as f64 * THRESHOLD) as u64;
+    let mut pending = vec![(0, 0)];
+    while let Some((index, depth)) = pending.pop() {
+        let node = &tree.nodes[index];
+        let is_large = |&&child: &&usize| tree.nodes[child].value >= least.max(1);
+        let shown: Vec<usize> = node.children.iter().filter(is_large).copied().collect();
+        let rest = &node.children[shown.len()..];
+        let is_cut = !rest.is_empty();
+        let children = shown.len() + usize::from(is_cut);
+        let name = match index {
+            0 => "(heap allocation functions) malloc/new/new[], --alloc-fns, etc.",
+            _ => labels.text(node.label),
+        };
+        // Massif has the address here; a function of a merged tree has many.
+        let place = if index == 0 { "" } else { "0x0: " };
+        writeln!(
+            out,
+            "{:depth$}n{children}: {} {place}{name}",
+            "", node.value
+        )?;
+        if is_cut {
+            // ms_print knows children by their number, not by their order.
+            let bytes: u64 = rest.iter().map(|&child| tree.nodes[child].value).sum();
+            writeln!(
+                out,
+                "{:indent$}n0: {bytes} in {} places, all below massif's threshold ({:.2}%)",
+                "",
+                rest.len(),
+                THRESHOLD * 100.0,
+                indent = depth + 1
+            )?;
+        }
+        pending.extend(shown.into_iter().rev().map(|child| (child, depth + 1)));
+    }
+    Ok(())
+}

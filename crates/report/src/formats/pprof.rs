@@ -1,0 +1,228 @@
+//! `profile.proto`, which `go tool pprof`, pprof's web page, Grafana Pyroscope and others read. The caller
+//! compresses it.
+
+use super::pprof_messages as message;
+use crate::labels::{NO_STACK, name};
+use crate::{ExportOptions, Measure, Profile, ProfileFrame, ProfileSite, Unit};
+use prost::Message;
+use std::collections::HashMap;
+use std::io::{Result, Write};
+
+/// Values of each sample, in Go's names and order.
+const VALUES: [(&str, &str, Measure, Unit); 8] = [
+    ("alloc_objects", "count", Measure::Allocated, Unit::Blocks),
+    ("alloc_space", "bytes", Measure::Allocated, Unit::Bytes),
+    ("inuse_objects", "count", Measure::Live, Unit::Blocks),
+    ("inuse_space", "bytes", Measure::Live, Unit::Bytes),
+    ("peak_objects", "count", Measure::Peak, Unit::Blocks),
+    ("peak_space", "bytes", Measure::Peak, Unit::Bytes),
+    (
+        "temporary_objects",
+        "count",
+        Measure::Temporary,
+        Unit::Blocks,
+    ),
+    ("temporary_space", "bytes", Measure::Temporary, Unit::Bytes),
+];
+
+pub(crate) fn write(profile: &Profile, options: &ExportOptions, out: &mut dyn Write) -> Result<()> {
+    out.write_all(&message(profile, options).encode_to_vec())
+}
+
+/// Tables under construction.
+#[derive(Default)]
+struct Tables {
+    strings: HashMap<String, i64>,
+    functions: HashMap<(i64, i64), u64>,
+    /// By the frames at an address.
+    locations: HashMap<Vec<u32>, u64>,
+    profile: message::Profile,
+}
+
+impl Tables {
+    fn string(&mut self, text: &str) -> i64 {
+        if let Some(&index) = self.strings.get(text) {
+            return index;
+        }
+        let index = self.profile.string_table.len() as i64;
+        self.profile.string_table.push(text.to_owned());
+        self.strings.insert(text.to_owned(), index);
+        index
+    }
+
+    fn value_type(&mut self, name: &str, unit: &str) -> message::ValueType {
+        message::ValueType {
+            r#type: self.string(name),
+            unit: self.string(unit),
+        }
+    }
+
+    fn function(&mut self, shown: &str, full: &str, file: &str) -> u64 {
+        let (shown, full) = (self.string(shown), self.string(full));
+        let filename = self.string(file);
+        let next = self.profile.function.len() as u64 + 1;
+        let id = *self.functions.entry((full, filename)).or_insert(next);
+        if id == next {
+            self.profile.function.push(message::Function {
+                id,
+                name: shown,
+                system_name: full,
+                filename,
+            });
+        }
+        id
+    }
+
+    /// The location of an address with these frames, innermost first.
+    fn location(&mut self, profile: &Profile, frames: &[u32]) -> u64 {
+        if let Some(&id) = self.locations.get(frames) {
+            return id;
+        }
+        let of = |&index: &u32| profile.frames.get(index as usize);
+        let known: Vec<&ProfileFrame> = frames.iter().filter_map(of).collect();
+        let line = |frame: &&ProfileFrame| {
+            let shown = name(&frame.frame);
+            let full = frame.frame.function.clone();
+            let file = frame.frame.file.as_deref().unwrap_or_default();
+            message::Line {
+                function_id: self.function(&shown, full.as_deref().unwrap_or(&shown), file),
+                line: frame.frame.line.unwrap_or(0).into(),
+            }
+        };
+        let lines: Vec<message::Line> = known.iter().map(line).collect();
+        let outermost = known.last();
+        self.push_location(
+            outermost
+                .and_then(|f| f.module)
+                .map_or(0, |m| u64::from(m) + 1),
+            outermost.map_or(0, |f| f.address),
+            lines,
+            frames,
+        )
+    }
+
+    fn push_location(
+        &mut self,
+        mapping_id: u64,
+        address: u64,
+        line: Vec<message::Line>,
+        frames: &[u32],
+    ) -> u64 {
+        let id = self.profile.location.len() as u64 + 1;
+        self.profile.location.push(message::Location {
+            id,
+            mapping_id,
+            address,
+            line,
+        });
+        self.locations.insert(frames.to_vec(), id);
+        id
+    }
+
+    fn no_location(&mut self) -> u64 {
+        if let Some(&id) = self.locations.get(&Vec::new()) {
+            return id;
+        }
+        let function_id = self.function(NO_STACK, NO_STACK, "");
+        let line = message::Line {
+            function_id,
+            line: 0,
+        };
+        self.push_location(0, 0, vec![line], &[])
+    }
+
+    fn sample(&mut self, profile: &Profile, site: &ProfileSite) -> message::Sample {
+        let frames = profile.stacks.get(site.stack as usize);
+        let mut rest = frames.map_or(&[][..], Vec::as_slice);
+        let mut location_id = Vec::new();
+        while !rest.is_empty() {
+            let inlined = |&index: &u32| {
+                let frame = profile.frames.get(index as usize);
+                frame.is_some_and(|f| f.frame.inlined)
+            };
+            let first = rest.iter().take_while(|index| inlined(index)).count();
+            let (here, callers) = rest.split_at((first + 1).min(rest.len()));
+            location_id.push(self.location(profile, here));
+            rest = callers;
+        }
+        if location_id.is_empty() {
+            location_id.push(self.no_location());
+        }
+        let value = |&(_, _, measure, unit): &(&str, &str, Measure, Unit)| {
+            i64::try_from(unit.of(measure.of(&site.measures))).unwrap_or(i64::MAX)
+        };
+        let thread = match site.thread.is_empty() {
+            true => site.tid.to_string(),
+            false => format!("{} ({})", site.tid, site.thread),
+        };
+        let labels = [("kind", site.kind.as_str()), ("thread", &thread)];
+        message::Sample {
+            location_id,
+            value: VALUES.iter().map(value).collect(),
+            label: labels
+                .map(|(key, value)| message::Label {
+                    key: self.string(key),
+                    str: self.string(value),
+                })
+                .to_vec(),
+        }
+    }
+
+    fn mappings(&mut self, profile: &Profile) {
+        for (i, module) in profile.modules.iter().enumerate() {
+            let frames = profile.frames.iter();
+            let of: Vec<_> = frames.filter(|f| f.module == Some(i as u32)).collect();
+            let mapping = message::Mapping {
+                id: i as u64 + 1,
+                memory_start: module.start,
+                memory_limit: module.end,
+                // A module's first mapping begins with its ELF header.
+                file_offset: 0,
+                filename: self.string(&module.path),
+                build_id: self.string(&module.build_id),
+                // Names that we could not find pprof must not look for in a file of the same name.
+                has_functions: true,
+                has_filenames: of.iter().any(|f| f.frame.file.is_some()),
+                has_line_numbers: of.iter().any(|f| f.frame.line.is_some()),
+                has_inline_frames: of.iter().any(|f| f.frame.inlined),
+            };
+            self.profile.mapping.push(mapping);
+        }
+    }
+}
+
+fn message(profile: &Profile, options: &ExportOptions) -> message::Profile {
+    let mut tables = Tables::default();
+    tables.string("");
+    for (name, unit, ..) in VALUES {
+        let value_type = tables.value_type(name, unit);
+        tables.profile.sample_type.push(value_type);
+    }
+    tables.mappings(profile);
+    for site in &profile.sites {
+        let sample = tables.sample(profile, site);
+        // A block from before the window that was released in it.
+        if sample.value.iter().any(|&value| value != 0) {
+            tables.profile.sample.push(sample);
+        }
+    }
+    let chosen = VALUES
+        .iter()
+        .find(|v| (v.2, v.3) == (options.measure, options.unit));
+    tables.profile.default_sample_type = chosen.map_or(0, |v| tables.string(v.0));
+    tables.profile.period_type = Some(tables.value_type("space", "bytes"));
+    tables.profile.period = profile.sampling.map_or(1, |s| s.mean_bytes as i64);
+    let comment = format!(
+        "memhook-rs: process {} ({})",
+        profile.target.pid, profile.target.name
+    );
+    let comment = tables.string(&comment);
+    tables.profile.comment.push(comment);
+    let ns = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
+    tables.profile.time_nanos = ns(profile
+        .began_unix_ms
+        .saturating_mul(1_000_000)
+        .saturating_add(profile.from_ns));
+    tables.profile.duration_nanos = ns(profile.to_ns.saturating_sub(profile.from_ns));
+    tables.profile
+}

@@ -1,0 +1,113 @@
+//! JSON for <https://www.speedscope.app>: one profile for each measure, bytes and blocks.
+
+use crate::labels::{NO_STACK, name};
+use crate::{ExportOptions, Measure, Profile, Unit};
+use serde::Serialize;
+use std::io::{Result, Write};
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct File {
+    #[serde(rename = "$schema")]
+    schema: &'static str,
+    name: String,
+    exporter: String,
+    active_profile_index: usize,
+    shared: Shared,
+    profiles: Vec<Sampled>,
+}
+
+#[derive(Serialize)]
+struct Shared {
+    frames: Vec<Frame>,
+}
+
+#[derive(Serialize)]
+struct Frame {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u32>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Sampled {
+    r#type: &'static str,
+    name: String,
+    unit: &'static str,
+    start_value: u64,
+    end_value: u64,
+    /// Outermost frame first.
+    samples: Vec<Vec<u32>>,
+    weights: Vec<u64>,
+}
+
+pub(crate) fn write(profile: &Profile, options: &ExportOptions, out: &mut dyn Write) -> Result<()> {
+    let mut frames: Vec<Frame> = profile
+        .frames
+        .iter()
+        .map(|frame| Frame {
+            name: name(&frame.frame),
+            file: frame.frame.file.clone(),
+            line: frame.frame.line,
+        })
+        .collect();
+    let no_stack = frames.len() as u32;
+    frames.push(Frame {
+        name: NO_STACK.into(),
+        file: None,
+        line: None,
+    });
+    let choices = [Unit::Bytes, Unit::Blocks]
+        .into_iter()
+        .flat_map(|unit| Measure::ALL.map(|measure| (measure, unit)));
+    let mut profiles = Vec::new();
+    let mut active = 0;
+    for (measure, unit) in choices {
+        if (measure, unit) == (options.measure, options.unit) {
+            active = profiles.len();
+        }
+        profiles.push(sampled(profile, measure, unit, no_stack));
+    }
+    let file = File {
+        schema: "https://www.speedscope.app/file-format-schema.json",
+        name: format!("{} ({})", profile.target.name, profile.target.pid),
+        exporter: concat!("memhook-rs ", env!("CARGO_PKG_VERSION")).into(),
+        active_profile_index: active,
+        shared: Shared { frames },
+        profiles,
+    };
+    serde_json::to_writer(&mut *out, &file)?;
+    writeln!(out)
+}
+
+fn sampled(profile: &Profile, measure: Measure, unit: Unit, no_stack: u32) -> Sampled {
+    let (mut samples, mut weights) = (Vec::new(), Vec::new());
+    for site in &profile.sites {
+        let value = unit.of(measure.of(&site.measures));
+        if value == 0 {
+            continue;
+        }
+        let frames = profile.stacks.get(site.stack as usize);
+        let mut stack: Vec<u32> = frames.into_iter().flatten().rev().copied().collect();
+        if stack.is_empty() {
+            stack.push(no_stack);
+        }
+        samples.push(stack);
+        weights.push(value);
+    }
+    Sampled {
+        r#type: "sampled",
+        name: format!("{}, {}", measure.name(), unit.name()),
+        unit: match unit {
+            Unit::Bytes => "bytes",
+            Unit::Blocks => "none",
+        },
+        start_value: 0,
+        end_value: weights.iter().sum(),
+        samples,
+        weights,
+    }
+}

@@ -1,0 +1,67 @@
+//! What frames are called in exported formats: the same function is one name everywhere.
+
+use crate::names::readable;
+use crate::{Profile, StackFrame};
+use std::collections::HashMap;
+
+/// Stands for the frames of a site that has none.
+pub(crate) const NO_STACK: &str = "(no call stack)";
+
+/// The names of a profile's frames; equal names have equal numbers.
+pub(crate) struct Labels {
+    of_frame: Vec<u32>,
+    texts: Vec<String>,
+}
+
+impl Labels {
+    /// Of all frames.
+    pub fn new(profile: &Profile) -> Labels {
+        let mut numbers = HashMap::from([(NO_STACK.to_owned(), 0)]);
+        let mut texts = vec![NO_STACK.to_owned()];
+        let number = |frame: &crate::ProfileFrame| {
+            let text = name(&frame.frame);
+            *numbers.entry(text).or_insert_with_key(|text| {
+                texts.push(text.clone());
+                texts.len() as u32 - 1
+            })
+        };
+        let of_frame = profile.frames.iter().map(number).collect();
+        Labels { of_frame, texts }
+    }
+
+    /// A stack as numbers, innermost first, never empty.
+    pub fn stack(&self, profile: &Profile, stack: u32) -> Vec<u32> {
+        let frames = profile.stacks.get(stack as usize);
+        let numbers = frames.into_iter().flatten();
+        let numbers: Vec<u32> = numbers
+            .filter_map(|&frame| self.of_frame.get(frame as usize).copied())
+            .collect();
+        match numbers.is_empty() {
+            true => vec![0],
+            false => numbers,
+        }
+    }
+
+    /// The name with this number.
+    pub fn text(&self, number: u32) -> &str {
+        &self.texts[number as usize]
+    }
+}
+
+/// Function, else module and offset, else the address: on one line, without control characters.
+pub(crate) fn name(frame: &StackFrame) -> String {
+    let name = match (&frame.function, &frame.module, &frame.offset) {
+        (Some(function), _, _) => readable(function),
+        (None, Some(module), Some(offset)) => format!("{module}+{offset}"),
+        _ => frame.address.clone(),
+    };
+    one_line(name)
+}
+
+/// Control characters, which no format has a place for, become spaces.
+pub(crate) fn one_line(text: String) -> String {
+    match text.contains(char::is_control) {
+        true => text.replace(char::is_control, " "),
+        false => text,
+    }
+}
