@@ -4,6 +4,7 @@ use crate::options::{
     Clock, Color, Format, GroupBy, OnFull, SortBy, Stacks, Unwind, duration, size,
 };
 use crate::output::{self, Output};
+use crate::record::{self, Recording};
 use crate::{limits, plan, session::Session, signals, trace};
 use anyhow::bail;
 use memhook_abi::{clock_mode, flags};
@@ -35,21 +36,24 @@ pub struct Args {
     /// Same as --format json
     #[arg(short, long)]
     json: bool,
-    /// Write the reports into this file; %p: process id, %h: host
+    /// Write the reports into this file, or record into it if its name ends in .mhk; %p: process id,
+    /// %h: host
     #[arg(short, long)]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    pub recording: record::Args,
     /// Overwrite the output file
     #[arg(long)]
-    force: bool,
+    pub force: bool,
     /// Show what would be hooked, and leave the process alone
     #[arg(long)]
     dry_run: bool,
     /// When to use colours
     #[arg(long, value_enum, default_value = "auto")]
     color: Color,
-    /// No status lines
+    /// No status lines; while recording, no reports either
     #[arg(short, long, conflicts_with = "verbose")]
-    quiet: bool,
+    pub quiet: bool,
     /// Say more about how the attach and the tracing went
     #[arg(short, long)]
     pub verbose: bool,
@@ -229,13 +233,22 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let json = args.json || args.format == Format::Json;
     let path = args.output.as_deref().map(|path| output::expand(path, pid));
     let path = path.transpose()?;
+    let (recorded, path) = match args.recording.is_asked_for(path.as_deref()) {
+        true => (path, None),
+        false => (None, path),
+    };
     let style = output::style(path.as_deref(), args.color, args.verbose);
     let mut output = Output::open(path.as_deref(), args.force, json, style)?;
+    let create = |path| Recording::create(args, pid, &config, path);
+    let recording = recorded.as_deref().map(create).transpose()?;
     signals::install();
     let session = match Session::start(pid, config, functions) {
         Ok(session) => session,
         Err(error) => {
             output.abandon();
+            if let Some(recording) = recording {
+                recording.abandon();
+            }
             return Err(error);
         }
     };
@@ -248,5 +261,5 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             session.held_time.as_secs_f64() * 1e3,
         );
     }
-    trace::run(args, pid, session, &mut output)
+    trace::run(args, pid, session, &mut output, recording)
 }

@@ -4,6 +4,7 @@
 use crate::model::Counts;
 use crate::options::{Clock, Stacks};
 use crate::pacing::Pacing;
+use crate::record::Recorder;
 use memhook_abi::{Event, Op};
 use memhook_ledger::{Ledger, LedgerOptions};
 use memhook_stream::{Drain, Region, Sink, TickTime, monotonic_ns, time_stamp_counter};
@@ -26,6 +27,8 @@ const LAST_EVENTS: Duration = Duration::from_millis(200);
 pub struct State {
     pub ledger: Ledger,
     pub counts: Counts,
+    /// Writes down what is drained, if that is asked for.
+    pub recorder: Option<Recorder>,
 }
 
 impl State {
@@ -37,6 +40,7 @@ impl State {
                 ignore_unknown_releases: tracing.is_selective(),
             }),
             counts: Counts::new(tracing.sample_bytes()),
+            recorder: None,
         }
     }
 }
@@ -69,15 +73,19 @@ impl ClockPair {
     }
 }
 
-/// Hands events to the ledger, and keeps the sums that sampling needs.
+/// Hands events to the ledger and the recorder, and keeps the sums that sampling needs.
 struct ToLedger<'a> {
     state: &'a mut State,
+    region: &'a Region,
     now_ns: u64,
 }
 
 impl Sink for ToLedger<'_> {
     fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.state.ledger.begin_ring(ring, tid);
+        if let Some(recorder) = &mut self.state.recorder {
+            recorder.begin_ring(ring, tid);
+        }
     }
     #[inline]
     fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
@@ -85,9 +93,18 @@ impl Sink for ToLedger<'_> {
             self.state.counts.count_allocation(size_bytes);
         }
         self.state.ledger.event(event, size_bytes, time_ns);
+        if let Some(recorder) = &mut self.state.recorder {
+            recorder.event(event, size_bytes, time_ns);
+        }
     }
     fn end_pass(&mut self) {
-        self.state.ledger.end_pass(self.now_ns);
+        let State {
+            ledger, recorder, ..
+        } = &mut *self.state;
+        ledger.end_pass(self.now_ns);
+        if let Some(recorder) = recorder {
+            recorder.end_pass(self.now_ns, ledger, self.region);
+        }
     }
 }
 
@@ -157,6 +174,7 @@ impl<'a> Consumer<'a> {
             let mut state = self.lock();
             let mut sink = ToLedger {
                 state: &mut state,
+                region: self.region,
                 now_ns,
             };
             let stats = drain.pass(self.region, &mut sink);

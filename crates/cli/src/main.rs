@@ -16,6 +16,7 @@ mod output;
 mod pacing;
 mod plan;
 mod refused_slots;
+mod record;
 mod report;
 mod residue;
 mod ring_owners;

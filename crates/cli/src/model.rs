@@ -8,7 +8,8 @@ use crate::rows::{Row, RowKey, Sums};
 use crate::session::Session;
 use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_report::{
-    AttachInfo, Group, ReleaseSite, ReportModel, Sampling, Site, StackFrame, Target, Totals,
+    AttachInfo, Group, Measured, ReleaseSite, ReportModel, Sampling, Site, StackFrame, Target,
+    Totals,
 };
 use memhook_symbols::{ModuleFile, Symbolizer};
 use std::{
@@ -295,6 +296,7 @@ impl Reporter {
                 modules,
                 depth: self.depth,
             },
+            from_s: 0.0,
             elapsed_s: draft.elapsed.as_secs_f64(),
             since_last_s: self
                 .last_elapsed
@@ -305,6 +307,11 @@ impl Reporter {
                 recorded_allocations: draft.recorded_allocations,
             }),
             totals: draft.totals,
+            measured: Measured {
+                measure: "live",
+                bytes: draft.totals.live_bytes,
+                blocks: draft.totals.live_blocks,
+            },
             coverage: self.coverages.of(session, symbols),
             sites,
             groups,

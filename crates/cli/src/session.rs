@@ -2,6 +2,7 @@
 
 use crate::claim::{Claim, claim};
 use crate::hook_object::{EntryPoints, HOOK_OBJECT, entry_points, hook_image};
+use crate::record::OwnCode;
 use crate::refused_slots;
 use crate::residue::{any_point, has_hook, hold_with_hook, residue};
 use crate::safe_point::{unsafe_ranges, unwind_for_safety};
@@ -233,6 +234,11 @@ impl Session {
         };
         let frames = stack.frames.into_iter().filter(|pc| !ours(pc)).collect();
         Some((stack.function, frames))
+    }
+
+    /// What [`Session::stack`] leaves out of backtraces.
+    pub fn own_code(&self) -> OwnCode {
+        OwnCode::new(self.hook.as_ref(), self.tables.gadgets().clone())
     }
 
     /// The name of a live thread (tid as the target sees it), or an empty string.

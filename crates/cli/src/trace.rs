@@ -4,6 +4,7 @@ use crate::attach::Args;
 use crate::consumer::Consumer;
 use crate::model::Reporter;
 use crate::output::Output;
+use crate::record::{Facts, Recording};
 use crate::ring_owners::RingOwners;
 use crate::{session::Session, signals};
 use std::{
@@ -48,16 +49,26 @@ pub fn run(
     pid: i32,
     mut session: Session,
     output: &mut Output,
+    recording: Option<Recording>,
 ) -> anyhow::Result<ExitCode> {
     let region = Arc::clone(session.shared_region());
     let consumer = Consumer::new(&region, &args.tracing);
+    let mut facts = recording.map(|recording| recording.begin(&session, &consumer));
     let mut reporter = Reporter::new(pid, args.view.clone(), args.tracing.depth);
     let mut code = std::thread::scope(|scope| {
         let this = std::thread::current();
         let consumer = &consumer;
         scope.spawn(move || consumer.drain(&this));
         let watchdog = scope.spawn(|| consumer.watch());
-        let code = follow(args, pid, &mut session, consumer, &mut reporter, output);
+        let code = follow(
+            args,
+            pid,
+            &mut session,
+            consumer,
+            &mut reporter,
+            output,
+            &mut facts,
+        );
         consumer.finish();
         watchdog.thread().unpark();
         code
@@ -87,7 +98,13 @@ pub fn run(
             break reporter.give_up_names(&session);
         }
     };
-    if let Some(report) = report {
+    let shown = shows_reports(args, &facts);
+    if let Some(facts) = &mut facts
+        && !facts.finish(&session, &consumer, report.as_ref())
+    {
+        code = code.max(2);
+    }
+    if let Some(report) = report.filter(|_| shown) {
         output.write(&report);
     }
     if let Err(error) = output.finish() {
@@ -95,6 +112,11 @@ pub fn run(
         code = code.max(2);
     }
     Ok(ExitCode::from(code))
+}
+
+/// Who records and wants quiet wants the file alone.
+fn shows_reports(args: &Args, facts: &Option<Facts>) -> bool {
+    facts.is_none() || !args.quiet
 }
 
 /// Everything between attach and detach but the draining; returns the exit code.
@@ -105,6 +127,7 @@ fn follow(
     consumer: &Consumer,
     reporter: &mut Reporter,
     output: &mut Output,
+    facts: &mut Option<Facts>,
 ) -> u8 {
     let target = Identity::of(pid);
     let mut owners = RingOwners::new(pid);
@@ -115,7 +138,10 @@ fn follow(
         let now = consumer.elapsed();
         let mut answered = consumer.answered.load(Relaxed);
         let mut gone = session.follow_modules(&mut answered).is_err() && !target.is_alive();
-        consumer.answered.store(answered, Relaxed);
+        let modules_changed = consumer.answered.swap(answered, Relaxed) != answered;
+        if let Some(facts) = facts {
+            facts.follow(session, consumer, modules_changed);
+        }
         owners.care(session.region());
         if now >= next_look {
             next_look = now + LOOK_PAUSE;
@@ -130,10 +156,12 @@ fn follow(
             return 0;
         }
         let over = args.duration.is_some_and(|d| now >= d) || session.region().abandoned();
-        if over || signals::stop_requested() || output.is_closed() {
+        // A recording goes on when nobody reads the reports.
+        let unheard = output.is_closed() && facts.is_none();
+        if over || signals::stop_requested() || unheard {
             return detach(pid, session, &target);
         }
-        if now >= next_report {
+        if now >= next_report && shows_reports(args, facts) {
             next_report = now.saturating_add(args.interval);
             reporter.begin(session, consumer, false);
         }

@@ -96,6 +96,11 @@ impl UnwindTables {
         self.gadgets.contains(&address)
     }
 
+    /// All such instructions until now (avma).
+    pub fn gadgets(&self) -> &HashSet<u64> {
+        &self.gadgets
+    }
+
     /// Compiles the tables of `modules` and writes them into the region, if they are not there yet.
     /// Slow the first time.
     pub fn prepare(&mut self, region: &Region, modules: &[ModuleImage]) {

@@ -87,10 +87,15 @@ impl Writer {
             last_losses: None,
             active: true,
         };
+        writer.meta(meta);
+        Ok(writer)
+    }
+
+    /// What is known about the run by now; readers take the last.
+    pub fn meta(&self, meta: &Meta) {
         let mut payload = Vec::new();
         meta.write(&mut payload);
-        writer.lasting(Kind::Meta, 0, payload);
-        Ok(writer)
+        self.lasting(Kind::Meta, self.now_ns, payload);
     }
 
     fn lasting(&self, kind: Kind, time_ns: u64, payload: Vec<u8>) {
@@ -344,6 +349,22 @@ impl Writer {
     /// Bytes in the file, or in all parts together, up to now.
     pub fn written_bytes(&self) -> u64 {
         self.spool.written_bytes()
+    }
+
+    /// Events recorded until now; 0 if only sums are.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Whether sums of intervals are recorded, not events.
+    pub fn is_summary(&self) -> bool {
+        self.mode != Mode::Events
+    }
+
+    /// As [`finish`](Writer::finish); also the bytes in all files together.
+    pub fn finish_counted(mut self) -> (End, u64) {
+        let end = self.close();
+        (end, self.written_bytes())
     }
 
     /// Writes everything that is left and the index, waiting for the disk. In summary mode, call

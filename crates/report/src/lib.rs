@@ -17,8 +17,8 @@ mod view;
 pub use export::{ExportFormat, ExportOptions, Measure, Unit, export};
 pub use json::json;
 pub use model::{
-    AttachInfo, Coverage, Group, ReleaseSite, ReportModel, Sampling, Site, StackFrame, Target,
-    Totals,
+    AttachInfo, Coverage, Group, Measured, ReleaseSite, ReportModel, Sampling, Site, StackFrame,
+    Target, Totals,
 };
 pub use profile::{
     Amount, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame, ProfileModule,

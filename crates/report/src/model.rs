@@ -10,21 +10,25 @@ pub struct ReportModel {
     /// Last report of this attach.
     #[serde(rename = "final")]
     pub is_final: bool,
-    /// What the rows are: site, frame, function, module, thread or size.
+    /// What the rows are: site, frame, function, module, thread, size or lifetime.
     pub by: &'static str,
     /// The process.
     pub target: Target,
     /// How the attach went.
     pub attach: AttachInfo,
-    /// Seconds since the attach.
+    /// Begin of what is covered, seconds since the attach: 0 but for a window of a recording.
+    pub from_s: f64,
+    /// Its end: seconds since the attach.
     pub elapsed_s: f64,
     /// Seconds since the last report, which growth is counted from; `None` in the first.
     pub since_last_s: Option<f64>,
     /// Set when allocations were sampled: all numbers of blocks and bytes are estimates then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
-    /// Sums since the attach.
+    /// Sums of what is covered.
     pub totals: Totals,
+    /// What the bytes and blocks of sites and groups are, and what all of them come to.
+    pub measured: Measured,
     /// What is seen of each module.
     pub coverage: Vec<Coverage>,
     /// Live memory by allocation site, largest first; empty when `by` is something else.
@@ -35,6 +39,17 @@ pub struct ReportModel {
     pub releases: Vec<ReleaseSite>,
     /// Sites or groups beyond those listed.
     pub more_rows: u64,
+}
+
+/// A measure and its sum.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Measured {
+    /// live, peak, allocated, released or temporary.
+    pub measure: &'static str,
+    /// Bytes of all rows, those that are not listed too.
+    pub bytes: u64,
+    /// Blocks.
+    pub blocks: u64,
 }
 
 /// How allocations were sampled.

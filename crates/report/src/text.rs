@@ -12,6 +12,7 @@ pub fn text(model: &ReportModel, style: Style) -> String {
     let _ = warnings(&mut out, model, style)
         .and_then(|()| head(&mut out, model, style))
         .and_then(|()| coverage(&mut out, model, style))
+        .and_then(|()| measure(&mut out, model, style))
         .and_then(|()| sites(&mut out, model, style))
         .and_then(|()| groups(&mut out, model, style))
         .and_then(|()| releases(&mut out, model, style));
@@ -62,14 +63,12 @@ fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
     writeln!(
         out,
         "{} {} in {}{aside}",
-        style.strong(&format!(
-            "{name}{} after the attach:",
-            milliseconds((model.elapsed_s * 1e3) as u64)
-        )),
+        style.strong(&format!("{name}{} after the attach:", covered(model))),
         style.number(&format!("{} live", bytes(t.live_bytes))),
         counted(t.live_blocks, "block"),
     )?;
-    let rate = |n: u64| (n as f64 / model.elapsed_s.max(1e-3)) as u64;
+    let length = (model.elapsed_s - model.from_s).max(1e-3);
+    let rate = |n: u64| (n as f64 / length) as u64;
     let known = t.releases.saturating_sub(t.unknown_releases);
     let rows = [
         ("allocated", t.allocated_bytes, t.allocations),
@@ -177,6 +176,37 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
     Ok(())
 }
 
+/// `10.0 s`, or `from 5.0 s to 10.0 s`.
+fn covered(model: &ReportModel) -> String {
+    let time = |seconds: f64| milliseconds((seconds * 1e3) as u64);
+    match model.from_s > 0.0 {
+        true => format!("from {} to {}", time(model.from_s), time(model.elapsed_s)),
+        false => time(model.elapsed_s),
+    }
+}
+
+fn is_live(model: &ReportModel) -> bool {
+    model.measured.measure == "live"
+}
+
+/// What the rows below count, unless that is what is live.
+fn measure(out: &mut String, model: &ReportModel, style: Style) -> Result {
+    let title = match model.measured.measure {
+        "peak" => "Live when most was live",
+        "allocated" => "Allocated",
+        "released" => "Released",
+        "temporary" => "Temporary: released before the thread's next allocation",
+        _ => return Ok(()),
+    };
+    let sum = style.number(&bytes(model.measured.bytes));
+    let blocks = counted(model.measured.blocks, "block");
+    writeln!(
+        out,
+        "\n{} {sum} in {blocks}",
+        style.strong(&format!("{title}:"))
+    )
+}
+
 fn with_error(n: u64, error: Option<u64>) -> String {
     match error {
         Some(error) => format!("{} ± {}", bytes(n), bytes(error)),
@@ -191,23 +221,32 @@ fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if model.sites.is_empty() {
         writeln!(
             out,
-            "\nNo block that was allocated since the attach is live."
+            "\n{}",
+            match model.measured.measure {
+                "live" => "No block that was allocated since the attach is live.",
+                "temporary" => "No block was released before the thread's next allocation.",
+                _ => "No block was allocated.",
+            }
         )?;
     }
     for (i, site) in model.sites.iter().enumerate() {
         let growth = match model.since_last_s {
-            Some(_) => format!(", {}", change(site.growth_bytes)),
-            None => String::new(),
+            Some(_) if is_live(model) => format!(", {}", change(site.growth_bytes)),
+            _ => String::new(),
+        };
+        let oldest = match is_live(model) && site.blocks > 0 {
+            true => format!(", oldest {}", milliseconds(site.oldest_ms)),
+            false => String::new(),
         };
         writeln!(
             out,
-            "\n{} {} {:.1} % in {}{}, oldest {}, by {}",
+            "\n{} {} {:.1} % in {}{}{}, by {}",
             style.strong(&format!("#{}", i + 1)),
             style.number(&with_error(site.bytes, site.error_bytes)),
-            percent(site.bytes, model.totals.live_bytes),
+            percent(site.bytes, model.measured.bytes),
             counted(site.blocks, "block"),
             growth,
-            milliseconds(site.oldest_ms),
+            oldest,
             site.kind
         )?;
         let end = End::of(&site.stack, site.truncated, model.attach.depth);
@@ -244,7 +283,7 @@ fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
     writeln!(out, "{}", style.faint(&format!("{header}  {}", model.by)))?;
     for g in &model.groups {
         let total = style.number(&format!("{:>11}", bytes(g.bytes)));
-        let share = percent(g.bytes, model.totals.live_bytes);
+        let share = percent(g.bytes, model.measured.bytes);
         write!(out, "{total} {share:>6.1}% ")?;
         if inclusive {
             write!(out, "{:>11} ", bytes(g.self_bytes))?;

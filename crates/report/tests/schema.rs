@@ -32,6 +32,7 @@ fn full_report() -> ReportModel {
             modules: 1,
             depth: 10,
         },
+        from_s: 0.0,
         elapsed_s: 1.0,
         since_last_s: Some(1.0),
         sampling: Some(Sampling {
@@ -39,6 +40,11 @@ fn full_report() -> ReportModel {
             recorded_allocations: 1,
         }),
         totals: Totals::default(),
+        measured: Measured {
+            measure: "live",
+            bytes: 1_600_000,
+            blocks: 16_850,
+        },
         coverage: vec![Coverage {
             module: "m".into(),
             hooked: 1,

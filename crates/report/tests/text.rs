@@ -32,6 +32,7 @@ fn report() -> ReportModel {
             modules: 7,
             depth: 5,
         },
+        from_s: 0.0,
         elapsed_s: 10.0,
         since_last_s: Some(5.0),
         sampling: None,
@@ -46,6 +47,11 @@ fn report() -> ReportModel {
             peak_live_bytes: 1_700_000,
             unknown_releases: 12,
             ..Totals::default()
+        },
+        measured: Measured {
+            measure: "live",
+            bytes: 1_600_000,
+            blocks: 16_850,
         },
         coverage: vec![
             Coverage {

@@ -15,28 +15,49 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// `/usr/lib/debug/.build-id/ab/cdef.debug`
-fn by_build_id(root: &Path, id: &[u8]) -> Option<PathBuf> {
-    let (first, rest) = id.split_first()?;
-    let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
-    let file = format!("/usr/lib/debug/.build-id/{first:02x}/{rest}.debug");
-    (!rest.is_empty()).then(|| below(root, Path::new(&file)))
+/// Where to search.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// File systems: what stands at an absolute path stands there below one of these.
+    pub roots: Vec<PathBuf>,
+    /// Folders of debug files, laid out as `/usr/lib/debug` is; searched first.
+    pub debug_folders: Vec<PathBuf>,
 }
 
-/// Beside the module, in `.debug/` beside it, and in its folder below `/usr/lib/debug`.
-fn by_link(root: &Path, module: &Path, name: &Path) -> Vec<PathBuf> {
-    let folder = module.parent().unwrap_or(Path::new("/"));
-    let global = Path::new("/usr/lib/debug");
-    [
-        folder.join(name),
-        folder.join(".debug").join(name),
-        global
-            .join(folder.strip_prefix("/").unwrap_or(folder))
-            .join(name),
-    ]
-    .iter()
-    .map(|path| below(root, path))
-    .collect()
+impl Places {
+    /// The folders of debug files, those of the roots too.
+    fn folders(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        let of_roots = self.roots.iter();
+        let of_roots = of_roots.map(|root| below(root, Path::new("/usr/lib/debug")));
+        self.debug_folders.iter().cloned().chain(of_roots)
+    }
+
+    /// Each folder's file with this build-id.
+    fn by_build_id<'a>(&'a self, id: &'a [u8]) -> impl Iterator<Item = PathBuf> + 'a {
+        self.folders().filter_map(|folder| by_build_id(&folder, id))
+    }
+
+    /// Beside the module, in `.debug/` beside it, and in its folder below the debug folders.
+    fn by_link(&self, module: &Path, name: &Path) -> Vec<PathBuf> {
+        let folder = module.parent().unwrap_or(Path::new("/"));
+        let mut paths = Vec::new();
+        for root in &self.roots {
+            paths.push(below(root, &folder.join(name)));
+            paths.push(below(root, &folder.join(".debug").join(name)));
+        }
+        for debug in self.folders() {
+            paths.push(below(&debug, &folder.join(name)));
+            paths.push(debug.join(name));
+        }
+        paths
+    }
+}
+
+/// `.build-id/ab/cdef.debug` in a folder of debug files.
+fn by_build_id(folder: &Path, id: &[u8]) -> Option<PathBuf> {
+    let (first, rest) = id.split_first()?;
+    let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+    (!rest.is_empty()).then(|| folder.join(format!(".build-id/{first:02x}/{rest}.debug")))
 }
 
 /// A debug file that was found, open.
@@ -49,30 +70,28 @@ pub(crate) struct DebugFile {
 pub(crate) fn find<'d, R: ReadRef<'d>>(
     module: &Path,
     elf: &Elf<'d, R>,
-    roots: &[PathBuf],
+    places: &Places,
     problems: &mut Vec<SymbolError>,
 ) -> Option<DebugFile> {
     let id = elf.build_id().ok().flatten();
-    let link = elf.gnu_debuglink().ok().flatten();
-    for root in roots {
-        let by_id = id.and_then(|id| by_build_id(root, id));
-        if let Some(file) = by_id.and_then(|path| accept(path, id, None, problems)) {
-            return Some(file);
-        }
-        let Some((name, checksum)) = link else {
-            continue;
-        };
-        // The link is a file name; a path would lead out of the places to search.
-        let Some(name) = Path::new(OsStr::from_bytes(name)).file_name() else {
-            continue;
-        };
-        for path in by_link(root, module, Path::new(name)) {
-            if let Some(file) = accept(path, id, Some(checksum), problems) {
-                return Some(file);
-            }
-        }
+    if let Some(file) = id.and_then(|id| find_by_build_id(id, places, problems)) {
+        return Some(file);
     }
-    None
+    let (name, checksum) = elf.gnu_debuglink().ok().flatten()?;
+    // The link is a file name; a path would lead out of the places to search.
+    let name = Path::new(OsStr::from_bytes(name)).file_name()?;
+    let mut paths = places.by_link(module, Path::new(name)).into_iter();
+    paths.find_map(|path| accept(path, id, Some(checksum), problems))
+}
+
+/// The separate debug file of a module of which nothing else is at hand.
+pub(crate) fn find_by_build_id(
+    id: &[u8],
+    places: &Places,
+    problems: &mut Vec<SymbolError>,
+) -> Option<DebugFile> {
+    let mut paths = places.by_build_id(id);
+    paths.find_map(|path| accept(path, Some(id), None, problems))
 }
 
 /// Opens a file if it is there and is the one meant.
@@ -134,20 +153,19 @@ fn check(
 pub(crate) fn find_supplementary<'d, R: ReadRef<'d>>(
     debug_path: &Path,
     elf: &Elf<'d, R>,
-    roots: &[PathBuf],
+    places: &Places,
     problems: &mut Vec<SymbolError>,
 ) -> Option<DebugFile> {
     let (name, id) = elf.gnu_debugaltlink().ok().flatten()?;
     let name = Path::new(OsStr::from_bytes(name));
     let beside = debug_path.parent().map(|folder| folder.join(name));
-    let in_roots = roots.iter().flat_map(|root| {
-        let named = name.is_absolute().then(|| below(root, name));
-        by_build_id(root, id).into_iter().chain(named)
-    });
+    let named = places.roots.iter().map(|root| below(root, name));
+    let named = named.filter(|_| name.is_absolute());
     let beside = beside.filter(|_| name.is_relative());
     beside
         .into_iter()
-        .chain(in_roots)
+        .chain(places.by_build_id(id))
+        .chain(named)
         .find_map(|path| accept(path, Some(id), None, problems))
 }
 
@@ -157,18 +175,26 @@ mod tests {
 
     #[test]
     fn places() {
-        let root = Path::new("/proc/7/root");
-        assert_eq!(
-            by_build_id(root, &[0xab, 0xcd, 0x0f]).unwrap(),
-            Path::new("/proc/7/root/usr/lib/debug/.build-id/ab/cd0f.debug")
-        );
-        assert_eq!(by_build_id(root, &[0xab]), None);
-        let places = by_link(root, Path::new("/opt/x/prog"), Path::new("prog.debug"));
+        let places = Places {
+            roots: vec!["/proc/7/root".into()],
+            debug_folders: vec!["/symbols".into()],
+        };
+        let by_id: Vec<PathBuf> = places.by_build_id(&[0xab, 0xcd, 0x0f]).collect();
+        let expected = [
+            "/symbols/.build-id/ab/cd0f.debug",
+            "/proc/7/root/usr/lib/debug/.build-id/ab/cd0f.debug",
+        ];
+        assert_eq!(by_id, expected.map(PathBuf::from));
+        assert_eq!(places.by_build_id(&[0xab]).next(), None);
+        let by_link = places.by_link(Path::new("/opt/x/prog"), Path::new("prog.debug"));
         let expected = [
             "/proc/7/root/opt/x/prog.debug",
             "/proc/7/root/opt/x/.debug/prog.debug",
+            "/symbols/opt/x/prog.debug",
+            "/symbols/prog.debug",
             "/proc/7/root/usr/lib/debug/opt/x/prog.debug",
+            "/proc/7/root/usr/lib/debug/prog.debug",
         ];
-        assert_eq!(places, expected.map(PathBuf::from));
+        assert_eq!(by_link, expected.map(PathBuf::from));
     }
 }

@@ -15,9 +15,12 @@
 //! the next report is cheap. [`Symbolizer::request`] does not wait, so a caller that must not stand
 //! still does not.
 //!
+//! What was resolved can be taken elsewhere as a [`Bundle`].
+//!
 //! Not here: split DWARF (`.dwo`): such code gets function names from the symbol table and lines
 //! from the skeleton units. No downloads (debuginfod).
 
+mod bundle;
 mod debug_files;
 mod demangle;
 mod error;
@@ -27,10 +30,13 @@ mod symbol_table;
 mod symbolizer;
 mod worker;
 
+pub use bundle::{Bundle, BundleError};
+pub use debug_files::Places;
 pub use demangle::demangle;
 pub use error::SymbolError;
 pub use symbolizer::Symbolizer;
 
+use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, sync::Arc};
 
 /// A loaded module to look into.
@@ -53,7 +59,7 @@ pub struct ModuleFile {
 }
 
 /// One source-level frame at an address.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frame {
     /// Demangled function.
     pub function: Option<String>,
@@ -77,7 +83,8 @@ pub struct Location {
 }
 
 /// Where a module's names come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Source {
     /// Nothing could be read.
     #[default]

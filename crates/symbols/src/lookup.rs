@@ -1,6 +1,6 @@
 //! Looking up addresses in one module, once its files are open.
 
-use crate::{Frame, demangle, file::Elf, symbol_table::SymbolTable};
+use crate::{Frame, Source, demangle, file::Elf, symbol_table::SymbolTable};
 use addr2line::Context;
 use gimli::{DwarfSections, EndianSlice, LittleEndian};
 use object::{Object, ObjectSection, ReadRef};
@@ -52,6 +52,16 @@ pub(crate) fn context<'s>(
 }
 
 impl Lookup<'_> {
+    /// The best that there is.
+    pub fn source(&self) -> Source {
+        match (&self.dwarf, self.symbols.is_full, self.symbols.is_empty()) {
+            (Some(_), _, _) => Source::DebugInfo,
+            (None, true, _) => Source::Symbols,
+            (None, false, false) => Source::DynamicSymbols,
+            (None, false, true) => Source::Nothing,
+        }
+    }
+
     /// The frames at an address (svma), innermost first.
     pub fn frames(&self, svma: u64) -> Vec<Frame> {
         let mut found = Vec::new();

@@ -1,7 +1,7 @@
 //! Which addresses belong to which module, and what is known already.
 
 use crate::worker::{Answer, serve};
-use crate::{Frame, Location, ModuleFile, ModuleSymbols};
+use crate::{Bundle, Frame, Location, ModuleFile, ModuleSymbols, Places, Source};
 use std::{
     collections::{HashMap, HashSet},
     path::PathBuf,
@@ -46,7 +46,9 @@ struct Mapped {
 
 /// Resolves addresses; opens a module at its first address.
 pub struct Symbolizer {
-    roots: Vec<PathBuf>,
+    places: Places,
+    /// Names that were resolved elsewhere.
+    bundles: Vec<Bundle>,
     mapped: Vec<Mapped>,
     modules: Vec<Known>,
     answers: (Sender<Answer>, Receiver<Answer>),
@@ -62,12 +64,36 @@ impl Symbolizer {
     /// A symbolizer that looks for separate debug files below these roots, in this order: for a
     /// process in a container, its root and then ours.
     pub fn new(roots: Vec<PathBuf>) -> Self {
-        Symbolizer {
+        Symbolizer::searching(Places {
             roots,
+            ..Places::default()
+        })
+    }
+
+    /// The same with folders of debug files.
+    pub fn searching(places: Places) -> Self {
+        Symbolizer {
+            places,
+            bundles: Vec::new(),
             mapped: Vec::new(),
             modules: Vec::new(),
             answers: channel(),
         }
+    }
+
+    /// Takes names from a bundle where it has a module with the same build-id. Before the modules are
+    /// set.
+    pub fn add_bundle(&mut self, bundle: Bundle) {
+        self.bundles.push(bundle);
+    }
+
+    /// All names that are known, to be taken elsewhere.
+    pub fn to_bundle(&self) -> Bundle {
+        let modules = self.modules.iter().filter(|known| !known.frames.is_empty());
+        Bundle::new(modules.map(|known| {
+            let source = known.symbols.as_ref().map_or(Source::Nothing, |s| s.source);
+            (&known.file, source, &known.frames)
+        }))
     }
 
     /// Takes the modules as they are mapped now; what was resolved of the same files stays. Where
@@ -83,16 +109,33 @@ impl Symbolizer {
                 module: module.unwrap_or(self.modules.len()),
             });
             if module.is_none() {
+                let (frames, symbols) = self.bundled(&file);
                 self.modules.push(Known {
                     file,
                     requests: None,
-                    frames: HashMap::new(),
-                    symbols: None,
+                    frames,
+                    symbols,
                     pending: 0,
                     dead: false,
                 });
             }
         }
+    }
+
+    /// What the bundles have of a module.
+    fn bundled(&self, file: &ModuleFile) -> (HashMap<u64, Vec<Frame>>, Option<ModuleSymbols>) {
+        let mut frames = HashMap::new();
+        let mut source = None;
+        for module in self.bundles.iter().filter_map(|bundle| bundle.of(file)) {
+            frames.extend(module.frames.iter().cloned());
+            source = source.max(Some(module.source));
+        }
+        let symbols = source.map(|source| ModuleSymbols {
+            path: file.path.clone(),
+            source,
+            ..ModuleSymbols::default()
+        });
+        (frames, symbols)
     }
 
     /// Module and svma of the call that returns here: the byte before the return address belongs to
@@ -137,7 +180,7 @@ impl Symbolizer {
 
     fn start(&self, number: usize) -> Sender<Vec<u64>> {
         let (requests, inbox) = channel();
-        let (module, roots) = (self.modules[number].file.clone(), self.roots.clone());
+        let (module, places) = (self.modules[number].file.clone(), self.places.clone());
         let answers = self.answers.0.clone();
         // If no thread can be had, the inbox goes away and its addresses stay without names.
         let _ = std::thread::Builder::new()
@@ -146,7 +189,7 @@ impl Symbolizer {
                 // Damaged files must cost names, never the caller. The inbox goes with the panic, so
                 // that no request is accepted after it.
                 let to = answers.clone();
-                let serve = move || serve(number, &module, &roots, &inbox, &to);
+                let serve = move || serve(number, &module, &places, &inbox, &to);
                 if std::panic::catch_unwind(std::panic::AssertUnwindSafe(serve)).is_err() {
                     let _ = answers.send(Answer::Died { module: number });
                 }

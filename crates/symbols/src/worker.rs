@@ -3,11 +3,11 @@
 //! The parsed forms borrow from the files' bytes; on a thread's stack both can live side by side for
 //! as long as requests may come.
 
-use crate::debug_files::{find, find_supplementary};
+use crate::debug_files::{DebugFile, Places, find, find_by_build_id, find_supplementary};
 use crate::file::{Elf, image, parse};
 use crate::lookup::{Lookup, Sections, context, has_dwarf, sections};
 use crate::symbol_table::SymbolTable;
-use crate::{Frame, ModuleFile, ModuleSymbols, Source};
+use crate::{Frame, ModuleFile, ModuleSymbols};
 use object::ReadRef;
 use std::{
     path::PathBuf,
@@ -36,7 +36,7 @@ pub(crate) enum Answer {
 pub(crate) fn serve(
     number: usize,
     module: &ModuleFile,
-    roots: &[PathBuf],
+    places: &Places,
     requests: &Receiver<Vec<u64>>,
     answers: &Sender<Answer>,
 ) {
@@ -45,25 +45,20 @@ pub(crate) fn serve(
         ..ModuleSymbols::default()
     };
     let answer = |lookup: &Lookup<'_>, report: ModuleSymbols| {
-        let mut symbols = Some(report);
-        for svmas in requests {
-            let frames = svmas.iter().map(|&svma| (svma, lookup.frames(svma)));
-            let answer = Answer::Frames {
-                module: number,
-                frames: frames.collect(),
-                symbols: symbols.take(),
-            };
-            if answers.send(answer).is_err() {
-                return;
-            }
-        }
+        answer_all(number, lookup, report, requests, answers);
     };
     let nothing = Lookup {
         dwarf: None,
         symbols: SymbolTable::default(),
     };
     let Some((path, bytes)) = image(module, &mut report.problems) else {
-        return answer(&nothing, report);
+        // The debug file has everything that names need.
+        let id = module.build_id.as_deref();
+        let file = id.and_then(|id| find_by_build_id(id, places, &mut report.problems));
+        return match file {
+            Some(file) => debug_file_alone(&file, places, report, answer),
+            None => answer(&nothing, report),
+        };
     };
     let elf = match parse(&path, &bytes[..]) {
         Ok(elf) => elf,
@@ -78,7 +73,7 @@ pub(crate) fn serve(
         false => find(
             PathBuf::from(&module.path).as_path(),
             &elf,
-            roots,
+            places,
             &mut report.problems,
         ),
     };
@@ -91,12 +86,12 @@ pub(crate) fn serve(
         (Some(file), Some(elf)) => (
             &file.path,
             sections(elf),
-            supplement(&file.path, elf, roots, &mut report),
+            supplement(&file.path, elf, places, &mut report),
         ),
         _ => (
             &path,
             sections(&elf),
-            supplement(&path, &elf, roots, &mut report),
+            supplement(&path, &elf, places, &mut report),
         ),
     };
     let supplementary_elf = supplementary
@@ -118,20 +113,72 @@ pub(crate) fn serve(
         let problem = crate::file::format_error(dwarf_path, "its debug information is damaged");
         report.problems.push(problem);
     }
-    report.source = match (&dwarf, symbols.is_full, symbols.is_empty()) {
-        (Some(_), _, _) => Source::DebugInfo,
-        (None, true, _) => Source::Symbols,
-        (None, false, false) => Source::DynamicSymbols,
-        (None, false, true) => Source::Nothing,
+    let lookup = Lookup { dwarf, symbols };
+    report.source = lookup.source();
+    answer(&lookup, report);
+}
+
+/// Serves from a debug file without the module that it belongs to.
+fn debug_file_alone(
+    file: &DebugFile,
+    places: &Places,
+    mut report: ModuleSymbols,
+    answer: impl Fn(&Lookup<'_>, ModuleSymbols),
+) {
+    report.debug_file = Some(file.path.clone());
+    let mut lookup = Lookup {
+        dwarf: None,
+        symbols: SymbolTable::default(),
     };
-    answer(&Lookup { dwarf, symbols }, report);
+    let elf = match parse(&file.path, &file.data) {
+        Ok(elf) => elf,
+        Err(problem) => {
+            report.problems.push(problem);
+            return answer(&lookup, report);
+        }
+    };
+    let own = sections(&elf);
+    let supplementary = supplement(&file.path, &elf, places, &mut report);
+    let supplementary_elf = supplementary
+        .as_ref()
+        .and_then(|file| parse(&file.path, &file.data).ok());
+    let supplementary: Option<Sections<'_>> = supplementary_elf.as_ref().map(sections);
+    lookup.symbols.add(&elf);
+    lookup.symbols.finish();
+    if has_dwarf(&elf) {
+        lookup.dwarf = context(&own, supplementary.as_ref());
+    }
+    report.source = lookup.source();
+    answer(&lookup, report);
+}
+
+/// Answers until the last sender of `requests` is gone.
+fn answer_all(
+    number: usize,
+    lookup: &Lookup<'_>,
+    report: ModuleSymbols,
+    requests: &Receiver<Vec<u64>>,
+    answers: &Sender<Answer>,
+) {
+    let mut symbols = Some(report);
+    for svmas in requests {
+        let frames = svmas.iter().map(|&svma| (svma, lookup.frames(svma)));
+        let answer = Answer::Frames {
+            module: number,
+            frames: frames.collect(),
+            symbols: symbols.take(),
+        };
+        if answers.send(answer).is_err() {
+            return;
+        }
+    }
 }
 
 fn supplement<'d, R: ReadRef<'d>>(
     path: &std::path::Path,
     elf: &Elf<'d, R>,
-    roots: &[PathBuf],
+    places: &Places,
     report: &mut ModuleSymbols,
-) -> Option<crate::debug_files::DebugFile> {
-    find_supplementary(path, elf, roots, &mut report.problems)
+) -> Option<DebugFile> {
+    find_supplementary(path, elf, places, &mut report.problems)
 }

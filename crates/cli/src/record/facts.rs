@@ -1,0 +1,290 @@
+//! What a recording says of the run besides the events: modules, names of threads, losses, clocks.
+
+use super::{OwnCode, Recorder};
+use crate::attach::{self, Tracing};
+use crate::consumer::Consumer;
+use crate::session::Session;
+use memhook_process::ModuleImage;
+use memhook_recording::{ClockPoint, End, Meta, Module, State, ThreadName};
+use memhook_report::ReportModel;
+use memhook_stream::{Config, time_stamp_counter};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// Names may be given after the first allocation, and losses add up.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// Between two points of the clocks.
+const CLOCK_PAUSE: Duration = Duration::from_secs(10);
+
+/// What is known of the run before the attach.
+pub fn meta(pid: i32, tracing: &Tracing, config: &Config) -> Meta {
+    let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let command = file(&format!("/proc/{pid}/cmdline")).replace('\0', " ");
+    let note = |name: &str, value: String| (name.to_owned(), value);
+    Meta {
+        pid: pid as u32,
+        started_unix_ns: unix_ns(),
+        command: command.trim_end().to_owned(),
+        host: file("/proc/sys/kernel/hostname").trim_end().to_owned(),
+        recorder: concat!("memhook-rs ", env!("CARGO_PKG_VERSION")).to_owned(),
+        clock_mode: config.clock_mode,
+        flags: config.flags,
+        sample_bytes: config.sample_bytes,
+        notes: vec![
+            note("name", attach::name_of(pid)),
+            note("depth", tracing.depth.to_string()),
+        ],
+    }
+}
+
+fn unix_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |time| time.as_nanos() as u64)
+}
+
+/// Follows the run for the recorder, from the thread that follows the modules.
+pub struct Facts {
+    path: PathBuf,
+    meta: Meta,
+    quiet: bool,
+    /// By load bias and path: those that were recorded as there.
+    modules: HashMap<(u64, String), ()>,
+    threads: HashMap<u32, String>,
+    next_look: Duration,
+    next_clock: Duration,
+    /// Time stamp counter and time of the first point.
+    first_clock: Option<(u64, Duration)>,
+    warned: bool,
+}
+
+impl Facts {
+    /// For the recording at `path`, which begins with `meta`.
+    pub fn new(path: &Path, meta: Meta, quiet: bool) -> Facts {
+        Facts {
+            path: path.to_owned(),
+            meta,
+            quiet,
+            modules: HashMap::new(),
+            threads: HashMap::new(),
+            next_look: Duration::ZERO,
+            next_clock: Duration::ZERO,
+            first_clock: None,
+            warned: false,
+        }
+    }
+
+    /// What is known of the attach. Before the first pass, so that the file has it whatever comes.
+    pub fn begin(&mut self, session: &Session, consumer: &Consumer) {
+        let elapsed = consumer.elapsed().as_nanos() as u64;
+        self.meta.started_unix_ns = unix_ns().saturating_sub(elapsed);
+        let exe = session.modules.first().map(|module| module.path.clone());
+        self.note("exe", exe.unwrap_or_default());
+        let attach_ms = session.attach_time.as_secs_f64() * 1e3;
+        self.note("attach_ms", format!("{attach_ms:.3}"));
+        self.note(
+            "held_ms",
+            format!("{:.3}", session.held_time.as_secs_f64() * 1e3),
+        );
+        self.note_slots(session);
+        if let Some(recorder) = &mut consumer.lock().recorder {
+            recorder.writer.meta(&self.meta);
+        }
+        self.follow(session, consumer, true);
+    }
+
+    fn note(&mut self, name: &str, value: String) {
+        self.meta.notes.retain(|(known, _)| known != name);
+        self.meta.notes.push((name.to_owned(), value));
+    }
+
+    fn note_slots(&mut self, session: &Session) {
+        let (slots, modules) = session.patched();
+        self.note("slots", slots.to_string());
+        self.note("modules", modules.to_string());
+    }
+
+    /// Whenever the main thread looks around; `modules_changed`: the target's modules are others
+    /// than at the last call.
+    pub fn follow(&mut self, session: &Session, consumer: &Consumer, modules_changed: bool) {
+        let now = consumer.elapsed();
+        let look = now >= self.next_look;
+        let mut state = consumer.lock();
+        let Some(recorder) = &mut state.recorder else {
+            return;
+        };
+        if modules_changed {
+            self.modules(session, recorder, now);
+        }
+        let asked: Vec<u32> = match look {
+            true => recorder.threads().collect(),
+            false => Vec::new(),
+        };
+        let new = std::mem::take(&mut recorder.new_threads);
+        if !look && new.is_empty() {
+            return;
+        }
+        drop(state);
+        // /proc is read without the lock: the rings do not wait for it.
+        let names: Vec<(u32, String)> = new
+            .into_iter()
+            .chain(asked)
+            .map(|tid| (tid, session.thread_name(tid)))
+            .filter(|(tid, name)| !name.is_empty() && self.threads.get(tid) != Some(name))
+            .collect();
+        let mut state = consumer.lock();
+        let Some(recorder) = &mut state.recorder else {
+            return;
+        };
+        let time_ns = now.as_nanos() as u64;
+        for (tid, name) in names {
+            if self.threads.get(&tid) == Some(&name) {
+                continue;
+            }
+            self.threads.insert(tid, name.clone());
+            recorder
+                .writer
+                .thread_name(&ThreadName { tid, name, time_ns });
+        }
+        if look {
+            self.next_look = now + LOOK_PAUSE;
+            recorder.writer.losses(&session.region().losses(), time_ns);
+            if now >= self.next_clock {
+                self.next_clock = now + CLOCK_PAUSE;
+                let point = self.clock(now);
+                recorder.writer.clock(&point);
+            }
+            self.warn(recorder);
+        }
+    }
+
+    fn clock(&mut self, now: Duration) -> ClockPoint {
+        let tsc = time_stamp_counter();
+        let (first_tsc, first) = *self.first_clock.get_or_insert((tsc, now));
+        let counts = tsc.saturating_sub(first_tsc);
+        ClockPoint {
+            time_ns: now.as_nanos() as u64,
+            unix_ns: unix_ns(),
+            tsc,
+            tsc_scale: match counts {
+                0 => 0.0,
+                _ => now.saturating_sub(first).as_nanos() as f64 / counts as f64,
+            },
+        }
+    }
+
+    fn modules(&mut self, session: &Session, recorder: &mut Recorder, now: Duration) {
+        recorder.own_code = session.own_code();
+        let key = |module: &ModuleImage| (module.base, module.path.clone());
+        let there: HashMap<(u64, String), ()> =
+            session.modules.iter().map(|m| (key(m), ())).collect();
+        // Those there at the attach were there before the first event.
+        let time_ns = match self.modules.is_empty() {
+            true => 0,
+            false => now.as_nanos() as u64,
+        };
+        for (base, _) in self.modules.keys().filter(|key| !there.contains_key(*key)) {
+            recorder.writer.module_unloaded(*base, time_ns);
+        }
+        for module in &session.modules {
+            if !self.modules.contains_key(&key(module)) {
+                recorder.writer.module_loaded(&Module {
+                    path: module.path.clone(),
+                    build_id: module.build_id.clone().unwrap_or_default(),
+                    base: module.base,
+                    start: module.start,
+                    end: module.end,
+                    loaded_ns: time_ns,
+                    unloaded_ns: None,
+                });
+            }
+        }
+        self.modules = there;
+    }
+
+    /// Says once why no more is recorded. The trace goes on.
+    fn warn(&mut self, recorder: &Recorder) {
+        if let State::Ended(end) = recorder.writer.state()
+            && !self.warned
+        {
+            self.warned = true;
+            eprintln!(
+                "memhook-rs: {} ends here: {end}; what it has is readable, and the tracing goes on",
+                self.path.display()
+            );
+        }
+    }
+
+    /// Ends the recording; the drain thread has ended. `last`: the last report, whose coverage is
+    /// recorded. Returns false if not everything was recorded.
+    pub fn finish(
+        &mut self,
+        session: &Session,
+        consumer: &Consumer,
+        last: Option<&ReportModel>,
+    ) -> bool {
+        self.note_slots(session);
+        if let Some(coverage) = last.and_then(|report| serde_json::to_string(&report.coverage).ok())
+        {
+            self.note("coverage", coverage);
+        }
+        let mut state = consumer.lock();
+        let Some(mut recorder) = state.recorder.take() else {
+            return true;
+        };
+        let now = consumer.elapsed();
+        for tid in std::mem::take(&mut recorder.new_threads) {
+            let name = session.thread_name(tid);
+            let time_ns = now.as_nanos() as u64;
+            if !name.is_empty() {
+                recorder
+                    .writer
+                    .thread_name(&ThreadName { tid, name, time_ns });
+            }
+        }
+        recorder
+            .writer
+            .losses(&session.region().losses(), now.as_nanos() as u64);
+        let point = self.clock(consumer.elapsed());
+        recorder.writer.clock(&point);
+        recorder.writer.meta(&self.meta);
+        recorder.last_interval(&state.ledger, session.region());
+        drop(state);
+        self.warn(&recorder);
+        let events = recorder.writer.events();
+        let (end, bytes) = recorder.writer.finish_counted();
+        if end != End::Finished {
+            if !self.warned {
+                eprintln!(
+                    "memhook-rs: {} is not complete: {end}; what it has is readable",
+                    self.path.display()
+                );
+            }
+            return false;
+        }
+        if !self.quiet {
+            let (path, size) = (self.path.display(), memhook_report::bytes(bytes));
+            match events {
+                0 => eprintln!("Recorded into {path}: {size}"),
+                _ => eprintln!(
+                    "Recorded {} into {path}: {size}, {:.2} bytes each",
+                    memhook_report::counted(events, "event"),
+                    bytes as f64 / events as f64
+                ),
+            }
+        }
+        true
+    }
+}
+
+impl OwnCode {
+    /// The hook at its mapping, and the addresses that a wrapped dlopen returns through.
+    pub fn new(hook: Option<&ModuleImage>, gadgets: std::collections::HashSet<u64>) -> OwnCode {
+        OwnCode {
+            hook: hook.map_or(0..0, |hook| hook.start..hook.end),
+            gadgets,
+        }
+    }
+}

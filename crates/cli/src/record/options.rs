@@ -1,0 +1,97 @@
+//! Options of a recording, and the file that they ask for.
+
+use super::Recorder;
+use crate::attach::Tracing;
+use crate::options::{duration, size};
+use anyhow::{Context, bail};
+use memhook_recording::{Error, Meta, Mode, Options, Writer};
+use std::{path::Path, time::Duration};
+
+/// What a recording holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum What {
+    /// Every event
+    Events,
+    /// Sums by call stack for each interval: small, for long runs
+    Summary,
+}
+
+/// Options of a recording.
+#[derive(clap::Args, Clone, Debug)]
+#[group(skip)]
+pub struct Args {
+    /// Record into the output file for `memhook-rs report`; without this option, a name that ends
+    /// in .mhk records events
+    #[arg(long, value_enum, requires = "output")]
+    record: Option<What>,
+    /// Length of an interval of --record summary
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
+    summary_interval: Duration,
+    /// Largest size of a recorded file (100M, 2G); the recording ends there
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    max_file_size: Option<u64>,
+    /// With --max-file-size: begin another file (run.1.mhk, run.2.mhk, ...) when one is full, and
+    /// keep so many, the latest ones
+    #[arg(long, value_name = "FILES", default_value_t = 1, requires = "max_file_size",
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    max_files: u32,
+}
+
+/// A recording cannot be smaller: the modules and stacks of a large program take some of it.
+const MIN_FILE_BYTES: u64 = 1 << 20;
+
+impl Args {
+    /// Whether an output with this name is a recording.
+    pub fn is_asked_for(&self, output: Option<&Path>) -> bool {
+        let named = |path: &Path| path.extension().is_some_and(|e| e == "mhk");
+        self.record.is_some() || output.is_some_and(named)
+    }
+
+    /// Creates the file; a wrong option and a file that cannot be written are found here.
+    pub fn create(
+        &self,
+        path: &Path,
+        force: bool,
+        tracing: &Tracing,
+        meta: &Meta,
+    ) -> anyhow::Result<Recorder> {
+        let mode = match self.record.unwrap_or(What::Events) {
+            What::Events => Mode::Events,
+            What::Summary => Mode::Summary {
+                interval: self.summary_interval,
+            },
+        };
+        if mode != Mode::Events {
+            if tracing.sample_bytes().is_some() {
+                bail!(
+                    "--record summary with --sample: sums of samples are no estimates; use --record events"
+                );
+            }
+            if self.max_files > 1 {
+                bail!(
+                    "--max-files with --record summary: such a recording stays in one file; leave it out"
+                );
+            }
+        }
+        if let Some(bytes) = self.max_file_size.filter(|&bytes| bytes < MIN_FILE_BYTES) {
+            bail!("--max-file-size {bytes}: at least 1M is needed");
+        }
+        let options = Options {
+            mode,
+            max_file_bytes: self.max_file_size,
+            max_parts: self.max_files,
+            overwrite: force,
+            ..Options::default()
+        };
+        match Writer::create(path, meta, &options) {
+            Ok(writer) => Ok(Recorder::new(writer)),
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {
+                bail!(
+                    "{} exists already: choose another name or add --force",
+                    path.display()
+                )
+            }
+            Err(error) => Err(error).context("the recording cannot begin"),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Names that were looked up where the files are, for a machine that has none of them.
+//!
+//! A bundle is eight bytes of magic and a zstd frame of JSON: for each module its build-id and the
+//! frames at each address that was asked for.
+
+use crate::{Frame, ModuleFile, Source};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+/// The last byte is the version.
+const MAGIC: [u8; 8] = *b"MHKSYMS1";
+/// No bundle is larger in memory: what is, is damaged or no bundle.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// Why a bundle cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleError {
+    /// The operating system refused it.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// "read" or "write".
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// errno.
+        source: std::io::Error,
+    },
+    /// Something else.
+    #[error("{} is not a symbol bundle: make one with memhook-rs symbols pack", path.display())]
+    NotABundle {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Of another program version.
+    #[error("{} is a symbol bundle of another version: make it anew with memhook-rs symbols pack", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It does not say what it should.
+    #[error("{} is damaged: {reason}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit.
+        reason: String,
+    },
+}
+
+/// The names of one module.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct BundledModule {
+    path: String,
+    /// Hexadecimal; `None`: the module has none, and its path must do.
+    build_id: Option<String>,
+    pub source: Source,
+    /// By svma, ordered.
+    pub frames: Vec<(u64, Vec<Frame>)>,
+}
+
+/// Resolved addresses of some modules.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Bundle {
+    modules: Vec<BundledModule>,
+}
+
+fn hex(id: &[u8]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Bundle {
+    pub(crate) fn new<'a>(
+        modules: impl Iterator<Item = (&'a ModuleFile, Source, &'a HashMap<u64, Vec<Frame>>)>,
+    ) -> Bundle {
+        let module = |(file, source, frames): (&ModuleFile, Source, &HashMap<u64, Vec<Frame>>)| {
+            let mut frames: Vec<_> = frames.iter().map(|(&at, f)| (at, f.clone())).collect();
+            frames.sort_unstable_by_key(|(svma, _)| *svma);
+            BundledModule {
+                path: file.path.clone(),
+                build_id: file.build_id.as_deref().map(hex),
+                source,
+                frames,
+            }
+        };
+        Bundle {
+            modules: modules.map(module).collect(),
+        }
+    }
+
+    /// How many addresses have a name, and how many there are.
+    pub fn counts(&self) -> (usize, usize) {
+        let all = || self.modules.iter().flat_map(|module| &module.frames);
+        let named = all().filter(|(_, frames)| !frames.is_empty());
+        (named.count(), all().count())
+    }
+
+    /// The names of a module that has the same build-id; of one without, those of its path.
+    pub(crate) fn of(&self, file: &ModuleFile) -> Option<&BundledModule> {
+        let id = file.build_id.as_deref().map(hex);
+        let same = |module: &&BundledModule| {
+            module.build_id == id && (id.is_some() || module.path == file.path)
+        };
+        self.modules.iter().find(same)
+    }
+
+    /// Writes the bundle; an existing file is refused unless `overwrite`.
+    pub fn write(&self, path: &Path, overwrite: bool) -> Result<(), BundleError> {
+        let failed = |source| BundleError::Io {
+            action: "write",
+            path: path.to_owned(),
+            source,
+        };
+        let mut options = File::options();
+        match overwrite {
+            true => options.write(true).create(true).truncate(true),
+            false => options.write(true).create_new(true),
+        };
+        let mut file = options.open(path).map_err(failed)?;
+        file.write_all(&MAGIC).map_err(failed)?;
+        let mut encoder = zstd::Encoder::new(file, 9).map_err(failed)?;
+        serde_json::to_writer(&mut encoder, self).map_err(|error| failed(error.into()))?;
+        encoder.finish().and_then(|f| f.sync_all()).map_err(failed)
+    }
+
+    /// Reads a bundle.
+    pub fn read(path: &Path) -> Result<Bundle, BundleError> {
+        let failed = |source| BundleError::Io {
+            action: "read",
+            path: path.to_owned(),
+            source,
+        };
+        let path_of = || path.to_owned();
+        let mut file = File::open(path).map_err(failed)?;
+        if !file.metadata().map_err(failed)?.is_file() {
+            return Err(BundleError::NotABundle { path: path_of() });
+        }
+        let mut magic = Vec::new();
+        let first = (&mut file).take(MAGIC.len() as u64);
+        { first }.read_to_end(&mut magic).map_err(failed)?;
+        if magic.len() < MAGIC.len() || magic[..7] != MAGIC[..7] {
+            return Err(BundleError::NotABundle { path: path_of() });
+        }
+        if magic[7] != MAGIC[7] {
+            return Err(BundleError::Version { path: path_of() });
+        }
+        let damaged = |reason: String| BundleError::Damaged {
+            path: path.to_owned(),
+            reason,
+        };
+        let decoder = zstd::Decoder::new(file).map_err(|error| damaged(error.to_string()))?;
+        let reader = std::io::BufReader::new(decoder.take(MAX_BYTES));
+        serde_json::from_reader(reader).map_err(|error| damaged(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> (ModuleFile, Bundle) {
+        let file = ModuleFile {
+            path: "/x".into(),
+            build_id: Some(vec![1, 2]),
+            ..ModuleFile::default()
+        };
+        let frame = Frame {
+            function: Some("f".into()),
+            ..Frame::default()
+        };
+        let frames = HashMap::from([(5, vec![frame]), (3, Vec::new())]);
+        let bundle = Bundle::new([(&file, Source::Symbols, &frames)].into_iter());
+        (file, bundle)
+    }
+
+    #[test]
+    fn a_bundle_comes_back_for_its_builds_only() {
+        let (file, bundle) = sample();
+        let path = std::env::temp_dir().join(format!("memhook-bundle-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        bundle.write(&path, false).unwrap();
+        let error = bundle.write(&path, false).unwrap_err();
+        assert!(error.to_string().contains("cannot write"), "{error}");
+        let back = Bundle::read(&path).unwrap();
+        assert_eq!(back.counts(), (1, 2));
+        assert_eq!(
+            back.of(&file).unwrap().frames,
+            bundle.of(&file).unwrap().frames
+        );
+        let other = ModuleFile {
+            build_id: Some(vec![1, 3]),
+            ..file.clone()
+        };
+        assert!(back.of(&other).is_none());
+        let without = ModuleFile {
+            build_id: None,
+            ..file
+        };
+        assert!(back.of(&without).is_none());
+        // Any prefix, and any flipped byte: an error or a bundle, never a panic.
+        let bytes = std::fs::read(&path).unwrap();
+        for cut in 0..bytes.len() {
+            std::fs::write(&path, &bytes[..cut]).unwrap();
+            assert!(Bundle::read(&path).is_err(), "cut at {cut}");
+        }
+        for at in 0..bytes.len() {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 0x55;
+            std::fs::write(&path, &bytes).unwrap();
+            let _ = Bundle::read(&path);
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+}
