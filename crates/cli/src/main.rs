@@ -7,6 +7,7 @@ mod consumer;
 mod coverage;
 mod demo;
 mod detach;
+mod diff;
 mod doctor;
 mod hook_object;
 mod limits;
@@ -25,6 +26,7 @@ mod safe_point;
 mod scan;
 mod session;
 mod signals;
+mod symbols_pack;
 mod trace;
 mod unwind_tables;
 
@@ -46,6 +48,13 @@ struct Cli {
 enum Command {
     /// Trace every allocation of a running process and show what is live
     Attach(Box<attach::Args>),
+    /// Show what a recording holds: live memory, peak, any window, in many formats
+    Report(Box<report::Args>),
+    /// Compare two recordings: sites that grew, shrank, appeared, went
+    Diff(Box<diff::Args>),
+    /// Names for recordings that are read elsewhere
+    #[command(subcommand)]
+    Symbols(symbols_pack::Command),
     /// Put back what an attacher that was killed left behind
     Detach {
         /// Process id
@@ -73,6 +82,9 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Attach(args) => attach::run(&args),
+        Command::Report(args) => report::run(&args),
+        Command::Diff(args) => diff::run(&args),
+        Command::Symbols(command) => symbols_pack::run(&command),
         Command::Detach { pid } => detach::run(pid),
         Command::Demo { duration } => demo::run(duration),
         Command::Scan(args) => scan::run(&args),

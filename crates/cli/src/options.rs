@@ -114,6 +114,16 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A time since the attach, as a duration; 0 is the attach.
+pub fn moment(text: &str) -> Result<Duration, String> {
+    let zero = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    match zero.parse::<f64>() {
+        Ok(0.0) => duration(&text.replacen(zero, "1", 1)).map(|_| Duration::ZERO),
+        _ => duration(text)
+            .map_err(|_| "expected a time since the attach like 0, 500ms or 30s".into()),
+    }
+}
+
 /// `100`, `4K`, `1M`, `2G`.
 pub fn size(text: &str) -> Result<u64, String> {
     let (number, shift) = match text.as_bytes().last() {
@@ -139,6 +149,10 @@ mod tests {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("3"), Ok(Duration::from_secs(3)));
+        assert_eq!(moment("0"), Ok(Duration::ZERO));
+        assert_eq!(moment("0ms"), Ok(Duration::ZERO));
+        assert_eq!(moment("1.5s"), Ok(Duration::from_millis(1500)));
+        assert!(moment("0x").is_err() && moment("-1s").is_err() && moment("").is_err());
         for bad in ["", "0s", "-1s", "5x", "1e99h", "ms"] {
             assert!(duration(bad).is_err(), "{bad}");
         }

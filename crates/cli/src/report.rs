@@ -1,4 +1,266 @@
 //! `report`: what a recording has to say.
 
+mod model;
 mod profile;
+mod rows;
 mod series;
+pub mod sources;
+mod target;
+
+pub use profile::{Window, profile};
+pub use target::{Progress, open, tell_end, write};
+
+use crate::options::{Color, SortBy, moment};
+use crate::output;
+use anyhow::{Context, bail};
+use memhook_recording::Recording;
+use memhook_report::{ExportFormat, ExportOptions, Measure, Profile, Root, Unit};
+use memhook_symbols::Symbolizer;
+use model::{RowsBy, Selection};
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
+
+/// Options of `report`.
+#[derive(clap::Args, Clone)]
+pub struct Args {
+    /// The recording (attach -o FILE.mhk)
+    file: PathBuf,
+    #[command(flatten)]
+    window: WindowArgs,
+    /// What is counted: live, peak, allocated, released, temporary
+    #[arg(long, value_parser = parse::<Measure>, default_value = "live")]
+    measure: Measure,
+    /// Same as --measure peak: what was live when most was
+    #[arg(long, conflicts_with = "measure")]
+    peak: bool,
+    /// What the rows are
+    #[arg(long, value_enum, default_value = "site")]
+    by: RowsBy,
+    /// Order of the rows
+    #[arg(long, value_enum, default_value = "bytes")]
+    sort: SortBy,
+    /// Rows to show
+    #[arg(short = 'T', long, default_value_t = 10)]
+    top: usize,
+    /// Show which call stacks release what others allocated (recorded with --stacks all)
+    #[arg(long, conflicts_with = "tree")]
+    who_frees: bool,
+    /// Show a tree of calls
+    #[arg(long, value_enum)]
+    tree: Option<Direction>,
+    /// In trees and formats with one value, count blocks instead of bytes
+    #[arg(long)]
+    blocks: bool,
+    /// text, json, or a format for other programs: folded, flamegraph, pprof, heaptrack, speedscope,
+    /// massif, html
+    #[arg(short, long, value_parser = parse::<Format>, default_value = "text")]
+    format: Format,
+    /// Same as --format json
+    #[arg(short, long, conflicts_with = "format")]
+    json: bool,
+    /// Write into this file
+    #[arg(short, long)]
+    output: Option<PathBuf>,
+    /// Overwrite the output file
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    sources: sources::Args,
+    /// When to use colours
+    #[arg(long, value_enum, default_value = "auto")]
+    color: Color,
+    /// Leave nothing out
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// Which part of the run.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[group(skip)]
+pub struct WindowArgs {
+    /// Count from this time after the attach (500ms, 30s, 10m)
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    from: Option<Duration>,
+    /// Count until this time; what is live is what was live then
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    to: Option<Duration>,
+    /// What was live at this time: the same as --to
+    #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with_all = ["from", "to"])]
+    at: Option<Duration>,
+}
+
+impl WindowArgs {
+    fn window(&self) -> Window {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Window {
+            from_ns: self.from.map(ns),
+            to_ns: self.to.or(self.at).map(ns),
+        }
+    }
+}
+
+/// Where trees begin.
+#[derive(Clone, Copy, PartialEq, Debug, clap::ValueEnum)]
+enum Direction {
+    /// At the outermost functions: who calls what
+    TopDown,
+    /// At the functions that allocate: by whom they were called
+    BottomUp,
+}
+
+/// What is written.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Format {
+    Text,
+    Json,
+    Export(ExportFormat),
+}
+
+impl std::str::FromStr for Format {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Format, String> {
+        match word {
+            "text" => Ok(Format::Text),
+            "json" => Ok(Format::Json),
+            _ => match word.parse() {
+                Ok(format) => Ok(Format::Export(format)),
+                Err(why) => Err(why.replace("use one of", "use one of text, json,")),
+            },
+        }
+    }
+}
+
+fn parse<T: std::str::FromStr<Err = String>>(word: &str) -> Result<T, String> {
+    word.parse()
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let recording = open(&args.file)?;
+    check(args, &recording)?;
+    let format = match args.json {
+        true => Format::Json,
+        false => args.format,
+    };
+    let binary = matches!(format, Format::Export(format) if format.is_binary());
+    if binary && args.output.is_none() && std::io::stdout().is_terminal() {
+        bail!("this format is not for a terminal: add -o FILE");
+    }
+    let mut symbols = sources::symbolizer(&recording, &args.sources)?;
+    let progress = Progress::start("reading the recording");
+    let profile = profile(&recording, &mut symbols, args.window.window());
+    progress.end();
+    let profile = profile.with_context(|| format!("{}", args.file.display()))?;
+    sources::tell_refused(&symbols);
+    tell_end(&recording, &args.file);
+    let bytes = match format {
+        Format::Export(format) => exported(args, &profile, format)?,
+        _ => told(args, format, &recording, &symbols, &profile).into_bytes(),
+    };
+    write(args.output.as_deref(), args.force, &bytes)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(args: &Args) -> Measure {
+    match args.peak {
+        true => Measure::Peak,
+        false => args.measure,
+    }
+}
+
+/// Questions that this recording cannot answer.
+fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
+    let measure = measure(args);
+    if args.who_frees && !recording.has_release_stacks() {
+        bail!("--who-frees: stacks of releases were not recorded; attach with --stacks all");
+    }
+    if args.by == RowsBy::Size && !matches!(measure, Measure::Live | Measure::Allocated) {
+        bail!("--by size counts live or allocated blocks: use --measure live or allocated");
+    }
+    if args.by == RowsBy::Lifetime && !matches!(measure, Measure::Live | Measure::Released) {
+        bail!("--by lifetime counts released blocks: leave --measure out");
+    }
+    if !recording.is_summary() {
+        return Ok(());
+    }
+    let missing = match (args.by, measure) {
+        (RowsBy::Thread, _) => "threads",
+        (RowsBy::Lifetime, _) => "lifetimes",
+        (RowsBy::Size, _) => "sizes of blocks",
+        (_, Measure::Temporary) => "temporary allocations",
+        _ if args.who_frees => "who frees",
+        _ if args.sort == SortBy::Age => "ages",
+        _ => return Ok(()),
+    };
+    bail!(
+        "the recording holds sums of intervals, which do not tell {missing}: record events for that"
+    );
+}
+
+fn exported(args: &Args, profile: &Profile, format: ExportFormat) -> anyhow::Result<Vec<u8>> {
+    let is_packed = |path: &PathBuf| path.extension().is_some_and(|e| e == "gz");
+    let options = ExportOptions {
+        measure: measure(args),
+        unit: unit(args),
+        gzip: args.output.as_ref().is_some_and(is_packed),
+    };
+    let mut bytes = Vec::new();
+    memhook_report::export(format, profile, &options, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn unit(args: &Args) -> Unit {
+    match args.blocks {
+        true => Unit::Blocks,
+        false => Unit::Bytes,
+    }
+}
+
+/// Nodes below this share of the whole are summed up in a tree.
+const LEAST_PERCENT: f64 = 1.0;
+
+fn told(
+    args: &Args,
+    format: Format,
+    recording: &Recording,
+    symbols: &Symbolizer,
+    profile: &Profile,
+) -> String {
+    let style = output::style(args.output.as_deref(), args.color, args.verbose);
+    let is_json = format == Format::Json;
+    let json = |value: serde_json::Result<String>| value.unwrap_or_default();
+    if let Some(direction) = args.tree {
+        let root = match direction {
+            Direction::TopDown => Root::Outermost,
+            Direction::BottomUp => Root::Innermost,
+        };
+        let tree = memhook_report::tree(profile, root, measure(args), unit(args));
+        let least = if args.verbose { 0.0 } else { LEAST_PERCENT };
+        return match is_json {
+            true => json(serde_json::to_string(&tree)) + "\n",
+            false => tree.text(least, style),
+        };
+    }
+    if args.who_frees {
+        let pairs = memhook_report::who_frees(profile, args.top);
+        return match is_json {
+            true => json(serde_json::to_string(&pairs)) + "\n",
+            false => pairs.text(style),
+        };
+    }
+    let selection = Selection {
+        by: args.by,
+        measure: match args.by {
+            RowsBy::Lifetime => Measure::Released,
+            _ => measure(args),
+        },
+        sort: args.sort,
+        top: args.top,
+        is_window: args.window.from.is_some(),
+    };
+    let report = model::model(recording, symbols, profile, &selection);
+    match is_json {
+        true => memhook_report::json(&report) + "\n",
+        false => memhook_report::text(&report, style),
+    }
+}

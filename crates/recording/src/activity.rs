@@ -124,6 +124,11 @@ pub struct Activity {
     pub flows: Vec<ReleaseFlow>,
     /// Live blocks at the end by size in bytes, ordered by it.
     pub live_sizes: Vec<(u64, Amount)>,
+    /// Allocations by size in bytes: (bucket, amount), ordered; see
+    /// [`HISTOGRAM_BUCKETS`](crate::HISTOGRAM_BUCKETS).
+    pub allocated_sizes: Vec<(u8, Amount)>,
+    /// Released blocks by lifetime in nanoseconds, likewise.
+    pub lifetimes: Vec<(u8, Amount)>,
     /// The heap over time; the last point is the end.
     pub timeline: Vec<HeapAt>,
     /// The sites over time, ordered by point.

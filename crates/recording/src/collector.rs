@@ -7,7 +7,7 @@
 
 use crate::activity::{Activity, Amount, ReleaseFlow, SiteActivity};
 use crate::sampling::sample_weight;
-use crate::summary::bucket_of;
+use crate::summary::{HISTOGRAM_BUCKETS, bucket_of};
 use crate::timeline::Timeline;
 use memhook_ledger::{BlockOf, Observer, ReleaseBy};
 use rustc_hash::FxHashMap;
@@ -63,6 +63,9 @@ pub(crate) struct Collector {
     index: FxHashMap<(u32, u16), u32>,
     /// By thread: address and site of its last allocation, until the address is released.
     last_of_thread: Vec<(u64, u32)>,
+    /// By bucket.
+    sizes: Vec<Amount>,
+    lifetimes: Vec<Amount>,
     flows: FxHashMap<(u32, u32), Amount>,
     live: Amount,
     released: Amount,
@@ -95,6 +98,8 @@ impl Collector {
             track_flows,
             timeline: Timeline::new(covered, points),
             stamp: 1,
+            sizes: vec![Amount::default(); HISTOGRAM_BUCKETS],
+            lifetimes: vec![Amount::default(); HISTOGRAM_BUCKETS],
             ..Self::default()
         }
     }
@@ -127,6 +132,8 @@ impl Collector {
             site.lifetimes.clear();
             site.peak_number = NEVER;
         }
+        self.sizes.fill(Amount::default());
+        self.lifetimes.fill(Amount::default());
         self.flows.clear();
         self.before = self.live;
         self.released = Amount::default();
@@ -251,6 +258,10 @@ impl Collector {
             histogram.sort_unstable_by_key(|(bucket, _)| *bucket);
             histogram
         };
+        let buckets = |amounts: Vec<Amount>| {
+            let numbered = (0u8..).zip(amounts);
+            numbered.filter(|(_, amount)| amount.blocks > 0.0).collect()
+        };
         let site = |sums: Sums| SiteActivity {
             stack: sums.stack,
             tid: tid_of(sums.thread),
@@ -286,6 +297,8 @@ impl Collector {
                 Some(_) => 0,
             },
             sites: self.sites.into_iter().map(site).collect(),
+            allocated_sizes: buckets(self.sizes),
+            lifetimes: buckets(self.lifetimes),
             flows,
             timeline,
             changes,
@@ -308,7 +321,9 @@ impl Observer for Collector {
         let site = &mut self.sites[index as usize];
         site.stack = stack;
         site.live.add(amount);
-        count(&mut site.sizes, bucket_of(block.size), amount.blocks);
+        let bucket = bucket_of(block.size);
+        count(&mut site.sizes, bucket, amount.blocks);
+        self.sizes[usize::from(bucket)].add(amount);
         self.live.add(amount);
         let thread = usize::from(block.thread);
         match self.last_of_thread.get_mut(thread) {
@@ -332,6 +347,7 @@ impl Observer for Collector {
         let milliseconds = (self.now_ns / 1_000_000).saturating_sub(block.time_ns / 1_000_000);
         let bucket = bucket_of(milliseconds * 1_000_000);
         count(&mut site.lifetimes, bucket, amount.blocks);
+        self.lifetimes[usize::from(bucket)].add(amount);
         self.live.subtract(amount);
         self.released.add(amount);
         if let Some(by) = by

@@ -21,8 +21,8 @@ pub(crate) struct CallTree {
 }
 
 /// Where a tree begins.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Root {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Root {
     /// At the outermost frames: who calls what.
     Outermost,
     /// At the innermost frames: by whom was it called.

@@ -80,16 +80,19 @@ pub enum Measure {
     Peak,
     /// Allocated within the window.
     Allocated,
+    /// Released within the window.
+    Released,
     /// Allocated and released before the thread's next allocation.
     Temporary,
 }
 
 impl Measure {
     /// All of them.
-    pub const ALL: [Measure; 4] = [
+    pub const ALL: [Measure; 5] = [
         Measure::Live,
         Measure::Peak,
         Measure::Allocated,
+        Measure::Released,
         Measure::Temporary,
     ];
 
@@ -99,6 +102,7 @@ impl Measure {
             Measure::Live => "live",
             Measure::Peak => "peak",
             Measure::Allocated => "allocated",
+            Measure::Released => "released",
             Measure::Temporary => "temporary",
         }
     }
@@ -109,6 +113,7 @@ impl Measure {
             Measure::Live => measures.live,
             Measure::Peak => measures.peak,
             Measure::Allocated => measures.allocated,
+            Measure::Released => measures.released,
             Measure::Temporary => measures.temporary,
         }
     }

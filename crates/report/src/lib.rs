@@ -1,6 +1,7 @@
 //! Reports: pure functions from a model to bytes.
 
 mod call_tree;
+mod diff;
 mod export;
 mod formats;
 mod json;
@@ -11,9 +12,13 @@ mod profile;
 mod stacks;
 mod style;
 mod text;
+mod tree;
 mod units;
 mod view;
+mod who_frees;
 
+pub use call_tree::Root;
+pub use diff::{Diff, Fate, Run, SiteChange, diff};
 pub use export::{ExportFormat, ExportOptions, Measure, Unit, export};
 pub use json::json;
 pub use model::{
@@ -26,4 +31,6 @@ pub use profile::{
 };
 pub use style::Style;
 pub use text::text;
+pub use tree::{Tree, TreeNode, tree};
 pub use units::{bytes, change, count, counted, milliseconds, percent};
+pub use who_frees::{Freed, WhoFrees, who_frees};

@@ -36,6 +36,10 @@ pub struct Profile {
     pub sites: Vec<ProfileSite>,
     /// Live blocks at the end by size in bytes, ordered by it.
     pub live_sizes: Vec<(u64, Amount)>,
+    /// Allocations by size in bytes: (bucket, amount), ordered; see [`HISTOGRAM_BUCKETS`].
+    pub allocated_sizes: Vec<(u8, Amount)>,
+    /// Released blocks by lifetime in nanoseconds: (bucket, amount), ordered.
+    pub lifetimes: Vec<(u8, Amount)>,
     /// Who released what; empty unless release stacks were recorded.
     pub flows: Vec<Flow>,
     /// The heap over time.
@@ -127,6 +131,8 @@ pub struct Flow {
     pub allocated_by: u32,
     /// Index of the releasing stack.
     pub released_by: u32,
+    /// Releasing function: free, delete, ...; empty if the release was not seen.
+    pub kind: &'static str,
     /// How much.
     pub amount: Amount,
 }

@@ -276,7 +276,10 @@ fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if inclusive {
         header += &format!("{:>11} ", "itself");
     }
-    header += &format!("{:>11} {:>11} {:>12}", "blocks", "growth", "oldest");
+    header += &format!("{:>11}", "blocks");
+    if is_live(model) {
+        header += &format!(" {:>11} {:>12}", "growth", "oldest");
+    }
     if released {
         header += &format!(" {:>11} {:>11}", "released", "blocks");
     }
@@ -289,7 +292,10 @@ fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
             write!(out, "{:>11} ", bytes(g.self_bytes))?;
         }
         let (growth, oldest) = (change(g.growth_bytes), milliseconds(g.oldest_ms));
-        write!(out, "{:>11} {growth:>11} {oldest:>12}", count(g.blocks))?;
+        write!(out, "{:>11}", count(g.blocks))?;
+        if is_live(model) {
+            write!(out, " {growth:>11} {oldest:>12}")?;
+        }
         if released {
             let (total, blocks) = (bytes(g.released_bytes), count(g.released_blocks));
             write!(out, " {total:>11} {blocks:>11}")?;

@@ -90,6 +90,27 @@ impl Bundle {
         }
     }
 
+    /// One bundle of several; a module that is in more than one has the names of all.
+    pub fn merged(bundles: impl IntoIterator<Item = Bundle>) -> Bundle {
+        let mut merged = Bundle::default();
+        for module in bundles.into_iter().flat_map(|bundle| bundle.modules) {
+            let same = |known: &&mut BundledModule| {
+                known.build_id == module.build_id
+                    && (known.build_id.is_some() || known.path == module.path)
+            };
+            match merged.modules.iter_mut().find(same) {
+                Some(known) => {
+                    known.source = known.source.max(module.source);
+                    known.frames.extend(module.frames);
+                    known.frames.sort_unstable_by_key(|(svma, _)| *svma);
+                    known.frames.dedup_by_key(|(svma, _)| *svma);
+                }
+                None => merged.modules.push(module),
+            }
+        }
+        merged
+    }
+
     /// How many addresses have a name, and how many there are.
     pub fn counts(&self) -> (usize, usize) {
         let all = || self.modules.iter().flat_map(|module| &module.frames);

@@ -44,11 +44,12 @@ pub fn profile(
     let mut sites = Vec::with_capacity(activity.sites.len());
     for site in &activity.sites {
         let stack = recording.stacks().get(site.stack);
-        let function = stack.map(|stack| usize::from(stack.function));
-        let kind = function.and_then(|function| HOOKED_FUNCTIONS.get(function));
         sites.push(ProfileSite {
             stack: tables.stack(site.stack, symbols),
-            kind: kind.map_or("unknown", |f| f.kind).to_owned(),
+            kind: match kind_of(recording, site.stack) {
+                "" => "unknown".to_owned(),
+                kind => kind.to_owned(),
+            },
             tid: site.tid,
             thread: names.get(&site.tid).copied().unwrap_or("").to_owned(),
             truncated: stack.is_some_and(|stack| stack.truncated),
@@ -68,6 +69,7 @@ pub fn profile(
     let flows = activity.flows.iter().map(|flow| Flow {
         allocated_by: tables.stack(flow.allocated_by, symbols),
         released_by: tables.stack(flow.released_by, symbols),
+        kind: kind_of(recording, flow.released_by),
         amount: rounded(flow.amount),
     });
     let flows = flows.collect();
@@ -110,6 +112,8 @@ pub fn profile(
             .iter()
             .map(|&(size, amount)| (size, rounded(amount)))
             .collect(),
+        allocated_sizes: by_bucket(&activity.allocated_sizes),
+        lifetimes: by_bucket(&activity.lifetimes),
         flows,
         timeline,
         series,
@@ -123,6 +127,13 @@ pub fn note<'a>(recording: &'a Recording, name: &str) -> &'a str {
     found.map_or("", |(_, value)| value.as_str())
 }
 
+/// The function whose call recorded this stack, or nothing.
+fn kind_of(recording: &Recording, stack: u32) -> &'static str {
+    let stack = recording.stacks().get(stack);
+    let function = stack.and_then(|stack| HOOKED_FUNCTIONS.get(usize::from(stack.function)));
+    function.map_or("", |function| function.kind)
+}
+
 fn rounded(amount: memhook_recording::Amount) -> Amount {
     Amount {
         blocks: amount.blocks.round() as u64,
@@ -133,6 +144,13 @@ fn rounded(amount: memhook_recording::Amount) -> Amount {
 fn whole(histogram: &[(u8, f64)]) -> Vec<(u8, u64)> {
     let buckets = histogram.iter();
     buckets.map(|&(b, n)| (b, n.round() as u64)).collect()
+}
+
+fn by_bucket(amounts: &[(u8, memhook_recording::Amount)]) -> Vec<(u8, Amount)> {
+    let buckets = amounts.iter();
+    buckets
+        .map(|&(bucket, amount)| (bucket, rounded(amount)))
+        .collect()
 }
 
 /// The sums of the window, as a report at its end gives them that began to count at its begin.

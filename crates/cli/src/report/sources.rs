@@ -1,0 +1,78 @@
+//! Where a report on another machine takes its names from.
+
+use super::profile::ordered_modules;
+use anyhow::{Context, bail};
+use memhook_recording::Recording;
+use memhook_symbols::{Bundle, ModuleFile, Places, SymbolError, Symbolizer};
+use std::{io::ErrorKind, path::PathBuf};
+
+/// Options about symbols.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[group(skip)]
+pub struct Args {
+    /// Look for the target's files below this folder, which is the root of its file system or a copy
+    #[arg(long, value_name = "DIR")]
+    pub sysroot: Vec<PathBuf>,
+    /// Look for debug files in this folder (DIR/.build-id/ab/cdef.debug, or by name) too
+    #[arg(long, value_name = "DIR")]
+    pub debug_dir: Vec<PathBuf>,
+    /// Take names from this bundle, which `memhook-rs symbols pack` made
+    #[arg(long, value_name = "FILE")]
+    pub symbols: Vec<PathBuf>,
+}
+
+/// The recording's modules, to be found by their build-ids.
+pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symbolizer> {
+    for folder in args.sysroot.iter().chain(&args.debug_dir) {
+        let metadata = std::fs::metadata(folder);
+        let metadata = metadata.with_context(|| format!("cannot read {}", folder.display()))?;
+        if !metadata.is_dir() {
+            bail!("{} is no folder", folder.display());
+        }
+    }
+    let root = PathBuf::from("/");
+    let roots: Vec<PathBuf> = match args.sysroot.is_empty() {
+        // The recording may be of this machine; the build-ids tell.
+        true => vec![root],
+        false => args.sysroot.clone(),
+    };
+    let mut symbols = Symbolizer::searching(Places {
+        roots: roots.clone(),
+        debug_folders: args.debug_dir.clone(),
+    });
+    for path in &args.symbols {
+        symbols.add_bundle(Bundle::read(path)?);
+    }
+    let modules = ordered_modules(recording).into_iter().map(|module| {
+        let build_id = Some(module.build_id.clone()).filter(|id| !id.is_empty());
+        // Without a build-id nothing tells whether a file of this machine is the one meant; what
+        // stands in a sysroot was put there.
+        let is_known = build_id.is_some() || !args.sysroot.is_empty();
+        let inside = module.path.trim_start_matches('/');
+        ModuleFile {
+            path: module.path.clone(),
+            image: None,
+            candidates: match is_known {
+                true => roots.iter().map(|root| root.join(inside)).collect(),
+                false => Vec::new(),
+            },
+            build_id,
+            base: module.base,
+            start: module.start,
+            end: module.end,
+        }
+    });
+    symbols.set_modules(modules.collect());
+    Ok(symbols)
+}
+
+/// Says which files were refused. Those that are not there are no news.
+pub fn tell_refused(symbols: &Symbolizer) {
+    for problem in symbols.sources().flat_map(|module| &module.problems) {
+        let is_absent = matches!(problem, SymbolError::Read { source, .. }
+            if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory));
+        if !is_absent {
+            eprintln!("memhook-rs: not used: {problem}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The files that the commands about recordings read and write, and what the user sees meanwhile.
+
+use anyhow::{Context, bail};
+use memhook_recording::{End, Recording};
+use std::{
+    io::{ErrorKind, IsTerminal, Write},
+    path::Path,
+    sync::mpsc::{RecvTimeoutError, Sender, channel},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// Opens a recording; the error names it.
+pub fn open(path: &Path) -> anyhow::Result<Recording> {
+    Recording::open(path).map_err(|error| match error {
+        // These name the file themselves.
+        memhook_recording::Error::Io { .. } => error.into(),
+        error => anyhow::anyhow!("{}: {error}", path.display()),
+    })
+}
+
+/// A recording that ended before the run did is told so.
+pub fn tell_end(recording: &Recording, path: &Path) {
+    let why = match recording.end() {
+        Some(End::Finished) => return,
+        Some(end) => end.to_string(),
+        None => "its recorder died or the end of the file is missing".to_owned(),
+    };
+    eprintln!("memhook-rs: {} is not the whole run: {why}", path.display());
+}
+
+/// Writes to standard output or into a file; an existing one is refused unless `force`.
+pub fn write(path: Option<&Path>, force: bool, bytes: &[u8]) -> anyhow::Result<()> {
+    let Some(path) = path else {
+        let mut out = std::io::stdout().lock();
+        return match out.write_all(bytes).and_then(|()| out.flush()) {
+            // A reader that went away has seen enough.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            written => written.context("cannot write to standard output"),
+        };
+    };
+    let mut options = std::fs::File::options();
+    match force {
+        true => options.write(true).create(true).truncate(true),
+        false => options.write(true).create_new(true),
+    };
+    match options
+        .open(path)
+        .and_then(|mut file| file.write_all(bytes))
+    {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => bail!(
+            "{} exists already: choose another name or add --force",
+            path.display()
+        ),
+        written => written.with_context(|| format!("cannot write {}", path.display())),
+    }
+}
+
+/// A line on the terminal while something takes longer than a second.
+pub struct Progress {
+    stop: Sender<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Progress {
+    /// Begins; nothing is shown where no terminal is.
+    pub fn start(what: &'static str) -> Progress {
+        let (stop, stopped) = channel();
+        let show = move || {
+            let wait = |time| stopped.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
+            let mut shown = false;
+            let mut seconds = 0;
+            while wait(Duration::from_secs(1)) {
+                seconds += 1;
+                shown = true;
+                eprint!("\r{what} ... {seconds} s");
+            }
+            if shown {
+                eprint!("\r\x1b[K");
+            }
+        };
+        let thread = match std::io::stderr().is_terminal() {
+            true => std::thread::Builder::new().spawn(show).ok(),
+            false => None,
+        };
+        Progress { stop, thread }
+    }
+
+    /// Takes the line away.
+    pub fn end(self) {
+        drop(self.stop);
+        if let Some(thread) = self.thread {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! `symbols pack`: the names of a recording's addresses, made where the binaries are.
+
+use crate::report::{self, sources};
+use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, time::Duration};
+
+/// `symbols`.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Look up every address of recordings, and write the names into a file
+    Pack(Args),
+}
+
+/// Options of `symbols pack`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Recordings
+    #[arg(required = true)]
+    recordings: Vec<PathBuf>,
+    /// The bundle, for `report --symbols`
+    #[arg(short, long)]
+    output: PathBuf,
+    /// Overwrite the output file
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    sources: sources::Args,
+}
+
+/// Runs the command.
+pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
+    let Command::Pack(args) = command;
+    let mut bundles = Vec::new();
+    let progress = report::Progress::start("looking up names");
+    for path in &args.recordings {
+        let recording = report::open(path)?;
+        let mut symbols = sources::symbolizer(&recording, &args.sources)?;
+        let stacks = recording.stacks();
+        let stacks = stacks.ids().filter_map(|id| stacks.get(id));
+        let addresses: BTreeSet<u64> = stacks.flat_map(|s| s.frames.iter().copied()).collect();
+        symbols.request(addresses);
+        while !symbols.is_ready(Duration::from_secs(1)) {}
+        sources::tell_refused(&symbols);
+        bundles.push(symbols.to_bundle());
+    }
+    progress.end();
+    let bundle = memhook_symbols::Bundle::merged(bundles);
+    bundle.write(&args.output, args.force).map_err(|error| {
+        match args.output.exists() && !args.force {
+            true => anyhow::anyhow!(
+                "{} exists already: choose another name or add --force",
+                args.output.display()
+            ),
+            false => error.into(),
+        }
+    })?;
+    let (named, all) = bundle.counts();
+    let size = std::fs::metadata(&args.output).map_or(0, |metadata| metadata.len());
+    eprintln!(
+        "{named} of {all} addresses have names: {} in {}",
+        memhook_report::bytes(size),
+        args.output.display()
+    );
+    Ok(ExitCode::SUCCESS)
+}

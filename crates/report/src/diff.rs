@@ -1,0 +1,355 @@
+//! What changed from one run to another: text, and JSON with the schema `memhook-rs/diff/1`.
+//!
+//! Sites are matched by their functions, not by addresses or lines: two builds compare. A frame
+//! without a name is its module and offset, which holds within one build.
+
+use crate::stacks::{End, stack};
+use crate::units::{bytes, change, counted, milliseconds};
+use crate::{Amount, Measure, Profile, StackFrame, Style};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::fmt::Write;
+
+/// What happened to a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    /// It has more bytes, or as many in more blocks.
+    Grew,
+    /// It has less.
+    Shrank,
+    /// The old run did not have it.
+    Appeared,
+    /// The new run does not have it.
+    Went,
+}
+
+impl Fate {
+    fn word(self) -> &'static str {
+        match self {
+            Fate::Grew => "grew",
+            Fate::Shrank => "shrank",
+            Fate::Appeared => "appeared",
+            Fate::Went => "went",
+        }
+    }
+}
+
+/// A run in short.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// Name of the process.
+    pub name: String,
+    /// Length of what was compared in seconds.
+    pub seconds: f64,
+    /// Sum of the measure over all sites.
+    pub bytes: u64,
+    /// Likewise.
+    pub blocks: u64,
+}
+
+/// A site that changed.
+#[derive(Clone, Debug, Serialize)]
+pub struct SiteChange {
+    /// How.
+    pub fate: Fate,
+    /// Bytes in the old run.
+    pub old_bytes: u64,
+    /// Blocks in the old run.
+    pub old_blocks: u64,
+    /// Bytes in the new run.
+    pub new_bytes: u64,
+    /// Blocks in the new run.
+    pub new_blocks: u64,
+    /// New minus old.
+    pub change_bytes: i64,
+    /// Allocating function: malloc, new, ...
+    pub kind: String,
+    /// The stack goes on, but could not be followed.
+    pub truncated: bool,
+    /// Innermost first; of the new run if it has the site.
+    pub stack: Vec<StackFrame>,
+}
+
+/// Two runs compared.
+#[derive(Clone, Debug, Serialize)]
+pub struct Diff {
+    /// Always `memhook-rs/diff/1`.
+    pub schema: &'static str,
+    /// What is compared: live, peak, ...
+    pub measure: &'static str,
+    /// The old run.
+    pub old: Run,
+    /// The new run.
+    pub new: Run,
+    /// Sites that changed: the largest growth first, the largest shrinking last.
+    pub sites: Vec<SiteChange>,
+    /// Changed sites beyond those, from between.
+    pub more_sites: u64,
+    /// Sites that are the same in both.
+    pub same_sites: u64,
+    #[serde(skip)]
+    depth: u32,
+}
+
+/// What makes two sites the same: allocating function, and each frame.
+type Key = (String, Vec<String>);
+
+#[derive(Default)]
+struct Pair {
+    old: Amount,
+    new: Amount,
+    /// Stack of the new run, else of the old one; whether it was cut short.
+    stack: Option<(bool, u32, bool)>,
+}
+
+fn key_of(frame: &StackFrame) -> String {
+    let module = frame.module.as_deref().unwrap_or("");
+    match (&frame.function, &frame.offset) {
+        (Some(function), _) => format!("{function} {module}"),
+        (None, Some(offset)) => format!("{module}+{offset}"),
+        (None, None) => frame.address.clone(),
+    }
+}
+
+fn collect(pairs: &mut HashMap<Key, Pair>, profile: &Profile, measure: Measure, is_new: bool) {
+    let names: Vec<String> = profile.frames.iter().map(|f| key_of(&f.frame)).collect();
+    for site in &profile.sites {
+        let amount = measure.of(&site.measures);
+        if amount == Amount::default() {
+            continue;
+        }
+        let frames = profile.stacks[site.stack as usize].iter();
+        let frames = frames.map(|&frame| names[frame as usize].clone());
+        let pair = pairs
+            .entry((site.kind.clone(), frames.collect()))
+            .or_default();
+        let sum = if is_new { &mut pair.new } else { &mut pair.old };
+        sum.bytes += amount.bytes;
+        sum.blocks += amount.blocks;
+        if is_new || pair.stack.is_none() {
+            pair.stack = Some((is_new, site.stack, site.truncated));
+        }
+    }
+}
+
+fn run(profile: &Profile, measure: Measure) -> Run {
+    let amounts = || profile.sites.iter().map(|site| measure.of(&site.measures));
+    Run {
+        name: profile.target.name.clone(),
+        seconds: profile.to_ns.saturating_sub(profile.from_ns) as f64 / 1e9,
+        bytes: amounts().map(|amount| amount.bytes).sum(),
+        blocks: amounts().map(|amount| amount.blocks).sum(),
+    }
+}
+
+/// Compares two runs; the `top` largest changes are listed.
+pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff {
+    let mut pairs: HashMap<Key, Pair> = HashMap::new();
+    collect(&mut pairs, old, measure, false);
+    collect(&mut pairs, new, measure, true);
+    let all = pairs.len();
+    let mut changed: Vec<(Key, Pair)> = pairs
+        .into_iter()
+        .filter(|(_, pair)| pair.old != pair.new)
+        .collect();
+    let same_sites = (all - changed.len()) as u64;
+    let change_of = |pair: &Pair| pair.new.bytes as i64 - pair.old.bytes as i64;
+    // The largest changes of either kind are kept.
+    changed.sort_by(|(a_key, a), (b_key, b)| {
+        let size = |pair: &Pair| change_of(pair).unsigned_abs();
+        size(b).cmp(&size(a)).then_with(|| a_key.cmp(b_key))
+    });
+    let more_sites = changed.len().saturating_sub(top) as u64;
+    changed.truncate(top);
+    changed.sort_by(|(a_key, a), (b_key, b)| {
+        change_of(b)
+            .cmp(&change_of(a))
+            .then_with(|| a_key.cmp(b_key))
+    });
+    let site = |((kind, _), pair): (Key, Pair)| {
+        let (is_new, stack, truncated) = pair.stack.unwrap_or_default();
+        let of = if is_new { new } else { old };
+        let frames = of.stacks[stack as usize].iter();
+        SiteChange {
+            fate: fate(&pair),
+            old_bytes: pair.old.bytes,
+            old_blocks: pair.old.blocks,
+            new_bytes: pair.new.bytes,
+            new_blocks: pair.new.blocks,
+            change_bytes: change_of(&pair),
+            kind,
+            truncated,
+            stack: frames
+                .map(|&f| of.frames[f as usize].frame.clone())
+                .collect(),
+        }
+    };
+    Diff {
+        schema: "memhook-rs/diff/1",
+        measure: measure.name(),
+        old: run(old, measure),
+        new: run(new, measure),
+        sites: changed.into_iter().map(site).collect(),
+        more_sites,
+        same_sites,
+        depth: new.depth,
+    }
+}
+
+fn fate(pair: &Pair) -> Fate {
+    let key = |amount: &Amount| (amount.bytes, amount.blocks);
+    match (pair.old.blocks, pair.new.blocks) {
+        (0, _) => Fate::Appeared,
+        (_, 0) => Fate::Went,
+        _ if key(&pair.new) > key(&pair.old) => Fate::Grew,
+        _ => Fate::Shrank,
+    }
+}
+
+impl Diff {
+    /// As text.
+    pub fn text(&self, style: Style) -> String {
+        let mut out = String::new();
+        // Writing into a String cannot fail.
+        let _ = self.write(&mut out, style);
+        out
+    }
+
+    fn write(&self, out: &mut String, style: Style) -> std::fmt::Result {
+        let head = style.strong(&format!("{}:", self.measure));
+        let total = self.new.bytes as i64 - self.old.bytes as i64;
+        writeln!(out, "{head} {} in all", style.number(&change(total)))?;
+        for (label, run) in [("old", &self.old), ("new", &self.new)] {
+            writeln!(
+                out,
+                "  {label}  {:>11} in {}, {} of {}",
+                bytes(run.bytes),
+                counted(run.blocks, "block"),
+                milliseconds((run.seconds * 1e3) as u64),
+                run.name
+            )?;
+        }
+        writeln!(
+            out,
+            "  {} changed, {} the same",
+            counted(self.sites.len() as u64 + self.more_sites, "site"),
+            self.same_sites
+        )?;
+        for (number, site) in self.sites.iter().enumerate() {
+            writeln!(
+                out,
+                "\n{} {} {}: {} in {} -> {} in {}, by {}",
+                style.strong(&format!("#{}", number + 1)),
+                style.number(&change(site.change_bytes)),
+                site.fate.word(),
+                bytes(site.old_bytes),
+                counted(site.old_blocks, "block"),
+                bytes(site.new_bytes),
+                counted(site.new_blocks, "block"),
+                site.kind
+            )?;
+            let end = End::of(&site.stack, site.truncated, self.depth);
+            stack(out, &site.stack, end, style)?;
+        }
+        if self.more_sites > 0 {
+            let more = counted(self.more_sites, "smaller change");
+            writeln!(out, "\n... and {more} (--top)")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Measures, ProfileFrame, ProfileSite};
+
+    /// A run with one site for each name; addresses depend on `build`.
+    fn profile(build: u64, sites: &[(&str, u64)]) -> Profile {
+        let mut profile = Profile::default();
+        for (number, &(name, bytes)) in sites.iter().enumerate() {
+            let address = build * 0x1000 + number as u64;
+            profile.frames.push(ProfileFrame {
+                address,
+                module: None,
+                frame: StackFrame {
+                    address: format!("{address:#x}"),
+                    module: Some("m".into()),
+                    offset: Some(format!("{address:#x}")),
+                    function: Some(name.into()),
+                    file: None,
+                    line: None,
+                    inlined: false,
+                },
+            });
+            profile.stacks.push(vec![number as u32]);
+            profile.sites.push(ProfileSite {
+                stack: number as u32,
+                kind: "malloc".into(),
+                measures: Measures {
+                    live: Amount {
+                        blocks: u64::from(bytes > 0),
+                        bytes,
+                    },
+                    ..Measures::default()
+                },
+                ..ProfileSite::default()
+            });
+        }
+        profile
+    }
+
+    #[test]
+    fn sites_of_two_builds_are_matched_by_their_functions() {
+        let old = profile(
+            1,
+            &[
+                ("grows", 10),
+                ("same", 5),
+                ("shrinks", 90),
+                ("goes", 7),
+                ("twice", 1),
+                ("twice", 2),
+            ],
+        );
+        let new = profile(
+            2,
+            &[
+                ("twice", 3),
+                ("comes", 20),
+                ("shrinks", 60),
+                ("same", 5),
+                ("grows", 1000),
+            ],
+        );
+        let found = diff(&old, &new, Measure::Live, 10);
+        let name = |site: &SiteChange| site.stack[0].function.clone().unwrap_or_default();
+        let list: Vec<_> = found
+            .sites
+            .iter()
+            .map(|site| (name(site), site.fate, site.change_bytes))
+            .collect();
+        let expected = [
+            ("grows", Fate::Grew, 990),
+            ("comes", Fate::Appeared, 20),
+            ("twice", Fate::Grew, 0),
+            ("goes", Fate::Went, -7),
+            ("shrinks", Fate::Shrank, -30),
+        ];
+        let expected = expected.map(|(name, fate, by)| (name.to_owned(), fate, by));
+        // "twice" is two blocks in the old run and one in the new: fewer blocks of as many bytes.
+        let mut expected = expected.to_vec();
+        expected[2].1 = Fate::Shrank;
+        assert_eq!(list, expected);
+        assert_eq!((found.same_sites, found.more_sites), (1, 0));
+        let few = diff(&old, &new, Measure::Live, 2);
+        let kept: Vec<_> = few.sites.iter().map(name).collect();
+        assert_eq!(kept, ["grows", "shrinks"]);
+        assert_eq!(few.more_sites, 3);
+        assert!(
+            few.text(Style::default())
+                .contains("#1 +990 B grew: 10 B in 1 block -> 1000 B")
+        );
+    }
+}

@@ -1,0 +1,113 @@
+//! Trees of calls for reading: as text, and as JSON with the schema `memhook-rs/tree/1`.
+
+use crate::call_tree::{CallTree, Root};
+use crate::labels::Labels;
+use crate::units::{bytes, count, percent};
+use crate::{Measure, Profile, Style, Unit};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// A tree of calls.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tree {
+    /// Always `memhook-rs/tree/1`.
+    pub schema: &'static str,
+    /// `top_down` or `bottom_up`.
+    pub direction: &'static str,
+    /// What is counted: live, peak, ...
+    pub measure: &'static str,
+    /// `bytes` or `blocks`.
+    pub unit: &'static str,
+    /// The sum.
+    pub value: u64,
+    /// Outermost functions, or those that allocate; largest first.
+    pub children: Vec<TreeNode>,
+}
+
+/// A function in its context.
+#[derive(Clone, Debug, Serialize)]
+pub struct TreeNode {
+    /// Function.
+    pub name: String,
+    /// With everything below.
+    pub value: u64,
+    /// Largest first.
+    pub children: Vec<TreeNode>,
+}
+
+/// The tree of a profile.
+pub fn tree(profile: &Profile, root: Root, measure: Measure, unit: Unit) -> Tree {
+    let labels = Labels::new(profile);
+    let value = |site: &crate::ProfileSite| unit.of(measure.of(&site.measures));
+    let calls = CallTree::new(profile, &labels, root, value);
+    Tree {
+        schema: "memhook-rs/tree/1",
+        direction: match root {
+            Root::Outermost => "top_down",
+            Root::Innermost => "bottom_up",
+        },
+        measure: measure.name(),
+        unit: unit.name(),
+        value: calls.nodes[0].value,
+        children: children(&calls, &labels, 0),
+    }
+}
+
+/// Recursion is bounded by the depth of the stacks.
+fn children(calls: &CallTree, labels: &Labels, at: usize) -> Vec<TreeNode> {
+    let nodes = calls.nodes[at].children.iter();
+    nodes
+        .map(|&child| TreeNode {
+            name: labels.text(calls.nodes[child].label).to_owned(),
+            value: calls.nodes[child].value,
+            children: children(calls, labels, child),
+        })
+        .collect()
+}
+
+impl Tree {
+    /// As text; nodes below `least_percent` of the whole are summed up.
+    pub fn text(&self, least_percent: f64, style: Style) -> String {
+        let mut out = String::new();
+        let what = match self.direction {
+            "top_down" => "who calls what",
+            _ => "by whom it was called",
+        };
+        let head = format!("{} {}, {what}:", self.measure, self.amount(self.value));
+        // Writing into a String cannot fail.
+        let _ = writeln!(out, "{}", style.strong(&head));
+        self.lines(&mut out, &self.children, 0, least_percent, style);
+        out
+    }
+
+    fn amount(&self, value: u64) -> String {
+        match self.unit {
+            "bytes" => bytes(value),
+            _ => count(value),
+        }
+    }
+
+    fn lines(&self, out: &mut String, nodes: &[TreeNode], depth: usize, least: f64, style: Style) {
+        let share = |node: &TreeNode| percent(node.value, self.value);
+        let shown = nodes.iter().take_while(|node| share(node) >= least).count();
+        for node in &nodes[..shown] {
+            let number = style.number(&format!("{:>11}", self.amount(node.value)));
+            let indent = "  ".repeat(depth);
+            let name = style.name(&node.name);
+            let _ = writeln!(out, "{number} {:>6.1}%  {indent}{name}", share(node));
+            self.lines(out, &node.children, depth + 1, least, style);
+        }
+        let rest = &nodes[shown..];
+        let value: u64 = rest.iter().map(|node| node.value).sum();
+        if value > 0 {
+            let indent = "  ".repeat(depth);
+            let text = format!("... {} more below {least} % each", count(rest.len() as u64));
+            let number = format!(
+                "{:>11} {:>6.1}%",
+                self.amount(value),
+                percent(value, self.value)
+            );
+            let _ = writeln!(out, "{}", style.faint(&format!("{number}  {indent}{text}")));
+        }
+    }
+}

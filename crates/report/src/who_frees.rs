@@ -1,0 +1,124 @@
+//! Which call stack releases what another one allocated: text, and JSON with the schema
+//! `memhook-rs/who-frees/1`.
+
+use crate::stacks::{End, stack};
+use crate::units::{bytes, counted, percent};
+use crate::{Profile, StackFrame, Style};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::fmt::Write;
+
+/// Pairs of stacks.
+#[derive(Clone, Debug, Serialize)]
+pub struct WhoFrees {
+    /// Always `memhook-rs/who-frees/1`.
+    pub schema: &'static str,
+    /// Bytes released in all.
+    pub bytes: u64,
+    /// Blocks released in all.
+    pub blocks: u64,
+    /// The pairs, largest first.
+    pub pairs: Vec<Freed>,
+    /// Pairs beyond those.
+    pub more_pairs: u64,
+    /// Frames that were collected of each stack.
+    #[serde(skip)]
+    depth: u32,
+}
+
+/// What one stack allocated and another one released.
+#[derive(Clone, Debug, Serialize)]
+pub struct Freed {
+    /// Bytes.
+    pub bytes: u64,
+    /// Blocks.
+    pub blocks: u64,
+    /// Where they were allocated, innermost first.
+    pub allocated_by: Vec<StackFrame>,
+    /// Releasing function: free, delete, ...; empty if the release was not seen.
+    pub kind: &'static str,
+    /// Where they were released, innermost first; empty if that was not seen.
+    pub released_by: Vec<StackFrame>,
+}
+
+/// The `top` largest pairs.
+pub fn who_frees(profile: &Profile, top: usize) -> WhoFrees {
+    let frames = |stack: u32| {
+        let frames = profile.stacks[stack as usize].iter();
+        frames
+            .map(|&f| profile.frames[f as usize].frame.clone())
+            .collect()
+    };
+    let mut flows: Vec<_> = profile.flows.iter().collect();
+    flows.sort_by_key(|flow| {
+        (
+            Reverse(flow.amount.bytes),
+            flow.allocated_by,
+            flow.released_by,
+        )
+    });
+    let shown = flows.iter().take(top).map(|flow| Freed {
+        bytes: flow.amount.bytes,
+        blocks: flow.amount.blocks,
+        allocated_by: frames(flow.allocated_by),
+        kind: flow.kind,
+        released_by: frames(flow.released_by),
+    });
+    WhoFrees {
+        schema: "memhook-rs/who-frees/1",
+        bytes: flows.iter().map(|flow| flow.amount.bytes).sum(),
+        blocks: flows.iter().map(|flow| flow.amount.blocks).sum(),
+        pairs: shown.collect(),
+        more_pairs: flows.len().saturating_sub(top) as u64,
+        depth: profile.depth,
+    }
+}
+
+impl WhoFrees {
+    /// As text.
+    pub fn text(&self, style: Style) -> String {
+        let mut out = String::new();
+        let sum = style.number(&bytes(self.bytes));
+        let head = style.strong("Who frees what:");
+        // Writing into a String cannot fail.
+        let _ = writeln!(
+            out,
+            "{head} {sum} in {} released",
+            counted(self.blocks, "block")
+        );
+        for (number, pair) in self.pairs.iter().enumerate() {
+            let _ = self.pair(&mut out, number + 1, pair, style);
+        }
+        if self.more_pairs > 0 {
+            let more = counted(self.more_pairs, "more pair");
+            let _ = writeln!(out, "\n... and {more} (--top)");
+        }
+        out
+    }
+
+    fn pair(
+        &self,
+        out: &mut String,
+        number: usize,
+        pair: &Freed,
+        style: Style,
+    ) -> std::fmt::Result {
+        writeln!(
+            out,
+            "\n{} {} {:.1} % in {}, allocated by",
+            style.strong(&format!("#{number}")),
+            style.number(&bytes(pair.bytes)),
+            percent(pair.bytes, self.bytes),
+            counted(pair.blocks, "block"),
+        )?;
+        let end = |frames: &[StackFrame]| End::of(frames, false, self.depth);
+        stack(out, &pair.allocated_by, end(&pair.allocated_by), style)?;
+        match pair.released_by.is_empty() {
+            true => writeln!(out, "   the release was not seen"),
+            false => {
+                writeln!(out, "   released with {} by", pair.kind)?;
+                stack(out, &pair.released_by, end(&pair.released_by), style)
+            }
+        }
+    }
+}
