@@ -278,7 +278,10 @@ impl Recording {
         if stretch.wants_more() {
             pipeline::run(&self.file, &frames, &mut stretch)?;
         }
-        stretch.replay.ledger.finish();
+        if stretch.replay.now_ns() >= end_ns {
+            // Nothing more will come; elsewhere, what is held back is decided by what follows.
+            stretch.replay.ledger.finish();
+        }
         // The file may end before the first end of a pass.
         stretch.from_ns = 0;
         stretch.look();

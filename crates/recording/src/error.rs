@@ -42,7 +42,8 @@ pub enum Error {
     },
     /// A time window with nothing in it.
     #[error(
-        "the window {from_ns}..{to_ns} ns lies outside the recording, which covers {start_ns}..{end_ns} ns"
+        "nothing lies between {} and {}: the recording covers {} to {}",
+        seconds(*from_ns), seconds(*to_ns), seconds(*start_ns), seconds(*end_ns)
     )]
     Window {
         /// Begin asked for, nanoseconds since the attach.
@@ -74,6 +75,14 @@ pub enum Error {
         /// Bytes that have to be free.
         needed_bytes: u64,
     },
+}
+
+/// As people read it; the largest number is the end, wherever it is.
+fn seconds(ns: u64) -> String {
+    match ns {
+        u64::MAX => "the end".to_owned(),
+        _ => format!("{:.3} s", ns as f64 / 1e9),
+    }
 }
 
 fn at(offset: Option<u64>) -> String {

@@ -255,6 +255,10 @@ impl Facts {
         self.warn(&recorder);
         let events = recorder.writer.events();
         let (end, bytes) = recorder.writer.finish_counted();
+        if end == End::SizeLimit {
+            // As asked for; it was said when it happened.
+            return true;
+        }
         if end != End::Finished {
             if !self.warned {
                 eprintln!(

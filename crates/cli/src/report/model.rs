@@ -88,6 +88,9 @@ pub fn model(
             }),
         }
     }
+    // Who asks for a detail has seen the rest.
+    let is_overview = selection.by == RowsBy::Site && selection.measure == Measure::Live;
+    let shows_releases = selection.measure == Measure::Released && selection.by == RowsBy::Site;
     let number = |name| note(recording, name).parse::<f64>().unwrap_or(0.0);
     let seconds = |ns: u64| ns as f64 / 1e9;
     ReportModel {
@@ -114,10 +117,16 @@ pub fn model(
             bytes: sum(|amount| amount.bytes),
             blocks: sum(|amount| amount.blocks),
         },
-        coverage: coverage(recording, symbols),
+        coverage: match is_overview {
+            true => coverage(recording, symbols),
+            false => Vec::new(),
+        },
         sites,
         groups,
-        releases: releases(profile, selection.top),
+        releases: match is_overview || shows_releases {
+            true => releases(profile, selection.top),
+            false => Vec::new(),
+        },
         more_rows: more_rows as u64,
     }
 }

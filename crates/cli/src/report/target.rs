@@ -13,8 +13,8 @@ use std::{
 /// Opens a recording; the error names it.
 pub fn open(path: &Path) -> anyhow::Result<Recording> {
     Recording::open(path).map_err(|error| match error {
-        // These name the file themselves.
-        memhook_recording::Error::Io { .. } => error.into(),
+        // These name the file and the cause themselves.
+        memhook_recording::Error::Io { .. } => anyhow::anyhow!("{error}"),
         error => anyhow::anyhow!("{}: {error}", path.display()),
     })
 }
