@@ -104,11 +104,11 @@ struct Pair {
 }
 
 fn key_of(frame: &StackFrame) -> String {
-    let module = frame.module.as_deref().unwrap_or("");
-    match (&frame.function, &frame.offset) {
-        (Some(function), _) => format!("{function} {module}"),
-        (None, Some(offset)) => format!("{module}+{offset}"),
-        (None, None) => frame.address.clone(),
+    match (&frame.function, &frame.module, &frame.offset) {
+        // Files are called otherwise in another build: libx.so.1.2, libx.so.1.3.
+        (Some(function), _, _) => function.clone(),
+        (None, Some(module), Some(offset)) => format!("{module}+{offset}"),
+        _ => frame.address.clone(),
     }
 }
 

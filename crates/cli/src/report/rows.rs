@@ -114,10 +114,12 @@ pub fn rows(profile: &Profile, by: RowsBy, measure: Measure) -> Vec<Row> {
     if matches!(by, RowsBy::Frame | RowsBy::Function) {
         add_releases(profile, by, &mut found);
     }
+    let frames = match by {
+        RowsBy::Frame => frames_by_address(profile),
+        _ => FxHashMap::default(),
+    };
     let rows = found.into_iter().map(|(key, mut row)| {
-        if by == RowsBy::Frame {
-            row.frame = frame_at(profile, key.0);
-        }
+        row.frame = frames.get(&key.0).map(|&frame| frame.clone());
         row.name = key.1.clone();
         row.order = key;
         row
@@ -181,11 +183,10 @@ fn function_name(frame: &ProfileFrame) -> String {
     }
 }
 
-/// The function that the call stands in, not those inlined there.
-fn frame_at(profile: &Profile, address: u64) -> Option<StackFrame> {
+/// By address: the function that the call stands in, not those inlined there.
+fn frames_by_address(profile: &Profile) -> FxHashMap<u64, &StackFrame> {
     let frames = profile.frames.iter();
-    let found = frames.filter(|frame| frame.address == address).last();
-    found.map(|frame| frame.frame.clone())
+    frames.map(|frame| (frame.address, &frame.frame)).collect()
 }
 
 fn add_releases(profile: &Profile, by: RowsBy, found: &mut FxHashMap<(u64, String), Row>) {
