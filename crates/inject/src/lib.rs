@@ -27,6 +27,7 @@ mod region;
 mod regs;
 mod release;
 mod remote_call;
+mod remote_calls;
 mod remote_syscall;
 mod resend;
 mod restart;

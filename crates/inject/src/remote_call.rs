@@ -36,6 +36,12 @@ impl Held {
         if args.len() > 6 {
             return Err(Error::TooManyArguments { count: args.len() });
         }
+        self.prepare_calls()?;
+        self.run(function, args)
+    }
+
+    /// The guard page, and `errno` remembered.
+    pub(crate) fn prepare_calls(&mut self) -> Result<(), Error> {
         let scratch = self.scratch()?;
         if !self.guarded {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
@@ -66,7 +72,7 @@ impl Held {
             self.write(scratch.words() + word::ERRNO_ADDRESS, &words)?;
             self.errno = Some((address, value));
         }
-        self.run(function, args)
+        Ok(())
     }
 
     /// The scratch mapping, made on first use.
@@ -114,28 +120,44 @@ impl Held {
     }
 
     fn run(&mut self, function: u64, args: &[u64]) -> Result<u64, Error> {
-        let scratch = self.scratch()?;
         let argument = |index: usize| args.get(index).copied().unwrap_or(0);
-        let mut registers = self.saved;
-        registers.rip = scratch.call_entry();
+        let mut registers = self.call_registers()?;
         registers.r11 = function;
-        // 16-byte aligned before the call instruction (psABI 3.2.2).
-        registers.rsp = scratch.stack_top();
-        // End of the frame-pointer chain (psABI 3.4.1).
-        registers.rbp = 0;
         registers.rdi = argument(0);
         registers.rsi = argument(1);
         registers.rdx = argument(2);
         registers.rcx = argument(3);
         registers.r8 = argument(4);
         registers.r9 = argument(5);
+        self.run_to_the_end(function, &registers, CALL_DEADLINE)
+    }
+
+    /// Registers for the entry of the stub that makes one call.
+    pub(crate) fn call_registers(&mut self) -> Result<Registers, Error> {
+        let scratch = self.scratch()?;
+        let mut registers = self.saved;
+        registers.rip = scratch.call_entry();
+        // 16-byte aligned before the call instruction (psABI 3.2.2).
+        registers.rsp = scratch.stack_top();
+        // End of the frame-pointer chain (psABI 3.4.1).
+        registers.rbp = 0;
         // No vector arguments, for a variadic function.
         registers.rax = 0;
         registers.orig_rax = u64::MAX;
         registers.eflags &= !(regs::EFLAGS_DF | regs::EFLAGS_TF);
+        Ok(registers)
+    }
 
+    /// Runs foreign code from these registers. If it waits for a lock at the deadline, it is backed
+    /// out of; if it is busy, it is given more time.
+    pub(crate) fn run_to_the_end(
+        &mut self,
+        function: u64,
+        registers: &Registers,
+        deadline: Duration,
+    ) -> Result<u64, Error> {
         let begin = Instant::now();
-        let mut outcome = self.operate(&registers, CALL_DEADLINE)?;
+        let mut outcome = self.operate(registers, deadline)?;
         loop {
             let now = match outcome {
                 Outcome::Done(result) => return Ok(result),

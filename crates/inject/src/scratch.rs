@@ -63,6 +63,8 @@ global_asm!(
     .hidden memhook_inject_stub_begin
     .globl memhook_inject_stub_syscall
     .hidden memhook_inject_stub_syscall
+    .globl memhook_inject_stub_each
+    .hidden memhook_inject_stub_each
     .globl memhook_inject_stub_rung
     .hidden memhook_inject_stub_rung
     .globl memhook_inject_stub_home
@@ -71,6 +73,19 @@ global_asm!(
     .hidden memhook_inject_stub_end
 memhook_inject_stub_begin:
     call r11
+    jmp 1f
+memhook_inject_stub_each:
+    cmp r12, r13
+    jae 2f
+    mov rdi, [r12]
+    add r12, 8
+    call r14
+    rdtsc
+    shl rdx, 32
+    or rax, rdx
+    cmp rax, r15
+    jb memhook_inject_stub_each
+2:  mov rax, r12
     jmp 1f
 memhook_inject_stub_syscall:
     syscall
@@ -135,6 +150,7 @@ memhook_inject_stub_end:
 unsafe extern "C" {
     static memhook_inject_stub_begin: u8;
     static memhook_inject_stub_syscall: u8;
+    static memhook_inject_stub_each: u8;
     static memhook_inject_stub_rung: u8;
     static memhook_inject_stub_home: u8;
     static memhook_inject_stub_end: u8;
@@ -179,6 +195,15 @@ impl Scratch {
     pub(crate) fn call_entry(self) -> u64 {
         self.code()
     }
+
+    /// Entry that calls r14 with each word from r12 up to r13, or until the time-stamp counter has
+    /// reached r15; its result is where it stopped.
+    pub(crate) fn each_entry(self) -> u64 {
+        self.at(&raw const memhook_inject_stub_each)
+    }
+
+    /// Bytes at [`Scratch::data`].
+    pub(crate) const DATA_BYTES: u64 = PAGE_BYTES - word::END;
 
     /// Entry that makes the system call in the registers.
     pub(crate) fn syscall_entry(self) -> u64 {

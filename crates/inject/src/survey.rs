@@ -173,7 +173,8 @@ impl Clock {
     }
 }
 
-fn count() -> u64 {
+/// The time-stamp counter.
+pub(crate) fn count() -> u64 {
     // SAFETY: rdtsc reads a counter.
     unsafe { std::arch::x86_64::_rdtsc() }
 }

@@ -251,3 +251,39 @@ fn no_queued_signal_is_lost() {
     assert_eq!(program.line(), format!("{count} {sum}"));
     program.ends_well();
 }
+
+#[test]
+fn one_function_is_called_with_each_argument_once() {
+    let mut program = Program::start("canary", &[]);
+    let at = program.addresses();
+    let pid = program.pid();
+    let word = |address| {
+        let mut bytes = [0; 8];
+        memhook_inject::read_bytes(pid, address, &mut bytes).unwrap();
+        u64::from_le_bytes(bytes)
+    };
+    let mut held = hold(pid, &anywhere()).unwrap();
+    let table = held.call(at["plant"], &[]).unwrap();
+    let blocks: Vec<u64> = (0..600).map(|i| word(table + i * 8)).collect();
+    assert_eq!(
+        held.call_each(at["release"], &[], Duration::ZERO).unwrap(),
+        0
+    );
+    // Out of time at once: still one.
+    let none = held.call_each(at["release"], &blocks, Duration::ZERO);
+    assert_eq!(none.unwrap(), 1);
+    let long = Duration::from_secs(10);
+    let most = held.call_each(at["release"], &blocks[1..], long).unwrap();
+    assert_eq!(most, memhook_inject::Held::MAX_CALLS);
+    held.release().unwrap();
+    let mut held = hold(pid, &anywhere()).unwrap();
+    let rest = &blocks[1 + most..];
+    assert_eq!(
+        held.call_each(at["release"], rest, long).unwrap(),
+        rest.len()
+    );
+    held.release().unwrap();
+    assert_eq!(word(at["released"]), 600);
+    send(pid, libc::SIGTERM);
+    program.ends_well();
+}

@@ -26,6 +26,25 @@ __attribute__((target("avx2"), noinline)) long spoil(long a, long b, long c, lon
     return a + 2 * b + 3 * c + 4 * d + 5 * e + 6 * f + (((unsigned long)__builtin_frame_address(0) & 15) ? 1000000 : 0);
 }
 
+// Blocks for the attacher to release.
+static void *planted[600];
+static unsigned long released;
+__attribute__((noinline)) long plant(void) {
+    for (int i = 0; i < 600; i++) planted[i] = malloc(24 + i % 50 * 16);
+    return (long)planted;
+}
+// Called remotely with each block. Ends with status 3 if one comes twice or is none of them.
+__attribute__((noinline)) void release(void *p) {
+    for (int i = 0; i < 600; i++)
+        if (planted[i] == p) {
+            planted[i] = NULL;
+            released++;
+            free(p);
+            return;
+        }
+    _exit(3);
+}
+
 long crash(void) { return *(volatile long *)0x1234; }
 long aborts(void) { abort(); }
 
@@ -34,6 +53,7 @@ __attribute__((target("avx2"))) int main(void) {
     if (getenv("IGNORE_TRAP")) signal(SIGTRAP, SIG_IGN);
     printf("getpid %p\nspoil %p\ncrash %p\naborts %p\n", (void *)getpid, (void *)spoil, (void *)crash, (void *)aborts);
     printf("dlopen %p\nrounds %p\n", dlsym(RTLD_DEFAULT, "dlopen"), (void *)&rounds);
+    printf("plant %p\nrelease %p\nreleased %p\n", (void *)plant, (void *)release, (void *)&released);
     puts("ready");
     fflush(stdout);
     unsigned long word = 0x1122334455667788ul;
