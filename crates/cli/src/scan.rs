@@ -1,5 +1,9 @@
 //! `scan`: what is unreachable in a live process, with no tracing.
 
+mod reclaim;
+mod release;
+mod round;
+
 use anyhow::{Context, bail};
 use memhook_heap::{
     Captured, Heap, Leak, MarkOptions, Marked, Method, Pointers, Snapshot, Types, capture, dissect,
@@ -12,13 +16,19 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum SnapshotMethod {
+    /// While it runs; all threads are held for what was written last
     Precopy,
+    /// By a child that it forks, with all threads held
+    Fork,
+    /// With all threads held
     Stop,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum PointerRule {
+    /// Its start, or what C++ makes of it: behind an array cookie, a secondary base
     Start,
+    /// Any in it, and the one just past its end
     Interior,
 }
 
@@ -34,7 +44,7 @@ pub struct Args {
     /// Save the snapshot (`-`: standard output) instead of looking at it
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     save: Option<String>,
-    /// How memory is copied: while the process runs, or with all threads held
+    /// How memory is copied; what does not work falls back to the next
     #[arg(long, value_enum, default_value = "precopy")]
     snapshot: SnapshotMethod,
     /// Which addresses of a block keep it alive
@@ -52,6 +62,16 @@ pub struct Args {
     /// Say what keeps the block at this address alive
     #[arg(long, value_name = "ADDRESS", value_parser = address, conflicts_with = "save")]
     why: Option<u64>,
+    /// Release what two scans find unreachable with the same contents, by calls of the process's own
+    /// free(). Asks on a terminal; without one only says what it would do, unless there is --yes
+    #[arg(long, conflicts_with_all = ["from", "save", "census", "why"])]
+    reclaim: bool,
+    /// With --reclaim: do not ask
+    #[arg(long, requires = "reclaim")]
+    yes: bool,
+    /// With --reclaim: again and again, after each such time, until Ctrl-C or the end of the process
+    #[arg(long, value_name = "DURATION", value_parser = crate::options::duration, requires = "reclaim", conflicts_with = "twice")]
+    every: Option<Duration>,
     /// Groups to show
     #[arg(short = 'T', long, default_value_t = 20)]
     top: usize,
@@ -82,6 +102,7 @@ impl Args {
     fn method(&self) -> Method {
         match self.snapshot {
             SnapshotMethod::Precopy => Method::Precopy,
+            SnapshotMethod::Fork => Method::Fork,
             SnapshotMethod::Stop => Method::Stop,
         }
     }
@@ -129,6 +150,9 @@ impl Scan {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.reclaim {
+        return reclaim::run(args);
+    }
     let mut captured = args.capture()?;
     if let Some(file) = &args.save {
         save(&mut captured, file)?;

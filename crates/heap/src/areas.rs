@@ -1,23 +1,61 @@
 //! Which mappings can hold pointers to heap blocks.
 
+use crate::copy::Runs;
 use crate::snapshot::{Area, AreaKind, ModuleInfo};
+use memhook_inject::{PageScan, PageState};
 use memhook_process::Mapping;
 
-/// The mappings to copy, in address order.
+/// A larger mapping is a sanitizer's shadow or the like, reserved but never filled.
+const MAX_AREA_BYTES: u64 = 256 << 30;
+/// Of files mapped shared only small ones are searched: they can't be watched for writes, so they
+/// are copied with all threads held.
+const MAX_SHARED_FILE_BYTES: u64 = 1 << 20;
+
+/// The mappings to copy, in address order, and those that could hold pointers but can't be copied.
 ///
 /// Writable ones, and private read-only ones that were writable once: RELRO data of modules and
-/// anonymous memory. Not files mapped shared (pointers in them would not outlive the process), not
-/// devices (reading them may have effects), not our own memory in the target.
-pub fn areas(maps: &[Mapping], modules: &[ModuleInfo]) -> Vec<Area> {
-    let wanted = maps.iter().filter_map(|m| {
-        Some(Area {
+/// anonymous memory, also what the program has made inaccessible for now. Not devices (reading them
+/// may have effects), not our own memory in the target.
+pub fn areas(
+    maps: &[Mapping],
+    modules: &[ModuleInfo],
+    pages: Option<&PageScan>,
+) -> (Vec<Area>, Vec<Area>) {
+    let (mut areas, mut unsearched) = (Vec::new(), Vec::new());
+    for m in maps {
+        let area = |kind| Area {
             start: m.start,
             end: m.end,
-            kind: kind(m, modules)?,
+            kind,
             name: m.path.clone(),
-        })
-    });
-    wanted.collect()
+        };
+        match kind(m, modules) {
+            Some(kind) if m.end - m.start <= MAX_AREA_BYTES => areas.push(area(kind)),
+            Some(kind) => unsearched.push(area(kind)),
+            None if m.path.starts_with("/memfd:memhook") => {}
+            None if m.write => unsearched.push(area(AreaKind::Shared)),
+            None if is_hidden(m) => {
+                let mut runs = Runs::new();
+                if let Some(pages) = pages {
+                    let _ = pages.find(m.start, m.end, PageState::Populated, &mut runs);
+                }
+                areas.extend(runs.into_iter().map(|(start, end)| Area {
+                    start,
+                    end,
+                    kind: AreaKind::Hidden,
+                    name: m.path.clone(),
+                }));
+            }
+            None => {}
+        }
+    }
+    (areas, unsearched)
+}
+
+/// Private memory without a file and without any access: mostly reserved and empty, but a program
+/// may have written to it and then called mprotect.
+fn is_hidden(m: &Mapping) -> bool {
+    !m.read && !m.exec && !m.shared && m.file_id.2 == 0
 }
 
 fn kind(m: &Mapping, modules: &[ModuleInfo]) -> Option<AreaKind> {
@@ -26,8 +64,16 @@ fn kind(m: &Mapping, modules: &[ModuleInfo]) -> Option<AreaKind> {
     }
     if m.shared {
         let memory = ["/dev/zero", "/dev/shm/", "/SYSV", "/memfd:"];
-        let is_memory = m.path.is_empty() || memory.iter().any(|p| m.path.starts_with(p));
-        return (m.write && is_memory).then_some(AreaKind::Shared);
+        if !m.write {
+            return None;
+        }
+        if m.path.is_empty() || memory.iter().any(|p| m.path.starts_with(p)) {
+            return Some(AreaKind::Shared);
+        }
+        // Rings of the kernel (`/[aio]`, `anon_inode:[io_uring]`) look like files too.
+        let is_file = m.path.starts_with('/') && !m.path.starts_with("/[");
+        let fits = m.end - m.start <= MAX_SHARED_FILE_BYTES;
+        return (is_file && fits && !m.path.starts_with("/dev/")).then_some(AreaKind::File);
     }
     if m.path == "[heap]" {
         return Some(AreaKind::Brk);

@@ -2,35 +2,18 @@
 
 use crate::Error;
 use crate::areas::areas;
-use crate::copy::{self, Patch, Runs};
+use crate::copy::{self, Runs};
+use crate::kernel_words::{KernelWords, kernel_words};
 use crate::modules::{module_info, vtable_names};
+use crate::precopy::precopy;
+use crate::settle::hold_settled;
 use crate::snapshot::{
     Area, AreaKind, Meta, Method, ModuleInfo, Region, Snapshot, ThreadState, words,
 };
-use memhook_inject::{AllHeld, PageScan, PageState, Registers, WriteWatch, hold_all};
-use memhook_process::{Mapping, ModuleImage, mappings, modules};
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::Pid;
+use memhook_inject::{AllHeld, PageScan, PageState, WriteWatch};
+use memhook_process::{ModuleImage, mappings, modules};
 use std::collections::{BTreeMap, HashMap};
-use std::io::IoSliceMut;
 use std::time::{Duration, Instant};
-
-/// Rounds of copying before the hold; each is shorter than the one before, or it is the last.
-const ROUNDS: usize = 6;
-/// Little enough to be copied while the threads are held (about 0.3 ms).
-const SMALL_BYTES: u64 = 1 << 20;
-/// How long threads inside malloc are let run at a time, first and at most, and in all.
-const SETTLE_STEP: Duration = Duration::from_micros(30);
-const SETTLE_STEP_MAX: Duration = Duration::from_micros(200);
-const SETTLE_LIMIT: Duration = Duration::from_millis(4);
-/// The system calls of malloc: mmap, mprotect, munmap, brk, mremap, madvise, futex
-/// (arch/x86/entry/syscalls/syscall_64.tbl).
-const MALLOC_CALLS: [u64; 7] = [9, 10, 11, 12, 25, 28, 202];
-/// Words at the top of a stack that may be return addresses into malloc.
-const STACK_WORDS: usize = 48;
-
-/// A larger mapping is a sanitizer's shadow or the like, reserved but never filled.
-const MAX_AREA_BYTES: u64 = 256 << 30;
 
 /// A snapshot, and the files of the modules for looking up names.
 pub struct Captured {
@@ -41,26 +24,46 @@ pub struct Captured {
 }
 
 /// What is known of the target before any thread is held.
-struct Prepared {
-    pid: i32,
+pub(crate) struct Prepared {
+    pub pid: i32,
     begin: Instant,
     images: Vec<ModuleImage>,
     modules: Vec<ModuleInfo>,
-    pages: Option<PageScan>,
-    notes: Vec<String>,
+    pub pages: Option<PageScan>,
+    kernel: KernelWords,
+    pub notes: Vec<String>,
     /// Mappings left out.
-    too_large: Vec<Area>,
+    unsearched: Vec<Area>,
     /// Threads inside malloc at the hold.
     in_malloc: u32,
 }
 
 impl Prepared {
+    fn of(pid: i32) -> Result<Prepared, Error> {
+        let begin = Instant::now();
+        let maps = mappings(pid)?;
+        let images = modules(pid, &maps, &mut HashMap::new())?;
+        Ok(Prepared {
+            pid,
+            begin,
+            modules: images.iter().map(module_info).collect(),
+            images,
+            pages: PageScan::open(pid).ok(),
+            // Before and after the hold: an entry that is there at the hold is in one of the two,
+            // or comes and goes meanwhile.
+            kernel: kernel_words(pid),
+            notes: Vec::new(),
+            unsearched: Vec::new(),
+            in_malloc: 0,
+        })
+    }
+
     /// Pages with contents. Without the scan call of Linux 6.7, all of them.
-    fn populated(&self, area: &Area, found: &mut Runs) {
+    pub fn populated(&self, area: &Area, found: &mut Runs) {
         let (start, end) = (area.start, area.end);
         let before = found.len();
         let scanned = match &self.pages {
-            // A private file page that nobody touched has contents all the same: those of the file.
+            // A file page that nobody touched has contents all the same: those of the file.
             Some(pages) if area.kind != AreaKind::File => {
                 pages.find(start, end, PageState::Populated, found).is_ok()
             }
@@ -72,41 +75,21 @@ impl Prepared {
         }
     }
 
-    fn areas(&mut self) -> Result<Vec<Area>, Error> {
-        let mut all = areas(&self.maps()?, &self.modules);
-        self.too_large = all
-            .iter()
-            .filter(|a| a.end - a.start > MAX_AREA_BYTES)
-            .cloned()
-            .collect();
-        all.retain(|a| a.end - a.start <= MAX_AREA_BYTES);
-        Ok(all)
+    /// The mappings to be copied, as they are now.
+    pub fn areas(&mut self) -> Result<Vec<Area>, Error> {
+        let maps = mappings(self.pid)?;
+        let (areas, unsearched) = areas(&maps, &self.modules, self.pages.as_ref());
+        self.unsearched = unsearched;
+        Ok(areas)
     }
 
-    fn maps(&self) -> Result<Vec<Mapping>, Error> {
-        Ok(mappings(self.pid)?)
-    }
-
-    /// Holds all threads, none of them inside malloc if possible: the heap is whole then. A thread
-    /// that is inside runs on by itself until it is out; it is never long.
-    fn hold(&mut self) -> Result<AllHeld, Error> {
-        let code = self.modules.iter().find(|m| m.glibc_minor.is_some());
-        let code = code.map_or((0, 0), |m| m.malloc_code);
-        let mut held = hold_all(self.pid)?;
-        let mut step = SETTLE_STEP;
-        loop {
-            let inside: Vec<i32> = held
-                .threads()
-                .filter(|(_, r, _)| is_inside(self.pid, r, code))
-                .map(|(tid, ..)| tid)
-                .collect();
-            self.in_malloc = inside.len() as u32;
-            if inside.is_empty() || held.held_for() > SETTLE_LIMIT {
-                return Ok(held);
-            }
-            held.let_run(&inside, step)?;
-            step = (step * 2).min(SETTLE_STEP_MAX);
-        }
+    /// Holds all threads, outside malloc if possible.
+    pub fn hold(&mut self) -> Result<AllHeld, Error> {
+        let libc = self.modules.iter().find(|m| m.glibc_minor.is_some());
+        let code = libc.map_or((0, 0), |m| m.malloc_code);
+        let (held, in_malloc) = hold_settled(self.pid, code)?;
+        self.in_malloc = in_malloc;
+        Ok(held)
     }
 
     fn finish(mut self, method: Method, shot: Shot, prepare: Duration) -> Captured {
@@ -120,12 +103,21 @@ impl Prepared {
                 self.in_malloc
             ));
         }
-        for area in &self.too_large {
-            self.notes.push(format!(
-                "{} {:#x}-{:#x} is too large to be searched: what only it points to looks leaked",
-                area.name, area.start, area.end
-            ));
-        }
+        let after = kernel_words(self.pid);
+        self.kernel.words.extend(after.words);
+        self.kernel.unseen.extend(after.unseen);
+        let mut unsearched: Vec<String> = self.unsearched.iter().map(describe).collect();
+        unsearched.extend(
+            shot.unread
+                .iter()
+                .map(|(start, end)| format!("memory at {start:#x}-{end:#x}, which can't be read")),
+        );
+        unsearched.extend(self.kernel.unseen.first().map(|&what| what.to_owned()));
+        self.notes.extend(
+            unsearched
+                .iter()
+                .map(|what| format!("not searched: {what}; what only it points to looks leaked")),
+        );
         let meta = Meta {
             pid: self.pid,
             method,
@@ -138,6 +130,8 @@ impl Prepared {
             threads: shot.threads,
             areas: shot.areas,
             modules: self.modules,
+            kernel_words: self.kernel.words,
+            unsearched,
             classes,
         };
         Captured {
@@ -150,50 +144,30 @@ impl Prepared {
     }
 }
 
-/// What a method brings back.
-struct Shot {
-    threads: Vec<ThreadState>,
-    areas: Vec<Area>,
-    regions: Vec<Region>,
-    held: Duration,
-    held_bytes: u64,
+fn describe(area: &Area) -> String {
+    let name = if area.name.is_empty() {
+        "memory"
+    } else {
+        &area.name
+    };
+    format!("{name} at {:#x}-{:#x}", area.start, area.end)
 }
 
-/// Whether a thread is in the middle of malloc or free: by its program counter, or because it is in
-/// a system call that those make or was interrupted in something called from there.
-fn is_inside(pid: i32, registers: &Registers, code: (u64, u64)) -> bool {
-    let is_code = |w: u64| w >= code.0 && w < code.1;
-    if is_code(registers.rip) {
-        return true;
-    }
-    if registers.orig_rax as i64 >= 0 && !MALLOC_CALLS.contains(&registers.orig_rax) {
-        return false;
-    }
-    let mut stack = [0u8; STACK_WORDS * 8];
-    let remote = [RemoteIoVec {
-        base: registers.rsp as usize,
-        len: stack.len(),
-    }];
-    let mut local = [IoSliceMut::new(&mut stack)];
-    let read = process_vm_readv(Pid::from_raw(pid), &mut local, &remote).unwrap_or(0);
-    words(&stack[..read]).any(is_code)
+/// What a method brings back.
+pub(crate) struct Shot {
+    pub threads: Vec<ThreadState>,
+    pub areas: Vec<Area>,
+    pub regions: Vec<Region>,
+    pub held: Duration,
+    /// Bytes copied while the threads were held.
+    pub held_bytes: u64,
+    /// What could not be read.
+    pub unread: Runs,
 }
 
 /// Takes a snapshot of `pid`: by the method asked for, else by one that works, with a note why.
 pub fn capture(pid: i32, method: Method) -> Result<Captured, Error> {
-    let begin = Instant::now();
-    let maps = mappings(pid)?;
-    let images = modules(pid, &maps, &mut HashMap::new())?;
-    let mut prepared = Prepared {
-        pid,
-        begin,
-        modules: images.iter().map(module_info).collect(),
-        images,
-        pages: PageScan::open(pid).ok(),
-        notes: Vec::new(),
-        too_large: Vec::new(),
-        in_malloc: 0,
-    };
+    let mut prepared = Prepared::of(pid)?;
     if method == Method::Precopy {
         match WriteWatch::start(pid) {
             Ok(watch) => {
@@ -214,7 +188,8 @@ pub fn capture(pid: i32, method: Method) -> Result<Captured, Error> {
     Ok(prepared.finish(Method::Stop, shot, Duration::ZERO))
 }
 
-fn thread_states(held: &AllHeld) -> Vec<ThreadState> {
+/// The registers of all threads.
+pub(crate) fn thread_states(held: &AllHeld) -> Vec<ThreadState> {
     held.threads()
         .map(|(tid, r, extended)| {
             let mut all = vec![
@@ -242,7 +217,8 @@ fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
     for area in &areas {
         prepared.populated(area, &mut runs);
     }
-    copy::copy_into(prepared.pid, &runs, &mut regions);
+    let mut unread = Runs::new();
+    copy::copy_into(prepared.pid, &runs, &mut regions, &mut unread);
     let threads = thread_states(&held);
     Ok(Shot {
         threads,
@@ -250,67 +226,6 @@ fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
         held: held.release(),
         held_bytes: copy::run_bytes(&runs),
         regions,
-    })
-}
-
-fn precopy(prepared: &mut Prepared, watch: &WriteWatch) -> Result<Shot, Error> {
-    let pid = prepared.pid;
-    let areas = prepared.areas()?;
-    let mut watched = Vec::new();
-    let mut runs = Runs::new();
-    for area in &areas {
-        let can = matches!(
-            area.kind,
-            AreaKind::Brk | AreaKind::Stack | AreaKind::Anonymous
-        );
-        let count = runs.len();
-        // The first round gives everything there is.
-        let armed = can
-            && watch.add(area.start, area.end).is_ok()
-            && watch.written(area.start, area.end, &mut runs).is_ok();
-        if !armed {
-            runs.truncate(count);
-        }
-        if armed {
-            watched.push(area.clone());
-        }
-    }
-    let mut regions = copy::regions_for(&areas);
-    copy::copy_into(pid, &runs, &mut regions);
-    let mut before = copy::run_bytes(&runs);
-    for _ in 0..ROUNDS {
-        let mut runs = Runs::new();
-        for area in &watched {
-            // Fails where the target has unmapped it meanwhile.
-            let _ = watch.written(area.start, area.end, &mut runs);
-        }
-        let bytes = copy::run_bytes(&runs);
-        copy::copy_into(pid, &runs, &mut regions);
-        if bytes < SMALL_BYTES || bytes * 2 > before {
-            break;
-        }
-        before = bytes;
-    }
-    let held = prepared.hold()?;
-    let areas = prepared.areas()?;
-    let mut runs = Runs::new();
-    for area in &areas {
-        let count = runs.len();
-        if watch.written(area.start, area.end, &mut runs).is_err() {
-            runs.truncate(count);
-            prepared.populated(area, &mut runs);
-        }
-    }
-    let patch = Patch::read(pid, runs);
-    let threads = thread_states(&held);
-    let held = held.release();
-    let mut regions = copy::relaid(regions, &areas);
-    patch.apply(&mut regions);
-    Ok(Shot {
-        threads,
-        areas,
-        regions,
-        held,
-        held_bytes: patch.len(),
+        unread,
     })
 }

@@ -3,7 +3,9 @@
 use crate::snapshot::{Area, Region};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
+use std::fs::File;
 use std::io::IoSliceMut;
+use std::os::unix::fs::FileExt;
 
 const PAGE_BYTES: u64 = 4096;
 /// The kernel takes at most this many pieces in one call (UIO_MAXIOV).
@@ -18,8 +20,8 @@ pub fn run_bytes(runs: &[(u64, u64)]) -> u64 {
 }
 
 /// Reads ranges one behind the other into `into`, which must be as long as all of them. A page
-/// that can't be read stays as it was.
-fn read_runs(pid: i32, runs: &[(u64, u64)], into: &mut [u8]) {
+/// that can't be read stays as it was, and is added to `failed`.
+fn read_runs(pid: i32, runs: &[(u64, u64)], into: &mut [u8], failed: &mut Runs) {
     let mut rest = into;
     for batch in runs.chunks(PIECES) {
         let bytes = run_bytes(batch) as usize;
@@ -36,13 +38,15 @@ fn read_runs(pid: i32, runs: &[(u64, u64)], into: &mut [u8]) {
             .collect();
         let read = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(now)], &remote);
         if read != Ok(bytes) {
-            read_pages(pid, batch, now);
+            read_pages(pid, batch, now, failed);
         }
     }
 }
 
-/// As [`read_runs`], page by page.
-fn read_pages(pid: i32, runs: &[(u64, u64)], into: &mut [u8]) {
+/// As [`read_runs`], page by page; those without read permission through /proc/PID/mem, which
+/// ignores it.
+fn read_pages(pid: i32, runs: &[(u64, u64)], into: &mut [u8], failed: &mut Runs) {
+    let mem = File::open(format!("/proc/{pid}/mem")).ok();
     let pages = runs
         .iter()
         .flat_map(|&(start, end)| (start..end).step_by(PAGE_BYTES as usize));
@@ -51,7 +55,15 @@ fn read_pages(pid: i32, runs: &[(u64, u64)], into: &mut [u8]) {
             base: page as usize,
             len: bytes.len(),
         }];
-        let _ = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(bytes)], &remote);
+        let all = Ok(bytes.len());
+        let read = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(bytes)], &remote);
+        let read_all = read == all
+            || mem
+                .as_ref()
+                .is_some_and(|mem| mem.read_exact_at(bytes, page).is_ok());
+        if !read_all {
+            add_run(failed, (page, page + PAGE_BYTES));
+        }
     }
 }
 
@@ -75,8 +87,9 @@ pub fn regions_for(areas: &[Area]) -> Vec<Region> {
         .collect()
 }
 
-/// Copies ranges of the target straight into the regions that hold them.
-pub fn copy_into(pid: i32, runs: &[(u64, u64)], regions: &mut [Region]) {
+/// Copies ranges of the target straight into the regions that hold them; pages that can't be read
+/// are added to `failed`.
+pub fn copy_into(pid: i32, runs: &[(u64, u64)], regions: &mut [Region], failed: &mut Runs) {
     for region in regions {
         let (start, end) = (region.start, region.end());
         let first = runs.partition_point(|r| r.1 <= start);
@@ -84,7 +97,7 @@ pub fn copy_into(pid: i32, runs: &[(u64, u64)], regions: &mut [Region]) {
         for &(from, to) in inside {
             let (from, to) = (from.max(start), to.min(end));
             let slice = &mut region.bytes[(from - start) as usize..(to - start) as usize];
-            read_runs(pid, &[(from, to)], slice);
+            read_runs(pid, &[(from, to)], slice, failed);
             add_run(&mut region.runs, (from, to));
         }
     }
@@ -110,10 +123,10 @@ pub struct Patch {
 }
 
 impl Patch {
-    /// Reads the ranges now.
-    pub fn read(pid: i32, runs: Runs) -> Patch {
+    /// Reads the ranges now; pages that can't be read are added to `failed`.
+    pub fn read(pid: i32, runs: Runs, failed: &mut Runs) -> Patch {
         let mut bytes = vec![0; run_bytes(&runs) as usize];
-        read_runs(pid, &runs, &mut bytes);
+        read_runs(pid, &runs, &mut bytes, failed);
         Patch { runs, bytes }
     }
 

@@ -14,13 +14,17 @@ mod error;
 mod free_lists;
 #[cfg(test)]
 mod graph_tests;
+mod kernel_words;
 mod layout;
 mod leaks;
 mod mark;
 mod mmapped;
 mod modules;
+mod precopy;
+mod reclaim;
 mod report;
 mod roots;
+mod settle;
 mod snapshot;
 mod store;
 #[cfg(test)]
@@ -39,6 +43,7 @@ pub use dissect::{ArenaReport, Heap, dissect};
 pub use error::Error;
 pub use leaks::{Leak, leaks};
 pub use mark::{Finder, MarkOptions, Marked, Pointers, mark};
+pub use reclaim::{reclaimable, refusal, unchanged};
 pub use report::{LeakGroup, SCHEMA, ScanReport, SnapshotPart, Totals, report};
 pub use roots::{RootKind, RootRange, root_ranges};
 pub use snapshot::{Area, AreaKind, Meta, Method, ModuleInfo, Region, Snapshot, ThreadState};

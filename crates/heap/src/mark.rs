@@ -46,7 +46,12 @@ pub struct Finder<'a> {
     options: MarkOptions,
     /// The region of each segment.
     regions: Vec<Option<&'a Region>>,
+    /// What setjmp mangles pointers with; 0 if not known.
+    guard: u64,
 }
+
+/// Where `tcbhead_t` has the pointer guard (sysdeps/x86_64/nptl/tls.h).
+const GUARD_OFFSET: u64 = 0x30;
 
 impl<'a> Finder<'a> {
     /// Prepares for the blocks of a snapshot.
@@ -57,6 +62,12 @@ impl<'a> Finder<'a> {
             blocks,
             options,
             regions: segments.map(|s| snapshot.region(s.start)).collect(),
+            guard: snapshot
+                .meta
+                .threads
+                .iter()
+                .find_map(|t| snapshot.word(t.fs_base.checked_add(GUARD_OFFSET)?))
+                .unwrap_or(0),
         }
     }
 
@@ -71,6 +82,17 @@ impl<'a> Finder<'a> {
             || matches!(offset, 0 | 8 | 16)
             || self.is_secondary_base(word, word - offset);
         counts.then_some(block)
+    }
+
+    /// The block that a word of a `jmp_buf` keeps alive: setjmp stores rbp, which may hold any
+    /// pointer, as rol(rbp ^ guard, 17) (PTR_MANGLE in sysdeps/unix/sysv/linux/x86_64).
+    #[inline]
+    pub fn mangled(&self, word: u64) -> Option<u32> {
+        let plain = word.rotate_right(17) ^ self.guard;
+        if self.guard == 0 || !self.blocks.may_be(plain) {
+            return None;
+        }
+        self.blocks.find(plain).map(|(block, _)| block)
     }
 
     fn is_secondary_base(&self, address: u64, start: u64) -> bool {
@@ -88,7 +110,7 @@ impl<'a> Finder<'a> {
         if self.options.unaligned {
             for window in bytes.windows(8) {
                 let word = window.iter().rev().fold(0, |w, &b| w << 8 | u64::from(b));
-                if let Some(block) = self.target(word) {
+                for block in self.target(word).into_iter().chain(self.mangled(word)) {
                     found(block);
                 }
             }
@@ -98,6 +120,9 @@ impl<'a> Finder<'a> {
             if self.blocks.may_be(word)
                 && let Some(block) = self.target(word)
             {
+                found(block);
+            }
+            if let Some(block) = self.mangled(word) {
                 found(block);
             }
         }
@@ -157,12 +182,11 @@ pub fn mark(snapshot: &Snapshot, heap: &Heap, options: MarkOptions) -> Marked {
     let mut reached = BlockSet::new(heap.blocks.len());
     let mut waiting: Vec<u32> = Vec::new();
     let mut scanned = 0;
-    for thread in &snapshot.meta.threads {
-        for &word in &thread.words {
-            // A register may hold any address of a block, whatever counts in memory.
-            let found = heap.blocks.find(word).map(|(block, _)| block);
-            waiting.extend(found.filter(|&b| reached.insert(b)));
-        }
+    let registers = snapshot.meta.threads.iter().flat_map(|t| &t.words);
+    for &word in registers.chain(&snapshot.meta.kernel_words) {
+        // A register may hold any address of a block, whatever counts in memory.
+        let found = heap.blocks.find(word).map(|(block, _)| block);
+        waiting.extend(found.filter(|&b| reached.insert(b)));
     }
     let drain = |waiting: &mut Vec<u32>, reached: &mut BlockSet, scanned: &mut u64| {
         while let Some(block) = waiting.pop() {

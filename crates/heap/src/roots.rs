@@ -15,6 +15,8 @@ const MAX_STACK_BYTES: u64 = 1 << 36;
 pub enum RootKind {
     /// A register of a thread.
     Register(i32),
+    /// The kernel: user data of epoll entries and timers.
+    Kernel,
     /// The stack of a thread, its TLS included.
     Stack(i32),
     /// Data of a module.
@@ -27,6 +29,7 @@ impl std::fmt::Display for RootKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             RootKind::Register(tid) => write!(f, "a register of thread {tid}"),
+            RootKind::Kernel => f.write_str("the kernel (user data of epoll or of a timer)"),
             RootKind::Stack(tid) => write!(f, "the stack of thread {tid}"),
             RootKind::Module(path) => write!(f, "data of {path}"),
             RootKind::Memory(name) => f.write_str(name),

@@ -9,6 +9,8 @@ pub enum Method {
     /// Copied while the process ran, with the pages written meanwhile copied again; held only for
     /// the last round.
     Precopy,
+    /// A child that the process forked for us, with all threads held, and that never ran.
+    Fork,
     /// All threads held throughout.
     Stop,
 }
@@ -18,6 +20,7 @@ impl Method {
     pub fn name(self) -> &'static str {
         match self {
             Method::Precopy => "precopy",
+            Method::Fork => "fork",
             Method::Stop => "stop",
         }
     }
@@ -36,6 +39,8 @@ pub enum AreaKind {
     File,
     /// Shared memory without a file on disk.
     Shared,
+    /// Pages of private memory that the program has made inaccessible.
+    Hidden,
 }
 
 /// One mapping that can hold pointers.
@@ -119,6 +124,12 @@ pub struct Meta {
     pub areas: Vec<Area>,
     /// The modules.
     pub modules: Vec<ModuleInfo>,
+    /// Pointers that the kernel holds for the process (epoll, timers).
+    #[serde(default)]
+    pub kernel_words: Vec<u64>,
+    /// What could hold pointers and was not searched.
+    #[serde(default)]
+    pub unsearched: Vec<String>,
     /// Class names of vtables, by address point.
     pub classes: std::collections::BTreeMap<u64, String>,
 }

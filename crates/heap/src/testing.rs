@@ -23,6 +23,8 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
             threads: Vec::new(),
             areas: areas.collect(),
             modules: Vec::new(),
+            kernel_words: Vec::new(),
+            unsearched: Vec::new(),
             classes: Default::default(),
         },
         regions: memory

@@ -10,6 +10,13 @@ use std::hash::Hasher;
 /// Leaked blocks by address: size and a hash of the contents.
 pub struct Fingerprints(FxHashMap<u64, (u64, u64)>);
 
+impl Fingerprints {
+    /// Forgets the block at an address.
+    pub fn remove(&mut self, address: u64) {
+        self.0.remove(&address);
+    }
+}
+
 /// Remembers leaked blocks.
 pub fn fingerprints(snapshot: &Snapshot, blocks: &BlockTable, leaks: &[Leak]) -> Fingerprints {
     let finder = Finder::new(snapshot, blocks, MarkOptions::default());

@@ -71,7 +71,7 @@ pub fn why(
         }
         blocks.reverse();
         root = search.roots.get(&blocks[0]).map(|(at, kind)| match kind {
-            RootKind::Register(_) => kind.to_string(),
+            RootKind::Register(_) | RootKind::Kernel => kind.to_string(),
             _ => format!("{kind}, at {at:#x}"),
         });
     } else {
@@ -111,23 +111,25 @@ impl Search {
             roots: FxHashMap::default(),
         };
         let mut waiting = VecDeque::new();
-        for thread in &snapshot.meta.threads {
-            for &word in &thread.words {
-                if let Some((block, _)) = heap.blocks.find(word)
-                    && search.parents[block as usize] == NONE
-                {
-                    search.parents[block as usize] = block;
-                    search
-                        .roots
-                        .insert(block, (0, RootKind::Register(thread.tid)));
-                    waiting.push_back(block);
-                }
+        let meta = &snapshot.meta;
+        let registers = meta.threads.iter().flat_map(|thread| {
+            let words = thread.words.iter();
+            words.map(|&word| (word, RootKind::Register(thread.tid)))
+        });
+        let of_kernel = meta.kernel_words.iter().map(|&w| (w, RootKind::Kernel));
+        for (word, kind) in registers.chain(of_kernel) {
+            if let Some((block, _)) = heap.blocks.find(word)
+                && search.parents[block as usize] == NONE
+            {
+                search.parents[block as usize] = block;
+                search.roots.insert(block, (0, kind));
+                waiting.push_back(block);
             }
         }
         for root in root_ranges(snapshot, heap) {
             finder.root_bytes(root.start, root.end, |start, bytes| {
                 for (i, word) in words(bytes).enumerate() {
-                    if let Some(block) = finder.target(word)
+                    if let Some(block) = finder.target(word).or_else(|| finder.mangled(word))
                         && search.parents[block as usize] == NONE
                     {
                         search.parents[block as usize] = block;

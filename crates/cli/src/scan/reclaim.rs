@@ -1,0 +1,219 @@
+//! `scan --reclaim`: releases what two scans found unreachable, once or again and again.
+
+use super::release::release;
+use super::round::{Round, SCHEMA};
+use super::{Args, PointerRule, Scan};
+use crate::residue::{is_attacher, residue};
+use crate::signals;
+use anyhow::bail;
+use memhook_heap::{
+    Captured, Fingerprints, Types, bytes_text, fingerprints, reclaimable, refusal, report, text,
+};
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{IsTerminal, Read, Seek, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Between the two scans where nothing else is asked for.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// The process, for as long as it is the same one. While this lives no other memhook-rs reclaims
+/// there: two would release the same blocks.
+struct Exclusive {
+    stat: File,
+}
+
+impl Exclusive {
+    fn of(pid: i32) -> anyhow::Result<Exclusive> {
+        let Ok(stat) = File::open(format!("/proc/{pid}/stat")) else {
+            bail!("no process {pid}");
+        };
+        if stat.try_lock().is_err() {
+            bail!("another memhook-rs is reclaiming in process {pid}");
+        }
+        Ok(Exclusive { stat })
+    }
+
+    /// Whether the process lives. The file is bound to the process, not to its number.
+    fn is_alive(&mut self) -> bool {
+        let mut text = String::new();
+        let read = self.stat.rewind();
+        let read = read.and_then(|()| self.stat.read_to_string(&mut text));
+        let state = text.rsplit(')').next().unwrap_or("").trim_start();
+        read.is_ok() && !state.starts_with(['Z', 'X'])
+    }
+}
+
+/// A scan, and what of it may be released.
+struct Looked {
+    captured: Captured,
+    scan: Scan,
+    chosen: Vec<u32>,
+    /// Why nothing is chosen.
+    refused: Option<String>,
+}
+
+impl Looked {
+    fn now(args: &Args, before: Option<&Fingerprints>) -> anyhow::Result<Looked> {
+        let captured = args.capture()?;
+        let options = args.mark_options();
+        let scan = Scan::of(&captured.snapshot, options)?;
+        let refused = refusal(&captured.snapshot, &scan.heap).or_else(|| is_traced(args));
+        let chosen = match (before, &refused) {
+            (Some(before), None) => {
+                reclaimable(&captured.snapshot, &scan.heap, options, &scan.leaks, before)
+            }
+            _ => Vec::new(),
+        };
+        Ok(Looked {
+            captured,
+            scan,
+            chosen,
+            refused,
+        })
+    }
+
+    fn fingerprints(&self) -> Fingerprints {
+        let blocks = &self.scan.heap.blocks;
+        fingerprints(&self.captured.snapshot, blocks, &self.scan.leaks)
+    }
+
+    fn bytes(&self, blocks: &[u32]) -> u64 {
+        let blocks = blocks.iter();
+        blocks.map(|&b| self.scan.heap.blocks.get(b).bytes).sum()
+    }
+
+    fn round(&self, pid: i32, number: u64) -> Round {
+        let meta = &self.captured.snapshot.meta;
+        Round {
+            schema: SCHEMA,
+            pid,
+            round: number,
+            dry_run: true,
+            released_bytes: self.bytes(&self.chosen),
+            released_blocks: self.chosen.len() as u64,
+            kept_blocks: (self.scan.leaks.len() - self.chosen.len()) as u64,
+            holds: 0,
+            longest_hold_ms: 0.0,
+            snapshot_method: meta.method.name(),
+            snapshot_held_ms: meta.held_ms,
+            refused: self.refused.clone(),
+        }
+    }
+
+    /// What was chosen, as a leak report on standard error: standard output has the rounds.
+    fn show(&self, args: &Args) {
+        let snapshot = &self.captured.snapshot;
+        let mut types = Types::new(snapshot, &self.captured.images);
+        let chosen: HashSet<u32> = self.chosen.iter().copied().collect();
+        let leaks = self.scan.leaks.iter().copied();
+        let leaks: Vec<_> = leaks.filter(|l| chosen.contains(&l.block)).collect();
+        let Scan { heap, marked, .. } = &self.scan;
+        let report = report(snapshot, heap, marked, &leaks, &mut types, args.top);
+        let _ = std::io::stderr().lock().write_all(text(&report).as_bytes());
+    }
+}
+
+/// A release that an attached memhook-rs does not see would confuse its books.
+fn is_traced(args: &Args) -> Option<String> {
+    let pid = args.pid?;
+    let maps = memhook_process::mappings(pid).ok()?;
+    let attacher = residue(pid, &maps).region?.0.attacher_pid();
+    is_attacher(attacher).then(|| format!("memhook-rs {attacher} traces it: stop that first"))
+}
+
+/// Whether to go on. Only a terminal can answer.
+fn ask(args: &Args, looked: &Looked) -> bool {
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return false;
+    }
+    let bytes = bytes_text(looked.bytes(&looked.chosen));
+    let then = match args.every {
+        Some(_) => ", and from now on what is found without asking again",
+        None => "",
+    };
+    eprint!(
+        "\nRelease {bytes} in {} blocks{then}? [y/N] ",
+        looked.chosen.len()
+    );
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+}
+
+/// Sleeps; `false` if told to stop meanwhile.
+fn sleep(time: Duration) -> bool {
+    let until = Instant::now() + time;
+    while !signals::stop_requested() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        std::thread::sleep(left.min(Duration::from_millis(50)));
+    }
+    false
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let pid = args.pid.unwrap_or(0);
+    if matches!(args.pointers, PointerRule::Start) {
+        bail!("--reclaim needs --pointers interior: blocks in use may have no other pointers");
+    }
+    if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
+        bail!("{why}");
+    }
+    let mut exclusive = Exclusive::of(pid)?;
+    signals::install();
+    let first = Looked::now(args, None)?;
+    if let (Some(why), None) = (&first.refused, args.every) {
+        bail!("nothing is released: {why}");
+    }
+    let mut before = first.fingerprints();
+    drop(first);
+    let mut may_release = args.yes;
+    for number in 1.. {
+        if !sleep(args.every.or(args.twice).unwrap_or(PAUSE)) || !exclusive.is_alive() {
+            break;
+        }
+        let looked = match Looked::now(args, Some(&before)) {
+            Ok(looked) => looked,
+            Err(_) if !exclusive.is_alive() => break,
+            Err(error) => return Err(error),
+        };
+        if let (Some(why), None) = (&looked.refused, args.every) {
+            bail!("nothing is released: {why}");
+        }
+        before = looked.fingerprints();
+        let mut round = looked.round(pid, number);
+        if !may_release && !looked.chosen.is_empty() {
+            looked.show(args);
+            may_release = ask(args, &looked);
+        }
+        let mut failed = None;
+        if may_release {
+            let done = release(pid, &looked.captured, &looked.scan.heap, &looked.chosen);
+            round.dry_run = false;
+            round.released_blocks = done.released.len() as u64;
+            round.released_bytes = looked.bytes(&done.released);
+            round.holds = done.holds;
+            round.longest_hold_ms = done.longest.as_secs_f64() * 1e3;
+            for &block in &done.released {
+                // The address may be given out and leaked again before the next scan.
+                before.remove(looked.scan.heap.blocks.get(block).address);
+            }
+            round.refused = round
+                .refused
+                .or(done.failed.as_ref().map(|e| format!("{e:#}")));
+            failed = done.failed;
+        }
+        super::print(args, &round, Round::text)?;
+        match (args.every, failed) {
+            (None, Some(error)) => return Err(error),
+            (None, None) => break,
+            (Some(_), _) => {}
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

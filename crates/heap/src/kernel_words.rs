@@ -1,0 +1,72 @@
+//! Pointers that a program has given to the kernel, and that may stand nowhere else.
+
+use std::path::Path;
+
+/// What the kernel holds for a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelWords {
+    /// User data of epoll entries and timers.
+    pub words: Vec<u64>,
+    /// Uses of the kernel whose user data can't be seen.
+    pub unseen: Vec<&'static str>,
+}
+
+/// Asks /proc. `epoll_event.data` is told in the descriptor's fdinfo (proc_pid_fdinfo(5)),
+/// `sigevent.sigev_value` of timers in /proc/PID/timers. What is in flight in an io_uring is not.
+pub fn kernel_words(pid: i32) -> KernelWords {
+    let mut found = KernelWords::default();
+    let folder = format!("/proc/{pid}/fd");
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Ok(link) = std::fs::read_link(entry.path()) else {
+            continue;
+        };
+        if link == Path::new("anon_inode:[eventpoll]") {
+            let number = entry.file_name();
+            let info = format!("/proc/{pid}/fdinfo/{}", number.to_string_lossy());
+            if let Ok(text) = std::fs::read_to_string(info) {
+                found.words.extend(epoll_data(&text));
+            }
+        } else if link == Path::new("anon_inode:[io_uring]") {
+            found.unseen.push("an io_uring");
+        }
+    }
+    if let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/timers")) {
+        found.words.extend(timer_values(&text));
+    }
+    found.words.sort_unstable();
+    found.words.dedup();
+    found.unseen.dedup();
+    found
+}
+
+/// From lines like `tfd:  5 events:  19 data:  55d0c0ffee00  pos:0 ino:61af sdev:7`.
+fn epoll_data(text: &str) -> impl Iterator<Item = u64> + '_ {
+    text.lines()
+        .filter(|line| line.starts_with("tfd:"))
+        .filter_map(|line| {
+            let data = line.split("data:").nth(1)?.split_whitespace().next()?;
+            u64::from_str_radix(data, 16).ok()
+        })
+}
+
+/// From lines like `signal: 60/00007fff86e452a8`.
+fn timer_values(text: &str) -> impl Iterator<Item = u64> + '_ {
+    text.lines().filter_map(|line| {
+        let value = line.strip_prefix("signal:")?.split('/').nth(1)?;
+        u64::from_str_radix(value.trim(), 16).ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_data_is_read() {
+        let info = "pos:\t0\nflags:\t02\ntfd:        4 events:       19 data:     55d0c0ffee00  pos:0 ino:61af sdev:7\n";
+        assert_eq!(epoll_data(info).collect::<Vec<_>>(), [0x55d0_c0ff_ee00]);
+        let timers = "ID: 1\nsignal: 60/00007fff86e452a8\nnotify: signal/pid.2634\nClockID: 0\n";
+        assert_eq!(timer_values(timers).collect::<Vec<_>>(), [0x7fff_86e4_52a8]);
+        assert_eq!(kernel_words(i32::MAX), KernelWords::default());
+    }
+}

@@ -1,0 +1,59 @@
+//! Holding all threads of the target with none of them inside malloc.
+
+use memhook_inject::{AllHeld, Error, Registers, hold_all};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use std::io::IoSliceMut;
+use std::time::Duration;
+
+use crate::snapshot::words;
+
+/// How long threads inside malloc are let run at a time, first and at most, and in all.
+const SETTLE_STEP: Duration = Duration::from_micros(30);
+const SETTLE_STEP_MAX: Duration = Duration::from_micros(200);
+const SETTLE_LIMIT: Duration = Duration::from_millis(4);
+/// The system calls of malloc: mmap, mprotect, munmap, brk, mremap, madvise, futex
+/// (arch/x86/entry/syscalls/syscall_64.tbl).
+const MALLOC_CALLS: [u64; 7] = [9, 10, 11, 12, 25, 28, 202];
+/// Words at the top of a stack that may be return addresses into malloc.
+const STACK_WORDS: usize = 48;
+
+/// Holds all threads, none of them inside `malloc_code` if possible: the heap is whole then. A
+/// thread that is inside runs on by itself until it is out; it is never long. Also returns how many
+/// were still inside.
+pub fn hold_settled(pid: i32, malloc_code: (u64, u64)) -> Result<(AllHeld, u32), Error> {
+    let mut held = hold_all(pid)?;
+    let mut step = SETTLE_STEP;
+    loop {
+        let inside: Vec<i32> = held
+            .threads()
+            .filter(|(_, r, _)| is_inside(pid, r, malloc_code))
+            .map(|(tid, ..)| tid)
+            .collect();
+        if inside.is_empty() || held.held_for() > SETTLE_LIMIT {
+            return Ok((held, inside.len() as u32));
+        }
+        held.let_run(&inside, step)?;
+        step = (step * 2).min(SETTLE_STEP_MAX);
+    }
+}
+
+/// Whether a thread is in the middle of malloc or free: by its program counter, or because it is in
+/// a system call that those make or was interrupted in something called from there.
+fn is_inside(pid: i32, registers: &Registers, code: (u64, u64)) -> bool {
+    let is_code = |w: u64| w >= code.0 && w < code.1;
+    if is_code(registers.rip) {
+        return true;
+    }
+    if registers.orig_rax as i64 >= 0 && !MALLOC_CALLS.contains(&registers.orig_rax) {
+        return false;
+    }
+    let mut stack = [0u8; STACK_WORDS * 8];
+    let remote = [RemoteIoVec {
+        base: registers.rsp as usize,
+        len: stack.len(),
+    }];
+    let mut local = [IoSliceMut::new(&mut stack)];
+    let read = process_vm_readv(Pid::from_raw(pid), &mut local, &remote).unwrap_or(0);
+    words(&stack[..read]).any(is_code)
+}
