@@ -1,0 +1,248 @@
+//! Reclaiming leaked blocks of running programs, which check all that they still use.
+
+use memhook_tests::{Attacher, Target, binary, build_library, build_target, run};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+fn scan(pid: u32, options: &[&str]) -> String {
+    let pid = pid.to_string();
+    let mut args = vec!["scan", &pid];
+    args.extend(options);
+    let (code, out, err) = run(&args);
+    assert_eq!(code, 0, "{out}{err}");
+    out
+}
+
+/// Starts a scan in the background.
+fn spawn(pid: u32, options: &[&str]) -> Child {
+    Command::new(binary())
+        .args(["scan", &pid.to_string()])
+        .args(options)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("memhook-rs starts")
+}
+
+/// Addresses to whether they are leaked.
+fn blocks(text: &str) -> BTreeMap<u64, bool> {
+    let lines = text.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        let leaked = match fields.next()? {
+            "leak" => true,
+            "live" => false,
+            _ => return None,
+        };
+        let address = fields.next()?.trim_start_matches("0x");
+        Some((u64::from_str_radix(address, 16).ok()?, leaked))
+    });
+    lines.collect()
+}
+
+fn graph() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| build_target("random_graph", &[]))
+}
+
+fn leaktest() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| build_target("leaktest", &[]))
+}
+
+/// The target's own list of what is reachable.
+fn planted(target: &mut Target) -> BTreeMap<u64, bool> {
+    target.send("l");
+    let mut text = String::new();
+    loop {
+        let line = target.expect("");
+        if line.starts_with("done") {
+            return blocks(&text);
+        }
+        text += &line;
+    }
+}
+
+/// Scans random graphs, reclaims, and lets the target check itself.
+fn check_graphs(seeds: std::ops::Range<u32>, unaligned: bool, options: &[&str]) {
+    let (mut leaked, mut missed) = (0, 0);
+    for seed in seeds {
+        let seed = seed.to_string();
+        let mut args = vec![seed.as_str(), "300"];
+        let mut options = options.to_vec();
+        if unaligned {
+            args.push("u");
+            options.push("--unaligned");
+        }
+        let mut target = Target::start(graph(), &args);
+        let mut list = vec!["--list"];
+        list.extend(&options);
+        let found = blocks(&scan(target.pid(), &list));
+        let want = planted(&mut target);
+        for (address, &is_leaked) in &want {
+            let found = found.get(address).copied();
+            assert!(
+                is_leaked || found == Some(false),
+                "seed {seed}: {address:#x} is reachable, and found {found:?}"
+            );
+            leaked += u32::from(is_leaked);
+            missed += u32::from(is_leaked && found == Some(false));
+        }
+        let extra = found.iter().filter(|(a, l)| **l && !want.contains_key(a));
+        assert_eq!(extra.count(), 0, "seed {seed}: nothing else is leaked");
+        let mut reclaim = vec!["--reclaim", "--yes", "--json", "--twice", "20ms"];
+        reclaim.extend(&options);
+        let report = scan(target.pid(), &reclaim);
+        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(report["schema"], "memhook-rs/reclaim/1");
+        assert_eq!(report["dry_run"], false, "{report}");
+        let after = blocks(&scan(target.pid(), &list));
+        let gone = want.keys().filter(|a| !after.contains_key(a)).count() as u64;
+        assert_eq!(report["released_blocks"], gone, "seed {seed}: {report}");
+        assert!(!after.values().any(|&l| l), "seed {seed}: leaks are left");
+        target.send("c");
+        assert_eq!(target.expect("done"), "done 0\n", "seed {seed}");
+        assert!(target.finish().success());
+    }
+    // A stale word may keep one, and all that it reaches.
+    assert!(missed * 5 <= leaked, "{missed} of {leaked} were missed");
+}
+
+#[test]
+fn random_graphs() {
+    check_graphs(0..12, false, &[]);
+}
+
+#[test]
+fn random_graphs_with_all_threads_held() {
+    check_graphs(12..18, false, &["--snapshot", "stop"]);
+}
+
+#[test]
+fn random_graphs_with_pointers_at_odd_offsets() {
+    check_graphs(18..28, true, &[]);
+}
+
+#[test]
+fn without_yes_nothing_is_released() {
+    let mut target = Target::start(graph(), &["77"]);
+    let before = scan(target.pid(), &["--list"]);
+    let report = scan(target.pid(), &["--reclaim", "--twice", "20ms"]);
+    assert!(report.contains("would be released"), "{report}");
+    assert_eq!(scan(target.pid(), &["--list"]), before);
+    target.send("c");
+    assert_eq!(target.expect("done"), "done 0\n");
+}
+
+/// What malloc has from the system.
+fn heap(target: &mut Target) -> u64 {
+    target.go();
+    let line = target.expect("done");
+    line.split(' ').nth(3).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_busy_program_again_and_again() {
+    let mut target = Target::start(leaktest(), &["4", "10", "2000", "20"]);
+    let reclaimer = spawn(
+        target.pid(),
+        &["--reclaim", "--yes", "--every", "300ms", "--json"],
+    );
+    std::thread::sleep(Duration::from_secs(6));
+    // SAFETY: kill takes plain integers; the child has not been waited for.
+    unsafe { libc::kill(reclaimer.id() as i32, libc::SIGINT) };
+    let output = reclaimer.wait_with_output().unwrap();
+    assert!(output.status.success(), "{:?}", output.status);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rounds: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let released: u64 = rounds
+        .iter()
+        .map(|r| r["released_blocks"].as_u64().unwrap())
+        .sum();
+    assert!(rounds.len() >= 2 && released > 1000, "{text}");
+    assert!(heap(&mut target) > 0);
+    assert!(target.finish().success(), "its checks");
+}
+
+#[test]
+fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
+    let mut target = Target::start(leaktest(), &["3", "30", "2000", "10"]);
+    let mut state = 1u64;
+    for _ in 0..40 {
+        let mut reclaimer = spawn(target.pid(), &["--reclaim", "--yes", "--every", "20ms"]);
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        std::thread::sleep(Duration::from_micros((state >> 33) % 250_000));
+        reclaimer.kill().unwrap();
+        reclaimer.wait().unwrap();
+    }
+    assert!(heap(&mut target) > 0);
+    let report = scan(target.pid(), &["--reclaim", "--yes", "--twice", "50ms"]);
+    assert!(report.contains("released"), "{report}");
+    assert_eq!(target.status("TracerPid"), "0");
+    assert!(target.finish().success(), "its checks");
+}
+
+fn is_refused(pid: u32, options: &[&str], word: &str) {
+    let pid = pid.to_string();
+    let mut args = vec!["scan", &pid, "--reclaim", "--yes", "--twice", "10ms"];
+    args.extend(options);
+    let (code, out, err) = run(&args);
+    assert_eq!((code, out.as_str()), (2, ""), "{err}");
+    assert!(err.contains(word) && err.lines().count() == 1, "{err}");
+}
+
+#[test]
+fn what_is_never_done() {
+    let target = Target::start(leaktest(), &["1", "50", "100", "1000"]);
+    is_refused(
+        target.pid(),
+        &["--pointers", "start"],
+        "--pointers interior",
+    );
+    let mut other = spawn(target.pid(), &["--reclaim", "--yes", "--every", "50ms"]);
+    let mut line = String::new();
+    let mut output = BufReader::new(other.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
+    assert!(line.contains("released"), "{line}");
+    is_refused(target.pid(), &[], "another memhook-rs is reclaiming");
+    other.kill().unwrap();
+    other.wait().unwrap();
+    let attacher = Attacher::start(&target, &[]);
+    is_refused(target.pid(), &[], "traces it");
+    attacher.finish();
+    assert!(target.finish().success());
+}
+
+#[test]
+fn another_allocator_is_left_alone() {
+    let library = build_library("wrapping_allocator", "libwrapping_allocator.so", &[]);
+    let target = Target::run(
+        Command::new(leaktest())
+            .args(["1", "50", "100", "1000"])
+            .env("LD_PRELOAD", &library),
+    );
+    is_refused(
+        target.pid(),
+        &[],
+        "another allocator is loaded (the malloc of libwrapping_allocator.so)",
+    );
+    assert!(target.finish().success());
+}
+
+#[test]
+fn a_damaged_heap_is_left_alone() {
+    let program = build_target("damaged_heap", &[]);
+    let target = Target::start(&program, &[]);
+    let found = scan(target.pid(), &["--list"]);
+    assert!(found.contains("finding"), "{found}");
+    is_refused(target.pid(), &[], "did not parse whole");
+    target.finish();
+}
