@@ -118,7 +118,12 @@ fn random_graphs() {
 
 #[test]
 fn random_graphs_with_all_threads_held() {
-    check_graphs(12..18, false, &["--snapshot", "stop"]);
+    check_graphs(12..16, false, &["--snapshot", "stop"]);
+}
+
+#[test]
+fn random_graphs_in_a_forked_copy() {
+    check_graphs(30..34, false, &["--snapshot", "fork"]);
 }
 
 #[test]

@@ -141,12 +141,14 @@ fn check_plant(threads: u64, method: &str) {
 #[test]
 fn planted_blocks_one_thread() {
     check_plant(0, "precopy");
+    check_plant(0, "fork");
     check_plant(0, "stop");
 }
 
 #[test]
 fn planted_blocks_many_threads() {
     check_plant(8, "precopy");
+    check_plant(9, "fork");
     check_plant(100, "stop");
 }
 
@@ -334,7 +336,7 @@ fn bad_input_is_one_line_and_exit_code_2() {
 fn a_busy_program() {
     let program = build_target("scan_busy", &[]);
     let target = Target::start(&program, &["4"]);
-    for method in ["precopy", "stop", "precopy", "precopy", "stop", "precopy"] {
+    for method in ["precopy", "fork", "stop", "precopy", "fork", "precopy"] {
         let found = parse(&scan(target.pid(), &["--list", "--snapshot", method]));
         let leaked = found.blocks.values().filter(|b| b.0).count();
         assert_eq!(leaked, 0, "{method}: {:?}", found.rest);
@@ -343,13 +345,20 @@ fn a_busy_program() {
     assert_eq!(target.finish().code(), Some(0));
 }
 
-#[test]
-fn a_scan_that_is_killed_leaves_nothing() {
-    let program = build_target("scan_busy", &["-O1"]);
-    let target = Target::start(&program, &["2"]);
+/// Children of any thread, by process id.
+fn children(pid: u32) -> String {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let files = threads.map(|t| t.unwrap().path().join("children"));
+    files
+        .filter_map(|f| std::fs::read_to_string(f).ok())
+        .collect()
+}
+
+/// Runs scans and kills them after 0 to 45 ms.
+fn kill_scans(pid: u32, method: &str) {
     for i in 0..30 {
         let mut scan = Command::new(binary())
-            .args(["scan", &target.pid().to_string()])
+            .args(["scan", &pid.to_string(), "--snapshot", method])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -358,6 +367,57 @@ fn a_scan_that_is_killed_leaves_nothing() {
         scan.kill().unwrap();
         scan.wait().unwrap();
     }
+}
+
+#[test]
+fn a_fork_is_not_noticed() {
+    let program = build_target("childless", &[]);
+    let mut target = Target::start(&program, &[]);
+    target.go();
+    let line = target.expect("done");
+    let planted: Vec<u64> = line
+        .split_whitespace()
+        .skip(1)
+        .map(|a| u64::from_str_radix(a.trim_start_matches("0x"), 16).unwrap())
+        .collect();
+    for _ in 0..3 {
+        let found = scan(target.pid(), &["--list", "--snapshot", "fork"]);
+        let found = parse(&found);
+        for address in &planted {
+            assert_eq!(found.blocks.get(address).map(|b| b.0), Some(false));
+        }
+        assert_eq!(children(target.pid()), "");
+    }
+    let json = scan(target.pid(), &["--json", "--snapshot", "fork"]);
+    assert!(json.contains("\"method\":\"fork\""), "{json}");
+    kill_scans(target.pid(), "fork");
+    memhook_tests::until("the copies end", || children(target.pid()).is_empty());
+    assert_eq!(target.finish().code(), Some(0));
+}
+
+/// What does not work falls back to what does, and says why.
+#[test]
+fn an_init_process_is_not_forked() {
+    let program = plant();
+    let mut command = Command::new("unshare");
+    command
+        .args(["--pid", "--fork", "--kill-child"])
+        .arg(program)
+        .arg("0");
+    let mut target = Target::run(&mut command);
+    target.descend();
+    let text = scan(target.pid(), &["--snapshot", "fork"]);
+    assert!(
+        text.contains("Note: no fork, all threads held instead:") && text.contains("by stop"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_scan_that_is_killed_leaves_nothing() {
+    let program = build_target("scan_busy", &["-O1"]);
+    let target = Target::start(&program, &["2"]);
+    kill_scans(target.pid(), "precopy");
     std::thread::sleep(std::time::Duration::from_millis(100));
     let file =
         |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", target.pid())).unwrap();

@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::areas::areas;
 use crate::copy::{self, Runs};
+use crate::fork::fork;
 use crate::kernel_words::{KernelWords, kernel_words};
 use crate::modules::{module_info, vtable_names};
 use crate::precopy::precopy;
@@ -56,6 +57,21 @@ impl Prepared {
             unsearched: Vec::new(),
             in_malloc: 0,
         })
+    }
+
+    /// Says why another method is taken; an error if none can help.
+    fn fall_back(
+        &mut self,
+        method: &str,
+        instead: &str,
+        error: memhook_inject::Error,
+    ) -> Result<(), Error> {
+        if let memhook_inject::Error::TargetGone { .. } = error {
+            return Err(error.into());
+        }
+        self.notes
+            .push(format!("no {method}, {instead} instead: {error}"));
+        Ok(())
     }
 
     /// Pages with contents. Without the scan call of Linux 6.7, all of them.
@@ -176,12 +192,16 @@ pub fn capture(pid: i32, method: Method) -> Result<Captured, Error> {
                 drop(watch);
                 return Ok(prepared.finish(Method::Precopy, shot, prepare));
             }
-            Err(memhook_inject::Error::TargetGone { pid }) => {
-                return Err(memhook_inject::Error::TargetGone { pid }.into());
+            Err(error) => prepared.fall_back("precopy", "a fork", error)?,
+        }
+    }
+    if method != Method::Stop {
+        match fork(&mut prepared) {
+            Ok(shot) => return Ok(prepared.finish(Method::Fork, shot, Duration::ZERO)),
+            Err(Error::Inject(error)) => {
+                prepared.fall_back("fork", "all threads held", error)?;
             }
-            Err(error) => prepared
-                .notes
-                .push(format!("no precopy, all threads held instead: {error}")),
+            Err(error) => return Err(error),
         }
     }
     let shot = stop(&mut prepared)?;

@@ -11,6 +11,7 @@ mod census;
 mod copy;
 mod dissect;
 mod error;
+mod fork;
 mod free_lists;
 #[cfg(test)]
 mod graph_tests;

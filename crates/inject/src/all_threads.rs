@@ -14,10 +14,10 @@ use crate::{Error, Registers, procfs, ptrace, regs, restart};
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
 /// One stopped thread.
-struct Stopped {
+pub(crate) struct Stopped {
     registers: Registers,
     extended: Vec<u8>,
-    sleep: Sleep,
+    pub sleep: Sleep,
 }
 
 /// What was seen of the threads before they were disturbed.
@@ -31,9 +31,9 @@ struct Known {
 /// Every thread of a process, seized and stopped. Dropping it lets all of them go, with their
 /// interrupted system calls restarted.
 pub struct AllHeld {
-    pid: i32,
+    pub(crate) pid: i32,
     stopped_at: Instant,
-    threads: BTreeMap<i32, Stopped>,
+    pub(crate) threads: BTreeMap<i32, Stopped>,
     /// Seized, but not (yet) stopped.
     seized: Vec<i32>,
     _urgency: Urgency,
@@ -182,7 +182,7 @@ impl AllHeld {
                     }
                     // Handed on: its handler starts, and the thread stops at the first instruction.
                     Some(Stop::Signal(signal)) => self.go_on(tid, signal),
-                    Some(Stop::Syscall) => self.go_on(tid, 0),
+                    Some(Stop::Syscall | Stop::Clone) => self.go_on(tid, 0),
                     Some(Stop::Gone) => self.seized.retain(|&other| other != tid),
                     None => {}
                 }

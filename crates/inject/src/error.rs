@@ -165,6 +165,14 @@ pub enum Error {
         /// How many were given.
         count: usize,
     },
+    /// No copy of the process can be made by fork.
+    #[error("process {pid} can't be copied by fork: {reason}")]
+    NoFork {
+        /// Process id.
+        pid: i32,
+        /// Why.
+        reason: &'static str,
+    },
     /// `dlopen` in the target returned NULL.
     #[error(
         "dlopen({path}) in process {pid} failed: the object does not fit the target, or /proc is not mounted in its mount namespace"

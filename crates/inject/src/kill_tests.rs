@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{self, Program, anywhere};
-use crate::{Dlopen, create_region, hold, load_object, read_bytes, steps};
+use crate::{Dlopen, ForkPlan, create_region, hold, hold_all, load_object, read_bytes, steps};
 
 /// Where the attacher, this same test program started anew, finds its target.
 const TARGET: &str = "MEMHOOK_TEST_TARGET";
@@ -37,6 +37,11 @@ fn attacher() {
     };
     load_object(&mut held, dlopen, &object).unwrap();
     held.release().unwrap();
+    let plan = ForkPlan::of(pid as i32).unwrap();
+    let mut all = hold_all(pid as i32).unwrap();
+    let copy = all.fork(&plan).unwrap();
+    all.release();
+    read_bytes(copy.pid(), getpid, &mut [0; 8]).unwrap();
 }
 
 struct Target {
@@ -112,6 +117,10 @@ impl Target {
             );
             std::thread::sleep(Duration::from_micros(500));
         }
+        while children(pid) != "" {
+            assert!(Instant::now() < until, "{when}: child {}", children(pid));
+            std::thread::sleep(Duration::from_micros(500));
+        }
         assert_eq!(status(pid, "TracerPid:"), "0", "{when}");
         assert_eq!(status(pid, "SigBlk:"), self.blocked, "{when}");
     }
@@ -129,6 +138,15 @@ impl Target {
         common::send(self.program.pid(), libc::SIGTERM);
         self.program.ends_well();
     }
+}
+
+/// Ids of the children of all threads.
+fn children(pid: i32) -> String {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the target lives");
+    let files = threads
+        .flatten()
+        .map(|thread| thread.path().join("children"));
+    files.flat_map(std::fs::read_to_string).collect()
 }
 
 fn status(pid: i32, name: &str) -> String {

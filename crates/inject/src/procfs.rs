@@ -56,3 +56,8 @@ fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {
         .lines()
         .find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()))
 }
+
+/// Whether the process is the init process of its pid namespace.
+pub(crate) fn is_init(pid: i32) -> bool {
+    status_field(pid, pid, "NSpid:").is_some_and(|ids| ids.split_whitespace().last() == Some("1"))
+}

@@ -8,6 +8,8 @@ pub(crate) const SETREGSET: libc::c_uint = 0x4205;
 const CONT: libc::c_uint = 7;
 const DETACH: libc::c_uint = 17;
 const SYSCALL: libc::c_uint = 24;
+const SETOPTIONS: libc::c_uint = 0x4200;
+const GETEVENTMSG: libc::c_uint = 0x4201;
 const GETSIGINFO: libc::c_uint = 0x4202;
 const SEIZE: libc::c_uint = 0x4206;
 const INTERRUPT: libc::c_uint = 0x4207;
@@ -17,6 +19,9 @@ const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 
 /// Options: mark system-call stops with bit 7 of the signal; report execve. Never EXITKILL.
 const OPTIONS: usize = 0x1 | 0x10;
+
+/// The option to report clone, and to trace what it makes.
+const TRACE_CLONE: usize = 0x8;
 
 /// One raw request.
 ///
@@ -84,6 +89,20 @@ pub(crate) fn set_signal_mask(tid: i32, mask: u64) -> io::Result<()> {
     let mut mask = mask;
     // SAFETY: the kernel reads the 8 bytes that `address` announces.
     unsafe { request(SETSIGMASK, tid, size_of::<u64>(), (&raw mut mask) as usize) }.map(drop)
+}
+
+/// Has the children that a stopped thread makes traced by us too, from their first instruction on.
+pub(crate) fn follow_children(tid: i32) -> io::Result<()> {
+    // SAFETY: no pointers.
+    unsafe { request(SETOPTIONS, tid, 0, OPTIONS | TRACE_CLONE) }.map(drop)
+}
+
+/// Of a thread in a clone event stop: the child's id, as this process sees it.
+pub(crate) fn new_child(tid: i32) -> io::Result<i32> {
+    let mut id: libc::c_ulong = 0;
+    // SAFETY: the kernel writes one unsigned long.
+    unsafe { request(GETEVENTMSG, tid, 0, (&raw mut id) as usize)? };
+    Ok(id as i32)
 }
 
 /// What is known about the signal of the current signal-delivery-stop.

@@ -183,18 +183,28 @@ impl Held {
         registers: &Registers,
         limit: Duration,
     ) -> Result<Outcome, Error> {
+        self.set_out(registers)?;
+        self.wait_until_done(limit)
+    }
+
+    /// Sets registers and token for an operation.
+    pub(crate) fn set_out(&mut self, registers: &Registers) -> Result<(), Error> {
         let scratch = self.scratch()?;
         self.token = self.token.wrapping_add(1);
         let token = self.token;
         self.write(scratch.words() + word::TOKEN, &token.to_le_bytes())?;
-        self.commit(registers)?;
-        self.wait_until_done(limit)
+        self.commit(registers)
     }
 
     /// Lets the thread run until the result is there, then stops it.
     fn wait_until_done(&mut self, limit: Duration) -> Result<Outcome, Error> {
         let resumed = ptrace::resume(self.tid, 0);
         self.check("CONT", resumed)?;
+        self.await_result(limit)
+    }
+
+    /// Waits for the result of a thread that runs, then stops it.
+    pub(crate) fn await_result(&mut self, limit: Duration) -> Result<Outcome, Error> {
         let begin = Instant::now();
         let until = begin + limit;
         let mut pace = wait::Pace::start();
@@ -266,7 +276,7 @@ impl Held {
 
     /// Result of the current operation once its token is there. After the thread went home other
     /// memory may be at this address: it does not hold the token.
-    fn result(&self) -> Option<u64> {
+    pub(crate) fn result(&self) -> Option<u64> {
         let mut words = [0u8; 16];
         self.mem
             .read_exact_at(&mut words, self.scratch?.words())

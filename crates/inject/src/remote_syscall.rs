@@ -49,7 +49,7 @@ impl Held {
         self.checked(name, result)
     }
 
-    fn checked(&self, name: &'static str, result: i64) -> Result<u64, Error> {
+    pub(crate) fn checked(&self, name: &'static str, result: i64) -> Result<u64, Error> {
         if (-4095..0).contains(&result) {
             let source = io::Error::from_raw_os_error(-result as i32);
             return Err(Error::RemoteSyscall {
@@ -61,7 +61,7 @@ impl Held {
         Ok(result as u64)
     }
 
-    fn syscall_registers(&self, nr: i64, args: [u64; 6]) -> Registers {
+    pub(crate) fn syscall_registers(&self, nr: i64, args: [u64; 6]) -> Registers {
         let mut registers = self.saved;
         registers.rax = nr as u64;
         // No restart of the interrupted call of the target now.
@@ -103,7 +103,7 @@ impl Held {
             match self.next_stop(until)? {
                 Some(Stop::Syscall) => break,
                 Some(Stop::Signal(signal)) => self.take_signal(signal)?,
-                Some(Stop::Event(_) | Stop::Gone) => {}
+                Some(Stop::Event(_) | Stop::Clone | Stop::Gone) => {}
                 None => return Err(self.does_not_stop()),
             }
         }

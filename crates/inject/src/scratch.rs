@@ -65,6 +65,8 @@ global_asm!(
     .hidden memhook_inject_stub_syscall
     .globl memhook_inject_stub_each
     .hidden memhook_inject_stub_each
+    .globl memhook_inject_stub_fork
+    .hidden memhook_inject_stub_fork
     .globl memhook_inject_stub_rung
     .hidden memhook_inject_stub_rung
     .globl memhook_inject_stub_home
@@ -86,6 +88,24 @@ memhook_inject_stub_each:
     cmp rax, r15
     jb memhook_inject_stub_each
 2:  mov rax, r12
+    jmp 1f
+memhook_inject_stub_fork:
+    mov ebx, eax
+    syscall
+    test rax, rax
+    js 1f
+    jnz 3f
+    mov eax, ebx
+    syscall
+    xor edi, edi
+    mov eax, {exit_group}
+    syscall
+3:  mov rdi, rax
+    xor esi, esi
+    mov edx, {wait_all}
+    xor r10d, r10d
+    mov eax, {wait4}
+    syscall
     jmp 1f
 memhook_inject_stub_syscall:
     syscall
@@ -145,12 +165,16 @@ memhook_inject_stub_end:
     gettid = const libc::SYS_gettid,
     tgkill = const libc::SYS_tgkill,
     munmap = const libc::SYS_munmap,
+    exit_group = const libc::SYS_exit_group,
+    wait4 = const libc::SYS_wait4,
+    wait_all = const libc::__WALL,
 );
 
 unsafe extern "C" {
     static memhook_inject_stub_begin: u8;
     static memhook_inject_stub_syscall: u8;
     static memhook_inject_stub_each: u8;
+    static memhook_inject_stub_fork: u8;
     static memhook_inject_stub_rung: u8;
     static memhook_inject_stub_home: u8;
     static memhook_inject_stub_end: u8;
@@ -200,6 +224,12 @@ impl Scratch {
     /// reached r15; its result is where it stopped.
     pub(crate) fn each_entry(self) -> u64 {
         self.at(&raw const memhook_inject_stub_each)
+    }
+
+    /// Entry that makes the clone call in the registers and waits for the child. The child makes the
+    /// same call, and both it and its own child exit.
+    pub(crate) fn fork_entry(self) -> u64 {
+        self.at(&raw const memhook_inject_stub_fork)
     }
 
     /// Bytes at [`Scratch::data`].

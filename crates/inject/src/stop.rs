@@ -145,7 +145,7 @@ fn try_hold(
 }
 
 /// `Err` with the reason if the thread is stopped where it can't be used.
-fn usable(held: &Held, options: &HoldOptions<'_>) -> Result<(), String> {
+pub(crate) fn usable(held: &Held, options: &HoldOptions<'_>) -> Result<(), String> {
     let (pid, tid) = (held.pid, held.tid);
     held.room.as_ref().map_err(String::clone)?;
     safe_point::check_sequence(pid, tid, &held.saved)?;
@@ -193,7 +193,7 @@ fn interrupt(pid: i32, tid: i32) -> Result<bool, Error> {
                 return Err(Error::TargetStopped { pid });
             }
             Some(Stop::Signal(signal)) => signal,
-            Some(Stop::Syscall) => 0,
+            Some(Stop::Syscall | Stop::Clone) => 0,
             Some(Stop::Gone) => return Ok(false),
             None => return Err(Error::DoesNotStop { pid, tid }),
         };

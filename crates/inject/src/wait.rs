@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::{procfs, ptrace};
 
 /// Events of `<linux/ptrace.h>`, in bits 16 and up of the wait status.
+const EVENT_CLONE: i32 = 3;
 const EVENT_EXEC: i32 = 4;
 const EVENT_STOP: i32 = 128;
 
@@ -18,6 +19,8 @@ pub(crate) enum Stop {
     Signal(i32),
     /// System-call entry or exit.
     Syscall,
+    /// PTRACE_EVENT_CLONE: it has made a child, which is traced too.
+    Clone,
     /// The thread exited, was killed, or the process called execve.
     Gone,
 }
@@ -122,6 +125,7 @@ fn decode(tid: i32, status: i32) -> Stop {
     let signal = libc::WSTOPSIG(status);
     match status >> 16 {
         EVENT_STOP => Stop::Event(signal),
+        EVENT_CLONE => Stop::Clone,
         EVENT_EXEC => {
             // A new program runs under this id; it is not ours to touch.
             let _ = ptrace::detach(tid);

@@ -1,0 +1,244 @@
+//! A frozen copy of the target's memory: a grandchild that never runs an instruction of the target.
+//!
+//! One thread forks, the others are held too: the kernel copies page tables one by one, and a thread
+//! that runs meanwhile would be seen half-way. The child forks again and exits at once, and the
+//! thread waits for it before it goes on, so the target has no child afterwards. The grandchild goes
+//! to the init process (or a subreaper), which collects it. It is traced from its birth, stands
+//! still, and when it is let go, also because this process was killed, its next instructions are
+//! `exit_group(0)`.
+//!
+//! The children end without a signal (exit signal 0), and share the table of descriptors with the
+//! target: nothing that the target closes stays open.
+
+use std::time::{Duration, Instant};
+
+use crate::all_threads::AllHeld;
+use crate::held::{Held, STEP_DEADLINE};
+use crate::remote_call::Outcome;
+use crate::stop::{HoldOptions, usable};
+use crate::survey::Survey;
+use crate::urgency::Urgency;
+use crate::wait::{self, Pace, Stop};
+use crate::{Error, procfs, ptrace};
+
+/// How long a frozen child may take to exit.
+const EXIT_LIMIT: Duration = Duration::from_secs(2);
+
+/// What has to be known for a fork before any thread is held.
+pub struct ForkPlan {
+    survey: Survey,
+}
+
+impl ForkPlan {
+    /// Looks at the process; fails where a fork can't be made unnoticed.
+    pub fn of(pid: i32) -> Result<ForkPlan, Error> {
+        if procfs::is_init(pid) {
+            return Err(Error::NoFork {
+                pid,
+                reason: "it is the init process of its namespace, so the copy would become its child",
+            });
+        }
+        Ok(ForkPlan {
+            survey: Survey::of(pid)?,
+        })
+    }
+}
+
+/// A frozen copy of a process. Dropping it ends it.
+pub struct FrozenChild {
+    tid: i32,
+}
+
+impl FrozenChild {
+    /// Its process id, for reading its memory.
+    pub fn pid(&self) -> i32 {
+        self.tid
+    }
+}
+
+impl Drop for FrozenChild {
+    fn drop(&mut self) {
+        let until = Instant::now() + EXIT_LIMIT;
+        while ptrace::resume(self.tid, 0).is_ok() {
+            match wait::wait_for_stop(self.tid, self.tid, until) {
+                Some(Stop::Gone) => return,
+                Some(_) => {}
+                None => break,
+            }
+        }
+        wait::reap(self.tid);
+    }
+}
+
+/// Children on the way.
+#[derive(Default)]
+struct Children {
+    child: Option<i32>,
+    child_ended: bool,
+    grandchild: Option<FrozenChild>,
+    frozen: bool,
+}
+
+impl Children {
+    /// Whether nothing more will come from them.
+    fn are_done(&self) -> bool {
+        self.child_ended && (self.frozen || self.grandchild.is_none())
+    }
+
+    /// Takes the next stop of each. A request fails only if the one concerned was killed, which is
+    /// seen at its next stop.
+    fn follow(&mut self) {
+        if let (Some(tid), false) = (self.child, self.child_ended) {
+            match wait::poll_stop(tid, tid) {
+                Some(Stop::Gone) => self.child_ended = true,
+                Some(stop) => {
+                    if stop == Stop::Clone {
+                        let grandchild = ptrace::new_child(tid).ok();
+                        self.grandchild = grandchild.map(|tid| FrozenChild { tid });
+                    }
+                    let _ = ptrace::resume(tid, 0);
+                }
+                None => {}
+            }
+        }
+        if let (Some(grandchild), false) = (&self.grandchild, self.frozen) {
+            match wait::poll_stop(grandchild.tid, grandchild.tid) {
+                Some(Stop::Event(_)) => self.frozen = true,
+                Some(Stop::Gone) => self.grandchild = None,
+                Some(_) => drop(ptrace::resume(grandchild.tid, 0)),
+                None => {}
+            }
+        }
+    }
+}
+
+impl AllHeld {
+    /// Makes a frozen copy of the process as it is now. One of the threads, which does it, is let go
+    /// when it is done; the others stay held.
+    pub fn fork(&mut self, plan: &ForkPlan) -> Result<FrozenChild, Error> {
+        let pid = self.pid;
+        let options = HoldOptions {
+            need_safe_point: false,
+            deadline: Duration::ZERO,
+            unsafe_ranges: Vec::new(),
+            unwind: None,
+        };
+        let mut reason = "no thread is held".to_owned();
+        for tid in self.threads.keys().copied().collect::<Vec<_>>() {
+            let Some(stopped) = self.threads.remove(&tid) else {
+                continue;
+            };
+            let urgency = Urgency::begin();
+            let mut held = Held::adopt(pid, tid, stopped.sleep, &plan.survey, urgency)?;
+            match usable(&held, &options) {
+                Ok(()) => {
+                    let copy = held.fork();
+                    let released = held.release();
+                    let copy = copy?;
+                    return released.map(|_| copy);
+                }
+                Err(why) => {
+                    reason = why;
+                    // Nothing was done with it: it stays held as before.
+                    held.finished = true;
+                    self.threads.insert(tid, stopped);
+                }
+            }
+        }
+        Err(Error::NoSafeThread {
+            pid,
+            waited: self.held_for(),
+            reason,
+        })
+    }
+}
+
+impl Held {
+    /// Forks twice; see the head of this file.
+    fn fork(&mut self) -> Result<FrozenChild, Error> {
+        self.refuse_subreaper()?;
+        let scratch = self.scratch()?;
+        let follow = ptrace::follow_children(self.tid);
+        self.check("SETOPTIONS", follow)?;
+        let flags = (libc::CLONE_FILES | libc::CLONE_FS) as u64;
+        let mut registers = self.syscall_registers(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]);
+        registers.rip = scratch.fork_entry();
+        registers.rsp = scratch.stack_top();
+        self.set_out(&registers)?;
+        let mut children = Children::default();
+        let result = self.run_fork(&mut children);
+        let result = match result {
+            Ok(Outcome::Done(result)) => self.checked("clone", result as i64).map(drop),
+            Ok(Outcome::Unfinished(_)) => self.back_out().and(Err(self.does_not_stop())),
+            Err(error) => Err(error),
+        };
+        result?;
+        match children {
+            Children {
+                grandchild: Some(copy),
+                frozen: true,
+                ..
+            } => Ok(copy),
+            _ => {
+                Err(self.no_fork("the second of two forks failed, as where processes are limited"))
+            }
+        }
+    }
+
+    fn no_fork(&self, reason: &'static str) -> Error {
+        Error::NoFork {
+            pid: self.pid,
+            reason,
+        }
+    }
+
+    /// The copy would become the child of a process that takes orphans in.
+    fn refuse_subreaper(&mut self) -> Result<(), Error> {
+        let data = self.scratch()?.data();
+        self.write(data, &[0; 4])?;
+        let option = libc::PR_GET_CHILD_SUBREAPER as u64;
+        self.checked_syscall("prctl", libc::SYS_prctl, [option, data, 0, 0, 0, 0])?;
+        let mut is_subreaper = [0; 4];
+        self.read(data, &mut is_subreaper)?;
+        if is_subreaper != [0; 4] {
+            return Err(self.no_fork("it takes in orphans, so the copy would become its child"));
+        }
+        Ok(())
+    }
+
+    /// Lets the prepared thread fork, and the child after it.
+    fn run_fork(&mut self, children: &mut Children) -> Result<Outcome, Error> {
+        let resumed = ptrace::resume(self.tid, 0);
+        self.check("CONT", resumed)?;
+        let until = Instant::now() + STEP_DEADLINE;
+        let mut pace = Pace::start();
+        let mut result = None;
+        while !children.are_done() && Instant::now() < until {
+            match wait::poll_stop(self.pid, self.tid) {
+                Some(Stop::Gone) => return Err(self.is_gone()),
+                Some(Stop::Signal(signal)) if self.is_bell(signal)? => result = self.result(),
+                Some(stop) => {
+                    if stop == Stop::Clone {
+                        let child = ptrace::new_child(self.tid);
+                        children.child = Some(self.check("GETEVENTMSG", child)?);
+                    } else if let Stop::Signal(signal) = stop {
+                        self.take_signal(signal)?;
+                    }
+                    let resumed = ptrace::resume(self.tid, 0);
+                    self.check("CONT", resumed)?;
+                }
+                None => {}
+            }
+            children.follow();
+            // The first fork has failed.
+            if children.child.is_none() && self.result().is_some() {
+                break;
+            }
+            pace.pause();
+        }
+        match result {
+            Some(result) => Ok(Outcome::Done(result)),
+            None => self.await_result(STEP_DEADLINE),
+        }
+    }
+}
