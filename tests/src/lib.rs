@@ -3,6 +3,7 @@
 mod building;
 mod patience;
 pub mod programs;
+pub mod scans;
 mod sites;
 
 pub use building::{binary, build_library, build_target, source};

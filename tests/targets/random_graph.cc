@@ -2,11 +2,13 @@
 // end, also from odd offsets if asked to. Roots are of all kinds that a program has, registers and
 // the kernel included. The program itself computes what is reachable.
 //
-//   random_graph SEED [BLOCKS] [u: words at odd offsets]
+//   random_graph SEED [BLOCKS] [u: words at odd offsets | e: nothing that LeakSanitizer takes for
+//                               something else, and sizes that are the usable ones]
 //
 // Protocol: "ready" when planted; "l" on stdin lists "live|leak ADDRESS BYTES" and "done"; "c"
 // overwrites all memory that malloc gives out anew, checks every reachable block and answers "done
-// FAILURES"; the end of input ends it.
+// FAILURES"; "s" has LeakSanitizer, if it is linked in, write its report to stderr, and "done"; the
+// end of input ends it.
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -20,6 +22,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+extern "C" __attribute__((weak)) int __lsan_do_recoverable_leak_check();
 
 static uint64_t seed;
 static uint64_t next(uint64_t below) {
@@ -54,7 +58,9 @@ static thread_local struct Dynamic {
 static char* mapped[4];  // shared, read-only, inaccessible, a file
 
 static uint64_t address(uint32_t block) { return ~blocks[block].hidden; }
-static uint64_t any_address(uint32_t block) { return address(block) + next(blocks[block].bytes + 1); }
+static bool exact;
+// Just past the end is none of LeakSanitizer's.
+static uint64_t any_address(uint32_t block) { return address(block) + next(blocks[block].bytes + !exact); }
 
 __attribute__((noinline)) static void scrub_stack() {
   char room[100000];
@@ -135,7 +141,8 @@ __attribute__((noinline)) static void plant(bool unaligned) {
   for (uint32_t i = 0; i < block_count; i++) {
     uint64_t kind = next(100);
     size_t bytes = kind < 70 ? next(200) : kind < 95 ? next(3000) : kind < 99 ? next(40000) : 140000 + next(99999);
-    void* p = kind % 10 == 3 ? memalign(64 << next(4), bytes + 1) : malloc(bytes);
+    if (exact) bytes = bytes % 100000 / 16 * 16 + 24;
+    void* p = !exact && kind % 10 == 3 ? memalign(64 << next(4), bytes + 1) : malloc(bytes);
     bytes = malloc_usable_size(p);
     memset(p, 0, bytes);
     blocks[i] = {~reinterpret_cast<uint64_t>(p), static_cast<uint32_t>(bytes), false};
@@ -149,7 +156,7 @@ __attribute__((noinline)) static void plant(bool unaligned) {
     uint32_t words = blocks[e.from].bytes / 8;
     e.offset = next(words) * 8;
     if (unaligned && words > 1) e.offset = next(blocks[e.from].bytes - 8);
-    e.inside = next(blocks[e.to].bytes + 1);
+    e.inside = next(blocks[e.to].bytes + !exact);
     if (next(2)) e.inside = 0;
     e.lost = false;
     for (uint32_t k = 0; k < i; k++)
@@ -226,9 +233,10 @@ int main(int argc, char** argv) {
     int flags = i == 0 ? MAP_SHARED | MAP_ANONYMOUS : i == 3 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
     mapped[i] = static_cast<char*>(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, flags, i == 3 ? fileno(file) : -1, 0));
   }
+  exact = argc > 3 && argv[3][0] == 'e';
   plant(argc > 3 && argv[3][0] == 'u');
   uint32_t count = 1 + next(ROOTS - 1);
-  for (uint32_t i = 0; i < count; i++) root(next(16), next(block_count));
+  for (uint32_t i = 0; i < count; i++) root(exact && next(2) ? next(5) : exact ? 12 : next(16), next(block_count));
   if (mprotect(mapped[1], 4096, PROT_READ) != 0 || mprotect(mapped[2], 4096, PROT_NONE) != 0) return 1;
   close_over();
   usleep(20000);
@@ -237,6 +245,11 @@ int main(int argc, char** argv) {
   char c;
   while (read(0, &c, 1) == 1) {
     char line[100];
+    if (c == 's') {
+      if (__lsan_do_recoverable_leak_check) __lsan_do_recoverable_leak_check();
+      say("done\n");
+      continue;
+    }
     if (c == 'c') {
       snprintf(line, sizeof line, "done %ld\n", check());
       say(line);

@@ -157,19 +157,30 @@ static void* thread_main(void* argument) {
   return nullptr;
 }
 
+// glibc before 2.33 has only the one that counts in int.
+#pragma weak mallinfo2
+static struct mallinfo2 counted() {
+  if (mallinfo2) return mallinfo2();
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+  struct mallinfo m = mallinfo();
+  auto wide = [](int n) { return static_cast<size_t>(static_cast<unsigned>(n)); };
+  return {wide(m.arena), wide(m.ordblks), wide(m.smblks), wide(m.hblks), wide(m.hblkhd),
+          wide(m.usmblks), wide(m.fsmblks), wide(m.uordblks), wide(m.fordblks), wide(m.keepcost)};
+}
+
 static void say(const char* text) {
   if (write(1, text, strlen(text)) < 0) _exit(1);
 }
 
 static void counts() {
   char line[256];
-    for (int i = 0; i < planted_count; i++) {
-      snprintf(line, sizeof line, "%s %#lx %zu\n", planted[i].leaked ? "leak" : "live",
-               ~planted[i].disguised, planted[i].bytes);
-      say(line);
-    }
+  for (int i = 0; i < planted_count; i++) {
+    snprintf(line, sizeof line, "%s %#lx %zu\n", planted[i].leaked ? "leak" : "live",
+             ~planted[i].disguised, planted[i].bytes);
+    say(line);
+  }
   memset(line, 0, sizeof line);
-  struct mallinfo2 m = mallinfo2();
+  struct mallinfo2 m = counted();
   snprintf(line, sizeof line, "mallinfo arena=%zu uordblks=%zu fordblks=%zu hblks=%zu hblkhd=%zu fsmblks=%zu keepcost=%zu\n",
            m.arena, m.uordblks, m.fordblks, m.hblks, m.hblkhd, m.fsmblks, m.keepcost);
   say(line);

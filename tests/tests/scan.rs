@@ -1,155 +1,16 @@
 //! Scans of programs with blocks planted before anyone looked: chunk for chunk, and the sums against
 //! the allocator's own.
 
+use memhook_tests::scans::{List, planted, scan};
 use memhook_tests::{Target, binary, build_target, run};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-
-/// Address to (leaked, usable bytes), and other lines.
-struct List {
-    blocks: BTreeMap<u64, (bool, u64)>,
-    rest: Vec<String>,
-}
-
-fn parse(text: &str) -> List {
-    let mut list = List {
-        blocks: BTreeMap::new(),
-        rest: Vec::new(),
-    };
-    for line in text.lines() {
-        let fields: Vec<&str> = line.split(' ').collect();
-        match fields[..] {
-            ["leak" | "live", address, bytes] => {
-                let address = u64::from_str_radix(address.trim_start_matches("0x"), 16);
-                let block = (fields[0] == "leak", bytes.parse().unwrap());
-                list.blocks.insert(address.unwrap(), block);
-            }
-            _ => list.rest.push(line.to_owned()),
-        }
-    }
-    list
-}
-
-impl List {
-    /// The number after `word` in the lines that begin with `kind`, added up.
-    fn sum(&self, kind: &str, word: &str) -> u64 {
-        let of = |line: &String| {
-            let mut fields = line.split(' ').skip_while(|f| *f != word);
-            fields.nth(1).and_then(|n| n.parse::<u64>().ok())
-        };
-        let lines = self.rest.iter().filter(|l| l.starts_with(kind));
-        lines.filter_map(of).sum()
-    }
-}
 
 /// The program that plants blocks, built once: a file that is being written can't be run.
 fn plant() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| build_target("scan_plant", &[]))
-}
-
-fn scan(pid: u32, options: &[&str]) -> String {
-    let pid = pid.to_string();
-    let mut args = vec!["scan", &pid];
-    args.extend(options);
-    let (code, out, err) = run(&args);
-    assert_eq!(code, 0, "{out}{err}");
-    out
-}
-
-fn maps(pid: u32) -> String {
-    std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap()
-}
-
-/// What the target says it planted, and its mallinfo2 by name.
-fn planted(target: &mut Target) -> (List, BTreeMap<String, u64>) {
-    target.go();
-    let mut text = String::new();
-    loop {
-        let line = target.expect("");
-        if line.starts_with("done") {
-            break;
-        }
-        text += &line;
-    }
-    let list = parse(&text);
-    let line = list
-        .rest
-        .iter()
-        .find(|l| l.starts_with("mallinfo"))
-        .unwrap();
-    let pairs = line.split(' ').filter_map(|f| f.split_once('='));
-    let counts = pairs
-        .map(|(k, v)| (k.to_owned(), v.parse().unwrap()))
-        .collect();
-    (list, counts)
-}
-
-fn check_plant(threads: u64, method: &str) {
-    let program = plant();
-    let mut target = Target::start(program, &[&threads.to_string()]);
-    let before = maps(target.pid());
-    let found = parse(&scan(target.pid(), &["--list", "--snapshot", method]));
-    assert_eq!(maps(target.pid()), before, "{method}: mappings as before");
-    let (want, info) = planted(&mut target);
-    assert!(
-        !found.rest.iter().any(|l| l.starts_with("finding")),
-        "{:?}",
-        found.rest
-    );
-    let mut missed = 0;
-    for (address, &(leaked, bytes)) in &want.blocks {
-        let &(is_leaked, has) = found
-            .blocks
-            .get(address)
-            .expect("every planted block is found");
-        assert_eq!(has, bytes, "{address:#x}");
-        assert!(
-            leaked || !is_leaked,
-            "{address:#x} is reachable, and called leaked"
-        );
-        missed += u64::from(leaked && !is_leaked);
-    }
-    // Stale words keep a few alive: LeakSanitizer misses about as many of the same program.
-    let leaked = want.blocks.values().filter(|b| b.0).count() as u64;
-    assert!(
-        missed * 10 <= leaked,
-        "{missed} of {leaked} leaks were missed"
-    );
-    let extra = found
-        .blocks
-        .iter()
-        .filter(|(a, b)| b.0 && !want.blocks.contains_key(a));
-    assert_eq!(extra.count(), 0, "nothing else is leaked");
-    // mallinfo2 counts cached chunks as used, and the headers of other arenas' heaps (heap_info and
-    // malloc_state: 48 + 2200 bytes, aligned, in glibc 2.35 and later).
-    let used = found.sum("arena", "used") + found.sum("arena", "cached");
-    let headers = info["uordblks"] - used;
-    let arenas = found.rest.iter().filter(|l| l.starts_with("arena")).count() as u64;
-    assert!(
-        headers == 2256 * (arenas - 1) || headers == 2240 * (arenas - 1),
-        "{headers}"
-    );
-    assert_eq!(found.sum("arena", "system"), info["arena"]);
-    let mmapped = format!("mmapped {} {}", info["hblks"], info["hblkhd"]);
-    assert!(found.rest.contains(&mmapped), "{mmapped}: {:?}", found.rest);
-    assert!(target.finish().success());
-}
-
-#[test]
-fn planted_blocks_one_thread() {
-    check_plant(0, "precopy");
-    check_plant(0, "fork");
-    check_plant(0, "stop");
-}
-
-#[test]
-fn planted_blocks_many_threads() {
-    check_plant(8, "precopy");
-    check_plant(9, "fork");
-    check_plant(100, "stop");
 }
 
 #[test]
@@ -296,7 +157,7 @@ time.sleep(60)";
         .skip(1)
         .map(|n| n.parse().unwrap())
         .collect();
-    let found = parse(&scan(child.id(), &["--list"]));
+    let found = List::parse(&scan(child.id(), &["--list"]));
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(found.sum("arena", "system"), said[0]);
@@ -337,7 +198,7 @@ fn a_busy_program() {
     let program = build_target("scan_busy", &[]);
     let target = Target::start(&program, &["4"]);
     for method in ["precopy", "fork", "stop", "precopy", "fork", "precopy"] {
-        let found = parse(&scan(target.pid(), &["--list", "--snapshot", method]));
+        let found = List::parse(&scan(target.pid(), &["--list", "--snapshot", method]));
         let leaked = found.blocks.values().filter(|b| b.0).count();
         assert_eq!(leaked, 0, "{method}: {:?}", found.rest);
         assert!(found.blocks.len() > 4000, "{}", found.blocks.len());
@@ -382,7 +243,7 @@ fn a_fork_is_not_noticed() {
         .collect();
     for _ in 0..3 {
         let found = scan(target.pid(), &["--list", "--snapshot", "fork"]);
-        let found = parse(&found);
+        let found = List::parse(&found);
         for address in &planted {
             assert_eq!(found.blocks.get(address).map(|b| b.0), Some(false));
         }

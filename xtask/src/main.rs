@@ -1,6 +1,7 @@
 //! Tasks that a shell script would do.
 
 mod check;
+mod debian_roots;
 mod storm;
 mod victims;
 
@@ -18,10 +19,13 @@ struct Cli {
 enum Task {
     /// Attach and detach thousands of times, sometimes killed on the way, and count what went wrong
     Storm(storm::Args),
+    /// Fetch the C libraries of other Debian releases, for the tests of scan
+    DebianRoots,
 }
 
 fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Storm(args) => storm::run(&args),
+        Task::DebianRoots => debian_roots::run(),
     }
 }

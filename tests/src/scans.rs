@@ -1,0 +1,78 @@
+//! What `memhook-rs scan --list` says of a process.
+
+use crate::{Target, run};
+use std::collections::BTreeMap;
+
+/// Blocks by address, and the other lines.
+pub struct List {
+    /// Address to (leaked, usable bytes).
+    pub blocks: BTreeMap<u64, (bool, u64)>,
+    /// Lines about arenas, mappings, damage.
+    pub rest: Vec<String>,
+}
+
+impl List {
+    /// From lines like `leak 0x55d0c0ffee00 24`.
+    pub fn parse(text: &str) -> List {
+        let mut list = List {
+            blocks: BTreeMap::new(),
+            rest: Vec::new(),
+        };
+        for line in text.lines() {
+            let fields: Vec<&str> = line.split(' ').collect();
+            match fields[..] {
+                ["leak" | "live", address, bytes] => {
+                    let address = u64::from_str_radix(address.trim_start_matches("0x"), 16);
+                    let block = (fields[0] == "leak", bytes.parse().expect("a number"));
+                    list.blocks.insert(address.expect("an address"), block);
+                }
+                _ => list.rest.push(line.to_owned()),
+            }
+        }
+        list
+    }
+
+    /// The number after `word` in the lines that begin with `kind`, added up.
+    pub fn sum(&self, kind: &str, word: &str) -> u64 {
+        let of = |line: &String| {
+            let mut fields = line.split(' ').skip_while(|f| *f != word);
+            fields.nth(1).and_then(|n| n.parse::<u64>().ok())
+        };
+        let lines = self.rest.iter().filter(|l| l.starts_with(kind));
+        lines.filter_map(of).sum()
+    }
+}
+
+/// Runs `memhook-rs scan`, which must succeed; returns its output.
+pub fn scan(pid: u32, options: &[&str]) -> String {
+    let pid = pid.to_string();
+    let mut args = vec!["scan", &pid];
+    args.extend(options);
+    let (code, out, err) = run(&args);
+    assert_eq!(code, 0, "{out}{err}");
+    out
+}
+
+/// What the target says it planted, and its mallinfo2 by name.
+pub fn planted(target: &mut Target) -> (List, BTreeMap<String, u64>) {
+    target.go();
+    let mut text = String::new();
+    loop {
+        let line = target.expect("");
+        if line.starts_with("done") {
+            break;
+        }
+        text += &line;
+    }
+    let list = List::parse(&text);
+    let line = list
+        .rest
+        .iter()
+        .find(|l| l.starts_with("mallinfo"))
+        .unwrap();
+    let pairs = line.split(' ').filter_map(|f| f.split_once('='));
+    let counts = pairs
+        .map(|(k, v)| (k.to_owned(), v.parse().unwrap()))
+        .collect();
+    (list, counts)
+}
