@@ -1,5 +1,6 @@
 //! Reclaiming leaked blocks of running programs, which check all that they still use.
 
+use memhook_tests::scans::scan;
 use memhook_tests::{Attacher, Target, binary, build_library, build_target, run};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -7,15 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
-
-fn scan(pid: u32, options: &[&str]) -> String {
-    let pid = pid.to_string();
-    let mut args = vec!["scan", &pid];
-    args.extend(options);
-    let (code, out, err) = run(&args);
-    assert_eq!(code, 0, "{out}{err}");
-    out
-}
 
 /// Starts a scan in the background.
 fn spawn(pid: u32, options: &[&str]) -> Child {
@@ -217,11 +209,11 @@ fn what_is_never_done() {
     let mut output = BufReader::new(other.stdout.take().unwrap());
     output.read_line(&mut line).unwrap();
     assert!(line.contains("released"), "{line}");
-    is_refused(target.pid(), &[], "another memhook-rs is reclaiming");
+    is_refused(target.pid(), &[], "another memhook-rs is at work");
     other.kill().unwrap();
     other.wait().unwrap();
     let attacher = Attacher::start(&target, &[]);
-    is_refused(target.pid(), &[], "traces it");
+    is_refused(target.pid(), &[], "already traced");
     attacher.finish();
     assert!(target.finish().success());
 }

@@ -3,9 +3,9 @@
 use super::release::release;
 use super::round::{Round, SCHEMA};
 use super::{Args, PointerRule, Scan};
-use crate::residue::{is_attacher, residue};
+use crate::claim::{Claim, claim};
 use crate::signals;
-use anyhow::bail;
+use anyhow::{Context, bail};
 use memhook_heap::{
     Captured, Fingerprints, Types, bytes_text, fingerprints, reclaimable, refusal, report, text,
 };
@@ -18,21 +18,21 @@ use std::time::{Duration, Instant};
 /// Between the two scans where nothing else is asked for.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The process, for as long as it is the same one. While this lives no other memhook-rs reclaims
-/// there: two would release the same blocks.
-struct Exclusive {
+/// The process, for as long as it is the same one, and nobody else's: two that reclaim would release
+/// the same blocks, and an attached memhook-rs would not see the releases.
+struct Process {
     stat: File,
+    _claim: Claim,
 }
 
-impl Exclusive {
-    fn of(pid: i32) -> anyhow::Result<Exclusive> {
-        let Ok(stat) = File::open(format!("/proc/{pid}/stat")) else {
-            bail!("no process {pid}");
-        };
-        if stat.try_lock().is_err() {
-            bail!("another memhook-rs is reclaiming in process {pid}");
-        }
-        Ok(Exclusive { stat })
+impl Process {
+    fn of(pid: i32) -> anyhow::Result<Process> {
+        let stat = File::open(format!("/proc/{pid}/stat"));
+        let stat = stat.with_context(|| format!("no process {pid}"))?;
+        Ok(Process {
+            _claim: claim(pid)?,
+            stat,
+        })
     }
 
     /// Whether the process lives. The file is bound to the process, not to its number.
@@ -59,7 +59,7 @@ impl Looked {
         let captured = args.capture()?;
         let options = args.mark_options();
         let scan = Scan::of(&captured.snapshot, options)?;
-        let refused = refusal(&captured.snapshot, &scan.heap).or_else(|| is_traced(args));
+        let refused = refusal(&captured.snapshot, &scan.heap);
         let chosen = match (before, &refused) {
             (Some(before), None) => {
                 reclaimable(&captured.snapshot, &scan.heap, options, &scan.leaks, before)
@@ -115,14 +115,6 @@ impl Looked {
     }
 }
 
-/// A release that an attached memhook-rs does not see would confuse its books.
-fn is_traced(args: &Args) -> Option<String> {
-    let pid = args.pid?;
-    let maps = memhook_process::mappings(pid).ok()?;
-    let attacher = residue(pid, &maps).region?.0.attacher_pid();
-    is_attacher(attacher).then(|| format!("memhook-rs {attacher} traces it: stop that first"))
-}
-
 /// Whether to go on. Only a terminal can answer.
 fn ask(args: &Args, looked: &Looked) -> bool {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
@@ -164,7 +156,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
         bail!("{why}");
     }
-    let mut exclusive = Exclusive::of(pid)?;
+    let mut process = Process::of(pid)?;
     signals::install();
     let first = Looked::now(args, None)?;
     if let (Some(why), None) = (&first.refused, args.every) {
@@ -174,12 +166,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     drop(first);
     let mut may_release = args.yes;
     for number in 1.. {
-        if !sleep(args.every.or(args.twice).unwrap_or(PAUSE)) || !exclusive.is_alive() {
+        if !sleep(args.every.or(args.twice).unwrap_or(PAUSE)) || !process.is_alive() {
             break;
         }
         let looked = match Looked::now(args, Some(&before)) {
             Ok(looked) => looked,
-            Err(_) if !exclusive.is_alive() => break,
+            Err(_) if !process.is_alive() => break,
             Err(error) => return Err(error),
         };
         if let (Some(why), None) = (&looked.refused, args.every) {
