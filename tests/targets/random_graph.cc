@@ -113,6 +113,19 @@ static void thread_root(void* (*main)(void*), uint32_t block) {
   for (threads++; holding < threads;) usleep(100);
 }
 
+// The result of a thread that has ended, for whoever joins it.
+static volatile int result_tid;
+static void* with_result(void* hidden) {
+  result_tid = gettid();
+  return reinterpret_cast<void*>(~reinterpret_cast<uint64_t>(hidden));
+}
+static void result_root(uint32_t block) {
+  pthread_t id;
+  result_tid = 0;
+  pthread_create(&id, nullptr, with_result, reinterpret_cast<void*>(~any_address(block)));
+  while (result_tid == 0 || syscall(SYS_tgkill, getpid(), result_tid, 0) == 0) usleep(100);
+}
+
 static int epoll_fd;
 static void epoll_root(uint32_t block) {
   int ends[2];
@@ -177,6 +190,7 @@ __attribute__((noinline)) static void root(int kind, uint32_t block) {
     case 4: thread_root(on_stack, block); break;
     case 5: epoll_root(block); break;
     case 6: timer_root(block); break;
+    case 12: result_root(block); break;
     case 7: jump_root(block, &global_roots[used++]); break;
     case 8:
     case 9:
@@ -236,7 +250,7 @@ int main(int argc, char** argv) {
   exact = argc > 3 && argv[3][0] == 'e';
   plant(argc > 3 && argv[3][0] == 'u');
   uint32_t count = 1 + next(ROOTS - 1);
-  for (uint32_t i = 0; i < count; i++) root(exact && next(2) ? next(5) : exact ? 12 : next(16), next(block_count));
+  for (uint32_t i = 0; i < count; i++) root(exact && next(2) ? next(5) : exact ? 99 : next(17), next(block_count));
   if (mprotect(mapped[1], 4096, PROT_READ) != 0 || mprotect(mapped[2], 4096, PROT_NONE) != 0) return 1;
   close_over();
   usleep(20000);

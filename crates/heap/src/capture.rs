@@ -7,11 +7,11 @@ use crate::fork::fork;
 use crate::kernel_words::{KernelWords, kernel_words};
 use crate::modules::{module_info, vtable_names};
 use crate::precopy::precopy;
-use crate::settle::hold_settled;
+use crate::settle::{hold_settled, is_inside};
 use crate::snapshot::{
     Area, AreaKind, Meta, Method, ModuleInfo, Region, Snapshot, ThreadState, words,
 };
-use memhook_inject::{AllHeld, PageScan, PageState, WriteWatch};
+use memhook_inject::{AllHeld, PageScan, PageState, Registers, WriteWatch};
 use memhook_process::{ModuleImage, mappings, modules};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -42,11 +42,17 @@ pub(crate) struct Prepared {
 impl Prepared {
     fn of(pid: i32) -> Result<Prepared, Error> {
         let begin = Instant::now();
-        let maps = mappings(pid)?;
-        let images = modules(pid, &maps, &mut HashMap::new())?;
+        let images = modules(pid, &mappings(pid)?, &mut HashMap::new())?;
         Ok(Prepared {
-            pid,
             begin,
+            ..Prepared::with(pid, images)
+        })
+    }
+
+    fn with(pid: i32, images: Vec<ModuleImage>) -> Prepared {
+        Prepared {
+            pid,
+            begin: Instant::now(),
             modules: images.iter().map(module_info).collect(),
             images,
             pages: PageScan::open(pid).ok(),
@@ -56,7 +62,12 @@ impl Prepared {
             notes: Vec::new(),
             unsearched: Vec::new(),
             in_malloc: 0,
-        })
+        }
+    }
+
+    fn malloc_code(&self) -> (u64, u64) {
+        let libc = self.modules.iter().find(|m| m.glibc_minor.is_some());
+        libc.map_or((0, 0), |m| m.malloc_code)
     }
 
     /// Says why another method is taken; an error if none can help.
@@ -101,9 +112,7 @@ impl Prepared {
 
     /// Holds all threads, outside malloc if possible.
     pub fn hold(&mut self) -> Result<AllHeld, Error> {
-        let libc = self.modules.iter().find(|m| m.glibc_minor.is_some());
-        let code = libc.map_or((0, 0), |m| m.malloc_code);
-        let (held, in_malloc) = hold_settled(self.pid, code)?;
+        let (held, in_malloc) = hold_settled(self.pid, self.malloc_code())?;
         self.in_malloc = in_malloc;
         Ok(held)
     }
@@ -208,9 +217,32 @@ pub fn capture(pid: i32, method: Method) -> Result<Captured, Error> {
     Ok(prepared.finish(Method::Stop, shot, Duration::ZERO))
 }
 
-/// The registers of all threads.
-pub(crate) fn thread_states(held: &AllHeld) -> Vec<ThreadState> {
-    held.threads()
+/// Takes a snapshot of a process whose threads all stand still already: id, general registers and
+/// extended state of each. `images`: its modules. Names of classes are not looked up.
+pub fn capture_standing<'a>(
+    pid: i32,
+    images: Vec<ModuleImage>,
+    threads: impl Iterator<Item = (i32, &'a Registers, &'a [u8])>,
+) -> Result<Captured, Error> {
+    let mut prepared = Prepared::with(pid, Vec::new());
+    prepared.modules = images.iter().map(module_info).collect();
+    let threads: Vec<_> = threads.collect();
+    let code = prepared.malloc_code();
+    let inside = threads.iter().filter(|t| is_inside(pid, t.1, code));
+    prepared.in_malloc = inside.count() as u32;
+    let mut shot = copy_all(&mut prepared)?;
+    shot.threads = thread_states(threads.into_iter());
+    shot.held = prepared.begin.elapsed();
+    let mut captured = prepared.finish(Method::Stop, shot, Duration::ZERO);
+    captured.images = images;
+    Ok(captured)
+}
+
+/// The registers of threads.
+pub(crate) fn thread_states<'a>(
+    threads: impl Iterator<Item = (i32, &'a Registers, &'a [u8])>,
+) -> Vec<ThreadState> {
+    threads
         .map(|(tid, r, extended)| {
             let mut all = vec![
                 r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11,
@@ -229,8 +261,8 @@ pub(crate) fn thread_states(held: &AllHeld) -> Vec<ThreadState> {
         .collect()
 }
 
-fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
-    let held = prepared.hold()?;
+/// The memory of a process that stands still, all at once.
+fn copy_all(prepared: &mut Prepared) -> Result<Shot, Error> {
     let areas = prepared.areas()?;
     let mut regions = copy::regions_for(&areas);
     let mut runs = Runs::new();
@@ -239,13 +271,20 @@ fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
     }
     let mut unread = Runs::new();
     copy::copy_into(prepared.pid, &runs, &mut regions, &mut unread);
-    let threads = thread_states(&held);
     Ok(Shot {
-        threads,
+        threads: Vec::new(),
         areas,
-        held: held.release(),
+        held: Duration::ZERO,
         held_bytes: copy::run_bytes(&runs),
         regions,
         unread,
     })
+}
+
+fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
+    let held = prepared.hold()?;
+    let mut shot = copy_all(prepared)?;
+    shot.threads = thread_states(held.threads());
+    shot.held = held.release();
+    Ok(shot)
 }

@@ -13,7 +13,7 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
     let not_inherited = not_inherited(&read_smaps(pid));
     let mut held = prepared.hold()?;
     let areas = prepared.areas()?;
-    let threads = thread_states(&held);
+    let threads = thread_states(held.threads());
     let mut runs = Runs::new();
     for area in &areas {
         prepared.populated(area, &mut runs);

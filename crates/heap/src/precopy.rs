@@ -71,7 +71,7 @@ pub(crate) fn precopy(prepared: &mut Prepared, watch: &WriteWatch) -> Result<Sho
     }
     unread.clear();
     let patch = Patch::read(pid, runs, &mut unread);
-    let threads = thread_states(&held);
+    let threads = thread_states(held.threads());
     let held = held.release();
     let mut regions = copy::relaid(regions, &areas);
     patch.apply(&mut regions);

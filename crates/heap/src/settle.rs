@@ -40,7 +40,7 @@ pub fn hold_settled(pid: i32, malloc_code: (u64, u64)) -> Result<(AllHeld, u32),
 
 /// Whether a thread is in the middle of malloc or free: by its program counter, or because it is in
 /// a system call that those make or was interrupted in something called from there.
-fn is_inside(pid: i32, registers: &Registers, code: (u64, u64)) -> bool {
+pub fn is_inside(pid: i32, registers: &Registers, code: (u64, u64)) -> bool {
     let is_code = |w: u64| w >= code.0 && w < code.1;
     if is_code(registers.rip) {
         return true;
