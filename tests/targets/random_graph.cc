@@ -135,6 +135,12 @@ static void epoll_root(uint32_t block) {
   event.data.u64 = any_address(block);
   if (epoll_ctl(epoll_fd, EPOLL_CTL_ADD, ends[0], &event) != 0) abort();
 }
+static void pipe_root(uint32_t block) {
+  int ends[2];
+  if (pipe(ends) != 0) abort();
+  uint64_t a = any_address(block);
+  if (write(ends[1], "msg", 3) != 3 || write(ends[1], &a, 8) != 8) abort();
+}
 static void timer_root(uint32_t block) {
   sigevent event{};
   event.sigev_notify = SIGEV_SIGNAL;
@@ -191,6 +197,7 @@ __attribute__((noinline)) static void root(int kind, uint32_t block) {
     case 5: epoll_root(block); break;
     case 6: timer_root(block); break;
     case 12: result_root(block); break;
+    case 13: pipe_root(block); break;
     case 7: jump_root(block, &global_roots[used++]); break;
     case 8:
     case 9:
@@ -250,7 +257,7 @@ int main(int argc, char** argv) {
   exact = argc > 3 && argv[3][0] == 'e';
   plant(argc > 3 && argv[3][0] == 'u');
   uint32_t count = 1 + next(ROOTS - 1);
-  for (uint32_t i = 0; i < count; i++) root(exact && next(2) ? next(5) : exact ? 99 : next(17), next(block_count));
+  for (uint32_t i = 0; i < count; i++) root(exact && next(2) ? next(5) : exact ? 99 : next(18), next(block_count));
   if (mprotect(mapped[1], 4096, PROT_READ) != 0 || mprotect(mapped[2], 4096, PROT_NONE) != 0) return 1;
   close_over();
   usleep(20000);

@@ -1,11 +1,12 @@
 //! Pointers that a program has given to the kernel, and that may stand nowhere else.
 
+use crate::pipes::Pipes;
 use std::path::Path;
 
 /// What the kernel holds for a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelWords {
-    /// User data of epoll entries and timers.
+    /// User data of epoll entries and timers, and what has been written to pipes and not been read.
     pub words: Vec<u64>,
     /// Uses of the kernel whose user data can't be seen.
     pub unseen: Vec<&'static str>,
@@ -15,6 +16,7 @@ pub struct KernelWords {
 /// `sigevent.sigev_value` of timers in /proc/PID/timers. What is in flight in an io_uring is not.
 pub fn kernel_words(pid: i32) -> KernelWords {
     let mut found = KernelWords::default();
+    let mut pipes = Pipes::default();
     let folder = format!("/proc/{pid}/fd");
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(link) = std::fs::read_link(entry.path()) else {
@@ -28,6 +30,9 @@ pub fn kernel_words(pid: i32) -> KernelWords {
             }
         } else if link == Path::new("anon_inode:[io_uring]") {
             found.unseen.push("an io_uring");
+        } else if link.to_string_lossy().starts_with("pipe:") {
+            let number = entry.file_name().to_string_lossy().parse().unwrap_or(0);
+            pipes.read(pid, number, link, &mut found.words);
         }
     }
     if let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/timers")) {

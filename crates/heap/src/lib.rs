@@ -21,6 +21,7 @@ mod leaks;
 mod mark;
 mod mmapped;
 mod modules;
+mod pipes;
 mod precopy;
 mod reclaim;
 mod report;

@@ -15,7 +15,7 @@ const MAX_STACK_BYTES: u64 = 1 << 36;
 pub enum RootKind {
     /// A register of a thread.
     Register(i32),
-    /// The kernel: user data of epoll entries and timers.
+    /// The kernel: user data of epoll entries and timers, what is in pipes.
     Kernel,
     /// The stack of a thread, its TLS included.
     Stack(i32),
@@ -29,7 +29,9 @@ impl std::fmt::Display for RootKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             RootKind::Register(tid) => write!(f, "a register of thread {tid}"),
-            RootKind::Kernel => f.write_str("the kernel (user data of epoll or of a timer)"),
+            RootKind::Kernel => {
+                f.write_str("the kernel (user data of epoll or of a timer, or a pipe)")
+            }
             RootKind::Stack(tid) => write!(f, "the stack of thread {tid}"),
             RootKind::Module(path) => write!(f, "data of {path}"),
             RootKind::Memory(name) => f.write_str(name),

@@ -124,7 +124,7 @@ pub struct Meta {
     pub areas: Vec<Area>,
     /// The modules.
     pub modules: Vec<ModuleInfo>,
-    /// Pointers that the kernel holds for the process (epoll, timers).
+    /// Pointers that the kernel holds for the process (epoll, timers, pipes).
     #[serde(default)]
     pub kernel_words: Vec<u64>,
     /// What could hold pointers and was not searched.

@@ -117,7 +117,7 @@ impl Target {
             );
             std::thread::sleep(Duration::from_micros(500));
         }
-        while children(pid) != "" {
+        while !children(pid).is_empty() {
             assert!(Instant::now() < until, "{when}: child {}", children(pid));
             std::thread::sleep(Duration::from_micros(500));
         }

@@ -12,6 +12,7 @@
 //! ptrace requests must come from the thread that seized, so [`Held`] is not `Send`.
 
 mod all_threads;
+mod descriptor;
 mod errno;
 mod error;
 mod forced_write;
@@ -52,6 +53,7 @@ mod steps;
 extern crate self as memhook_inject;
 
 pub use all_threads::{AllHeld, hold_all};
+pub use descriptor::duplicate_descriptor;
 pub use error::Error;
 pub use forced_write::{WordExchange, force_words};
 pub use held::Held;

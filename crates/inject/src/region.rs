@@ -1,10 +1,9 @@
 //! Memory shared between the target and this process.
 
 use std::fs::OpenOptions;
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use crate::{Error, Held};
+use crate::{Error, Held, duplicate_descriptor};
 
 /// Memory that the target has mapped and this process can map.
 #[derive(Debug)]
@@ -88,18 +87,8 @@ pub(crate) fn open_here(held: &Held, number: u64) -> Result<OwnedFd, Error> {
     let path = format!("/proc/{}/fd/{number}", held.pid);
     match OpenOptions::new().read(true).write(true).open(&path) {
         Ok(file) => Ok(file.into()),
-        Err(source) => duplicate(held.pid, number).map_err(|_| Error::File { path, source }),
+        Err(source) => {
+            duplicate_descriptor(held.pid, number).map_err(|_| Error::File { path, source })
+        }
     }
-}
-
-fn duplicate(pid: i32, number: u64) -> io::Result<OwnedFd> {
-    let new = |fd: libc::c_long| match i32::try_from(fd) {
-        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
-    };
-    // SAFETY: no pointers.
-    let process = new(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
-    // SAFETY: no pointers.
-    new(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) })
 }

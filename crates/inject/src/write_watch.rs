@@ -6,10 +6,10 @@
 //! killed, the kernel lifts all protection.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use crate::{Error, HoldOptions, PageScan, PageState, hold};
+use crate::{Error, HoldOptions, PageScan, PageState, duplicate_descriptor, hold};
 
 /// Makes it allowed without privileges. Asynchronous write protection never asks a handler, so
 /// that writes by the kernel into user memory are tracked too.
@@ -61,7 +61,7 @@ impl WriteWatch {
         let flags = UFFD_USER_MODE_ONLY | (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
         let number =
             held.checked_syscall("userfaultfd", libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0])?;
-        let taken = take_over(pid, number);
+        let taken = duplicate_descriptor(pid, number);
         let closed = held.checked_syscall("close", libc::SYS_close, [number, 0, 0, 0, 0, 0]);
         let held = held.release()?;
         let failed = |source| Error::RemoteSyscall {
@@ -120,17 +120,4 @@ impl WriteWatch {
     pub fn written(&self, start: u64, end: u64, found: &mut Vec<(u64, u64)>) -> io::Result<()> {
         self.pages.find(start, end, PageState::Written, found)
     }
-}
-
-/// pidfd_getfd(2) of the target's descriptor.
-fn take_over(pid: i32, number: u64) -> io::Result<OwnedFd> {
-    let new = |fd: libc::c_long| match i32::try_from(fd) {
-        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
-    };
-    // SAFETY: no pointers.
-    let process = new(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
-    // SAFETY: no pointers.
-    new(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) })
 }

@@ -68,6 +68,9 @@ impl Round {
         if let Some(why) = &self.refused {
             out += &format!("; {why}");
         }
+        if self.dry_run && self.released_blocks > 0 {
+            out += "; nothing was done (--yes)";
+        }
         out + "\n"
     }
 }
