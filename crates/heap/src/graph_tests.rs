@@ -4,8 +4,10 @@ use crate::blocks::{BlockTable, Segment};
 use crate::dissect::Heap;
 use crate::leaks::leaks;
 use crate::mark::{MarkOptions, mark};
+use crate::reclaim::reclaimable;
 use crate::snapshot::{Snapshot, ThreadState};
 use crate::testing;
+use crate::twice::fingerprints;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -143,5 +145,30 @@ proptest! {
             let held = closure(&BTreeSet::from([one]), &edges);
             prop_assert!(direct.iter().all(|d| *d == one || !held.contains(d)));
         }
+    }
+
+    /// What is new, or was written to, keeps all that it reaches.
+    #[test]
+    fn only_what_nothing_uncertain_reaches_may_go(graph in graphs(), new in prop::collection::vec(0usize..60, 0..8)) {
+        let (snapshot, heap, edges, roots) = lay_out(&graph);
+        let options = MarkOptions::default();
+        let marked = mark(&snapshot, &heap, options);
+        let found = leaks(&snapshot, &heap.blocks, &marked, options);
+        let mut before = fingerprints(&snapshot, &heap.blocks, &found);
+        let leaked = |block: &usize| !marked.reached.contains(*block as u32);
+        let new: BTreeSet<usize> = new
+            .into_iter()
+            .filter(|block| *block < graph.sizes.len() && leaked(block))
+            .collect();
+        for &block in &new {
+            before.remove(heap.blocks.get(block as u32).address);
+        }
+        let kept = closure(&roots.union(&new).copied().collect(), &edges);
+        let may_go: BTreeSet<usize> = reclaimable(&snapshot, &heap, options, &found, &before)
+            .into_iter()
+            .map(|block| block as usize)
+            .collect();
+        let expected: BTreeSet<usize> = (0..graph.sizes.len()).filter(|b| !kept.contains(b)).collect();
+        prop_assert_eq!(may_go, expected);
     }
 }
