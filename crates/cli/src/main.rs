@@ -9,6 +9,7 @@ mod demo;
 mod detach;
 mod diff;
 mod doctor;
+mod gate;
 mod hook_object;
 mod limits;
 mod model;
@@ -60,6 +61,8 @@ enum Command {
     Symbols(symbols_pack::Command),
     /// Start a program and trace it from before its first constructor to its end
     Run(Box<run::Args>),
+    /// Start a program and fail if it leaks: a leak check for CI
+    Gate(Box<gate::Args>),
     /// Put back what an attacher that was killed left behind
     Detach {
         /// Process id
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Command::Diff(args) => diff::run(&args),
         Command::Symbols(command) => symbols_pack::run(&command),
         Command::Run(args) => run::run(&args),
+        Command::Gate(args) => gate::run(&args),
         Command::Detach { pid } => detach::run(pid),
         Command::Demo { duration } => demo::run(duration),
         Command::Scan(args) => scan::run(&args),

@@ -123,13 +123,16 @@ impl Output {
 
 /// How text looks there.
 pub fn style(path: Option<&Path>, color: Color, verbose: bool) -> Style {
-    let terminal = path.is_none()
-        && std::io::stdout().is_terminal()
-        && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     Style {
-        color: color == Color::Always || (color == Color::Auto && terminal),
+        color: is_colored(color, path.is_none() && std::io::stdout().is_terminal()),
         verbose,
     }
+}
+
+/// Whether to use colours (<https://no-color.org>).
+pub fn is_colored(color: Color, terminal: bool) -> bool {
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    color == Color::Always || (color == Color::Auto && terminal && wanted)
 }
 
 /// `%p` is the process id, `%h` this host, `%%` a percent sign.

@@ -205,6 +205,7 @@ pub struct Evidence {
     /// Every site with live blocks.
     pub sites: Vec<Site>,
     /// What nothing reaches.
+    #[serde(skip)]
     pub leaks: Vec<Leak>,
     /// What something still reaches.
     pub reachable: Sum,

@@ -22,7 +22,7 @@ pub use baseline::Baseline;
 pub use error::Error;
 pub use evidence::{Ending, Evidence, Frame, Leak, Site, Sum};
 pub use formats::{github, json, junit, markdown, sarif, suppressions, text};
-pub use judge::{Finding, Outcome, Verdict, Violation, judge};
+pub use judge::{Finding, Outcome, Standing, Verdict, Violation, judge};
 pub use limits::{Limits, SiteLimit};
 pub use suppress::Suppressions;
 pub use trend::{Trend, mann_kendall};

@@ -214,8 +214,45 @@ pub fn capture(pid: i32, method: Method) -> Result<Captured, Error> {
     Ok(prepared.finish(Method::Stop, shot, Duration::ZERO))
 }
 
-fn thread_states(held: &AllHeld) -> Vec<ThreadState> {
-    held.threads()
+/// Takes a snapshot of a process whose threads all stand still already: id, general registers and
+/// extended state of each. `images`: its modules. Names of classes are not looked up.
+pub fn capture_standing<'a>(
+    pid: i32,
+    images: Vec<ModuleImage>,
+    threads: impl Iterator<Item = (i32, &'a Registers, &'a [u8])>,
+) -> Result<Captured, Error> {
+    let mut prepared = Prepared {
+        pid,
+        begin: Instant::now(),
+        modules: images.iter().map(module_info).collect(),
+        images: Vec::new(),
+        pages: PageScan::open(pid).ok(),
+        notes: Vec::new(),
+        too_large: Vec::new(),
+        in_malloc: 0,
+    };
+    let code = prepared.modules.iter().find(|m| m.glibc_minor.is_some());
+    let code = code.map_or((0, 0), |m| m.malloc_code);
+    let threads: Vec<_> = threads.collect();
+    let inside = threads.iter().filter(|t| is_inside(pid, t.1, code));
+    prepared.in_malloc = inside.count() as u32;
+    let (areas, regions, held_bytes) = copy_all(&mut prepared)?;
+    let shot = Shot {
+        threads: thread_states(threads.into_iter()),
+        areas,
+        regions,
+        held: prepared.begin.elapsed(),
+        held_bytes,
+    };
+    let mut captured = prepared.finish(Method::Stop, shot, Duration::ZERO);
+    captured.images = images;
+    Ok(captured)
+}
+
+fn thread_states<'a>(
+    threads: impl Iterator<Item = (i32, &'a Registers, &'a [u8])>,
+) -> Vec<ThreadState> {
+    threads
         .map(|(tid, r, extended)| {
             let mut all = vec![
                 r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11,
@@ -234,8 +271,8 @@ fn thread_states(held: &AllHeld) -> Vec<ThreadState> {
         .collect()
 }
 
-fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
-    let held = prepared.hold()?;
+/// Everything at once, of a process that stands still; the areas, their bytes, and how many.
+fn copy_all(prepared: &mut Prepared) -> Result<(Vec<Area>, Vec<Region>, u64), Error> {
     let areas = prepared.areas()?;
     let mut regions = copy::regions_for(&areas);
     let mut runs = Runs::new();
@@ -243,12 +280,18 @@ fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
         prepared.populated(area, &mut runs);
     }
     copy::copy_into(prepared.pid, &runs, &mut regions);
-    let threads = thread_states(&held);
+    Ok((areas, regions, copy::run_bytes(&runs)))
+}
+
+fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
+    let held = prepared.hold()?;
+    let (areas, regions, held_bytes) = copy_all(prepared)?;
+    let threads = thread_states(held.threads());
     Ok(Shot {
         threads,
         areas,
         held: held.release(),
-        held_bytes: copy::run_bytes(&runs),
+        held_bytes,
         regions,
     })
 }
@@ -302,7 +345,7 @@ fn precopy(prepared: &mut Prepared, watch: &WriteWatch) -> Result<Shot, Error> {
         }
     }
     let patch = Patch::read(pid, runs);
-    let threads = thread_states(&held);
+    let threads = thread_states(held.threads());
     let held = held.release();
     let mut regions = copy::relaid(regions, &areas);
     patch.apply(&mut regions);

@@ -33,7 +33,7 @@ mod why;
 
 pub use arenas::Parameters;
 pub use blocks::{Block, BlockSet, BlockTable, Segment};
-pub use capture::{Captured, capture};
+pub use capture::{Captured, capture, capture_standing};
 pub use census::{Census, Class, census, census_text};
 pub use dissect::{ArenaReport, Heap, dissect};
 pub use error::Error;
