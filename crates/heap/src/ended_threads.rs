@@ -11,7 +11,7 @@ const DESCRIPTOR_BYTES: u64 = 4096;
 /// A descriptor lies this near the end of its stack.
 const REACH_BYTES: u64 = 8192;
 
-/// The ranges that are such stacks.
+/// The ranges that are such stacks, TLS included.
 pub fn ended_stacks(snapshot: &Snapshot) -> Runs {
     let mut found = Runs::new();
     let areas = snapshot.meta.areas.iter();
@@ -48,7 +48,8 @@ fn ended_stack(snapshot: &Snapshot, area: &Area, at: u64) -> Option<(u64, u64)> 
     let start = start.max(area.start);
     let mut threads = snapshot.meta.threads.iter();
     let is_alive = threads.any(|t| t.fs_base == at || (start..end).contains(&t.rsp));
-    (!is_alive && end <= area.end).then_some((start, end))
+    // The descriptor itself goes on pointing to the thread's vector of TLS blocks, for the next thread.
+    (!is_alive && end <= area.end).then_some((start, at))
 }
 
 /// What the descriptor says of its stack (`stackblock`, `stackblock_size`, whose place differs by
@@ -93,8 +94,8 @@ mod tests {
     fn only_without_its_thread() {
         let (mut snapshot, descriptor) = stack_snapshot();
         snapshot.meta.areas[0].kind = AreaKind::Anonymous;
-        let area = (snapshot.meta.areas[0].start, snapshot.meta.areas[0].end);
-        assert_eq!(ended_stacks(&snapshot), [area]);
+        let start = snapshot.meta.areas[0].start;
+        assert_eq!(ended_stacks(&snapshot), [(start, descriptor)]);
         snapshot.meta.threads.push(ThreadState {
             fs_base: descriptor,
             ..ThreadState::default()

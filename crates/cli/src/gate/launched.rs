@@ -69,12 +69,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn capture(program: &Program, session: &Session) -> Result<Captured, memhook_heap::Error> {
-    let threads = program.child.ending_threads().iter();
-    capture_standing(
-        program.child.pid(),
-        session.modules.clone(),
-        threads.map(|t| (t.tid, &t.registers, t.extended.as_slice())),
-    )
+    let threads = program.child.ending_threads().iter().map(|t| {
+        // In a system call, vector registers hold what the last memcpy left: all of them are the
+        // caller's to save (psABI 3.2.1), and a call of libc's was made before.
+        let in_call = t.registers.orig_rax as i64 >= 0;
+        let extended = if in_call { &[] } else { t.extended.as_slice() };
+        (t.tid, &t.registers, extended)
+    });
+    let (pid, modules) = (program.child.pid(), session.modules.clone());
+    capture_standing(pid, modules, threads)
 }
 
 fn without(gap: String) -> Reached {
