@@ -2,6 +2,7 @@
 // tests. Argument 1 names the case; argument 2, where a case needs it, a library.
 #include <dlfcn.h>
 #include <malloc.h>
+#include <csignal>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -225,6 +226,25 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
     FILE* file = fopen("/dev/null", "w");
     setvbuf(file, nullptr, _IOFBF, 4096);
     fprintf(file, "text");
+  } else if (name == "ends") {
+    // Argument 2 says how.
+    for (int i = 0; i < 10; i++) leak(96);
+    run_thread([] { rest(); });
+    wipe();
+    std::string end = arguments[2];
+    if (end == "exit") exit(0);
+    if (end == "exit 3") exit(3);
+    if (end == "_exit") _exit(0);
+    if (end == "quick_exit") quick_exit(0);
+    if (end == "abort") abort();
+    if (end == "SIGSEGV") raise(SIGSEGV);
+    if (end == "SIGKILL") raise(SIGKILL);
+    if (end == "SIGTERM") kill(getpid(), SIGTERM), pause();
+    if (end == "pthread_exit") pthread_exit(nullptr);
+    _exit(8);
+  } else if (name == "hammer") {
+    // More events than a small ring holds between two passes.
+    for (int i = 0; i < 3000000; i++) free(block(16));
   } else if (name == "child") {
     if (fork() == 0) {
       leak(77);
