@@ -1,7 +1,7 @@
 //! The gate as a script sees it: exit codes, files, limits, baselines.
 
 use memhook_tests::programs::Folder;
-use memhook_tests::{binary, build_target};
+use memhook_tests::{Target, binary, build_target, run};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -180,4 +180,29 @@ fn suppression_files() {
     let (status, _, text) = gate(&["--suppressions", &file], &["plain"]);
     assert_eq!(status, Some(2), "{text}");
     assert!(text.contains("known.supp:2: "), "{text}");
+}
+
+#[test]
+fn a_service_that_leaks_slowly_and_one_with_a_full_cache() {
+    let program = build_target("gate_service", &["-O1", "-g"]);
+    for (kind, code) in [("leak", 1), ("cache", 0)] {
+        let target = Target::start(&program, &[kind]);
+        let pid = target.pid().to_string();
+        let growth = ["--growth", "--warmup", "500ms", "--duration", "3s"];
+        let (status, out, err) = run(&[&["gate", "-p", &pid], &growth[..]].concat());
+        assert_eq!(status, code, "{kind}: {out}{err}");
+        if kind == "leak" {
+            assert!(
+                out.contains("grows: ") && out.contains("keep_for_good"),
+                "{out}"
+            );
+        }
+        // Now, and with stacks: the leak is unreachable too.
+        let (status, out, err) = run(&["gate", "-p", &pid]);
+        assert_eq!(status, code, "{kind}: {out}{err}");
+        let (status, out, err) = run(&["gate", "-p", &pid, "-d", "500ms"]);
+        assert_eq!(status, code, "{kind}: {out}{err}");
+        assert!(kind == "cache" || out.contains("keep_for_good"), "{out}");
+        drop(target);
+    }
 }

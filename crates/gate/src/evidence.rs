@@ -1,5 +1,6 @@
 //! What is known about a program's memory when it is judged.
 
+use crate::growth::Growth;
 use serde::Serialize;
 
 /// Blocks and their bytes.
@@ -129,7 +130,7 @@ fn is_system_library(module: &str) -> bool {
 }
 
 /// Blocks that nothing reaches, by the site of those that no other leaked block points to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Leak {
     /// Number of the site in [`Evidence::sites`].
     pub site: usize,
@@ -137,6 +138,9 @@ pub struct Leak {
     pub direct: Sum,
     /// What is reachable only from them, by site.
     pub indirect: Vec<(usize, Sum)>,
+    /// Set when it was found by its growth, not by reachability.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub growth: Option<Growth>,
 }
 
 impl Leak {
@@ -196,7 +200,7 @@ fn signal_name(signal: i32) -> Option<&'static str> {
 }
 
 /// All that the verdict is made from.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Evidence {
     /// What ran: a command line, or a name.
     pub program: String,

@@ -30,7 +30,7 @@ pub enum Standing {
 }
 
 /// One leak, weighed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     /// The leak.
     pub leak: Leak,
@@ -277,7 +277,7 @@ mod tests {
             evidence.leaks.push(Leak {
                 site: i,
                 direct: sum(blocks, bytes),
-                indirect: Vec::new(),
+                ..Leak::default()
             });
         }
         evidence

@@ -20,6 +20,54 @@ pub struct Trend {
 /// The normal approximation is good from about ten values on (Kendall); of fewer than four nothing is
 /// said (p = 1).
 pub fn mann_kendall(series: &[f64]) -> Trend {
+    test(series, 1.0)
+}
+
+/// The same, for values that depend on their neighbours (Hamed and Rao 1998): the variance grows by the
+/// significant autocorrelations of the ranks of what is left without the trend.
+pub fn corrected(series: &[f64]) -> Trend {
+    let n = series.len() as f64;
+    let plain = mann_kendall(series);
+    if series.len() < 4 {
+        return plain;
+    }
+    let rest: Vec<f64> = series
+        .iter()
+        .enumerate()
+        .map(|(i, value)| value - plain.slope * i as f64)
+        .collect();
+    let ranks = ranks(&rest);
+    let mean = ranks.iter().sum::<f64>() / n;
+    let variance: f64 = ranks.iter().map(|r| (r - mean).powi(2)).sum();
+    let mut sum = 0.0;
+    // Longer lags are estimated from too few pairs.
+    for lag in 1..series.len() / 2 {
+        let pairs = ranks.iter().zip(&ranks[lag..]);
+        let covariance: f64 = pairs.map(|(a, b)| (a - mean) * (b - mean)).sum();
+        let k = lag as f64;
+        let correlation = if variance > 0.0 {
+            covariance / variance
+        } else {
+            0.0
+        };
+        if correlation > 1.96 / n.sqrt() {
+            sum += (n - k) * (n - k - 1.0) * (n - k - 2.0) * correlation;
+        }
+    }
+    test(series, 1.0 + 2.0 * sum / (n * (n - 1.0) * (n - 2.0)))
+}
+
+/// Ranks from 1; equal values share the mean of theirs.
+fn ranks(values: &[f64]) -> Vec<f64> {
+    let below = |v: f64| values.iter().filter(|&&w| w < v).count() as f64;
+    let equal = |v: f64| values.iter().filter(|&&w| w == v).count() as f64;
+    values
+        .iter()
+        .map(|&v| below(v) + (equal(v) + 1.0) / 2.0)
+        .collect()
+}
+
+fn test(series: &[f64], inflation: f64) -> Trend {
     let n = series.len();
     let mut s = 0i64;
     let mut slopes = Vec::with_capacity(n * n.saturating_sub(1) / 2);
@@ -37,7 +85,7 @@ pub fn mann_kendall(series: &[f64]) -> Trend {
         .chunk_by(|a, b| a == b)
         .map(|group| term(group.len() as f64))
         .sum();
-    let variance = (term(n as f64) - ties) / 18.0;
+    let variance = (term(n as f64) - ties) / 18.0 * inflation;
     let p = match n >= 4 && variance > 0.0 {
         // The continuity correction of Kendall.
         true => upper_tail((s - s.signum()) as f64 / variance.sqrt()),

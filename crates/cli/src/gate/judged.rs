@@ -5,7 +5,8 @@ use super::options::Args;
 use super::outputs::Outputs;
 use super::reached::Reached;
 use crate::session::Session;
-use memhook_gate::{Baseline, Ending, Evidence, Leak, Limits, Suppressions, Verdict, judge};
+use memhook_gate::growth::Growth;
+use memhook_gate::{Baseline, Ending, Evidence, Leak, Limits, Sum, Suppressions, Verdict, judge};
 use memhook_ledger::Totals;
 
 /// What the verdict is measured by, read before anything starts.
@@ -48,6 +49,41 @@ impl Measure {
         );
         self.outputs.write(args, &verdict, beside_program)?;
         Ok(verdict)
+    }
+
+    /// Puts names to sites that grow: backtrace, growth, blocks more than at the begin.
+    pub fn growth_evidence(
+        program: String,
+        session: &Session,
+        totals: &Totals,
+        grown: &[(u32, Growth, Sum)],
+    ) -> Evidence {
+        let mut names = Names::new(session, grown.iter().map(|g| g.0));
+        let mut leaks = Vec::new();
+        let mut rest = Sum {
+            blocks: totals.live_blocks,
+            bytes: totals.live_bytes,
+        };
+        for &(stack, growth, direct) in grown {
+            rest.blocks = rest.blocks.saturating_sub(direct.blocks);
+            rest.bytes = rest.bytes.saturating_sub(direct.bytes);
+            leaks.push(Leak {
+                site: names.site(Some(stack)),
+                direct,
+                growth: Some(growth),
+                ..Leak::default()
+            });
+        }
+        Evidence {
+            program,
+            sites: names.into_sites(),
+            leaks,
+            reachable: rest,
+            peak_bytes: totals.peak_live_bytes,
+            allocations: totals.allocations,
+            gaps: losses(session),
+            ..Evidence::default()
+        }
     }
 
     /// Puts names to what was found.

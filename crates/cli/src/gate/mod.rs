@@ -1,5 +1,6 @@
 //! `gate`: does a program pass, as to its memory? For scripts: the exit code is the answer.
 
+mod attached;
 mod judged;
 mod launched;
 mod names;
@@ -13,5 +14,8 @@ use std::process::ExitCode;
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    launched::run(args)
+    match args.running.pid {
+        Some(pid) => attached::run(args, pid),
+        None => launched::run(args),
+    }
 }

@@ -1,10 +1,10 @@
 //! Options of `gate`.
 
 use crate::attach::Tracing;
-use crate::options::{Color, size};
+use crate::options::{Color, duration, size};
 use anyhow::{Context, bail};
 use memhook_gate::{Baseline, Limits, SiteLimit, Suppressions};
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 /// Options of `gate`.
 #[derive(clap::Args)]
@@ -24,9 +24,37 @@ pub struct Args {
     /// Give a verdict although not everything was seen
     #[arg(long)]
     pub allow_partial: bool,
+    #[command(flatten)]
+    pub running: RunningOptions,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(
+        required_unless_present = "pid",
+        conflicts_with = "pid",
+        trailing_var_arg = true,
+        value_name = "COMMAND"
+    )]
     pub command: Vec<OsString>,
+}
+
+/// A process that runs already.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Running processes")]
+pub struct RunningOptions {
+    /// Judge this process
+    #[arg(short, long)]
+    pub pid: Option<i32>,
+    /// Trace it so long before it is judged (30s, 5m); without, its leaks have no stacks
+    #[arg(short, long, requires = "pid", value_parser = duration)]
+    pub duration: Option<Duration>,
+    /// Fail if sites keep growing, whether their blocks are reachable or not
+    #[arg(long, requires = "duration")]
+    pub growth: bool,
+    /// Leave this time out before the duration begins
+    #[arg(long, requires = "growth", value_parser = duration, default_value = "30s")]
+    pub warmup: Duration,
+    /// How sure a verdict of growth is
+    #[arg(long, requires = "growth", default_value_t = 0.99)]
+    pub confidence: f64,
 }
 
 /// What is allowed.

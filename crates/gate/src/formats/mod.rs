@@ -50,6 +50,14 @@ fn headline(verdict: &Verdict) -> String {
 /// What a finding says in one line.
 fn sentence(verdict: &Verdict, finding: &Finding) -> String {
     let site = &verdict.evidence.sites[finding.leak.site];
+    if let Some(growth) = finding.leak.growth {
+        return format!(
+            "grows: {} more than at the begin, by {} (p = {:.1e})",
+            amount(finding.leak.direct),
+            site.kind,
+            growth.p
+        );
+    }
     let mut out = format!("{} leaked, by {}", amount(finding.leak.direct), site.kind);
     let mut indirect = finding.leak.total();
     indirect.blocks -= finding.leak.direct.blocks;
@@ -146,6 +154,7 @@ mod tests {
                             bytes: 90,
                         },
                     )],
+                    growth: None,
                 },
                 Leak {
                     site: 2,
@@ -153,7 +162,7 @@ mod tests {
                         blocks: 1,
                         bytes: 12,
                     },
-                    indirect: Vec::new(),
+                    ..Leak::default()
                 },
             ],
             reachable: Sum {
