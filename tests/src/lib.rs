@@ -1,12 +1,14 @@
 //! Harness of the end-to-end tests: builds targets, starts them, attaches the real binary.
 
 mod building;
+mod debian_sources;
 mod patience;
 pub mod programs;
 pub mod scans;
 mod sites;
 
 pub use building::{binary, build_library, build_target, source};
+pub use debian_sources::debian_source;
 pub use patience::until;
 pub use sites::{Sites, expect_sites, sites};
 use std::{

@@ -67,7 +67,7 @@ pub struct Tracing {
     pub depth: u32,
     /// Hook only these (malloc,free,new,...)
     #[arg(long, value_delimiter = ',')]
-    functions: Vec<String>,
+    pub functions: Vec<String>,
     /// Record only blocks of at least this size (4K, 1M)
     #[arg(short = 'z', long, value_parser = size)]
     min_size: Option<u64>,

@@ -9,6 +9,7 @@ mod demo;
 mod detach;
 mod diff;
 mod doctor;
+mod gate;
 mod hook_object;
 mod limits;
 mod model;
@@ -17,11 +18,14 @@ mod output;
 mod pacing;
 mod plan;
 mod record;
+mod program;
+mod reach;
 mod refused_slots;
 mod report;
 mod residue;
 mod ring_owners;
 mod rows;
+mod run;
 mod safe_point;
 mod scan;
 mod session;
@@ -55,6 +59,10 @@ enum Command {
     /// Names for recordings that are read elsewhere
     #[command(subcommand)]
     Symbols(symbols_pack::Command),
+    /// Start a program and trace it from before its first constructor to its end
+    Run(Box<run::Args>),
+    /// Start a program and fail if it leaks: a leak check for CI
+    Gate(Box<gate::Args>),
     /// Put back what an attacher that was killed left behind
     Detach {
         /// Process id
@@ -85,6 +93,8 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Symbols(command) => symbols_pack::run(&command),
+        Command::Run(args) => run::run(&args),
+        Command::Gate(args) => gate::run(&args),
         Command::Detach { pid } => detach::run(pid),
         Command::Demo { duration } => demo::run(duration),
         Command::Scan(args) => scan::run(&args),

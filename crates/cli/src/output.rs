@@ -14,7 +14,16 @@ use std::{
 /// Reports that wait for a slow reader; more are left out.
 const BACKLOG: usize = 64;
 
-/// Standard output or a file; text or JSON.
+/// Where reports go that are not for a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error: the output is that of the program which is traced.
+    Err,
+}
+
+/// A standard stream or a file; text or JSON.
 ///
 /// A thread does the writing: a pager that waits for a key must not keep the attacher from its rings, nor
 /// a full disk from detaching.
@@ -37,6 +46,17 @@ impl Output {
         json: bool,
         style: Style,
     ) -> anyhow::Result<Output> {
+        Output::open_or(Stream::Out, path, force, json, style)
+    }
+
+    /// As [`Output::open`], with the stream to use where no file is named.
+    pub fn open_or(
+        stream: Stream,
+        path: Option<&Path>,
+        force: bool,
+        json: bool,
+        style: Style,
+    ) -> anyhow::Result<Output> {
         let (file, created) = match path {
             None => (None, false),
             Some(path) => create(path, force).map(|(file, created)| (Some(file), created))?,
@@ -44,7 +64,7 @@ impl Output {
         let (reports, inbox) = sync_channel::<String>(BACKLOG);
         let writer = std::thread::Builder::new()
             .name("output".into())
-            .spawn(move || write_all(file, inbox.iter()))?;
+            .spawn(move || write_all(stream, file, inbox.iter()))?;
         Ok(Output {
             reports: Some(reports),
             writer: Some(writer),
@@ -103,13 +123,16 @@ impl Output {
 
 /// How text looks there.
 pub fn style(path: Option<&Path>, color: Color, verbose: bool) -> Style {
-    let terminal = path.is_none()
-        && std::io::stdout().is_terminal()
-        && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     Style {
-        color: color == Color::Always || (color == Color::Auto && terminal),
+        color: is_colored(color, path.is_none() && std::io::stdout().is_terminal()),
         verbose,
     }
+}
+
+/// Whether to use colours (<https://no-color.org>).
+pub fn is_colored(color: Color, terminal: bool) -> bool {
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    color == Color::Always || (color == Color::Auto && terminal && wanted)
 }
 
 /// `%p` is the process id, `%h` this host, `%%` a percent sign.
@@ -140,12 +163,17 @@ pub fn expand(path: &Path, pid: i32) -> anyhow::Result<PathBuf> {
     Ok(expanded.into())
 }
 
-fn write_all(file: Option<File>, reports: impl Iterator<Item = String>) -> std::io::Result<()> {
+fn write_all(
+    stream: Stream,
+    file: Option<File>,
+    reports: impl Iterator<Item = String>,
+) -> std::io::Result<()> {
     let mut reports = reports.peekable();
     if reports.peek().is_none() {
         return Ok(());
     }
     let mut to: Box<dyn Write> = match file {
+        None if stream == Stream::Err => Box::new(std::io::stderr()),
         None => Box::new(std::io::stdout()),
         Some(file) => {
             // Devices and pipes have no length to set.

@@ -3,6 +3,7 @@
 use crate::claim::claim;
 use crate::closed_region;
 use crate::hook_object::{HOOK_OBJECT, entry_points};
+use crate::reach::Reach;
 use crate::refused_slots;
 use anyhow::bail;
 use memhook_inject::{Held, HoldOptions, close_descriptor, create_region, hold};
@@ -119,6 +120,7 @@ impl Residue {
     /// gate must be closed. Returns it with its address (avma) and the number of the next attach.
     pub fn region_for(
         self,
+        reach: &mut Reach<'_>,
         pid: i32,
         ring_bytes: u64,
         held_time: &mut Duration,
@@ -140,7 +142,7 @@ impl Residue {
         if let Some(last) = over.and_then(|&(address, _)| closed_region::epoch(pid, address)) {
             epoch = epoch.max(last % 4095 + 1);
         }
-        let mut held = hold(pid, &any_point())?;
+        let mut held = reach.hold(pid, &any_point())?;
         let made = create_region(&mut held, bytes, over.map(|&(address, _)| address))?;
         *held_time = (*held_time).max(held.release()?);
         Ok((Region::map(&made.fd)?, made.address, epoch))

@@ -3,6 +3,7 @@
 use crate::claim::{Claim, claim};
 use crate::hook_object::{EntryPoints, HOOK_OBJECT, entry_points, hook_image};
 use crate::record::OwnCode;
+use crate::reach::Reach;
 use crate::refused_slots;
 use crate::residue::{any_point, has_hook, hold_with_hook, residue};
 use crate::safe_point::{unsafe_ranges, unwind_for_safety};
@@ -82,7 +83,13 @@ fn find_libc(modules: &[ModuleImage], name: &str) -> anyhow::Result<u64> {
 
 impl Session {
     /// Attaches; on return every slot that can be patched is.
-    pub fn start(
+    pub fn start(pid: i32, config: Config, functions: HashSet<usize>) -> anyhow::Result<Session> {
+        Session::start_by(&mut Reach::Running, pid, config, functions)
+    }
+
+    /// As [`Session::start`], with another way to its threads.
+    pub fn start_by(
+        reach: &mut Reach<'_>,
         pid: i32,
         mut config: Config,
         functions: HashSet<usize>,
@@ -136,7 +143,7 @@ impl Session {
             scan = find_slots(pid, &loaded, &maps, &wanted, &|_| None)?;
         }
         let (region, address, epoch) =
-            residue.region_for(pid, config.ring_bytes, &mut held_time)?;
+            residue.region_for(reach, pid, config.ring_bytes, &mut held_time)?;
         config.epoch = epoch;
         region.initialize(&config)?;
         let mut session = Session {
@@ -159,7 +166,7 @@ impl Session {
         };
         session.journal(&scan)?;
         session.publish_modules()?;
-        session.load_and_start(hook_base, dlopen, address)?;
+        session.load_and_start(reach, hook_base, dlopen, address)?;
         session.attach_time = start.elapsed();
         Ok(session)
     }
@@ -167,6 +174,7 @@ impl Session {
     /// Loads the hook, if it is not there yet, and lets it patch: all that one thread is held for.
     fn load_and_start(
         &mut self,
+        reach: &mut Reach<'_>,
         hook_base: Option<u64>,
         dlopen: Dlopen,
         region_address: u64,
@@ -187,7 +195,7 @@ impl Session {
         // So that nothing slow is left for the hold.
         let anywhere = hook_image(0)?;
         self.tables.prepare(&self.region, &[anywhere]);
-        let mut held = hold(pid, &options)?;
+        let mut held = reach.hold(pid, &options)?;
         self.hook_base = match hook_base {
             Some(base) => base,
             None => load_object(&mut held, dlopen, HOOK_OBJECT)?.base,

@@ -177,20 +177,15 @@ impl BlockTable {
         self.filter[bit as usize / 64] >> (bit % 64) & 1 != 0
     }
 
-    /// The block that an address lies in, or just past the end of, with the offset.
+    /// The block that an address lies in, or just past the end of (but for mappings of their own), with
+    /// the offset.
     #[inline]
     pub fn find(&self, address: u64) -> Option<(u32, u64)> {
         if !self.may_be(address) {
             return None;
         }
         let after = self.segments.partition_point(|s| s.start <= address);
-        let found = self.find_in(after.checked_sub(1)?, address);
-        if found.is_some() || after < 2 {
-            return found;
-        }
-        // Just past the end of one mapping is where the next one begins.
-        let before = self.segments.get(after - 2).filter(|s| s.end == address);
-        before.and_then(|_| self.find_in(after - 2, address))
+        self.find_in(after.checked_sub(1)?, address)
     }
 
     #[inline]
@@ -202,7 +197,10 @@ impl BlockTable {
         let index = segment.rank(address)?;
         let block = Self::block_of(segment, index);
         let offset = address.wrapping_sub(block.address);
-        (offset <= block.bytes).then_some((segment.first + index, offset))
+        // A mapping ends where the next one may begin: such a pointer is nearly always the other's
+        // address (that of a library, say).
+        let past_end = u64::from(segment.arena.is_some());
+        (offset < block.bytes + past_end).then_some((segment.first + index, offset))
     }
 }
 
@@ -267,7 +265,8 @@ mod tests {
             Some((expected.len() as u32, 0x1fe0))
         );
         let last = expected.len() as u32;
-        assert_eq!(table.find(0x70_0000_2000), Some((last, 0x1ff0)));
+        assert_eq!(table.find(0x70_0000_1fff), Some((last, 0x1fef)));
+        assert_eq!(table.find(0x70_0000_2000), None);
         assert_eq!(table.find(0), None);
         assert_eq!(table.find(u64::MAX), None);
     }

@@ -10,6 +10,7 @@ mod capture;
 mod census;
 mod copy;
 mod dissect;
+mod ended_threads;
 mod error;
 mod fork;
 mod free_lists;

@@ -2,6 +2,7 @@
 
 use crate::copy::Runs;
 use crate::dissect::Heap;
+use crate::ended_threads::ended_stacks;
 use crate::snapshot::{Area, AreaKind, Snapshot, ThreadState};
 
 /// Leaf functions may use this much below the stack pointer (psABI 3.2.2).
@@ -51,7 +52,7 @@ pub struct RootRange {
 }
 
 /// All root memory: everything copied but the allocator's memory and what lies below the stack
-/// pointers. Parts of the heap that could not be walked count as roots.
+/// pointers, and the stacks of ended threads. Parts of the heap that could not be walked count as roots.
 pub fn root_ranges(snapshot: &Snapshot, heap: &Heap) -> Vec<RootRange> {
     let mut holes: Runs = heap.ranges.clone();
     holes.extend(
@@ -61,6 +62,7 @@ pub fn root_ranges(snapshot: &Snapshot, heap: &Heap) -> Vec<RootRange> {
             .iter()
             .filter_map(|t| dead_stack(snapshot, t)),
     );
+    holes.extend(ended_stacks(snapshot));
     let mut roots = Vec::new();
     for area in &snapshot.meta.areas {
         let kind = kind(snapshot, area);

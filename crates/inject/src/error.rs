@@ -7,6 +7,14 @@ use std::time::Duration;
 /// put back as it was.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// A program could not be started.
+    #[error("cannot start {program}")]
+    Start {
+        /// Its name as it was given.
+        program: String,
+        /// What the kernel answered.
+        source: io::Error,
+    },
     /// The target exited, was killed or replaced itself by `execve`.
     #[error("process {pid} is gone (exited, was killed, or called execve)")]
     TargetGone {

@@ -50,6 +50,8 @@ pub struct Held {
     pub(crate) used: bool,
     pub(crate) gone: bool,
     pub(crate) finished: bool,
+    /// The thread of a program started here: released, it stays stopped, and its end is not collected.
+    pub(crate) stays_traced: bool,
     pub(crate) mem: Rc<File>,
     gadgets: Option<Gadgets>,
     /// Signal by which the stub says that it is done.
@@ -106,6 +108,7 @@ impl Held {
                 used: false,
                 gone: false,
                 finished: false,
+                stays_traced: false,
                 mem: Rc::clone(&survey.mem),
                 gadgets: survey.gadgets,
                 bell: survey.bell,

@@ -13,12 +13,15 @@ const GETEVENTMSG: libc::c_uint = 0x4201;
 const GETSIGINFO: libc::c_uint = 0x4202;
 const SEIZE: libc::c_uint = 0x4206;
 const INTERRUPT: libc::c_uint = 0x4207;
+const LISTEN: libc::c_uint = 0x4208;
 const GETSIGMASK: libc::c_uint = 0x420a;
 const SETSIGMASK: libc::c_uint = 0x420b;
 const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 
 /// Options: mark system-call stops with bit 7 of the signal; report execve. Never EXITKILL.
 const OPTIONS: usize = 0x1 | 0x10;
+/// Of a program that was started here also: seize new threads, stop each at its end.
+const OPTIONS_OF_CHILD: usize = OPTIONS | 0x8 | 0x40;
 
 /// The option to report clone, and to trace what it makes.
 const TRACE_CLONE: usize = 0x8;
@@ -67,6 +70,26 @@ pub(crate) fn resume(tid: i32, signal: i32) -> io::Result<()> {
 pub(crate) fn resume_to_syscall(tid: i32) -> io::Result<()> {
     // SAFETY: no pointers.
     unsafe { request(SYSCALL, tid, 0, 0) }.map(drop)
+}
+
+/// Keeps a thread in its group-stop, to be woken by SIGCONT.
+pub(crate) fn listen(tid: i32) -> io::Result<()> {
+    // SAFETY: no pointers.
+    unsafe { request(LISTEN, tid, 0, 0) }.map(drop)
+}
+
+/// From now on new threads of a stopped one are seized, and each stops at its end.
+pub(crate) fn follow_threads(tid: i32) -> io::Result<()> {
+    // SAFETY: no pointers.
+    unsafe { request(SETOPTIONS, tid, 0, OPTIONS_OF_CHILD) }.map(drop)
+}
+
+/// What the present event is about: of a thread at its end, its wait status.
+pub(crate) fn event_message(tid: i32) -> io::Result<u64> {
+    let mut message = 0u64;
+    // SAFETY: the kernel writes one unsigned long.
+    unsafe { request(GETEVENTMSG, tid, 0, (&raw mut message) as usize)? };
+    Ok(message)
 }
 
 /// Lets a stopped thread go.

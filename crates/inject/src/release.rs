@@ -22,18 +22,27 @@ impl Held {
         self.finished = true;
         let restored = self.restore();
         if self.gone {
-            wait::reap(self.tid);
+            self.collect();
             return Err(Error::TargetGone { pid: self.pid });
         }
-        let detached = ptrace::detach(self.tid);
-        let detached = self.check("DETACH", detached);
+        let mut detached = Ok(());
+        if !self.stays_traced {
+            let result = ptrace::detach(self.tid);
+            detached = self.check("DETACH", result);
+        }
         if self.gone {
-            wait::reap(self.tid);
+            self.collect();
         }
         for (signal, info) in std::mem::take(&mut self.taken) {
             resend::send_again(self.pid, self.tid, signal, &info);
         }
         restored.and(detached)
+    }
+
+    fn collect(&self) {
+        if !self.stays_traced {
+            wait::reap(self.tid);
+        }
     }
 
     /// Puts everything back; goes on after a failure and reports the first.

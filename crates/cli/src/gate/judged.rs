@@ -1,0 +1,168 @@
+//! From what was found in a process to the verdict, written.
+
+use super::names::Names;
+use super::options::Args;
+use super::outputs::Outputs;
+use super::reached::Reached;
+use crate::session::Session;
+use memhook_gate::growth::Growth;
+use memhook_gate::{Baseline, Ending, Evidence, Leak, Limits, Sum, Suppressions, Verdict, judge};
+use memhook_ledger::Totals;
+
+/// What the verdict is measured by, read before anything starts.
+pub struct Measure {
+    limits: Limits,
+    suppressions: Suppressions,
+    baseline: Option<Baseline>,
+    outputs: Outputs,
+}
+
+impl Measure {
+    /// Reads and opens everything that the options name.
+    pub fn of(args: &Args) -> anyhow::Result<Measure> {
+        Ok(Measure {
+            limits: args.limits.limits()?,
+            suppressions: args.exceptions.read_suppressions()?,
+            baseline: args.exceptions.read_baseline()?,
+            outputs: Outputs::open(args)?,
+        })
+    }
+
+    /// Whether single sites are limited: then every live block's backtrace matters.
+    fn needs_all_sites(&self) -> bool {
+        !self.limits.sites.is_empty()
+    }
+
+    /// Judges, writes, and returns the exit code.
+    pub fn conclude(
+        mut self,
+        args: &Args,
+        evidence: Evidence,
+        beside_program: bool,
+    ) -> anyhow::Result<Verdict> {
+        let verdict = judge(
+            evidence,
+            &self.limits,
+            &mut self.suppressions,
+            self.baseline.as_ref(),
+            args.allow_partial,
+        );
+        self.outputs.write(args, &verdict, beside_program)?;
+        Ok(verdict)
+    }
+
+    /// Puts names to sites that grow: backtrace, growth, blocks more than at the begin.
+    pub fn growth_evidence(
+        program: String,
+        session: &Session,
+        totals: &Totals,
+        grown: &[(u32, Growth, Sum)],
+    ) -> Evidence {
+        let mut names = Names::new(session, grown.iter().map(|g| g.0));
+        let mut leaks = Vec::new();
+        let mut rest = Sum {
+            blocks: totals.live_blocks,
+            bytes: totals.live_bytes,
+        };
+        for &(stack, growth, direct) in grown {
+            rest.blocks = rest.blocks.saturating_sub(direct.blocks);
+            rest.bytes = rest.bytes.saturating_sub(direct.bytes);
+            leaks.push(Leak {
+                site: names.site(Some(stack)),
+                direct,
+                growth: Some(growth),
+                ..Leak::default()
+            });
+        }
+        Evidence {
+            program,
+            sites: names.into_sites(),
+            leaks,
+            reachable: rest,
+            peak_bytes: totals.peak_live_bytes,
+            allocations: totals.allocations,
+            gaps: losses(session),
+            ..Evidence::default()
+        }
+    }
+
+    /// Puts names to what was found.
+    pub fn evidence(
+        &self,
+        program: String,
+        ending: Ending,
+        session: &Session,
+        totals: &Totals,
+        reached: Reached,
+    ) -> Evidence {
+        let of_leaks = reached.lost.iter().flat_map(|(stack, lost)| {
+            lost.indirect
+                .keys()
+                .chain(std::iter::once(stack))
+                .copied()
+                .flatten()
+        });
+        let of_live = match self.needs_all_sites() {
+            true => reached.live.keys().copied().collect(),
+            false => Vec::new(),
+        };
+        let mut names = Names::new(session, of_leaks.chain(of_live.iter().copied()));
+        let mut leaks: Vec<Leak> = Vec::new();
+        for (&stack, lost) in &reached.lost {
+            let site = names.site(stack);
+            let leak = match leaks.iter_mut().find(|leak| leak.site == site) {
+                Some(leak) => leak,
+                None => {
+                    leaks.push(Leak {
+                        site,
+                        ..Leak::default()
+                    });
+                    leaks.last_mut().expect("just pushed")
+                }
+            };
+            leak.direct.add(lost.direct);
+            for (&stack, &sum) in &lost.indirect {
+                let site = names.site(stack);
+                match leak.indirect.iter_mut().find(|(known, _)| *known == site) {
+                    Some((_, known)) => known.add(sum),
+                    None => leak.indirect.push((site, sum)),
+                }
+            }
+        }
+        let live: Vec<_> = of_live
+            .into_iter()
+            .map(|stack| (names.site(Some(stack)), reached.live[&stack]))
+            .collect();
+        let mut sites = names.into_sites();
+        for (site, sum) in live {
+            sites[site].live.add(sum);
+        }
+        let mut gaps = losses(session);
+        gaps.extend(reached.gaps);
+        Evidence {
+            program,
+            ending,
+            sites,
+            leaks,
+            reachable: reached.reachable,
+            peak_bytes: totals.peak_live_bytes,
+            allocations: totals.allocations,
+            gaps,
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// What the trace itself missed.
+fn losses(session: &Session) -> Vec<String> {
+    let losses = session.region().losses();
+    let mut gaps = Vec::new();
+    let lost = losses.dropped + losses.ringless;
+    if lost > 0 {
+        gaps.push(format!("{lost} events were lost"));
+    }
+    if session.region().abandoned() {
+        gaps.push("the program waited for us too long and went on untraced".into());
+    }
+    gaps
+}

@@ -1,0 +1,121 @@
+//! From interned backtraces to sites with names.
+
+use crate::session::Session;
+use memhook_abi::HOOKED_FUNCTIONS;
+use memhook_gate::{Frame, Site};
+use memhook_process::ModuleImage;
+use memhook_symbols::{ModuleFile, Symbolizer};
+use std::{collections::HashMap, path::PathBuf, time::Duration};
+
+/// Resolves the backtraces of one attach; those that read alike become one site.
+pub struct Names<'a> {
+    session: &'a Session,
+    symbols: Symbolizer,
+    sites: Vec<Site>,
+    by_stack: HashMap<Option<u32>, usize>,
+    by_text: HashMap<(String, Vec<Frame>), usize>,
+}
+
+impl<'a> Names<'a> {
+    /// Has all these backtraces looked up, and waits for the answers.
+    pub fn new(session: &'a Session, stacks: impl Iterator<Item = u32>) -> Names<'a> {
+        let mut symbols = Symbolizer::new(vec![PathBuf::from("/")]);
+        let modules = session.modules.iter().chain(&session.gone);
+        symbols.set_modules(modules.map(module_file).collect());
+        symbols.request(stacks.flat_map(|id| session.stack(id).map_or(Vec::new(), |s| s.1)));
+        symbols.is_ready(Duration::from_secs(600));
+        Names {
+            session,
+            symbols,
+            sites: Vec::new(),
+            by_stack: HashMap::new(),
+            by_text: HashMap::new(),
+        }
+    }
+
+    /// The number of a backtrace's site; `None`: that of blocks whose allocation was not traced.
+    pub fn site(&mut self, stack: Option<u32>) -> usize {
+        if let Some(&known) = self.by_stack.get(&stack) {
+            return known;
+        }
+        let site = match stack {
+            Some(id) => self.named(id),
+            None => Site {
+                kind: "an unknown caller".into(),
+                ..Site::default()
+            },
+        };
+        // The same line at several places of the code (unrolled loops, inlined copies) is one site.
+        let mut key = (site.kind.clone(), site.stack.clone());
+        for frame in key.1.iter_mut().filter(|f| f.function.is_some()) {
+            frame.svma = 0;
+        }
+        let number = *self.by_text.entry(key).or_insert_with(|| {
+            self.sites.push(site);
+            self.sites.len() - 1
+        });
+        self.by_stack.insert(stack, number);
+        number
+    }
+
+    fn named(&self, id: u32) -> Site {
+        let Some((function, addresses)) = self.session.stack(id) else {
+            return Site {
+                kind: "an unknown caller".into(),
+                ..Site::default()
+            };
+        };
+        let function = HOOKED_FUNCTIONS.get(usize::from(function));
+        let region = self.session.region();
+        Site {
+            symbol: function.map(|f| f.name.to_owned()),
+            kind: function.map_or("an unknown caller", |f| f.kind).to_owned(),
+            stack: addresses.iter().flat_map(|&a| self.frames(a)).collect(),
+            truncated: region.stack(id).is_some_and(|s| s.truncated),
+            live: Default::default(),
+        }
+    }
+
+    fn frames(&self, return_address: u64) -> Vec<Frame> {
+        let location = self.symbols.location(return_address);
+        let mut modules = self.session.modules.iter().chain(&self.session.gone);
+        let module = modules.find(|m| m.contains(return_address.wrapping_sub(1)));
+        let svma = match module {
+            Some(_) => location.svma,
+            None => return_address,
+        };
+        let plain = Frame {
+            module: module.map(|m| m.path.clone()),
+            svma,
+            ..Frame::default()
+        };
+        if location.frames.is_empty() {
+            return vec![plain];
+        }
+        let frame = |f: memhook_symbols::Frame| Frame {
+            function: f.function,
+            file: f.file,
+            line: f.line,
+            inlined: f.inlined,
+            ..plain.clone()
+        };
+        location.frames.into_iter().map(frame).collect()
+    }
+
+    /// All sites by number.
+    pub fn into_sites(self) -> Vec<Site> {
+        self.sites
+    }
+}
+
+fn module_file(m: &ModuleImage) -> ModuleFile {
+    ModuleFile {
+        path: m.path.clone(),
+        image: Some(m.bytes.clone()),
+        candidates: vec![m.file.clone()],
+        build_id: m.build_id.clone(),
+        base: m.base,
+        start: m.start,
+        end: m.end,
+    }
+}

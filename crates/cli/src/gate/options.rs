@@ -1,0 +1,211 @@
+//! Options of `gate`.
+
+use crate::attach::Tracing;
+use crate::options::{Color, duration, size};
+use anyhow::{Context, bail};
+use memhook_gate::{Baseline, Limits, SiteLimit, Suppressions};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+/// Options of `gate`.
+#[derive(clap::Args)]
+#[command(mut_arg("depth", |arg| arg.default_value("24")))]
+pub struct Args {
+    #[command(flatten)]
+    pub tracing: Tracing,
+    #[command(flatten)]
+    pub limits: LimitOptions,
+    #[command(flatten)]
+    pub exceptions: ExceptionOptions,
+    #[command(flatten)]
+    pub outputs: OutputOptions,
+    /// Exit code when a limit is exceeded
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub error_exitcode: u8,
+    /// Give a verdict although not everything was seen
+    #[arg(long)]
+    pub allow_partial: bool,
+    #[command(flatten)]
+    pub running: RunningOptions,
+    /// The program and its arguments
+    #[arg(
+        required_unless_present = "pid",
+        conflicts_with = "pid",
+        trailing_var_arg = true,
+        value_name = "COMMAND"
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// A process that runs already.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Running processes")]
+pub struct RunningOptions {
+    /// Judge this process
+    #[arg(short, long)]
+    pub pid: Option<i32>,
+    /// Trace it so long before it is judged (30s, 5m); without, its leaks have no stacks
+    #[arg(short, long, requires = "pid", value_parser = duration)]
+    pub duration: Option<Duration>,
+    /// Fail if sites keep growing, whether their blocks are reachable or not
+    #[arg(long, requires = "duration")]
+    pub growth: bool,
+    /// Leave this time out before the duration begins
+    #[arg(long, requires = "growth", value_parser = duration, default_value = "30s")]
+    pub warmup: Duration,
+    /// How sure a verdict of growth is
+    #[arg(long, requires = "growth", default_value_t = 0.99)]
+    pub confidence: f64,
+}
+
+/// What is allowed.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Limits")]
+pub struct LimitOptions {
+    /// Bytes that may be leaked (default 0; unlimited if only the number of blocks is limited)
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    max_leaked: Option<u64>,
+    /// Blocks that may be leaked (default 0; unlimited if only their bytes are limited)
+    #[arg(long, value_name = "N")]
+    max_leaked_blocks: Option<u64>,
+    /// Bytes that may be live at the end, leaked or not
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    max_live: Option<u64>,
+    /// Bytes that may be live at a time
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    max_peak: Option<u64>,
+    /// Allocations that may be made
+    #[arg(long, value_name = "N")]
+    max_allocations: Option<u64>,
+    /// Bytes that sites may keep live whose function, file or module matches the pattern
+    #[arg(long, value_name = "BYTES:PATTERN", value_parser = site_limit)]
+    max_site: Vec<SiteLimit>,
+    /// How much more than in the baseline a site may leak, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    tolerance: f64,
+}
+
+impl LimitOptions {
+    /// The limits.
+    pub fn limits(&self) -> anyhow::Result<Limits> {
+        if !(self.tolerance >= 0.0 && self.tolerance.is_finite()) {
+            bail!(
+                "--tolerance {}: a percentage from 0 up is needed",
+                self.tolerance
+            );
+        }
+        let none_given = self.max_leaked.is_none() && self.max_leaked_blocks.is_none();
+        let default = none_given.then_some(0);
+        Ok(Limits {
+            leaked_bytes: self.max_leaked.or(default),
+            leaked_blocks: self.max_leaked_blocks.or(default),
+            live_bytes: self.max_live,
+            peak_bytes: self.max_peak,
+            allocations: self.max_allocations,
+            sites: self.max_site.clone(),
+            tolerance_percent: self.tolerance,
+        })
+    }
+}
+
+fn site_limit(text: &str) -> Result<SiteLimit, String> {
+    let parts = text
+        .split_once(':')
+        .filter(|(_, pattern)| !pattern.is_empty());
+    let (bytes, pattern) = parts.ok_or("expected BYTES:PATTERN, like 4K:Cache::insert")?;
+    Ok(SiteLimit {
+        bytes: size(bytes)?,
+        pattern: pattern.to_owned(),
+    })
+}
+
+/// What is put up with.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Exceptions")]
+pub struct ExceptionOptions {
+    /// File with suppressions, of LeakSanitizer (leak:PATTERN) or Valgrind
+    #[arg(long, value_name = "FILE")]
+    suppressions: Vec<PathBuf>,
+    /// Suppress leaks with this in their stack: function, file or module, with *, ^ and $
+    #[arg(long, value_name = "PATTERN")]
+    suppress: Vec<String>,
+    /// Print suppressions for what was found
+    #[arg(long)]
+    pub gen_suppressions: bool,
+    /// Count only what is not in this file, or has grown
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// Write what was found into this file, for --baseline
+    #[arg(long, value_name = "FILE")]
+    pub write_baseline: Option<PathBuf>,
+}
+
+impl ExceptionOptions {
+    /// All suppressions.
+    pub fn read_suppressions(&self) -> anyhow::Result<Suppressions> {
+        let mut all = Suppressions::default();
+        for file in &self.suppressions {
+            let name = file.display().to_string();
+            let text = std::fs::read_to_string(file);
+            all.read(&name, &text.with_context(|| format!("cannot read {name}"))?)?;
+        }
+        for pattern in &self.suppress {
+            all.add(pattern);
+        }
+        Ok(all)
+    }
+
+    /// The baseline.
+    pub fn read_baseline(&self) -> anyhow::Result<Option<Baseline>> {
+        let Some(file) = &self.baseline else {
+            return Ok(None);
+        };
+        let name = file.display().to_string();
+        let text = std::fs::read_to_string(file);
+        let text = text.with_context(|| format!("cannot read {name}"))?;
+        Ok(Some(Baseline::read(&name, &text)?))
+    }
+}
+
+/// Where the verdict goes, besides the text.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Output")]
+pub struct OutputOptions {
+    /// Write JSON into this file (-: standard output)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write JUnit XML into this file (-: standard output)
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
+    /// Write SARIF into this file (-: standard output)
+    #[arg(long, value_name = "FILE")]
+    pub sarif: Option<PathBuf>,
+    /// Append Markdown to this file (-: standard output)
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+    /// Print annotations for GitHub Actions to standard output
+    #[arg(long)]
+    pub github: bool,
+    /// Folder that source paths in SARIF and annotations are relative to
+    #[arg(long, value_name = "FOLDER")]
+    source_root: Option<PathBuf>,
+    /// Leaks to show in the text
+    #[arg(short = 'T', long, default_value_t = 10)]
+    pub top: usize,
+    /// When to use colours
+    #[arg(long, value_enum, default_value = "auto")]
+    pub color: Color,
+    /// Print the verdict's first line only
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+impl OutputOptions {
+    /// The folder, by default the present one.
+    pub fn root(&self) -> String {
+        let folder = match &self.source_root {
+            Some(folder) => folder.canonicalize().unwrap_or_else(|_| folder.clone()),
+            None => std::env::current_dir().unwrap_or_default(),
+        };
+        folder.to_string_lossy().trim_end_matches('/').to_owned()
+    }
+}

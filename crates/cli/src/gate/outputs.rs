@@ -1,0 +1,135 @@
+//! Writing a verdict in every form that was asked for.
+
+use super::options::{Args, OutputOptions};
+use anyhow::Context;
+use memhook_gate::{Baseline, Outcome, Verdict};
+use std::{
+    fs::{File, OpenOptions},
+    io::{IsTerminal, Write},
+    path::Path,
+};
+
+/// Files, opened before the program starts: a run must not be lost because one cannot be written.
+pub struct Outputs {
+    files: Vec<(Form, Option<File>)>,
+    baseline: Option<File>,
+}
+
+#[derive(Clone, Copy)]
+enum Form {
+    Json,
+    Junit,
+    Sarif,
+    Markdown,
+}
+
+impl Outputs {
+    /// Opens them.
+    pub fn open(args: &Args) -> anyhow::Result<Outputs> {
+        let options = &args.outputs;
+        let forms = [
+            (Form::Json, &options.json),
+            (Form::Junit, &options.junit),
+            (Form::Sarif, &options.sarif),
+            (Form::Markdown, &options.markdown),
+        ];
+        let mut files = Vec::new();
+        for (form, path) in forms {
+            if let Some(path) = path {
+                files.push((form, open(path)?));
+            }
+        }
+        let baseline = args.exceptions.write_baseline.as_deref().map(open);
+        Ok(Outputs {
+            files,
+            baseline: baseline.transpose()?.flatten(),
+        })
+    }
+
+    /// Writes everything; the text goes to standard error if that of the program fills standard output.
+    pub fn write(self, args: &Args, verdict: &Verdict, beside_program: bool) -> anyhow::Result<()> {
+        let options = &args.outputs;
+        let root = options.root();
+        for (form, file) in self.files {
+            let text = match form {
+                Form::Json => memhook_gate::json(verdict) + "\n",
+                Form::Junit => memhook_gate::junit(verdict),
+                Form::Sarif => memhook_gate::sarif(verdict, &root) + "\n",
+                Form::Markdown => memhook_gate::markdown(verdict, options.top),
+            };
+            match file {
+                None => to_stdout(&text),
+                Some(mut file) => {
+                    if !matches!(form, Form::Markdown) {
+                        // Devices and pipes have no length to set.
+                        let _ = file.set_len(0);
+                    }
+                    file.write_all(text.as_bytes())
+                        .context("cannot write the verdict")?;
+                }
+            }
+        }
+        if let Some(mut file) = self.baseline {
+            let not_suppressed = verdict.findings.iter();
+            let leaks = not_suppressed
+                .filter(|f| f.standing != memhook_gate::Standing::Suppressed)
+                .map(|f| &f.leak);
+            let baseline = Baseline::of(&verdict.evidence, leaks);
+            let _ = file.set_len(0);
+            file.write_all(baseline.write().as_bytes())
+                .context("cannot write the baseline")?;
+        }
+        if options.github {
+            to_stdout(&memhook_gate::github(verdict, &root));
+        }
+        let mut text = text(options, verdict, beside_program);
+        if args.exceptions.gen_suppressions {
+            text += "\n";
+            text += &memhook_gate::suppressions(verdict);
+        }
+        match beside_program {
+            true => eprint!("{text}"),
+            false => to_stdout(&text),
+        }
+        Ok(())
+    }
+}
+
+fn text(options: &OutputOptions, verdict: &Verdict, to_stderr: bool) -> String {
+    let mut text = memhook_gate::text(verdict, options.top);
+    let end = text.find('\n').unwrap_or(text.len());
+    if options.quiet {
+        text.truncate(end + 1);
+    }
+    let is_terminal = match to_stderr {
+        true => std::io::stderr().is_terminal(),
+        false => std::io::stdout().is_terminal(),
+    };
+    if crate::output::is_colored(options.color, is_terminal) {
+        let color = match verdict.outcome {
+            Outcome::Passed => "32",
+            Outcome::Failed => "31",
+            Outcome::Unsound => "33",
+        };
+        let (first, rest) = text.split_at(end);
+        return format!("\x1b[1;{color}m{first}\x1b[0m{rest}");
+    }
+    text
+}
+
+/// `None`: standard output.
+fn open(path: &Path) -> anyhow::Result<Option<File>> {
+    if path == Path::new("-") {
+        return Ok(None);
+    }
+    let mut options = OpenOptions::new();
+    let file = options.append(true).create(true).open(path);
+    Ok(Some(file.with_context(|| {
+        format!("cannot write {}", path.display())
+    })?))
+}
+
+fn to_stdout(text: &str) {
+    // A reader that went away is no error of ours.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}

@@ -1,0 +1,22 @@
+//! How a thread of the target is got hold of: out of a running process, or of one that waits at its
+//! start for us.
+
+use memhook_inject::{Child, Error, Held, HoldOptions, hold};
+
+/// The way.
+pub enum Reach<'a> {
+    /// The process runs: one of its threads is stopped.
+    Running,
+    /// We started it, and it stands at its start point, which is safe.
+    AtStart(&'a mut Child),
+}
+
+impl Reach<'_> {
+    /// Holds a thread.
+    pub fn hold(&mut self, pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
+        match self {
+            Reach::Running => hold(pid, options),
+            Reach::AtStart(child) => child.hold(),
+        }
+    }
+}

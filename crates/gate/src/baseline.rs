@@ -1,0 +1,131 @@
+//! Leaks of an earlier run that are put up with.
+
+use crate::Error;
+use crate::evidence::{Evidence, Leak, Sum};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+const SCHEMA: &str = "memhook-rs/baseline/1";
+
+/// Sites and what they leaked, by functions and modules: another build compares.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Baseline {
+    sites: BTreeMap<Vec<String>, Sum>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct File {
+    schema: String,
+    leaks: Vec<Entry>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    blocks: u64,
+    bytes: u64,
+    site: Vec<String>,
+}
+
+impl Baseline {
+    /// Of the leaks that were found.
+    pub fn of<'a>(evidence: &Evidence, leaks: impl Iterator<Item = &'a Leak>) -> Baseline {
+        let mut sites: BTreeMap<_, Sum> = BTreeMap::new();
+        for leak in leaks {
+            let identity = evidence.sites[leak.site].identity();
+            sites.entry(identity).or_default().add(leak.total());
+        }
+        Baseline { sites }
+    }
+
+    /// Reads a file; `name`: what to call it in an error.
+    pub fn read(name: &str, text: &str) -> Result<Baseline, Error> {
+        let bad = |problem: String| Error::Baseline {
+            file: name.to_owned(),
+            problem,
+        };
+        let file: File = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
+        if file.schema != SCHEMA {
+            return Err(bad(format!(
+                "schema {:?}, expected {SCHEMA:?}",
+                file.schema
+            )));
+        }
+        let mut sites: BTreeMap<_, Sum> = BTreeMap::new();
+        for Entry {
+            site,
+            blocks,
+            bytes,
+        } in file.leaks
+        {
+            let sum = sites.entry(site).or_default();
+            sum.blocks = sum.blocks.saturating_add(blocks);
+            sum.bytes = sum.bytes.saturating_add(bytes);
+        }
+        Ok(Baseline { sites })
+    }
+
+    /// The file's text: one line a site, so that differences show.
+    pub fn write(&self) -> String {
+        let mut out = format!("{{\"schema\":\"{SCHEMA}\",\"leaks\":[");
+        for (i, (site, sum)) in self.sites.iter().enumerate() {
+            let entry = Entry {
+                blocks: sum.blocks,
+                bytes: sum.bytes,
+                site: site.clone(),
+            };
+            out += if i == 0 { "\n" } else { ",\n" };
+            out += &serde_json::to_string(&entry).unwrap_or_default();
+        }
+        out + "\n]}\n"
+    }
+
+    /// What a site leaked then.
+    pub fn sum(&self, identity: &[String]) -> Option<Sum> {
+        self.sites.get(identity).copied()
+    }
+
+    /// Whether this is no more than then, within a tolerance.
+    pub fn covers(&self, identity: &[String], now: Sum, tolerance_percent: f64) -> bool {
+        let Some(then) = self.sum(identity) else {
+            return false;
+        };
+        let most = |then: u64| then as f64 * (1.0 + tolerance_percent.max(0.0) / 100.0);
+        now.blocks as f64 <= most(then.blocks) && now.bytes as f64 <= most(then.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn wrong_files_are_refused() {
+        let error = |text| Baseline::read("b.json", text).unwrap_err().to_string();
+        assert!(error("no json").starts_with("b.json is no baseline"));
+        assert!(error("{\"schema\":\"x\",\"leaks\":[]}").contains("schema"));
+    }
+
+    proptest! {
+        #[test]
+        fn comes_back(sites in prop::collection::btree_map(
+            prop::collection::vec(".{0,9}", 0..4), (0u64..1 << 50, 0u64..1 << 50), 0..5))
+        {
+            let sums = sites.into_iter().map(|(k, (blocks, bytes))| (k, Sum { blocks, bytes }));
+            let baseline = Baseline { sites: sums.collect() };
+            prop_assert_eq!(Baseline::read("x", &baseline.write()).unwrap(), baseline.clone());
+            for (site, &sum) in &baseline.sites {
+                prop_assert!(baseline.covers(site, sum, 0.0));
+                let more = Sum { bytes: sum.bytes + 1, ..sum };
+                prop_assert!(!baseline.covers(site, more, 0.0));
+                let tenth = Sum { bytes: sum.bytes + sum.bytes / 11, ..sum };
+                prop_assert!(baseline.covers(site, tenth, 10.0));
+            }
+        }
+
+        #[test]
+        fn never_panics(text in ".{0,80}") {
+            let _ = Baseline::read("x", &text);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What is known about a program's memory when it is judged.
+
+use crate::growth::Growth;
+use serde::Serialize;
+
+/// Blocks and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Sum {
+    /// Blocks.
+    pub blocks: u64,
+    /// Bytes that were asked for.
+    pub bytes: u64,
+}
+
+impl Sum {
+    /// Adds blocks.
+    pub fn add(&mut self, more: Sum) {
+        self.blocks += more.blocks;
+        self.bytes += more.bytes;
+    }
+
+    /// Adds one block.
+    pub fn add_block(&mut self, bytes: u64) {
+        self.add(Sum { blocks: 1, bytes });
+    }
+}
+
+/// One frame of a call stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct Frame {
+    /// Demangled function.
+    pub function: Option<String>,
+    /// Source file.
+    pub file: Option<String>,
+    /// Line.
+    pub line: Option<u32>,
+    /// Path of the module.
+    pub module: Option<String>,
+    /// Address in the module's file (svma).
+    pub svma: u64,
+    /// Inlined into the next frame.
+    pub inlined: bool,
+}
+
+impl Frame {
+    /// The module's file name.
+    pub fn module_name(&self) -> Option<&str> {
+        let path = self.module.as_deref()?;
+        Some(path.rsplit('/').next().unwrap_or(path))
+    }
+
+    /// What it is called: its function, else its place in the module.
+    pub fn name(&self) -> String {
+        match (&self.function, self.module_name()) {
+            (Some(function), _) => function.clone(),
+            (None, Some(module)) => format!("{module}+{:#x}", self.svma),
+            (None, None) => format!("{:#x}", self.svma),
+        }
+    }
+
+    /// `file:line`, or the module.
+    pub fn place(&self) -> String {
+        match (&self.file, self.line, self.module_name()) {
+            (Some(file), Some(line), _) => format!("{file}:{line}"),
+            (Some(file), None, _) => file.clone(),
+            (None, _, Some(module)) if self.function.is_some() => format!("({module})"),
+            _ => String::new(),
+        }
+    }
+}
+
+/// An allocation site: blocks that were allocated by one call stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Site {
+    /// Dynamic symbol of the allocating function (`malloc`, `_Znwm`); `None`: the allocation was not
+    /// traced.
+    pub symbol: Option<String>,
+    /// The same as people call it (`malloc`, `new`).
+    pub kind: String,
+    /// Innermost first.
+    pub stack: Vec<Frame>,
+    /// The stack goes on, but could not be followed.
+    pub truncated: bool,
+    /// What of it lives, leaked or not.
+    pub live: Sum,
+}
+
+impl Site {
+    /// What makes it the same site in another build: functions and modules, no addresses and no lines.
+    pub fn identity(&self) -> Vec<String> {
+        let names = self.stack.iter().map(|f| match &f.function {
+            Some(function) => function.clone(),
+            None => f.module_name().unwrap_or("?").to_owned(),
+        });
+        std::iter::once(self.kind.clone()).chain(names).collect()
+    }
+
+    /// The frame to blame: the innermost whose source lies below `root` or is given relatively (as
+    /// distributions build), else the innermost with a line outside the system's headers.
+    pub fn culprit(&self, root: &str) -> Option<&Frame> {
+        let with_line = || {
+            self.stack
+                .iter()
+                .filter(|f| f.file.is_some() && f.line.is_some())
+        };
+        let file = |f: &&Frame| f.file.clone().unwrap_or_default();
+        let is_own = |f: &&Frame| {
+            let file = file(f);
+            !file.starts_with("./malloc/") && (file.starts_with(root) || !file.starts_with('/'))
+        };
+        let in_system = |f: &&Frame| file(f).starts_with("/usr/");
+        with_line()
+            .filter(|f| f.module_name().is_none_or(|m| !is_system_library(m)))
+            .find(is_own)
+            .or_else(|| with_line().find(|f| !in_system(f)))
+    }
+}
+
+/// Libraries whose lines say nothing about who is to blame.
+fn is_system_library(module: &str) -> bool {
+    [
+        "libc.so",
+        "libstdc++.so",
+        "libpthread",
+        "ld-linux",
+        "libm.so",
+    ]
+    .iter()
+    .any(|prefix| module.starts_with(prefix))
+}
+
+/// Blocks that nothing reaches, by the site of those that no other leaked block points to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Leak {
+    /// Number of the site in [`Evidence::sites`].
+    pub site: usize,
+    /// Blocks to which no other leaked block points.
+    pub direct: Sum,
+    /// What is reachable only from them, by site.
+    pub indirect: Vec<(usize, Sum)>,
+    /// Set when it was found by its growth, not by reachability.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub growth: Option<Growth>,
+}
+
+impl Leak {
+    /// Direct and indirect together.
+    pub fn total(&self) -> Sum {
+        let mut total = self.direct;
+        for (_, sum) in &self.indirect {
+            total.add(*sum);
+        }
+        total
+    }
+}
+
+/// How the program came to its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// It runs on.
+    #[default]
+    Running,
+    /// With this exit status.
+    Exited(i32),
+    /// By this signal.
+    Signaled(i32),
+}
+
+impl std::fmt::Display for Ending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Ending::Running => f.write_str("still running"),
+            Ending::Exited(status) => write!(f, "ended with exit status {status}"),
+            Ending::Signaled(signal) => match signal_name(*signal) {
+                Some(name) => write!(f, "was ended by {name} before it could clean up"),
+                None => write!(f, "was ended by signal {signal} before it could clean up"),
+            },
+        }
+    }
+}
+
+/// Names of the signals that end programs (signal(7), x86).
+fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        _ => return None,
+    })
+}
+
+/// All that the verdict is made from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Evidence {
+    /// What ran: a command line, or a name.
+    pub program: String,
+    /// How it ended.
+    pub ending: Ending,
+    /// Every site with live blocks.
+    pub sites: Vec<Site>,
+    /// What nothing reaches.
+    #[serde(skip)]
+    pub leaks: Vec<Leak>,
+    /// What something still reaches.
+    pub reachable: Sum,
+    /// Most bytes live at a time.
+    pub peak_bytes: u64,
+    /// Allocations made.
+    pub allocations: u64,
+    /// What was not seen, so that to pass would not be sound.
+    pub gaps: Vec<String>,
+    /// What else to know.
+    pub notes: Vec<String>,
+}
+
+impl Evidence {
+    /// Everything that lives.
+    pub fn live(&self) -> Sum {
+        let mut live = self.reachable;
+        for leak in &self.leaks {
+            live.add(leak.total());
+        }
+        live
+    }
+}

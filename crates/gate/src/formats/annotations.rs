@@ -1,0 +1,42 @@
+//! Annotations of GitHub Actions: lines that its runner shows at the source line (GitHub docs,
+//! "Workflow commands for GitHub Actions").
+
+use super::{frame_line, headline, relative, sentence};
+use crate::{Outcome, Verdict};
+
+/// One line for each leak, or for the verdict where there is no leak to show.
+pub fn github(verdict: &Verdict, root: &str) -> String {
+    let mut out = String::new();
+    if verdict.outcome == Outcome::Failed {
+        for finding in verdict.counted() {
+            let site = &verdict.evidence.sites[finding.leak.site];
+            let mut text = sentence(verdict, finding);
+            for frame in &site.stack {
+                text += &format!("\n{}", frame_line(frame));
+            }
+            let place = site.culprit(root).map_or(String::new(), |frame| {
+                let file = property(relative(frame.file.as_deref().unwrap_or_default(), root));
+                format!("file={file},line={},", frame.line.unwrap_or(1))
+            });
+            out += &format!("::error {place}title=Memory leak::{}\n", data(&text));
+        }
+    }
+    let others = verdict.violations.iter();
+    for violation in others.filter(|v| !v.option.starts_with("--max-leaked")) {
+        out += &format!("::error title=Memory limit::{}\n", data(&violation.text));
+    }
+    if verdict.outcome == Outcome::Unsound {
+        out += &format!("::error title=Leak gate::{}\n", data(&headline(verdict)));
+    }
+    out
+}
+
+/// Escapes as the runner's own toolkit does (actions/toolkit, command.ts).
+fn data(text: &str) -> String {
+    let text = text.replace('%', "%25");
+    text.replace('\r', "%0D").replace('\n', "%0A")
+}
+
+fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
+}

@@ -1,0 +1,54 @@
+//! Markdown for the summary of a job.
+
+use super::{NO_STACK, amount, frame_line, headline, sentence};
+use crate::{Outcome, Verdict};
+
+/// The verdict, a table of sums, and at most `most` leaks, folded.
+pub fn markdown(verdict: &Verdict, most: usize) -> String {
+    let evidence = &verdict.evidence;
+    let mut out = format!("### {}\n\n", escape(&headline(verdict)));
+    out += &format!(
+        "`{}` {}\n\n",
+        evidence.program.replace('`', "'"),
+        evidence.ending
+    );
+    out += "| | |\n|---|---|\n";
+    let mut row = |name: &str, text: String| out += &format!("| {name} | {text} |\n");
+    row("leaked", amount(verdict.leaked));
+    if verdict.suppressed.blocks > 0 {
+        row("suppressed", amount(verdict.suppressed));
+    }
+    if verdict.known.blocks > 0 {
+        row("in the baseline", amount(verdict.known));
+    }
+    row("still reachable", amount(evidence.reachable));
+    for gap in &evidence.gaps {
+        row("not seen", escape(gap));
+    }
+    let leaks: Vec<_> = verdict.counted().collect();
+    let open = if verdict.outcome == Outcome::Failed {
+        " open"
+    } else {
+        ""
+    };
+    for finding in leaks.iter().take(most) {
+        let site = &evidence.sites[finding.leak.site];
+        let lines: Vec<String> = site.stack.iter().map(frame_line).collect();
+        let stack = match lines.is_empty() {
+            true => NO_STACK.to_owned(),
+            false => lines.join("\n"),
+        };
+        let title = escape(&sentence(verdict, finding));
+        out += &format!("\n<details{open}><summary>{title}</summary>\n\n");
+        out += &format!("````\n{stack}\n````\n\n</details>\n");
+    }
+    if leaks.len() > most {
+        out += &format!("\n... and {} more\n", leaks.len() - most);
+    }
+    out
+}
+
+fn escape(text: &str) -> String {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;");
+    text.replace('>', "&gt;").replace('|', "\\|")
+}

@@ -1,0 +1,251 @@
+//! A verdict in the forms that people and machines read. Pure functions from a [`Verdict`] to text.
+
+mod annotations;
+mod json;
+mod junit;
+mod markdown;
+mod sarif;
+mod suppressions;
+mod text;
+
+pub use annotations::github;
+pub use json::json;
+pub use junit::junit;
+pub use markdown::markdown;
+pub use sarif::sarif;
+pub use suppressions::suppressions;
+pub use text::text;
+
+use crate::evidence::{Frame, Sum};
+use crate::{Finding, Outcome, Verdict};
+use memhook_report::{bytes, counted};
+
+/// `4.1 KiB in 12 blocks`
+fn amount(sum: Sum) -> String {
+    format!("{} in {}", bytes(sum.bytes), counted(sum.blocks, "block"))
+}
+
+/// The first line: the outcome and why.
+fn headline(verdict: &Verdict) -> String {
+    let reasons: Vec<&str> = verdict.violations.iter().map(|v| v.text.as_str()).collect();
+    match verdict.outcome {
+        Outcome::Failed => format!("FAILED: {}", reasons.join("; ")),
+        Outcome::Passed => match verdict.leaked.blocks {
+            0 => "PASSED: no leaks".to_owned(),
+            _ => {
+                let leaks = counted(verdict.counted().count() as u64, "leak");
+                format!(
+                    "PASSED: {leaks} within the limits, {}",
+                    amount(verdict.leaked)
+                )
+            }
+        },
+        Outcome::Unsound => format!(
+            "NO VERDICT: nothing was found, but not everything was seen ({})",
+            verdict.evidence.gaps.join("; ")
+        ),
+    }
+}
+
+/// What a finding says in one line.
+fn sentence(verdict: &Verdict, finding: &Finding) -> String {
+    let site = &verdict.evidence.sites[finding.leak.site];
+    if let Some(growth) = finding.leak.growth {
+        return format!(
+            "grows: {} more than at the begin, by {} (p = {:.1e})",
+            amount(finding.leak.direct),
+            site.kind,
+            growth.p
+        );
+    }
+    let mut out = format!("{} leaked, by {}", amount(finding.leak.direct), site.kind);
+    let mut indirect = finding.leak.total();
+    indirect.blocks -= finding.leak.direct.blocks;
+    indirect.bytes -= finding.leak.direct.bytes;
+    if indirect.blocks > 0 {
+        out += &format!(", and {} that only they reach", amount(indirect));
+    }
+    if let Some(before) = finding.before {
+        out += &format!("; {} in the baseline", amount(before));
+    }
+    out
+}
+
+/// What stands where a stack would.
+const NO_STACK: &str =
+    "no allocation stack: allocated before the trace began, or by a call that goes through no slot";
+
+/// A frame in one line.
+fn frame_line(frame: &Frame) -> String {
+    let place = frame.place();
+    let inlined = if frame.inlined { " [inlined]" } else { "" };
+    match place.is_empty() {
+        true => format!("{}{inlined}", frame.name()),
+        false => format!("{}  {place}{inlined}", frame.name()),
+    }
+}
+
+/// A path below `root` without it; others as they are, a leading `./` taken off.
+fn relative<'a>(path: &'a str, root: &str) -> &'a str {
+    let below = match root.is_empty() {
+        true => None,
+        false => path.strip_prefix(root),
+    };
+    match below.and_then(|rest| rest.strip_prefix('/')) {
+        Some(rest) => rest,
+        None => path.strip_prefix("./").unwrap_or(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Ending, Evidence, Leak, Limits, Site, Suppressions, judge};
+
+    /// Two leaks, one of them with something hanging on it and a name that every format must escape.
+    pub fn example() -> Verdict {
+        let frame = |function: &str, file: &str, line| Frame {
+            function: Some(function.into()),
+            file: Some(file.into()),
+            line: Some(line),
+            module: Some("/opt/app/bin/tests".into()),
+            svma: 0x1234,
+            inlined: false,
+        };
+        let site = |kind: &str, stack| Site {
+            symbol: Some("malloc".into()),
+            kind: kind.into(),
+            stack,
+            truncated: false,
+            live: Sum {
+                blocks: 2,
+                bytes: 96,
+            },
+        };
+        let main = frame("main", "/src/app/main.cc", 9);
+        let evidence = Evidence {
+            program: "./tests --all".into(),
+            ending: Ending::Exited(0),
+            sites: vec![
+                site(
+                    "malloc",
+                    vec![
+                        frame("Map<A, B>::add(\"%|&\")", "/src/app/map,h.cc", 42),
+                        main.clone(),
+                    ],
+                ),
+                site("new", vec![frame("node", "/src/app/node.cc", 7), main]),
+                Site {
+                    kind: "unknown".into(),
+                    ..Site::default()
+                },
+            ],
+            leaks: vec![
+                Leak {
+                    site: 0,
+                    direct: Sum {
+                        blocks: 2,
+                        bytes: 4096,
+                    },
+                    indirect: vec![(
+                        1,
+                        Sum {
+                            blocks: 9,
+                            bytes: 90,
+                        },
+                    )],
+                    growth: None,
+                },
+                Leak {
+                    site: 2,
+                    direct: Sum {
+                        blocks: 1,
+                        bytes: 12,
+                    },
+                    ..Leak::default()
+                },
+            ],
+            reachable: Sum {
+                blocks: 3,
+                bytes: 72,
+            },
+            peak_bytes: 10_000,
+            allocations: 77,
+            ..Evidence::default()
+        };
+        judge(
+            evidence,
+            &Limits::default(),
+            &mut Suppressions::default(),
+            None,
+            false,
+        )
+    }
+
+    #[test]
+    fn the_text() {
+        let expected = "\
+FAILED: 2 leaks, 4.1 KiB in 12 blocks (limit 0)
+
+#1 4.0 KiB in 2 blocks leaked, by malloc, and 90 B in 9 blocks that only they reach
+      Map<A, B>::add(\"%|&\")  /src/app/map,h.cc:42
+      main  /src/app/main.cc:9
+   90 B in 9 blocks, by new
+      node  /src/app/node.cc:7
+      main  /src/app/main.cc:9
+
+#2 12 B in 1 block leaked, by unknown
+      (no allocation stack: allocated before the trace began, or by a call that goes through no slot)
+
+  ./tests --all ended with exit status 0
+  still reachable 72 B in 3 blocks, peak 9.8 KiB, 77 allocations
+";
+        assert_eq!(text(&example(), 10), expected);
+        assert!(text(&example(), 1).contains("... and 1 more leak"));
+    }
+
+    #[test]
+    fn machines_can_read_the_others() {
+        let verdict = example();
+        let value: serde_json::Value = serde_json::from_str(&json(&verdict)).unwrap();
+        assert_eq!(value["outcome"], "failed");
+        assert_eq!(value["leaked"]["bytes"], 4198);
+        let sarif: serde_json::Value = serde_json::from_str(&sarif(&verdict, "/src/app")).unwrap();
+        let result = &sarif["runs"][0]["results"][0];
+        let place = &result["locations"][0]["physicalLocation"];
+        assert_eq!(place["artifactLocation"]["uri"], "map,h.cc");
+        assert_eq!(place["region"]["startLine"], 42);
+        assert_eq!(sarif["runs"][0]["results"].as_array().unwrap().len(), 2);
+        let junit = quick_junit::Report::deserialize_from_str(&junit(&verdict)).unwrap();
+        assert_eq!((junit.tests, junit.failures), (2, 2));
+        let notes = github(&verdict, "/src/app");
+        let line = notes.lines().next().unwrap();
+        assert!(
+            line.starts_with("::error file=map%2Ch.cc,line=42,title="),
+            "{line}"
+        );
+        assert!(line.contains("%25|&") && line.contains("%0A"), "{line}");
+        assert!(notes.lines().all(|line| line.starts_with("::error ")));
+        let markdown = markdown(&verdict, 10);
+        assert!(markdown.starts_with("### ") && markdown.contains("map,h.cc:42"));
+    }
+
+    #[test]
+    fn suppressions_suppress() {
+        let verdict = example();
+        let written = suppressions(&verdict);
+        let mut read = Suppressions::default();
+        read.read("x", &written).unwrap();
+        let evidence = verdict.evidence;
+        let again = judge(evidence, &Limits::default(), &mut read, None, false);
+        // What has no stack has nothing to be known by.
+        assert_eq!(
+            again.leaked,
+            Sum {
+                blocks: 1,
+                bytes: 12
+            },
+            "{written}"
+        );
+    }
+}

@@ -1,0 +1,82 @@
+//! SARIF 2.1.0 (OASIS), as code scanning services take it.
+
+use super::{frame_line, headline, relative, sentence};
+use crate::evidence::Frame;
+use crate::{Outcome, Verdict};
+use serde_json::{Value, json};
+
+/// The verdict as a SARIF log; source paths below `root` become relative.
+pub fn sarif(verdict: &Verdict, root: &str) -> String {
+    let mut results: Vec<Value> = verdict
+        .counted()
+        .map(|finding| {
+            let site = &verdict.evidence.sites[finding.leak.site];
+            let lines: Vec<String> = site.stack.iter().map(frame_line).collect();
+            let text = format!("{}\n{}", sentence(verdict, finding), lines.join("\n"));
+            let location = site.culprit(root).map(|frame| location(frame, root));
+            let frames: Vec<Value> = site
+                .stack
+                .iter()
+                .map(|frame| json!({ "location": location_or_name(frame, root) }))
+                .collect();
+            json!({
+                "ruleId": "memory-leak",
+                "level": "error",
+                "message": { "text": text },
+                "locations": location.into_iter().collect::<Vec<_>>(),
+                "stacks": [{ "message": { "text": "allocated here" }, "frames": frames }],
+                "partialFingerprints": { "site/v1": fingerprint(&site.identity()) },
+            })
+        })
+        .collect();
+    if verdict.outcome == Outcome::Failed && results.is_empty() {
+        results.push(json!({
+            "ruleId": "memory-limit",
+            "level": "error",
+            "message": { "text": headline(verdict) },
+        }));
+    }
+    let rule = |id: &str, text: &str| json!({ "id": id, "shortDescription": { "text": text } });
+    let log = json!({
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{
+            "tool": { "driver": {
+                "name": "memhook-rs",
+                "version": env!("CARGO_PKG_VERSION"),
+                "rules": [
+                    rule("memory-leak", "Memory that nothing points to any more"),
+                    rule("memory-limit", "More memory than a limit allows"),
+                ],
+            }},
+            "results": results,
+        }],
+    });
+    serde_json::to_string_pretty(&log).unwrap_or_default()
+}
+
+fn location(frame: &Frame, root: &str) -> Value {
+    let file = frame.file.as_deref().unwrap_or_default();
+    json!({ "physicalLocation": {
+        "artifactLocation": { "uri": relative(file, root) },
+        "region": { "startLine": frame.line.unwrap_or(1).max(1) },
+    }})
+}
+
+fn location_or_name(frame: &Frame, root: &str) -> Value {
+    let mut value = match frame.file {
+        Some(_) => location(frame, root),
+        None => json!({}),
+    };
+    value["message"] = json!({ "text": frame.name() });
+    value
+}
+
+/// The same for the same site of every build: FNV-1a, 64 bits.
+fn fingerprint(identity: &[String]) -> String {
+    let bytes = identity.iter().flat_map(|name| name.bytes().chain([0]));
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}

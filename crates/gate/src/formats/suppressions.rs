@@ -1,0 +1,29 @@
+//! Suppressions for what was found, to start a file from.
+
+use super::sentence;
+use crate::Verdict;
+
+/// A `leak:` line for each leak that counts, by its innermost named function; those without a name
+/// are left out.
+pub fn suppressions(verdict: &Verdict) -> String {
+    let mut out = String::new();
+    for finding in verdict.counted() {
+        let site = &verdict.evidence.sites[finding.leak.site];
+        let frame = site
+            .stack
+            .iter()
+            .find(|f| f.function.is_some() && !f.inlined)
+            .or_else(|| site.stack.iter().find(|f| f.module.is_some()));
+        let Some(frame) = frame else { continue };
+        let pattern = match &frame.function {
+            Some(function) => format!("^{function}$"),
+            None => frame.module_name().unwrap_or_default().to_owned(),
+        };
+        out += &format!("# {}\n", sentence(verdict, finding));
+        let line = format!("leak:{pattern}\n");
+        if !out.contains(&line) {
+            out += &line;
+        }
+    }
+    out
+}

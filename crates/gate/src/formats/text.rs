@@ -1,0 +1,74 @@
+//! Text for people: the verdict first.
+
+use super::{NO_STACK, amount, frame_line, headline, sentence};
+use crate::{Finding, Site, Verdict};
+use memhook_report::{bytes, counted};
+
+/// Sites listed below a leak that holds others.
+const MOST_INDIRECT: usize = 3;
+
+/// The verdict, at most `most` leaks with their stacks, and the sums.
+pub fn text(verdict: &Verdict, most: usize) -> String {
+    let mut out = headline(verdict) + "\n";
+    let leaks: Vec<_> = verdict.counted().collect();
+    for (number, finding) in leaks.iter().take(most).enumerate() {
+        out += &format!("\n#{} {}\n", number + 1, sentence(verdict, finding));
+        one_leak(verdict, finding, &mut out);
+    }
+    if leaks.len() > most {
+        let more = counted((leaks.len() - most) as u64, "more leak");
+        out += &format!("\n... and {more} (--top)\n");
+    }
+    out += "\n";
+    let evidence = &verdict.evidence;
+    out += &format!("  {} {}\n", evidence.program, evidence.ending);
+    let mut sums = vec![format!("still reachable {}", amount(evidence.reachable))];
+    if verdict.suppressed.blocks > 0 {
+        sums.push(format!("suppressed {}", amount(verdict.suppressed)));
+    }
+    if verdict.known.blocks > 0 {
+        sums.push(format!("in the baseline {}", amount(verdict.known)));
+    }
+    if evidence.allocations > 0 {
+        sums.push(format!("peak {}", bytes(evidence.peak_bytes)));
+        sums.push(counted(evidence.allocations, "allocation"));
+    }
+    out += &format!("  {}\n", sums.join(", "));
+    for gap in &evidence.gaps {
+        out += &format!("  not seen: {gap}\n");
+    }
+    for note in &evidence.notes {
+        out += &format!("  {note}\n");
+    }
+    for unused in &verdict.unused_suppressions {
+        out += &format!("  unused suppression: {unused}\n");
+    }
+    out
+}
+
+fn one_leak(verdict: &Verdict, finding: &Finding, out: &mut String) {
+    let sites = &verdict.evidence.sites;
+    stack(&sites[finding.leak.site], out);
+    let mut indirect = finding.leak.indirect.clone();
+    indirect.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.bytes));
+    for (site, sum) in indirect.iter().take(MOST_INDIRECT) {
+        let site = &sites[*site];
+        *out += &format!("   {}, by {}\n", amount(*sum), site.kind);
+        stack(site, out);
+    }
+    if indirect.len() > MOST_INDIRECT {
+        let more = counted((indirect.len() - MOST_INDIRECT) as u64, "other site");
+        *out += &format!("   ... and of {more}\n");
+    }
+}
+
+fn stack(site: &Site, out: &mut String) {
+    for frame in &site.stack {
+        *out += &format!("      {}\n", frame_line(frame));
+    }
+    if site.stack.is_empty() {
+        *out += &format!("      ({NO_STACK})\n");
+    } else if site.truncated {
+        *out += "      ... (the stack cannot be followed further)\n";
+    }
+}

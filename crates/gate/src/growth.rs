@@ -1,0 +1,173 @@
+//! Which sites of a service go on growing: a trend test over the survivors of each.
+//!
+//! The series of a site is how many of its blocks are alive at equally distant moments and older than
+//! a request lives: load shows in the young ones. A site grows if the Mann–Kendall test sees a rise in
+//! the whole window and in its second half: a cache that levels off rises in the first half only.
+//!
+//! Neighbours in such a series are alike, which makes the plain test see trends in noise. So the
+//! variance is corrected as by K. H. Hamed and A. R. Rao, "A modified Mann-Kendall trend test for
+//! autocorrelated data", Journal of Hydrology 204 (1998): by the autocorrelation of the ranks once the
+//! trend is taken out. With several sites the chance of a false alarm is divided among them
+//! (Bonferroni), so that `confidence` holds for the whole verdict.
+
+use crate::trend::{Trend, corrected};
+use serde::Serialize;
+
+/// Fewer moments say nothing.
+pub const LEAST_MOMENTS: usize = 16;
+
+/// How a site grows.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Growth {
+    /// Chance that a site that does not grow looks like this.
+    pub p: f64,
+    /// Blocks more from one moment to the next (Sen's slope).
+    pub blocks_per_interval: f64,
+}
+
+/// Which of the series grow, at this confidence (0.99: one false verdict in a hundred runs at most).
+pub fn growing(series: &[Vec<f64>], confidence: f64) -> Vec<Option<Growth>> {
+    let tested = series.iter().filter(|s| has_risen(s)).count().max(1);
+    let alpha = (1.0 - confidence) / tested as f64;
+    series.iter().map(|s| of_one(s, alpha)).collect()
+}
+
+fn has_risen(series: &[f64]) -> bool {
+    series.len() >= LEAST_MOMENTS && series.last() > series.first()
+}
+
+fn of_one(series: &[f64], alpha: f64) -> Option<Growth> {
+    if !has_risen(series) {
+        return None;
+    }
+    let whole = corrected(series);
+    let late = corrected(&series[series.len() / 2..]);
+    let rises = |trend: &Trend| trend.p < alpha && trend.s > 0;
+    (rises(&whole) && rises(&late)).then_some(Growth {
+        p: whole.p.max(late.p),
+        blocks_per_interval: late.slope,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// xorshift64*, seeded: the runs are the same everywhere.
+    struct Random(u64);
+
+    impl Random {
+        fn unit(&mut self) -> f64 {
+            self.0 ^= self.0 >> 12;
+            self.0 ^= self.0 << 25;
+            self.0 ^= self.0 >> 27;
+            (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
+        }
+
+        fn between(&mut self, low: f64, high: f64) -> f64 {
+            low + self.unit() * (high - low)
+        }
+    }
+
+    const MOMENTS: usize = 60;
+    const STEPS: usize = 20;
+    /// Older than this many steps counts.
+    const AGE: usize = 4 * STEPS;
+
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Site {
+        /// Keeps one block in so many requests for good.
+        Leak { one_in: f64 },
+        /// Fills up to a size, then replaces at random.
+        Cache { size: usize },
+        /// Requests only; their number swings.
+        Load,
+    }
+
+    /// Births of the live blocks, step by step; returns the old ones at each moment.
+    fn simulate(site: Site, seed: u64) -> Vec<f64> {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        for _ in 0..8 {
+            random.unit();
+        }
+        let phase = random.between(0.0, 6.3);
+        let period = random.between(100.0, 900.0);
+        let (mut requests, mut kept): (Vec<(usize, f64)>, Vec<usize>) = (Vec::new(), Vec::new());
+        let mut series = Vec::new();
+        let warmup = 10 * STEPS;
+        for step in 0..warmup + MOMENTS * STEPS {
+            let swing = 1.0 + 0.8 * (step as f64 / period * 6.3 + phase).sin();
+            let arrivals = (20.0 * swing * random.between(0.3, 1.7)) as usize;
+            for _ in 0..arrivals {
+                // Lives exponentially long, a tenth of the age on average, now and then much longer.
+                let slow = if random.unit() < 0.01 { 8.0 } else { 1.0 };
+                let life = -random.unit().max(1e-9).ln() * AGE as f64 / 10.0 * slow;
+                requests.push((step, step as f64 + life));
+                match site {
+                    Site::Leak { one_in } if random.unit() < 1.0 / one_in => kept.push(step),
+                    Site::Cache { size } if random.unit() < 0.05 => {
+                        if kept.len() < size {
+                            kept.push(step);
+                        } else {
+                            let victim = (random.unit() * size as f64) as usize;
+                            kept[victim.min(size - 1)] = step;
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            requests.retain(|&(_, end)| end > step as f64);
+            if step >= warmup && (step - warmup) % STEPS == STEPS - 1 {
+                let old = |born: usize| born + AGE <= step;
+                let requests = requests.iter().filter(|r| old(r.0)).count();
+                let kept = kept.iter().filter(|&&born| old(born)).count();
+                series.push((requests + kept) as f64);
+            }
+        }
+        series
+    }
+
+    fn alarms(site: impl Fn(u64) -> Site, confidence: f64) -> usize {
+        let runs = (0..200).map(|seed| simulate(site(seed), seed + 1));
+        runs.filter(|series| growing(std::slice::from_ref(series), confidence)[0].is_some())
+            .count()
+    }
+
+    /// The table of the documentation (docs/gate.md).
+    #[test]
+    fn misses_and_false_alarms_in_200_seeded_runs() {
+        let mut table = String::new();
+        for confidence in [0.95, 0.99, 0.999] {
+            let fast = 200 - alarms(|_| Site::Leak { one_in: 200.0 }, confidence);
+            let slow = 200 - alarms(|_| Site::Leak { one_in: 1000.0 }, confidence);
+            let slowest = 200 - alarms(|_| Site::Leak { one_in: 4000.0 }, confidence);
+            let caches = alarms(
+                |seed| Site::Cache {
+                    size: 50 + seed as usize * 2,
+                },
+                confidence,
+            );
+            let load = alarms(|_| Site::Load, confidence);
+            table +=
+                &format!("| {confidence} | {fast} | {slow} | {slowest} | {caches} | {load} |\n");
+        }
+        println!("{table}");
+        assert_eq!(table, include_str!("../growth-table.txt"), "\n{table}");
+    }
+
+    #[test]
+    fn several_sites_share_the_chance() {
+        let steady: Vec<f64> = (0..40).map(|i| f64::from(i % 3)).collect();
+        let leak: Vec<f64> = (0..40).map(f64::from).collect();
+        let found = growing(&[steady.clone(), leak, steady], 0.99);
+        assert!(found[0].is_none() && found[1].is_some() && found[2].is_none());
+        assert_eq!(found[1].map(|g| g.blocks_per_interval), Some(1.0));
+        assert!(
+            growing(&[vec![1.0, 2.0, 3.0]], 0.5)[0].is_none(),
+            "too short"
+        );
+        let mut step = vec![0.0; 30];
+        step.extend([1.0; 10]);
+        assert!(growing(&[step], 0.99)[0].is_none(), "grown once");
+    }
+}

@@ -1,0 +1,421 @@
+//! From evidence to a verdict.
+
+use crate::evidence::{Evidence, Leak, Sum};
+use crate::{Baseline, Limits, Suppressions};
+use memhook_report::{bytes, count, counted};
+use serde::Serialize;
+
+/// The result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// Everything is within its limits.
+    Passed,
+    /// A limit is exceeded.
+    Failed,
+    /// Nothing was found, but not everything was seen.
+    Unsound,
+}
+
+/// Why a leak does or does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// It counts.
+    Counted,
+    /// A suppression matches.
+    Suppressed,
+    /// It is in the baseline, and has not grown.
+    Known,
+}
+
+/// One leak, weighed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    /// The leak.
+    pub leak: Leak,
+    /// Whether it counts.
+    pub standing: Standing,
+    /// What the site leaked in the baseline, if it has grown since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<Sum>,
+}
+
+/// A limit that is exceeded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// The option that sets it.
+    pub option: &'static str,
+    /// What was found against what is allowed, in words.
+    pub text: String,
+}
+
+/// The verdict.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The result.
+    pub outcome: Outcome,
+    /// Exceeded limits.
+    pub violations: Vec<Violation>,
+    /// What counts of the leaks.
+    pub leaked: Sum,
+    /// What is suppressed.
+    pub suppressed: Sum,
+    /// What is in the baseline.
+    pub known: Sum,
+    /// Every leak, largest first.
+    pub findings: Vec<Finding>,
+    /// Suppressions that matched nothing.
+    pub unused_suppressions: Vec<String>,
+    /// What it was made from.
+    pub evidence: Evidence,
+}
+
+impl Verdict {
+    /// The leaks that count.
+    pub fn counted(&self) -> impl Iterator<Item = &Finding> {
+        let findings = self.findings.iter();
+        findings.filter(|f| f.standing == Standing::Counted)
+    }
+
+    /// The exit code for scripts; the program's own failure comes before it.
+    pub fn exit_code(&self, error_exit_code: u8) -> u8 {
+        match self.outcome {
+            Outcome::Passed => 0,
+            Outcome::Failed => error_exit_code,
+            Outcome::Unsound => 3,
+        }
+    }
+}
+
+/// Weighs the evidence. With `allow_partial`, what was not seen does not matter.
+pub fn judge(
+    mut evidence: Evidence,
+    limits: &Limits,
+    suppressions: &mut Suppressions,
+    baseline: Option<&Baseline>,
+    allow_partial: bool,
+) -> Verdict {
+    let leaks = std::mem::take(&mut evidence.leaks);
+    let (mut leaked, mut suppressed, mut known) = (Sum::default(), Sum::default(), Sum::default());
+    let mut findings = Vec::new();
+    for mut leak in leaks {
+        let standing_and_before = stand(&mut leak, &evidence, limits, suppressions, baseline);
+        let (standing, before, apart) = standing_and_before;
+        suppressed.add(apart);
+        match standing {
+            Standing::Counted => &mut leaked,
+            Standing::Suppressed => &mut suppressed,
+            Standing::Known => &mut known,
+        }
+        .add(leak.total());
+        findings.push(Finding {
+            leak,
+            standing,
+            before,
+        });
+    }
+    findings.sort_by_key(|f| std::cmp::Reverse(f.leak.total().bytes));
+    let counted_leaks = findings.iter().filter(|f| f.standing == Standing::Counted);
+    let counted_leaks = counted_leaks.count() as u64;
+    let live = {
+        let mut live = evidence.reachable;
+        for sum in [leaked, suppressed, known] {
+            live.add(sum);
+        }
+        live
+    };
+    let violations = violations(&evidence, limits, leaked, counted_leaks, live);
+    let outcome = match (
+        violations.is_empty(),
+        evidence.gaps.is_empty() || allow_partial,
+    ) {
+        (false, _) => Outcome::Failed,
+        (true, true) => Outcome::Passed,
+        (true, false) => Outcome::Unsound,
+    };
+    evidence.leaks = findings.iter().map(|f| f.leak.clone()).collect();
+    Verdict {
+        outcome,
+        violations,
+        leaked,
+        suppressed,
+        known,
+        findings,
+        unused_suppressions: suppressions.unused(),
+        evidence,
+    }
+}
+
+/// Whether a leak counts, what it was before, and what of its indirect part is suppressed for itself
+/// (which is taken out of it).
+fn stand(
+    leak: &mut Leak,
+    evidence: &Evidence,
+    limits: &Limits,
+    suppressions: &mut Suppressions,
+    baseline: Option<&Baseline>,
+) -> (Standing, Option<Sum>, Sum) {
+    let site = &evidence.sites[leak.site];
+    let mut apart = Sum::default();
+    if suppressions.suppresses(site) {
+        return (Standing::Suppressed, None, apart);
+    }
+    leak.indirect.retain(|(site, sum)| {
+        let is_suppressed = suppressions.suppresses(&evidence.sites[*site]);
+        if is_suppressed {
+            apart.add(*sum);
+        }
+        !is_suppressed
+    });
+    let Some(baseline) = baseline else {
+        return (Standing::Counted, None, apart);
+    };
+    let identity = site.identity();
+    if baseline.covers(&identity, leak.total(), limits.tolerance_percent) {
+        return (Standing::Known, None, apart);
+    }
+    (Standing::Counted, baseline.sum(&identity), apart)
+}
+
+fn violations(
+    evidence: &Evidence,
+    limits: &Limits,
+    leaked: Sum,
+    leaks: u64,
+    live: Sum,
+) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut check = |option, is: u64, limit: Option<u64>, text: &dyn Fn(u64) -> String| {
+        if let Some(limit) = limit.filter(|&limit| is > limit) {
+            let text = text(limit);
+            found.push(Violation { option, text });
+            return true;
+        }
+        false
+    };
+    let in_words = format!(
+        "{}, {} in {}",
+        counted(leaks, "leak"),
+        bytes(leaked.bytes),
+        counted(leaked.blocks, "block")
+    );
+    let of_bytes = |limit: u64| match limit {
+        0 => format!("{in_words} (limit 0)"),
+        limit => format!("{in_words} (limit {})", bytes(limit)),
+    };
+    let exceeded = check("--max-leaked", leaked.bytes, limits.leaked_bytes, &of_bytes);
+    if !exceeded {
+        // A leaked block of 0 bytes is a leak, too.
+        let of_blocks = |limit: u64| format!("{in_words} (limit {})", counted(limit, "block"));
+        check(
+            "--max-leaked-blocks",
+            leaked.blocks,
+            limits.leaked_blocks,
+            &of_blocks,
+        );
+    }
+    let sum = |what: &'static str, is: u64| {
+        move |limit: u64| format!("{what} {} (limit {})", bytes(is), bytes(limit))
+    };
+    check(
+        "--max-live",
+        live.bytes,
+        limits.live_bytes,
+        &sum("live at the end", live.bytes),
+    );
+    let peak = evidence.peak_bytes;
+    check("--max-peak", peak, limits.peak_bytes, &sum("peak", peak));
+    let made = evidence.allocations;
+    check("--max-allocations", made, limits.allocations, &|limit| {
+        format!("{} (limit {})", counted(made, "allocation"), count(limit))
+    });
+    for limit in &limits.sites {
+        let sites = evidence.sites.iter().filter(|site| limit.is_about(site));
+        let is: u64 = sites.map(|site| site.live.bytes).sum();
+        check("--max-site", is, Some(limit.bytes), &|most| {
+            format!(
+                "sites of {} keep {} (limit {})",
+                limit.pattern,
+                bytes(is),
+                bytes(most)
+            )
+        });
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Frame, Site, SiteLimit};
+    use proptest::prelude::*;
+
+    fn sum(blocks: u64, bytes: u64) -> Sum {
+        Sum { blocks, bytes }
+    }
+
+    fn evidence(leaks: &[(&str, u64, u64)]) -> Evidence {
+        let mut evidence = Evidence {
+            reachable: sum(1, 1000),
+            peak_bytes: 5000,
+            allocations: 50,
+            ..Evidence::default()
+        };
+        for (i, &(name, blocks, bytes)) in leaks.iter().enumerate() {
+            let frame = Frame {
+                function: Some(name.into()),
+                ..Frame::default()
+            };
+            evidence.sites.push(Site {
+                kind: "malloc".into(),
+                symbol: Some("malloc".into()),
+                stack: vec![frame],
+                live: sum(blocks, bytes),
+                ..Site::default()
+            });
+            evidence.leaks.push(Leak {
+                site: i,
+                direct: sum(blocks, bytes),
+                ..Leak::default()
+            });
+        }
+        evidence
+    }
+
+    fn plain(evidence: Evidence, limits: &Limits) -> Verdict {
+        judge(evidence, limits, &mut Suppressions::default(), None, false)
+    }
+
+    #[test]
+    fn limits_hold() {
+        let two = || evidence(&[("f", 1, 100), ("g", 2, 300)]);
+        let failed = plain(two(), &Limits::default());
+        assert_eq!(failed.outcome, Outcome::Failed);
+        assert_eq!(
+            failed.violations[0].text,
+            "2 leaks, 400 B in 3 blocks (limit 0)"
+        );
+        assert_eq!(failed.findings[0].leak.site, 1, "largest first");
+        let open = Limits {
+            leaked_bytes: None,
+            leaked_blocks: None,
+            ..Limits::default()
+        };
+        assert_eq!(plain(two(), &open).outcome, Outcome::Passed);
+        let one = |change: fn(&mut Limits)| {
+            let mut limits = open.clone();
+            change(&mut limits);
+            plain(two(), &limits).outcome
+        };
+        assert_eq!(one(|l| l.leaked_bytes = Some(400)), Outcome::Passed);
+        assert_eq!(one(|l| l.leaked_bytes = Some(399)), Outcome::Failed);
+        assert_eq!(one(|l| l.leaked_blocks = Some(3)), Outcome::Passed);
+        assert_eq!(one(|l| l.leaked_blocks = Some(2)), Outcome::Failed);
+        assert_eq!(one(|l| l.live_bytes = Some(1400)), Outcome::Passed);
+        assert_eq!(one(|l| l.live_bytes = Some(1399)), Outcome::Failed);
+        assert_eq!(one(|l| l.peak_bytes = Some(5000)), Outcome::Passed);
+        assert_eq!(one(|l| l.peak_bytes = Some(4999)), Outcome::Failed);
+        assert_eq!(one(|l| l.allocations = Some(49)), Outcome::Failed);
+        let site = |bytes| Limits {
+            sites: vec![SiteLimit {
+                bytes,
+                pattern: "^g$".into(),
+            }],
+            ..open.clone()
+        };
+        assert_eq!(plain(two(), &site(300)).outcome, Outcome::Passed);
+        assert_eq!(plain(two(), &site(299)).outcome, Outcome::Failed);
+    }
+
+    #[test]
+    fn what_was_not_seen() {
+        let mut partial = evidence(&[]);
+        partial.gaps.push("5 events lost".into());
+        let limits = Limits::default();
+        assert_eq!(plain(partial.clone(), &limits).outcome, Outcome::Unsound);
+        let none = &mut Suppressions::default();
+        assert_eq!(
+            judge(partial, &limits, none, None, true).outcome,
+            Outcome::Passed
+        );
+        let mut leaks = evidence(&[("f", 1, 1)]);
+        leaks.gaps.push("5 events lost".into());
+        assert_eq!(
+            plain(leaks, &limits).outcome,
+            Outcome::Failed,
+            "a leak is a leak"
+        );
+    }
+
+    #[test]
+    fn a_block_of_no_bytes_leaks() {
+        assert_eq!(
+            plain(evidence(&[("f", 1, 0)]), &Limits::default()).outcome,
+            Outcome::Failed
+        );
+    }
+
+    #[test]
+    fn what_hangs_on_a_suppressed_leak_is_suppressed() {
+        let mut leaks = evidence(&[("f", 1, 100), ("g", 1, 50)]);
+        leaks.leaks.truncate(1);
+        leaks.leaks[0].indirect.push((1, sum(1, 50)));
+        let run = |pattern: &str| {
+            let mut suppressions = Suppressions::default();
+            suppressions.add(pattern);
+            judge(
+                leaks.clone(),
+                &Limits::default(),
+                &mut suppressions,
+                None,
+                false,
+            )
+        };
+        let of_f = run("^f$");
+        assert_eq!(
+            (of_f.outcome, of_f.suppressed),
+            (Outcome::Passed, sum(2, 150))
+        );
+        let of_g = run("^g$");
+        assert_eq!((of_g.outcome, of_g.leaked), (Outcome::Failed, sum(1, 100)));
+        assert_eq!(of_g.suppressed, sum(1, 50));
+    }
+
+    proptest! {
+        #[test]
+        fn a_run_is_within_its_own_baseline(
+            leaks in prop::collection::btree_map("[a-e]", (1u64..9, 0u64..999), 0..5))
+        {
+            let leaks: Vec<_> = leaks.iter().map(|(n, &(k, b))| (n.as_str(), k, b)).collect();
+            let evidence = evidence(&leaks);
+            let baseline = Baseline::of(&evidence, evidence.leaks.iter());
+            let none = &mut Suppressions::default();
+            let same = judge(evidence.clone(), &Limits::default(), none, Some(&baseline), false);
+            prop_assert_eq!(same.outcome, Outcome::Passed);
+            let mut more = evidence.clone();
+            if let Some(leak) = more.leaks.first_mut() {
+                leak.direct.blocks += 1;
+                let grown = judge(more, &Limits::default(), none, Some(&baseline), false);
+                prop_assert_eq!(grown.outcome, Outcome::Failed);
+                prop_assert!(grown.counted().next().unwrap().before.is_some());
+            }
+        }
+
+        #[test]
+        fn every_block_is_in_one_sum(
+            leaks in prop::collection::btree_map("[a-e]", (1u64..9, 0u64..999), 0..5),
+            pattern in "[a-e]")
+        {
+            let leaks: Vec<_> = leaks.iter().map(|(n, &(k, b))| (n.as_str(), k, b)).collect();
+            let mut suppressions = Suppressions::default();
+            suppressions.add(&format!("^{pattern}$"));
+            let v = judge(evidence(&leaks), &Limits::default(), &mut suppressions, None, false);
+            let mut all = v.leaked;
+            all.add(v.suppressed);
+            all.add(v.known);
+            prop_assert_eq!(all.blocks, leaks.iter().map(|l| l.1).sum::<u64>());
+            prop_assert_eq!(all.bytes, leaks.iter().map(|l| l.2).sum::<u64>());
+        }
+    }
+}

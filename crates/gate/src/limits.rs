@@ -1,0 +1,59 @@
+//! What is allowed.
+
+use crate::evidence::Site;
+use crate::pattern::template_matches;
+
+/// A limit on what one site may keep live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SiteLimit {
+    /// Most live bytes.
+    pub bytes: u64,
+    /// Which sites, together: as in `leak:` suppressions.
+    pub pattern: String,
+}
+
+impl SiteLimit {
+    /// Whether a site is one of those meant.
+    pub fn is_about(&self, site: &Site) -> bool {
+        let matches = |text: &Option<String>| {
+            text.as_ref()
+                .is_some_and(|text| template_matches(&self.pattern, text))
+        };
+        let mut frames = site.stack.iter();
+        frames.any(|f| matches(&f.function) || matches(&f.file) || matches(&f.module))
+    }
+}
+
+/// Limits; `None`: unlimited.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// Bytes that nothing reaches.
+    pub leaked_bytes: Option<u64>,
+    /// Blocks that nothing reaches.
+    pub leaked_blocks: Option<u64>,
+    /// Bytes live at the end, leaked or not.
+    pub live_bytes: Option<u64>,
+    /// Most bytes live at a time.
+    pub peak_bytes: Option<u64>,
+    /// Allocations made.
+    pub allocations: Option<u64>,
+    /// Of single sites.
+    pub sites: Vec<SiteLimit>,
+    /// How much more than in the baseline a site may leak, in percent.
+    pub tolerance_percent: f64,
+}
+
+impl Default for Limits {
+    /// No leak at all.
+    fn default() -> Self {
+        Limits {
+            leaked_bytes: Some(0),
+            leaked_blocks: Some(0),
+            live_bytes: None,
+            peak_bytes: None,
+            allocations: None,
+            sites: Vec::new(),
+            tolerance_percent: 0.0,
+        }
+    }
+}

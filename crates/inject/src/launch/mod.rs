@@ -1,0 +1,166 @@
+//! Starting a program that is traced from its first instruction to its last.
+//!
+//! A [`Child`] is our own child and seized all its life: that gives the moment before its constructors
+//! ([`Child::run_to_start`]), and the one after its last instruction, when all threads stand still and
+//! their memory is still there ([`Event::Ending`]). In between it runs freely; stops are made only by
+//! signals, new threads and execve, and each is answered at once.
+
+mod forward;
+mod start_point;
+mod watch;
+
+pub use forward::forward_signals;
+pub use start_point::StartPoint;
+pub use watch::{EndingThread, Event};
+
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::io::{self, Read, Write};
+use std::marker::PhantomData;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use crate::held::Held;
+use crate::restart::Sleep;
+use crate::survey::Survey;
+use crate::urgency::Urgency;
+use crate::{Error, ptrace};
+use watch::Status;
+
+/// Exit status of a child that could not execute its program; nobody sees it.
+const NOT_EXECUTED: i32 = 127;
+
+/// A program that was started here.
+///
+/// Dropped before its end, it goes on untraced, as it does when this process is killed.
+pub struct Child {
+    pid: i32,
+    /// Threads that are seized and have not ended.
+    threads: BTreeSet<i32>,
+    /// Threads that stand still at their end.
+    ending: Vec<EndingThread>,
+    /// Wait status, once there is one.
+    ended: Option<i32>,
+    /// Made at the start point, used by each hold there.
+    survey: Option<Survey>,
+    /// ptrace requests must come from the thread that seized.
+    _not_send: PhantomData<*const ()>,
+}
+
+/// Starts a program, which is looked up in `PATH` as execvp(3) does; it stops before its first
+/// instruction. Standard streams, terminal, process group, environment are ours.
+pub fn launch(arguments: &[CString]) -> Result<Child, Error> {
+    let name = || {
+        arguments
+            .first()
+            .map_or(String::new(), |a| a.to_string_lossy().into_owned())
+    };
+    let failed = |source| Error::Start {
+        program: name(),
+        source,
+    };
+    let mut pointers: Vec<*const libc::c_char> = arguments.iter().map(|a| a.as_ptr()).collect();
+    pointers.push(std::ptr::null());
+    let (go, mut say_go) = pipe().map_err(failed)?;
+    let (mut errors, report) = pipe().map_err(failed)?;
+    // SAFETY: the child calls only what `execute` calls; see there.
+    let pid = unsafe { libc::fork() };
+    if pid < 0 {
+        return Err(failed(io::Error::last_os_error()));
+    }
+    if pid == 0 {
+        use std::os::fd::AsRawFd;
+        execute(go.as_raw_fd(), report.as_raw_fd(), &pointers);
+    }
+    drop((go, report));
+    let child = Child {
+        pid,
+        threads: BTreeSet::from([pid]),
+        ending: Vec::new(),
+        ended: None,
+        survey: None,
+        _not_send: PhantomData,
+    };
+    // If this is refused the child finds its pipe closed and ends.
+    ptrace::seize(pid).map_err(|source| Error::Permission { pid, source })?;
+    say_go.write_all(&[1]).map_err(failed)?;
+    loop {
+        match watch::wait(pid).map_err(failed)? {
+            (_, Status::Executed) => return Ok(child),
+            (_, Status::Ended(_)) => {
+                let mut number = [0; 4];
+                let _ = errors.read_exact(&mut number);
+                return Err(failed(io::Error::from_raw_os_error(i32::from_le_bytes(
+                    number,
+                ))));
+            }
+            (tid, Status::Signal(signal)) => drop(ptrace::resume(tid, signal)),
+            (tid, _) => drop(ptrace::resume(tid, 0)),
+        }
+    }
+}
+
+fn pipe() -> io::Result<(std::fs::File, std::fs::File)> {
+    let mut ends = [0; 2];
+    // SAFETY: pipe2 writes two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: both were just opened and belong to nobody else.
+    let [from, to] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok((from.into(), to.into()))
+}
+
+/// What the child does: waits until it is seized, then becomes the program.
+fn execute(go: i32, report: i32, arguments: &[*const libc::c_char]) -> ! {
+    let mut byte = 0u8;
+    // SAFETY: system calls on memory and descriptors of ours, and execvp, which does not allocate in
+    // glibc. The Rust runtime ignores SIGPIPE, which a program inherits and does not expect.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        if libc::read(go, (&raw mut byte).cast(), 1) == 1 {
+            libc::execvp(arguments[0], arguments.as_ptr());
+            let error = (*libc::__errno_location()).to_le_bytes();
+            libc::write(report, error.as_ptr().cast(), error.len());
+        }
+        libc::_exit(NOT_EXECUTED)
+    }
+}
+
+impl Child {
+    /// Id of the process.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Takes over the initial thread at its start point. Releasing it leaves it stopped there.
+    pub fn hold(&mut self) -> Result<Held, Error> {
+        if self.survey.is_none() {
+            self.survey = Some(Survey::of(self.pid)?);
+        }
+        let pid = self.pid;
+        let Some(survey) = self.survey.as_mut() else {
+            return Err(Error::TargetGone { pid });
+        };
+        survey.refresh(pid)?;
+        let mut held = Held::adopt(pid, pid, Sleep::default(), survey, Urgency::begin())?;
+        held.stays_traced = true;
+        held.room.clone().map_err(|reason| Error::NoSafeThread {
+            pid,
+            waited: held.held_for(),
+            reason,
+        })?;
+        Ok(held)
+    }
+
+    /// Ends the program with SIGKILL and collects it.
+    pub fn kill(mut self) {
+        // SAFETY: plain integers; the process is our child and has not been waited for.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        loop {
+            self.let_end();
+            if matches!(self.next_event(), Ok(Event::Ended(_)) | Err(_)) {
+                return;
+            }
+        }
+    }
+}

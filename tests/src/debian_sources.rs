@@ -1,0 +1,60 @@
+//! Sources of Debian packages, for projects that nobody here wrote.
+
+use crate::binary;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+/// The unpacked source of a Debian source package: fetched by apt once, then kept beside the binary.
+/// A machine without apt or network cannot run such a test, and says so.
+pub fn debian_source(package: &str) -> PathBuf {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    let folder = binary().parent().expect("a folder").join("debian-sources");
+    let kept = folder.join(package);
+    if !kept.exists() {
+        fetch(&folder, package, &kept);
+    }
+    kept
+}
+
+fn fetch(folder: &Path, package: &str, kept: &Path) {
+    let work = folder.join(format!("{package}.{}", std::process::id()));
+    std::fs::create_dir_all(work.join("lists/partial")).expect("a folder");
+    let list = "/etc/apt/sources.list.d/debian.sources";
+    let binaries = std::fs::read_to_string(list).unwrap_or_else(|e| panic!("{list}: {e}"));
+    let sources = binaries.replace("Types: deb\n", "Types: deb-src\n");
+    std::fs::write(work.join("src.sources"), sources).expect("written");
+    let at = work.display();
+    let options = [
+        format!("Dir::Etc::sourcelist={at}/src.sources"),
+        "Dir::Etc::sourceparts=/dev/null".to_owned(),
+        format!("Dir::State::lists={at}/lists"),
+    ];
+    for words in [vec!["update"], vec!["source", "--download-only", package]] {
+        let mut apt = Command::new("apt-get");
+        apt.arg("-qq").current_dir(&work);
+        for option in &options {
+            apt.args(["-o", option]);
+        }
+        let output = apt.args(&words).output().expect("apt-get runs");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "apt-get {words:?}: {text}");
+    }
+    let files = std::fs::read_dir(&work).expect("readable");
+    let archive = files
+        .filter_map(|file| Some(file.ok()?.path()))
+        .find(|path| path.to_string_lossy().contains(".orig.tar"))
+        .expect("the upstream archive");
+    let unpacked = work.join("unpacked");
+    std::fs::create_dir(&unpacked).expect("a folder");
+    let tar = Command::new("tar")
+        .arg("xf")
+        .arg(&archive)
+        .args(["--strip-components=1", "-C"])
+        .arg(&unpacked)
+        .status();
+    assert!(tar.expect("tar runs").success());
+    std::fs::rename(&unpacked, kept).expect("moved");
+    let _ = std::fs::remove_dir_all(&work);
+}

@@ -1,0 +1,20 @@
+// Allocates before main: in a constructor by attribute, and in that of a global. Ends as argument 1
+// says: a number, or a signal's name.
+#include <csignal>
+
+#include "target.hpp"
+
+using namespace target;
+
+[[gnu::constructor(101), gnu::noinline]] static void preinit() { keep(malloc(111)); }
+
+struct Global {
+  [[gnu::noinline]] Global() { keep(malloc(222)); }
+} global;
+
+int main(int, char** arguments) {
+  keep(malloc(333));
+  if (strcmp(arguments[1], "SIGSEGV") == 0) raise(SIGSEGV);
+  if (strcmp(arguments[1], "SIGKILL") == 0) raise(SIGKILL);
+  return atoi(arguments[1]);
+}

@@ -1,0 +1,208 @@
+//! The gate as a script sees it: exit codes, files, limits, baselines.
+
+use memhook_tests::programs::Folder;
+use memhook_tests::{Target, binary, build_target, run};
+use std::path::PathBuf;
+use std::process::Command;
+
+fn cases() -> PathBuf {
+    build_target("gate_cases", &["-O1", "-g"])
+}
+
+/// Exit code, standard output, standard error.
+fn gate(options: &[&str], program: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(binary())
+        .arg("gate")
+        .args(options)
+        .arg("--")
+        .arg(cases())
+        .args(program)
+        .output()
+        .expect("it runs");
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+#[test]
+fn every_way_to_end() {
+    for (end, code, word) in [
+        ("exit", 1, "exit status 0"),
+        ("exit 3", 3, "exit status 3"),
+        ("_exit", 1, "exit status 0"),
+        ("quick_exit", 1, "exit status 0"),
+        ("abort", 128 + 6, "SIGABRT"),
+        ("SIGSEGV", 128 + 11, "SIGSEGV"),
+        ("SIGKILL", 128 + 9, "SIGKILL"),
+        ("SIGTERM", 128 + 15, "SIGTERM"),
+    ] {
+        let (status, _, text) = gate(&[], &["ends", end]);
+        assert_eq!(status, Some(code), "{end}: {text}");
+        assert!(
+            text.starts_with("FAILED: 1 leak, 960 B in 10 blocks (limit 0)\n"),
+            "{end}: {text}"
+        );
+        assert!(text.contains(word), "{end}: {text}");
+    }
+}
+
+#[test]
+fn limits_and_exit_codes() {
+    for (options, code) in [
+        (&["--max-leaked", "960"][..], 0),
+        (&["--max-leaked", "959"], 1),
+        (&["--max-leaked-blocks", "10"], 0),
+        (&["--max-leaked-blocks", "9", "--error-exitcode", "42"], 42),
+        (&["--max-leaked", "1K", "--max-peak", "1K"], 1),
+        (
+            &["--max-leaked", "1K", "--max-live", "1G", "--max-peak", "1G"],
+            0,
+        ),
+        (&["--max-leaked", "1K", "--max-site", "959:^block$"], 1),
+        (&["--max-leaked", "1K", "--max-site", "960:^block$"], 0),
+        (&["--max-leaked", "1K", "--max-allocations", "1"], 1),
+        (&["--suppress", "^block$"], 0),
+        (&["--suppress", "^bloc$"], 1),
+        (&["--max-site", "nonsense"], 2),
+        (&["--sample", "512K"], 2),
+    ] {
+        let (status, _, text) = gate(options, &["plain"]);
+        assert_eq!(status, Some(code), "{options:?}: {text}");
+    }
+}
+
+#[test]
+fn nothing_passes_that_was_not_seen() {
+    let lossy = ["--on-full", "drop", "--ring-size", "64K"];
+    let (status, _, text) = gate(&lossy, &["hammer"]);
+    assert_eq!(status, Some(3), "{text}");
+    assert!(
+        text.starts_with("NO VERDICT") && text.contains("events were lost"),
+        "{text}"
+    );
+    let mut allowed = lossy.to_vec();
+    allowed.push("--allow-partial");
+    let (status, _, text) = gate(&allowed, &["hammer"]);
+    assert_eq!(status, Some(0), "{text}");
+}
+
+#[test]
+fn a_baseline_holds_for_another_build() {
+    let folder = Folder::new("baseline");
+    let file = folder.path("baseline.json");
+    let (status, _, text) = gate(&["--write-baseline", &file], &["plain"]);
+    assert_eq!(status, Some(1), "{text}");
+    let rebuilt = build_target(
+        "gate_cases",
+        &["-O1", "-g", "-DMOVED", "-fno-pie", "-no-pie"],
+    );
+    let run = |case: &str| {
+        let output = Command::new(binary())
+            .args(["gate", "--baseline", &file, "--"])
+            .arg(&rebuilt)
+            .arg(case)
+            .output()
+            .expect("it runs");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), text)
+    };
+    let (status, text) = run("plain");
+    assert_eq!(status, Some(0), "{text}");
+    assert!(
+        text.contains("in the baseline 960 B in 10 blocks"),
+        "{text}"
+    );
+    let (status, text) = run("list");
+    assert_eq!(status, Some(1), "{text}");
+}
+
+#[test]
+fn several_outputs_at_once() {
+    let folder = Folder::new("outputs");
+    let [junit, sarif, markdown] = ["j.xml", "s.sarif", "m.md"].map(|name| folder.path(name));
+    let options = [
+        "--json",
+        "-",
+        "--junit",
+        &junit,
+        "--sarif",
+        &sarif,
+        "--markdown",
+        &markdown,
+    ];
+    let (status, out, text) = gate(&options, &["list"]);
+    assert_eq!(status, Some(1), "{text}");
+    let json: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(json["schema"], "memhook-rs/gate/1");
+    assert_eq!(json["findings"][0]["leak"]["direct"]["blocks"], 1);
+    let read = |file: &str| std::fs::read_to_string(file).expect(file);
+    assert!(read(&junit).contains("<failure"));
+    let sarif: serde_json::Value = serde_json::from_str(&read(&sarif)).expect("JSON");
+    let result = &sarif["runs"][0]["results"][0];
+    let place = &result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"];
+    assert!(
+        place.as_str().is_some_and(|p| p.ends_with("gate_cases.cc")),
+        "{place}"
+    );
+    assert!(read(&markdown).contains("### FAILED"));
+    // A summary of a job is added to.
+    gate(&options, &["nothing"]);
+    let both = read(&markdown);
+    assert!(
+        both.contains("### FAILED") && both.contains("### PASSED"),
+        "{both}"
+    );
+    let (status, _, _) = gate(&["--junit", "/nonexistent/x.xml"], &["plain"]);
+    assert_eq!(status, Some(2));
+}
+
+#[test]
+fn suppression_files() {
+    let folder = Folder::new("suppressions");
+    let file = folder.path("known.supp");
+    let (_, _, text) = gate(&["--gen-suppressions"], &["plain"]);
+    let from = text.find("leak:").expect("a suppression");
+    std::fs::write(&file, &text[from..]).expect("written");
+    let (status, _, text) = gate(&["--suppressions", &file], &["plain"]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("suppressed 960 B in 10 blocks"), "{text}");
+    let (status, _, text) = gate(&["--suppressions", &file], &["nothing"]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("unused suppression: leak:"), "{text}");
+
+    let valgrind = "{\n  known\n  Memcheck:Leak\n  match-leak-kinds: definite\n  fun:malloc\n  fun:block\n  ...\n  fun:main\n}\n";
+    std::fs::write(&file, valgrind).expect("written");
+    let (status, _, text) = gate(&["--suppressions", &file], &["plain"]);
+    assert_eq!(status, Some(0), "{text}");
+    std::fs::write(&file, "leak:a\nwhat\n").expect("written");
+    let (status, _, text) = gate(&["--suppressions", &file], &["plain"]);
+    assert_eq!(status, Some(2), "{text}");
+    assert!(text.contains("known.supp:2: "), "{text}");
+}
+
+#[test]
+fn a_service_that_leaks_slowly_and_one_with_a_full_cache() {
+    let program = build_target("gate_service", &["-O1", "-g"]);
+    for (kind, code) in [("leak", 1), ("cache", 0)] {
+        let target = Target::start(&program, &[kind]);
+        let pid = target.pid().to_string();
+        let growth = ["--growth", "--warmup", "500ms", "--duration", "3s"];
+        let (status, out, err) = run(&[&["gate", "-p", &pid], &growth[..]].concat());
+        assert_eq!(status, code, "{kind}: {out}{err}");
+        if kind == "leak" {
+            assert!(
+                out.contains("grows: ") && out.contains("keep_for_good"),
+                "{out}"
+            );
+        }
+        // Now, and with stacks: the leak is unreachable too.
+        let (status, out, err) = run(&["gate", "-p", &pid]);
+        assert_eq!(status, code, "{kind}: {out}{err}");
+        let (status, out, err) = run(&["gate", "-p", &pid, "-d", "500ms"]);
+        assert_eq!(status, code, "{kind}: {out}{err}");
+        assert!(kind == "cache" || out.contains("keep_for_good"), "{out}");
+        drop(target);
+    }
+}

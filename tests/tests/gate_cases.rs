@@ -1,0 +1,156 @@
+//! Each case of `gate_cases.cc`: what the gate says, and what LeakSanitizer says of the same program.
+
+use memhook_tests::{binary, build_library, build_target};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Leaked blocks and bytes.
+type Leaked = (u64, u64);
+
+/// What LeakSanitizer says.
+enum Sanitizer {
+    Same,
+    /// Another thing, for this reason.
+    Differs(Leaked, &'static str),
+}
+
+use Sanitizer::{Differs, Same};
+
+/// Case, what leaks, and whether LeakSanitizer agrees.
+const CASES: &[(&str, Leaked, Sanitizer)] = &[
+    ("nothing", (0, 0), Same),
+    ("plain", (10, 960), Same),
+    (
+        "zero",
+        (1, 0),
+        Differs((1, 1), "it makes a block of 0 bytes one of 1"),
+    ),
+    ("global", (0, 0), Same),
+    ("interior", (0, 0), Same),
+    (
+        "vector_end",
+        (0, 0),
+        Differs(
+            (1, 96),
+            "a pointer past the end of a block does not count there",
+        ),
+    ),
+    ("thread_local", (0, 0), Same),
+    ("thread_local_of_another", (0, 0), Same),
+    ("thread_local_of_an_ended", (1, 100), Same),
+    ("specific", (0, 0), Same),
+    ("specific_of_another", (0, 0), Same),
+    ("thread_stack", (0, 0), Same),
+    ("register", (0, 0), Same),
+    ("ended_thread", (1, 300), Same),
+    ("list", (5, 240), Same),
+    ("realloc_list", (65, 64 * 8 + 64 * 20), Same),
+    ("cycle", (2, 96), Same),
+    ("self", (1, 48), Same),
+    ("containers", (0, 0), Same),
+    ("shared_cycle", (2, 64), Same),
+    ("array_of_objects", (0, 0), Same),
+    ("leaked_array_of_objects", (4, 8 + 3 * 32 + 3 * 51), Same),
+    ("module_global", (0, 0), Same),
+    ("closed_module", (1, 700), Same),
+    ("module_tls", (0, 0), Same),
+    ("huge", (1, 64 << 20), Same),
+    ("in_huge", (0, 0), Same),
+    ("memalign", (3, 100 + 192 + 300), Same),
+    ("in_freed", (1, 70), Same),
+    ("hidden", (1, 80), Same),
+    ("overwritten", (1, 60), Same),
+    ("static_destructor", (1, 123), Same),
+    ("exit_handler", (1, 55), Same),
+    (
+        "mapped",
+        (0, 0),
+        Differs(
+            (1, 90),
+            "memory from mmap is no root there unless registered",
+        ),
+    ),
+    ("environment", (0, 0), Same),
+    ("stdio", (0, 0), Same),
+    (
+        "child",
+        (0, 0),
+        Differs(
+            (1, 77),
+            "each fork child is checked there, at its exit or not at all",
+        ),
+    ),
+];
+
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| build_library("gate_library", "libgate_library.so", &[]))
+}
+
+fn by_gate(program: &Path, case: &str) -> (Leaked, String) {
+    let output = Command::new(binary())
+        .args(["gate", "--json", "-", "--"])
+        .arg(program)
+        .arg(case)
+        .arg(library())
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let line = String::from_utf8_lossy(&output.stdout);
+    let verdict: serde_json::Value =
+        serde_json::from_str(line.trim()).unwrap_or_else(|e| panic!("{case}: {e}: {line}{text}"));
+    let leaked = &verdict["leaked"];
+    let number = |name: &str| leaked[name].as_u64().expect("a number");
+    let found = (number("blocks"), number("bytes"));
+    let expected = if found.0 > 0 { 1 } else { 0 };
+    assert_eq!(output.status.code(), Some(expected), "{case}: {text}");
+    (found, text)
+}
+
+fn by_sanitizer(program: &Path, case: &str) -> (Leaked, String) {
+    let output = Command::new(program)
+        .arg(case)
+        .arg(library())
+        .env("LSAN_OPTIONS", "exitcode=23")
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    // SUMMARY: LeakSanitizer: 960 byte(s) leaked in 10 allocation(s).
+    let summary = text
+        .lines()
+        .find(|line| line.starts_with("SUMMARY: LeakSanitizer:"));
+    let Some(summary) = summary else {
+        assert_eq!(output.status.code(), Some(0), "{case}: {text}");
+        return ((0, 0), text);
+    };
+    let numbers: Vec<u64> = summary
+        .split(' ')
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    ((numbers[1], numbers[0]), text)
+}
+
+#[test]
+fn as_leak_sanitizer_or_with_a_reason() {
+    let plain = build_target("gate_cases", &["-O1", "-g"]);
+    let sanitized = build_target("gate_cases", &["-O1", "-g", "-fsanitize=leak"]);
+    let mut wrong = String::new();
+    for (case, expected, sanitizer) in CASES {
+        let (ours, our_text) = by_gate(&plain, case);
+        let (theirs, their_text) = by_sanitizer(&sanitized, case);
+        let (theirs_expected, reason) = match sanitizer {
+            Same => (*expected, "it should agree"),
+            Differs(other, reason) => (*other, *reason),
+        };
+        if ours != *expected {
+            wrong += &format!("{case}: gate {ours:?}, planted {expected:?}\n{our_text}\n");
+        }
+        if theirs != theirs_expected {
+            wrong += &format!(
+                "{case}: LeakSanitizer {theirs:?}, expected {theirs_expected:?} ({reason})\n{their_text}\n"
+            );
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}

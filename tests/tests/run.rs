@@ -1,0 +1,165 @@
+//! Programs that `run` starts: traced from the beginning, otherwise as if they were started by a shell.
+
+use memhook_tests::programs::{Folder, installed};
+use memhook_tests::{binary, build_target, run, until};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+fn report(program: &Path, args: &[&str]) -> (Option<i32>, serde_json::Value, String) {
+    let folder = Folder::new("run");
+    let file = folder.path("report.json");
+    let output = Command::new(binary())
+        .args(["run", "--json", "-T", "1000", "-o", &file, "--"])
+        .arg(program)
+        .args(args)
+        .output()
+        .expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{e}: {errors}"));
+    let last = text.lines().rfind(|l| !l.is_empty()).expect("a report");
+    (
+        output.status.code(),
+        serde_json::from_str(last).expect("JSON"),
+        errors,
+    )
+}
+
+/// Functions named in the stacks of the report.
+fn functions(report: &serde_json::Value) -> Vec<String> {
+    let sites = report["sites"].as_array().expect("sites");
+    let frames = sites
+        .iter()
+        .flat_map(|s| s["stack"].as_array().expect("a stack"));
+    frames
+        .filter_map(|f| f["function"].as_str().map(str::to_owned))
+        .collect()
+}
+
+#[test]
+fn constructors_are_traced_and_the_status_passes_through() {
+    let program = build_target("run_constructors", &[]);
+    for (end, status) in [
+        ("0", 0),
+        ("7", 7),
+        ("SIGSEGV", 128 + 11),
+        ("SIGKILL", 128 + 9),
+    ] {
+        let (code, report, errors) = report(&program, &[end]);
+        assert_eq!(code, Some(status), "{end}: {errors}");
+        assert!(errors.contains("from before its constructors"), "{errors}");
+        let named = functions(&report);
+        for function in ["preinit", "Global", "main"] {
+            let found = named.iter().any(|name| name.starts_with(function));
+            assert!(found, "{function}: {named:?}");
+        }
+        assert_eq!(report["final"], true);
+        assert_eq!(report["totals"]["lost_events"], 0);
+    }
+}
+
+#[test]
+fn streams_pass_through() {
+    let mut child = Command::new(binary())
+        .args(["run", "-q", "-o", "/dev/null", "--force", "--"])
+        .arg(installed("sh"))
+        .args([
+            "-c",
+            "while read x; do echo \"<$x>\"; echo e >&2; done; exit 4",
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut input = child.stdin.take().expect("piped");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+    for word in ["one", "two"] {
+        writeln!(input, "{word}").expect("read");
+        let mut line = String::new();
+        lines.read_line(&mut line).expect("a line");
+        assert_eq!(line, format!("<{word}>\n"));
+    }
+    drop(input);
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).expect("the end");
+    let mut errors = String::new();
+    child
+        .stderr
+        .take()
+        .expect("piped")
+        .read_to_string(&mut errors)
+        .expect("the end");
+    assert_eq!((rest.as_str(), errors.as_str()), ("", "e\ne\n"));
+    assert_eq!(child.wait().expect("it ends").code(), Some(4));
+}
+
+#[test]
+fn a_signal_to_us_is_the_programs() {
+    let mut child = Command::new(binary())
+        .args(["run", "-q", "-o", "/dev/null", "--force", "--"])
+        .arg(installed("sh"))
+        .args([
+            "-c",
+            "trap 'echo got; exit 5' TERM; echo ready; while :; do sleep 0.05; done",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    assert_eq!(lines.next().expect("a line").expect("text"), "ready");
+    // SAFETY: plain integers; the child has not been waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+    assert_eq!(lines.next().expect("a line").expect("text"), "got");
+    assert_eq!(child.wait().expect("it ends").code(), Some(5));
+}
+
+#[test]
+fn what_it_executes_is_traced_in_its_place() {
+    let program = build_target("run_constructors", &[]);
+    let shell = installed("sh");
+    let command = format!("echo before; exec {} 6", program.display());
+    let (code, report, errors) = report(&shell, &["-c", &command]);
+    assert_eq!(code, Some(6), "{errors}");
+    assert!(functions(&report).iter().any(|f| f == "main"), "{report:#}");
+}
+
+#[test]
+fn a_program_killed_with_its_tracer_gone_lives_on() {
+    let folder = Folder::new("orphan");
+    let file = folder.path("done");
+    let script = format!("echo $$; read x; sleep 0.2; echo end > {file}");
+    let mut child = Command::new(binary())
+        .args(["run", "-q", "--"])
+        .arg(installed("sh"))
+        .args(["-c", &script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    lines.next().expect("a line").expect("text");
+    // Before the wait, which would close it.
+    let mut input = child.stdin.take().expect("piped");
+    child.kill().expect("killed");
+    child.wait().expect("reaped");
+    writeln!(input).expect("the program reads");
+    until("the program ends its work", || Path::new(&file).exists());
+}
+
+#[test]
+fn what_cannot_be_started_is_refused() {
+    let (code, out, err) = run(&["run", "--", "/nonexistent/program"]);
+    assert_eq!((code, out.as_str()), (2, ""), "{err}");
+    assert!(
+        err.contains("cannot start /nonexistent/program: No such file"),
+        "{err}"
+    );
+    assert_eq!(err.lines().count(), 1, "{err}");
+    let own = binary().to_str().expect("UTF-8");
+    let (code, _, err) = run(&["run", "--", own, "--version"]);
+    assert_eq!(code, 2, "{err}");
+    assert!(err.contains("statically linked"), "{err}");
+    let (code, _, _) = run(&["gate", "--baseline", "/nonexistent", "--", "true"]);
+    assert_eq!(code, 2);
+}
