@@ -106,8 +106,10 @@ impl Recording {
         let mut sums = Sums::default();
         for interval in self.intervals() {
             let interval = interval?;
-            let in_window = interval.to_ns > from_ns;
-            if interval.from_ns >= to_ns {
+            // An interval belongs to where most of it is.
+            let middle_ns = interval.from_ns.midpoint(interval.to_ns);
+            let in_window = middle_ns >= from_ns;
+            if middle_ns >= to_ns {
                 break;
             }
             if in_window && sums.activity.timeline.is_empty() {
@@ -123,6 +125,15 @@ impl Recording {
         let Sums {
             mut activity, peak, ..
         } = sums;
+        if activity.timeline.is_empty() {
+            let (start_ns, end_ns) = self.span_ns();
+            return Err(Error::Window {
+                from_ns,
+                to_ns,
+                start_ns,
+                end_ns,
+            });
+        }
         for (site, peak) in activity.sites.iter_mut().zip(peak) {
             site.peak = peak;
             site.sizes.sort_unstable_by_key(|(bucket, _)| *bucket);

@@ -208,10 +208,9 @@ fn sums_of_intervals_tell_the_same_as_events() {
         };
         let sums = recorded(&dir, &format!("s{seed}.mhk"), &calls, &options, 0);
         assert!(sums.is_summary());
-        let (events, sums) = (
-            events.activity(None, None, 10).unwrap(),
-            sums.activity(None, None, 10).unwrap(),
-        );
+        let recording = sums;
+        let events = events.activity(None, None, 10).unwrap();
+        let sums = recording.activity(None, None, 10).unwrap();
         for of in [
             |s: &memhook_recording::SiteActivity| s.live,
             |s: &memhook_recording::SiteActivity| s.allocated,
@@ -220,6 +219,12 @@ fn sums_of_intervals_tell_the_same_as_events() {
         }
         assert_eq!(sums.sum.peak.bytes as u64, sums.peak_bytes);
         assert!(sums.peak_bytes <= events.peak_bytes);
+        // From one end of an interval to another: those between, no other.
+        let ends: Vec<u64> = sums.timeline.iter().map(|point| point.time_ns).collect();
+        let (from, to) = (ends[1], ends[ends.len() - 2]);
+        let part = recording.activity(Some(from), Some(to), 10).unwrap();
+        assert_eq!((part.from_ns, part.to_ns), (from, to));
+        assert_eq!(part.timeline.len(), ends.len() - 3);
     }
 }
 
