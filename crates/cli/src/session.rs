@@ -2,8 +2,8 @@
 
 use crate::claim::{Claim, claim};
 use crate::hook_object::{EntryPoints, HOOK_OBJECT, entry_points, hook_image};
-use crate::record::OwnCode;
 use crate::reach::Reach;
+use crate::record::OwnCode;
 use crate::refused_slots;
 use crate::residue::{any_point, has_hook, hold_with_hook, residue};
 use crate::safe_point::{unsafe_ranges, unwind_for_safety};
