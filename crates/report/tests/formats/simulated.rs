@@ -1,7 +1,7 @@
 //! A run that is made up event by event, and the profile that it comes to.
 
 use memhook_report::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub struct Random(pub u64);
 
@@ -62,6 +62,7 @@ pub fn profile(seed: u64, events: u64, stacks: u64) -> Profile {
     let mut blocks: Vec<Block> = Vec::new();
     // Thread by thread, the site that allocated last, if it has not released since.
     let mut last: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut changed = BTreeSet::new();
     let (mut live, mut peak) = (Amount::default(), 0);
     let (mut allocated, mut temporary) = (Amount::default(), Amount::default());
     for event in 0..events {
@@ -74,6 +75,7 @@ pub fn profile(seed: u64, events: u64, stacks: u64) -> Profile {
                 1 => random.below(100_000),
                 _ => random.below(400),
             };
+            changed.insert(site);
             let sum = &mut sums[site];
             add(&mut sum.live, bytes);
             add(&mut sum.measures.allocated, bytes);
@@ -97,6 +99,7 @@ pub fn profile(seed: u64, events: u64, stacks: u64) -> Profile {
             };
             let block = blocks.swap_remove(at);
             let moved = blocks.len();
+            changed.insert(block.site);
             let tid = profile.sites[block.site].tid;
             let is_temporary = last.get(&tid) == Some(&at);
             last.retain(|_, index| *index != at);
@@ -112,7 +115,16 @@ pub fn profile(seed: u64, events: u64, stacks: u64) -> Profile {
                 add(&mut temporary, block.bytes);
             }
         }
-        if event.is_multiple_of((events / 300).max(1)) {
+        if event.is_multiple_of((events / 300).max(1)) || event + 1 == events {
+            let point = profile.timeline.len() as u32;
+            for site in std::mem::take(&mut changed) {
+                profile.changes.push(SiteChange {
+                    point,
+                    site: site as u32,
+                    live: sums[site].live,
+                    allocated: sums[site].measures.allocated,
+                });
+            }
             profile.timeline.push(Point {
                 time_ns,
                 live,
