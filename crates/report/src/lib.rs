@@ -27,7 +27,7 @@ pub use model::{
 };
 pub use profile::{
     Amount, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame, ProfileModule,
-    ProfileSite, Series, SiteChange, SourceLines,
+    ProfileSite, Series, SitePoint, SourceLines,
 };
 pub use style::Style;
 pub use text::text;

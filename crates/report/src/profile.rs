@@ -48,7 +48,7 @@ pub struct Profile {
     pub series: Vec<Series>,
     /// All sites over time, as far as they change: ordered by the point of the timeline.
     #[serde(skip)]
-    pub changes: Vec<SiteChange>,
+    pub changes: Vec<SitePoint>,
     /// Lines of source files around the lines of frames, where the files were found.
     #[serde(skip)]
     pub sources: Vec<SourceLines>,
@@ -56,7 +56,7 @@ pub struct Profile {
 
 /// What a site has come to at a point of the [`Profile::timeline`].
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SiteChange {
+pub struct SitePoint {
     /// Index of the point.
     pub point: u32,
     /// Index of the site.

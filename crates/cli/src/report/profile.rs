@@ -6,7 +6,7 @@ use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_recording::{Activity, HISTOGRAM_BUCKETS, Module, Recording};
 use memhook_report::{
     Amount, Flow, Measures, Point, Profile, ProfileFrame, ProfileModule, ProfileSite, Sampling,
-    Series, SiteChange, Target, Totals,
+    Series, SitePoint, Target, Totals,
 };
 use memhook_symbols::Symbolizer;
 use rustc_hash::FxHashMap;
@@ -143,8 +143,8 @@ fn rounded(amount: memhook_recording::Amount) -> Amount {
     }
 }
 
-fn changed(change: &memhook_recording::SiteChange) -> SiteChange {
-    SiteChange {
+fn changed(change: &memhook_recording::SiteChange) -> SitePoint {
+    SitePoint {
         point: change.point,
         site: change.site,
         live: rounded(change.live),

@@ -12,19 +12,27 @@ class DetailsView {
   }
 
   /** Some sites together; the frames are those of the stack that is shown, innermost first. */
-  show(title, members, frames, selection) {
+  show(title, members, frames, selection, result) {
     const { sites } = this.data;
     const sum = (columns, unit) => members.reduce((all, site) => all + columns[unit][site], 0);
     const numbers = make("div", "numbers");
     for (const name of ["live", "peak", "allocated", "released", "temporary"]) {
       numbers.append(make("span", "", name), make("b", "", formatBytes(sum(sites[name], "bytes"))),
-        make("span", "", `in ${formatCount(sum(sites[name], "blocks"))} blocks`));
+        make("span", "", `in ${countedBlocks(sum(sites[name], "blocks"))}`));
+    }
+    const window = [];
+    if (!isWhole(this.data, selection)) {
+      const { measure } = selection;
+      const shown = make("div", "numbers");
+      shown.append(make("span", "", measure), make("b", "", formatBytes(sum(result.amounts, "bytes"))),
+        make("span", "", `in ${countedBlocks(sum(result.amounts, "blocks"))}`));
+      window.push(make("h3", "", "Window"), shown);
     }
     const distinct = (columns) => [...new Set(members.map((site) => this.data.strings[columns[site]]))];
     const kinds = distinct(sites.kind).join(", ");
     const threads = distinct(sites.thread);
     const parts = [
-      make("h2", "", title), numbers,
+      make("h2", "", title), ...window, make("h3", "", "Whole run"), numbers,
       make("h3", "", "Allocated by"),
       make("p", "", `${kinds}, on ${threads.length > 3 ? `${threads.length} threads` : threads.join(", ")}`),
     ];
@@ -107,7 +115,7 @@ class DetailsView {
     for (const [, released, blocks, bytes] of flows) {
       const names = all[released].slice(0, 3).map((f) => strings[frames.function[f]]);
       list.append(make("li", "", make("code", "", names.join(" \u2190 ") || "(no call stack)"),
-        make("small", "", `${formatBytes(bytes)} in ${formatCount(blocks)} blocks`)));
+        make("small", "", `${formatBytes(bytes)} in ${countedBlocks(blocks)}`)));
     }
     return [make("h3", "", "Released by"), list];
   }

@@ -19,7 +19,7 @@ function start(data) {
     flame.picked = -1;
     const stack = table.group === "site" ? data.stacks[row.key] : [];
     const [name] = table.nameOf(row.key);
-    details.show(name, row.members, stack, selection);
+    details.show(name, row.members, stack, selection, result);
     timeline.show(selection, overTime(data, pickedSites, selection.unit));
   }
 
@@ -33,7 +33,7 @@ function start(data) {
     const example = data.stacks[data.sites.stack[pickedSites[0]]] || [];
     const levels = tree.depth[node];
     const frames = flame.shape === "inverted" ? example.slice(0, levels) : example.slice(Math.max(example.length - levels, 0));
-    details.show(labelText(data, tree, node), pickedSites, frames, selection);
+    details.show(labelText(data, tree, node), pickedSites, frames, selection, result);
     timeline.show(selection, overTime(data, pickedSites, selection.unit));
     return undefined;
   }
@@ -112,7 +112,7 @@ function start(data) {
     byId("subtitle").textContent = `${began.toISOString().slice(0, 19).replace("T", " ")} UTC, ${formatTime(data.to_ns - data.from_ns)}${sampled}${lost}`;
     const total = (name, unit) => data.sites[name][unit].reduce((a, b) => a + b, 0);
     byId("tiles").replaceChildren(...[["Live", "live"], ["Peak", "peak"], ["Allocated", "allocated"], ["Temporary", "temporary"]].map(([text, name]) => {
-      const blocks = make("small", "", ` ${formatCount(total(name, "blocks"))} blocks`);
+      const blocks = make("small", "", ` ${countedBlocks(total(name, "blocks"))}`);
       return make("div", "", make("dt", "", text), make("dd", "", formatBytes(total(name, "bytes")), blocks));
     }));
     const named = (list) => list.map((index) => [index, data.strings[index]]).sort((a, b) => (a[1] < b[1] ? -1 : 1));

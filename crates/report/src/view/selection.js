@@ -5,6 +5,7 @@ const MEASURES = [
   ["peak", "Peak", "live when most bytes were, within the window"],
   ["growth", "Growth", "live at the end less live at the begin"],
   ["allocated", "Allocated", "allocated within the window"],
+  ["released", "Released", "released within the window"],
   ["temporary", "Temporary", "released before the thread's next allocation; known for the whole run only"],
 ];
 const UNITS = [["bytes", "Bytes"], ["blocks", "Blocks"]];
@@ -40,6 +41,10 @@ function measured(data, selection) {
     case "live": return stateAt(data, last).live;
     case "growth": return less(stateAt(data, last).live, stateAt(data, first).live);
     case "allocated": return less(stateAt(data, last).allocated, stateAt(data, first).allocated);
+    case "released": {
+      const [begin, end] = [stateAt(data, first), stateAt(data, last)];
+      return less(less(end.allocated, begin.allocated), less(end.live, begin.live));
+    }
     case "peak": {
       let highest = first;
       for (let p = first; p <= last; p += 1) {

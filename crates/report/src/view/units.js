@@ -13,11 +13,13 @@ const formatBytes = (n) => {
 };
 
 const formatCount = (n) => Math.round(n).toLocaleString("en-US");
+const countedBlocks = (n) => `${formatCount(n)} block${Math.round(n) === 1 ? "" : "s"}`;
 const formatChange = (n, format) => (n > 0 ? "+" : n < 0 ? "" : "\u00b1") + format(n);
 const formatShare = (part, whole) => (whole > 0 ? ((100 * part) / whole).toFixed(1) + " %" : "");
 
 const formatTime = (ns) => {
   const ms = ns / 1e6;
+  if (ns === 0) return "0 s";
   if (ms < 1) return `${(ns / 1e3).toFixed(ms < 0.01 ? 2 : 0)} \u00b5s`;
   if (ms < 1000) return `${Math.round(ms)} ms`;
   const s = ms / 1000;

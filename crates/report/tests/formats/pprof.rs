@@ -1,12 +1,14 @@
 use crate::*;
 use std::collections::BTreeSet;
 
-const TYPES: [(&str, Measure, Unit); 8] = [
+const TYPES: [(&str, Measure, Unit); 10] = [
     ("inuse_space", Measure::Live, Unit::Bytes),
     ("inuse_objects", Measure::Live, Unit::Blocks),
     ("alloc_space", Measure::Allocated, Unit::Bytes),
     ("alloc_objects", Measure::Allocated, Unit::Blocks),
     ("peak_space", Measure::Peak, Unit::Bytes),
+    ("released_objects", Measure::Released, Unit::Blocks),
+    ("released_space", Measure::Released, Unit::Bytes),
     ("peak_objects", Measure::Peak, Unit::Blocks),
     ("temporary_space", Measure::Temporary, Unit::Bytes),
     ("temporary_objects", Measure::Temporary, Unit::Blocks),

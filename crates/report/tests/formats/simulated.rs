@@ -63,6 +63,7 @@ pub fn profile(seed: u64, events: u64, stacks: u64) -> Profile {
     // Thread by thread, the site that allocated last, if it has not released since.
     let mut last: BTreeMap<u32, usize> = BTreeMap::new();
     let mut changed = BTreeSet::new();
+    let mut is_at_peak = false;
     let (mut live, mut peak) = (Amount::default(), 0);
     let (mut allocated, mut temporary) = (Amount::default(), Amount::default());
     for event in 0..events {
@@ -89,9 +90,12 @@ pub fn profile(seed: u64, events: u64, stacks: u64) -> Profile {
             if live.bytes > peak {
                 peak = live.bytes;
                 profile.peak_ns = time_ns;
-                sums.iter_mut().for_each(|sum| sum.measures.peak = sum.live);
+                is_at_peak = true;
             }
         } else {
+            if std::mem::take(&mut is_at_peak) {
+                sums.iter_mut().for_each(|sum| sum.measures.peak = sum.live);
+            }
             // Half of the releases are of what came last.
             let at = match random.below(2) {
                 0 => blocks.len() - 1,
@@ -118,7 +122,7 @@ pub fn profile(seed: u64, events: u64, stacks: u64) -> Profile {
         if event.is_multiple_of((events / 300).max(1)) || event + 1 == events {
             let point = profile.timeline.len() as u32;
             for site in std::mem::take(&mut changed) {
-                profile.changes.push(SiteChange {
+                profile.changes.push(SitePoint {
                     point,
                     site: site as u32,
                     live: sums[site].live,
@@ -132,6 +136,9 @@ pub fn profile(seed: u64, events: u64, stacks: u64) -> Profile {
                 temporary,
             });
         }
+    }
+    if is_at_peak {
+        sums.iter_mut().for_each(|sum| sum.measures.peak = sum.live);
     }
     profile.to_ns = events * 1_000_003;
     let sites = profile.sites.iter_mut().zip(&sums).zip(&sizes);

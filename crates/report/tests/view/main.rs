@@ -69,7 +69,7 @@ fn selections_agree_with_the_profile() {
         let expected = format!("{}, 100.0 %", bytes(sum(&profile, measure, Unit::Bytes)));
         assert_eq!(shown(&mut browser), expected, "{measure:?}");
     }
-    for (key, measure) in (4..).zip([Measure::Allocated, Measure::Temporary]) {
+    for (key, measure) in (4..).zip([Measure::Allocated, Measure::Released, Measure::Temporary]) {
         browser.key(&key.to_string());
         browser.key("b");
         let expected = format!("{}, 100.0 %", count(sum(&profile, measure, Unit::Blocks)));
@@ -177,7 +177,9 @@ fn nothing_recorded_is_shown_too() {
         browser.value("document.getElementById('shown').textContent"),
         "nothing here"
     );
-    for key in ["2", "3", "4", "5", "b", "f", "g", "j", "]", "-", "Escape"] {
+    for key in [
+        "2", "3", "4", "5", "6", "b", "f", "g", "j", "]", "-", "Escape",
+    ] {
         browser.key(key);
     }
     assert_eq!(browser.complaints, Vec::<String>::new());
@@ -189,9 +191,10 @@ fn fifty_thousand_sites() {
     profile.target.name = "large".into();
     let page = Page::of(&profile, "large");
     let mut browser = Browser::open(&page.0, 1500, 940);
+    browser.key("2");
     let expected = format!(
         "{}, 100.0 %",
-        bytes(sum(&profile, Measure::Live, Unit::Bytes))
+        bytes(sum(&profile, Measure::Peak, Unit::Bytes))
     );
     assert_eq!(
         browser.value("document.getElementById('shown').textContent"),
