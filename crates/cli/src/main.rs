@@ -33,6 +33,7 @@ mod signals;
 mod symbols_pack;
 mod trace;
 mod unwind_tables;
+mod view;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -56,6 +57,8 @@ enum Command {
     Report(Box<report::Args>),
     /// Compare two recordings: sites that grew, shrank, appeared, went
     Diff(Box<diff::Args>),
+    /// Turn a recording into a page for the browser: heap over time, flame graphs, sites, sources
+    View(Box<view::Args>),
     /// Names for recordings that are read elsewhere
     #[command(subcommand)]
     Symbols(symbols_pack::Command),
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         Command::Attach(args) => attach::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Diff(args) => diff::run(&args),
+        Command::View(args) => view::run(&args),
         Command::Symbols(command) => symbols_pack::run(&command),
         Command::Run(args) => run::run(&args),
         Command::Gate(args) => gate::run(&args),

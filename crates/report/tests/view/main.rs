@@ -204,7 +204,7 @@ fn fifty_thousand_sites() {
     browser.drag((x - 200.0, y), (x + 200.0, y));
     browser.picture("large");
     if std::env::var_os("MEMHOOK_PICTURES").is_some() {
-        let time = "(() => { const t = performance.now(); dispatchEvent(new KeyboardEvent('keydown', { key: '4' })); \
+        let time = "(() => { const t = performance.now(); document.body.dispatchEvent(new KeyboardEvent('keydown', { key: '4', bubbles: true })); \
                     return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - t)))); })()";
         let size = std::fs::metadata(&page.0).expect("there").len();
         eprintln!(
