@@ -5,8 +5,9 @@ use crate::{Amount, Profile, ProfileSite};
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// More changes than this are thinned out, a point of time after the other.
-const MAX_CHANGES: usize = 400_000;
+/// With more changes than this the sites are followed at every second point only, or fewer: some 10 bytes of the
+/// page each.
+const MAX_CHANGES: usize = 500_000;
 
 #[derive(Serialize)]
 pub(super) struct Columns<'a> {
@@ -27,6 +28,8 @@ pub(super) struct Columns<'a> {
     flows: Vec<[u64; 4]>,
     timeline: Timeline,
     changes: Changes,
+    /// The points at which sites are followed: the last, and those at distances of this from it.
+    step: usize,
     sources: &'a [crate::SourceLines],
 }
 
@@ -131,7 +134,7 @@ impl Columns<'_> {
             frames.inlined.push(frame.inlined.into());
         }
         let sites = Sites::new(&profile.sites, &mut strings);
-        let (timeline, changes) = over_time(profile);
+        let (changes, step) = over_time(profile);
         let flow = |f: &crate::Flow| {
             [
                 f.allocated_by.into(),
@@ -156,8 +159,9 @@ impl Columns<'_> {
             stacks: &profile.stacks,
             sites,
             flows: profile.flows.iter().map(flow).collect(),
-            timeline,
+            timeline: Timeline::new(&profile.timeline),
             changes,
+            step,
             sources: &profile.sources,
         }
     }
@@ -187,50 +191,49 @@ impl<'a> Sites<'a> {
     }
 }
 
-/// The timeline and the changes, thinned together: every nth point, with the last change of each site since
-/// the point before.
-fn over_time(profile: &Profile) -> (Timeline, Changes) {
+impl Timeline {
+    fn new(points: &[crate::Point]) -> Timeline {
+        Timeline {
+            time_ns: points.iter().map(|point| point.time_ns).collect(),
+            live: Amounts::of(points.iter().map(|point| point.live)),
+            allocated: Amounts::of(points.iter().map(|point| point.allocated)),
+            temporary: Amounts::of(points.iter().map(|point| point.temporary)),
+        }
+    }
+}
+
+/// The changes at every nth point, as many as a page can hold, and n.
+fn over_time(profile: &Profile) -> (Changes, usize) {
     let mut step = 1;
     loop {
-        let thinned = thin(profile, step);
-        if thinned.1.site.len() <= MAX_CHANGES || step > profile.timeline.len() {
-            return thinned;
+        let changes = at_every(profile, step);
+        if changes.site.len() <= MAX_CHANGES || step > profile.timeline.len() {
+            return (changes, step);
         }
         step *= 2;
     }
 }
 
-fn thin(profile: &Profile, step: usize) -> (Timeline, Changes) {
-    let points = &profile.timeline;
-    // The last point is always kept, and with it the others at distances of `step` from it.
-    let first = points.len().saturating_sub(1) % step;
-    let kept = |point: usize| (point + step - first).is_multiple_of(step);
-    let mut timeline = Timeline::default();
+/// Of each site the last change up to each of the points.
+fn at_every(profile: &Profile, step: usize) -> Changes {
+    let last = profile.timeline.len().saturating_sub(1);
     let mut changes = Changes::default();
     let mut latest: HashMap<u32, (Amount, Amount)> = HashMap::new();
     let mut pending = profile.changes.iter().peekable();
-    let mut last_point = 0;
-    for (at, point) in points.iter().enumerate() {
+    let mut before = 0;
+    for at in (last % step..=last).step_by(step) {
         while let Some(change) = pending.next_if(|change| change.point as usize <= at) {
             latest.insert(change.site, (change.live, change.allocated));
         }
-        if !kept(at) {
-            continue;
-        }
-        let number = timeline.time_ns.len() as u32;
-        timeline.time_ns.push(point.time_ns);
-        timeline.live.push(point.live);
-        timeline.allocated.push(point.allocated);
-        timeline.temporary.push(point.temporary);
         let mut now: Vec<_> = latest.drain().collect();
         now.sort_by_key(|change| change.0);
         for (site, (live, allocated)) in now {
-            changes.point.push(number - last_point);
-            last_point = number;
+            changes.point.push(at as u32 - before);
+            before = at as u32;
             changes.site.push(site);
             changes.live.push(live);
             changes.allocated.push(allocated);
         }
     }
-    (timeline, changes)
+    changes
 }

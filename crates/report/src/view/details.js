@@ -1,14 +1,23 @@
 // The panel on the right: what was picked, its numbers, its stack with source lines.
 
 class DetailsView {
-  constructor(data) {
+  constructor(data, hueOf) {
     this.data = data;
+    this.hueOf = hueOf;
     this.box = byId("details");
     this.empty();
   }
 
   empty() {
-    this.box.replaceChildren(make("p", "empty", "Pick a row or a frame to see its numbers, its call stack and its source."));
+    const legend = this.data.modules.map((module) => {
+      const swatch = make("i", "swatch");
+      swatch.style.background = `hsl(${this.hueOf(module)} 60% 62%)`;
+      return make("li", "", swatch, this.data.strings[module]);
+    });
+    this.box.replaceChildren(
+      make("p", "empty", "Pick a row or a frame to see its numbers, its call stack and its source."),
+      make("h3", "", "Modules"), make("ul", "legend", ...legend),
+    );
   }
 
   /** Some sites together; the frames are those of the stack that is shown, innermost first. */

@@ -49,15 +49,19 @@ class FlameView {
     this.onPick(node);
   }
 
+  /** A hue for each module, in the order in which they appear; the target's own is the warm one. */
+  hue(module) {
+    const hues = [24, 205, 45, 160, 265, 340, 95, 185];
+    const rank = this.data.modules.indexOf(module);
+    return rank < 0 ? 30 : hues[rank % hues.length];
+  }
+
   color(node) {
     if (node === 0) return css("--root");
     const text = labelText(this.data, this.tree, node);
     let hash = 0;
     for (let i = 0; i < text.length; i += 1) hash = (hash * 31 + text.charCodeAt(i)) | 0;
-    // A hue for each module, in the order in which they appear; the target's own is the warm one.
-    const rank = this.data.modules.indexOf(this.tree.module[node]);
-    const hues = [24, 205, 45, 160, 265, 340, 95, 185];
-    const hue = rank < 0 ? 30 : hues[rank % hues.length];
+    const hue = this.hue(this.tree.module[node]);
     const isDark = document.documentElement.dataset.theme === "dark";
     const light = (isDark ? 36 : 70) + (Math.abs(hash) % 9);
     return `hsl(${hue} ${isDark ? 42 : 62}% ${light}%)`;

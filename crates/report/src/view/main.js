@@ -5,14 +5,14 @@ function start(data) {
   let result = null;
   let pickedSites = null;
 
-  const timeline = new TimelineView(data, (first, last, isMoving) => {
+  const timeline = new TimelineView(data, (first, last) => {
     [selection.first, selection.last] = [first, last];
     if (selection.measure === "temporary" && !isWhole(data, selection)) selection.measure = "live";
-    schedule(isMoving);
+    schedule();
   });
   const flame = new FlameView(data, (node) => pickNode(node));
   const table = new TableView(data, (row) => pickRow(row));
-  const details = new DetailsView(data);
+  const details = new DetailsView(data, (module) => flame.hue(module));
 
   function pickRow(row) {
     pickedSites = row.members;
@@ -54,11 +54,11 @@ function start(data) {
   }
 
   function refresh() {
+    controls();
     result = evaluate(data, selection);
     flame.show(selection, result);
     table.show(selection, result);
     timeline.show(selection, pickedSites && overTime(data, pickedSites, selection.unit));
-    controls();
   }
 
   function choice(id, options, current, choose) {
@@ -143,12 +143,12 @@ function start(data) {
 
   /** Moves or scales the window, a tenth of it at a time. */
   function shift(move, grow) {
-    const step = Math.max(Math.round((selection.last - selection.first) / 10), 1);
+    const step = Math.max(Math.round((selection.last - selection.first) / 10), data.step);
     const first = selection.first + move * step - grow * step;
     const last = selection.last + move * step + grow * step;
     if (move && (first < 0 || last > data.points - 1)) return;
     if (last - first < 1) return;
-    timeline.onWindow(Math.max(first, 0), Math.min(last, data.points - 1));
+    timeline.select(Math.max(first, 0), Math.min(last, data.points - 1));
   }
 
   const cycle = (list, current) => list[(list.findIndex(([name]) => name === current) + 1) % list.length][0];

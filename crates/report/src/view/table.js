@@ -51,8 +51,8 @@ class TableView {
     if (!all.length) return ["(no call stack)", ""];
     const plumbing = /^(void )?(std::|__gnu_cxx|operator new)/;
     const at = Math.max(all.findIndex((f) => !plumbing.test(strings[frames.function[f]])), 0);
-    const caller = all.slice(at + 1).find((f) => !frames.inlined[f]);
-    return [strings[frames.function[all[at]]], caller === undefined ? "" : strings[frames.function[caller]]];
+    const callers = all.slice(at + 1, at + 6).map((f) => strings[frames.function[f]]);
+    return [strings[frames.function[all[at]]], callers.join(" \u2190 ")];
   }
 
   nameOf(key) {

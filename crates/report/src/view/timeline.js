@@ -19,7 +19,7 @@ class TimelineView {
     this.canvas.addEventListener("pointermove", (event) => {
       this.hover = pointAt(event);
       if (this.drag !== null && this.hover !== this.drag) {
-        this.onWindow(Math.min(this.drag, this.hover), Math.max(this.drag, this.hover), true);
+        this.select(this.drag, this.hover);
       } else {
         this.draw();
       }
@@ -27,10 +27,19 @@ class TimelineView {
     this.canvas.addEventListener("pointerup", (event) => {
       const [begin, end] = [this.drag, pointAt(event)];
       this.drag = null;
-      if (begin !== null && begin !== end) this.onWindow(Math.min(begin, end), Math.max(begin, end), false);
+      if (begin !== null && begin !== end) this.select(begin, end);
     });
-    this.canvas.addEventListener("dblclick", () => this.onWindow(0, this.data.points - 1, false));
+    this.canvas.addEventListener("dblclick", () => this.select(0, this.data.points - 1));
     this.canvas.addEventListener("pointerleave", () => { this.hover = null; this.draw(); });
+  }
+
+  /** Ends are moved to points at which the sites are known. */
+  select(begin, end) {
+    const { points, step } = this.data;
+    const last = points - 1;
+    const snap = (point) => Math.max(last - Math.round((last - point) / step) * step, 0);
+    const [first, until] = [snap(Math.min(begin, end)), snap(Math.max(begin, end))];
+    if (first < until) this.onWindow(first, until);
   }
 
   x(ns) {
