@@ -31,8 +31,10 @@ mod scan;
 mod session;
 mod signals;
 mod symbols_pack;
+mod top;
 mod trace;
 mod unwind_tables;
+mod upkeep;
 mod view;
 
 use clap::{Parser, Subcommand};
@@ -66,6 +68,8 @@ enum Command {
     Run(Box<run::Args>),
     /// Start a program and fail if it leaks: a leak check for CI
     Gate(Box<gate::Args>),
+    /// Watch the heap of a running process on the terminal
+    Top(Box<top::Args>),
     /// Put back what an attacher that was killed left behind
     Detach {
         /// Process id
@@ -99,6 +103,7 @@ fn main() -> ExitCode {
         Command::Symbols(command) => symbols_pack::run(&command),
         Command::Run(args) => run::run(&args),
         Command::Gate(args) => gate::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Detach { pid } => detach::run(pid),
         Command::Demo { duration } => demo::run(duration),
         Command::Scan(args) => scan::run(&args),
