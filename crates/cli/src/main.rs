@@ -31,8 +31,11 @@ mod scan;
 mod session;
 mod signals;
 mod symbols_pack;
+mod top;
 mod trace;
 mod unwind_tables;
+mod upkeep;
+mod view;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -56,6 +59,8 @@ enum Command {
     Report(Box<report::Args>),
     /// Compare two recordings: sites that grew, shrank, appeared, went
     Diff(Box<diff::Args>),
+    /// Turn a recording into a page for the browser: heap over time, flame graphs, sites, sources
+    View(Box<view::Args>),
     /// Names for recordings that are read elsewhere
     #[command(subcommand)]
     Symbols(symbols_pack::Command),
@@ -63,6 +68,8 @@ enum Command {
     Run(Box<run::Args>),
     /// Start a program and fail if it leaks: a leak check for CI
     Gate(Box<gate::Args>),
+    /// Watch the heap of a running process on the terminal
+    Top(Box<top::Args>),
     /// Put back what an attacher that was killed left behind
     Detach {
         /// Process id
@@ -92,9 +99,11 @@ fn main() -> ExitCode {
         Command::Attach(args) => attach::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Diff(args) => diff::run(&args),
+        Command::View(args) => view::run(&args),
         Command::Symbols(command) => symbols_pack::run(&command),
         Command::Run(args) => run::run(&args),
         Command::Gate(args) => gate::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Detach { pid } => detach::run(pid),
         Command::Demo { duration } => demo::run(duration),
         Command::Scan(args) => scan::run(&args),

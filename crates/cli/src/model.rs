@@ -122,18 +122,7 @@ impl Reporter {
         let ledger_totals = state.ledger.totals();
         let counts = state.counts;
         drop(state);
-        let module_file = |m: &memhook_process::ModuleImage| ModuleFile {
-            path: m.path.clone(),
-            image: Some(m.bytes.clone()),
-            candidates: vec![m.file.clone()],
-            build_id: m.build_id.clone(),
-            base: m.base,
-            start: m.start,
-            end: m.end,
-        };
-        let all_modules = session.modules.iter().chain(&session.gone);
-        self.symbols
-            .set_modules(all_modules.map(module_file).collect());
+        self.symbols.set_modules(module_files(session));
         self.coverages.request(&session.modules);
         self.symbols.request(sums.addresses(session));
         releases.retain(|&(stack, _, _)| stack != 0);
@@ -346,8 +335,27 @@ fn totals(session: &Session, t: &memhook_ledger::Totals, counts: &Counts) -> Tot
     totals
 }
 
+/// The modules that addresses of backtraces may be in.
+pub fn module_files(session: &Session) -> Vec<ModuleFile> {
+    let file = |m: &memhook_process::ModuleImage| ModuleFile {
+        path: m.path.clone(),
+        image: Some(m.bytes.clone()),
+        candidates: vec![m.file.clone()],
+        build_id: m.build_id.clone(),
+        base: m.base,
+        start: m.start,
+        end: m.end,
+    };
+    session
+        .modules
+        .iter()
+        .chain(&session.gone)
+        .map(file)
+        .collect()
+}
+
 /// Kind and frames of an interned stack.
-fn stack_of(session: &Session, symbols: &Symbolizer, id: u32) -> (String, Vec<StackFrame>) {
+pub fn stack_of(session: &Session, symbols: &Symbolizer, id: u32) -> (String, Vec<StackFrame>) {
     let Some((function, frames)) = session.stack(id) else {
         return ("unknown".into(), Vec::new());
     };

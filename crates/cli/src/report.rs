@@ -89,7 +89,8 @@ pub struct WindowArgs {
 }
 
 impl WindowArgs {
-    fn window(&self) -> Window {
+    /// In nanoseconds.
+    pub fn window(&self) -> Window {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Window {
             from_ns: self.from.map(ns),

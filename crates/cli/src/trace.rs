@@ -5,44 +5,11 @@ use crate::consumer::Consumer;
 use crate::model::Reporter;
 use crate::output::Output;
 use crate::record::{Facts, Recording};
-use crate::ring_owners::RingOwners;
-use crate::{session::Session, signals};
-use std::{
-    process::ExitCode,
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use crate::{session::Session, signals, upkeep::Upkeep};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 /// How often this thread looks around when nobody wakes it.
 const TURN: Duration = Duration::from_millis(10);
-/// How often the target is looked at: is it still there?
-const LOOK_PAUSE: Duration = Duration::from_millis(100);
-/// When the slots are looked at again: by then a resolver that was under way is through.
-const VERIFY_AFTER: Duration = Duration::from_millis(100);
-
-/// A process, told from later ones with the same pid by its start time.
-struct Identity {
-    pid: i32,
-    started: Option<u64>,
-}
-
-impl Identity {
-    fn of(pid: i32) -> Identity {
-        Identity {
-            pid,
-            started: memhook_process::thread_start_time(pid, pid),
-        }
-    }
-
-    fn is_alive(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
-        let zombie = stat.is_ok_and(|s| s[s.rfind(')').unwrap_or(0)..].starts_with(") Z"));
-        !zombie
-            && self.started.is_some()
-            && memhook_process::thread_start_time(self.pid, self.pid) == self.started
-    }
-}
-
 /// Reports until the end is asked for or the target is gone, then detaches.
 pub fn run(
     args: &Args,
@@ -129,37 +96,22 @@ fn follow(
     output: &mut Output,
     facts: &mut Option<Facts>,
 ) -> u8 {
-    let target = Identity::of(pid);
-    let mut owners = RingOwners::new(pid);
+    let mut upkeep = Upkeep::new(pid);
     let mut next_report = args.interval;
-    let mut next_look = Duration::ZERO;
-    let mut verified = false;
     loop {
         let now = consumer.elapsed();
-        let mut answered = consumer.answered.load(Relaxed);
-        let mut gone = session.follow_modules(&mut answered).is_err() && !target.is_alive();
-        let modules_changed = consumer.answered.swap(answered, Relaxed) != answered;
+        let turn = upkeep.turn(session, consumer);
         if let Some(facts) = facts {
-            facts.follow(session, consumer, modules_changed);
+            facts.follow(session, consumer, turn.modules_changed);
         }
-        owners.care(session.region());
-        if now >= next_look {
-            next_look = now + LOOK_PAUSE;
-            // An execve takes the hook away without ending the process.
-            gone = gone || !target.is_alive() || !session.is_in_target();
-            if !gone && !verified && now > VERIFY_AFTER {
-                verified = true;
-                let _ = session.verify_slots();
-            }
-        }
-        if gone {
+        if turn.gone {
             return 0;
         }
         let over = args.duration.is_some_and(|d| now >= d) || session.region().abandoned();
         // A recording goes on when nobody reads the reports.
         let unheard = output.is_closed() && facts.is_none();
         if over || signals::stop_requested() || unheard {
-            return detach(pid, session, &target);
+            return upkeep.detach(session);
         }
         if now >= next_report && shows_reports(args, facts) {
             next_report = now.saturating_add(args.interval);
@@ -170,23 +122,5 @@ fn follow(
             output.write(&report);
         }
         std::thread::park_timeout(TURN);
-    }
-}
-
-/// Returns the exit code.
-fn detach(pid: i32, session: &Session, target: &Identity) -> u8 {
-    match session.detach() {
-        Ok(0) => 0,
-        Ok(left) => {
-            eprintln!(
-                "memhook-rs: {left} slots of process {pid} could not be restored; they pass through"
-            );
-            3
-        }
-        Err(_) if !target.is_alive() || !session.is_in_target() => 0,
-        Err(error) => {
-            eprintln!("memhook-rs: {error:#}; run: memhook-rs detach {pid}");
-            3
-        }
     }
 }

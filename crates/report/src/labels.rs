@@ -1,6 +1,6 @@
 //! What frames are called in exported formats: the same function is one name everywhere.
 
-use crate::names::readable;
+use crate::names::{is_plumbing, readable};
 use crate::{Profile, StackFrame};
 use std::collections::HashMap;
 
@@ -49,13 +49,24 @@ impl Labels {
 }
 
 /// Function, else module and offset, else the address: on one line, without control characters.
-pub(crate) fn name(frame: &StackFrame) -> String {
+pub fn name(frame: &StackFrame) -> String {
     let name = match (&frame.function, &frame.module, &frame.offset) {
         (Some(function), _, _) => readable(function),
         (None, Some(module), Some(offset)) => format!("{module}+{offset}"),
         _ => frame.address.clone(),
     };
     one_line(name)
+}
+
+/// What a site is known by: its innermost function that is not the C++ library's own, then its callers.
+pub fn site_name(stack: &[StackFrame]) -> String {
+    let is_own = |frame: &StackFrame| frame.function.as_deref().is_none_or(|f| !is_plumbing(f));
+    let first = stack.iter().position(is_own).unwrap_or(0);
+    let names: Vec<String> = stack[first.min(stack.len())..].iter().map(name).collect();
+    match names.is_empty() {
+        true => NO_STACK.to_owned(),
+        false => names.join(" \u{2190} "),
+    }
 }
 
 /// Control characters, which no format has a place for, become spaces.

@@ -21,13 +21,14 @@ pub use call_tree::Root;
 pub use diff::{Diff, Fate, Run, SiteChange, diff};
 pub use export::{ExportFormat, ExportOptions, Measure, Unit, export};
 pub use json::json;
+pub use labels::{name as frame_name, site_name};
 pub use model::{
     AttachInfo, Coverage, Group, Measured, ReleaseSite, ReportModel, Sampling, Site, StackFrame,
     Target, Totals,
 };
 pub use profile::{
     Amount, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame, ProfileModule,
-    ProfileSite, Series,
+    ProfileSite, Series, SitePoint, SourceLines,
 };
 pub use style::Style;
 pub use text::text;

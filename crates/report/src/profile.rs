@@ -46,6 +46,36 @@ pub struct Profile {
     pub timeline: Vec<Point>,
     /// Live bytes of the largest sites over time.
     pub series: Vec<Series>,
+    /// All sites over time, as far as they change: ordered by the point of the timeline.
+    #[serde(skip)]
+    pub changes: Vec<SitePoint>,
+    /// Lines of source files around the lines of frames, where the files were found.
+    #[serde(skip)]
+    pub sources: Vec<SourceLines>,
+}
+
+/// What a site has come to at a point of the [`Profile::timeline`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SitePoint {
+    /// Index of the point.
+    pub point: u32,
+    /// Index of the site.
+    pub site: u32,
+    /// Live then.
+    pub live: Amount,
+    /// Allocated since the begin of the window.
+    pub allocated: Amount,
+}
+
+/// Some lines of a source file.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SourceLines {
+    /// Path as frames have it.
+    pub file: String,
+    /// Line number of the first of them.
+    pub first: u32,
+    /// The lines.
+    pub lines: Vec<String>,
 }
 
 /// A module.

@@ -6,7 +6,7 @@ use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_recording::{Activity, HISTOGRAM_BUCKETS, Module, Recording};
 use memhook_report::{
     Amount, Flow, Measures, Point, Profile, ProfileFrame, ProfileModule, ProfileSite, Sampling,
-    Series, Target, Totals,
+    Series, SitePoint, Target, Totals,
 };
 use memhook_symbols::Symbolizer;
 use rustc_hash::FxHashMap;
@@ -117,6 +117,8 @@ pub fn profile(
         flows,
         timeline,
         series,
+        changes: activity.changes.iter().map(changed).collect(),
+        sources: Vec::new(),
     })
 }
 
@@ -138,6 +140,15 @@ fn rounded(amount: memhook_recording::Amount) -> Amount {
     Amount {
         blocks: amount.blocks.round() as u64,
         bytes: amount.bytes.round() as u64,
+    }
+}
+
+fn changed(change: &memhook_recording::SiteChange) -> SitePoint {
+    SitePoint {
+        point: change.point,
+        site: change.site,
+        live: rounded(change.live),
+        allocated: rounded(change.allocated),
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn write(profile: &Profile, options: &ExportOptions, out: &mut dyn Wr
     writeln!(
         out,
         r#"<?xml version="1.0" encoding="UTF-8"?>
-<svg xmlns="http://www.w3.org/2000/svg" id="graph" width="100%" viewBox="0 0 {WIDTH} {height}" data-total="{total}" data-left="{MARGIN}" data-width="{}" data-unit="{}">
+<svg xmlns="http://www.w3.org/2000/svg" id="graph" width="100%" preserveAspectRatio="xMidYMin" viewBox="0 0 {WIDTH} {height}" data-total="{total}" data-left="{MARGIN}" data-width="{}" data-unit="{}">
 <title>{}</title>
 <style>{STYLE}</style>
 <rect class="paper" width="100%" height="100%"/>

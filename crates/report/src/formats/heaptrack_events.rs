@@ -7,7 +7,7 @@
 //! block of no bytes that is used for nothing else, and index 1 another one that stands between an
 //! allocation and its release where that is not temporary.
 
-use crate::{Amount, Measures, Point, Profile};
+use crate::{Amount, Measures, Point, Profile, ProfileSite};
 use std::collections::HashMap;
 use std::io::{Result, Write};
 use std::ops::Range;
@@ -89,9 +89,7 @@ impl Events {
         };
         for site in &profile.sites {
             let trace = trace_of(site.stack);
-            let (plan, missing) = plan(&site.measures, peak_bytes, |amount| {
-                infos.lot(amount, trace)
-            });
+            let (plan, missing) = plan(site, peak_bytes, |amount| infos.lot(amount, trace));
             if events.missing_temporary == 0 && (missing > 0 || infos.list[0].1 == 0) {
                 infos.list[0].1 = trace;
                 infos.list[1].1 = trace;
@@ -199,7 +197,8 @@ impl Infos {
 
 /// Splits what a site did; the number is that of temporary allocations which are live at the peak.
 /// `most`: no brief block may be larger.
-fn plan(m: &Measures, most: u64, mut lot: impl FnMut(Amount) -> Lot) -> (Plan, u64) {
+fn plan(site: &ProfileSite, most: u64, mut lot: impl FnMut(Amount) -> Lot) -> (Plan, u64) {
+    let m = &site.measures;
     let less = |a: Amount, b: Amount| Amount {
         blocks: a.blocks.saturating_sub(b.blocks),
         bytes: a.bytes.saturating_sub(b.bytes),
@@ -213,11 +212,7 @@ fn plan(m: &Measures, most: u64, mut lot: impl FnMut(Amount) -> Lot) -> (Plan, u
         bytes: a.bytes.min(a.blocks.saturating_mul(most)),
     };
     // The format has no blocks from before its begin: those count as allocated there.
-    let all = m.live.blocks + m.released.blocks;
-    let all = Amount {
-        blocks: all.max(m.allocated.blocks),
-        bytes: (m.live.bytes + m.released.bytes).max(m.allocated.bytes),
-    };
+    let all = more(m.allocated, site.before);
     let kept = kept(m.peak, m.live);
     let held = more(less(m.peak, kept), m.live);
     let missing = (held.blocks + m.temporary.blocks).saturating_sub(all.blocks);

@@ -9,11 +9,13 @@ use std::collections::HashMap;
 use std::io::{Result, Write};
 
 /// Values of each sample, in Go's names and order.
-const VALUES: [(&str, &str, Measure, Unit); 8] = [
+const VALUES: [(&str, &str, Measure, Unit); 10] = [
     ("alloc_objects", "count", Measure::Allocated, Unit::Blocks),
     ("alloc_space", "bytes", Measure::Allocated, Unit::Bytes),
     ("inuse_objects", "count", Measure::Live, Unit::Blocks),
     ("inuse_space", "bytes", Measure::Live, Unit::Bytes),
+    ("released_objects", "count", Measure::Released, Unit::Blocks),
+    ("released_space", "bytes", Measure::Released, Unit::Bytes),
     ("peak_objects", "count", Measure::Peak, Unit::Blocks),
     ("peak_space", "bytes", Measure::Peak, Unit::Bytes),
     (

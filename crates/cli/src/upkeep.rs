@@ -1,0 +1,104 @@
+//! What an attach needs from its thread all the time: new modules, rings of threads that ended, slots, and whether the
+//! target is still there.
+
+use crate::consumer::Consumer;
+use crate::ring_owners::RingOwners;
+use crate::session::Session;
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+
+/// How often the target is looked at: is it still there?
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+/// When the slots are looked at again: by then a resolver that was under way is through.
+const VERIFY_AFTER: Duration = Duration::from_millis(100);
+
+/// A process, told from later ones with the same pid by its start time.
+struct Identity {
+    pid: i32,
+    started: Option<u64>,
+}
+
+impl Identity {
+    fn of(pid: i32) -> Identity {
+        Identity {
+            pid,
+            started: memhook_process::thread_start_time(pid, pid),
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
+        let zombie = stat.is_ok_and(|s| s[s.rfind(')').unwrap_or(0)..].starts_with(") Z"));
+        !zombie
+            && self.started.is_some()
+            && memhook_process::thread_start_time(self.pid, self.pid) == self.started
+    }
+}
+
+/// What a turn has found.
+pub struct Turn {
+    /// The target has ended or executes another program.
+    pub gone: bool,
+    /// It has loaded or unloaded a module.
+    pub modules_changed: bool,
+}
+
+/// The upkeep of one attach.
+pub struct Upkeep {
+    target: Identity,
+    owners: RingOwners,
+    next_look: Duration,
+    verified: bool,
+}
+
+impl Upkeep {
+    /// Of a process that was just attached to.
+    pub fn new(pid: i32) -> Upkeep {
+        Upkeep {
+            target: Identity::of(pid),
+            owners: RingOwners::new(pid),
+            next_look: Duration::ZERO,
+            verified: false,
+        }
+    }
+
+    /// To be called every few milliseconds.
+    pub fn turn(&mut self, session: &mut Session, consumer: &Consumer) -> Turn {
+        let now = consumer.elapsed();
+        let mut answered = consumer.answered.load(Relaxed);
+        let mut gone = session.follow_modules(&mut answered).is_err() && !self.target.is_alive();
+        let modules_changed = consumer.answered.swap(answered, Relaxed) != answered;
+        self.owners.care(session.region());
+        if now >= self.next_look {
+            self.next_look = now + LOOK_PAUSE;
+            // An execve takes the hook away without ending the process.
+            gone = gone || !self.target.is_alive() || !session.is_in_target();
+            if !gone && !self.verified && now > VERIFY_AFTER {
+                self.verified = true;
+                let _ = session.verify_slots();
+            }
+        }
+        Turn {
+            gone,
+            modules_changed,
+        }
+    }
+
+    /// Restores the slots; returns the exit code.
+    pub fn detach(&self, session: &Session) -> u8 {
+        let pid = self.target.pid;
+        match session.detach() {
+            Ok(0) => 0,
+            Ok(left) => {
+                eprintln!(
+                    "memhook-rs: {left} slots of process {pid} could not be restored; they pass through"
+                );
+                3
+            }
+            Err(_) if !self.target.is_alive() || !session.is_in_target() => 0,
+            Err(error) => {
+                eprintln!("memhook-rs: {error:#}; run: memhook-rs detach {pid}");
+                3
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! `view`: a recording as one HTML page, written to a file or served.
+
+mod serve;
+mod sources;
+
+use crate::report::{self, Progress, WindowArgs, open, profile, sources as symbols, tell_end};
+use anyhow::Context;
+use memhook_report::{ExportFormat, ExportOptions, export};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// Options of `view`.
+#[derive(clap::Args, Clone)]
+pub struct Args {
+    /// The recording (attach -o FILE.mhk)
+    file: PathBuf,
+    /// Write the page into this file [default: the recording's name with .html]
+    #[arg(short, long)]
+    output: Option<PathBuf>,
+    /// Overwrite the output file
+    #[arg(long)]
+    force: bool,
+    /// Serve the page at this address (127.0.0.1:8080) until Ctrl-C instead of writing it
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["output", "force"])]
+    serve: Option<SocketAddr>,
+    #[command(flatten)]
+    window: WindowArgs,
+    #[command(flatten)]
+    symbols: symbols::Args,
+    /// Look for source files below this folder too
+    #[arg(long, value_name = "DIR")]
+    source_dir: Vec<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let recording = open(&args.file)?;
+    // Before the work: a port that is taken costs nothing then.
+    let listener = args.serve.map(serve::listen).transpose()?;
+    let mut names = symbols::symbolizer(&recording, &args.symbols)?;
+    let progress = Progress::start("reading the recording");
+    let profile = profile(&recording, &mut names, args.window.window());
+    progress.end();
+    let mut profile = profile.with_context(|| format!("{}", args.file.display()))?;
+    symbols::tell_refused(&names);
+    tell_end(&recording, &args.file);
+    profile.sources = sources::around(&profile, &args.source_dir, &args.symbols.sysroot);
+    let mut page = Vec::new();
+    export(
+        ExportFormat::Html,
+        &profile,
+        &ExportOptions::default(),
+        &mut page,
+    )?;
+    if let Some(listener) = listener {
+        return serve::run(&listener, &page);
+    }
+    let path = args
+        .output
+        .clone()
+        .unwrap_or_else(|| named_after(&args.file));
+    report::write(Some(&path), args.force, &page)?;
+    println!("{}", path.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// In the folder where the command runs: the recording's may be read-only.
+fn named_after(recording: &Path) -> PathBuf {
+    let name = recording.file_name().unwrap_or(recording.as_os_str());
+    Path::new(name).with_extension("html")
+}

@@ -1,0 +1,239 @@
+//! A profile as the page's script wants it: columns of numbers, each string once.
+
+use crate::labels::name;
+use crate::{Amount, Profile, ProfileSite};
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// With more changes than this the sites are followed at every second point only, or fewer: some 10 bytes of the
+/// page each.
+const MAX_CHANGES: usize = 500_000;
+
+#[derive(Serialize)]
+pub(super) struct Columns<'a> {
+    name: &'a str,
+    pid: i32,
+    exe: &'a str,
+    began_unix_ms: u64,
+    from_ns: u64,
+    to_ns: u64,
+    peak_ns: u64,
+    depth: u32,
+    is_sampled: bool,
+    lost_events: u64,
+    strings: Vec<String>,
+    frames: Frames,
+    stacks: &'a [Vec<u32>],
+    sites: Sites<'a>,
+    flows: Vec<[u64; 4]>,
+    timeline: Timeline,
+    changes: Changes,
+    /// The points at which sites are followed: the last, and those at distances of this from it.
+    step: usize,
+    sources: &'a [crate::SourceLines],
+}
+
+/// Numbers are indices of strings; 0 is the empty one.
+#[derive(Default, Serialize)]
+struct Frames {
+    function: Vec<u32>,
+    module: Vec<u32>,
+    file: Vec<u32>,
+    line: Vec<u32>,
+    inlined: Vec<u8>,
+}
+
+#[derive(Default, Serialize)]
+struct Amounts {
+    blocks: Vec<u64>,
+    bytes: Vec<u64>,
+}
+
+impl Amounts {
+    fn push(&mut self, amount: Amount) {
+        self.blocks.push(amount.blocks);
+        self.bytes.push(amount.bytes);
+    }
+
+    fn of(amounts: impl Iterator<Item = Amount>) -> Amounts {
+        let mut all = Amounts::default();
+        amounts.for_each(|amount| all.push(amount));
+        all
+    }
+}
+
+#[derive(Serialize)]
+struct Sites<'a> {
+    stack: Vec<u32>,
+    kind: Vec<u32>,
+    thread: Vec<u32>,
+    truncated: Vec<u8>,
+    before: Amounts,
+    live: Amounts,
+    peak: Amounts,
+    allocated: Amounts,
+    released: Amounts,
+    temporary: Amounts,
+    sizes: Vec<&'a [(u8, u64)]>,
+    lifetimes: Vec<&'a [(u8, u64)]>,
+}
+
+#[derive(Default, Serialize)]
+struct Timeline {
+    time_ns: Vec<u64>,
+    live: Amounts,
+    allocated: Amounts,
+    temporary: Amounts,
+}
+
+/// Of a site at a point of the timeline, ordered by the point.
+#[derive(Default, Serialize)]
+struct Changes {
+    /// Difference to the change before.
+    point: Vec<u32>,
+    site: Vec<u32>,
+    live: Amounts,
+    allocated: Amounts,
+}
+
+/// Each string once.
+struct Strings {
+    all: Vec<String>,
+    known: HashMap<String, u32>,
+}
+
+impl Strings {
+    fn index(&mut self, text: &str) -> u32 {
+        if let Some(&index) = self.known.get(text) {
+            return index;
+        }
+        self.all.push(text.to_owned());
+        let index = self.all.len() as u32 - 1;
+        self.known.insert(text.to_owned(), index);
+        index
+    }
+}
+
+impl Columns<'_> {
+    pub fn new(profile: &Profile) -> Columns<'_> {
+        let mut strings = Strings {
+            all: vec![String::new()],
+            known: HashMap::from([(String::new(), 0)]),
+        };
+        let mut frames = Frames::default();
+        for frame in &profile.frames {
+            let frame = &frame.frame;
+            frames.function.push(strings.index(&name(frame)));
+            frames
+                .module
+                .push(strings.index(frame.module.as_deref().unwrap_or("")));
+            frames
+                .file
+                .push(strings.index(frame.file.as_deref().unwrap_or("")));
+            frames.line.push(frame.line.unwrap_or(0));
+            frames.inlined.push(frame.inlined.into());
+        }
+        let sites = Sites::new(&profile.sites, &mut strings);
+        let (changes, step) = over_time(profile);
+        let flow = |f: &crate::Flow| {
+            [
+                f.allocated_by.into(),
+                f.released_by.into(),
+                f.amount.blocks,
+                f.amount.bytes,
+            ]
+        };
+        Columns {
+            name: &profile.target.name,
+            pid: profile.target.pid,
+            exe: &profile.target.exe,
+            began_unix_ms: profile.began_unix_ms,
+            from_ns: profile.from_ns,
+            to_ns: profile.to_ns,
+            peak_ns: profile.peak_ns,
+            depth: profile.depth,
+            is_sampled: profile.sampling.is_some(),
+            lost_events: profile.totals.lost_events,
+            strings: strings.all,
+            frames,
+            stacks: &profile.stacks,
+            sites,
+            flows: profile.flows.iter().map(flow).collect(),
+            timeline: Timeline::new(&profile.timeline),
+            changes,
+            step,
+            sources: &profile.sources,
+        }
+    }
+}
+
+impl<'a> Sites<'a> {
+    fn new(sites: &'a [ProfileSite], strings: &mut Strings) -> Sites<'a> {
+        let thread = |site: &ProfileSite| match site.thread.is_empty() {
+            true => site.tid.to_string(),
+            false => format!("{} ({})", site.thread, site.tid),
+        };
+        let amounts = |of: fn(&ProfileSite) -> Amount| Amounts::of(sites.iter().map(of));
+        Sites {
+            stack: sites.iter().map(|s| s.stack).collect(),
+            kind: sites.iter().map(|s| strings.index(&s.kind)).collect(),
+            thread: sites.iter().map(|s| strings.index(&thread(s))).collect(),
+            truncated: sites.iter().map(|s| s.truncated.into()).collect(),
+            before: amounts(|s| s.before),
+            live: amounts(|s| s.measures.live),
+            peak: amounts(|s| s.measures.peak),
+            allocated: amounts(|s| s.measures.allocated),
+            released: amounts(|s| s.measures.released),
+            temporary: amounts(|s| s.measures.temporary),
+            sizes: sites.iter().map(|s| &s.sizes[..]).collect(),
+            lifetimes: sites.iter().map(|s| &s.lifetimes[..]).collect(),
+        }
+    }
+}
+
+impl Timeline {
+    fn new(points: &[crate::Point]) -> Timeline {
+        Timeline {
+            time_ns: points.iter().map(|point| point.time_ns).collect(),
+            live: Amounts::of(points.iter().map(|point| point.live)),
+            allocated: Amounts::of(points.iter().map(|point| point.allocated)),
+            temporary: Amounts::of(points.iter().map(|point| point.temporary)),
+        }
+    }
+}
+
+/// The changes at every nth point, as many as a page can hold, and n.
+fn over_time(profile: &Profile) -> (Changes, usize) {
+    let mut step = 1;
+    loop {
+        let changes = at_every(profile, step);
+        if changes.site.len() <= MAX_CHANGES || step > profile.timeline.len() {
+            return (changes, step);
+        }
+        step *= 2;
+    }
+}
+
+/// Of each site the last change up to each of the points.
+fn at_every(profile: &Profile, step: usize) -> Changes {
+    let last = profile.timeline.len().saturating_sub(1);
+    let mut changes = Changes::default();
+    let mut latest: HashMap<u32, (Amount, Amount)> = HashMap::new();
+    let mut pending = profile.changes.iter().peekable();
+    let mut before = 0;
+    for at in (last % step..=last).step_by(step) {
+        while let Some(change) = pending.next_if(|change| change.point as usize <= at) {
+            latest.insert(change.site, (change.live, change.allocated));
+        }
+        let mut now: Vec<_> = latest.drain().collect();
+        now.sort_by_key(|change| change.0);
+        for (site, (live, allocated)) in now {
+            changes.point.push(at as u32 - before);
+            before = at as u32;
+            changes.site.push(site);
+            changes.live.push(live);
+            changes.allocated.push(allocated);
+        }
+    }
+    changes
+}

@@ -1,0 +1,94 @@
+use crate::*;
+
+/// The number after `name` in what heaptrack_print says.
+fn value(text: &str, name: &str) -> String {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let line = line.unwrap_or_else(|| panic!("no {name:?} in {text}"));
+    line.split_whitespace().next().expect("a value").to_owned()
+}
+
+/// As heaptrack prints bytes: decimal units, two digits.
+fn in_its_units(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    let units = ["B", "K", "M", "G", "T"];
+    let mut unit = 0;
+    while unit + 1 < units.len() && value > 1000.0 {
+        value /= 1000.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes}B"),
+        _ => format!("{value:.2}{}", units[unit]),
+    }
+}
+
+/// The sum of heaptrack_print's folded stacks of a cost, which it writes in full.
+fn folded_sum(file: &TemporaryFile, cost: &str) -> u64 {
+    let stacks = TemporaryFile::new(&format!("{cost}.folded"), b"");
+    let mut command = Command::new("heaptrack_print");
+    command
+        .args([
+            "--disable-builtin-suppressions",
+            "--flamegraph-cost-type",
+            cost,
+        ])
+        .arg("-F")
+        .arg(&stacks.0)
+        .arg("-f")
+        .arg(&file.0);
+    output_of(&mut command);
+    let text = std::fs::read(&stacks.0).expect("stacks");
+    let text = String::from_utf8_lossy(&text);
+    let value = |line: &str| -> u64 {
+        let (_, value) = line.rsplit_once(' ').expect("a value");
+        value.parse().expect("a number")
+    };
+    text.lines().map(value).sum()
+}
+
+#[test]
+fn heaptrack_print_agrees() {
+    for (number, profile) in profiles().into_iter().enumerate() {
+        let packed = ExportOptions {
+            gzip: true,
+            ..ExportOptions::default()
+        };
+        let bytes = exported(&profile, ExportFormat::Heaptrack, &packed);
+        let file = TemporaryFile::new(&format!("{number}.heaptrack.gz"), &bytes);
+        let text = output_of(Command::new("heaptrack_print").arg(&file.0));
+        let sum = |measure, unit| {
+            let options = ExportOptions {
+                measure,
+                unit,
+                gzip: false,
+            };
+            total(&profile, &options)
+        };
+        let allocations = sum(Measure::Allocated, Unit::Blocks);
+        assert_eq!(
+            value(&text, "calls to allocation functions: "),
+            allocations.to_string()
+        );
+        let temporary = sum(Measure::Temporary, Unit::Blocks);
+        assert_eq!(
+            value(&text, "temporary memory allocations: "),
+            temporary.to_string()
+        );
+        let peak = sum(Measure::Peak, Unit::Bytes);
+        assert_eq!(
+            value(&text, "peak heap memory consumption: "),
+            in_its_units(peak)
+        );
+        let live = sum(Measure::Live, Unit::Bytes);
+        assert_eq!(value(&text, "total memory leaked: "), in_its_units(live));
+        // Two digits are few: its stacks have all of them.
+        for (cost, expected) in [
+            ("allocations", allocations),
+            ("temporary", temporary),
+            ("leaked", live),
+            ("peak", peak),
+        ] {
+            assert_eq!(folded_sum(&file, cost), expected, "{cost} of run {number}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Each exported format, read by the program that it is for: the numbers agree.
+
+mod flamegraph;
+mod folded;
+mod heaptrack;
+mod massif;
+mod pprof;
+mod simulated;
+mod speedscope;
+
+use memhook_report::*;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Runs that differ in length and in the number of stacks; the shortest end before anything is released.
+pub fn profiles() -> Vec<Profile> {
+    let lengths = [(1, 1), (2, 2), (7, 3), (60, 3), (2_000, 12), (30_000, 60)];
+    let runs = (1..).zip(lengths);
+    let mut all: Vec<Profile> = runs
+        .map(|(seed, (events, stacks))| simulated::profile(seed, events, stacks))
+        .collect();
+    all.push(Profile::default());
+    all
+}
+
+/// The bytes of a format.
+pub fn exported(profile: &Profile, format: ExportFormat, options: &ExportOptions) -> Vec<u8> {
+    let mut out = Vec::new();
+    export(format, profile, options, &mut out).expect("memory does not fill up");
+    out
+}
+
+/// All choices of what to count.
+pub fn choices() -> Vec<ExportOptions> {
+    let of = |measure| {
+        [Unit::Bytes, Unit::Blocks].map(|unit| ExportOptions {
+            measure,
+            unit,
+            gzip: false,
+        })
+    };
+    Measure::ALL.into_iter().flat_map(of).collect()
+}
+
+/// The sum over all sites.
+pub fn total(profile: &Profile, options: &ExportOptions) -> u64 {
+    profile
+        .sites
+        .iter()
+        .map(|site| options.of(&site.measures))
+        .sum()
+}
+
+/// A file of this test process, gone at its end.
+pub struct TemporaryFile(pub PathBuf);
+
+impl TemporaryFile {
+    /// With this content.
+    pub fn new(name: &str, content: &[u8]) -> TemporaryFile {
+        let path =
+            std::env::temp_dir().join(format!("memhook-formats-{}-{name}", std::process::id()));
+        std::fs::write(&path, content).expect("a temporary file");
+        TemporaryFile(path)
+    }
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// What a consumer prints; it is content with what it reads.
+pub fn output_of(command: &mut Command) -> String {
+    let output = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}; .ci/run installs what these tests need"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    text
+}
+
+/// The value of every call stack, outermost function first, as the profile has it.
+pub fn by_stack(
+    profile: &Profile,
+    options: &ExportOptions,
+    name: impl Fn(&ProfileFrame) -> String,
+) -> BTreeMap<Vec<String>, u64> {
+    let mut sums = BTreeMap::new();
+    for site in &profile.sites {
+        let value = options.of(&site.measures);
+        if value > 0 {
+            let frames = profile.stacks[site.stack as usize].iter().rev();
+            let names = frames
+                .map(|&frame| name(&profile.frames[frame as usize]))
+                .collect();
+            *sums.entry(names).or_default() += value;
+        }
+    }
+    sums
+}

@@ -1,0 +1,38 @@
+use crate::*;
+
+#[test]
+fn ms_print_agrees() {
+    for (number, profile) in profiles().into_iter().enumerate() {
+        let bytes = exported(&profile, ExportFormat::Massif, &ExportOptions::default());
+        let file = TemporaryFile::new(&format!("{number}.massif"), &bytes);
+        let text = output_of(Command::new("ms_print").arg("--threshold=0").arg(&file.0));
+        let of = |measure| {
+            let options = ExportOptions {
+                measure,
+                ..ExportOptions::default()
+            };
+            total(&profile, &options)
+        };
+        let (peak, live) = (of(Measure::Peak), of(Measure::Live));
+        assert!(text.contains(" (peak)"), "{text}");
+        // Two trees: that of the peak and that of the end.
+        let roots: Vec<&str> = text
+            .lines()
+            .filter(|l| l.contains("(heap allocation functions)"))
+            .collect();
+        let root = |bytes: u64| format!("({}B) (heap allocation functions)", count(bytes));
+        let mut expected = vec![(profile.peak_ns, root(peak)), (u64::MAX, root(live))];
+        expected.sort();
+        assert_eq!(roots.len(), 2, "{text}");
+        for (found, (_, expected)) in roots.iter().zip(&expected) {
+            assert!(found.contains(expected.as_str()), "{found} {expected}");
+        }
+        let highest = profile
+            .timeline
+            .iter()
+            .map(|p| p.live.bytes)
+            .max()
+            .unwrap_or(0);
+        assert!(highest <= peak);
+    }
+}

@@ -1,0 +1,94 @@
+use crate::*;
+use serde::Deserialize;
+
+/// The part of speedscope's published schema that is used: nothing else is allowed.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct File {
+    #[serde(rename = "$schema")]
+    schema: String,
+    #[allow(dead_code)]
+    name: String,
+    #[allow(dead_code)]
+    exporter: String,
+    active_profile_index: usize,
+    shared: Shared,
+    profiles: Vec<Sampled>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Shared {
+    frames: Vec<Frame>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Frame {
+    name: String,
+    #[allow(dead_code)]
+    file: Option<String>,
+    #[allow(dead_code)]
+    line: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Sampled {
+    r#type: String,
+    name: String,
+    unit: String,
+    start_value: u64,
+    end_value: u64,
+    samples: Vec<Vec<usize>>,
+    weights: Vec<u64>,
+}
+
+const UNITS: [&str; 6] = [
+    "none",
+    "nanoseconds",
+    "microseconds",
+    "milliseconds",
+    "seconds",
+    "bytes",
+];
+
+#[test]
+fn every_stack_has_its_value() {
+    for profile in profiles() {
+        for options in choices() {
+            let bytes = exported(&profile, ExportFormat::Speedscope, &options);
+            let file: File = serde_json::from_slice(&bytes).expect("speedscope's schema");
+            assert_eq!(
+                file.schema,
+                "https://www.speedscope.app/file-format-schema.json"
+            );
+            let active = &file.profiles[file.active_profile_index];
+            let name = format!("{}, {}", options.measure.name(), options.unit.name());
+            assert_eq!(active.name, name);
+            assert_eq!(active.r#type, "sampled");
+            assert!(UNITS.contains(&active.unit.as_str()));
+            assert_eq!(active.samples.len(), active.weights.len());
+            let sum: u64 = active.weights.iter().sum();
+            assert_eq!((active.start_value, active.end_value), (0, sum));
+            assert_eq!(sum, total(&profile, &options));
+            let mut found: BTreeMap<Vec<String>, u64> = BTreeMap::new();
+            for (stack, weight) in active.samples.iter().zip(&active.weights) {
+                let names = stack
+                    .iter()
+                    .map(|&frame| file.shared.frames[frame].name.clone());
+                *found.entry(names.collect()).or_default() += weight;
+            }
+            // Names are the flame graph's: the same frame, the same name.
+            let name = |frame: &ProfileFrame| {
+                let at = profile.frames.iter().position(|f| std::ptr::eq(f, frame));
+                file.shared.frames[at.expect("one of them")].name.clone()
+            };
+            let mut expected = by_stack(&profile, &options, name);
+            if let Some(value) = expected.remove(&Vec::new()) {
+                expected.insert(vec!["(no call stack)".into()], value);
+            }
+            assert_eq!(found, expected, "{options:?}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Headless Chromium, spoken to through its debugging pipe: JSON messages with a zero byte behind each.
+
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// A browser with one page.
+pub struct Browser {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    profile: std::path::PathBuf,
+    session: Option<String>,
+    next: u64,
+    /// Errors of scripts and on the console, and requests that would have left the machine.
+    pub complaints: Vec<String>,
+}
+
+impl Browser {
+    /// Opens a file in a window of this size.
+    pub fn open(page: &Path, width: u32, height: u32) -> Browser {
+        let profile = page.with_extension("browser");
+        // The pipe is at 3 and 4; root may not use the sandbox.
+        let mut child = Command::new("sh")
+            .arg("-c")
+            .arg("exec chromium \"$@\" 3<&0 4>&1")
+            .args([
+                "chromium",
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--remote-debugging-pipe",
+            ])
+            .args([
+                "--disable-background-networking",
+                "--no-first-run",
+                "--disable-dev-shm-usage",
+            ])
+            .arg(format!("--user-data-dir={}", profile.display()))
+            .arg("about:blank")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|e| panic!("chromium: {e}; .ci/run installs it"));
+        let mut browser = Browser {
+            input: child.stdin.take().expect("piped"),
+            output: BufReader::new(child.stdout.take().expect("piped")),
+            child,
+            profile,
+            session: None,
+            next: 0,
+            complaints: Vec::new(),
+        };
+        let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
+        let attach = json!({ "targetId": target["targetId"], "flatten": true });
+        let session = browser.call("Target.attachToTarget", attach);
+        browser.session = session["sessionId"].as_str().map(str::to_owned);
+        for domain in ["Runtime", "Log", "Page", "Network"] {
+            browser.call(&format!("{domain}.enable"), json!({}));
+        }
+        let metrics =
+            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        browser.call("Emulation.setDeviceMetricsOverride", metrics);
+        let url = format!("file://{}", page.display());
+        browser.call("Page.navigate", json!({ "url": url }));
+        browser.wait("document.body && document.body.dataset.ready === 'yes'");
+        browser
+    }
+
+    /// A call of the protocol; returns its result.
+    pub fn call(&mut self, method: &str, parameters: Value) -> Value {
+        self.next += 1;
+        let id = self.next;
+        let mut message = json!({ "id": id, "method": method, "params": parameters });
+        if let Some(session) = &self.session {
+            message["sessionId"] = json!(session);
+        }
+        let mut bytes = message.to_string().into_bytes();
+        bytes.push(0);
+        self.input.write_all(&bytes).expect("the browser listens");
+        loop {
+            let mut line = Vec::new();
+            self.output
+                .read_until(0, &mut line)
+                .expect("the browser speaks");
+            assert_eq!(line.pop(), Some(0), "chromium has ended; is it installed?");
+            let answer: Value = serde_json::from_slice(&line).expect("JSON");
+            if answer["id"] == json!(id) {
+                assert!(answer["error"].is_null(), "{method}: {answer}");
+                return answer["result"].clone();
+            }
+            self.note(&answer);
+        }
+    }
+
+    fn note(&mut self, event: &Value) {
+        let is_bad = match event["method"].as_str() {
+            Some("Runtime.exceptionThrown" | "Log.entryAdded") => true,
+            Some("Runtime.consoleAPICalled") => event["params"]["type"] == "error",
+            Some("Network.requestWillBeSent") => {
+                let url = event["params"]["request"]["url"]
+                    .as_str()
+                    .unwrap_or_default();
+                !["file:", "data:", "about:", "blob:"]
+                    .iter()
+                    .any(|scheme| url.starts_with(scheme))
+            }
+            _ => false,
+        };
+        if is_bad {
+            self.complaints.push(event.to_string());
+        }
+    }
+
+    /// The value of an expression in the page.
+    pub fn value(&mut self, expression: &str) -> Value {
+        let parameters =
+            json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
+        let result = self.call("Runtime.evaluate", parameters);
+        assert!(
+            result["exceptionDetails"].is_null(),
+            "{expression}: {result}"
+        );
+        result["result"]["value"].clone()
+    }
+
+    /// Waits until an expression is true; a page that never gets there is stopped by the test's own limit.
+    pub fn wait(&mut self, expression: &str) {
+        for _ in 0..600 {
+            if self.value(expression) == json!(true) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        let text = self.value("document.body.innerText");
+        panic!("never {expression}; {:?}; {text}", self.complaints);
+    }
+
+    /// Lets the page draw what was asked for.
+    pub fn settle(&mut self) {
+        let frame = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))";
+        self.value(frame);
+    }
+
+    /// Moves the mouse with its button held, or clicks if both ends are the same.
+    pub fn drag(&mut self, from: (f64, f64), to: (f64, f64)) {
+        let event = |kind: &str, at: (f64, f64), buttons: u32| json!({ "type": kind, "x": at.0, "y": at.1, "button": "left", "buttons": buttons, "clickCount": 1 });
+        let mut events = vec![event("mouseMoved", from, 0), event("mousePressed", from, 1)];
+        if from != to {
+            let middle = ((from.0 + to.0) / 2.0, (from.1 + to.1) / 2.0);
+            events.extend([event("mouseMoved", middle, 1), event("mouseMoved", to, 1)]);
+        }
+        events.push(event("mouseReleased", to, 0));
+        for event in events {
+            self.call("Input.dispatchMouseEvent", event);
+        }
+        self.settle();
+    }
+
+    /// Clicks on the middle of an element.
+    pub fn click(&mut self, selector: &str) {
+        let at = self.middle_of(selector);
+        self.drag(at, at);
+    }
+
+    /// The middle of an element, in pixels.
+    pub fn middle_of(&mut self, selector: &str) -> (f64, f64) {
+        let expression = format!(
+            "(() => {{ const r = document.querySelector({selector:?}).getBoundingClientRect(); \
+             return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
+        );
+        let at = self.value(&expression);
+        let number = |i: usize| at[i].as_f64().expect("a number");
+        (number(0), number(1))
+    }
+
+    /// Presses a key.
+    pub fn key(&mut self, key: &str) {
+        let text = if key.len() == 1 { key } else { "" };
+        self.call(
+            "Input.dispatchKeyEvent",
+            json!({ "type": "keyDown", "key": key, "text": text }),
+        );
+        self.call(
+            "Input.dispatchKeyEvent",
+            json!({ "type": "keyUp", "key": key }),
+        );
+        self.settle();
+    }
+
+    /// Saves a picture where `MEMHOOK_PICTURES` says, for people to look at.
+    pub fn picture(&mut self, name: &str) {
+        use base64::{Engine, engine::general_purpose::STANDARD};
+        let Some(folder) = std::env::var_os("MEMHOOK_PICTURES") else {
+            return;
+        };
+        let result = self.call("Page.captureScreenshot", json!({}));
+        let bytes = STANDARD
+            .decode(result["data"].as_str().expect("a picture"))
+            .expect("base64");
+        std::fs::write(Path::new(&folder).join(format!("{name}.png")), bytes)
+            .expect("the folder is there");
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.profile);
+    }
+}

@@ -1,0 +1,216 @@
+//! The page in a real browser: what it shows follows the selection and agrees with the profile.
+
+mod browser;
+#[path = "../formats/simulated.rs"]
+mod simulated;
+
+use browser::Browser;
+use memhook_report::*;
+use std::path::PathBuf;
+
+/// The page of a profile, gone at the end of the test.
+struct Page(PathBuf);
+
+impl Page {
+    fn of(profile: &Profile, name: &str) -> Page {
+        let file = format!("memhook-view-{}-{name}.html", std::process::id());
+        let path = std::env::temp_dir().join(file);
+        let mut out = Vec::new();
+        export(
+            ExportFormat::Html,
+            profile,
+            &ExportOptions::default(),
+            &mut out,
+        )
+        .expect("memory");
+        std::fs::write(&path, out).expect("a temporary file");
+        Page(path)
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn sum(profile: &Profile, measure: Measure, unit: Unit) -> u64 {
+    profile
+        .sites
+        .iter()
+        .map(|site| unit.of(measure.of(&site.measures)))
+        .sum()
+}
+
+/// A run with sources.
+fn run() -> Profile {
+    let mut profile = simulated::profile(6, 30_000, 60);
+    let files = (0..9).map(|n| SourceLines {
+        file: format!("/src/shop/{n}.cc"),
+        first: 1,
+        lines: (1..=70)
+            .map(|line| format!("  line_{line}(\"<b>\");"))
+            .collect(),
+    });
+    profile.sources = files.collect();
+    profile
+}
+
+#[test]
+fn selections_agree_with_the_profile() {
+    let profile = run();
+    let page = Page::of(&profile, "selections");
+    let mut browser = Browser::open(&page.0, 1500, 940);
+    browser.picture("whole");
+    let shown =
+        |browser: &mut Browser| browser.value("document.getElementById('shown').textContent");
+    for (key, measure) in (1..).zip([Measure::Live, Measure::Peak]) {
+        browser.key(&key.to_string());
+        let expected = format!("{}, 100.0 %", bytes(sum(&profile, measure, Unit::Bytes)));
+        assert_eq!(shown(&mut browser), expected, "{measure:?}");
+    }
+    for (key, measure) in (4..).zip([Measure::Allocated, Measure::Released, Measure::Temporary]) {
+        browser.key(&key.to_string());
+        browser.key("b");
+        let expected = format!("{}, 100.0 %", count(sum(&profile, measure, Unit::Blocks)));
+        assert_eq!(shown(&mut browser), expected, "{measure:?}");
+        browser.key("b");
+    }
+
+    // A window: the middle third of the chart.
+    browser.key("4");
+    let (x, y) = browser.middle_of("#timeline");
+    browser.drag((x - 200.0, y), (x + 200.0, y));
+    browser.picture("window");
+    let window = browser.value("document.getElementById('window').textContent");
+    assert!(
+        window.as_str().is_some_and(|text| text.contains(" to ")),
+        "{window}"
+    );
+    let found = browser.value("document.querySelector('#measures [data-name=temporary]').disabled");
+    assert_eq!(found, true);
+    let all = sum(&profile, Measure::Allocated, Unit::Bytes);
+    assert_ne!(shown(&mut browser), format!("{}, 100.0 %", bytes(all)));
+    browser.click("#whole");
+    assert_eq!(shown(&mut browser), format!("{}, 100.0 %", bytes(all)));
+
+    // A row: its stack and its source.
+    browser.key("1");
+    browser.key("j");
+    browser.picture("row");
+    let largest = profile
+        .sites
+        .iter()
+        .map(|site| site.measures.live.bytes)
+        .max();
+    let value =
+        browser.value("document.querySelector('.row.picked span:nth-child(2)').textContent");
+    assert_eq!(value, bytes(largest.expect("sites")));
+    let frames = browser.value("document.querySelectorAll('#details ol.stack li').length");
+    assert!(frames.as_u64().is_some_and(|n| n > 0), "{frames}");
+
+    // A frame of the graph.
+    browser.key("Escape");
+    browser.click("#shapes [data-name=icicle]");
+    let (x, _) = browser.middle_of("#flame");
+    let top = browser.value("document.getElementById('flame').getBoundingClientRect().y + 32");
+    let at = (x - 200.0, top.as_f64().expect("a number"));
+    browser.drag(at, at);
+    browser.picture("zoom");
+    let path = browser.value("document.getElementById('path').textContent");
+    assert_ne!(path, "");
+    let title = browser.value("document.querySelector('#details h2').textContent");
+    assert_eq!(title, path);
+    assert_ne!(
+        shown(&mut browser),
+        format!(
+            "{}, 100.0 %",
+            bytes(sum(&profile, Measure::Live, Unit::Bytes))
+        )
+    );
+
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn filters_and_groups() {
+    let profile = run();
+    let page = Page::of(&profile, "filters");
+    let mut browser = Browser::open(&page.0, 1500, 940);
+    browser.key("/");
+    for key in "cache_grow".chars() {
+        browser.key(&key.to_string());
+    }
+    let has = |site: &&ProfileSite| {
+        let frames = profile.stacks[site.stack as usize].iter();
+        let mut names = frames.map(|&f| profile.frames[f as usize].frame.function.as_deref());
+        names.any(|name| name == Some("cache_grow"))
+    };
+    let live: u64 = profile
+        .sites
+        .iter()
+        .filter(has)
+        .map(|s| s.measures.live.bytes)
+        .sum();
+    assert!(live > 0);
+    let shown = browser.value("document.getElementById('shown').textContent");
+    assert_eq!(shown, format!("{}, 100.0 %", bytes(live)));
+    browser.key("Escape");
+    browser.click("#clear");
+    // Threads: three rows, and all of the heap is on them.
+    browser.click("#groups [data-name=thread]");
+    assert_eq!(browser.value("document.querySelectorAll('.row').length"), 3);
+    browser.picture("threads");
+    browser.key("t");
+    let theme = browser.value("document.documentElement.dataset.theme");
+    assert!(theme == "dark" || theme == "light", "{theme}");
+    browser.click("#shapes [data-name=inverted]");
+    browser.picture("dark");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn nothing_recorded_is_shown_too() {
+    let page = Page::of(&Profile::default(), "empty");
+    let mut browser = Browser::open(&page.0, 900, 700);
+    assert_eq!(
+        browser.value("document.getElementById('shown').textContent"),
+        "nothing here"
+    );
+    for key in [
+        "2", "3", "4", "5", "6", "b", "f", "g", "j", "]", "-", "Escape",
+    ] {
+        browser.key(key);
+    }
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn fifty_thousand_sites() {
+    let mut profile = simulated::profile(7, 1_000_000, 50_000);
+    profile.target.name = "large".into();
+    let page = Page::of(&profile, "large");
+    let mut browser = Browser::open(&page.0, 1500, 940);
+    browser.key("2");
+    let expected = format!(
+        "{}, 100.0 %",
+        bytes(sum(&profile, Measure::Peak, Unit::Bytes))
+    );
+    assert_eq!(
+        browser.value("document.getElementById('shown').textContent"),
+        expected
+    );
+    let (x, y) = browser.middle_of("#timeline");
+    browser.drag((x - 200.0, y), (x + 200.0, y));
+    browser.picture("large");
+    if std::env::var_os("MEMHOOK_PICTURES").is_some() {
+        let time = "(() => { const t = performance.now(); document.body.dispatchEvent(new KeyboardEvent('keydown', { key: '4', bubbles: true })); \
+                    return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - t)))); })()";
+        let size = std::fs::metadata(&page.0).expect("there").len();
+        eprintln!(
+            "a change of the measure takes {} ms; {size} bytes",
+            browser.value(time)
+        );
+    }
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
