@@ -1,0 +1,1 @@
+//! Distribution programs under load.
