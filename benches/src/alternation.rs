@@ -102,6 +102,21 @@ pub struct Alternated {
     pub traced: Vec<Traced>,
 }
 
+impl Alternated {
+    /// Without any round, because the subject could not be had.
+    pub fn impossible(tools: &[&str], why: &str) -> Alternated {
+        let traced = tools.iter().map(|&tool| Traced {
+            tool: tool.to_owned(),
+            rounds: Vec::new(),
+            failure: Some(why.to_owned()),
+        });
+        Alternated {
+            untraced: Vec::new(),
+            traced: traced.collect(),
+        }
+    }
+}
+
 /// In each cycle one round without a tool, then one with each. A tool that fails is left out from
 /// then on; a subject that fails without a tool is a mistake of the benchmark.
 pub fn alternate(subject: &mut dyn Subject, tools: &[&dyn Tool], cycles: usize) -> Alternated {

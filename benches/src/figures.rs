@@ -1,13 +1,12 @@
 //! From rounds to criterion.
 
-use crate::{Alternated, Machine, Spread, differences, ratios};
+use crate::{Alternated, Machine, Round, Spread, differences, ratios};
 use criterion::{
     BenchmarkId, Criterion, SamplingMode,
     measurement::{Measurement, ValueFormatter, WallTime},
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    cell::OnceCell,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -55,6 +54,29 @@ pub fn is_test() -> bool {
     !has("--bench") || has("--test")
 }
 
+/// The part of an id that is asked for on the command line: an argument that is no option, nor an
+/// option's value.
+fn filter() -> Option<String> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let plain = |text: &str| !text.starts_with('-');
+    let flags = [
+        "--bench",
+        "--test",
+        "--exact",
+        "--verbose",
+        "--noplot",
+        "-n",
+    ];
+    let is_value = |at: usize| {
+        at.checked_sub(1)
+            .and_then(|before| arguments.get(before))
+            .is_some_and(|before| !plain(before) && !flags.contains(&before.as_str()))
+    };
+    let mut all = arguments.iter().enumerate();
+    all.find(|(at, argument)| plain(argument) && !is_value(*at))
+        .map(|(_, argument)| argument.clone())
+}
+
 /// Criterion for figures that targets have measured.
 pub fn criterion() -> Criterion<Nanoseconds> {
     Criterion::default()
@@ -64,6 +86,8 @@ pub fn criterion() -> Criterion<Nanoseconds> {
         // The rounds are there before criterion asks: one call for the warm-up, one a sample.
         .warm_up_time(Duration::from_nanos(1))
         .measurement_time(Duration::from_millis(1))
+        // Ten rounds need no more; there are hundreds of figures.
+        .nresamples(5000)
 }
 
 /// What criterion has no place for, of one work with one tool.
@@ -86,6 +110,9 @@ pub struct Condition {
 pub struct Conditions {
     /// What it ran on.
     pub machine: Machine,
+    /// What is no time: by name, in words.
+    #[serde(default)]
+    pub facts: Vec<(String, String)>,
     /// By work, then by tool, in the order of the last run.
     pub works: Vec<(String, Vec<(String, Condition)>)>,
 }
@@ -102,6 +129,14 @@ impl Conditions {
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
+    /// Sets a fact.
+    pub fn set_fact(&mut self, name: &str, value: &str) {
+        match self.facts.iter_mut().find(|(old, _)| old == name) {
+            Some((_, old)) => value.clone_into(old),
+            None => self.facts.push((name.to_owned(), value.to_owned())),
+        }
+    }
+
     fn set(&mut self, work: &str, tool: &str, condition: Condition) {
         let at = self.works.iter().position(|(name, _)| name == work);
         let at = at.unwrap_or_else(|| {
@@ -115,7 +150,8 @@ impl Conditions {
         }
     }
 
-    fn write(&self, bench: &str) {
+    /// Replaces those of the last run.
+    pub fn write(&self, bench: &str) {
         let path = Self::path(&output_folder(), bench);
         let folder = path.parent().expect("a folder");
         let text = serde_json::to_string_pretty(self).expect("plain values");
@@ -153,38 +189,46 @@ impl Figures {
         if is_test() { 1 } else { 10 }
     }
 
-    /// Lets criterion ask for the rounds of `works` with `tools`; `collect` runs when the first of
-    /// them is wanted, so a filter on the command line saves its time.
+    /// For what is measured here and not by a target.
+    pub fn criterion(&mut self) -> &mut Criterion<Nanoseconds> {
+        &mut self.criterion
+    }
+
+    /// Notes something that is no time.
+    pub fn fact(&mut self, name: &str, value: &str) {
+        self.lines.push(format!("{name}: {value}"));
+        self.conditions.set_fact(name, value);
+    }
+
+    /// Hands the rounds of `works` with `tools` to criterion. They are collected only if the filter on
+    /// the command line, part of an id, leaves any of them.
     pub fn add(&mut self, works: &[&str], tools: &[&str], collect: impl FnOnce() -> Alternated) {
-        let collected = OnceCell::new();
-        let collect = std::cell::Cell::new(Some(collect));
-        let rounds =
-            || collected.get_or_init(|| collect.take().map(|collect| collect()).expect("once"));
+        let group = |work: &str| format!("{}/{work}", self.bench);
+        let is_wanted = |work: &str, tool: &str| {
+            let filter = filter().unwrap_or_default();
+            ["untraced", "traced"]
+                .iter()
+                .any(|value| format!("{}/{tool}/{value}", group(work)).contains(&filter))
+        };
+        let mut pairs = works.iter().flat_map(|w| tools.iter().map(move |t| (w, t)));
+        if !pairs.any(|(work, tool)| is_wanted(work, tool)) {
+            return;
+        }
+        let all = collect();
         for (at, work) in works.iter().enumerate() {
-            let mut group = self
-                .criterion
-                .benchmark_group(format!("{}/{work}", self.bench));
+            let mut group = self.criterion.benchmark_group(group(work));
             group.sample_size(Self::cycles().max(10));
             group.sampling_mode(SamplingMode::Flat);
-            for (index, tool) in tools.iter().enumerate() {
-                for (value, is_traced) in [("untraced", false), ("traced", true)] {
-                    let failed = |all: &Alternated| all.traced[index].rounds.is_empty();
-                    if collected.get().is_some_and(failed) {
+            for traced in all.traced.iter().filter(|t| !t.rounds.is_empty()) {
+                for (value, rounds) in [("untraced", &all.untraced), ("traced", &traced.rounds)] {
+                    // Some figures are only there with a tool.
+                    if rounds.iter().any(|round| round.figures.len() <= at) {
                         continue;
                     }
                     let mut calls = 0;
-                    group.bench_function(BenchmarkId::new(*tool, value), |bencher| {
-                        let all = rounds();
-                        let traced = &all.traced[index];
-                        let why = traced.failure.as_deref().unwrap_or("no rounds");
-                        assert!(!traced.rounds.is_empty(), "{tool}: {why}");
-                        let series = if is_traced {
-                            &traced.rounds
-                        } else {
-                            &all.untraced
-                        };
+                    group.bench_function(BenchmarkId::new(&traced.tool, value), |bencher| {
                         // The first call is the warm-up; the samples then get the rounds in order.
-                        let round = &series[(calls + series.len() - 1) % series.len()];
+                        let round = &rounds[(calls + rounds.len() - 1) % rounds.len()];
                         calls += 1;
                         bencher.iter_custom(|iterations| round.figures[at] * iterations as f64);
                     });
@@ -192,16 +236,18 @@ impl Figures {
             }
             group.finish();
         }
-        if let Some(all) = collected.get() {
-            self.note(works, all);
-        }
+        self.note(works, &all);
     }
 
     fn note(&mut self, works: &[&str], all: &Alternated) {
         for (at, work) in works.iter().enumerate() {
-            let untraced: Vec<f64> = all.untraced.iter().map(|r| r.figures[at]).collect();
+            let of = |rounds: &[Round]| -> Vec<f64> {
+                let figures = rounds.iter().filter_map(|r| r.figures.get(at).copied());
+                figures.collect()
+            };
+            let untraced = of(&all.untraced);
             for traced in &all.traced {
-                let figures: Vec<f64> = traced.rounds.iter().map(|r| r.figures[at]).collect();
+                let figures = of(&traced.rounds);
                 let cpu = traced.rounds.iter().map(|r| r.tool_cpu).collect();
                 let condition = Condition {
                     lost: traced.rounds.iter().map(|r| r.outcome.lost).sum(),
@@ -241,17 +287,24 @@ impl Figures {
 
 fn line(work: &str, tool: &str, untraced: &[f64], traced: &[f64], condition: &Condition) -> String {
     let name = format!("{work}, {tool}:");
-    let (Some(added), Some(ratio)) = (differences(untraced, traced), ratios(untraced, traced))
-    else {
-        let why = condition.failure.as_deref().unwrap_or("no rounds");
-        return format!("{name:<58} {why}");
-    };
     let lost = match condition.lost {
         0 => String::new(),
         lost => format!("  NO RESULT: {lost} events lost"),
     };
-    format!(
-        "{name:<58} {:+.1} ns ({:+.1} to {:+.1}), x {:.3}{lost}",
-        added.median, added.low, added.high, ratio.median
-    )
+    match (differences(untraced, traced), ratios(untraced, traced)) {
+        (Some(added), Some(ratio)) => format!(
+            "{name:<58} {:+.1} ns ({:+.1} to {:+.1}), x {:.3}{lost}",
+            added.median, added.low, added.high, ratio.median
+        ),
+        _ => match Spread::of(traced.to_vec()) {
+            Some(alone) => format!(
+                "{name:<58} {:.1} ns ({:.1} to {:.1}){lost}",
+                alone.median, alone.low, alone.high
+            ),
+            None => {
+                let why = condition.failure.as_deref().unwrap_or("no rounds");
+                format!("{name:<58} {why}")
+            }
+        },
+    }
 }

@@ -97,8 +97,9 @@ impl Event {
             flags: DISABLED | EXCLUDE_KERNEL_CALLCHAIN,
             config1: path.as_ptr() as u64,
             config2: offset,
-            // A reader that nobody wakes looks by itself.
-            wakeup_events: u32::MAX,
+            // The reader looks by itself. (The kernel takes the number for a signed one; 0 would be
+            // the watermark of half a ring.)
+            wakeup_events: i32::MAX as u32,
             sample_max_stack: frames.unwrap_or(0),
             ..Attributes::default()
         };
