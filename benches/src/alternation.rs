@@ -88,9 +88,11 @@ pub fn resident_bytes(pid: u32) -> i64 {
 pub struct Traced {
     /// The tool's name.
     pub tool: String,
-    /// One round for each cycle; fewer after a failure.
+    /// One round for each cycle; none if the tool went on failing.
     pub rounds: Vec<Round>,
-    /// What the tool could not do.
+    /// Rounds that failed and were taken again.
+    pub repeated: u32,
+    /// What the tool could not do, in the last round that failed.
     pub failure: Option<String>,
 }
 
@@ -108,6 +110,7 @@ impl Alternated {
         let traced = tools.iter().map(|&tool| Traced {
             tool: tool.to_owned(),
             rounds: Vec::new(),
+            repeated: 0,
             failure: Some(why.to_owned()),
         });
         Alternated {
@@ -117,8 +120,12 @@ impl Alternated {
     }
 }
 
-/// In each cycle one round without a tool, then one with each. A tool that fails is left out from
-/// then on; a subject that fails without a tool is a mistake of the benchmark.
+/// Failures of a tool after which it is left out.
+const PATIENCE: u32 = 3;
+
+/// In each cycle one round without a tool, then one with each. A round that fails is taken again; a
+/// tool that goes on failing is left out. A subject that fails without a tool is a mistake of the
+/// benchmark.
 pub fn alternate(subject: &mut dyn Subject, tools: &[&dyn Tool], cycles: usize) -> Alternated {
     let mut all = Alternated {
         untraced: Vec::new(),
@@ -127,6 +134,7 @@ pub fn alternate(subject: &mut dyn Subject, tools: &[&dyn Tool], cycles: usize) 
             .map(|tool| Traced {
                 tool: tool.name().to_owned(),
                 rounds: Vec::new(),
+                repeated: 0,
                 failure: None,
             })
             .collect(),
@@ -135,13 +143,24 @@ pub fn alternate(subject: &mut dyn Subject, tools: &[&dyn Tool], cycles: usize) 
         all.untraced
             .push(subject.round(None).expect("a round without a tool"));
         for (&tool, traced) in tools.iter().zip(&mut all.traced) {
-            if traced.failure.is_some() {
-                continue;
+            while traced.repeated < PATIENCE {
+                match subject.round(Some(tool)) {
+                    Ok(round) => {
+                        traced.rounds.push(round);
+                        break;
+                    }
+                    Err(failure) => {
+                        traced.repeated += 1;
+                        traced.failure = Some(failure);
+                    }
+                }
             }
-            match subject.round(Some(tool)) {
-                Ok(round) => traced.rounds.push(round),
-                Err(failure) => traced.failure = Some(failure),
-            }
+        }
+    }
+    // Fewer rounds than cycles cannot be compared round by round.
+    for traced in &mut all.traced {
+        if traced.rounds.len() < cycles {
+            traced.rounds.clear();
         }
     }
     all

@@ -1,6 +1,6 @@
 //! From rounds to criterion.
 
-use crate::{Alternated, Machine, Round, Spread, differences, ratios};
+use crate::{Alternated, Machine, Round, Spread, differences, duration, ratios};
 use criterion::{
     BenchmarkId, Criterion, SamplingMode,
     measurement::{Measurement, ValueFormatter, WallTime},
@@ -101,12 +101,16 @@ pub struct Condition {
     pub tool_cpu: f64,
     /// Largest growth of the target's resident memory in a round, in bytes.
     pub growth_bytes: i64,
-    /// Why there are no figures, or fewer.
+    /// Whether there is a figure for each cycle.
+    pub is_complete: bool,
+    /// Rounds that failed and were taken again.
+    pub repeated: u32,
+    /// Why there are no figures, or fewer; or why the last of those rounds was taken again.
     pub failure: Option<String>,
 }
 
 /// The circumstances of one benchmark program's figures.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
     /// What it ran on.
     pub machine: Machine,
@@ -173,12 +177,17 @@ pub struct Figures {
 impl Figures {
     /// Of the benchmark program of this name.
     pub fn new(bench: &'static str) -> Figures {
+        // With a filter the rest stays as the last run left it.
+        let last = match filter() {
+            Some(_) => Conditions::read(&output_folder(), bench),
+            None => Conditions::default(),
+        };
         Figures {
             bench,
             criterion: criterion(),
             conditions: Conditions {
                 machine: Machine::here(),
-                ..Conditions::read(&output_folder(), bench)
+                ..last
             },
             lines: Vec::new(),
         }
@@ -259,6 +268,8 @@ impl Figures {
                         .map(|r| r.growth_bytes)
                         .max()
                         .unwrap_or(0),
+                    is_complete: !traced.rounds.is_empty(),
+                    repeated: traced.repeated,
                     failure: traced.failure.clone(),
                 };
                 let line = line(work, &traced.tool, &untraced, &figures, &condition);
@@ -287,19 +298,28 @@ impl Figures {
 
 fn line(work: &str, tool: &str, untraced: &[f64], traced: &[f64], condition: &Condition) -> String {
     let name = format!("{work}, {tool}:");
-    let lost = match condition.lost {
+    let mut lost = match condition.lost {
         0 => String::new(),
         lost => format!("  NO RESULT: {lost} events lost"),
     };
+    if condition.repeated > 0 {
+        let why = condition.failure.as_deref().unwrap_or("");
+        lost += &format!("  ({} rounds taken again: {why})", condition.repeated);
+    }
     match (differences(untraced, traced), ratios(untraced, traced)) {
         (Some(added), Some(ratio)) => format!(
-            "{name:<58} {:+.1} ns ({:+.1} to {:+.1}), x {:.3}{lost}",
-            added.median, added.low, added.high, ratio.median
+            "{name:<58} {} ({} to {}), x {:.3}{lost}",
+            duration(added.median),
+            duration(added.low),
+            duration(added.high),
+            ratio.median
         ),
         _ => match Spread::of(traced.to_vec()) {
             Some(alone) => format!(
-                "{name:<58} {:.1} ns ({:.1} to {:.1}){lost}",
-                alone.median, alone.low, alone.high
+                "{name:<58} {} ({} to {}){lost}",
+                duration(alone.median),
+                duration(alone.low),
+                duration(alone.high)
             ),
             None => {
                 let why = condition.failure.as_deref().unwrap_or("no rounds");

@@ -30,7 +30,7 @@ pub use feeder::{Feeder, ToLedger};
 pub use figures::{Condition, Conditions, Figures, Nanoseconds, criterion, is_test, output_folder};
 pub use machine::Machine;
 pub use processors::{Placement, bind_to, placement};
-pub use statistics::{Spread, differences, ratios};
+pub use statistics::{Spread, differences, duration, ratios};
 pub use streams::{Churn, Pairs, Stream};
 pub use targets::{Measured, build, build_library};
 pub use tools::{AfterDetach, Memhook, Outcome, Running, Tool};

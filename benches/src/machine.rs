@@ -8,7 +8,7 @@ use std::process::Command;
 pub struct Machine {
     /// As /proc/cpuinfo names it.
     pub processor: String,
-    /// Usable ones.
+    /// How many there are.
     pub processors: usize,
     /// Installed memory in GiB.
     pub memory_gib: u64,
@@ -34,6 +34,12 @@ fn field(file: &str, name: &str) -> String {
     value.unwrap_or("").trim().to_owned()
 }
 
+/// Lines with this field.
+fn count(file: &str, name: &str) -> usize {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.lines().filter(|line| line.starts_with(name)).count()
+}
+
 impl Machine {
     /// This one.
     pub fn here() -> Machine {
@@ -41,7 +47,7 @@ impl Machine {
         let kib: u64 = kib.trim_end_matches(" kB").parse().unwrap_or(0);
         Machine {
             processor: field("/proc/cpuinfo", "model name"),
-            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            processors: count("/proc/cpuinfo", "processor"),
             memory_gib: (kib + (1 << 19)) >> 20,
             kernel: first_line("uname", "-r"),
             libc: first_line("getconf", "GNU_LIBC_VERSION"),

@@ -44,6 +44,16 @@ pub fn differences(untraced: &[f64], traced: &[f64]) -> Option<Spread> {
     Spread::of(untraced.iter().zip(traced).map(|(u, t)| t - u).collect())
 }
 
+/// Nanoseconds in the unit that suits them.
+pub fn duration(ns: f64) -> String {
+    match ns.abs() {
+        size if size < 1e3 => format!("{ns:.1} ns"),
+        size if size < 1e6 => format!("{:.2} µs", ns / 1e3),
+        size if size < 1e9 => format!("{:.2} ms", ns / 1e6),
+        _ => format!("{:.2} s", ns / 1e9),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

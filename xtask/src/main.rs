@@ -1,5 +1,6 @@
 //! Tasks that a shell script would do.
 
+mod bench_report;
 mod check;
 mod storm;
 mod victims;
@@ -18,10 +19,13 @@ struct Cli {
 enum Task {
     /// Attach and detach thousands of times, sometimes killed on the way, and count what went wrong
     Storm(storm::Args),
+    /// One Markdown page from what `cargo bench` and `cargo xtask peers` measured
+    BenchReport(bench_report::Args),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Storm(args) => storm::run(&args),
+        Task::BenchReport(args) => bench_report::run(&args),
     }
 }

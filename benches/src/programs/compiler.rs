@@ -23,6 +23,8 @@ struct Compiler {
     program: String,
     processor: String,
     source: Vec<u8>,
+    /// By how much it grew in the last round without a tool, in bytes.
+    own_growth: i64,
 }
 
 fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
@@ -54,6 +56,7 @@ fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
         program: String::from_utf8_lossy(&program).trim().to_owned(),
         processor: place.target.clone(),
         source,
+        own_growth: 0,
     }))
 }
 
@@ -101,11 +104,16 @@ impl Subject for Compiler {
         if !status.success() {
             return Err(format!("cc1plus: {status}"));
         }
+        let mut growth_bytes = resident - before;
+        match tool {
+            Some(_) => growth_bytes -= self.own_growth,
+            None => self.own_growth = growth_bytes,
+        }
         Ok(Round {
             figures: vec![ns],
             outcome: outcome.unwrap_or_default(),
             tool_cpu,
-            growth_bytes: resident - before,
+            growth_bytes,
         })
     }
 }
