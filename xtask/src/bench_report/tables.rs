@@ -166,10 +166,10 @@ fn by_size(page: &mut String, results: &Results, title: &str, columns: &[(&str, 
     head.extend(columns.iter().map(|(name, _)| *name));
     table(page, title, &head, rows);
     for (_, tool) in columns {
-        let flaws = sizes
+        let mut flaws = sizes
             .iter()
             .filter_map(|size| results.row("latency", size, tool)?.flaw());
-        if let Some(flaw) = flaws.last() {
+        if let Some(flaw) = flaws.next_back() {
             let _ = writeln!(page, "{tool}: {flaw}\n");
         }
     }
