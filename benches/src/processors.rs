@@ -2,6 +2,7 @@
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
+use std::{path::Path, process::Command};
 
 /// Processor lists, as `taskset -c` takes them.
 pub struct Placement {
@@ -11,6 +12,18 @@ pub struct Placement {
     pub rest: String,
     /// Both, for targets with several threads.
     pub all: String,
+    /// Program and arguments that targets are started through; usually none.
+    pub wrapper: Vec<String>,
+}
+
+impl Placement {
+    /// The command that starts a program on the target's processor, as one process in the end.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("taskset");
+        command.args(["-c", &self.target]).args(&self.wrapper);
+        command.arg(program);
+        command
+    }
 }
 
 /// Divides the processors that this process may use. With one processor all share it.
@@ -28,6 +41,7 @@ pub fn placement() -> Placement {
         target: last.to_string(),
         rest: first.to_string(),
         all: format!("{first},{last}"),
+        wrapper: Vec::new(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod bench_report;
 mod check;
+mod peers;
 mod storm;
 mod victims;
 
@@ -21,11 +22,14 @@ enum Task {
     Storm(storm::Args),
     /// One Markdown page from what `cargo bench` and `cargo xtask peers` measured
     BenchReport(bench_report::Args),
+    /// Measure other tools that are installed on the same programs as memhook-rs
+    Peers,
 }
 
 fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Storm(args) => storm::run(&args),
         Task::BenchReport(args) => bench_report::run(&args),
+        Task::Peers => peers::run(),
     }
 }

@@ -6,7 +6,7 @@ use memhook_tests::{
     Target,
     programs::{Folder, server},
 };
-use std::{io::Write, process::Command, time::Duration};
+use std::{io::Write, time::Duration};
 
 pub(super) const PROGRAM: Program = Program {
     works: &["memcached set", "memcached get"],
@@ -27,8 +27,7 @@ fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
     let program = find("memcached", "memcached")?;
     let folder = Folder::new("bench-memcached");
     let socket = folder.path("socket");
-    let mut command = Command::new("taskset");
-    command.args(["-c", &place.target]).arg(program);
+    let mut command = place.command(&program);
     command.args(["-t", "2", "-m", "256", "-s", &socket]);
     // SAFETY: no arguments, cannot fail.
     if unsafe { libc::geteuid() } == 0 {

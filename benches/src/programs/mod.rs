@@ -22,6 +22,11 @@ pub struct Program {
     pub start: fn(&Placement) -> Result<Box<dyn Subject>, String>,
 }
 
+/// redis-server, for comparisons with other tools.
+pub const REDIS: Program = redis::PROGRAM;
+/// sqlite3, likewise.
+pub const SQLITE: Program = sqlite::PROGRAM;
+
 /// All programs.
 pub const PROGRAMS: &[Program] = &[
     redis::PROGRAM,

@@ -6,7 +6,7 @@ use memhook_tests::{
     Target,
     programs::{Folder, server},
 };
-use std::{process::Command, time::Duration};
+use std::time::Duration;
 
 pub(super) const PROGRAM: Program = Program {
     works: &["nginx GET"],
@@ -41,8 +41,7 @@ fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
     let write = |path: &str, text: &str| std::fs::write(path, text).map_err(|e| e.to_string());
     write(&file, &configuration)?;
     write(&folder.path("page.html"), &"a small page ".repeat(50))?;
-    let mut command = Command::new("taskset");
-    command.args(["-c", &place.target]).arg(program);
+    let mut command = place.command(&program);
     command.args(["-c", &file]);
     let target = server(&mut command, &socket);
     let answer = Pump::connect(&socket, 1, 1)?.answer(REQUEST)?;

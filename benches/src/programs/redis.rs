@@ -36,8 +36,7 @@ fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
     let load = find("redis-benchmark", "redis-tools")?;
     let folder = Folder::new("bench-redis");
     let socket = folder.path("socket");
-    let mut command = Command::new("taskset");
-    command.args(["-c", &place.target]).arg(program);
+    let mut command = place.command(&program);
     command.args(["--port", "0", "--save", "", "--appendonly", "no"]);
     command.args(["--loglevel", "warning", "--unixsocket", &socket]);
     let target = server(&mut command, &socket);

@@ -3,7 +3,7 @@
 use super::{Program, find};
 use crate::{Round, Standing, Subject, Tool, is_test, processors::Placement};
 use memhook_tests::Target;
-use std::{process::Command, time::Instant};
+use std::time::Instant;
 
 pub(super) const PROGRAM: Program = Program {
     works: &["sqlite3, 500,000 inserts"],
@@ -14,8 +14,7 @@ struct Sqlite(Target);
 
 fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
     let program = find("sqlite3", "sqlite3")?;
-    let mut command = Command::new("taskset");
-    command.args(["-c", &place.target]).arg(program);
+    let mut command = place.command(&program);
     let mut target = Target::silent(command.args(["-batch", ":memory:"]));
     // What sqlite3 prints itself is buffered as long as it reads from a pipe.
     target.send(".shell echo ready\n");

@@ -3,10 +3,7 @@
 use super::{Program, find};
 use crate::{Round, Standing, Subject, Tool, is_test, processors::Placement};
 use memhook_tests::Target;
-use std::{
-    process::{Command, Stdio},
-    time::Instant,
-};
+use std::{process::Stdio, time::Instant};
 
 pub(super) const PROGRAM: Program = Program {
     works: &["stockfish bench"],
@@ -17,8 +14,7 @@ struct Stockfish(Target);
 
 fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
     let program = find("stockfish", "stockfish")?;
-    let mut command = Command::new("taskset");
-    command.args(["-c", &place.target]).arg(program);
+    let mut command = place.command(&program);
     let mut target = Target::silent(command.stderr(Stdio::null()));
     target.expect("Stockfish");
     let mut stockfish = Stockfish(target);
