@@ -309,9 +309,9 @@ fn line(work: &str, tool: &str, untraced: &[f64], traced: &[f64], condition: &Co
     match (differences(untraced, traced), ratios(untraced, traced)) {
         (Some(added), Some(ratio)) => format!(
             "{name:<58} {} ({} to {}), x {:.3}{lost}",
-            duration(added.median),
-            duration(added.low),
-            duration(added.high),
+            signed(added.median),
+            signed(added.low),
+            signed(added.high),
             ratio.median
         ),
         _ => match Spread::of(traced.to_vec()) {
@@ -327,4 +327,9 @@ fn line(work: &str, tool: &str, untraced: &[f64], traced: &[f64], condition: &Co
             }
         },
     }
+}
+
+fn signed(ns: f64) -> String {
+    let sign = if ns < 0.0 { "" } else { "+" };
+    format!("{sign}{}", duration(ns))
 }
