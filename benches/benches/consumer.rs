@@ -1,11 +1,14 @@
-//! Events a second of processor time through drain and ledger. The producer's work is not timed.
+//! Events a second of processor time through drain and ledger, and memory a live block. The producer's
+//! work is not timed.
 //!
-//! `cargo bench -p memhook-benches --bench consumer`
+//! `cargo bench --bench consumer`
 
 #![allow(missing_docs)] // criterion's macros make public functions without
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use memhook_benches::{Churn, Feeder, Pairs, Stream, ToLedger, timed};
+use memhook_benches::{
+    Churn, Conditions, Feeder, Machine, Pairs, Stream, ToLedger, output_folder, timed,
+};
 use memhook_ledger::{Ledger, LedgerOptions};
 use memhook_stream::Drain;
 use std::time::Duration;
@@ -14,7 +17,14 @@ const RING_BYTES: usize = 1 << 20;
 /// A pass takes half a ring.
 const PASS_EVENTS: usize = RING_BYTES / 16 / 2;
 
-fn measure(c: &mut Criterion, group: &str, id: &str, stream: &mut dyn Stream, warm: usize) {
+/// Returns the bytes of the ledger's tables.
+fn measure(
+    c: &mut Criterion,
+    group: &str,
+    id: &str,
+    stream: &mut dyn Stream,
+    warm: usize,
+) -> usize {
     let mut feeder = Feeder::new(RING_BYTES);
     let mut drain = Drain::new();
     let mut ledger = Ledger::new(LedgerOptions::default());
@@ -29,13 +39,14 @@ fn measure(c: &mut Criterion, group: &str, id: &str, stream: &mut dyn Stream, wa
     for _ in 0..warm.div_ceil(PASS_EVENTS) {
         pass(stream);
     }
-    let mut group = c.benchmark_group(group);
+    let mut group = c.benchmark_group(format!("consumer/{group}"));
     group.throughput(Throughput::Elements(PASS_EVENTS as u64));
     group.sample_size(20);
     group.bench_function(BenchmarkId::from_parameter(id), |b| {
         b.iter_custom(|passes| (0..passes).map(|_| pass(stream)).sum::<Duration>());
     });
     group.finish();
+    ledger.table_bytes()
 }
 
 fn consumer(c: &mut Criterion) {
@@ -43,11 +54,20 @@ fn consumer(c: &mut Criterion) {
         let id = format!("{sites}_sites");
         measure(c, "pairs", &id, &mut Pairs::new(sites), 0);
     }
-    for live in [10_000, 1_000_000, 5_000_000] {
+    let mut conditions = Conditions {
+        machine: Machine::here(),
+        ..Conditions::default()
+    };
+    for live in [10_000, 1_000_000, 10_000_000] {
         let id = format!("{live}_live");
         let mut churn = Churn::new(live, 10_000);
-        measure(c, "churn", &id, &mut churn, live + live / 2);
+        let bytes = measure(c, "churn", &id, &mut churn, live + live / 2);
+        conditions.set_fact(
+            &format!("ledger with {live} live blocks"),
+            &format!("{:.1} bytes a block", bytes as f64 / live as f64),
+        );
     }
+    conditions.write("consumer");
 }
 
 /// Reports over a million sites and as many live blocks.
@@ -68,7 +88,7 @@ fn queries(c: &mut Criterion) {
         ledger.event(event, u64::from(event.size), 0);
     }
     ledger.end_pass(0);
-    let mut group = c.benchmark_group(format!("queries/{}_sites", ledger.sites().len()));
+    let mut group = c.benchmark_group(format!("consumer/queries, {} sites", ledger.sites().len()));
     group.sample_size(10);
     group.bench_function("live_by", |b| b.iter(|| ledger.live_by(None)));
     group.bench_function("sites", |b| b.iter(|| ledger.sites()));
@@ -82,5 +102,16 @@ fn queries(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, consumer, queries);
+fn settings() -> Criterion {
+    Criterion::default()
+        .output_directory(&output_folder())
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(2))
+}
+
+criterion_group! {
+    name = benches;
+    config = settings();
+    targets = consumer, queries
+}
 criterion_main!(benches);

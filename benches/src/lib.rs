@@ -1,9 +1,38 @@
-//! What the benchmarks feed the consumer with: streams of events, and a region to put them into.
+//! What the benchmarks are made of.
+//!
+//! The cost of tracing is measured *in the target*: programs under `targets/` time their own work in
+//! rounds, distribution programs are timed by what they answer. [`alternate`] runs rounds with and
+//! without each [`Tool`] in turn, in one process, so that a figure is always compared with one of the
+//! same seconds and the same heap. [`Figures`] hands all rounds to criterion, whose files
+//! `cargo xtask bench-report` reads, together with what criterion has no place for
+//! ([`Conditions`]): events lost, the attacher's share of a processor, growth of the target.
+//!
+//! The consumer is measured without a target: [`Feeder`] fills a region with a [`Stream`].
 
+mod alternation;
+mod attacher;
 mod cpu_time;
 mod feeder;
+mod figures;
+mod machine;
+mod peers;
+mod processors;
+pub mod programs;
+mod statistics;
 mod streams;
+mod targets;
+mod tools;
+pub mod uprobe;
 
+pub use alternation::{Alternated, Round, Standing, Subject, Traced, alternate};
+pub use attacher::{Attacher, Report};
 pub use cpu_time::timed;
 pub use feeder::{Feeder, ToLedger};
+pub use figures::{Condition, Conditions, Figures, Nanoseconds, criterion, is_test, output_folder};
+pub use machine::Machine;
+pub use peers::{Peer, peers};
+pub use processors::{Placement, bind_to, placement};
+pub use statistics::{Spread, differences, duration, ratios};
 pub use streams::{Churn, Pairs, Stream};
+pub use targets::{Measured, build, build_library};
+pub use tools::{AfterDetach, Memhook, Outcome, Running, Tool};

@@ -1,51 +1,17 @@
 //! The compiled unwind tables against gimli's own interpretation of the same call frame
 //! information, at the places where programs that nobody here built happen to stop.
+//!
+//! `MEMHOOK_STACKS=3000 cargo test -p memhook-tests --test unwinding` compares so many of each.
+
+mod stack_reference;
 
 use memhook_inject::{HoldOptions, hold};
-use memhook_unwind::reference::{End, Unwinder};
-use memhook_unwind::{TableModule, compile, walk};
-use std::collections::HashMap;
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use memhook_tests::build_target;
+use memhook_unwind::reference::End;
+use memhook_unwind::walk;
+use stack_reference::{Busy, DEPTH, Modules, count};
+use std::process::Command;
 use std::time::Duration;
-
-const DEPTH: usize = 64;
-
-/// A program that works until it is killed.
-struct Busy(Child);
-
-impl Busy {
-    fn start(program: &str, args: &[&str]) -> Busy {
-        let child = Command::new(program)
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .unwrap_or_else(|e| panic!("{program}, which this test needs, does not start: {e}"));
-        // Past its start, however busy the machine: nanoseconds on a CPU, proc_pid_schedstat.
-        let busy = Busy(child);
-        let ran = format!("/proc/{}/schedstat", busy.0.id());
-        memhook_tests::until("the program works", || {
-            let text = std::fs::read_to_string(&ran).expect("it lives");
-            let ns: u64 = text
-                .split(' ')
-                .next()
-                .unwrap_or("")
-                .parse()
-                .expect("a number");
-            ns > 250_000_000
-        });
-        busy
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 struct Sample {
     registers: [u64; 3],
@@ -92,37 +58,18 @@ fn sample(pid: i32) -> Sample {
 }
 
 /// Compares `samples` backtraces; returns how many frames they had.
-fn compare(program: &str, args: &[&str], samples: usize) -> usize {
-    let busy = Busy::start(program, args);
-    let pid = busy.0.id() as i32;
-    let maps = memhook_process::mappings(pid).expect("maps");
-    let mut modules = memhook_process::modules(pid, &maps, &mut HashMap::new()).expect("modules");
-    modules.extend(memhook_process::vdso(pid, &maps));
-    let mut reference = Unwinder::default();
-    let mut tables = Vec::new();
-    for m in &modules {
-        reference.add_module(m.base, m.start, m.end, m.bytes.clone());
-        tables.push(TableModule {
-            base: m.base,
-            start: m.start,
-            end: m.end,
-            table: Arc::new(compile(&m.bytes).unwrap_or_default()),
-        });
-    }
+fn compare(program: &str, busy: &Busy, samples: usize) -> usize {
+    let pid = busy.pid();
+    let modules = Modules::of(pid);
     let mut frames = 0;
     let mut cut = 0;
     for _ in 0..samples {
         let sample = sample(pid);
         let read = |address| sample.read(address);
         let [pc, sp, rbp] = sample.registers;
-        let (found, complete) = walk(&tables, (pc, sp, rbp), &read, DEPTH);
-        let expected = reference.backtrace(sample.all, &read, DEPTH);
-        let names = |frames: &[u64]| {
-            let module = |pc: &u64| modules.iter().find(|m| m.contains(*pc));
-            let named =
-                |pc| module(pc).map_or("?".into(), |m| format!("{}+{:#x}", m.name(), pc - m.base));
-            frames.iter().map(named).collect::<Vec<_>>().join("\n")
-        };
+        let (found, complete) = walk(&modules.tables, (pc, sp, rbp), &read, DEPTH);
+        let expected = modules.reference.backtrace(sample.all, &read, DEPTH);
+        let names = |frames: &[u64]| modules.names(frames);
         if found.len() < expected.frames.len() {
             // Rules that one word cannot hold end a table's backtrace; what it has must agree.
             cut += 1;
@@ -155,9 +102,28 @@ fn tables_agree_with_gimli_on_distribution_builds() {
         ("python3", vec!["-c", python]),
         ("sqlite3", vec![":memory:", sql]),
     ] {
-        let frames = compare(program, &args, 1500);
-        assert!(frames > 5000, "{program}: only {frames} frames");
+        let samples = count(1500);
+        let frames = compare(program, &Busy::start(program, &args), samples);
+        assert!(frames > 3 * samples, "{program}: only {frames} frames");
     }
+}
+
+#[test]
+fn tables_agree_with_gimli_in_servers_under_load() {
+    for (name, busy) in [("redis-server", Busy::redis()), ("nginx", Busy::nginx())] {
+        let samples = count(600);
+        let frames = compare(name, &busy, samples);
+        assert!(frames > 3 * samples, "{name}: only {frames} frames");
+    }
+}
+
+#[test]
+fn tables_agree_with_gimli_through_templates_and_exceptions() {
+    let program = build_target("templates", &["-fomit-frame-pointer"]);
+    let busy = Busy::start(program.to_str().expect("UTF-8"), &[]);
+    let samples = count(1000);
+    let frames = compare("templates", &busy, samples);
+    assert!(frames > 3 * samples, "only {frames} frames");
 }
 
 #[test]
@@ -187,13 +153,12 @@ fn tables_agree_with_gimli_in_the_compiler() {
         .expect("g++");
     assert!(status.success());
     let path = preprocessed.to_str().expect("UTF-8");
-    let frames = compare(
-        cc1plus.trim(),
-        &["-quiet", "-O2", "-fpreprocessed", path, "-o", "/dev/null"],
-        800,
-    );
+    let args = ["-quiet", "-O2", "-fpreprocessed", path, "-o", "/dev/null"];
+    let samples = count(800);
+    let busy = Busy::start(cc1plus.trim(), &args);
+    let frames = compare("cc1plus", &busy, samples);
     for file in [&source, &preprocessed] {
         let _ = std::fs::remove_file(file);
     }
-    assert!(frames > 5000, "only {frames} frames");
+    assert!(frames > 5 * samples, "only {frames} frames");
 }

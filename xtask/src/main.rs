@@ -1,7 +1,9 @@
 //! Tasks that a shell script would do.
 
+mod bench_report;
 mod check;
 mod debian_roots;
+mod peers;
 mod storm;
 mod victims;
 
@@ -21,11 +23,17 @@ enum Task {
     Storm(storm::Args),
     /// Fetch the C libraries of other Debian releases, for the tests of scan
     DebianRoots,
+    /// One Markdown page from what `cargo bench` and `cargo xtask peers` measured
+    BenchReport(bench_report::Args),
+    /// Measure other tools that are installed on the same programs as memhook-rs
+    Peers,
 }
 
 fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Storm(args) => storm::run(&args),
         Task::DebianRoots => debian_roots::run(),
+        Task::BenchReport(args) => bench_report::run(&args),
+        Task::Peers => peers::run(),
     }
 }

@@ -1,0 +1,38 @@
+//! Throughput of real programs, untraced and traced: every allocation, and sampled.
+//!
+//! `cargo bench --bench programs`
+
+use memhook_benches::programs::PROGRAMS;
+use memhook_benches::{
+    Alternated, Figures, Measured, Memhook, Standing, Subject, Tool, alternate, bind_to, build,
+    is_test, placement,
+};
+
+fn main() {
+    let place = placement();
+    bind_to(&place.rest);
+    let mut figures = Figures::new("programs");
+    let tools = [
+        Memhook::new("table 10", "--depth 10"),
+        Memhook::new("sample 512 KiB", "--sample 524288"),
+    ];
+    let tools: [&dyn Tool; 2] = [&tools[0], &tools[1]];
+    let names = tools.map(Tool::name);
+    let run = |subject: &mut dyn Subject| alternate(subject, &tools, Figures::cycles());
+    for program in PROGRAMS {
+        figures.add(program.works, &names, || match (program.start)(&place) {
+            Ok(mut subject) => run(&mut *subject),
+            Err(why) => Alternated::impossible(&names, &why),
+        });
+    }
+    figures.add(&["mixed C++"], &names, || {
+        let program = build("mixed", &[]);
+        let mut target = Measured::start(&program, &[], &place.target);
+        let milliseconds = if is_test() { 10.0 } else { 300.0 };
+        run(&mut Standing {
+            pid: target.pid(),
+            measure: || target.round(milliseconds),
+        })
+    });
+    figures.finish();
+}

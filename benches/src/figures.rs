@@ -1,0 +1,335 @@
+//! From rounds to criterion.
+
+use crate::{Alternated, Machine, Round, Spread, differences, duration, ratios};
+use criterion::{
+    BenchmarkId, Criterion, SamplingMode,
+    measurement::{Measurement, ValueFormatter, WallTime},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// Nanoseconds that somebody else has measured, with fractions: [`WallTime`] has none.
+pub struct Nanoseconds;
+
+impl Measurement for Nanoseconds {
+    type Intermediate = Instant;
+    type Value = f64;
+
+    fn start(&self) -> Instant {
+        Instant::now()
+    }
+    fn end(&self, start: Instant) -> f64 {
+        start.elapsed().as_nanos() as f64
+    }
+    fn add(&self, a: &f64, b: &f64) -> f64 {
+        a + b
+    }
+    fn zero(&self) -> f64 {
+        0.0
+    }
+    fn to_f64(&self, value: &f64) -> f64 {
+        *value
+    }
+    fn formatter(&self) -> &dyn ValueFormatter {
+        WallTime.formatter()
+    }
+}
+
+/// `target/criterion`, wherever Cargo puts its output: also where our own files go.
+pub fn output_folder() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    std::env::var_os("CRITERION_HOME").map_or_else(
+        || target.unwrap_or(workspace.join("target")).join("criterion"),
+        PathBuf::from,
+    )
+}
+
+/// Whether everything is to run just once (`cargo test --benches`), to see that it works.
+pub fn is_test() -> bool {
+    let has = |wanted| std::env::args().any(|argument| argument == wanted);
+    !has("--bench") || has("--test")
+}
+
+/// The part of an id that is asked for on the command line: an argument that is no option, nor an
+/// option's value.
+fn filter() -> Option<String> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let plain = |text: &str| !text.starts_with('-');
+    let flags = [
+        "--bench",
+        "--test",
+        "--exact",
+        "--verbose",
+        "--noplot",
+        "-n",
+    ];
+    let is_value = |at: usize| {
+        at.checked_sub(1)
+            .and_then(|before| arguments.get(before))
+            .is_some_and(|before| !plain(before) && !flags.contains(&before.as_str()))
+    };
+    let mut all = arguments.iter().enumerate();
+    all.find(|(at, argument)| plain(argument) && !is_value(*at))
+        .map(|(_, argument)| argument.clone())
+}
+
+/// Criterion for figures that targets have measured.
+pub fn criterion() -> Criterion<Nanoseconds> {
+    Criterion::default()
+        .with_measurement(Nanoseconds)
+        .output_directory(&output_folder())
+        .configure_from_args()
+        // The rounds are there before criterion asks: one call for the warm-up, one a sample.
+        .warm_up_time(Duration::from_nanos(1))
+        .measurement_time(Duration::from_millis(1))
+        // Ten rounds need no more; there are hundreds of figures.
+        .nresamples(5000)
+}
+
+/// What criterion has no place for, of one work with one tool.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Condition {
+    /// Events that the tool could not record, all rounds together. Not 0: no result.
+    pub lost: u64,
+    /// Events that it recorded, all rounds together.
+    pub events: u64,
+    /// Median share of a processor that the tool needed outside of the target.
+    pub tool_cpu: f64,
+    /// Largest growth of the target's resident memory in a round, in bytes.
+    pub growth_bytes: i64,
+    /// Whether there is a figure for each cycle.
+    pub is_complete: bool,
+    /// Rounds that failed and were taken again.
+    pub repeated: u32,
+    /// Why there are no figures, or fewer; or why the last of those rounds was taken again.
+    pub failure: Option<String>,
+}
+
+/// The circumstances of one benchmark program's figures.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Conditions {
+    /// What it ran on.
+    pub machine: Machine,
+    /// What is no time: by name, in words.
+    #[serde(default)]
+    pub facts: Vec<(String, String)>,
+    /// By work, then by tool, in the order of the last run.
+    pub works: Vec<(String, Vec<(String, Condition)>)>,
+}
+
+impl Conditions {
+    /// Where those of a benchmark program are.
+    pub fn path(folder: &Path, bench: &str) -> PathBuf {
+        folder.join("conditions").join(format!("{bench}.json"))
+    }
+
+    /// Those of the last run; empty if there are none.
+    pub fn read(folder: &Path, bench: &str) -> Conditions {
+        let text = std::fs::read(Self::path(folder, bench)).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+
+    /// Sets a fact.
+    pub fn set_fact(&mut self, name: &str, value: &str) {
+        match self.facts.iter_mut().find(|(old, _)| old == name) {
+            Some((_, old)) => value.clone_into(old),
+            None => self.facts.push((name.to_owned(), value.to_owned())),
+        }
+    }
+
+    fn set(&mut self, work: &str, tool: &str, condition: Condition) {
+        let at = self.works.iter().position(|(name, _)| name == work);
+        let at = at.unwrap_or_else(|| {
+            self.works.push((work.to_owned(), Vec::new()));
+            self.works.len() - 1
+        });
+        let tools = &mut self.works[at].1;
+        match tools.iter_mut().find(|(name, _)| name == tool) {
+            Some((_, old)) => *old = condition,
+            None => tools.push((tool.to_owned(), condition)),
+        }
+    }
+
+    /// Replaces those of the last run.
+    pub fn write(&self, bench: &str) {
+        let path = Self::path(&output_folder(), bench);
+        let folder = path.parent().expect("a folder");
+        let text = serde_json::to_string_pretty(self).expect("plain values");
+        let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
+        if let Err(error) = written {
+            eprintln!("{}: {error}", path.display());
+        }
+    }
+}
+
+/// Hands rounds to criterion and remembers their circumstances.
+pub struct Figures {
+    bench: &'static str,
+    criterion: Criterion<Nanoseconds>,
+    conditions: Conditions,
+    lines: Vec<String>,
+}
+
+impl Figures {
+    /// Of the benchmark program of this name.
+    pub fn new(bench: &'static str) -> Figures {
+        // With a filter the rest stays as the last run left it.
+        let last = match filter() {
+            Some(_) => Conditions::read(&output_folder(), bench),
+            None => Conditions::default(),
+        };
+        Figures {
+            bench,
+            criterion: criterion(),
+            conditions: Conditions {
+                machine: Machine::here(),
+                ..last
+            },
+            lines: Vec::new(),
+        }
+    }
+
+    /// Rounds that criterion gets of each figure: the least that it takes.
+    pub fn cycles() -> usize {
+        if is_test() { 1 } else { 10 }
+    }
+
+    /// For what is measured here and not by a target.
+    pub fn criterion(&mut self) -> &mut Criterion<Nanoseconds> {
+        &mut self.criterion
+    }
+
+    /// Notes something that is no time.
+    pub fn fact(&mut self, name: &str, value: &str) {
+        self.lines.push(format!("{name}: {value}"));
+        self.conditions.set_fact(name, value);
+    }
+
+    /// Hands the rounds of `works` with `tools` to criterion. They are collected only if the filter on
+    /// the command line, part of an id, leaves any of them.
+    pub fn add(&mut self, works: &[&str], tools: &[&str], collect: impl FnOnce() -> Alternated) {
+        let group = |work: &str| format!("{}/{work}", self.bench);
+        let is_wanted = |work: &str, tool: &str| {
+            let filter = filter().unwrap_or_default();
+            ["untraced", "traced"]
+                .iter()
+                .any(|value| format!("{}/{tool}/{value}", group(work)).contains(&filter))
+        };
+        let mut pairs = works.iter().flat_map(|w| tools.iter().map(move |t| (w, t)));
+        if !pairs.any(|(work, tool)| is_wanted(work, tool)) {
+            return;
+        }
+        let all = collect();
+        for (at, work) in works.iter().enumerate() {
+            let mut group = self.criterion.benchmark_group(group(work));
+            group.sample_size(Self::cycles().max(10));
+            group.sampling_mode(SamplingMode::Flat);
+            for traced in all.traced.iter().filter(|t| !t.rounds.is_empty()) {
+                for (value, rounds) in [("untraced", &all.untraced), ("traced", &traced.rounds)] {
+                    // Some figures are only there with a tool.
+                    if rounds.iter().any(|round| round.figures.len() <= at) {
+                        continue;
+                    }
+                    let mut calls = 0;
+                    group.bench_function(BenchmarkId::new(&traced.tool, value), |bencher| {
+                        // The first call is the warm-up; the samples then get the rounds in order.
+                        let round = &rounds[(calls + rounds.len() - 1) % rounds.len()];
+                        calls += 1;
+                        bencher.iter_custom(|iterations| round.figures[at] * iterations as f64);
+                    });
+                }
+            }
+            group.finish();
+        }
+        self.note(works, &all);
+    }
+
+    fn note(&mut self, works: &[&str], all: &Alternated) {
+        for (at, work) in works.iter().enumerate() {
+            let of = |rounds: &[Round]| -> Vec<f64> {
+                let figures = rounds.iter().filter_map(|r| r.figures.get(at).copied());
+                figures.collect()
+            };
+            let untraced = of(&all.untraced);
+            for traced in &all.traced {
+                let figures = of(&traced.rounds);
+                let cpu = traced.rounds.iter().map(|r| r.tool_cpu).collect();
+                let condition = Condition {
+                    lost: traced.rounds.iter().map(|r| r.outcome.lost).sum(),
+                    events: traced.rounds.iter().map(|r| r.outcome.events).sum(),
+                    tool_cpu: Spread::of(cpu).map_or(0.0, |s| s.median),
+                    growth_bytes: traced
+                        .rounds
+                        .iter()
+                        .map(|r| r.growth_bytes)
+                        .max()
+                        .unwrap_or(0),
+                    is_complete: !traced.rounds.is_empty(),
+                    repeated: traced.repeated,
+                    failure: traced.failure.clone(),
+                };
+                let line = line(work, &traced.tool, &untraced, &figures, &condition);
+                self.lines.push(line);
+                self.conditions.set(work, &traced.tool, condition);
+            }
+        }
+    }
+
+    /// Writes the circumstances and prints what was found.
+    pub fn finish(self) {
+        self.criterion.final_summary();
+        if self.lines.is_empty() || is_test() {
+            return;
+        }
+        self.conditions.write(self.bench);
+        println!(
+            "\n{}: added by each tool, median of rounds alternated with untraced ones (quartiles)",
+            self.bench
+        );
+        for line in &self.lines {
+            println!("  {line}");
+        }
+    }
+}
+
+fn line(work: &str, tool: &str, untraced: &[f64], traced: &[f64], condition: &Condition) -> String {
+    let name = format!("{work}, {tool}:");
+    let mut lost = match condition.lost {
+        0 => String::new(),
+        lost => format!("  NO RESULT: {lost} events lost"),
+    };
+    if condition.repeated > 0 {
+        let why = condition.failure.as_deref().unwrap_or("");
+        lost += &format!("  ({} rounds taken again: {why})", condition.repeated);
+    }
+    match (differences(untraced, traced), ratios(untraced, traced)) {
+        (Some(added), Some(ratio)) => format!(
+            "{name:<58} {} ({} to {}), x {:.3}{lost}",
+            signed(added.median),
+            signed(added.low),
+            signed(added.high),
+            ratio.median
+        ),
+        _ => match Spread::of(traced.to_vec()) {
+            Some(alone) => format!(
+                "{name:<58} {} ({} to {}){lost}",
+                duration(alone.median),
+                duration(alone.low),
+                duration(alone.high)
+            ),
+            None => {
+                let why = condition.failure.as_deref().unwrap_or("no rounds");
+                format!("{name:<58} {why}")
+            }
+        },
+    }
+}
+
+fn signed(ns: f64) -> String {
+    let sign = if ns < 0.0 { "" } else { "+" };
+    format!("{sign}{}", duration(ns))
+}

@@ -1,0 +1,55 @@
+//! Who runs where: the target on the last processor, attacher and load on the first.
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+use std::{path::Path, process::Command};
+
+/// Processor lists, as `taskset -c` takes them.
+pub struct Placement {
+    /// Of the target.
+    pub target: String,
+    /// Of the attacher, the load generator and the benchmark itself.
+    pub rest: String,
+    /// Both, for targets with several threads.
+    pub all: String,
+    /// Program and arguments that targets are started through; usually none.
+    pub wrapper: Vec<String>,
+}
+
+impl Placement {
+    /// The command that starts a program on the target's processor, as one process in the end.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("taskset");
+        command.args(["-c", &self.target]).args(&self.wrapper);
+        command.arg(program);
+        command
+    }
+}
+
+/// Divides the processors that this process may use. With one processor all share it.
+pub fn placement() -> Placement {
+    let set = sched_getaffinity(Pid::from_raw(1)).or_else(|_| sched_getaffinity(Pid::from_raw(0)));
+    let set = set.unwrap_or_default();
+    let usable: Vec<usize> = (0..CpuSet::count())
+        .filter(|&cpu| set.is_set(cpu).unwrap_or(false))
+        .collect();
+    let (first, last) = (
+        usable.first().copied().unwrap_or(0),
+        usable.last().copied().unwrap_or(0),
+    );
+    Placement {
+        target: last.to_string(),
+        rest: first.to_string(),
+        all: format!("{first},{last}"),
+        wrapper: Vec::new(),
+    }
+}
+
+/// Binds the calling thread, and what it starts from now on, to one processor of a [`Placement`].
+pub fn bind_to(processor: &str) {
+    let mut set = CpuSet::new();
+    let one = processor.parse().ok().and_then(|cpu| set.set(cpu).ok());
+    if one.is_none() || sched_setaffinity(Pid::from_raw(0), &set).is_err() {
+        eprintln!("cannot bind to processor {processor}: figures will vary more");
+    }
+}

@@ -1,0 +1,69 @@
+//! nginx, one process, serving a small file over kept connections.
+
+use super::{Program, find, pump::Pump};
+use crate::{Round, Standing, Subject, Tool, is_test, processors::Placement};
+use memhook_tests::{
+    Target,
+    programs::{Folder, server},
+};
+use std::time::Duration;
+
+pub(super) const PROGRAM: Program = Program {
+    works: &["nginx GET"],
+    start,
+};
+
+const REQUEST: &str = "GET /page.html HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n";
+
+struct Nginx {
+    target: Target,
+    pump: Pump,
+    answer_bytes: usize,
+    _folder: Folder,
+}
+
+fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
+    let program = find("nginx", "nginx-light")?;
+    let folder = Folder::new("bench-nginx");
+    let socket = folder.path("socket");
+    let configuration = format!(
+        "daemon off; master_process off; pid {pid}; error_log stderr crit;\n\
+         events {{ worker_connections 256; }}\n\
+         http {{ access_log off; keepalive_requests 1000000000;\n\
+         client_body_temp_path {tmp}; proxy_temp_path {tmp}; fastcgi_temp_path {tmp};\n\
+         uwsgi_temp_path {tmp}; scgi_temp_path {tmp};\n\
+         server {{ listen unix:{socket}; root {root}; }} }}",
+        pid = folder.path("pid"),
+        tmp = folder.path("tmp"),
+        root = folder.path(""),
+    );
+    let file = folder.path("nginx.conf");
+    let write = |path: &str, text: &str| std::fs::write(path, text).map_err(|e| e.to_string());
+    write(&file, &configuration)?;
+    write(&folder.path("page.html"), &"a small page ".repeat(50))?;
+    let mut command = place.command(&program);
+    command.args(["-c", &file]);
+    let target = server(&mut command, &socket);
+    let answer = Pump::connect(&socket, 1, 1)?.answer(REQUEST)?;
+    if !answer.starts_with(b"HTTP/1.1 200") {
+        return Err(format!("nginx: {}", String::from_utf8_lossy(&answer)));
+    }
+    Ok(Box::new(Nginx {
+        target,
+        pump: Pump::connect(&socket, 16, 1)?,
+        answer_bytes: answer.len(),
+        _folder: folder,
+    }))
+}
+
+impl Subject for Nginx {
+    fn round(&mut self, tool: Option<&dyn Tool>) -> Result<Round, String> {
+        let pid = self.target.pid();
+        let time = Duration::from_millis(if is_test() { 20 } else { 400 });
+        let measure = || {
+            let request = |_, text: &mut Vec<u8>| text.extend(REQUEST.as_bytes());
+            Ok(vec![self.pump.run(time, self.answer_bytes, request)?])
+        };
+        Standing { pid, measure }.round(tool)
+    }
+}

@@ -1,0 +1,43 @@
+//! stockfish's own benchmark: a fixed search of fixed positions.
+
+use super::{Program, find};
+use crate::{Round, Standing, Subject, Tool, is_test, processors::Placement};
+use memhook_tests::Target;
+use std::{process::Stdio, time::Instant};
+
+pub(super) const PROGRAM: Program = Program {
+    works: &["stockfish bench"],
+    start,
+};
+
+struct Stockfish(Target);
+
+fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
+    let program = find("stockfish", "stockfish")?;
+    let mut command = place.command(&program);
+    let mut target = Target::silent(command.stderr(Stdio::null()));
+    target.expect("Stockfish");
+    let mut stockfish = Stockfish(target);
+    // The network is loaded with the first search.
+    stockfish.search(1);
+    Ok(Box::new(stockfish))
+}
+
+impl Stockfish {
+    /// Searches to this depth; the time of one bench in nanoseconds.
+    fn search(&mut self, depth: u32) -> f64 {
+        let start = Instant::now();
+        self.0.send(&format!("bench 16 1 {depth}\nisready\n"));
+        while self.0.expect("").trim() != "readyok" {}
+        start.elapsed().as_nanos() as f64
+    }
+}
+
+impl Subject for Stockfish {
+    fn round(&mut self, tool: Option<&dyn Tool>) -> Result<Round, String> {
+        let pid = self.0.pid();
+        let depth = if is_test() { 1 } else { 9 };
+        let measure = || Ok(vec![self.search(depth)]);
+        Standing { pid, measure }.round(tool)
+    }
+}

@@ -1,0 +1,78 @@
+//! Medians and spread of paired rounds.
+
+/// The middle of some figures and how far they scatter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// Half of the figures are below.
+    pub median: f64,
+    /// A quarter is below.
+    pub low: f64,
+    /// A quarter is above.
+    pub high: f64,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Spread {
+    /// Of these figures; `None` if there are none.
+    pub fn of(mut figures: Vec<f64>) -> Option<Spread> {
+        figures.retain(|figure| figure.is_finite());
+        figures.sort_by(f64::total_cmp);
+        let last = figures.len().checked_sub(1)?;
+        // Linear between neighbours (Hyndman and Fan, type 7).
+        let quantile = |part: f64| {
+            let at = part * last as f64;
+            let (below, above) = (at.floor() as usize, at.ceil() as usize);
+            figures[below] + (figures[above] - figures[below]) * at.fract()
+        };
+        Some(Spread {
+            median: quantile(0.5),
+            low: quantile(0.25),
+            high: quantile(0.75),
+            count: figures.len(),
+        })
+    }
+}
+
+/// Each round's figure divided by the one of the same cycle without a tool.
+pub fn ratios(untraced: &[f64], traced: &[f64]) -> Option<Spread> {
+    Spread::of(untraced.iter().zip(traced).map(|(u, t)| t / u).collect())
+}
+
+/// Each round's figure less the one of the same cycle without a tool.
+pub fn differences(untraced: &[f64], traced: &[f64]) -> Option<Spread> {
+    Spread::of(untraced.iter().zip(traced).map(|(u, t)| t - u).collect())
+}
+
+/// Nanoseconds in the unit that suits them.
+pub fn duration(ns: f64) -> String {
+    match ns.abs() {
+        size if size < 1e3 => format!("{ns:.1} ns"),
+        size if size < 1e6 => format!("{:.2} µs", ns / 1e3),
+        size if size < 1e9 => format!("{:.2} ms", ns / 1e6),
+        _ => format!("{:.2} s", ns / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quartiles() {
+        let spread = Spread::of(vec![4.0, 1.0, 3.0, 2.0, f64::NAN]).expect("figures");
+        assert_eq!((spread.low, spread.median, spread.high), (1.75, 2.5, 3.25));
+        assert_eq!(spread.count, 4);
+        assert_eq!(Spread::of(Vec::new()), None);
+    }
+
+    #[test]
+    fn rounds_are_compared_with_the_round_of_their_cycle() {
+        // The machine was twice as slow in the second cycle; the ratio does not see it.
+        let spread = ratios(&[10.0, 20.0, 10.0], &[15.0, 30.0, 15.0]).expect("figures");
+        assert_eq!((spread.low, spread.median, spread.high), (1.5, 1.5, 1.5));
+        // A tool that failed in the last cycle has the others.
+        let spread = differences(&[10.0, 20.0, 10.0], &[12.0, 22.0]).expect("figures");
+        assert_eq!((spread.median, spread.count), (2.0, 2));
+    }
+}

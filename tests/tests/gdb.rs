@@ -1,0 +1,129 @@
+//! The compiled unwind tables against gdb, at calls of malloc in programs that nobody here built.
+//!
+//! `MEMHOOK_STACKS=500 cargo test -p memhook-tests --test gdb` compares more of them.
+
+mod stack_reference;
+
+use memhook_tests::build_target;
+use memhook_tests::programs::{Folder, installed};
+use memhook_unwind::walk;
+use stack_reference::{Busy, DEPTH, Modules, count};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+/// Runs inside gdb. At every stop it writes the registers and the frames of its backtrace, and waits
+/// for a line: the process stands still meanwhile.
+const SCRIPT: &str = r"
+import gdb, random, sys
+random.seed(1)
+for setting in ('pagination off', 'confirm off', 'backtrace past-main on', 'backtrace past-entry on',
+                'backtrace limit 1000', 'breakpoint pending on', 'debuginfod enabled off'):
+    try: gdb.execute('set ' + setting, to_string=True)
+    except gdb.error: pass
+point = gdb.Breakpoint('malloc')
+while True:
+    point.ignore_count = random.randrange(40)
+    gdb.execute('continue', to_string=True)
+    frame = gdb.newest_frame()
+    line = [int(frame.read_register(name)) % 2**64 for name in ('rip', 'rsp', 'rbp')]
+    while frame is not None:
+        # These have no return address on the stack: gdb knows them from debug information.
+        if frame.type() not in (gdb.INLINE_FRAME, gdb.TAILCALL_FRAME): line.append(frame.pc())
+        frame = frame.older()
+    print('stop', *line, file=sys.stderr, flush=True)
+    if not sys.stdin.readline(): break
+gdb.execute('kill')
+";
+
+/// Compares `samples` backtraces; returns how many frames they had.
+fn compare(name: &str, busy: &Busy, samples: usize) -> usize {
+    let pid = busy.pid();
+    let modules = Modules::of(pid);
+    let folder = Folder::new("gdb");
+    let script = folder.path("script.py");
+    std::fs::write(&script, SCRIPT).expect("written");
+    let mut gdb = Command::new(installed("gdb"))
+        .args(["-q", "-nx", "-batch", "-p", &pid.to_string(), "-x", &script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("gdb starts");
+    let mut go_on = gdb.stdin.take().expect("piped");
+    let mut lines = BufReader::new(gdb.stderr.take().expect("piped")).lines();
+    let (mut frames, mut cut) = (0, 0);
+    for _ in 0..samples {
+        let mut others = Vec::new();
+        let numbers: Vec<u64> = loop {
+            let line = lines.next().and_then(Result::ok);
+            let line = line.unwrap_or_else(|| panic!("{name}: gdb ended: {}", others.join("\n")));
+            match line.strip_prefix("stop ") {
+                Some(rest) => {
+                    break rest
+                        .split(' ')
+                        .map(|number| number.parse().expect("a number"))
+                        .collect();
+                }
+                None => others.push(line),
+            }
+        };
+        let (registers, expected) = numbers.split_at(3);
+        let expected = &expected[..expected.len().min(DEPTH)];
+        let read = |address| {
+            let mut word = [0; 8];
+            memhook_process::read_memory(pid, address, &mut word).ok()?;
+            Some(u64::from_le_bytes(word))
+        };
+        let start = (registers[0], registers[1], registers[2]);
+        let (found, _) = walk(&modules.tables, start, &read, DEPTH);
+        if found.len() < expected.len() {
+            cut += 1;
+            assert_eq!(found, expected[..found.len()], "{name}");
+        } else {
+            assert_eq!(
+                modules.names(&found),
+                modules.names(expected),
+                "{name}: the tables, then gdb"
+            );
+        }
+        frames += found.len();
+        writeln!(go_on).expect("gdb listens");
+    }
+    drop(go_on);
+    let _ = gdb.kill();
+    let _ = gdb.wait();
+    assert!(
+        cut * 50 <= samples,
+        "{name}: {cut} of {samples} backtraces cut short"
+    );
+    frames
+}
+
+fn check(name: &str, busy: &Busy) {
+    let samples = count(40);
+    let frames = compare(name, busy, samples);
+    assert!(frames > 4 * samples, "{name}: only {frames} frames");
+}
+
+#[test]
+fn redis() {
+    check("redis-server", &Busy::redis());
+}
+
+#[test]
+fn nginx() {
+    check("nginx", &Busy::nginx());
+}
+
+#[test]
+fn sqlite() {
+    let sql = "with recursive c(x) as (values(1) union all select x+1 from c) select sum(length(printf('%d %s', x, hex(randomblob(9))))) from c;";
+    check("sqlite3", &Busy::start("sqlite3", &[":memory:", sql]));
+}
+
+#[test]
+fn templates_and_exceptions() {
+    let program = build_target("templates", &["-fomit-frame-pointer"]);
+    let program = program.to_str().expect("UTF-8");
+    check("templates", &Busy::start(program, &[]));
+}

@@ -1,0 +1,121 @@
+//! `--sample`: the estimates of a program whose blocks are known.
+
+use memhook_tests::{Attacher, Target, build_target};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Mean bytes between samples: less than the large blocks have, and much more than the small ones.
+const MEAN: &str = "8K";
+/// MEMHOOK_RUNS sets another number; the bounds hold for any.
+const RUNS: u32 = 12;
+/// Live blocks of each function of the target, and the bytes of each.
+const PLANTED: [(&str, u64, u64); 4] = [
+    ("small", 100_000, 24),
+    ("medium", 8_000, 500),
+    ("large", 900, 9_000),
+    ("huge", 5, 1_500_000),
+];
+
+#[derive(Default, Clone, Copy)]
+struct Estimate {
+    bytes: f64,
+    blocks: f64,
+    /// Squared standard error of the bytes.
+    variance: f64,
+}
+
+fn estimates(report: &Value) -> BTreeMap<String, Estimate> {
+    let mut found: BTreeMap<String, Estimate> = BTreeMap::new();
+    for site in report["sites"].as_array().expect("sites") {
+        let mut frames = site["stack"].as_array().expect("a stack").iter();
+        let planting = frames.find(|frame| frame["inlined"] == false);
+        let function = planting.and_then(|f| f["function"].as_str()).unwrap_or("?");
+        let name = function.split('(').next().unwrap_or(function);
+        let number = |field: &str| site[field].as_f64().expect("a number");
+        let sum = found.entry(name.to_owned()).or_default();
+        sum.bytes += number("bytes");
+        sum.blocks += number("blocks");
+        // No error: no estimate, the block could not have been missed.
+        let error = site["error_bytes"].as_f64().unwrap_or(0.0);
+        sum.variance += error.powi(2);
+    }
+    found
+}
+
+fn run() -> BTreeMap<String, Estimate> {
+    let mut target = Target::start(&build_target("sampled", &[]), &[]);
+    let attacher = Attacher::start(&target, &["--sample", MEAN]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    assert!(target.finish().success());
+    assert_eq!(report["totals"]["lost_events"], 0, "{report}");
+    assert_eq!(report["sampling"]["mean_bytes"], 8192);
+    estimates(&report)
+}
+
+/// The bounds are so wide that chance passes them less than once in a million runs of this test;
+/// forgetting releases, or weights that leave out the block's own size, pass them every time.
+#[test]
+fn estimates_are_unbiased_and_their_errors_true() {
+    let count = std::env::var("MEMHOOK_RUNS").map_or(RUNS, |n| n.parse().expect("a number"));
+    let runs: Vec<_> = (0..count.max(RUNS)).map(|_| run()).collect();
+    let mut squares = 0.0;
+    let mut terms = 0.0;
+    for (function, blocks, size) in PLANTED {
+        let bytes = (blocks * size) as f64;
+        let of_runs = runs.iter().map(|run| {
+            let found = run.get(function).copied();
+            found.unwrap_or_else(|| panic!("{function} is in no sample"))
+        });
+        let (mut sum, mut variance) = (0.0, 0.0);
+        for estimate in of_runs {
+            sum += estimate.bytes - bytes;
+            variance += estimate.variance;
+            let mean_size = estimate.bytes / estimate.blocks;
+            assert!(
+                (mean_size / size as f64 - 1.0).abs() < 0.01,
+                "{function}: {mean_size} bytes a block"
+            );
+            if estimate.variance > 1.0 {
+                squares += (estimate.bytes - bytes).powi(2) / estimate.variance;
+                terms += 1.0;
+            }
+        }
+        // Blocks that are practically always sampled have no error, and must be exact.
+        if variance < 1.0 {
+            assert_eq!(sum, 0.0, "{function}");
+            continue;
+        }
+        let deviations = sum / variance.sqrt();
+        assert!(
+            deviations.abs() < 5.0,
+            "{function}: the mean of {count} estimates is {deviations:.1} standard errors off"
+        );
+    }
+    // The estimates scatter as their standard errors say: chi squared over its degrees of freedom.
+    let scatter = squares / terms;
+    assert!(
+        (0.25..2.6).contains(&scatter),
+        "{terms} estimates scatter {scatter:.2} times as wide as they say (squared)"
+    );
+}
+
+/// As many bytes as were allocated, whether or not they still live.
+#[test]
+fn totals_are_estimates_of_everything() {
+    let mut target = Target::start(&build_target("sampled", &[]), &[]);
+    let attacher = Attacher::start(&target, &["--sample", "1K"]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    assert!(target.finish().success());
+    let live: u64 = PLANTED.iter().map(|(_, blocks, size)| blocks * size).sum();
+    for (field, bytes) in [("live_bytes", live), ("allocated_bytes", 2 * live)] {
+        let found = report["totals"][field].as_f64().expect(field);
+        let ratio = found / bytes as f64;
+        // Of 19 MB live nearly 9 are in blocks of which none is missed; the standard error of the
+        // rest is sqrt(mean * bytes), under one per cent.
+        assert!((0.95..1.06).contains(&ratio), "{field}: {ratio}");
+    }
+}

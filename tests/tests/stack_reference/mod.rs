@@ -1,0 +1,173 @@
+//! The modules of a process with both unwinders: the compiled tables, and gimli's interpretation of
+//! the same call frame information.
+
+use memhook_process::ModuleImage;
+use memhook_tests::programs::{Background, Client, Folder, installed};
+use memhook_unwind::reference::Unwinder;
+use memhook_unwind::{TableModule, compile};
+use std::collections::HashMap;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+/// Frames that are compared of each stack.
+pub const DEPTH: usize = 64;
+
+/// What both unwinders know of a process.
+pub struct Modules {
+    images: Vec<ModuleImage>,
+    /// For the tables.
+    pub tables: Vec<TableModule>,
+    /// For gimli.
+    #[allow(dead_code)] // gdb is the other reference
+    pub reference: Unwinder,
+}
+
+impl Modules {
+    /// Of a running process.
+    pub fn of(pid: i32) -> Modules {
+        let maps = memhook_process::mappings(pid).expect("maps");
+        let mut images =
+            memhook_process::modules(pid, &maps, &mut HashMap::new()).expect("modules");
+        images.extend(memhook_process::vdso(pid, &maps));
+        let mut reference = Unwinder::default();
+        let mut tables = Vec::new();
+        for m in &images {
+            reference.add_module(m.base, m.start, m.end, m.bytes.clone());
+            tables.push(TableModule {
+                base: m.base,
+                start: m.start,
+                end: m.end,
+                table: Arc::new(compile(&m.bytes).unwrap_or_default()),
+            });
+        }
+        Modules {
+            images,
+            tables,
+            reference,
+        }
+    }
+
+    /// Frames as "module+offset", one a line.
+    pub fn names(&self, frames: &[u64]) -> String {
+        let name = |pc: &u64| match self.images.iter().find(|m| m.contains(*pc)) {
+            Some(m) => format!("{}+{:#x}", m.name(), pc - m.base),
+            None => format!("{pc:#x}"),
+        };
+        frames.iter().map(name).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// How many stacks of each program to compare: `usual`, or what MEMHOOK_STACKS says.
+pub fn count(usual: usize) -> usize {
+    std::env::var("MEMHOOK_STACKS").map_or(usual, |text| text.parse().expect("a number"))
+}
+
+/// A program that works until it is killed, and what makes it work.
+pub struct Busy {
+    child: Child,
+    _load: Option<Background>,
+    _folder: Option<Folder>,
+}
+
+impl Busy {
+    /// A program that needs no load, by its path or its name.
+    pub fn start(program: &str, args: &[&str]) -> Busy {
+        let path = match program.contains('/') {
+            true => program.into(),
+            false => installed(program),
+        };
+        let busy = Self::run(Command::new(path).args(args), None);
+        // Past its start, however busy the machine: nanoseconds on a processor (the first number of
+        // schedstat, Documentation/scheduler/sched-stats.rst in the kernel's sources).
+        let ran = format!("/proc/{}/schedstat", busy.child.id());
+        memhook_tests::until("the program works", || {
+            let text = std::fs::read_to_string(&ran).expect("it lives");
+            let first = text.split(' ').next().unwrap_or("");
+            first.parse::<u64>().expect("a number") > 250_000_000
+        });
+        busy
+    }
+
+    fn run(command: &mut Command, folder: Option<Folder>) -> Busy {
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap_or_else(|e| panic!("{command:?}, which this test needs: {e}"));
+        Busy {
+            child,
+            _load: None,
+            _folder: folder,
+        }
+    }
+
+    /// redis-server under all kinds of commands.
+    #[allow(dead_code)]
+    pub fn redis() -> Busy {
+        let folder = Folder::new("stacks-redis");
+        let socket = folder.path("socket");
+        let mut command = Command::new(installed("redis-server"));
+        command.args(["--port", "0", "--save", "", "--unixsocket", &socket]);
+        let mut busy = Self::run(command.args(["--loglevel", "warning"]), Some(folder));
+        memhook_tests::until("redis listens", || {
+            std::os::unix::net::UnixStream::connect(&socket).is_ok()
+        });
+        Client::connect(&socket).redis("PING");
+        busy._load = Some(Background::start(
+            Command::new(installed("redis-benchmark"))
+                .args(["-s", &socket, "-l", "-q", "-c", "20", "-n", "20000"])
+                .args(["-r", "1000", "-t", "set,get,lpush,lpop,sadd,hset,zadd,incr"]),
+        ));
+        busy
+    }
+
+    /// nginx, one process, asked for a page again and again over new connections.
+    #[allow(dead_code)]
+    pub fn nginx() -> Busy {
+        let folder = Folder::new("stacks-nginx");
+        let socket = folder.path("socket");
+        let text = format!(
+            "daemon off; master_process off; pid {pid}; error_log stderr crit;\n\
+             events {{ worker_connections 64; }}\n\
+             http {{ access_log off; gzip on; gzip_min_length 1;\n\
+             client_body_temp_path {tmp}; proxy_temp_path {tmp}; fastcgi_temp_path {tmp};\n\
+             uwsgi_temp_path {tmp}; scgi_temp_path {tmp};\n\
+             server {{ listen unix:{socket}; root {root}; default_type text/html; }} }}",
+            pid = folder.path("pid"),
+            tmp = folder.path("tmp"),
+            root = folder.path(""),
+        );
+        let file = folder.path("nginx.conf");
+        std::fs::write(&file, text).expect("written");
+        std::fs::write(folder.path("page"), "a page ".repeat(3000)).expect("written");
+        let mut command = Command::new(installed("nginx"));
+        let mut busy = Self::run(command.args(["-c", &file]), Some(folder));
+        let script = format!(
+            "import socket\n\
+             while True:\n\
+             \x20 s = socket.socket(socket.AF_UNIX)\n\
+             \x20 try: s.connect({socket:?})\n\
+             \x20 except OSError: continue\n\
+             \x20 s.sendall(b'GET /page HTTP/1.1\\r\\nHost: a\\r\\nAccept-Encoding: gzip\\r\\n\
+             Connection: close\\r\\n\\r\\n')\n\
+             \x20 while s.recv(65536): pass\n"
+        );
+        busy._load = Some(Background::start(
+            Command::new(installed("python3")).args(["-c", &script]),
+        ));
+        busy
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
