@@ -6,23 +6,26 @@ use std::process::Command;
 use std::sync::Mutex;
 
 /// The unpacked source of a Debian source package: fetched by apt once, then kept beside the binary.
-/// A machine without apt or network cannot run such a test, and says so.
-pub fn debian_source(package: &str) -> PathBuf {
+/// `None` where apt cannot fetch sources (no network, another system); says so on standard error.
+pub fn debian_source(package: &str) -> Option<PathBuf> {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
     let folder = binary().parent().expect("a folder").join("debian-sources");
     let kept = folder.join(package);
-    if !kept.exists() {
-        fetch(&folder, package, &kept);
+    if !kept.exists()
+        && let Err(why) = fetch(&folder, package, &kept)
+    {
+        eprintln!("not run: the source of {package} cannot be fetched: {why}");
+        return None;
     }
-    kept
+    Some(kept)
 }
 
-fn fetch(folder: &Path, package: &str, kept: &Path) {
+fn fetch(folder: &Path, package: &str, kept: &Path) -> Result<(), String> {
     let work = folder.join(format!("{package}.{}", std::process::id()));
     std::fs::create_dir_all(work.join("lists/partial")).expect("a folder");
     let list = "/etc/apt/sources.list.d/debian.sources";
-    let binaries = std::fs::read_to_string(list).unwrap_or_else(|e| panic!("{list}: {e}"));
+    let binaries = std::fs::read_to_string(list).map_err(|e| format!("{list}: {e}"))?;
     let sources = binaries.replace("Types: deb\n", "Types: deb-src\n");
     std::fs::write(work.join("src.sources"), sources).expect("written");
     let at = work.display();
@@ -37,9 +40,11 @@ fn fetch(folder: &Path, package: &str, kept: &Path) {
         for option in &options {
             apt.args(["-o", option]);
         }
-        let output = apt.args(&words).output().expect("apt-get runs");
+        let output = apt.args(&words).output().map_err(|e| e.to_string())?;
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "apt-get {words:?}: {text}");
+        if !output.status.success() {
+            return Err(format!("apt-get {words:?}: {text}"));
+        }
     }
     let files = std::fs::read_dir(&work).expect("readable");
     let archive = files
@@ -57,4 +62,5 @@ fn fetch(folder: &Path, package: &str, kept: &Path) {
     assert!(tar.expect("tar runs").success());
     std::fs::rename(&unpacked, kept).expect("moved");
     let _ = std::fs::remove_dir_all(&work);
+    Ok(())
 }

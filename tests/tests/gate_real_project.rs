@@ -59,9 +59,12 @@ fn tinyxml2_passes_and_a_planted_leak_fails() {
     let folder = Folder::new("tinyxml2");
     let place = folder.path("project");
     let folder = Path::new(&place);
+    let Some(source) = debian_source("tinyxml2") else {
+        return;
+    };
     let copied = Command::new("cp")
         .arg("-r")
-        .arg(debian_source("tinyxml2"))
+        .arg(source)
         .arg(folder)
         .status();
     assert!(copied.expect("cp runs").success());
