@@ -110,6 +110,18 @@ fn selections_agree_with_the_profile() {
     let frames = browser.value("document.querySelectorAll('#details ol.stack li').length");
     assert!(frames.as_u64().is_some_and(|n| n > 0), "{frames}");
 
+    // The numbers beside it follow the window.
+    browser.drag((x - 200.0, y), (x + 200.0, y));
+    let titles = browser
+        .value("[...document.querySelectorAll('#details h3')].map((e) => e.textContent).join()");
+    assert!(
+        titles
+            .as_str()
+            .is_some_and(|t| t.starts_with("Window,Whole run")),
+        "{titles}"
+    );
+    browser.click("#whole");
+
     // A frame of the graph.
     browser.key("Escape");
     browser.click("#shapes [data-name=icicle]");
