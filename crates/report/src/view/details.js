@@ -62,8 +62,8 @@ class DetailsView {
     let opened = false;
     let folded = null;
     for (const frame of frames) {
-      // What the C++ library has inlined into its callers is one line until somebody wants it.
-      const isFolded = columns.inlined[frame] && PLUMBING.test(strings[columns.function[frame]]);
+      // What the C++ library does between two functions is one line until somebody wants it.
+      const isFolded = PLUMBING.test(strings[columns.function[frame]]);
       if (isFolded && !folded) {
         const [members, line] = [[], make("li", "folded")];
         folded = { members, line };
@@ -88,7 +88,7 @@ class DetailsView {
       item.classList.toggle("here", Boolean(source && !source.hidden));
       if (isFolded) {
         folded.members.push(item);
-        folded.line.textContent = `${folded.members.length} of the C++ library, inlined`;
+        folded.line.textContent = `${folded.members.length} of the C++ library`;
       } else {
         folded = null;
         list.append(item);
