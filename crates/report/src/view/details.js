@@ -54,14 +54,22 @@ class DetailsView {
     parts.push(...this.histogram("Lifetimes of released blocks", members, sites.lifetimes, formatTime));
     parts.push(...this.releases(members, selection));
     this.box.replaceChildren(...parts);
-    this.box.scrollTop = 0;
   }
 
   stack(frames) {
     const { strings, frames: columns } = this.data;
     const list = make("ol", "stack");
     let opened = false;
+    let folded = null;
     for (const frame of frames) {
+      // What the C++ library does between two functions is one line until somebody wants it.
+      const isFolded = PLUMBING.test(strings[columns.function[frame]]);
+      if (isFolded && !folded) {
+        const [members, line] = [[], make("li", "folded")];
+        folded = { members, line };
+        line.onclick = () => line.replaceWith(...members);
+        list.append(line);
+      }
       const file = strings[columns.file[frame]];
       const line = columns.line[frame];
       const place = file ? `${file.split("/").slice(-2).join("/")}${line ? `:${line}` : ""}` : "";
@@ -71,14 +79,20 @@ class DetailsView {
       const source = this.source(file, line);
       if (source) {
         item.append(source);
-        // The innermost that is not a header of the system's.
-        source.hidden = opened || file.startsWith("/usr/include");
+        // The innermost that is not the library's.
+        source.hidden = opened || isFolded || file.startsWith("/usr/include");
         opened ||= !source.hidden;
         item.onclick = () => { source.hidden = !source.hidden; };
         item.title = "Click for the source";
       }
       item.classList.toggle("here", Boolean(source && !source.hidden));
-      list.append(item);
+      if (isFolded) {
+        folded.members.push(item);
+        folded.line.textContent = `${folded.members.length} of the C++ library`;
+      } else {
+        folded = null;
+        list.append(item);
+      }
     }
     return list;
   }

@@ -4,6 +4,7 @@ function start(data) {
   const selection = newSelection(data);
   let result = null;
   let pickedSites = null;
+  let showDetails = () => {};
 
   const timeline = new TimelineView(data, (first, last) => {
     [selection.first, selection.last] = [first, last];
@@ -19,7 +20,9 @@ function start(data) {
     flame.picked = -1;
     const stack = table.group === "site" ? data.stacks[row.key] : [];
     const [name] = table.nameOf(row.key);
-    details.show(name, row.members, stack, selection, result);
+    showDetails = () => details.show(name, row.members, stack, selection, result);
+    showDetails();
+    details.box.scrollTop = 0;
     timeline.show(selection, overTime(data, pickedSites, selection.unit));
   }
 
@@ -33,7 +36,10 @@ function start(data) {
     const example = data.stacks[data.sites.stack[pickedSites[0]]] || [];
     const levels = tree.depth[node];
     const frames = flame.shape === "inverted" ? example.slice(0, levels) : example.slice(Math.max(example.length - levels, 0));
-    details.show(labelText(data, tree, node), pickedSites, frames, selection, result);
+    const [text, members] = [labelText(data, tree, node), pickedSites];
+    showDetails = () => details.show(text, members, frames, selection, result);
+    showDetails();
+    details.box.scrollTop = 0;
     timeline.show(selection, overTime(data, pickedSites, selection.unit));
     return undefined;
   }
@@ -42,6 +48,7 @@ function start(data) {
     pickedSites = null;
     table.picked = null;
     flame.picked = -1;
+    showDetails = () => {};
     details.empty();
     timeline.show(selection, null);
   }
@@ -58,6 +65,7 @@ function start(data) {
     result = evaluate(data, selection);
     flame.show(selection, result);
     table.show(selection, result);
+    showDetails();
     timeline.show(selection, pickedSites && overTime(data, pickedSites, selection.unit));
   }
 

@@ -49,8 +49,7 @@ class TableView {
     const { frames, strings, stacks } = this.data;
     const all = stacks[stack];
     if (!all.length) return ["(no call stack)", ""];
-    const plumbing = /^(void )?(std::|__gnu_cxx|operator new)/;
-    const at = Math.max(all.findIndex((f) => !plumbing.test(strings[frames.function[f]])), 0);
+    const at = Math.max(all.findIndex((f) => !PLUMBING.test(strings[frames.function[f]])), 0);
     const callers = all.slice(at + 1, at + 6).map((f) => strings[frames.function[f]]);
     return [strings[frames.function[all[at]]], callers.join(" \u2190 ")];
   }

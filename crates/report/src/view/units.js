@@ -29,6 +29,9 @@ const formatTime = (ns) => {
   return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
 };
 
+/** Functions of the C++ library, whose callers are of more interest. */
+const PLUMBING = /^(void )?(std::|__gnu_cxx|operator new)/;
+
 const byId = (id) => document.getElementById(id);
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 

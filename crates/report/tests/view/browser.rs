@@ -18,8 +18,8 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Opens a file in a window of this size.
-    pub fn open(page: &Path, width: u32, height: u32) -> Browser {
+    /// Opens a file in a window of this size, and waits until it is shown: until this expression is true.
+    pub fn open(page: &Path, width: u32, height: u32, ready: &str) -> Browser {
         let profile = page.with_extension("browser");
         // The pipe is at 3 and 4; root may not use the sandbox.
         let mut child = Command::new("sh")
@@ -65,7 +65,7 @@ impl Browser {
         browser.call("Emulation.setDeviceMetricsOverride", metrics);
         let url = format!("file://{}", page.display());
         browser.call("Page.navigate", json!({ "url": url }));
-        browser.wait("document.body && document.body.dataset.ready === 'yes'");
+        browser.wait(ready);
         browser
     }
 

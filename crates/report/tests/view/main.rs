@@ -8,21 +8,22 @@ use browser::Browser;
 use memhook_report::*;
 use std::path::PathBuf;
 
+/// The script has drawn everything.
+const READY: &str = "document.body && document.body.dataset.ready === 'yes'";
+
 /// The page of a profile, gone at the end of the test.
 struct Page(PathBuf);
 
 impl Page {
     fn of(profile: &Profile, name: &str) -> Page {
-        let file = format!("memhook-view-{}-{name}.html", std::process::id());
+        Page::exported(profile, ExportFormat::Html, &format!("{name}.html"))
+    }
+
+    fn exported(profile: &Profile, format: ExportFormat, name: &str) -> Page {
+        let file = format!("memhook-view-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(file);
         let mut out = Vec::new();
-        export(
-            ExportFormat::Html,
-            profile,
-            &ExportOptions::default(),
-            &mut out,
-        )
-        .expect("memory");
+        export(format, profile, &ExportOptions::default(), &mut out).expect("memory");
         std::fs::write(&path, out).expect("a temporary file");
         Page(path)
     }
@@ -60,7 +61,7 @@ fn run() -> Profile {
 fn selections_agree_with_the_profile() {
     let profile = run();
     let page = Page::of(&profile, "selections");
-    let mut browser = Browser::open(&page.0, 1500, 940);
+    let mut browser = Browser::open(&page.0, 1500, 940, READY);
     browser.picture("whole");
     let shown =
         |browser: &mut Browser| browser.value("document.getElementById('shown').textContent");
@@ -109,6 +110,18 @@ fn selections_agree_with_the_profile() {
     let frames = browser.value("document.querySelectorAll('#details ol.stack li').length");
     assert!(frames.as_u64().is_some_and(|n| n > 0), "{frames}");
 
+    // The numbers beside it follow the window.
+    browser.drag((x - 200.0, y), (x + 200.0, y));
+    let titles = browser
+        .value("[...document.querySelectorAll('#details h3')].map((e) => e.textContent).join()");
+    assert!(
+        titles
+            .as_str()
+            .is_some_and(|t| t.starts_with("Window,Whole run")),
+        "{titles}"
+    );
+    browser.click("#whole");
+
     // A frame of the graph.
     browser.key("Escape");
     browser.click("#shapes [data-name=icicle]");
@@ -136,7 +149,7 @@ fn selections_agree_with_the_profile() {
 fn filters_and_groups() {
     let profile = run();
     let page = Page::of(&profile, "filters");
-    let mut browser = Browser::open(&page.0, 1500, 940);
+    let mut browser = Browser::open(&page.0, 1500, 940, READY);
     browser.key("/");
     for key in "cache_grow".chars() {
         browser.key(&key.to_string());
@@ -170,9 +183,54 @@ fn filters_and_groups() {
 }
 
 #[test]
+fn the_flame_graph_zooms_and_searches() {
+    let profile = run();
+    let page = Page::exported(&profile, ExportFormat::Flamegraph, "flamegraph.svg");
+    let ready = "typeof zoom === 'function' && document.readyState === 'complete'";
+    let mut browser = Browser::open(&page.0, 1300, 700, ready);
+    browser.picture("svg");
+    let width = |browser: &mut Browser, index: usize| {
+        let expression = format!("+frames[{index}].rect.getAttribute('width')");
+        browser.value(&expression).as_f64().expect("a width")
+    };
+    let before = width(&mut browser, 1);
+    assert!(before < 1180.0);
+    let at = browser.value("(() => { const r = frames[1].rect.getBoundingClientRect(); return [r.x + r.width / 2, r.y + 5]; })()");
+    let at = (at[0].as_f64().expect("x"), at[1].as_f64().expect("y"));
+    browser.drag(at, at);
+    assert_eq!(width(&mut browser, 1), 1180.0);
+    browser.picture("svg-zoomed");
+    browser.click("#unzoom");
+    assert!((width(&mut browser, 1) - before).abs() < 0.01);
+    let matched =
+        browser.value("search('^cache_grow$'); document.getElementById('matched').textContent");
+    let has = |site: &&ProfileSite| {
+        let frames = profile.stacks[site.stack as usize].iter();
+        let mut names = frames.map(|&f| profile.frames[f as usize].frame.function.as_deref());
+        names.any(|name| name == Some("cache_grow"))
+    };
+    let live: u64 = profile
+        .sites
+        .iter()
+        .filter(has)
+        .map(|s| s.measures.live.bytes)
+        .sum();
+    let all = sum(&profile, Measure::Live, Unit::Bytes);
+    let share = 100.0 * live as f64 / all as f64;
+    let shown = matched
+        .as_str()
+        .expect("text")
+        .trim_start_matches("^cache_grow$: ");
+    let shown: f64 = shown.trim_end_matches(" %").parse().expect("a number");
+    // Frames too narrow to be drawn are not found.
+    assert!((shown - share).abs() < 0.2, "{shown} {share}");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
 fn nothing_recorded_is_shown_too() {
     let page = Page::of(&Profile::default(), "empty");
-    let mut browser = Browser::open(&page.0, 900, 700);
+    let mut browser = Browser::open(&page.0, 900, 700, READY);
     assert_eq!(
         browser.value("document.getElementById('shown').textContent"),
         "nothing here"
@@ -190,7 +248,7 @@ fn fifty_thousand_sites() {
     let mut profile = simulated::profile(7, 1_000_000, 50_000);
     profile.target.name = "large".into();
     let page = Page::of(&profile, "large");
-    let mut browser = Browser::open(&page.0, 1500, 940);
+    let mut browser = Browser::open(&page.0, 1500, 940, READY);
     browser.key("2");
     let expected = format!(
         "{}, 100.0 %",

@@ -1,0 +1,163 @@
+//! `view` from end to end: the page of a recording, in a file and served.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use flate2::read::GzDecoder;
+use memhook_tests::programs::Folder;
+use memhook_tests::{Attacher, Target, binary, build_target, run};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+
+/// Records a run of `leaks.cc`.
+fn record(folder: &Folder) -> String {
+    let file = folder.path("run.mhk");
+    let mut target = Target::start(&build_target("leaks", &[]), &[]);
+    let attacher = Attacher::start(&target, &["-o", &file]);
+    target.go();
+    target.expect("done");
+    attacher.finish();
+    assert!(target.finish().success(), "the target's self-check");
+    file
+}
+
+/// What the page carries.
+fn data(page: &str) -> Value {
+    let (_, rest) = page.split_once("id=\"data\">").expect("data");
+    let (packed, _) = rest.split_once("</script>").expect("its end");
+    let bytes = STANDARD.decode(packed.trim()).expect("base64");
+    serde_json::from_reader(GzDecoder::new(&bytes[..])).expect("JSON")
+}
+
+fn sum(values: &Value) -> u64 {
+    let values = values.as_array().expect("numbers").iter();
+    values.map(|value| value.as_u64().expect("a number")).sum()
+}
+
+#[test]
+fn the_page_holds_the_numbers_of_the_report_and_the_sources() {
+    let folder = Folder::new("view");
+    let file = record(&folder);
+    let page = folder.path("page.html");
+    let (code, out, errors) = run(&["view", &file, "-o", &page]);
+    assert_eq!((code, out.trim()), (0, page.as_str()), "{errors}");
+    let text = std::fs::read_to_string(&page).expect("the page");
+    let data = data(&text);
+    let (code, report, errors) = run(&["report", &file, "--json"]);
+    assert_eq!(code, 0, "{errors}");
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    let totals = &report["totals"];
+    let sites = &data["sites"];
+    assert_eq!(
+        sum(&sites["live"]["bytes"]),
+        totals["live_bytes"].as_u64().expect("bytes")
+    );
+    assert_eq!(
+        sum(&sites["live"]["blocks"]),
+        totals["live_blocks"].as_u64().expect("blocks")
+    );
+    assert_eq!(
+        sum(&sites["allocated"]["blocks"]),
+        totals["allocations"].as_u64().expect("blocks")
+    );
+    // The changes of the sites lead to the same end.
+    let last_of = |column: &str| {
+        data["timeline"]["live"][column]
+            .as_array()
+            .expect("points")
+            .last()
+            .cloned()
+    };
+    assert_eq!(last_of("bytes"), Some(totals["live_bytes"].clone()));
+    let has_line = |source: &Value| {
+        let lines = source["lines"].as_array().expect("lines").iter();
+        let mut lines = lines.filter_map(Value::as_str);
+        lines.any(|line| line.contains("block = realloc(block, size);"))
+    };
+    let mut sources = data["sources"].as_array().expect("sources").iter();
+    assert!(sources.any(has_line), "the line of the leak");
+    // Nothing is fetched from anywhere.
+    for word in ["http://", "https://", "src=", "@import"] {
+        assert!(!text.contains(word), "{word}");
+    }
+
+    let (code, _, errors) = run(&["view", &file, "-o", &page]);
+    assert_eq!(code, 2);
+    assert!(
+        errors.contains("--force") && errors.lines().count() == 1,
+        "{errors}"
+    );
+    assert_eq!(run(&["view", &file, "-o", &page, "--force"]).0, 0);
+}
+
+fn request(address: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    write!(
+        stream,
+        "{request}\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    )
+    .expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    answer
+}
+
+#[test]
+fn the_page_is_served_until_the_end_is_asked_for() {
+    let folder = Folder::new("view-served");
+    let file = record(&folder);
+    let mut server = Command::new(binary())
+        .args(["view", &file, "--serve", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut output = BufReader::new(server.stdout.take().expect("piped"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("the address");
+    let address = line
+        .trim()
+        .strip_prefix("http://")
+        .expect("a URL")
+        .trim_end_matches('/')
+        .to_owned();
+    let page = request(&address, "GET / HTTP/1.1");
+    assert!(page.starts_with("HTTP/1.1 200"), "{page:.300}");
+    assert!(
+        page.contains("Content-Type: text/html; charset=utf-8"),
+        "{page:.300}"
+    );
+    assert!(sum(&data(&page)["sites"]["live"]["bytes"]) > 4_999);
+    assert!(request(&address, "GET /etc/passwd HTTP/1.1").starts_with("HTTP/1.1 404"));
+    assert!(request(&address, "DELETE / HTTP/1.1").starts_with("HTTP/1.1 405"));
+    // SAFETY: plain integers; the child has not been waited for.
+    unsafe { libc::kill(server.id() as i32, libc::SIGINT) };
+    assert!(server.wait().expect("it ends").success());
+
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("bound").to_string();
+    let (code, _, errors) = run(&["view", &file, "--serve", &address]);
+    assert_eq!(code, 2);
+    assert!(
+        errors.contains("cannot serve at") && errors.lines().count() == 1,
+        "{errors}"
+    );
+}
+
+#[test]
+fn what_is_no_recording_is_refused() {
+    let folder = Folder::new("view-refused");
+    let file = folder.path("run.mhk");
+    std::fs::write(&file, "no recording").expect("a file");
+    for arguments in [
+        &["view", &file][..],
+        &["view", "/nonexistent.mhk"],
+        &["view", &file, "--serve", "nowhere"],
+    ] {
+        let (code, _, errors) = run(arguments);
+        assert_eq!(
+            (code, errors.lines().count()),
+            (2, 1),
+            "{arguments:?}: {errors}"
+        );
+    }
+}
