@@ -143,6 +143,9 @@ impl Busy {
         std::fs::write(folder.path("page"), "a page ".repeat(3000)).expect("written");
         let mut command = Command::new(installed("nginx"));
         let mut busy = Self::run(command.args(["-c", &file]), Some(folder));
+        memhook_tests::until("nginx listens", || {
+            std::os::unix::net::UnixStream::connect(&socket).is_ok()
+        });
         let script = format!(
             "import socket\n\
              while True:\n\
