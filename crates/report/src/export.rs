@@ -4,7 +4,7 @@ use crate::formats::{flamegraph, folded, heaptrack, massif, pprof, speedscope};
 use crate::{Amount, Measures, Profile, view};
 use flate2::{Compression, write::GzEncoder};
 use std::{
-    io::{self, Write},
+    io::{self, BufWriter, Write},
     str::FromStr,
 };
 
@@ -188,12 +188,17 @@ pub fn export(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     if options.gzip || format == ExportFormat::Pprof {
-        let mut packed = GzEncoder::new(out, Compression::default());
+        let mut packed = BufWriter::new(GzEncoder::new(out, Compression::default()));
         write(format, profile, options, &mut packed)?;
+        let packed = packed
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)?;
         packed.finish()?;
         return Ok(());
     }
-    write(format, profile, options, out)
+    let mut out = BufWriter::new(out);
+    write(format, profile, options, &mut out)?;
+    out.flush()
 }
 
 fn write(
