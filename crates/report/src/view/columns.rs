@@ -169,9 +169,11 @@ impl Columns<'_> {
 
 impl<'a> Sites<'a> {
     fn new(sites: &'a [ProfileSite], strings: &mut Strings) -> Sites<'a> {
-        let thread = |site: &ProfileSite| match site.thread.is_empty() {
-            true => site.tid.to_string(),
-            false => format!("{} ({})", site.thread, site.tid),
+        // Recordings of sums do not tell threads apart.
+        let thread = |site: &ProfileSite| match (site.tid, site.thread.is_empty()) {
+            (0, _) => "unknown threads".to_owned(),
+            (_, true) => site.tid.to_string(),
+            (_, false) => format!("{} ({})", site.thread, site.tid),
         };
         let amounts = |of: fn(&ProfileSite) -> Amount| Amounts::of(sites.iter().map(of));
         Sites {

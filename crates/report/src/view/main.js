@@ -74,15 +74,18 @@ function start(data) {
       const button = make("button", "", text);
       button.dataset.name = name;
       button.setAttribute("aria-pressed", String(name === current));
-      button.disabled = name === "temporary" && !isWhole(data, selection);
+      button.disabled = name === "temporary" && !knowsTemporary();
       if (title) button.title = title;
       button.onclick = () => choose(name);
       return button;
     }));
   }
 
+  // Recordings of sums do not have them.
+  const hasTemporary = data.sites.temporary.blocks.some((blocks) => blocks > 0);
+  const knowsTemporary = () => hasTemporary && isWhole(data, selection);
   const setMeasure = (name) => {
-    if (name === "temporary" && !isWhole(data, selection)) return;
+    if (name === "temporary" && !knowsTemporary()) return;
     selection.measure = name;
     schedule();
   };
@@ -119,7 +122,7 @@ function start(data) {
     const sampled = data.is_sampled ? ", sampled: numbers are estimates" : "";
     byId("subtitle").textContent = `${began.toISOString().slice(0, 19).replace("T", " ")} UTC, ${formatTime(data.to_ns - data.from_ns)}${sampled}${lost}`;
     const total = (name, unit) => data.sites[name][unit].reduce((a, b) => a + b, 0);
-    byId("tiles").replaceChildren(...[["Live", "live"], ["Peak", "peak"], ["Allocated", "allocated"], ["Temporary", "temporary"]].map(([text, name]) => {
+    byId("tiles").replaceChildren(...[["Live", "live"], ["Peak", "peak"], ["Allocated", "allocated"], ["Temporary", "temporary"]].filter(([, name]) => name !== "temporary" || hasTemporary).map(([text, name]) => {
       const blocks = make("small", "", ` ${countedBlocks(total(name, "blocks"))}`);
       return make("div", "", make("dt", "", text), make("dd", "", formatBytes(total(name, "bytes")), blocks));
     }));
