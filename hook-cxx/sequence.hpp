@@ -45,9 +45,10 @@ inline bool barrier_in_all_threads() {
   uint32_t used = __atomic_load_n(&c->rings_used, __ATOMIC_ACQUIRE);
   for (uint32_t i = 0; i < used && i < max_rings; i++) {
     auto* ring = at<RingHeader>(rings_offset + i * stride);
-    // A recording takes some 30 ns, unless its thread is not running or waits for room.
+    // A recording takes some 30 ns, unless its thread is not running or waits for room. Given up after
+    // a second or two, should that thread be stopped, or in a signal handler that waits for this one.
     for (int tries = 0; __atomic_load_n(&ring->outer, __ATOMIC_ACQUIRE) & 1; tries++) {
-      if (tries == 400) return false;
+      if (tries == 10'000) return false;
       sys::sleep_ns(50'000);
     }
   }
