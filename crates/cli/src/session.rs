@@ -12,7 +12,8 @@ use anyhow::{Context, bail};
 use memhook_abi::{self as abi, function_by_name, slot_state};
 use memhook_inject::{Dlopen, Held, HoldOptions, hold, load_object};
 use memhook_process::{
-    ElfView, ModuleImage, SlotScan, find_slots, has_seccomp_filter, mappings, modules, vdso,
+    ElfView, ModuleImage, SlotScan, find_slots, has_seccomp_filter, mappings, modules, thread_ids,
+    vdso,
 };
 use memhook_stream::{Config, Region, SlotSpec};
 use std::{
@@ -113,7 +114,10 @@ impl Session {
         if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
             config.libc_backtrace = find_libc(&loaded, "backtrace")?;
         }
-        if !has_seccomp_filter(pid) {
+        // With several threads the kernel waits for an RCU grace period when a process announces that
+        // it will use membarrier(2): ten milliseconds, for which one thread would be held.
+        let is_alone = thread_ids(pid).is_ok_and(|tids| tids.len() == 1);
+        if is_alone && !has_seccomp_filter(pid) {
             config.flags |= abi::flags::MEMBARRIER;
         }
         if let Some(v) = vdso(pid, &maps) {
