@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0x5;
+inline constexpr uint64_t abi_version_value = 0x6;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -65,7 +65,7 @@ inline constexpr uint64_t flag_live_filter = 0x20;
 inline constexpr uint64_t flag_sample = 0x40;
 inline constexpr uint64_t flag_libc_backtrace = 0x80;
 inline constexpr uint64_t flag_check_memo = 0x10;
-inline constexpr uint64_t flag_membarrier = 0x100;
+inline constexpr uint64_t flag_lone_recorder = 0x100;
 inline constexpr uint64_t cfa_stop = 0x0;
 inline constexpr uint64_t cfa_rsp = 0x1;
 inline constexpr uint64_t cfa_rbp = 0x2;
@@ -89,7 +89,7 @@ struct Control {
   uint32_t clock_mode;
   uint32_t flags;
   uint32_t slot_count;
-  uint32_t reserved;
+  uint32_t tid_offset;
   uint32_t exact_count;
   uint64_t min_size;
   uint64_t max_size;
@@ -110,8 +110,12 @@ struct Control {
   uint32_t module_requests;
   uint32_t module_answers;
   uint64_t module_list;
+  uint32_t recorders_asked;
+  uint32_t recorders_granted;
+  uint32_t syscalls_filtered;
+  uint32_t control_pad;
 };
-static_assert(sizeof(Control) == 2568);
+static_assert(sizeof(Control) == 2584);
 static_assert(__builtin_offsetof(Control, magic) == 0);
 static_assert(__builtin_offsetof(Control, abi_version) == 8);
 static_assert(__builtin_offsetof(Control, epoch) == 12);
@@ -121,7 +125,7 @@ static_assert(__builtin_offsetof(Control, depth) == 32);
 static_assert(__builtin_offsetof(Control, clock_mode) == 36);
 static_assert(__builtin_offsetof(Control, flags) == 40);
 static_assert(__builtin_offsetof(Control, slot_count) == 44);
-static_assert(__builtin_offsetof(Control, reserved) == 48);
+static_assert(__builtin_offsetof(Control, tid_offset) == 48);
 static_assert(__builtin_offsetof(Control, exact_count) == 52);
 static_assert(__builtin_offsetof(Control, min_size) == 56);
 static_assert(__builtin_offsetof(Control, max_size) == 64);
@@ -142,6 +146,10 @@ static_assert(__builtin_offsetof(Control, patch_lock) == 2548);
 static_assert(__builtin_offsetof(Control, module_requests) == 2552);
 static_assert(__builtin_offsetof(Control, module_answers) == 2556);
 static_assert(__builtin_offsetof(Control, module_list) == 2560);
+static_assert(__builtin_offsetof(Control, recorders_asked) == 2568);
+static_assert(__builtin_offsetof(Control, recorders_granted) == 2572);
+static_assert(__builtin_offsetof(Control, syscalls_filtered) == 2576);
+static_assert(__builtin_offsetof(Control, control_pad) == 2580);
 
 struct SlotEntry {
   uint64_t address;

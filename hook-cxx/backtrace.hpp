@@ -21,7 +21,7 @@ inline uint64_t* scratch_of(RingHeader* ring) {
   uint32_t count = 1;
   while (count < depth && fp > previous && fp - previous < (8u << 20) && (fp & 7) == 0) {
     uint64_t words[2];
-    if (!sys::read_own(fp, words, sizeof words) || words[1] < 4096) break;
+    if (!may_call_kernel() || !sys::read_own(fp, words, sizeof words) || words[1] < 4096) break;
     pcs[count++] = words[1];
     previous = fp;
     fp = words[0];

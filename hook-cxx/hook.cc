@@ -73,6 +73,5 @@ MEMHOOK_EXPORT long memhook_patch() { return region ? patch_pending(replacements
 // Returns how many slots could not be restored; -1: patching is locked.
 MEMHOOK_EXPORT long memhook_detach() {
   __atomic_store_n(&gate().epoch, 0u, __ATOMIC_SEQ_CST);
-  if (gate().flags & flag_membarrier) barrier_in_all_threads();
   return region ? restore_all() : 0;
 }

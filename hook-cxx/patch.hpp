@@ -16,7 +16,7 @@ struct PatchLock {
       uint32_t expected = 0;
       held = __atomic_compare_exchange_n(&control()->patch_lock, &expected, 1u, false,
                                          __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
-      if (!held) sys::sleep_ns(100'000);
+      if (!held) rest_ns(100'000);
     }
   }
   ~PatchLock() {

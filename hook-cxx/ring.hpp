@@ -15,8 +15,6 @@ struct RawEvent {
 inline constexpr uint64_t address_mask = (1ull << 45) - 1;
 // A record may need a tick and a size extension before the event itself.
 inline constexpr uint64_t reserve_events = 4;
-// How long a full ring is waited for while the clock word stands still.
-inline constexpr int64_t dead_attacher_ns = 300'000'000;
 
 inline RawEvent* events_of(RingHeader* ring) {
   return reinterpret_cast<RawEvent*>(reinterpret_cast<unsigned char*>(ring) + ring_prefix_bytes);
@@ -25,19 +23,17 @@ inline RawEvent* events_of(RingHeader* ring) {
 // Claims a free ring for this thread; null when all are taken. pre: thread_word is not of `epoch`.
 [[gnu::noinline, gnu::cold]] inline RingHeader* claim_ring(uint32_t epoch, uint64_t sp) {
   Control* c = control();
-  // A thread that found no ring asks again only every 4096th time: the search is long.
-  uint64_t waiting = thread_word;
-  if ((waiting & 0xfff) == 0 && waiting != 0 && waiting < (4096ull << 12)) {
+  // A thread that got no ring asks again only every 4096th time: the search is long, and so is the
+  // wait to be admitted.
+  uint64_t waiting = thread_word, still_waiting = static_cast<uint64_t>(epoch) << 24;
+  if ((waiting & 0xfff) == 0 && waiting > still_waiting && waiting < still_waiting + (1 << 24)) {
     thread_word = waiting - (1 << 12);
     __atomic_fetch_add(&c->ringless_events, 1, __ATOMIC_RELAXED);
     return nullptr;
   }
-  if (!admit_recorder(c)) {
-    __atomic_fetch_add(&c->ringless_events, 1, __ATOMIC_RELAXED);
-    return nullptr;
-  }
+  uint32_t rings = admit_recorder(c, epoch) ? max_rings : 0;
   uint64_t stride = ring_prefix_bytes + c->ring_bytes;
-  for (uint32_t i = 0; i < max_rings; i++) {
+  for (uint32_t i = 0; i < rings; i++) {
     auto* ring = at<RingHeader>(rings_offset + i * stride);
     uint32_t expected = ring_free;
     if (__atomic_load_n(&ring->state, __ATOMIC_RELAXED) != ring_free) continue;
@@ -51,8 +47,10 @@ inline RawEvent* events_of(RingHeader* ring) {
     ring->last_tick = 0;
     __atomic_store_n(&ring->thread_pointer, thread_pointer, __ATOMIC_RELAXED);
     __atomic_store_n(&ring->first_sp, sp, __ATOMIC_RELAXED);
-    __atomic_store_n(&ring->tid, static_cast<uint32_t>(sys::call(sys::nr_gettid)),
-                     __ATOMIC_RELEASE);
+    uint32_t tid = c->tid_offset
+                       ? *reinterpret_cast<uint32_t*>(thread_pointer + c->tid_offset)
+                       : static_cast<uint32_t>(sys::call(sys::nr_gettid));
+    __atomic_store_n(&ring->tid, tid, __ATOMIC_RELEASE);
     uint32_t used = __atomic_load_n(&c->rings_used, __ATOMIC_RELAXED);
     while (used < i + 1 && !__atomic_compare_exchange_n(&c->rings_used, &used, i + 1, true,
                                                         __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
@@ -60,7 +58,9 @@ inline RawEvent* events_of(RingHeader* ring) {
     thread_word = reinterpret_cast<uint64_t>(ring) | epoch;
     return ring;
   }
-  thread_word = 4095ull << 12;
+  // A detach meanwhile: nothing was lost.
+  if (epoch_now() != epoch) return nullptr;
+  thread_word = still_waiting | 4095ull << 12;
   __atomic_fetch_add(&c->ringless_events, 1, __ATOMIC_RELAXED);
   return nullptr;
 }
@@ -79,25 +79,14 @@ inline RawEvent* events_of(RingHeader* ring) {
   Control* c = control();
   uint32_t mine = static_cast<uint32_t>(thread_word & 0xfff);
   uint64_t capacity = gate().ring_mask + 1;
-  uint64_t last_clock = __atomic_load_n(&c->clock_ns, __ATOMIC_RELAXED);
-  int64_t still_since = 0;
+  Wait wait;
   for (;;) {
     // The next attach has cleared the region: this ring is no longer ours, nor is the loss.
     if (__atomic_load_n(&c->epoch, __ATOMIC_ACQUIRE) != mine) return false;
     ring->cached_tail = __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
     if (ring->head + reserve_events - ring->cached_tail <= capacity) return true;
     if (gate().flags & flag_drop_when_full) break;
-    sys::sleep_ns(50'000);
-    uint64_t clock = __atomic_load_n(&c->clock_ns, __ATOMIC_RELAXED);
-    int64_t now = sys::monotonic_ns();
-    if (clock != last_clock || still_since == 0) {
-      last_clock = clock;
-      still_since = now;
-    } else if (now - still_since > dead_attacher_ns) {
-      __atomic_store_n(&c->abandoned, 1u, __ATOMIC_RELAXED);
-      __atomic_store_n(&gate().epoch, 0u, __ATOMIC_RELEASE);
-      break;
-    }
+    if (!wait.a_moment()) break;
   }
   __atomic_store_n(&ring->dropped, ring->dropped + 1, __ATOMIC_RELAXED);
   return false;

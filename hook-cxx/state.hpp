@@ -5,6 +5,8 @@
 // originals  private, so that a fork child still finds them.
 // thread     one initial-exec TLS word: ring address | epoch. Rings are page aligned, epochs are
 //            below 4096, so one comparison tells "my ring, of this attach" from everything else.
+//            A thread without a ring: epoch << 24 | events until it asks again << 12; no mapping of
+//            this size lies that low.
 //            More TLS would be dangerous: dynamic TLS allocates, and static TLS surplus is scarce.
 #pragma once
 #include "abi.hpp"

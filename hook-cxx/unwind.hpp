@@ -113,7 +113,7 @@ struct StackReader {
     uint64_t start = address & ~4095ull;
     if (start != page_at) {
       page_at = ~0ull;
-      if (!sys::read_own(start, page, 4096)) return false;
+      if (!may_call_kernel() || !sys::read_own(start, page, 4096)) return false;
       page_at = start;
     }
     *value = page[(address & 4095) / 8];

@@ -34,8 +34,9 @@ template <typename R, typename... A>
   RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(frame));
   if (__builtin_expect(ring == nullptr, 0)) return nullptr;
   if (!enter(ring, frame)) return nullptr;
-  // A detach closes the gate, makes all threads pass a barrier, and then looks for calls under way:
-  // either it sees that we have entered, or we see that the gate is closed.
+  // A detach closes the gate, and the attacher then looks for calls under way until there are none for
+  // a while: either it sees that we have entered, or we see that the gate is closed. Our store of
+  // `outer` may still be on its way when we load the epoch, but not for milliseconds.
   if (__builtin_expect(epoch_now() != epoch, 0)) {
     leave(ring);
     return nullptr;

@@ -158,7 +158,15 @@ pub struct Attacher {
 impl Attacher {
     /// Attaches to a target with extra options, JSON output; returns when every slot is patched.
     pub fn start(target: &Target, options: &[&str]) -> Attacher {
-        let mut child = Command::new(binary())
+        Attacher::start_by(&[], target, options)
+    }
+
+    /// The same through a program that executes its arguments.
+    pub fn start_by(through: &[&str], target: &Target, options: &[&str]) -> Attacher {
+        let words: Vec<_> = through.iter().map(AsRef::as_ref).collect();
+        let words = [words, vec![binary().as_os_str()]].concat();
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
             .args([
                 "attach",
                 "--json",

@@ -1,34 +1,85 @@
-// May not change the protection of its memory.
+// Lives under a seccomp filter. argv[1]:
+//   refuse   mprotect fails
+//   kill     every system call that a tracer might make, and the program can do without, is its end
+//   late     the same, from the first byte of input on
+//   under    passes everything; argv[2..] is executed
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <malloc.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <atomic>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include "target.hpp"
 
 using namespace target;
 
-static void forbid_mprotect() {
-  sock_filter program[] = {
+// The calls of `numbers` come to `action`, all others pass.
+static void install(const std::vector<unsigned>& numbers, unsigned action) {
+  std::vector<sock_filter> program = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mprotect, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
-  sock_fprog filter = {sizeof program / sizeof *program, program};
+  for (unsigned number : numbers) {
+    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1));
+    program.push_back(BPF_STMT(BPF_RET | BPF_K, action));
+  }
+  program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+  sock_fprog filter = {static_cast<unsigned short>(program.size()), program.data()};
   CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
   // For all threads.
   CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0);
-  CHECK(mprotect(reinterpret_cast<void*>(4096), 4096, PROT_READ) == -1 && errno == EPERM);
 }
 
-int main() {
-  std::thread other([] { wait_for_byte(); });
-  forbid_mprotect();
+static void kill_at_foreign_calls() {
+  install({SYS_mprotect, SYS_memfd_create, SYS_membarrier, SYS_process_vm_readv,
+           SYS_nanosleep, SYS_gettid, SYS_getpid, SYS_clock_gettime},
+          SECCOMP_RET_KILL_PROCESS);
+}
+
+static std::atomic<bool> there{false}, go{false};
+
+static void churn() {
+  there = true;
+  while (!go) std::this_thread::yield();
+  // More than a small ring takes.
+  for (int i = 0; i < 200'000; i++) {
+    char* block = static_cast<char*>(malloc(100));
+    block[0] = 1;
+    keep(block);
+    free(block);
+  }
+  for (int i = 0; i < 4; i++) keep(malloc(200));
+}
+
+int main(int argc, char** argv) {
+  std::string_view mode = argc > 1 ? argv[1] : "refuse";
+  if (mode == "under") {
+    install({}, SECCOMP_RET_ALLOW);
+    execvp(argv[2], argv + 2);
+    return 1;
+  }
+  // Further arenas of malloc grow by mprotect.
+  mallopt(M_ARENA_MAX, 1);
+  std::thread other(churn);
+  while (!there) std::this_thread::yield();
+  if (mode == "refuse") {
+    install({SYS_mprotect}, SECCOMP_RET_ERRNO | EPERM);
+    CHECK(mprotect(reinterpret_cast<void*>(4096), 4096, PROT_READ) == -1 && errno == EPERM);
+  }
+  if (mode == "kill") kill_at_foreign_calls();
   say("ready");
-  other.join();
+  wait_for_byte();
+  if (mode == "late") {
+    kill_at_foreign_calls();
+    say("filtered");
+    wait_for_byte();
+  }
   for (int i = 0; i < 9; i++) keep(malloc(300));
+  go = true;
+  other.join();
   done();
 }

@@ -89,25 +89,3 @@ fn an_allocator_bound_at_link_time_is_named_as_not_seen() {
     assert!(note.contains("-Bsymbolic"), "{coverage:#?}");
     assert!(own.is_some_and(|c| c["unhookable"].as_u64() > Some(0)));
 }
-
-/// Full RELRO, and a seccomp filter that refuses mprotect.
-#[test]
-fn slots_that_the_target_cannot_make_writable() {
-    let program = build_target("sandboxed", &["-Wl,-z,now", "-Wl,-z,relro"]);
-    let mut target = Target::start(&program, &[]);
-    Attacher::start(&target, &[]).finish();
-    Attacher::start(&target, &[]).kill();
-    let (code, out, err) = run(&["detach", &target.pid().to_string()]);
-    assert_eq!((code, err.as_str()), (0, ""), "{out}");
-    assert!(out.contains("every slot holds its original"), "{out}");
-    let attacher = Attacher::start(&target, &[]);
-    target.go();
-    target.expect("done");
-    let report = attacher.finish();
-    expect_sites(&report, "sandboxed.cc", &[("main", "malloc", 9, 300)]);
-    let refused = report["coverage"]
-        .to_string()
-        .contains("cannot be made writable");
-    assert!(!refused, "{}", report["coverage"]);
-    assert!(target.finish().success());
-}

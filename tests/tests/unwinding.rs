@@ -31,6 +31,7 @@ impl Sample {
 fn sample(pid: i32) -> Sample {
     let options = HoldOptions {
         need_safe_point: false,
+        thread: None,
         deadline: Duration::from_secs(5),
         unsafe_ranges: Vec::new(),
         unwind: None,

@@ -4,6 +4,7 @@ use crate::{
     event::Op,
     functions::{HOOKED_FUNCTIONS, function_by_name},
     layout::*,
+    unwind_rule,
 };
 use std::fmt::Write;
 
@@ -114,7 +115,7 @@ pub fn cxx_header() -> String {
         ("flag_sample", u64::from(flags::SAMPLE)),
         ("flag_libc_backtrace", u64::from(flags::LIBC_BACKTRACE)),
         ("flag_check_memo", u64::from(flags::CHECK_MEMO)),
-        ("flag_membarrier", u64::from(flags::MEMBARRIER)),
+        ("flag_lone_recorder", u64::from(flags::LONE_RECORDER)),
         ("cfa_stop", unwind_rule::STOP),
         ("cfa_rsp", unwind_rule::RSP),
         ("cfa_rbp", unwind_rule::RBP),

@@ -32,7 +32,7 @@ macro_rules! shared_struct {
 /// "MEMHOOK1", little endian.
 pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
 /// Changes with every change of this layout; hook and attacher must agree.
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;
 
 /// Slots the journal can hold.
 pub const MAX_SLOTS: usize = 32_768;
@@ -91,7 +91,7 @@ pub const SEQUENCE_OFFSET: usize = MODULES_OFFSET + 2 * MAX_MODULES * size_of::<
 pub const INDEX_OFFSET: usize = SEQUENCE_OFFSET + SEQUENCE_WORDS * 4;
 /// Offset of the stack arena.
 pub const ARENA_OFFSET: usize = INDEX_OFFSET + INDEX_ENTRIES * 8;
-/// Offset of the unwind rules (u64 each, see [`unwind_rule`]).
+/// Offset of the unwind rules (u64 each, see [`crate::unwind_rule`]).
 pub const RULES_OFFSET: usize = ARENA_OFFSET + ARENA_BYTES;
 /// Offset of the rows' code offsets (u32, relative to the module's base, ascending in a module).
 pub const ROW_OFFSETS_OFFSET: usize = RULES_OFFSET + MAX_RULES * 8;
@@ -158,51 +158,15 @@ pub mod flags {
     pub const LIVE_FILTER: u32 = 32;
     /// Allocations are sampled by the byte intervals at [`super::SAMPLE_OFFSET`].
     pub const SAMPLE: u32 = 64;
-    /// The hook may call membarrier(2): no seccomp filter of the target could take offence.
-    pub const MEMBARRIER: u32 = 256;
+    /// While one thread alone records it may skip locked instructions: the process is registered for
+    /// the attacher's membarrier(2).
+    pub const LONE_RECORDER: u32 = 256;
     /// Follow frame pointers instead of the unwind tables.
     pub const FRAME_POINTERS: u32 = 8;
     /// Let the C library's `backtrace` unwind.
     pub const LIBC_BACKTRACE: u32 = 128;
     /// Unwind again after each hit of a remembered backtrace, and count differences.
     pub const CHECK_MEMO: u32 = 16;
-}
-
-/// An unwind rule is one word:
-///
-/// ```text
-/// bits  0..8   how the CFA is found        bits 16..32  offset for rbp, signed, in bytes
-/// bits  8..16  how the caller's rbp is     bits 32..64  offset for the CFA, signed, in bytes
-/// ```
-///
-/// The return address is at CFA - 8 (x86-64 psABI, 3.2.2).
-pub mod unwind_rule {
-    /// No way on from here: the backtrace is cut.
-    pub const STOP: u64 = 0;
-    /// CFA = rsp + offset.
-    pub const RSP: u64 = 1;
-    /// CFA = rbp + offset.
-    pub const RBP: u64 = 2;
-    /// CFA = the word at rbp + offset (realigned stacks).
-    pub const AT_RBP: u64 = 3;
-    /// A PLT entry: CFA = rsp + 8, and 8 more behind its push instruction.
-    pub const PLT: u64 = 4;
-    /// The signal trampoline: the registers are in the ucontext at rsp.
-    pub const SIGNAL: u64 = 5;
-    /// The return address is undefined: the thread starts here.
-    pub const END: u64 = 6;
-
-    /// rbp is the caller's.
-    pub const RBP_SAME: u64 = 0;
-    /// The caller's rbp is at CFA + offset.
-    pub const RBP_AT_CFA: u64 = 1;
-    /// The caller's rbp is at rbp + offset.
-    pub const RBP_AT_RBP: u64 = 2;
-
-    /// Puts a rule together.
-    pub const fn pack(cfa: u64, cfa_offset: i32, rbp: u64, rbp_offset: i16) -> u64 {
-        cfa | rbp << 8 | (rbp_offset as u16 as u64) << 16 | (cfa_offset as u32 as u64) << 32
-    }
 }
 
 /// Values of [`RingHeader::state`].
@@ -237,8 +201,9 @@ shared_struct! {
         flags: u32,
         /// Entries of the slot journal in use, including pending ones.
         slot_count: AtomicU32,
-        /// Keeps the alignment.
-        reserved: u32,
+        /// Where a thread's TCB (`struct pthread` of glibc) keeps its tid, as an offset in bytes from the
+        /// thread pointer; 0: not known.
+        tid_offset: u32,
         /// Sizes in `exact_sizes` in use.
         exact_count: u32,
         /// Smallest recorded size in bytes.
@@ -280,6 +245,14 @@ shared_struct! {
         /// Version of the module list << 32 | its entries; the list is that of the version's lowest
         /// bit.
         module_list: AtomicU64,
+        /// The attach number, once a second thread wants to record ([`flags::LONE_RECORDER`]).
+        recorders_asked: AtomicU32,
+        /// The attach number, once the attacher has made that safe.
+        recorders_granted: AtomicU32,
+        /// Not 0: a seccomp filter looks at the target's system calls, so the hook makes none on its own.
+        syscalls_filtered: AtomicU32,
+        /// Keeps the size.
+        control_pad: u32,
     }
 }
 

@@ -24,6 +24,7 @@ mod event;
 mod functions;
 mod layout;
 mod prefetch;
+pub mod unwind_rule;
 
 pub use cxx::cxx_header;
 pub use event::{Event, Op, RawEvent, SEQUENCE_BITS, sequence_before};

@@ -36,6 +36,7 @@ pub fn epoch(pid: i32, address: u64) -> Option<u32> {
 /// Whether no thread is inside a wrapper any more, within a second.
 pub fn comes_to_rest(pid: i32, address: u64, ring_bytes: u64) -> bool {
     let start = Instant::now();
+    memhook_stream::barrier();
     loop {
         let rings = control32(pid, address, offset_of!(Control, rings_used)).unwrap_or(0);
         let at_work = (0..u64::from(rings).min(MAX_RINGS as u64)).any(|ring| {

@@ -7,7 +7,7 @@ use crate::pacing::Pacing;
 use crate::record::Recorder;
 use memhook_abi::{Event, Op};
 use memhook_ledger::{Ledger, LedgerOptions};
-use memhook_stream::{Drain, Region, Sink, TickTime, monotonic_ns, time_stamp_counter};
+use memhook_stream::{Admission, Drain, Region, Sink, TickTime, monotonic_ns, time_stamp_counter};
 use std::{
     sync::{
         Mutex, MutexGuard,
@@ -52,6 +52,7 @@ pub struct Consumer<'a> {
     clock: Clock,
     start: Instant,
     ticks: ClockPair,
+    admission: Admission,
     /// The last dlopen or dlclose of the target that was answered.
     pub answered: AtomicU32,
     finishing: AtomicBool,
@@ -117,6 +118,7 @@ impl<'a> Consumer<'a> {
             clock: tracing.clock,
             start: Instant::now(),
             ticks: ClockPair::now(),
+            admission: Admission::default(),
             answered: AtomicU32::new(0),
             finishing: AtomicBool::new(false),
             finished: AtomicBool::new(false),
@@ -170,6 +172,7 @@ impl<'a> Consumer<'a> {
             let now = self.elapsed();
             let now_ns = now.as_nanos() as u64;
             self.region.set_clock_ns(now_ns + 1);
+            self.admission.answer(self.region);
             drain.set_tick_time(self.tick_time());
             let mut state = self.lock();
             let mut sink = ToLedger {
@@ -213,6 +216,7 @@ impl<'a> Consumer<'a> {
                     .set_clock_ns(self.elapsed().as_nanos() as u64 + 1);
             }
             last = clock;
+            self.admission.answer(self.region);
             std::thread::park_timeout(WATCHDOG_PAUSE);
         }
     }

@@ -281,6 +281,7 @@ impl Reporter {
             attach: AttachInfo {
                 attach_ms: session.attach_time.as_secs_f64() * 1e3,
                 held_ms: session.held_time.as_secs_f64() * 1e3,
+                idle_held_ms: session.idle_held_time.as_secs_f64() * 1e3,
                 slots,
                 modules,
                 depth: self.depth,

@@ -3,6 +3,7 @@
 use memhook_abi::slot_state::{PATCHED, REFUSED, RESTORED};
 use memhook_inject::{WordExchange, force_words};
 use memhook_stream::{Region, SlotView};
+use std::time::Duration;
 
 fn refused(region: &Region) -> Vec<SlotView> {
     let slots = region.slots().into_iter();
@@ -11,11 +12,12 @@ fn refused(region: &Region) -> Vec<SlotView> {
         .collect()
 }
 
-/// Patches them with all threads held.
-pub fn patch(pid: i32, region: &Region) -> Result<(), memhook_inject::Error> {
+/// Patches them with all threads held; returns for how long.
+pub fn patch(pid: i32, region: &Region) -> Result<Duration, memhook_inject::Error> {
+    let mut longest = Duration::ZERO;
     let slots = refused(region);
     if slots.is_empty() {
-        return Ok(());
+        return Ok(longest);
     }
     // A slot that lazy binding had not resolved at the look may hold the function by now.
     for from in [
@@ -38,13 +40,15 @@ pub fn patch(pid: i32, region: &Region) -> Result<(), memhook_inject::Error> {
                 to: slot.replacement,
             })
             .collect();
-        for (slot, done) in open.iter().zip(force_words(pid, &exchanges)?) {
+        let (done, held) = force_words(pid, &exchanges)?;
+        longest = longest.max(held);
+        for (slot, done) in open.iter().zip(done) {
             if done {
                 region.set_slot_state(slot.index, PATCHED);
             }
         }
     }
-    Ok(())
+    Ok(longest)
 }
 
 /// Restores those that still hold our value, with all threads held.
@@ -61,7 +65,7 @@ pub fn restore(pid: i32, region: &Region) -> Result<(), memhook_inject::Error> {
             to: slot.original,
         })
         .collect();
-    for (slot, done) in slots.iter().zip(force_words(pid, &exchanges)?) {
+    for (slot, done) in slots.iter().zip(force_words(pid, &exchanges)?.0) {
         if done {
             region.set_slot_state(slot.index, RESTORED);
         }

@@ -8,7 +8,7 @@ use crate::refused_slots;
 use anyhow::bail;
 use memhook_inject::{Held, HoldOptions, close_descriptor, create_region, hold};
 use memhook_process::{Mapping, mappings};
-use memhook_stream::Region;
+use memhook_stream::{Region, barrier};
 use std::{
     fs::OpenOptions,
     time::{Duration, Instant},
@@ -153,6 +153,7 @@ impl Residue {
 pub fn any_point() -> HoldOptions<'static> {
     HoldOptions {
         need_safe_point: false,
+        thread: None,
         deadline: Duration::from_secs(2),
         unsafe_ranges: Vec::new(),
         unwind: None,
@@ -180,6 +181,7 @@ pub fn hold_with_hook(pid: i32, base: u64) -> anyhow::Result<Held> {
 /// stopped there, would go on writing into a ring that has another owner by then.
 pub fn comes_to_rest(region: &Region) -> bool {
     let start = Instant::now();
+    barrier();
     while region.calls_under_way() > 0 {
         if start.elapsed() > Duration::from_secs(1) {
             return false;
@@ -213,8 +215,7 @@ pub fn recover(pid: i32) -> anyhow::Result<Option<i64>> {
     found.close_descriptors(&mut held)?;
     held.release()?;
     found.restore_refused(pid)?;
-    Ok(Some(match found.regions.is_empty() {
-        true => left,
-        false => 0,
-    }))
+    // Slots that the hook could not restore were restored above, where their journal can be read.
+    let restored = left > 0 && !found.regions.is_empty();
+    Ok(Some(if restored { 0 } else { left }))
 }

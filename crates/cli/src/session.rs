@@ -1,5 +1,9 @@
 //! One attach: load the hook, fill the journal, patch; later modules; detach.
 
+mod lone_recorder;
+mod slots;
+mod target_facts;
+
 use crate::claim::{Claim, claim};
 use crate::hook_object::{EntryPoints, HOOK_OBJECT, entry_points, hook_image};
 use crate::reach::Reach;
@@ -9,18 +13,16 @@ use crate::residue::{any_point, has_hook, hold_with_hook, residue};
 use crate::safe_point::{unsafe_ranges, unwind_for_safety};
 use crate::unwind_tables::UnwindTables;
 use anyhow::{Context, bail};
-use memhook_abi::{self as abi, function_by_name, slot_state};
-use memhook_inject::{Dlopen, Held, HoldOptions, hold, load_object};
-use memhook_process::{
-    ElfView, ModuleImage, SlotScan, find_slots, has_seccomp_filter, mappings, modules, thread_ids,
-    vdso,
-};
-use memhook_stream::{Config, Region, SlotSpec};
+use memhook_abi::{self as abi, function_by_name};
+use memhook_inject::{Dlopen, HoldOptions, IdleThreads, hold, load_object};
+use memhook_process::{ElfView, ModuleImage, find_slots, mappings, modules, vdso};
+use memhook_stream::{Config, Region};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
+use target_facts::{is_filtered, tid_offset};
 
 /// Files of modules that were read, by device and inode.
 type Files = HashMap<(u32, u32, u64), Arc<[u8]>>;
@@ -45,8 +47,10 @@ pub struct Session {
     pub unhookable: Vec<(String, &'static str)>,
     /// Duration of the whole attach.
     pub attach_time: Duration,
-    /// The longest time that one thread was held.
+    /// The longest time that one thread was held, but for [`Session::idle_held_time`].
     pub held_time: Duration,
+    /// How long a thread was held that had nothing to do at the time; zero if none was.
+    pub idle_held_time: Duration,
     next_variant: HashMap<(usize, u64), u32>,
     _claim: Claim,
 }
@@ -96,6 +100,9 @@ impl Session {
         functions: HashSet<usize>,
     ) -> anyhow::Result<Session> {
         let start = Instant::now();
+        // First: who holds the claim finds nobody else changing what is looked at here.
+        let claim = claim(pid)?;
+        let idle = IdleThreads::of(pid);
         let maps = mappings(pid)?;
         let mut files = Files::new();
         let loaded = modules(pid, &maps, &mut files)?;
@@ -105,7 +112,6 @@ impl Session {
             bail!("process {pid} calls no allocator through a GOT slot: nothing to hook");
         }
         let entry = entry_points()?;
-        let claim = claim(pid)?;
         let mut residue = residue(pid, &maps);
         if let Some(attacher) = residue.attacher(pid) {
             bail!("process {pid} is already traced by memhook-rs {attacher}: stop that first");
@@ -113,12 +119,6 @@ impl Session {
         let dlopen = find_dlopen(&loaded)?;
         if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
             config.libc_backtrace = find_libc(&loaded, "backtrace")?;
-        }
-        // With several threads the kernel waits for an RCU grace period when a process announces that
-        // it will use membarrier(2): ten milliseconds, for which one thread would be held.
-        let is_alone = thread_ids(pid).is_ok_and(|tids| tids.len() == 1);
-        if is_alone && !has_seccomp_filter(pid) {
-            config.flags |= abi::flags::MEMBARRIER;
         }
         if let Some(v) = vdso(pid, &maps) {
             let clock = ElfView::parse(&v.bytes)
@@ -146,6 +146,13 @@ impl Session {
             residue.restore_refused(pid)?;
             scan = find_slots(pid, &loaded, &maps, &wanted, &|_| None)?;
         }
+        let mut idle_held_time = Duration::ZERO;
+        if let Reach::Running = reach
+            && let Some(time) = lone_recorder::register_idle(pid, &idle)
+        {
+            idle_held_time = time;
+            config.flags |= abi::flags::LONE_RECORDER;
+        }
         let (region, address, epoch) =
             residue.region_for(reach, pid, config.ring_bytes, &mut held_time)?;
         config.epoch = epoch;
@@ -165,6 +172,7 @@ impl Session {
             unhookable: Vec::new(),
             attach_time: Duration::ZERO,
             held_time,
+            idle_held_time,
             next_variant: HashMap::new(),
             _claim: claim,
         };
@@ -192,6 +200,7 @@ impl Session {
         };
         let options = HoldOptions {
             need_safe_point: hook_base.is_none(),
+            thread: None,
             deadline: Duration::from_secs(5),
             unsafe_ranges: ranges.clone(),
             unwind: Some(&unwind),
@@ -212,13 +221,18 @@ impl Session {
             // Its first call loads libgcc_s, which must not happen below an allocation.
             held.call(backtrace, &[region_address + abi::ARENA_OFFSET as u64, 0])?;
         }
+        lone_recorder::register_alone(&mut held, &self.region);
+        self.region.set_tid_offset(tid_offset(&held));
+        self.region.set_syscalls_filtered(is_filtered(&held));
         let result = held.call(self.hook_base + self.entry.attach, &[region_address])? as i64;
         self.held_time = self.held_time.max(held.release()?);
         if result < 0 {
             bail!("the hook refused to start in process {pid} (code {result})");
         }
         // If the threads cannot all be held, the slots stay as they are, and the coverage says so.
-        let _ = refused_slots::patch(pid, &self.region);
+        if let Ok(all_held) = refused_slots::patch(pid, &self.region) {
+            self.held_time = self.held_time.max(all_held);
+        }
         Ok(())
     }
 
@@ -260,173 +274,10 @@ impl Session {
             .unwrap_or_default()
     }
 
-    /// Slots that hold our value, or did until the detach, and modules that have one.
-    pub fn patched(&self) -> (u64, u64) {
-        let slots: Vec<_> = self
-            .region
-            .slots()
-            .into_iter()
-            .filter(|s| matches!(s.state, slot_state::PATCHED | slot_state::RESTORED))
-            .collect();
-        let modules: HashSet<u64> = slots.iter().map(|s| s.module_base).collect();
-        (slots.len() as u64, modules.len() as u64)
-    }
-
-    /// Writes the slots of a scan into the journal, those that are not in it yet.
-    fn journal(&mut self, scan: &SlotScan) -> anyhow::Result<()> {
-        let known: HashSet<u64> = self
-            .region
-            .slots()
-            .iter()
-            .filter(|s| s.state != slot_state::UNUSED)
-            .map(|s| s.address)
-            .collect();
-        for slot in &scan.slots {
-            let Some(function) = function_by_name(&slot.symbol) else {
-                continue;
-            };
-            if known.contains(&slot.address) {
-                continue;
-            }
-            // Where slots of one symbol hold different originals, each keeps its own.
-            let of_function = self
-                .next_variant
-                .keys()
-                .filter(|(f, _)| *f == function)
-                .count() as u32;
-            let variant = *self
-                .next_variant
-                .entry((function, slot.target))
-                .or_insert(of_function);
-            let module = &self.modules[slot.module];
-            if variant as usize >= abi::MAX_VARIANTS {
-                self.unhookable.push((
-                    module.name().to_owned(),
-                    "more than four different originals of one function",
-                ));
-                continue;
-            }
-            self.region.push_slot(SlotSpec {
-                address: slot.address,
-                original: slot.target,
-                expected: slot.value,
-                module_base: module.base,
-                function: function as u32,
-                variant,
-                protection: slot.protection,
-            })?;
-        }
-        for u in &scan.unhookable {
-            let name = self.modules[u.module].name().to_owned();
-            self.unhookable.push((name, u.reason));
-        }
-        Ok(())
-    }
-
     fn publish_modules(&mut self) -> anyhow::Result<()> {
         let mut all = with(&self.modules, &self.vdso);
         all.extend(self.hook.clone());
         self.tables.publish(&self.region, &all)
-    }
-
-    /// Answers dlopen and dlclose calls of the target: new slots go into the journal, slots of
-    /// modules that are gone are forgotten.
-    pub fn follow_modules(&mut self, answered: &mut u32) -> anyhow::Result<()> {
-        let request = self.region.module_requests();
-        if request == *answered {
-            return Ok(());
-        }
-        let maps = mappings(self.pid)?;
-        let now = modules(self.pid, &maps, &mut self.files)?;
-        for slot in self.region.slots() {
-            let there = now
-                .iter()
-                .any(|m| m.base == slot.module_base && m.contains(slot.address));
-            if !there && slot.state != slot_state::UNUSED {
-                self.region.set_slot_state(slot.index, slot_state::UNUSED);
-            }
-        }
-        let functions = self.functions.clone();
-        let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
-        for module in std::mem::replace(&mut self.modules, now) {
-            let same = |m: &ModuleImage| m.base == module.base && m.path == module.path;
-            if !self.modules.iter().chain(&self.gone).any(same) {
-                self.gone.push(module);
-            }
-        }
-        let originals: HashMap<u64, u64> = self
-            .region
-            .slots()
-            .iter()
-            .map(|s| (s.replacement, s.original))
-            .collect();
-        let original_of = |value: u64| originals.get(&value).copied();
-        let scan = find_slots(self.pid, &self.modules, &maps, &wanted, &original_of)?;
-        self.journal(&scan)?;
-        self.publish_modules()?;
-        *answered = request;
-        self.region.answer_modules(request);
-        Ok(())
-    }
-
-    /// Patches slots again that a lazy resolver, already under way at the attach, has overwritten.
-    pub fn verify_slots(&self) -> anyhow::Result<()> {
-        let mut again = false;
-        for slot in self.region.slots() {
-            let mut word = [0; 8];
-            if slot.state != slot_state::PATCHED
-                || memhook_process::read_memory(self.pid, slot.address, &mut word).is_err()
-            {
-                continue;
-            }
-            if u64::from_le_bytes(word) == slot.original {
-                // A new entry, which expects what the resolver wrote.
-                self.region.set_slot_state(slot.index, slot_state::UNUSED);
-                self.region.push_slot(SlotSpec {
-                    address: slot.address,
-                    original: slot.original,
-                    expected: slot.original,
-                    module_base: slot.module_base,
-                    function: slot.function,
-                    variant: slot.variant,
-                    protection: slot.protection,
-                })?;
-                again = true;
-            }
-        }
-        if again {
-            self.remote(|held, session| held.call(session.hook_base + session.entry.patch, &[]))?;
-        }
-        Ok(())
-    }
-
-    fn remote<T>(
-        &self,
-        call: impl FnOnce(&mut Held, &Session) -> Result<T, memhook_inject::Error>,
-    ) -> anyhow::Result<T> {
-        let mut held = hold_with_hook(self.pid, self.hook_base)?;
-        let result = call(&mut held, self)?;
-        held.release()?;
-        Ok(result)
-    }
-
-    /// Closes the gate and restores the slots; returns how many could not be restored.
-    pub fn detach(&self) -> anyhow::Result<i64> {
-        let mut left = -1;
-        for _ in 0..5 {
-            left = self
-                .remote(|held, session| held.call(session.hook_base + session.entry.detach, &[]))
-                .with_context(|| format!("cannot restore the slots of process {}", self.pid))?
-                as i64;
-            if left >= 0 {
-                break;
-            }
-        }
-        if left > 0 {
-            refused_slots::restore(self.pid, &self.region)?;
-            left = 0;
-        }
-        Ok(left)
     }
 }
 

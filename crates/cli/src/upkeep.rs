@@ -4,11 +4,12 @@
 use crate::consumer::Consumer;
 use crate::ring_owners::RingOwners;
 use crate::session::Session;
+use memhook_process::seccomp_filters;
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 /// How often the target is looked at: is it still there?
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
-/// When the slots are looked at again: by then a resolver that was under way is through.
+/// When slots just patched are looked at again: by then a resolver that was under way is through.
 const VERIFY_AFTER: Duration = Duration::from_millis(100);
 
 /// A process, told from later ones with the same pid by its start time.
@@ -47,7 +48,8 @@ pub struct Upkeep {
     target: Identity,
     owners: RingOwners,
     next_look: Duration,
-    verified: bool,
+    next_verify: Option<Duration>,
+    filters: Option<u32>,
 }
 
 impl Upkeep {
@@ -57,7 +59,8 @@ impl Upkeep {
             target: Identity::of(pid),
             owners: RingOwners::new(pid),
             next_look: Duration::ZERO,
-            verified: false,
+            next_verify: Some(VERIFY_AFTER),
+            filters: seccomp_filters(pid),
         }
     }
 
@@ -68,13 +71,20 @@ impl Upkeep {
         let mut gone = session.follow_modules(&mut answered).is_err() && !self.target.is_alive();
         let modules_changed = consumer.answered.swap(answered, Relaxed) != answered;
         self.owners.care(session.region());
+        if modules_changed {
+            self.next_verify = Some(now + VERIFY_AFTER);
+        }
         if now >= self.next_look {
             self.next_look = now + LOOK_PAUSE;
             // An execve takes the hook away without ending the process.
             gone = gone || !self.target.is_alive() || !session.is_in_target();
-            if !gone && !self.verified && now > VERIFY_AFTER {
-                self.verified = true;
+            if !gone && self.next_verify.is_some_and(|at| now >= at) {
+                self.next_verify = None;
                 let _ = session.verify_slots();
+            }
+            // What a filter forbids that the program installs now is not known.
+            if seccomp_filters(self.target.pid) > self.filters {
+                session.region().set_syscalls_filtered(true);
             }
         }
         Turn {

@@ -19,6 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rounds = rest.first().map_or(Ok(10), |rounds| rounds.parse())?;
     let options = HoldOptions {
         need_safe_point: false,
+        thread: None,
         deadline: Duration::from_secs(5),
         unsafe_ranges: Vec::new(),
         unwind: None,

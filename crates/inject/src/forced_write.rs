@@ -1,5 +1,7 @@
 //! Writes into pages that the target itself may not write, nor make writable.
 
+use std::time::Duration;
+
 use crate::{Error, hold_all, read_bytes, write_bytes};
 
 /// One word to be exchanged.
@@ -15,8 +17,9 @@ pub struct WordExchange {
 
 /// Exchanges words of `pid`'s memory with all its threads held, so that nobody reads or writes them
 /// meanwhile, through /proc/PID/mem, to which page protection does not matter (proc_pid_mem(5)).
-/// Returns which were exchanged; a word that does not hold what it must stays as it is.
-pub fn force_words(pid: i32, words: &[WordExchange]) -> Result<Vec<bool>, Error> {
+/// Returns which were exchanged, and for how long the threads were held; a word that does not hold what
+/// it must stays as it is.
+pub fn force_words(pid: i32, words: &[WordExchange]) -> Result<(Vec<bool>, Duration), Error> {
     let held = hold_all(pid)?;
     let mut done = Vec::with_capacity(words.len());
     for word in words {
@@ -28,6 +31,5 @@ pub fn force_words(pid: i32, words: &[WordExchange]) -> Result<Vec<bool>, Error>
         }
         done.push(fits);
     }
-    held.release();
-    Ok(done)
+    Ok((done, held.release()))
 }

@@ -13,7 +13,7 @@ use crate::scratch::Scratch;
 use crate::survey::{Clock, Gadgets, Survey};
 use crate::urgency::Urgency;
 use crate::wait::{self, Stop};
-use crate::{Error, Registers, load, maps, memory, ptrace, regs, restart, signal_frame};
+use crate::{Error, Registers, load, maps, memory, ptrace, regs, restart, seccomp, signal_frame};
 
 /// How long one remote system call, or the way back to a plain stop, may take.
 pub(crate) const STEP_DEADLINE: Duration = Duration::from_secs(5);
@@ -44,6 +44,8 @@ pub struct Held {
     pub(crate) saved_mask: u64,
     /// What the interrupted system call was doing, if the kernel would not restart it.
     pub(crate) sleep: Sleep,
+    /// Whether its seccomp filters are passed over.
+    pub(crate) filters_suspended: bool,
     /// Signals taken off the thread during remote work, to be sent again.
     pub(crate) taken: Vec<(i32, libc::siginfo_t)>,
     /// Whether the registers were changed since the stop.
@@ -104,6 +106,7 @@ impl Held {
                     .map_err(|e| ("GETREGSET NT_X86_XSTATE", e))?,
                 saved_mask: ptrace::signal_mask(tid).map_err(|e| ("GETSIGMASK", e))?,
                 sleep,
+                filters_suspended: false,
                 taken: Vec::new(),
                 used: false,
                 gone: false,
@@ -150,6 +153,22 @@ impl Held {
     /// Registers at the stop; they will be put back.
     pub fn registers(&self) -> &Registers {
         &self.saved
+    }
+
+    /// Whether the thread's own code may make system call `nr` without being killed for it or the like:
+    /// what its seccomp filters do with it. `None`: they cannot be looked at from here.
+    pub fn may_call(&self, nr: i64) -> Option<bool> {
+        let filters = seccomp::filters(self.tid).ok()?;
+        Some(
+            filters
+                .iter()
+                .all(|filter| seccomp::is_harmless(filter, nr)),
+        )
+    }
+
+    /// Whether system calls made in this thread pass by its seccomp filters.
+    pub fn filters_suspended(&self) -> bool {
+        self.filters_suspended
     }
 
     /// Maps the failure of a ptrace request and notes when the target is gone.

@@ -45,6 +45,13 @@ pub(crate) fn tracer(pid: i32, tid: i32) -> i32 {
         .unwrap_or(0)
 }
 
+/// How often a thread went to sleep by itself so far.
+pub(crate) fn sleeps(pid: i32, tid: i32) -> Option<u64> {
+    status_field(pid, tid, "voluntary_ctxt_switches:")?
+        .parse()
+        .ok()
+}
+
 /// Signals for which the process has a handler, bit `n - 1` for signal `n`.
 pub(crate) fn caught_signals(pid: i32) -> Option<u64> {
     u64::from_str_radix(&status_field(pid, pid, "SigCgt:")?, 16).ok()

@@ -2,6 +2,7 @@
 //! several of them, so all go through `libc::ptrace`.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub(crate) const GETREGSET: libc::c_uint = 0x4204;
 pub(crate) const SETREGSET: libc::c_uint = 0x4205;
@@ -25,6 +26,11 @@ const OPTIONS_OF_CHILD: usize = OPTIONS | 0x8 | 0x40;
 
 /// The option to report clone, and to trace what it makes.
 const TRACE_CLONE: usize = 0x8;
+
+/// The option to let a tracee's system calls past its seccomp filters.
+const SUSPEND_SECCOMP: usize = 0x20_0000;
+/// Whether the kernel has refused that option.
+static NO_SUSPENSION: AtomicBool = AtomicBool::new(false);
 
 /// One raw request.
 ///
@@ -92,6 +98,31 @@ pub(crate) fn event_message(tid: i32) -> io::Result<u64> {
     Ok(message)
 }
 
+/// Sets the options of a stopped thread, and has its seccomp filters passed over as long as it is
+/// traced: what we call in it would else be refused, or kill it. The kernel allows that to a tracer
+/// with CAP_SYS_ADMIN and without filters of its own (ptrace(2), PTRACE_O_SUSPEND_SECCOMP).
+///
+/// Returns whether they are passed over.
+fn set_options(tid: i32, options: usize) -> io::Result<bool> {
+    if !NO_SUSPENSION.load(Relaxed) {
+        // SAFETY: no pointers.
+        match unsafe { request(SETOPTIONS, tid, 0, options | SUSPEND_SECCOMP) } {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EINVAL)) => {
+                NO_SUSPENSION.store(true, Relaxed);
+            }
+            done => return done.map(|_| true),
+        }
+    }
+    // SAFETY: no pointers.
+    unsafe { request(SETOPTIONS, tid, 0, options) }.map(|_| false)
+}
+
+/// Has the seccomp filters of a stopped thread passed over while it is held, where that is allowed;
+/// returns whether it is.
+pub(crate) fn suspend_filters(tid: i32) -> io::Result<bool> {
+    set_options(tid, OPTIONS)
+}
+
 /// Lets a stopped thread go.
 pub(crate) fn detach(tid: i32) -> io::Result<()> {
     // SAFETY: no pointers.
@@ -116,8 +147,7 @@ pub(crate) fn set_signal_mask(tid: i32, mask: u64) -> io::Result<()> {
 
 /// Has the children that a stopped thread makes traced by us too, from their first instruction on.
 pub(crate) fn follow_children(tid: i32) -> io::Result<()> {
-    // SAFETY: no pointers.
-    unsafe { request(SETOPTIONS, tid, 0, OPTIONS | TRACE_CLONE) }.map(drop)
+    set_options(tid, OPTIONS | TRACE_CLONE).map(drop)
 }
 
 /// Of a thread in a clone event stop: the child's id, as this process sees it.

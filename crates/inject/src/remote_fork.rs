@@ -119,6 +119,7 @@ impl AllHeld {
         let pid = self.pid;
         let options = HoldOptions {
             need_safe_point: false,
+            thread: None,
             deadline: Duration::ZERO,
             unsafe_ranges: Vec::new(),
             unwind: None,
@@ -156,10 +157,10 @@ impl AllHeld {
 impl Held {
     /// Forks twice; see the head of this file.
     fn fork(&mut self) -> Result<FrozenChild, Error> {
-        self.refuse_subreaper()?;
-        let scratch = self.scratch()?;
         let follow = ptrace::follow_children(self.tid);
         self.check("SETOPTIONS", follow)?;
+        self.refuse_subreaper()?;
+        let scratch = self.scratch()?;
         let flags = (libc::CLONE_FILES | libc::CLONE_FS) as u64;
         let mut registers = self.syscall_registers(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]);
         registers.rip = scratch.fork_entry();

@@ -17,6 +17,8 @@ use crate::{Error, ptrace};
 pub struct HoldOptions<'a> {
     /// Whether the thread must be outside `unsafe_ranges`; otherwise any stop will do.
     pub need_safe_point: bool,
+    /// The only thread to try; `None`: any.
+    pub thread: Option<i32>,
     /// How long to try.
     pub deadline: Duration,
     /// Address ranges (start, end) in the target where locks may be held: text of the loader, the
@@ -46,6 +48,9 @@ pub fn hold(pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
     let mut pause = Duration::from_micros(100);
     loop {
         for tid in candidates {
+            if options.thread.is_some_and(|only| only != tid) {
+                continue;
+            }
             match try_hold(pid, tid, options, &survey)? {
                 Attempt::Held(held) => return Ok(*held),
                 Attempt::Unsafe(why) => reason = why,
@@ -125,7 +130,7 @@ fn try_hold(
     if !interrupt(pid, tid)? {
         return Ok(Attempt::Vanished);
     }
-    let held = match Held::adopt(pid, tid, sleep, survey, urgency) {
+    let mut held = match Held::adopt(pid, tid, sleep, survey, urgency) {
         Ok(held) => held,
         // Only this thread; whether the process lives shows at the next round.
         Err(Error::TargetGone { .. }) => {
@@ -134,6 +139,8 @@ fn try_hold(
         }
         Err(error) => return Err(error),
     };
+    // Fails only where the thread is gone, which the next request says too.
+    held.filters_suspended = ptrace::suspend_filters(tid).unwrap_or(false);
     if let Err(why) = usable(&held, options) {
         return match held.release() {
             Ok(_) => Ok(Attempt::Unsafe(why)),

@@ -53,6 +53,7 @@ impl WriteWatch {
         let pages = PageScan::open(pid)?;
         let options = HoldOptions {
             need_safe_point: false,
+            thread: None,
             deadline: Duration::from_secs(2),
             unsafe_ranges: Vec::new(),
             unwind: None,

@@ -149,6 +149,7 @@ fn no_safe_thread_is_said_at_the_deadline() {
     program.addresses();
     let options = HoldOptions {
         need_safe_point: true,
+        thread: None,
         deadline: Duration::from_millis(100),
         unsafe_ranges: vec![(0, u64::MAX)],
         unwind: None,
@@ -171,6 +172,7 @@ fn the_given_unwinder_decides() {
     };
     let mut options = HoldOptions {
         need_safe_point: true,
+        thread: None,
         deadline: Duration::from_millis(50),
         unsafe_ranges: vec![(0x4000, 0x5000)],
         unwind: Some(&unwind),

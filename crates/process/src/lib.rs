@@ -19,5 +19,6 @@ pub use module::{ModuleImage, modules, vdso};
 pub use preflight::{Check, details, first_failure, preflight};
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
 pub use threads::{
-    Thread, has_seccomp_filter, read_memory, thread_ids, thread_start_time, threads,
+    Thread, has_seccomp_filter, read_memory, seccomp_filters, thread_ids, thread_start_time,
+    threads,
 };

@@ -26,11 +26,20 @@ pub fn has_seccomp_filter(pid: i32) -> bool {
 }
 
 fn is_filtered(pid: i32, tid: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
-    let mode = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Seccomp:"));
-    mode.is_none_or(|mode| mode.trim() != "0")
+    status_field(pid, tid, "Seccomp:").is_none_or(|mode| mode != "0")
+}
+
+/// How many seccomp filters the main thread lives under; `None` where the kernel does not say (before
+/// Linux 5.9).
+pub fn seccomp_filters(pid: i32) -> Option<u32> {
+    status_field(pid, pid, "Seccomp_filters:")?.parse().ok()
+}
+
+/// A field of a thread's status (proc_pid_status(5)).
+fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(value.trim().to_owned())
 }
 
 /// The threads of a process.

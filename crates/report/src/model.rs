@@ -77,8 +77,10 @@ pub struct Target {
 pub struct AttachInfo {
     /// Whole attach in ms.
     pub attach_ms: f64,
-    /// Time one thread was held, in ms.
+    /// Longest time that one thread was held, in ms, but for `idle_held_ms`.
     pub held_ms: f64,
+    /// How long a thread was held that had nothing to do, in ms; 0 if none was.
+    pub idle_held_ms: f64,
     /// Slots patched.
     pub slots: u64,
     /// Modules with at least one slot patched.

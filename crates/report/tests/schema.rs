@@ -28,6 +28,7 @@ fn full_report() -> ReportModel {
         attach: AttachInfo {
             attach_ms: 1.0,
             held_ms: 1.0,
+            idle_held_ms: 0.0,
             slots: 1,
             modules: 1,
             depth: 10,

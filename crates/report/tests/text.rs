@@ -28,6 +28,7 @@ fn report() -> ReportModel {
         attach: AttachInfo {
             attach_ms: 2.0,
             held_ms: 0.8,
+            idle_held_ms: 0.0,
             slots: 61,
             modules: 7,
             depth: 5,

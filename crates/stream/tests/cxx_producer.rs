@@ -2,14 +2,20 @@
 //! threads, rings so small that they are full most of the time and change hands often.
 
 use memhook_abi::{Event, Op, region_bytes, ring_state};
-use memhook_stream::{Config, Drain, Region, Sink};
+use memhook_stream::{Admission, Config, Drain, Region, Sink};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 const RING_BYTES: usize = 4096;
+
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(compile)
+}
 
 fn compile() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -102,10 +108,16 @@ fn free_ended(region: &Region, child: &Child) -> usize {
         .count()
 }
 
-#[test]
-fn nothing_is_lost_and_nothing_is_torn() {
-    let (waves, threads, events) = (40, 3, 20_000);
-    let program = compile();
+/// One run of the producer, drained to its end.
+struct Run {
+    check: Check,
+    /// How often a ring was seen nearly full.
+    full: usize,
+    /// Rings that changed hands.
+    freed: usize,
+}
+
+fn run(waves: u64, threads: u64, events: u64) -> Run {
     let file = region_file();
     let region = Region::map(&file).unwrap();
     region
@@ -113,23 +125,25 @@ fn nothing_is_lost_and_nothing_is_torn() {
             epoch: 5,
             ring_bytes: RING_BYTES as u64,
             depth: 1,
-            flags: memhook_abi::flags::MEMBARRIER,
+            flags: memhook_abi::flags::LONE_RECORDER,
             max_size: u64::MAX,
             ..Config::default()
         })
         .unwrap();
-    let mut child = Command::new(program)
+    let mut child = Command::new(program())
         .arg(file.as_raw_fd().to_string())
         .args([waves, threads, events].map(|n: u64| n.to_string()))
         .spawn()
         .unwrap();
     let start = Instant::now();
     let mut drain = Drain::new();
+    let admission = Admission::default();
     let mut check = Check::default();
     let (mut full, mut freed) = (0, 0);
     loop {
         check.now = start.elapsed().as_nanos() as u64 + 1;
         region.set_clock_ns(check.now);
+        admission.answer(&region);
         let ended = child.try_wait().unwrap();
         full += region.rings().filter(|ring| ring.waiting > 250).count();
         let stats = drain.pass(&region, &mut check);
@@ -144,11 +158,25 @@ fn nothing_is_lost_and_nothing_is_torn() {
         }
     }
     assert_eq!(check.threads.len() as u64, waves * threads);
-    for (t, (_, count, _)) in check.threads {
-        assert_eq!(count, events, "events of thread {t}");
+    for (t, (_, count, _)) in &check.threads {
+        assert_eq!(*count, events, "events of thread {t}");
     }
     let losses = region.losses();
     assert_eq!((losses.dropped, losses.ringless), (0, 0));
+    Run { check, full, freed }
+}
+
+#[test]
+fn nothing_is_lost_and_nothing_is_torn() {
+    let Run { full, freed, .. } = run(40, 3, 20_000);
     assert!(full > 100, "the rings were full only {full} times");
     assert!(freed > 10, "only {freed} rings changed hands");
+}
+
+/// The producer counts the increments of a sequence word that all threads share.
+#[test]
+fn no_increment_is_lost_when_the_second_thread_comes() {
+    for _ in 0..100 {
+        assert_eq!(run(1, 3, 3_000).check.threads.len(), 3);
+    }
 }

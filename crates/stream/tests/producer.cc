@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 namespace memhook {
@@ -18,11 +20,19 @@ __thread uint64_t thread_word;
 
 using namespace memhook;
 
+static constexpr uint64_t shared_page = 0x7000'0000'0000;
+
 static void produce(uint64_t t, uint64_t events) {
   for (uint64_t i = 0; i < events; i++) {
     uint32_t epoch = epoch_now();
     RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(&epoch));
     if (!ring || !reserve(ring)) abort();
+    // Every thread releases a block of the same page, as record_release does.
+    ring->outer = 1;
+    asm volatile("" ::: "memory");
+    next_release(shared_page);
+    asm volatile("" ::: "memory");
+    ring->outer = 0;
     uint64_t size = i % 1000 == 999 ? (1ull << 32) + i : ((i * 0x9e3779b1 + t) & 0x7fffffff);
     commit(ring, op_allocation, ((t << 32 | i) + 1) << 3,
            static_cast<uint32_t>((i * 5 + t) & 0x3fffff), size,
@@ -44,6 +54,8 @@ int main(int, char** argv) {
   g.clock_mode = control()->clock_mode;
   g.ring_mask = control()->ring_bytes / sizeof(RawEvent) - 1;
   reset_recorders();
+  constexpr int register_global_expedited = 1 << 2;
+  if (syscall(SYS_membarrier, register_global_expedited, 0, 0) != 0) return 4;
   __atomic_store_n(&g.epoch, control()->epoch, __ATOMIC_RELEASE);
   for (uint64_t wave = 0; wave < waves; wave++) {
     std::vector<std::thread> running;
@@ -51,5 +63,6 @@ int main(int, char** argv) {
       running.emplace_back(produce, wave * threads + i, events);
     for (auto& thread : running) thread.join();
   }
+  if (*sequence_word(shared_page) != waves * threads * events) return 5;
   return control()->abandoned ? 3 : 0;
 }

@@ -82,12 +82,10 @@ impl Facts {
         self.meta.started_unix_ns = unix_ns().saturating_sub(elapsed);
         let exe = session.modules.first().map(|module| module.path.clone());
         self.note("exe", exe.unwrap_or_default());
-        let attach_ms = session.attach_time.as_secs_f64() * 1e3;
-        self.note("attach_ms", format!("{attach_ms:.3}"));
-        self.note(
-            "held_ms",
-            format!("{:.3}", session.held_time.as_secs_f64() * 1e3),
-        );
+        let ms = |time: Duration| format!("{:.3}", time.as_secs_f64() * 1e3);
+        self.note("attach_ms", ms(session.attach_time));
+        self.note("held_ms", ms(session.held_time));
+        self.note("idle_held_ms", ms(session.idle_held_time));
         self.note_slots(session);
         if let Some(recorder) = &mut consumer.lock().recorder {
             recorder.writer.meta(&self.meta);

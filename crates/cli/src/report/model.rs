@@ -101,6 +101,7 @@ pub fn model(
         attach: AttachInfo {
             attach_ms: number("attach_ms"),
             held_ms: number("held_ms"),
+            idle_held_ms: number("idle_held_ms"),
             slots: number("slots") as u64,
             modules: number("modules") as u64,
             depth: profile.depth,

@@ -63,6 +63,7 @@ fn try_release(
     };
     let options = HoldOptions {
         need_safe_point: true,
+        thread: None,
         deadline: SAFE_POINT_LIMIT,
         unsafe_ranges: ranges.clone(),
         unwind: Some(&unwind),

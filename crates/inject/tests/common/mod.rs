@@ -103,6 +103,7 @@ impl Drop for Program {
 pub fn anywhere() -> HoldOptions<'static> {
     HoldOptions {
         need_safe_point: false,
+        thread: None,
         deadline: Duration::from_secs(5),
         unsafe_ranges: Vec::new(),
         unwind: None,

@@ -25,11 +25,7 @@ impl Status {
             ));
         };
         let text = String::from_utf8_lossy(&text).into_owned();
-        let mut status = Status {
-            text,
-            name: String::new(),
-        };
-        status.name = status.field("Name").to_owned();
+        let status = Status::from_text(text);
         match status.field("Tgid") {
             group if group == pid.to_string() => Ok(status),
             group => Err(Check::bad(
@@ -38,6 +34,16 @@ impl Status {
                 format!("use its process id, {group}"),
             )),
         }
+    }
+
+    /// The content of such a file.
+    pub fn from_text(text: String) -> Status {
+        let mut status = Status {
+            text,
+            name: String::new(),
+        };
+        status.name = status.field("Name").to_owned();
+        status
     }
 
     /// A field's value, or an empty string.
@@ -118,7 +124,7 @@ fn yama() -> String {
 }
 
 /// Whether we hold a capability; user namespaces not looked at.
-fn have_capability(bit: u32) -> bool {
+pub(super) fn have_capability(bit: u32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status
         .lines()
@@ -129,6 +135,7 @@ fn have_capability(bit: u32) -> bool {
 
 /// capabilities(7)
 const CAP_SYS_PTRACE: u32 = 19;
+pub(super) const CAP_SYS_ADMIN: u32 = 21;
 
 /// May we trace it? Also says by which right, and what Yama allows.
 pub(super) fn permission(pid: i32, status: &Status) -> Result<Vec<Check>, Check> {

@@ -1,7 +1,7 @@
 //! What the process lives in: namespaces, system call filters, and what is left of an earlier attach.
 
 use super::Check;
-use super::access::Status;
+use super::access::{CAP_SYS_ADMIN, Status, have_capability};
 use crate::Mapping;
 use std::fs;
 
@@ -30,17 +30,48 @@ pub(super) fn namespaces(pid: i32) -> Vec<Check> {
 }
 
 /// Mode 1 kills at any system call but four (seccomp(2)): the first of ours would be the target's end.
+/// A filter may kill too, and what it does cannot be asked. It can be passed over while a thread is
+/// held, by a tracer with CAP_SYS_ADMIN that has no filter (ptrace(2), PTRACE_O_SUSPEND_SECCOMP); and
+/// one that we live under too, as all do in a container, lets pass what it lets us do.
 pub(super) fn seccomp(pid: i32, status: &Status) -> Result<Check, Check> {
+    let own = Status::of(std::process::id() as i32)?;
+    let rights = Rights {
+        may_suspend: have_capability(CAP_SYS_ADMIN) && own.field("Seccomp") == "0",
+        filters: own.field("Seccomp_filters").parse().ok(),
+    };
+    judge_seccomp(pid, status, &rights)
+}
+
+/// What decides about a target with a filter.
+struct Rights {
+    may_suspend: bool,
+    /// Filters that we live under, where the kernel says (since Linux 5.9).
+    filters: Option<u32>,
+}
+
+fn judge_seccomp(pid: i32, status: &Status, rights: &Rights) -> Result<Check, Check> {
+    let name = &status.name;
+    let filters: Option<u32> = status.field("Seccomp_filters").parse().ok();
     match status.field("Seccomp") {
         "1" => Err(Check::bad(
             "seccomp",
             format!(
-                "process {pid} ({}) is in seccomp strict mode: a system call made in it would kill it",
-                status.name
+                "process {pid} ({name}) is in seccomp strict mode: a system call made in it would kill it"
             ),
             "it cannot be traced",
         )),
         "0" | "" => Ok(Check::good("seccomp", "no filter")),
+        _ if rights.may_suspend => Ok(Check::good(
+            "seccomp",
+            "a filter is active; it is passed over while a thread is held",
+        )),
+        _ if filters.is_some() && filters > rights.filters => Err(Check::bad(
+            "seccomp",
+            format!(
+                "process {pid} ({name}) has a seccomp filter that we have not: a system call made in it might kill it"
+            ),
+            "run as root outside of any filter, so that it can be passed over",
+        )),
         _ => Ok(Check::note(
             "seccomp",
             "a filter is active",
@@ -59,4 +90,30 @@ pub(super) fn residue(maps: &[Mapping]) -> Option<Check> {
                 "its hook is still loaded and is used again",
             )
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(mode: &str, filters: &str, may_suspend: bool, ours: Option<u32>) -> bool {
+        let status = Status::from_text(format!(
+            "Name:\tx\nSeccomp:\t{mode}\nSeccomp_filters:\t{filters}\n"
+        ));
+        let rights = Rights {
+            may_suspend,
+            filters: ours,
+        };
+        judge_seccomp(1, &status, &rights).is_ok()
+    }
+
+    #[test]
+    fn a_filter_that_is_not_ours_too_must_be_suspended() {
+        assert!(judged("0", "0", false, Some(0)));
+        assert!(judged("2", "1", true, Some(0)));
+        assert!(judged("2", "1", false, Some(1)));
+        assert!(!judged("2", "2", false, Some(1)));
+        assert!(!judged("2", "1", false, Some(0)));
+        assert!(!judged("1", "0", true, Some(0)));
+    }
 }

@@ -1,0 +1,45 @@
+//! Threads that have nothing to do.
+
+use crate::procfs::{self, Activity};
+use crate::restart;
+
+/// Threads of more are not looked at: it would take too long.
+const MAX_THREADS: usize = 256;
+
+/// The threads of a process that slept at one moment, in a system call that the kernel restarts after
+/// a stop.
+pub struct IdleThreads {
+    pid: i32,
+    /// Thread, and how often it had gone to sleep.
+    asleep: Vec<(i32, u64)>,
+}
+
+impl IdleThreads {
+    /// Looks at all threads; none of them is stopped.
+    pub fn of(pid: i32) -> IdleThreads {
+        let mut tids = procfs::threads(pid);
+        if tids.len() > MAX_THREADS {
+            tids.clear();
+        }
+        let asleep = |tid| Some((tid, sleeps(pid, tid)?));
+        IdleThreads {
+            pid,
+            asleep: tids.into_iter().filter_map(asleep).collect(),
+        }
+    }
+
+    /// A thread that has slept all the time since.
+    pub fn still_asleep(&self) -> Option<i32> {
+        let same = |&&(tid, before): &&(i32, u64)| sleeps(self.pid, tid) == Some(before);
+        self.asleep.iter().find(same).map(|&(tid, _)| tid)
+    }
+}
+
+fn sleeps(pid: i32, tid: i32) -> Option<u64> {
+    match procfs::activity(pid, tid) {
+        Activity::Blocked(nr) if nr >= 0 && !restart::is_disturbed_by_a_stop(nr) => {
+            procfs::sleeps(pid, tid)
+        }
+        _ => None,
+    }
+}

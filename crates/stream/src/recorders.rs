@@ -1,0 +1,98 @@
+//! The step from one recording thread to many, which the attacher makes safe: see the hook's
+//! `sequence.hpp`.
+
+use crate::Region;
+use memhook_abi::{Control, RingHeader};
+use std::mem::offset_of;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::time::{Duration, Instant};
+
+/// membarrier(2): commands of `<linux/membarrier.h>`.
+const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
+/// What a process calls to be reached by [`barrier`].
+pub const REGISTER_GLOBAL_EXPEDITED: u64 = 1 << 2;
+
+/// How long one pass waits for a thread to end its recording, which takes some 30 ns if it runs.
+const RECORDING: Duration = Duration::from_micros(50);
+
+fn membarrier(command: libc::c_int) -> i64 {
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
+}
+
+/// Makes every running thread of every registered process pass a memory barrier. False: the kernel
+/// (before 4.16) or a seccomp filter of ours does not allow it.
+pub fn barrier() -> bool {
+    membarrier(GLOBAL_EXPEDITED) == 0
+}
+
+/// Lets further threads record when one asks.
+#[derive(Default)]
+pub struct Admission {
+    /// A question, and the rings' heads after the barrier that was made for it.
+    heads: Mutex<(u32, Vec<u64>)>,
+}
+
+impl Admission {
+    /// To be called with every pass, by any thread.
+    pub fn answer(&self, region: &Region) {
+        let word = |offset| region.memory.u32(offset);
+        let asked = word(offset_of!(Control, recorders_asked)).load(SeqCst);
+        let granted = word(offset_of!(Control, recorders_granted));
+        if asked == granted.load(Relaxed) {
+            return;
+        }
+        let Ok(mut state) = self.heads.try_lock() else {
+            return;
+        };
+        let head = |ring| region.ring64(ring, offset_of!(RingHeader, head));
+        if state.0 != asked {
+            if !barrier() {
+                return;
+            }
+            let heads = (0..region.rings_used()).map(|ring| head(ring).load(Acquire));
+            *state = (asked, heads.collect());
+        }
+        // The increment of a recording comes before its head: a later head means that the recording
+        // under way at the barrier has ended, though the next may have begun.
+        let has_ended = |ring: usize| {
+            let outer = region.ring64(ring, offset_of!(RingHeader, outer));
+            outer.load(Acquire) & 1 == 0 || head(ring).load(Acquire) != state.1[ring]
+        };
+        let start = Instant::now();
+        for ring in 0..state.1.len() {
+            while !has_ended(ring) {
+                if start.elapsed() > RECORDING {
+                    // Not running at the moment, or waiting for room: at the next pass.
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        granted.store(asked, Release);
+    }
+}
+
+impl Region {
+    /// Adds a bit of [`memhook_abi::flags`], before the hook begins.
+    pub fn add_flag(&self, flag: u32) {
+        self.memory
+            .u32(offset_of!(Control, flags))
+            .fetch_or(flag, Relaxed);
+    }
+
+    /// Tells the hook whether a seccomp filter might take offence at system calls of its own.
+    pub fn set_syscalls_filtered(&self, filtered: bool) {
+        self.memory
+            .u32(offset_of!(Control, syscalls_filtered))
+            .store(u32::from(filtered), Relaxed);
+    }
+
+    /// Tells the hook where threads keep their tid: bytes from the thread pointer.
+    pub fn set_tid_offset(&self, offset: u32) {
+        self.memory
+            .u32(offset_of!(Control, tid_offset))
+            .store(offset, Relaxed);
+    }
+}

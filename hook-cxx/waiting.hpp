@@ -1,0 +1,57 @@
+// Waiting for the attacher.
+#pragma once
+#include "state.hpp"
+#include "syscall.hpp"
+
+namespace memhook {
+
+// A clock word that stands still for so long means that the attacher is dead.
+inline constexpr int64_t dead_attacher_ns = 300'000'000;
+
+// Under a seccomp filter a system call of ours might be the program's end.
+inline bool may_call_kernel() {
+  return __atomic_load_n(&control()->syscalls_filtered, __ATOMIC_RELAXED) == 0;
+}
+
+inline void rest_ns(int64_t ns) {
+  if (may_call_kernel()) return sys::sleep_ns(ns);
+  // A pause takes some 10 to 50 ns.
+  for (int64_t i = 0; i < ns; i += 32) __builtin_ia32_pause();
+}
+
+// Nanoseconds since some moment; without the kernel's help slower than time, never faster: no time
+// stamp counter runs at more than 5 GHz.
+inline int64_t waiting_clock() {
+  return may_call_kernel() ? sys::monotonic_ns() : static_cast<int64_t>(__builtin_ia32_rdtsc() / 5);
+}
+
+// One wait.
+class Wait {
+ public:
+  // Waits a little. False: the attacher is dead, and the gate is closed now.
+  bool a_moment() {
+    Control* c = control();
+    rest_ns(50'000);
+    uint64_t clock = __atomic_load_n(&c->clock_ns, __ATOMIC_RELAXED);
+    int64_t now = waiting_clock();
+    if (clock != clock_ || started_ == 0) {
+      if (started_ == 0) started_ = now;
+      clock_ = clock;
+      still_since_ = now;
+    } else if (now - still_since_ > dead_attacher_ns) {
+      __atomic_store_n(&c->abandoned, 1u, __ATOMIC_RELAXED);
+      __atomic_store_n(&gate().epoch, 0u, __ATOMIC_RELEASE);
+      return false;
+    }
+    now_ = now;
+    return true;
+  }
+
+  int64_t waited_ns() const { return now_ - started_; }
+
+ private:
+  uint64_t clock_ = 0;
+  int64_t started_ = 0, still_since_ = 0, now_ = 0;
+};
+
+}  // namespace memhook

@@ -1,0 +1,131 @@
+//! Targets whose system calls are filtered.
+
+use memhook_tests::programs::installed;
+use memhook_tests::{Attacher, Target, binary, build_target, expect_sites, run};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::Command;
+
+fn program() -> PathBuf {
+    build_target("sandboxed", &["-Wl,-z,now", "-Wl,-z,relro"])
+}
+
+/// Whether filters of others can be passed over from here: not where we live under one ourselves.
+fn can_suspend() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").expect("our own");
+    status.lines().any(|line| line == "Seccomp:\t0")
+}
+
+/// Says so instead, where they cannot.
+fn refuses(target: &Target) -> bool {
+    if can_suspend() {
+        return false;
+    }
+    let (code, _, errors) = run(&["attach", &target.pid().to_string(), "-d", "1s"]);
+    assert_eq!(code, 2);
+    assert!(
+        errors.contains("seccomp filter that we have not"),
+        "{errors}"
+    );
+    true
+}
+
+fn check(report: &Value) {
+    expect_sites(
+        report,
+        "sandboxed.cc",
+        &[("main", "malloc", 9, 300), ("churn", "malloc", 4, 200)],
+    );
+    assert_eq!(report["totals"]["lost_events"], 0, "{}", report["totals"]);
+    let refused = report["coverage"]
+        .to_string()
+        .contains("cannot be made writable");
+    assert!(!refused, "{}", report["coverage"]);
+}
+
+#[test]
+fn a_filter_that_kills() {
+    let mut target = Target::start(&program(), &["kill"]);
+    if refuses(&target) {
+        return;
+    }
+    Attacher::start(&target, &[]).finish();
+    Attacher::start(&target, &[]).kill();
+    let (code, out, err) = run(&["detach", &target.pid().to_string()]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let attacher = Attacher::start(&target, &["--ring-size", "64K"]);
+    target.go();
+    target.expect("done");
+    check(&attacher.finish());
+    assert!(target.finish().success());
+}
+
+/// The hook finds out before it has to wait for room.
+#[test]
+fn a_filter_that_comes_later() {
+    let mut target = Target::start(&program(), &["late"]);
+    let attacher = Attacher::start(&target, &["--ring-size", "64K"]);
+    target.go();
+    target.expect("filtered");
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    target.go();
+    target.expect("done");
+    if !can_suspend() {
+        // Nothing can be called in it any more; the slots pass through.
+        attacher.kill();
+        return;
+    }
+    check(&attacher.finish());
+    assert!(target.finish().success());
+}
+
+/// Under a filter of our own we cannot have that of the target passed over: slots that it cannot make
+/// writable are written from outside.
+#[test]
+fn a_filter_that_refuses_and_cannot_be_passed_over() {
+    let program = program();
+    let under = [program.to_str().expect("UTF-8"), "under"];
+    let attach = |target: &Target| Attacher::start_by(&under, target, &[]);
+    let mut target = Target::start(&program, &["refuse"]);
+    attach(&target).finish();
+    attach(&target).kill();
+    let detached = Command::new(under[0])
+        .arg(under[1])
+        .args([binary().to_str().expect("UTF-8"), "detach"])
+        .arg(target.pid().to_string())
+        .output()
+        .expect("it runs");
+    let out = String::from_utf8_lossy(&detached.stdout);
+    assert!(detached.status.success(), "{detached:?}");
+    assert!(out.contains("every slot holds its original"), "{out}");
+    let attacher = attach(&target);
+    target.go();
+    target.expect("done");
+    check(&attacher.finish());
+    assert!(target.finish().success());
+}
+
+/// Without CAP_SYS_ADMIN, and without the target's filter, nobody knows what it does to a call of ours.
+#[test]
+fn a_filter_that_we_have_not() {
+    let mut target = Target::start(&program(), &["kill"]);
+    let pid = target.pid().to_string();
+    for command in [vec!["attach", &pid], vec!["scan", &pid]] {
+        let refused = Command::new(installed("setpriv"))
+            .args(["--bounding-set", "-sys_admin"])
+            .arg(binary())
+            .args(&command)
+            .output()
+            .expect("setpriv runs");
+        let errors = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{errors}");
+        assert!(
+            errors.contains("seccomp filter that we have not"),
+            "{errors}"
+        );
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+    target.go();
+    target.expect("done");
+    assert!(target.finish().success());
+}
