@@ -113,7 +113,7 @@ struct Control {
   uint32_t recorders_asked;
   uint32_t recorders_granted;
   uint32_t syscalls_filtered;
-  uint32_t control_pad;
+  uint32_t filter_shift;
 };
 static_assert(sizeof(Control) == 2584);
 static_assert(__builtin_offsetof(Control, magic) == 0);
@@ -149,7 +149,7 @@ static_assert(__builtin_offsetof(Control, module_list) == 2560);
 static_assert(__builtin_offsetof(Control, recorders_asked) == 2568);
 static_assert(__builtin_offsetof(Control, recorders_granted) == 2572);
 static_assert(__builtin_offsetof(Control, syscalls_filtered) == 2576);
-static_assert(__builtin_offsetof(Control, control_pad) == 2580);
+static_assert(__builtin_offsetof(Control, filter_shift) == 2580);
 
 struct SlotEntry {
   uint64_t address;

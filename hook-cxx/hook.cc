@@ -5,7 +5,7 @@
 // memhook_detach()         closes the gate, restores the slots
 //
 // None of the three takes a lock of the process, so they can run on a thread stopped anywhere.
-#include "wrappers.hpp"
+#include "selective.hpp"
 
 namespace memhook {
 
@@ -14,17 +14,20 @@ uint64_t originals[function_count][max_variants];
 unsigned char* region;
 __thread uint64_t thread_word __attribute__((tls_model("initial-exec")));
 
-#define MEMHOOK_REPLACEMENTS(id, symbol, signature)                                        \
-  {                                                                                        \
-      reinterpret_cast<uint64_t>(&wrap::signature<id, 0>),                                 \
-      reinterpret_cast<uint64_t>(&wrap::signature<id, 1>),                                 \
-      reinterpret_cast<uint64_t>(&wrap::signature<id, 2>),                                 \
-      reinterpret_cast<uint64_t>(&wrap::signature<id, 3>),                                 \
+#define MEMHOOK_REPLACEMENTS(space, id, signature)          \
+  {                                                         \
+      reinterpret_cast<uint64_t>(&space::signature<id, 0>), \
+      reinterpret_cast<uint64_t>(&space::signature<id, 1>), \
+      reinterpret_cast<uint64_t>(&space::signature<id, 2>), \
+      reinterpret_cast<uint64_t>(&space::signature<id, 3>), \
   },
+#define MEMHOOK_FULL(id, symbol, signature) MEMHOOK_REPLACEMENTS(wrap, id, signature)
+#define MEMHOOK_SELECTIVE_ONES(id, symbol, signature) MEMHOOK_REPLACEMENTS(selective, id, signature)
 static_assert(max_variants == 4);
 
-const uint64_t replacements[function_count][max_variants] = {
-    MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_REPLACEMENTS)};
+const uint64_t replacements[function_count][max_variants] = {MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_FULL)};
+const uint64_t selective_replacements[function_count][max_variants] = {
+    MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK_SELECTIVE_ONES)};
 
 }  // namespace memhook
 
@@ -55,6 +58,7 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   uint64_t memos = 1;
   while (memos * 2 * g.memo_bytes <= ring_prefix_bytes - memo_offset) memos *= 2;
   g.memo_mask = memos - 1;
+  g.filter_shift = c->filter_shift;
   g.min_size = c->min_size;
   g.max_size = c->max_size;
   g.exact_count = c->exact_count <= 16 ? c->exact_count : 16;
@@ -64,11 +68,11 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   // Open before the first slot is patched: a block allocated through an early slot and released
   // through a late one must not look live. Release: the settings are visible with the epoch.
   __atomic_store_n(&g.epoch, c->epoch, __ATOMIC_RELEASE);
-  long patched = patch_pending(replacements);
+  long patched = patch_pending();
   return patched < 0 ? -3 : patched;
 }
 
-MEMHOOK_EXPORT long memhook_patch() { return region ? patch_pending(replacements) : -1; }
+MEMHOOK_EXPORT long memhook_patch() { return region ? patch_pending() : -1; }
 
 // Returns how many slots could not be restored; -1: patching is locked.
 MEMHOOK_EXPORT long memhook_detach() {

@@ -6,8 +6,6 @@
 
 namespace memhook {
 
-extern const uint64_t replacements[function_count][max_variants];
-
 // Calls `function` so that it finds the return address `gadget`, a `ret` instruction: glibc's
 // dlopen takes its caller's RUNPATH, $ORIGIN and namespace from the module that its return address
 // lies in. Stack at the entry of `function`: gadget, then our own continuation.
@@ -74,7 +72,7 @@ inline void* call_as(uint64_t caller, uint64_t function, uint64_t a, uint64_t b,
     }
     if (epoch_now() == 0 || now - moved > 100'000'000 || now - start > 500'000'000) return;
   }
-  patch_pending(replacements);
+  patch_pending();
 }
 
 }  // namespace memhook

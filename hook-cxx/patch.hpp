@@ -79,8 +79,13 @@ inline uint32_t exchange_slot(WritablePage& page, const SlotEntry& entry, uint64
   return exchanged ? done : static_cast<uint32_t>(slot_changed);
 }
 
+// Our wrappers.
+extern const uint64_t replacements[function_count][max_variants];
+extern const uint64_t selective_replacements[function_count][max_variants];
+
 // Patches every pending slot; returns how many now hold our value, or -1.
-inline long patch_pending(const uint64_t (&replacements)[function_count][max_variants]) {
+inline long patch_pending() {
+  auto& wrappers = gate().flags & flag_live_filter ? selective_replacements : replacements;
   PatchLock lock;
   if (!lock.held) return -1;
   WritablePage page;
@@ -92,7 +97,7 @@ inline long patch_pending(const uint64_t (&replacements)[function_count][max_var
     if (__atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) != slot_pending) continue;
     if (entry->function >= function_count || entry->variant >= max_variants) continue;
     originals[entry->function][entry->variant] = entry->original;
-    entry->replacement = replacements[entry->function][entry->variant];
+    entry->replacement = wrappers[entry->function][entry->variant];
     // Journal first: if the attacher dies now, recovery looks at this slot.
     __atomic_store_n(&entry->state, static_cast<uint32_t>(slot_patched), __ATOMIC_SEQ_CST);
     uint32_t state = exchange_slot(page, *entry, entry->expected, entry->original,

@@ -4,7 +4,7 @@
 
 namespace memhook {
 
-inline constexpr uint32_t selective = flag_size_filter | flag_sample;
+inline constexpr uint32_t selects = flag_size_filter | flag_sample;
 
 // The live filter: which blocks are recorded ones, so that the release of any other is passed by.
 //
@@ -15,9 +15,11 @@ inline constexpr uint32_t selective = flag_size_filter | flag_sample;
 // then on all releases under it are recorded, and the attacher ignores those it cannot place.
 inline constexpr uint8_t filter_unsure = 255;
 
-// Neighbouring blocks share a counter, and blocks of different 64 MiB arenas do not.
+// Neighbouring blocks share a counter, and blocks of different 64 MiB arenas do not. Where few
+// blocks are recorded a counter stands for a page, so that those in use stay in the cache.
 [[gnu::always_inline]] inline uint8_t* filter_counter(uint64_t address) {
-  return at<uint8_t>(filter_offset) + (((address >> 6) ^ (address >> 26)) & (filter_counters - 1));
+  uint64_t near = address >> (gate().filter_shift & 63);
+  return at<uint8_t>(filter_offset) + ((near ^ (address >> 26)) & (filter_counters - 1));
 }
 
 inline uint64_t* filter_bucket(uint64_t address) {

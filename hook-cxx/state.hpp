@@ -25,6 +25,7 @@ struct Gate {
   uint64_t memo_mask;   // remembered backtraces - 1
   uint64_t memo_bytes;  // bytes of one
   uint32_t memo_words;  // stack words one can have
+  uint32_t filter_shift;  // address bits that share a counter of the live filter
   uint64_t min_size, max_size;
   uint32_t exact_count;
   uint64_t exact_sizes[16];

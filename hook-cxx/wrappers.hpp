@@ -69,7 +69,7 @@ template <typename... A>
                                              A... args) {
   RingHeader* ring = begin_call(frame);
   if (!ring) return original<void*>(f, v, args...);
-  if (__builtin_expect(gate().flags & selective, 0) && !selected(ring, size))
+  if (__builtin_expect(gate().flags & selects, 0) && !selected(ring, size))
     return pass_allocation(f, v, ring, args...);
   void* block = original<void*>(f, v, args...);
   if (__builtin_expect(block != nullptr, 1)) record_allocation(ring, f, frame, block, size);
@@ -113,7 +113,7 @@ template <typename... A>
   RingHeader* ring = begin_call(frame);
   if (!ring) return original<void*>(f, v, old, args...);
   bool record = true, released = old != nullptr;
-  if (__builtin_expect(gate().flags & (selective | flag_live_filter), 0)) {
+  if (__builtin_expect(gate().flags & (selects | flag_live_filter), 0)) {
     record = selected(ring, size);
     released = released && release_counts(old);
   }
@@ -165,7 +165,7 @@ MEMHOOK_WRAPPER int PosixMemalign(void** out, uint64_t align, uint64_t size) {
   Frame frame = MEMHOOK_FRAME;
   RingHeader* ring = begin_call(frame);
   if (!ring) return original<int>(F, V, out, align, size);
-  if (__builtin_expect(gate().flags & selective, 0) && !selected(ring, size)) {
+  if (__builtin_expect(gate().flags & selects, 0) && !selected(ring, size)) {
     leave(ring);
     return original<int>(F, V, out, align, size);
   }
@@ -197,7 +197,7 @@ MEMHOOK_WRAPPER uint64_t Xallocx(void* block, uint64_t size, uint64_t extra, int
   if (!ring) return original<uint64_t>(F, V, block, size, extra, flags);
   uint64_t bytes = original<uint64_t>(F, V, block, size, extra, flags);
   if (release_counts(block)) record_release(ring, F, frame, op_release, block);
-  if (!(gate().flags & selective) || selected(ring, bytes))
+  if (!(gate().flags & selects) || selected(ring, bytes))
     record_allocation(ring, F, frame, block, bytes);
   leave(ring);
   return bytes;

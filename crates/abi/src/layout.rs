@@ -251,8 +251,8 @@ shared_struct! {
         recorders_granted: AtomicU32,
         /// Not 0: a seccomp filter looks at the target's system calls, so the hook makes none on its own.
         syscalls_filtered: AtomicU32,
-        /// Keeps the size.
-        control_pad: u32,
+        /// Low bits of an address that make no difference to its counter in the live filter.
+        filter_shift: u32,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The control block: configuration of an attach, clock, module requests.
 
+use crate::selection::filter_shift;
 use crate::{Error, Region};
 use memhook_abi::{
     ABI_VERSION, Control, HOOKED_FUNCTIONS, MAGIC, MAX_DEPTH, MAX_EXACT_SIZES, MAX_VARIANTS,
@@ -58,6 +59,7 @@ impl Region {
                 config.exact_sizes.len() as u32,
             ),
             (offset_of!(Control, attacher_pid), config.attacher_pid),
+            (offset_of!(Control, filter_shift), filter_shift(config)),
         ] {
             m.u32(offset).store(value, Relaxed);
         }

@@ -1,0 +1,81 @@
+// Wrappers for when most calls are passed by: sizes are filtered, or allocations sampled.
+//
+// Each decides without a frame of its own and with nothing written but the sampling countdown, and
+// jumps: to the original, or to the full wrapper, which finds the stack as its caller left it.
+#pragma once
+#include "wrappers.hpp"
+
+namespace memhook {
+
+// Whether an allocation can be passed by; false: the full wrapper decides.
+template <uint32_t F>
+[[gnu::always_inline]] inline bool passes(uint64_t size) {
+  // What operator new calls in turn must be told from calls of the program.
+  if (calls_another(F)) return false;
+  Gate& g = gate();
+  if (g.flags & flag_size_filter) {
+    if (size - g.min_size > g.max_size - g.min_size) return true;
+    if (g.exact_count != 0) return false;
+  }
+  if (!(g.flags & flag_sample)) return false;
+  uint32_t epoch = epoch_now();
+  uint64_t word = thread_word;
+  if (epoch == 0 || (word & 0xfff) != epoch) return false;
+  auto* ring = reinterpret_cast<RingHeader*>(word - epoch);
+  auto left = static_cast<int64_t>(ring->sample_left - size);
+  if (ring->outer != 0 || left < 0) return false;
+  ring->sample_left = static_cast<uint64_t>(left);
+  return true;
+}
+
+namespace selective {
+
+#define MEMHOOK_SELECTIVE template <uint32_t F, uint32_t V> [[gnu::noinline]]
+#define MEMHOOK_PASS(condition, type, name, ...) \
+  return __builtin_expect((condition), 1) ? original<type>(F, V, __VA_ARGS__) : wrap::name<F, V>(__VA_ARGS__)
+
+MEMHOOK_SELECTIVE void* Size(uint64_t size) { MEMHOOK_PASS(passes<F>(size), void*, Size, size); }
+MEMHOOK_SELECTIVE void* SizeX(uint64_t size, uint64_t x) {
+  MEMHOOK_PASS(passes<F>(size), void*, SizeX, size, x);
+}
+MEMHOOK_SELECTIVE void* SizeXX(uint64_t size, uint64_t x, uint64_t y) {
+  MEMHOOK_PASS(passes<F>(size), void*, SizeXX, size, x, y);
+}
+MEMHOOK_SELECTIVE void* CountSize(uint64_t count, uint64_t size) {
+  MEMHOOK_PASS(passes<F>(product(count, size)), void*, CountSize, count, size);
+}
+MEMHOOK_SELECTIVE void* AlignSize(uint64_t align, uint64_t size) {
+  MEMHOOK_PASS(passes<F>(size), void*, AlignSize, align, size);
+}
+MEMHOOK_SELECTIVE int PosixMemalign(void** out, uint64_t align, uint64_t size) {
+  MEMHOOK_PASS(passes<F>(size), int, PosixMemalign, out, align, size);
+}
+MEMHOOK_SELECTIVE void Free(void* block) {
+  MEMHOOK_PASS(!may_be_recorded(block), void, Free, block);
+}
+MEMHOOK_SELECTIVE void FreeX(void* block, uint64_t x) {
+  MEMHOOK_PASS(!may_be_recorded(block), void, FreeX, block, x);
+}
+MEMHOOK_SELECTIVE void FreeXX(void* block, uint64_t x, uint64_t y) {
+  MEMHOOK_PASS(!may_be_recorded(block), void, FreeXX, block, x, y);
+}
+// The release first: it does not count the sampling countdown down.
+MEMHOOK_SELECTIVE void* Realloc(void* old, uint64_t size) {
+  MEMHOOK_PASS(!may_be_recorded(old) && passes<F>(size), void*, Realloc, old, size);
+}
+MEMHOOK_SELECTIVE void* ReallocArray(void* old, uint64_t count, uint64_t size) {
+  MEMHOOK_PASS(!may_be_recorded(old) && passes<F>(product(count, size)), void*, ReallocArray, old,
+               count, size);
+}
+MEMHOOK_SELECTIVE void* Rallocx(void* old, uint64_t size, int flags) {
+  MEMHOOK_PASS(!may_be_recorded(old) && passes<F>(size), void*, Rallocx, old, size, flags);
+}
+
+// Called too seldom.
+using wrap::Dlclose;
+using wrap::Dlmopen;
+using wrap::Dlopen;
+using wrap::Xallocx;
+
+}  // namespace selective
+}  // namespace memhook
