@@ -27,11 +27,14 @@ const PLANTED: [(&str, &str, u64, u64); 18] = [
 #[test]
 fn every_function_is_recorded_and_behaves() {
     let program = build_target("all_functions", &[]);
-    let report = trace(&program, &[]);
-    expect_sites(&report, "all_functions.cc", &PLANTED);
-    assert_eq!(report["totals"]["unknown_releases"], 0);
-    assert_eq!(report["totals"]["unhooked_releases"], 0);
-    assert_eq!(report["totals"]["truncated_stacks"], 0);
+    // The second through the wrappers for when calls are passed by.
+    for options in [vec![], vec!["--min-size", "1"]] {
+        let report = trace(&program, &options);
+        expect_sites(&report, "all_functions.cc", &PLANTED);
+        assert_eq!(report["totals"]["unknown_releases"], 0);
+        assert_eq!(report["totals"]["unhooked_releases"], 0);
+        assert_eq!(report["totals"]["truncated_stacks"], 0);
+    }
 }
 
 /// The same whatever binds the calls: slots resolved at the first call, at the start and made
