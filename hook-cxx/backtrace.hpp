@@ -143,4 +143,19 @@ inline uint64_t* scratch_of(RingHeader* ring) {
   return memo->stack;
 }
 
+// The same if it is remembered and nothing else is to be done; else 0.
+[[gnu::always_inline]] inline uint32_t remembered_stack(RingHeader* ring, uint32_t function,
+                                                        Frame frame) {
+  uint64_t version = module_list() >> 32;
+  Position start{frame[1], reinterpret_cast<uint64_t>(frame + 2), frame[0]};
+  uint64_t high = ring->stack_high;
+  if (__builtin_expect(((version ^ ring->cache_version) >> 16) || start.sp < ring->stack_low ||
+                           start.sp >= high,
+                       0))
+    return 0;
+  const Memo* memo = memo_of(ring, start.pc, start.sp);
+  bool holds = still_holds(memo, start.pc | version << 48, start, function, gate().memo_words, high);
+  return holds && !(memo->flags & memo_truncated) ? memo->stack : 0;
+}
+
 }  // namespace memhook

@@ -48,35 +48,59 @@ namespace memhook {
 }
 
 // Both recorders are one function for all wrappers: the hot code stays in the instruction cache
-// whichever allocator function the program calls, and the hook small enough to load quickly.
+// whichever allocator function the program calls, and the hook small enough to load quickly. Each is
+// two functions: the first does what nearly every event needs, calls nothing and so keeps nothing on
+// the stack; whatever else comes up, it leaves all of it to the second, by a jump.
 
-// pre: enter() returned true, and `block` was just returned by the allocator.
-[[gnu::noinline]] inline void record_allocation(RingHeader* ring, uint32_t function,
-                                                     Frame frame, void* block, uint64_t size) {
+// pre: begin_recording() was called.
+[[gnu::noinline]] inline void record_allocation_slowly(RingHeader* ring, uint32_t function,
+                                                       Frame frame, void* block, uint64_t size) {
   auto address = reinterpret_cast<uint64_t>(block);
-  begin_recording(ring, frame);
   uint32_t stack = capture_stack(ring, function, frame);
   // The allocator's own synchronization makes this at least the number of the last release.
   uint32_t sequence = __atomic_load_n(sequence_word(address), __ATOMIC_ACQUIRE);
-  if (__builtin_expect(reserve(ring), 1)) {
-    if (__builtin_expect(gate().flags & flag_live_filter, 0)) enter_filter(address);
+  if (reserve(ring)) {
+    if (gate().flags & flag_live_filter) enter_filter(address);
     commit(ring, op_allocation, address, sequence, size, stack);
+  }
+  end_recording(ring, frame);
+}
+
+// pre: enter() returned true, and `block` was just returned by the allocator.
+[[gnu::noinline]] inline void record_allocation(RingHeader* ring, uint32_t function, Frame frame,
+                                                void* block, uint64_t size) {
+  begin_recording(ring, frame);
+  uint32_t stack = gate().simple ? remembered_stack(ring, function, frame) : 0;
+  if (__builtin_expect(stack == 0 || !has_room(ring) || size >= 0xffff'ffff, 0))
+    return record_allocation_slowly(ring, function, frame, block, size);
+  auto address = reinterpret_cast<uint64_t>(block);
+  // As above.
+  uint32_t sequence = __atomic_load_n(sequence_word(address), __ATOMIC_ACQUIRE);
+  commit_simple(ring, op_allocation, address, sequence, size, stack);
+  end_recording(ring, frame);
+}
+
+// pre: begin_recording() was called.
+[[gnu::noinline]] inline void record_release_slowly(RingHeader* ring, uint32_t function,
+                                                    Frame frame, uint64_t op, void* block) {
+  auto address = reinterpret_cast<uint64_t>(block);
+  uint32_t stack = 0;
+  if (gate().flags & flag_release_stacks) stack = capture_stack(ring, function, frame);
+  if (reserve(ring)) {
+    uint32_t sequence = next_release(address);
+    commit(ring, op, address, sequence, 0, stack);
   }
   end_recording(ring, frame);
 }
 
 // pre: enter() returned true; the allocator has not seen the release yet.
 [[gnu::noinline]] inline void record_release(RingHeader* ring, uint32_t function, Frame frame,
-                                                  uint64_t op, void* block) {
-  auto address = reinterpret_cast<uint64_t>(block);
+                                             uint64_t op, void* block) {
   begin_recording(ring, frame);
-  uint32_t stack = 0;
-  if (__builtin_expect(gate().flags & flag_release_stacks, 0))
-    stack = capture_stack(ring, function, frame);
-  if (__builtin_expect(reserve(ring), 1)) {
-    uint32_t sequence = next_release(address);
-    commit(ring, op, address, sequence, 0, stack);
-  }
+  if (__builtin_expect(!gate().simple || (gate().flags & flag_release_stacks) || !has_room(ring), 0))
+    return record_release_slowly(ring, function, frame, op, block);
+  auto address = reinterpret_cast<uint64_t>(block);
+  commit_simple(ring, op, address, next_release(address), 0, 0);
   end_recording(ring, frame);
 }
 

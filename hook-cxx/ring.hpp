@@ -92,10 +92,13 @@ inline RawEvent* events_of(RingHeader* ring) {
   return false;
 }
 
+// Whether there is room, as far as is known without a look at the tail.
+[[gnu::always_inline]] inline bool has_room(const RingHeader* ring) {
+  return ring->head + reserve_events - ring->cached_tail <= gate().ring_mask + 1;
+}
+
 [[gnu::always_inline]] inline bool reserve(RingHeader* ring) {
-  if (__builtin_expect(ring->head + reserve_events - ring->cached_tail > gate().ring_mask + 1, 0))
-    return wait_for_room(ring);
-  return true;
+  return has_room(ring) || wait_for_room(ring);
 }
 
 [[gnu::noinline, gnu::cold]] inline uint64_t precise_time() {
@@ -105,28 +108,45 @@ inline RawEvent* events_of(RingHeader* ring) {
   return static_cast<uint64_t>(t.seconds * 1'000'000'000 + t.nanoseconds);
 }
 
+[[gnu::always_inline]] inline void write_tick(RingHeader* ring, uint64_t& head, uint64_t time) {
+  if (__builtin_expect(time == ring->last_tick, 1)) return;
+  ring->last_tick = time;
+  events_of(ring)[head++ & gate().ring_mask] = {op_tick << 45, time};
+}
+
+// Writes one event behind what was written at `head`, and publishes.
+[[gnu::always_inline]] inline void publish(RingHeader* ring, uint64_t head, uint64_t op,
+                                           uint64_t address, uint32_t sequence, uint64_t size,
+                                           uint32_t stack) {
+  events_of(ring)[head & gate().ring_mask] = {
+      ((address >> 3) & address_mask) | (op << 45) | (static_cast<uint64_t>(sequence) << 48),
+      size | (static_cast<uint64_t>(stack) << 32) |
+          (static_cast<uint64_t>((sequence >> 16) & 0x3f) << 58)};
+  __atomic_store_n(&ring->head, head + 1, __ATOMIC_RELEASE);
+}
+
 // Writes one event and publishes it, with a tick before it when the clock has moved.
 // pre: reserve() returned true.
 [[gnu::always_inline]] inline void commit(RingHeader* ring, uint64_t op, uint64_t address,
                                           uint32_t sequence, uint64_t size, uint32_t stack) {
-  uint64_t head = ring->head, mask = gate().ring_mask;
-  RawEvent* events = events_of(ring);
+  uint64_t head = ring->head;
   uint64_t time = __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED);
-  if (__builtin_expect(gate().clock_mode != clock_coarse, 0))
+  if (gate().clock_mode != clock_coarse)
     time = gate().clock_mode == clock_attacher ? ring->last_tick : precise_time();
-  if (__builtin_expect(time != ring->last_tick, 0)) {
-    ring->last_tick = time;
-    events[head++ & mask] = {op_tick << 45, time};
-  }
-  if (__builtin_expect(size >= 0xffff'ffff, 0)) {
-    events[head++ & mask] = {op_size_extension << 45, size};
+  write_tick(ring, head, time);
+  if (size >= 0xffff'ffff) {
+    events_of(ring)[head++ & gate().ring_mask] = {op_size_extension << 45, size};
     size = 0xffff'ffff;
   }
-  events[head++ & mask] = {
-      ((address >> 3) & address_mask) | (op << 45) | (static_cast<uint64_t>(sequence) << 48),
-      size | (static_cast<uint64_t>(stack) << 32) |
-          (static_cast<uint64_t>((sequence >> 16) & 0x3f) << 58)};
-  __atomic_store_n(&ring->head, head, __ATOMIC_RELEASE);
+  publish(ring, head, op, address, sequence, size, stack);
+}
+
+// The same where the gate is `simple` and the size needs no extension.
+[[gnu::always_inline]] inline void commit_simple(RingHeader* ring, uint64_t op, uint64_t address,
+                                                 uint32_t sequence, uint64_t size, uint32_t stack) {
+  uint64_t head = ring->head;
+  write_tick(ring, head, __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED));
+  publish(ring, head, op, address, sequence, size, stack);
 }
 
 }  // namespace memhook
