@@ -1,7 +1,11 @@
 //! Ends what hangs, and leaves nothing behind when the benchmark itself is ended.
 
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
 use std::{
     collections::HashMap,
     sync::mpsc::{RecvTimeoutError, Sender, channel},
@@ -9,21 +13,17 @@ use std::{
 };
 
 /// From now on SIGINT, SIGTERM and SIGHUP end this process with all that it has started, and remove
-/// its folders. To be called before there are other threads, which inherit the mask; programs that are
-/// started do not ([`std::process::Command`] empties it).
+/// its folders. Signals are handled, not blocked: programs that are started inherit a mask, and an
+/// attacher that SIGINT does not reach never detaches.
 pub fn guard() {
-    let mut set = SigSet::empty();
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        set.add(signal);
-    }
-    if set.thread_block().is_err() {
+    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else {
         return;
-    }
+    };
     std::thread::spawn(move || {
-        let signal = set.wait().unwrap_or(Signal::SIGTERM);
+        let signal = signals.forever().next().unwrap_or(SIGTERM);
         kill_descendants();
         memhook_tests::programs::Folder::remove_all();
-        std::process::exit(128 + signal as i32);
+        std::process::exit(128 + signal);
     });
 }
 

@@ -22,7 +22,7 @@ pub(super) const PROGRAM: Program = Program {
 };
 
 /// Each makes the compiler instantiate a map and a sort.
-const TYPES: u32 = 25;
+const TYPES: u32 = 12;
 
 struct Compiler {
     program: String,
