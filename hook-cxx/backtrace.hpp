@@ -1,5 +1,6 @@
 // The backtrace of an allocation: remembered, unwound by table, or along frame pointers.
 #pragma once
+#include "frame_pointers.hpp"
 #include "memo.hpp"
 #include "stack_table.hpp"
 
@@ -10,44 +11,6 @@ using Frame = const uint64_t*;
 
 inline uint64_t* scratch_of(RingHeader* ring) {
   return reinterpret_cast<uint64_t*>(reinterpret_cast<unsigned char*>(ring) + ring_scratch_offset);
-}
-
-// Follows frame pointers on a stack whose bounds are not known (a coroutine, an alternate signal
-// stack, a thread the attacher has not yet looked at): every read goes through the kernel, which
-// answers EFAULT where we would crash.
-[[gnu::noinline, gnu::cold]] inline uint32_t walk_unknown_stack(Frame frame, uint64_t* pcs,
-                                                                uint32_t depth) {
-  uint64_t previous = reinterpret_cast<uint64_t>(frame), fp = frame[0];
-  uint32_t count = 1;
-  while (count < depth && fp > previous && fp - previous < (8u << 20) && (fp & 7) == 0) {
-    uint64_t words[2];
-    if (!may_call_kernel() || !sys::read_own(fp, words, sizeof words) || words[1] < 4096) break;
-    pcs[count++] = words[1];
-    previous = fp;
-    fp = words[0];
-  }
-  return count;
-}
-
-// Frame-pointer walk inside the thread's stack: [frame, stack_high) is mapped as long as the
-// thread runs on it, so the reads cannot fault.
-[[gnu::always_inline]] inline uint32_t walk_frame_pointers(RingHeader* ring, Frame frame,
-                                                           uint64_t* pcs, uint32_t depth) {
-  uint64_t sp = reinterpret_cast<uint64_t>(frame);
-  uint64_t high = ring->stack_high;
-  pcs[0] = frame[1];
-  if (__builtin_expect(sp < ring->stack_low || sp >= high, 0))
-    return walk_unknown_stack(frame, pcs, depth);
-  uint64_t fp = frame[0];
-  uint32_t count = 1;
-  while (count < depth && fp > sp && fp < high - 16 && (fp & 7) == 0) {
-    auto* words = reinterpret_cast<const uint64_t*>(fp);
-    if (words[1] < 4096) break;
-    pcs[count++] = words[1];
-    sp = fp;
-    fp = words[0];
-  }
-  return count;
 }
 
 [[gnu::noinline, gnu::cold]] inline void count_truncated(RingHeader* ring) {
@@ -62,13 +25,24 @@ inline uint64_t* scratch_of(RingHeader* ring) {
   ring->cache_version = version;
 }
 
+// Finds the backtrace by the tables, or along frame pointers.
+template <typename Trace>
+[[gnu::always_inline]] inline uint32_t find_frames(RingHeader* ring, uint64_t tag,
+                                                   const Position& start, uint64_t* pcs,
+                                                   bool* truncated, Trace& trace) {
+  const Gate& g = gate();
+  if (__builtin_expect(g.flags & flag_frame_pointers, 0))
+    return walk_frame_pointers(ring, start, pcs, g.depth, trace);
+  return unwind(ring, tag, start, pcs, g.depth, truncated, trace);
+}
+
 // Unwinds once more, without what is remembered, and counts a difference.
 [[gnu::noinline, gnu::cold]] inline void check_memo(RingHeader* ring, uint64_t tag,
                                                     const Position& start, const Memo* memo) {
   uint64_t* pcs = scratch_of(ring);
   NoTrace none;
   bool truncated = false;
-  uint32_t count = unwind(ring, tag, start, pcs, gate().depth, &truncated, none);
+  uint32_t count = find_frames(ring, tag, start, pcs, &truncated, none);
   auto* entry = at<StackEntry>(arena_offset + uint64_t{memo->stack} * granule_bytes);
   auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
   bool same = entry->depth == count && entry->truncated == truncated;
@@ -88,25 +62,23 @@ inline uint64_t* scratch_of(RingHeader* ring) {
   if (memo) {
     memo->key = 0;
     MemoTrace trace{memo, start.sp, ring->stack_high, gate().memo_words};
-    count = unwind(ring, tag, start, pcs, gate().depth, &truncated, trace);
+    count = find_frames(ring, tag, start, pcs, &truncated, trace);
     stack = intern_stack(function, pcs, count, truncated);
     remember(trace, start.pc | tag, start, function, stack, truncated);
   } else {
     NoTrace none;
-    count = unwind(ring, tag, start, pcs, gate().depth, &truncated, none);
+    count = find_frames(ring, tag, start, pcs, &truncated, none);
     stack = intern_stack(function, pcs, count, truncated);
   }
   if (truncated) count_truncated(ring);
   return stack;
 }
 
-// The other ways to find a backtrace: references to compare the tables with.
-[[gnu::noinline]] inline uint32_t capture_otherwise(RingHeader* ring, uint32_t function,
-                                                    Frame frame) {
+// By the target's own backtrace(): a reference to compare the others with.
+[[gnu::noinline]] inline uint32_t capture_by_libc(RingHeader* ring, uint32_t function,
+                                                  Frame frame) {
   const Gate& g = gate();
   uint64_t* pcs = scratch_of(ring);
-  if (!(g.flags & flag_libc_backtrace))
-    return intern_stack(function, pcs, walk_frame_pointers(ring, frame, pcs, g.depth), false);
   // Our own frames come first. There is room for them: the scratch area has another page.
   constexpr int own_frames = 8;
   int found = g.libc_backtrace
@@ -126,8 +98,8 @@ inline uint64_t* scratch_of(RingHeader* ring) {
 [[gnu::always_inline]] inline uint32_t capture_stack(RingHeader* ring, uint32_t function,
                                                      Frame frame) {
   const Gate& g = gate();
-  if (__builtin_expect(g.flags & (flag_frame_pointers | flag_libc_backtrace), 0))
-    return capture_otherwise(ring, function, frame);
+  if (__builtin_expect(g.flags & flag_libc_backtrace, 0))
+    return capture_by_libc(ring, function, frame);
   uint64_t version = module_list() >> 32;
   if (__builtin_expect((version ^ ring->cache_version) >> 16, 0)) clear_caches(ring, version);
   uint64_t tag = version << 48;

@@ -50,8 +50,7 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   g.flags = c->flags;
   g.depth = c->depth < 1 ? 1 : c->depth > max_depth ? max_depth : c->depth;
   g.clock_mode = c->clock_mode;
-  constexpr uint32_t special =
-      flag_frame_pointers | flag_libc_backtrace | flag_check_memo | flag_live_filter;
+  constexpr uint32_t special = flag_libc_backtrace | flag_check_memo | flag_live_filter;
   g.simple = g.clock_mode == clock_coarse && !(g.flags & special);
   reset_recorders();
   g.ring_mask = c->ring_bytes / sizeof(RawEvent) - 1;

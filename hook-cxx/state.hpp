@@ -20,7 +20,7 @@ struct Gate {
   uint32_t flags;
   uint32_t depth;
   uint32_t clock_mode;
-  // Backtraces by the tables, coarse clock, no filter: what the fast half of record.hpp knows.
+  // Remembered backtraces, coarse clock, no filter: what the fast half of record.hpp knows.
   bool simple;
   uint32_t recorders;  // how many threads record: see sequence.hpp
   uint64_t ring_mask;   // events in a ring - 1

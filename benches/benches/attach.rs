@@ -4,16 +4,17 @@
 //! `cargo bench --bench attach`
 
 use memhook_benches::{
-    Attacher, Figures, Measured, Memhook, Outcome, Round, Subject, Tool, alternate, bind_to, build,
-    build_library, is_test, output_folder, placement,
+    Attacher, Figure, Figures, Measured, Memhook, Outcome, Round, Subject, Tool, alternate,
+    bind_to, build, build_library, is_test, output_folder, placement,
 };
 use std::{path::PathBuf, time::Duration};
 
 /// Threads and libraries that are loaded besides.
-const TARGETS: [(&str, usize, usize); 5] = [
+const TARGETS: [(&str, usize, usize); 6] = [
     ("1 thread, 0 libraries", 1, 0),
     ("8 threads, 0 libraries", 8, 0),
     ("64 threads, 0 libraries", 64, 0),
+    ("500 threads, 0 libraries", 500, 0),
     ("1 thread, 200 libraries", 1, 200),
     ("8 threads, 200 libraries", 8, 200),
 ];
@@ -51,11 +52,16 @@ impl Stalls {
         target.send(0.0)?;
         std::thread::sleep(Duration::from_millis(20));
         work();
-        let microseconds = target.round(0.0)?;
+        target.send(0.0)?;
+        let microseconds = target.figures()?;
         let stalls = microseconds.iter().map(|us| us * 1e3);
         // One thread has no others.
         Ok(stalls.take(self.threads.min(2)).collect())
     }
+}
+
+fn figures(ns: Vec<f64>) -> Vec<Figure> {
+    ns.into_iter().map(Figure::from).collect()
 }
 
 impl Subject for Stalls {
@@ -69,21 +75,21 @@ impl Subject for Stalls {
         if tool.is_none() {
             let pause = || std::thread::sleep(Duration::from_millis(150));
             return Ok(Round {
-                figures: self.measure(&mut target, pause)?,
+                figures: figures(self.measure(&mut target, pause)?),
                 ..Round::default()
             });
         }
         let mut report = Err(String::new());
-        let mut figures = self.measure(&mut target, || {
+        let mut found = self.measure(&mut target, || {
             report = Attacher::start(pid, &[]).and_then(|attacher| {
                 std::thread::sleep(Duration::from_millis(50));
                 attacher.detach()
             });
         })?;
         let report = report?;
-        figures.extend([report.attach_ms() * 1e6, report.held_ms() * 1e6]);
+        found.extend([report.attach_ms() * 1e6, report.held_ms() * 1e6]);
         Ok(Round {
-            figures,
+            figures: figures(found),
             outcome: Outcome {
                 lost: report.lost(),
                 events: report.events(),
@@ -94,9 +100,9 @@ impl Subject for Stalls {
 }
 
 fn main() {
+    let mut figures = Figures::new("attach");
     let place = placement();
     bind_to(&place.rest);
-    let mut figures = Figures::new("attach");
     // Not started by name: the rounds need the report.
     let tool = Memhook::new("attach and detach", "");
     for (name, threads, count) in TARGETS {

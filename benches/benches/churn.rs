@@ -43,6 +43,7 @@ fn works() -> Vec<Work> {
     };
     let probes = || {
         vec![
+            memhook("table", "--depth 10"),
             uprobes("uprobe, BPF, malloc", false, Action::Program),
             uprobes(
                 "uprobe, BPF, stack 10, malloc",
@@ -134,9 +135,9 @@ fn works() -> Vec<Work> {
 }
 
 fn main() {
+    let mut figures = Figures::new("churn");
     let place = placement();
     bind_to(&place.rest);
-    let mut figures = Figures::new("churn");
     for work in works() {
         let tools: Vec<&dyn Tool> = work.tools.iter().map(|tool| &**tool).collect();
         let names: Vec<&str> = tools.iter().map(|tool| tool.name()).collect();
@@ -149,13 +150,16 @@ fn main() {
                 _ => &place.all,
             };
             let mut target = Measured::start(&program, work.args, processors);
-            let milliseconds = if is_test() { 10.0 } else { 150.0 };
+            let milliseconds = if is_test() { 10.0 } else { 100.0 };
             let mut subject = Standing {
                 pid: target.pid(),
                 measure: || target.round(milliseconds),
             };
-            alternate(&mut subject, &tools, Figures::cycles())
+            alternate(&mut subject, &tools, Figures::cycles_of(16))
         });
+    }
+    for work in ["pair, depth 10, probed", "many stacks, probed"] {
+        figures.compare(work, "table");
     }
     figures.finish();
 }

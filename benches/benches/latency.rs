@@ -17,9 +17,9 @@ const COUNT: u32 = 100_000;
 const SLOW_COUNT: u32 = 10_000;
 
 fn main() {
+    let mut figures = Figures::new("latency");
     let place = placement();
     bind_to(&place.rest);
-    let mut figures = Figures::new("latency");
     // Few tools a cycle: the round without one shall not be long ago.
     for (count, tools) in [
         (

@@ -2,9 +2,9 @@
 //!
 //! `cargo xtask peers`, or `cargo bench -p memhook-benches --bench peers`
 
-use memhook_benches::programs::{REDIS, SQLITE};
+use memhook_benches::programs::{Program, REDIS, SQLITE};
 use memhook_benches::{
-    Alternated, Figures, Measured, Peer, Placement, Round, Standing, Subject, Tool, alternate,
+    Alternated, Figures, Measured, Placement, Round, Standing, Subject, Tool, Way, alternate,
     bind_to, build, is_test, peers, placement,
 };
 use memhook_tests::programs::Folder;
@@ -12,6 +12,8 @@ use memhook_tests::programs::Folder;
 /// A program that is started anew for each round.
 struct Work {
     names: Vec<&'static str>,
+    /// Part of a round's usual work.
+    share: f64,
     start: Box<dyn Fn(&Placement) -> Result<Box<dyn Subject>, String>>,
     /// Also run under tools that slow it down by two orders of magnitude.
     is_small: bool,
@@ -34,6 +36,7 @@ impl Subject for Own {
 fn own(name: &'static str, program: &'static str, args: &'static [&'static str]) -> Work {
     Work {
         names: vec![name],
+        share: 1.0,
         start: Box::new(move |place| {
             let mut command = place.command(&build(program, &[]));
             Ok(Box::new(Own(Measured::run(command.args(args)))))
@@ -48,33 +51,36 @@ fn works() -> Vec<Work> {
         own("many stacks", "many", &["1"]),
         own("mixed C++", "mixed", &[]),
     ];
-    for program in [REDIS, SQLITE] {
+    let mut program = |program: Program, names: &[&'static str], share| {
         works.push(Work {
-            names: program.works.to_vec(),
+            names: names.to_vec(),
+            share,
             start: Box::new(program.start),
             is_small: false,
         });
-    }
+    };
+    program(REDIS, REDIS.works, 0.25);
+    program(SQLITE, &["sqlite3, 100,000 inserts"], 0.2);
     works
 }
 
 struct Fresh<'a> {
     work: &'a Work,
-    peer: &'a Peer,
+    way: &'a Way,
     place: Placement,
 }
 
 impl Subject for Fresh<'_> {
     fn round(&mut self, tool: Option<&dyn Tool>) -> Result<Round, String> {
-        self.place.wrapper = match (self.peer, tool) {
-            (Peer::Attached(_), _) => Vec::new(),
-            (Peer::Wrapped { without, .. }, None) => without.clone(),
-            (Peer::Wrapped { with, .. }, Some(_)) => with.clone()?,
+        self.place.wrapper = match (self.way, tool) {
+            (Way::Attached(_), _) => Vec::new(),
+            (Way::Wrapped { without, .. }, None) => without.clone(),
+            (Way::Wrapped { with, .. }, Some(_)) => with.clone(),
         };
         let mut subject = (self.work.start)(&self.place)?;
-        match self.peer {
-            Peer::Attached(_) => subject.round(tool),
-            Peer::Wrapped { .. } => subject.round(None),
+        match self.way {
+            Way::Attached(_) => subject.round(tool),
+            Way::Wrapped { .. } => subject.round(None),
         }
     }
 }
@@ -93,34 +99,39 @@ impl Tool for Started<'_> {
 }
 
 fn main() {
+    let mut figures = Figures::new("peers");
     let place = placement();
     bind_to(&place.rest);
-    let mut figures = Figures::new("peers");
     let folder = Folder::new("peers");
     let peers = peers(&folder);
+    for peer in &peers {
+        if let Err(why) = &peer.way {
+            println!("missing: {}: {why}", peer.name);
+        }
+    }
     for work in works() {
         for peer in &peers {
-            if matches!(peer, Peer::Wrapped { is_slow: true, .. }) && !work.is_small {
+            if peer.is_slow && !work.is_small {
                 continue;
             }
-            figures.add(&work.names, &[peer.name()], || {
-                let started = Started(peer.name());
-                let tool: &dyn Tool = match peer {
-                    Peer::Attached(tool) => &**tool,
-                    Peer::Wrapped { with: Ok(_), .. } => &started,
-                    Peer::Wrapped { with: Err(why), .. } => {
-                        return Alternated::impossible(&[peer.name()], why);
-                    }
+            figures.add(&work.names, &[peer.name], || {
+                let started = Started(peer.name);
+                let (way, tool): (&Way, &dyn Tool) = match &peer.way {
+                    Ok(way @ Way::Attached(tool)) => (way, &**tool),
+                    Ok(way @ Way::Wrapped { .. }) => (way, &started),
+                    Err(why) => return Alternated::impossible(&[peer.name], why),
                 };
-                let place = placement();
+                let mut place = placement();
+                place.share = work.share;
                 let mut subject = Fresh {
                     work: &work,
-                    peer,
+                    way,
                     place,
                 };
                 alternate(&mut subject, &[tool], Figures::cycles())
             });
         }
     }
+    figures.compare("pair, depth 10", "memhook-rs");
     figures.finish();
 }

@@ -89,8 +89,8 @@ fn frames(figures: &mut Figures, name: &str, program: &str, args: &[&str]) {
 }
 
 fn main() {
-    bind_to(&placement().rest);
     let mut figures = Figures::new("unwind");
+    bind_to(&placement().rest);
     compiling(&mut figures);
     frames(&mut figures, "remembered backtrace", "pair", &["20", "1"]);
     frames(&mut figures, "backtrace not remembered", "misses", &[]);

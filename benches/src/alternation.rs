@@ -1,88 +1,10 @@
 //! Rounds with and without tools in turn.
 
-use crate::tools::{Outcome, Running, Tool};
-use std::time::Instant;
-
-/// What one round found.
-#[derive(Clone, Debug, Default)]
-pub struct Round {
-    /// Nanoseconds an operation, one for each work of the subject.
-    pub figures: Vec<f64>,
-    /// Of the tool; nothing without one.
-    pub outcome: Outcome,
-    /// Processors that the tool kept busy outside of the target, while the round lasted.
-    pub tool_cpu: f64,
-    /// By how much the target's resident memory grew from before the tool to the end of the round,
-    /// shared memory included, in bytes.
-    pub growth_bytes: i64,
-}
-
-/// Something that can be measured with and without a tool.
-pub trait Subject {
-    /// One round.
-    fn round(&mut self, tool: Option<&dyn Tool>) -> Result<Round, String>;
-}
-
-/// A process that stands while tools come and go, and how its work is measured.
-pub struct Standing<F> {
-    /// Process id.
-    pub pid: u32,
-    /// Does the work; nanoseconds an operation, one for each work.
-    pub measure: F,
-}
-
-impl<F: FnMut() -> Result<Vec<f64>, String>> Subject for Standing<F> {
-    fn round(&mut self, tool: Option<&dyn Tool>) -> Result<Round, String> {
-        let Some(tool) = tool else {
-            return Ok(Round {
-                figures: (self.measure)()?,
-                ..Round::default()
-            });
-        };
-        let before = resident_bytes(self.pid);
-        let running = tool.start(self.pid)?;
-        let watch = Watch::start(&*running);
-        let figures = (self.measure)()?;
-        let tool_cpu = watch.end(&*running);
-        let growth_bytes = resident_bytes(self.pid) - before;
-        Ok(Round {
-            figures,
-            outcome: running.finish()?,
-            tool_cpu,
-            growth_bytes,
-        })
-    }
-}
-
-/// Takes the share of a processor that a tool needs.
-pub struct Watch {
-    start: Instant,
-    cpu_ns: u64,
-}
-
-impl Watch {
-    /// From now on.
-    pub fn start(running: &dyn Running) -> Watch {
-        Watch {
-            start: Instant::now(),
-            cpu_ns: running.cpu_ns(),
-        }
-    }
-
-    /// Until now.
-    pub fn end(self, running: &dyn Running) -> f64 {
-        let used = running.cpu_ns().saturating_sub(self.cpu_ns);
-        used as f64 / self.start.elapsed().as_nanos().max(1) as f64
-    }
-}
-
-/// Resident memory of a process in bytes (proc_pid_status(5)); 0 when it has ended.
-pub fn resident_bytes(pid: u32) -> i64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<i64>().ok());
-    kib.unwrap_or(0) * 1024
-}
+use crate::guard::Limit;
+use crate::round::{Round, Subject};
+use crate::tools::Tool;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 /// The rounds with one tool.
 pub struct Traced {
@@ -105,46 +27,69 @@ pub struct Alternated {
 }
 
 impl Alternated {
-    /// Without any round, because the subject could not be had.
-    pub fn impossible(tools: &[&str], why: &str) -> Alternated {
+    fn nothing(tools: &[&str], failure: Option<&str>) -> Alternated {
         let traced = tools.iter().map(|&tool| Traced {
             tool: tool.to_owned(),
             rounds: Vec::new(),
             repeated: 0,
-            failure: Some(why.to_owned()),
+            failure: failure.map(str::to_owned),
         });
         Alternated {
             untraced: Vec::new(),
             traced: traced.collect(),
         }
     }
+
+    /// Without any round, because the subject could not be had.
+    pub fn impossible(tools: &[&str], why: &str) -> Alternated {
+        Self::nothing(tools, Some(why))
+    }
 }
 
 /// Failures of a tool after which it is left out.
 const PATIENCE: u32 = 3;
 
-/// In each cycle one round without a tool, then one with each. A round that fails is taken again; a
-/// tool that goes on failing is left out. A subject that fails without a tool is a mistake of the
-/// benchmark.
+/// No round takes so long, not under the slowest tool: what does hangs.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// A round that panics (most often because its target has ended) or hangs is a round that failed.
+fn round(subject: &mut dyn Subject, tool: Option<&dyn Tool>) -> Result<Round, String> {
+    let _limit = Limit::start(LIMIT);
+    let result = catch_unwind(AssertUnwindSafe(|| subject.round(tool)));
+    result.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(text.unwrap_or("it panicked").to_owned())
+    })
+}
+
+/// In each cycle one round without a tool and one with each, forwards and backwards in turn, so that
+/// what changes slowly favours none. A round that fails is taken again; a tool that goes on failing is
+/// left out. Without the round without a tool there is no result.
 pub fn alternate(subject: &mut dyn Subject, tools: &[&dyn Tool], cycles: usize) -> Alternated {
-    let mut all = Alternated {
-        untraced: Vec::new(),
-        traced: tools
-            .iter()
-            .map(|tool| Traced {
-                tool: tool.name().to_owned(),
-                rounds: Vec::new(),
-                repeated: 0,
-                failure: None,
-            })
-            .collect(),
-    };
-    for _ in 0..cycles {
-        all.untraced
-            .push(subject.round(None).expect("a round without a tool"));
-        for (&tool, traced) in tools.iter().zip(&mut all.traced) {
+    let names: Vec<&str> = tools.iter().map(|tool| tool.name()).collect();
+    let mut all = Alternated::nothing(&names, None);
+    for cycle in 0..cycles {
+        let mut order: Vec<Option<usize>> = std::iter::once(None)
+            .chain((0..tools.len()).map(Some))
+            .collect();
+        if cycle % 2 == 1 {
+            order.reverse();
+        }
+        for turn in order {
+            let Some(at) = turn else {
+                match round(subject, None) {
+                    Ok(round) => all.untraced.push(round),
+                    Err(why) => {
+                        let why = format!("without a tool: {why}");
+                        return Alternated::impossible(&names, &why);
+                    }
+                }
+                continue;
+            };
+            let traced = &mut all.traced[at];
             while traced.repeated < PATIENCE {
-                match subject.round(Some(tool)) {
+                match round(subject, Some(tools[at])) {
                     Ok(round) => {
                         traced.rounds.push(round);
                         break;
@@ -164,4 +109,84 @@ pub fn alternate(subject: &mut dyn Subject, tools: &[&dyn Tool], cycles: usize) 
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::Running;
+
+    struct Named;
+
+    impl Tool for Named {
+        fn name(&self) -> &str {
+            "named"
+        }
+        fn start(&self, _: u32) -> Result<Box<dyn Running>, String> {
+            Err("not started here".into())
+        }
+    }
+
+    /// Fails, or panics, in these rounds.
+    struct Script {
+        rounds: usize,
+        failing: &'static [usize],
+        panicking: &'static [usize],
+        order: String,
+    }
+
+    impl Subject for Script {
+        fn round(&mut self, tool: Option<&dyn Tool>) -> Result<Round, String> {
+            let number = self.rounds;
+            self.rounds += 1;
+            self.order.push(if tool.is_some() { 'T' } else { 'U' });
+            assert!(!self.panicking.contains(&number), "round {number}");
+            match self.failing.contains(&number) {
+                true => Err(format!("round {number}")),
+                false => Ok(Round::default()),
+            }
+        }
+    }
+
+    fn run(failing: &'static [usize], panicking: &'static [usize]) -> (Alternated, String) {
+        let mut script = Script {
+            rounds: 0,
+            failing,
+            panicking,
+            order: String::new(),
+        };
+        let all = alternate(&mut script, &[&Named], 3);
+        (all, script.order)
+    }
+
+    #[test]
+    fn the_order_turns_round_in_every_cycle() {
+        let (all, order) = run(&[], &[]);
+        assert_eq!(order, "UTTUUT");
+        assert_eq!((all.untraced.len(), all.traced[0].rounds.len()), (3, 3));
+    }
+
+    #[test]
+    fn a_round_that_fails_is_taken_again() {
+        let (all, order) = run(&[1], &[]);
+        assert_eq!(order, "UTTTUUT");
+        let traced = &all.traced[0];
+        assert_eq!((traced.rounds.len(), traced.repeated), (3, 1));
+        assert_eq!(traced.failure.as_deref(), Some("round 1"));
+    }
+
+    #[test]
+    fn a_tool_that_goes_on_failing_has_no_rounds() {
+        let (all, order) = run(&[1, 2, 3], &[]);
+        assert_eq!(order, "UTTTUU");
+        assert!(all.traced[0].rounds.is_empty());
+    }
+
+    #[test]
+    fn a_panic_is_a_failure_and_without_a_baseline_there_is_no_result() {
+        let (all, _) = run(&[], &[3]);
+        assert!(all.untraced.is_empty() && all.traced[0].rounds.is_empty());
+        let failure = all.traced[0].failure.as_deref();
+        assert_eq!(failure, Some("without a tool: round 3"));
+    }
 }

@@ -1,11 +1,13 @@
 //! From rounds to criterion.
 
-use crate::{Alternated, Machine, Round, Spread, differences, duration, ratios};
+use crate::conditions::{Condition, Conditions};
+use crate::{
+    Alternated, Figure, Machine, Round, Spread, differences, duration, guard, ratios, times_goal,
+};
 use criterion::{
     BenchmarkId, Criterion, SamplingMode,
     measurement::{Measurement, ValueFormatter, WallTime},
 };
-use serde::{Deserialize, Serialize};
 use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -90,93 +92,22 @@ pub fn criterion() -> Criterion<Nanoseconds> {
         .nresamples(5000)
 }
 
-/// What criterion has no place for, of one work with one tool.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Condition {
-    /// Events that the tool could not record, all rounds together. Not 0: no result.
-    pub lost: u64,
-    /// Events that it recorded, all rounds together.
-    pub events: u64,
-    /// Median share of a processor that the tool needed outside of the target.
-    pub tool_cpu: f64,
-    /// Largest growth of the target's resident memory in a round, in bytes.
-    pub growth_bytes: i64,
-    /// Whether there is a figure for each cycle.
-    pub is_complete: bool,
-    /// Rounds that failed and were taken again.
-    pub repeated: u32,
-    /// Why there are no figures, or fewer; or why the last of those rounds was taken again.
-    pub failure: Option<String>,
-}
-
-/// The circumstances of one benchmark program's figures.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Conditions {
-    /// What it ran on.
-    pub machine: Machine,
-    /// What is no time: by name, in words.
-    #[serde(default)]
-    pub facts: Vec<(String, String)>,
-    /// By work, then by tool, in the order of the last run.
-    pub works: Vec<(String, Vec<(String, Condition)>)>,
-}
-
-impl Conditions {
-    /// Where those of a benchmark program are.
-    pub fn path(folder: &Path, bench: &str) -> PathBuf {
-        folder.join("conditions").join(format!("{bench}.json"))
-    }
-
-    /// Those of the last run; empty if there are none.
-    pub fn read(folder: &Path, bench: &str) -> Conditions {
-        let text = std::fs::read(Self::path(folder, bench)).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or_default()
-    }
-
-    /// Sets a fact.
-    pub fn set_fact(&mut self, name: &str, value: &str) {
-        match self.facts.iter_mut().find(|(old, _)| old == name) {
-            Some((_, old)) => value.clone_into(old),
-            None => self.facts.push((name.to_owned(), value.to_owned())),
-        }
-    }
-
-    fn set(&mut self, work: &str, tool: &str, condition: Condition) {
-        let at = self.works.iter().position(|(name, _)| name == work);
-        let at = at.unwrap_or_else(|| {
-            self.works.push((work.to_owned(), Vec::new()));
-            self.works.len() - 1
-        });
-        let tools = &mut self.works[at].1;
-        match tools.iter_mut().find(|(name, _)| name == tool) {
-            Some((_, old)) => *old = condition,
-            None => tools.push((tool.to_owned(), condition)),
-        }
-    }
-
-    /// Replaces those of the last run.
-    pub fn write(&self, bench: &str) {
-        let path = Self::path(&output_folder(), bench);
-        let folder = path.parent().expect("a folder");
-        let text = serde_json::to_string_pretty(self).expect("plain values");
-        let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
-        if let Err(error) = written {
-            eprintln!("{}: {error}", path.display());
-        }
-    }
-}
-
 /// Hands rounds to criterion and remembers their circumstances.
 pub struct Figures {
     bench: &'static str,
     criterion: Criterion<Nanoseconds>,
     conditions: Conditions,
     lines: Vec<String>,
+    /// What tools without losses added, by work and tool.
+    added: Vec<(String, String, Spread)>,
 }
 
 impl Figures {
     /// Of the benchmark program of this name.
     pub fn new(bench: &'static str) -> Figures {
+        guard::guard();
+        // Built now, on all processors and not within a round.
+        memhook_tests::binary();
         // With a filter the rest stays as the last run left it.
         let last = match filter() {
             Some(_) => Conditions::read(&output_folder(), bench),
@@ -190,12 +121,18 @@ impl Figures {
                 ..last
             },
             lines: Vec::new(),
+            added: Vec::new(),
         }
     }
 
-    /// Rounds that criterion gets of each figure: the least that it takes.
+    /// Rounds of each figure: the least that criterion takes.
     pub fn cycles() -> usize {
-        if is_test() { 1 } else { 10 }
+        Self::cycles_of(10)
+    }
+
+    /// So many, but for a test.
+    pub fn cycles_of(count: usize) -> usize {
+        if is_test() { 1 } else { count }
     }
 
     /// For what is measured here and not by a target.
@@ -226,7 +163,7 @@ impl Figures {
         let all = collect();
         for (at, work) in works.iter().enumerate() {
             let mut group = self.criterion.benchmark_group(group(work));
-            group.sample_size(Self::cycles().max(10));
+            group.sample_size(all.untraced.len().max(10));
             group.sampling_mode(SamplingMode::Flat);
             for traced in all.traced.iter().filter(|t| !t.rounds.is_empty()) {
                 for (value, rounds) in [("untraced", &all.untraced), ("traced", &traced.rounds)] {
@@ -239,7 +176,7 @@ impl Figures {
                         // The first call is the warm-up; the samples then get the rounds in order.
                         let round = &rounds[(calls + rounds.len() - 1) % rounds.len()];
                         calls += 1;
-                        bencher.iter_custom(|iterations| round.figures[at] * iterations as f64);
+                        bencher.iter_custom(|iterations| round.figures[at].ns * iterations as f64);
                     });
                 }
             }
@@ -250,13 +187,15 @@ impl Figures {
 
     fn note(&mut self, works: &[&str], all: &Alternated) {
         for (at, work) in works.iter().enumerate() {
-            let of = |rounds: &[Round]| -> Vec<f64> {
+            let of = |rounds: &[Round]| -> Vec<Figure> {
                 let figures = rounds.iter().filter_map(|r| r.figures.get(at).copied());
                 figures.collect()
             };
             let untraced = of(&all.untraced);
             for traced in &all.traced {
                 let figures = of(&traced.rounds);
+                let pairs = untraced.iter().zip(&figures);
+                let target_cpu_ns = pairs.filter_map(|(u, t)| Some((u.cpu_ns?, t.cpu_ns?)));
                 let cpu = traced.rounds.iter().map(|r| r.tool_cpu).collect();
                 let condition = Condition {
                     lost: traced.rounds.iter().map(|r| r.outcome.lost).sum(),
@@ -271,12 +210,34 @@ impl Figures {
                     is_complete: !traced.rounds.is_empty(),
                     repeated: traced.repeated,
                     failure: traced.failure.clone(),
+                    target_cpu_ns: target_cpu_ns.collect(),
                 };
+                let ns = |figures: &[Figure]| figures.iter().map(|f| f.ns).collect::<Vec<_>>();
+                let (untraced, figures) = (ns(&untraced), ns(&figures));
+                if let (Some(added), 0) = (differences(&untraced, &figures), condition.lost) {
+                    let names = ((*work).to_owned(), traced.tool.clone());
+                    self.added.push((names.0, names.1, added));
+                }
                 let line = line(work, &traced.tool, &untraced, &figures, &condition);
                 self.lines.push(line);
                 self.conditions.set(work, &traced.tool, condition);
             }
         }
+    }
+
+    /// Notes how many times as much the other tools added to a work as this one.
+    pub fn compare(&mut self, work: &str, ours: &str) {
+        let of_work = || self.added.iter().filter(|(name, ..)| name == work);
+        let Some((.., own)) = of_work().find(|(_, tool, _)| tool == ours) else {
+            return;
+        };
+        let others = of_work().filter(|(_, tool, _)| tool != ours);
+        let lines = others.map(|(_, tool, added)| {
+            let times = times_goal(tool, *added, *own);
+            format!("{work}: {tool} adds as much as {ours} times {times}")
+        });
+        let lines: Vec<String> = lines.collect();
+        self.lines.extend(lines);
     }
 
     /// Writes the circumstances and prints what was found.
@@ -306,14 +267,23 @@ fn line(work: &str, tool: &str, untraced: &[f64], traced: &[f64], condition: &Co
         let why = condition.failure.as_deref().unwrap_or("");
         lost += &format!("  ({} rounds taken again: {why})", condition.repeated);
     }
-    match (differences(untraced, traced), ratios(untraced, traced)) {
-        (Some(added), Some(ratio)) => format!(
-            "{name:<58} {} ({} to {}), x {:.3}{lost}",
-            signed(added.median),
-            signed(added.low),
-            signed(added.high),
-            ratio.median
-        ),
+    match (differences(untraced, traced), ratios(traced, untraced)) {
+        (Some(added), Some(ratio)) => {
+            let cpu = condition.cpu_throughput();
+            let cpu = cpu.map_or_else(String::new, |cpu| {
+                let (median, low, high) = (cpu.median, cpu.low, cpu.high);
+                format!(", a second on the processor x {median:.3} ({low:.3} to {high:.3})")
+            });
+            format!(
+                "{name:<58} {} ({} to {}), throughput x {:.3} ({:.3} to {:.3}){cpu}{lost}",
+                signed(added.median),
+                signed(added.low),
+                signed(added.high),
+                ratio.median,
+                ratio.low,
+                ratio.high
+            )
+        }
         _ => match Spread::of(traced.to_vec()) {
             Some(alone) => format!(
                 "{name:<58} {} ({} to {}){lost}",

@@ -2,152 +2,197 @@
 
 use crate::programs::find;
 use crate::tools::{Memhook, Outcome, Running, Tool};
+use crate::uprobe::{Action, Uprobes};
 use memhook_tests::programs::Folder;
 use std::{
     cell::RefCell,
     io::{BufRead, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
+/// A tool that records allocations.
+pub struct Peer {
+    /// As tables show it.
+    pub name: &'static str,
+    /// How it gets to its target; or what is missing, and how to have it.
+    pub way: Result<Way, String>,
+    /// Slows targets down so much that only the smallest programs are run.
+    pub is_slow: bool,
+}
+
 /// How a tool gets to its target.
-pub enum Peer {
+pub enum Way {
     /// Into the running process. Its target is ended with it still there: taking it off again is not
     /// safe for all of them.
     Attached(Box<dyn Tool>),
     /// It starts the target, in the same process in the end.
     Wrapped {
-        /// As tables show it.
-        name: &'static str,
         /// What the target is started through for comparison.
         without: Vec<String>,
-        /// What it is started through; or what is missing.
-        with: Result<Vec<String>, String>,
-        /// Slows the target down so much that only the smallest programs are run.
-        is_slow: bool,
+        /// What it is started through.
+        with: Vec<String>,
     },
-}
-
-impl Peer {
-    /// As tables show it.
-    pub fn name(&self) -> &str {
-        match self {
-            Peer::Attached(tool) => tool.name(),
-            Peer::Wrapped { name, .. } => name,
-        }
-    }
 }
 
 const PRELOADED: &str = "/usr/lib/heaptrack/libheaptrack_preload.so";
 const JEMALLOC: &str = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
 
+fn words(text: &str) -> Vec<String> {
+    text.split(' ').map(str::to_owned).collect()
+}
+
+/// A file of a package.
+fn file(path: &str, package: &str) -> Result<(), String> {
+    let there = Path::new(path).is_file();
+    let why = || format!("{path} is not there: apt-get install {package}");
+    there.then_some(()).ok_or_else(why)
+}
+
+fn attached(name: &'static str, tool: Result<Box<dyn Tool>, String>) -> Peer {
+    Peer {
+        name,
+        way: tool.map(Way::Attached),
+        is_slow: false,
+    }
+}
+
+fn memhook(name: &'static str, options: &str) -> Peer {
+    attached(name, Ok(Box::new(Memhook::new(name, options))))
+}
+
+fn probed(name: &'static str, probes: &[(&'static str, bool)]) -> Peer {
+    let tool = Uprobes::new(name, probes, Action::ProgramWithStack);
+    Peer {
+        is_slow: true,
+        ..attached(name, Ok(Box::new(tool)))
+    }
+}
+
+fn wrapped(name: &'static str, with: Result<String, String>) -> Peer {
+    let way = with.map(|with| Way::Wrapped {
+        without: Vec::new(),
+        with: words(&with),
+    });
+    Peer {
+        name,
+        way,
+        is_slow: false,
+    }
+}
+
+fn jemalloc(name: &'static str, options: &str) -> Peer {
+    let start = |options: &str| words(&format!("env LD_PRELOAD={JEMALLOC} MALLOC_CONF={options}"));
+    Peer {
+        name,
+        way: file(JEMALLOC, "libjemalloc2").map(|()| Way::Wrapped {
+            // The other allocator is not the profiler's doing.
+            without: start("prof:false"),
+            with: start(options),
+        }),
+        is_slow: false,
+    }
+}
+
+fn valgrind(name: &'static str, options: &str) -> Peer {
+    let program = find("valgrind", "valgrind");
+    Peer {
+        is_slow: true,
+        ..wrapped(
+            name,
+            program.map(|path| format!("{} -q {options}", path.display())),
+        )
+    }
+}
+
 /// memhook-rs, and the others; what they write goes into the folder.
 pub fn peers(folder: &Folder) -> Vec<Peer> {
-    let words = |text: String| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    let file = |path: &str, package: &str| {
-        let there = Path::new(path).is_file();
-        there
-            .then_some(())
-            .ok_or_else(|| format!("{path} is not there: apt-get install {package}"))
-    };
-    let jemalloc = |options: &str| {
-        let options = format!("env LD_PRELOAD={JEMALLOC} MALLOC_CONF={options}");
-        file(JEMALLOC, "libjemalloc2").map(|()| words(options))
-    };
-    let valgrind = |options: &str| {
-        find("valgrind", "valgrind").map(|path| words(format!("{} {options}", path.display())))
-    };
+    let preloaded = file(PRELOADED, "heaptrack").map(|()| {
+        let output = folder.path("preloaded");
+        format!("env LD_PRELOAD={PRELOADED} DUMP_HEAPTRACK_OUTPUT={output}")
+    });
     let profile = folder.path("jemalloc");
-    let wrapped = |name, with, is_slow| Peer::Wrapped {
-        name,
-        without: Vec::new(),
-        with,
-        is_slow,
-    };
-    let profiled = |name, sample: &str| Peer::Wrapped {
-        name,
-        // The other allocator is not the profiler's doing.
-        without: jemalloc("prof:false").unwrap_or_default(),
-        with: jemalloc(&format!(
-            "prof:true,prof_active:true,lg_prof_sample:{sample},prof_prefix:{profile}"
-        )),
-        is_slow: false,
+    let profiled = |sample: &str| {
+        format!("prof:true,prof_active:true,lg_prof_sample:{sample},prof_prefix:{profile}")
     };
     vec![
-        Peer::Attached(Box::new(Memhook::new("memhook-rs", "--depth 12"))),
-        Peer::Attached(Box::new(Memhook::new(
-            "memhook-rs, sample 512 KiB",
-            "--depth 12 --sample 524288",
-        ))),
-        Peer::Attached(Box::new(Attaching::heaptrack(folder.path("attached")))),
-        wrapped(
-            "heaptrack, preloaded",
-            file(PRELOADED, "heaptrack").map(|()| {
-                let output = folder.path("preloaded");
-                words(format!(
-                    "env LD_PRELOAD={PRELOADED} DUMP_HEAPTRACK_OUTPUT={output}"
-                ))
-            }),
-            false,
+        memhook("memhook-rs", "--depth 10"),
+        memhook("memhook-rs, sample 512 KiB", "--depth 10 --sample 524288"),
+        attached(
+            "heaptrack, attached",
+            Attaching::heaptrack(folder.path("attached")),
         ),
-        Peer::Attached(Box::new(Attaching::memleak())),
-        profiled("jemalloc profiling, every allocation", "0"),
-        profiled("jemalloc profiling, sample 512 KiB", "19"),
-        wrapped(
+        wrapped("heaptrack, preloaded", preloaded),
+        attached("bcc memleak", Attaching::memleak()),
+        probed("uprobe, BPF, stack 10, malloc", &[("malloc", false)]),
+        probed(
+            "uprobe, BPF, stack 10, malloc and free",
+            &[("malloc", false), ("free", false)],
+        ),
+        jemalloc("jemalloc profiling, every allocation", &profiled("0")),
+        jemalloc("jemalloc profiling, sample 512 KiB", &profiled("19")),
+        valgrind(
             "valgrind massif",
-            valgrind(&format!(
-                "-q --tool=massif --massif-out-file={}",
-                folder.path("massif")
-            )),
-            true,
+            &format!("--tool=massif --massif-out-file={}", folder.path("massif")),
         ),
-        wrapped(
+        valgrind(
             "valgrind dhat",
-            valgrind(&format!(
-                "-q --tool=dhat --dhat-out-file={}",
-                folder.path("dhat")
-            )),
-            true,
+            &format!("--tool=dhat --dhat-out-file={}", folder.path("dhat")),
         ),
-        wrapped("valgrind memcheck", valgrind("-q --tool=memcheck"), true),
+        valgrind("valgrind memcheck", "--tool=memcheck"),
     ]
 }
 
 /// A program that attaches, says so, and stays until its target ends.
 struct Attaching {
     name: &'static str,
-    program: Result<std::path::PathBuf, String>,
+    program: PathBuf,
     /// Arguments before the process id.
     before: Vec<String>,
     /// And after it.
     after: Vec<String>,
+    /// What it has to be told about the target's allocator.
+    allocator: fn(u32) -> Vec<String>,
     /// How the line begins that says that it is there.
     ready: &'static str,
     /// Those whose targets have ended, or are about to.
     left: RefCell<Vec<Child>>,
 }
 
+/// memleak looks at libc if it is not told otherwise, and says nothing where nothing comes from there.
+fn memleak_object(pid: u32) -> Vec<String> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let mut paths = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(5));
+    let jemalloc = paths.find(|path| path.contains("/libjemalloc.so"));
+    jemalloc.map_or_else(Vec::new, |path| vec!["-O".to_owned(), path.to_owned()])
+}
+
 impl Attaching {
-    fn heaptrack(output: String) -> Attaching {
-        Attaching {
+    fn heaptrack(output: String) -> Result<Box<dyn Tool>, String> {
+        find("gdb", "gdb")?;
+        Ok(Box::new(Attaching {
             name: "heaptrack, attached",
-            program: find("heaptrack", "heaptrack gdb"),
+            program: find("heaptrack", "heaptrack")?,
             before: vec!["-r".into(), "-o".into(), output, "-p".into()],
             after: Vec::new(),
+            allocator: |_| Vec::new(),
             ready: "injection finished",
             left: RefCell::default(),
-        }
+        }))
     }
 
-    fn memleak() -> Attaching {
-        Attaching {
+    fn memleak() -> Result<Box<dyn Tool>, String> {
+        Ok(Box::new(Attaching {
             name: "bcc memleak",
-            program: find("memleak-bpfcc", "bpfcc-tools"),
+            program: find("memleak-bpfcc", "bpfcc-tools")?,
             before: vec!["-p".into()],
             after: vec!["3600".into()],
+            allocator: memleak_object,
             ready: "Attaching to pid",
             left: RefCell::default(),
-        }
+        }))
     }
 
     fn reap(&self) {
@@ -166,10 +211,11 @@ impl Tool for Attaching {
 
     fn start(&self, pid: u32) -> Result<Box<dyn Running>, String> {
         self.reap();
-        let program = self.program.as_ref().map_err(Clone::clone)?;
+        let program = &self.program;
         let mut child = Command::new(program)
             .args(&self.before)
             .arg(pid.to_string())
+            .args((self.allocator)(pid))
             .args(&self.after)
             .env("PYTHONUNBUFFERED", "1")
             .stdin(Stdio::null())

@@ -1,4 +1,4 @@
-//! Who runs where: the target on the last processor, attacher and load on the first.
+//! Who runs where, and how much: the target on the last processor, attacher and load on the first.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -14,9 +14,17 @@ pub struct Placement {
     pub all: String,
     /// Program and arguments that targets are started through; usually none.
     pub wrapper: Vec<String>,
+    /// Part of a round's usual work that programs shall do, for comparisons with slow tools.
+    pub share: f64,
 }
 
 impl Placement {
+    /// What is to be done of a round's usual work.
+    pub fn part(&self, usual: u32) -> u32 {
+        let share = if crate::is_test() { 0.02 } else { self.share };
+        (f64::from(usual) * share) as u32
+    }
+
     /// The command that starts a program on the target's processor, as one process in the end.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("taskset");
@@ -42,6 +50,7 @@ pub fn placement() -> Placement {
         rest: first.to_string(),
         all: format!("{first},{last}"),
         wrapper: Vec::new(),
+        share: 1.0,
     }
 }
 

@@ -44,6 +44,17 @@ pub fn differences(untraced: &[f64], traced: &[f64]) -> Option<Spread> {
     Spread::of(untraced.iter().zip(traced).map(|(u, t)| t - u).collect())
 }
 
+/// How many times as much others add as we do: of the medians, and as far as the quartiles of both
+/// leave it open.
+pub fn times(theirs: Spread, ours: Spread) -> Spread {
+    Spread {
+        median: theirs.median / ours.median,
+        low: theirs.low / ours.high,
+        high: theirs.high / ours.low,
+        count: theirs.count.min(ours.count),
+    }
+}
+
 /// Nanoseconds in the unit that suits them.
 pub fn duration(ns: f64) -> String {
     match ns.abs() {
@@ -64,6 +75,14 @@ mod tests {
         assert_eq!((spread.low, spread.median, spread.high), (1.75, 2.5, 3.25));
         assert_eq!(spread.count, 4);
         assert_eq!(Spread::of(Vec::new()), None);
+    }
+
+    #[test]
+    fn a_comparison_is_as_uncertain_as_both_of_its_sides() {
+        let spread = |figures: [f64; 3]| Spread::of(figures.to_vec()).expect("figures");
+        let compared = times(spread([90.0, 100.0, 110.0]), spread([9.0, 10.0, 11.0]));
+        assert_eq!(compared.median, 10.0);
+        assert_eq!((compared.low, compared.high), (95.0 / 10.5, 105.0 / 9.5));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The programs under `targets/`: built once, started, asked for rounds.
 
+use crate::Figure;
 use std::{
     collections::hash_map::DefaultHasher,
     hash::{Hash, Hasher},
@@ -104,9 +105,9 @@ impl Measured {
     }
 
     /// Asks for a round.
-    pub fn round(&mut self, number: f64) -> Result<Vec<f64>, String> {
+    pub fn round(&mut self, number: f64) -> Result<Vec<Figure>, String> {
         self.send(number)?;
-        self.figures()
+        Ok(self.figures()?.into_iter().map(Figure::from).collect())
     }
 
     fn line(&mut self) -> Result<String, String> {

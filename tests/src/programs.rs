@@ -29,11 +29,27 @@ impl Folder {
     pub fn new(name: &str) -> Folder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let file = format!("memhook-{name}-{}-{count}", std::process::id());
+        let file = format!("{}{name}-{count}", Self::prefix());
         let path = std::env::temp_dir().join(file);
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a temporary folder");
         Folder(path)
+    }
+
+    /// How the names of this process's folders begin.
+    fn prefix() -> String {
+        format!("memhook-{}-", std::process::id())
+    }
+
+    /// Removes all of this process, for an end at which nothing is dropped.
+    pub fn remove_all() {
+        let entries = std::fs::read_dir(std::env::temp_dir());
+        for entry in entries.into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if name.to_string_lossy().starts_with(&Self::prefix()) {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
     }
 
     /// The path of a file in it.

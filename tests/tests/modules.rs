@@ -1,6 +1,6 @@
 //! Kinds of binaries, and libraries that come and go.
 
-use memhook_tests::{Attacher, Target, build_library, build_target, expect_sites, run, trace};
+use memhook_tests::{Attacher, Target, build_library, build_target, expect_sites, trace};
 
 #[test]
 fn libraries_opened_while_traced() {

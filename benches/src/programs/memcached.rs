@@ -1,7 +1,7 @@
 //! memcached under sets and gets of 100 bytes.
 
 use super::{Program, find, pump::Pump};
-use crate::{Round, Standing, Subject, Tool, is_test, processors::Placement};
+use crate::{Figure, Round, Standing, Subject, Tool, is_test, processors::Placement};
 use memhook_tests::{
     Target,
     programs::{Folder, server},
@@ -10,6 +10,7 @@ use std::{io::Write, time::Duration};
 
 pub(super) const PROGRAM: Program = Program {
     works: &["memcached set", "memcached get"],
+    cycles: 30,
     start,
 };
 
@@ -61,13 +62,13 @@ fn get(key: u64, text: &mut Vec<u8>) {
 impl Subject for Memcached {
     fn round(&mut self, tool: Option<&dyn Tool>) -> Result<Round, String> {
         let pid = self.target.pid();
-        let time = Duration::from_millis(if is_test() { 20 } else { 250 });
+        let time = Duration::from_millis(if is_test() { 20 } else { 150 });
         let measure = || {
             let stored = "STORED\r\n".len();
             let found = format!("VALUE key:000000 0 100\r\n{VALUE}\r\nEND\r\n").len();
             Ok(vec![
-                self.pump.run(time, stored, set)?,
-                self.pump.run(time, found, get)?,
+                Figure::of(pid, || self.pump.run(time, stored, set))?,
+                Figure::of(pid, || self.pump.run(time, found, get))?,
             ])
         };
         Standing { pid, measure }.round(tool)

@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 pub struct Program {
     /// Its works, in the order of a round's figures.
     pub works: &'static [&'static str],
+    /// Rounds: many short ones, so that what else the machine does hits all alike.
+    pub cycles: usize,
     /// Starts it; the error says what is missing.
     pub start: fn(&Placement) -> Result<Box<dyn Subject>, String>,
 }

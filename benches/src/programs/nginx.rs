@@ -1,7 +1,7 @@
 //! nginx, one process, serving a small file over kept connections.
 
 use super::{Program, find, pump::Pump};
-use crate::{Round, Standing, Subject, Tool, is_test, processors::Placement};
+use crate::{Figure, Round, Standing, Subject, Tool, is_test, processors::Placement};
 use memhook_tests::{
     Target,
     programs::{Folder, server},
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 pub(super) const PROGRAM: Program = Program {
     works: &["nginx GET"],
+    cycles: 30,
     start,
 };
 
@@ -59,10 +60,11 @@ fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
 impl Subject for Nginx {
     fn round(&mut self, tool: Option<&dyn Tool>) -> Result<Round, String> {
         let pid = self.target.pid();
-        let time = Duration::from_millis(if is_test() { 20 } else { 400 });
+        let time = Duration::from_millis(if is_test() { 20 } else { 250 });
         let measure = || {
             let request = |_, text: &mut Vec<u8>| text.extend(REQUEST.as_bytes());
-            Ok(vec![self.pump.run(time, self.answer_bytes, request)?])
+            let run = || self.pump.run(time, self.answer_bytes, request);
+            Ok(vec![Figure::of(pid, run)?])
         };
         Standing { pid, measure }.round(tool)
     }

@@ -1,7 +1,7 @@
 //! redis-server under redis-benchmark.
 
 use super::{Program, find};
-use crate::{Round, Standing, Subject, Tool, is_test, processors::Placement};
+use crate::{Figure, Round, Standing, Subject, Tool, processors::Placement};
 use memhook_tests::{
     Target,
     programs::{Client, Folder, server},
@@ -17,17 +17,20 @@ pub(super) const PROGRAM: Program = Program {
         "redis GET, pipeline 16",
         "redis LPUSH, pipeline 16",
     ],
+    cycles: 24,
     start,
 };
 
 /// Requests of each kind in a round, by pipeline depth.
-const ROUNDS: [(u32, u32); 2] = [(1, 25_000), (16, 300_000)];
+const ROUNDS: [(u32, u32); 2] = [(1, 15_000), (16, 200_000)];
+const KINDS: [&str; 3] = ["set", "get", "lpush"];
 
 struct Redis {
     target: Target,
     load: PathBuf,
     socket: String,
     client: Client,
+    rounds: [(u32, u32); 2],
     _folder: Folder,
 }
 
@@ -42,6 +45,7 @@ fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
     let target = server(&mut command, &socket);
     Ok(Box::new(Redis {
         client: Client::connect(&socket),
+        rounds: ROUNDS.map(|(pipeline, requests)| (pipeline, place.part(requests))),
         target,
         load,
         socket,
@@ -50,30 +54,39 @@ fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
 }
 
 impl Redis {
-    fn requests(&mut self) -> Result<Vec<f64>, String> {
+    fn requests(&mut self) -> Result<Vec<Figure>, String> {
         // Every round begins with an empty database.
         self.client.redis("FLUSHALL");
+        let pid = self.target.pid();
         let mut figures = Vec::new();
-        for (pipeline, requests) in ROUNDS {
-            let requests = if is_test() { requests / 50 } else { requests };
-            let output = Command::new(&self.load)
-                .args(["-s", &self.socket, "-c", "20", "--csv", "-r", "100000"])
-                .args(["-t", "set,get,lpush", "-P", &pipeline.to_string()])
-                .args(["-n", &requests.to_string()])
-                .output()
-                .map_err(|e| e.to_string())?;
-            let text = String::from_utf8_lossy(&output.stdout);
-            // "SET","123456.79",...
-            let rates: Vec<f64> = text
-                .lines()
-                .filter_map(|line| line.split('"').nth(3)?.parse().ok())
-                .collect();
-            if rates.len() != 3 {
-                return Err(format!("redis-benchmark says {text}"));
+        for (pipeline, requests) in self.rounds {
+            for kind in KINDS {
+                let mut rate = 0.0;
+                let figure = Figure::of(pid, || {
+                    rate = self.rate(kind, pipeline, requests)?;
+                    Ok(f64::from(requests))
+                })?;
+                // Without the time that the load generator needs to start.
+                let ns = 1e9 / rate;
+                figures.push(Figure { ns, ..figure });
             }
-            figures.extend(rates.iter().map(|rate| 1e9 / rate));
         }
         Ok(figures)
+    }
+
+    /// Requests a second, as redis-benchmark counts them.
+    fn rate(&self, kind: &str, pipeline: u32, requests: u32) -> Result<f64, String> {
+        let output = Command::new(&self.load)
+            .args(["-s", &self.socket, "-c", "20", "--csv", "-r", "100000"])
+            .args(["-t", kind, "-P", &pipeline.to_string()])
+            .args(["-n", &requests.to_string()])
+            .output()
+            .map_err(|e| e.to_string())?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        // "SET","123456.79",...
+        let rates = |line: &str| line.split('"').nth(3)?.parse().ok();
+        let rate = text.lines().find_map(rates);
+        rate.ok_or_else(|| format!("redis-benchmark says {text}"))
     }
 }
 

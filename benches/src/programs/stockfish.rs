@@ -1,12 +1,13 @@
 //! stockfish's own benchmark: a fixed search of fixed positions.
 
 use super::{Program, find};
-use crate::{Round, Standing, Subject, Tool, is_test, processors::Placement};
+use crate::{Figure, Round, Standing, Subject, Tool, is_test, processors::Placement};
 use memhook_tests::Target;
-use std::{process::Stdio, time::Instant};
+use std::process::Stdio;
 
 pub(super) const PROGRAM: Program = Program {
     works: &["stockfish bench"],
+    cycles: 30,
     start,
 };
 
@@ -24,12 +25,10 @@ fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
 }
 
 impl Stockfish {
-    /// Searches to this depth; the time of one bench in nanoseconds.
-    fn search(&mut self, depth: u32) -> f64 {
-        let start = Instant::now();
+    /// Searches to this depth.
+    fn search(&mut self, depth: u32) {
         self.0.send(&format!("bench 16 1 {depth}\nisready\n"));
         while self.0.expect("").trim() != "readyok" {}
-        start.elapsed().as_nanos() as f64
     }
 }
 
@@ -37,7 +36,13 @@ impl Subject for Stockfish {
     fn round(&mut self, tool: Option<&dyn Tool>) -> Result<Round, String> {
         let pid = self.0.pid();
         let depth = if is_test() { 1 } else { 9 };
-        let measure = || Ok(vec![self.search(depth)]);
+        let measure = || {
+            let bench = || {
+                self.search(depth);
+                Ok(1.0)
+            };
+            Ok(vec![Figure::of(pid, bench)?])
+        };
         Standing { pid, measure }.round(tool)
     }
 }

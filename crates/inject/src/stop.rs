@@ -1,5 +1,7 @@
 //! Choosing a thread, seizing and stopping it.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -41,16 +43,14 @@ const PAUSE_MAX: Duration = Duration::from_millis(5);
 pub fn hold(pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
     let begin = Instant::now();
     let until = begin + options.deadline;
-    // Slow, so before anything is stopped; the candidates first, whose errors are clearer.
-    let mut candidates = ranked(pid)?;
+    // Slow, so before anything is stopped; the first candidate before it, whose errors are clearer.
+    let mut candidates = Candidates::of(pid, options.thread);
+    let mut next = candidates.next()?;
     let mut survey = Survey::of(pid)?;
     let mut reason = "every thread sleeps uninterruptibly".to_owned();
     let mut pause = Duration::from_micros(100);
     loop {
-        for tid in candidates {
-            if options.thread.is_some_and(|only| only != tid) {
-                continue;
-            }
+        while let Some(tid) = next {
             match try_hold(pid, tid, options, &survey)? {
                 Attempt::Held(held) => return Ok(*held),
                 Attempt::Unsafe(why) => reason = why,
@@ -59,6 +59,7 @@ pub fn hold(pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
             if Instant::now() >= until {
                 break;
             }
+            next = candidates.next()?;
         }
         if Instant::now() >= until {
             return Err(Error::NoSafeThread {
@@ -69,45 +70,75 @@ pub fn hold(pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(PAUSE_MAX);
-        candidates = ranked(pid)?;
+        candidates = Candidates::of(pid, options.thread);
+        next = candidates.next()?;
         survey.refresh(pid)?;
     }
 }
 
-/// Threads worth trying, best first.
-fn ranked(pid: i32) -> Result<Vec<i32>, Error> {
-    let mut ranked = Vec::new();
-    let mut alive = false;
-    for tid in procfs::threads(pid) {
-        let Some(state) = procfs::state(pid, tid) else {
-            continue;
-        };
-        alive |= !matches!(state, 'Z' | 'X');
-        match state {
-            'T' => return Err(Error::TargetStopped { pid }),
-            // Stopped by a tracer.
-            't' => {
-                let tracer = procfs::tracer(pid, tid);
-                if tracer != 0 {
-                    return Err(Error::AlreadyTraced { pid, tracer });
-                }
-            }
-            // D: would not stop, and could not be let go before it does.
-            'Z' | 'X' | 'D' => continue,
-            _ => {}
+/// Threads worth trying, best first. Of hundreds only so many are looked at as are needed to find a
+/// good one: each look is two files, and the target may be one with many threads and few processors.
+struct Candidates {
+    pid: i32,
+    unseen: std::vec::IntoIter<i32>,
+    /// Those to come to when no better one is left, by rank.
+    worse: BinaryHeap<Reverse<(u8, i32)>>,
+    is_alive: bool,
+}
+
+impl Candidates {
+    fn of(pid: i32, only: Option<i32>) -> Candidates {
+        let threads = only.map_or_else(|| procfs::threads(pid), |tid| vec![tid]);
+        Candidates {
+            pid,
+            unseen: threads.into_iter(),
+            worse: BinaryHeap::new(),
+            is_alive: false,
         }
-        let rank = match procfs::activity(pid, tid) {
-            Activity::Blocked(nr) if restart::is_disturbed_by_a_stop(nr) => 2,
-            Activity::Blocked(nr) if nr >= 0 => 0,
-            _ => 1,
-        };
-        ranked.push((rank, tid));
     }
-    if !alive {
-        return Err(Error::TargetGone { pid });
+
+    /// The next one; `None` when all were given.
+    fn next(&mut self) -> Result<Option<i32>, Error> {
+        for tid in self.unseen.by_ref() {
+            let Some(rank) = rank(self.pid, tid, &mut self.is_alive)? else {
+                continue;
+            };
+            if rank == 0 {
+                return Ok(Some(tid));
+            }
+            self.worse.push(Reverse((rank, tid)));
+        }
+        if !self.is_alive {
+            return Err(Error::TargetGone { pid: self.pid });
+        }
+        Ok(self.worse.pop().map(|Reverse((_, tid))| tid))
     }
-    ranked.sort_unstable();
-    Ok(ranked.into_iter().map(|(_, tid)| tid).collect())
+}
+
+/// 0: best. `None`: not worth a try.
+fn rank(pid: i32, tid: i32, is_alive: &mut bool) -> Result<Option<u8>, Error> {
+    let Some(state) = procfs::state(pid, tid) else {
+        return Ok(None);
+    };
+    *is_alive |= !matches!(state, 'Z' | 'X');
+    match state {
+        'T' => return Err(Error::TargetStopped { pid }),
+        // Stopped by a tracer.
+        't' => {
+            let tracer = procfs::tracer(pid, tid);
+            if tracer != 0 {
+                return Err(Error::AlreadyTraced { pid, tracer });
+            }
+        }
+        // D: would not stop, and could not be let go before it does.
+        'Z' | 'X' | 'D' => return Ok(None),
+        _ => {}
+    }
+    Ok(Some(match procfs::activity(pid, tid) {
+        Activity::Blocked(nr) if restart::is_disturbed_by_a_stop(nr) => 2,
+        Activity::Blocked(nr) if nr >= 0 => 0,
+        _ => 1,
+    }))
 }
 
 enum Attempt {

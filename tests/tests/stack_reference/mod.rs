@@ -57,6 +57,12 @@ impl Modules {
     }
 }
 
+/// A count of stacks, those that the tables cut short, and their share, in words.
+pub fn share(name: &str, stacks: u64, cut: u64) -> String {
+    let percent = cut as f64 / stacks.max(1) as f64 * 100.0;
+    format!("{name}: {stacks} stacks, {cut} cut short ({percent:.3} %)")
+}
+
 /// How many stacks of each program to compare: `usual`, or what MEMHOOK_STACKS says.
 pub fn count(usual: usize) -> usize {
     std::env::var("MEMHOOK_STACKS").map_or(usual, |text| text.parse().expect("a number"))
@@ -76,16 +82,19 @@ impl Busy {
             true => program.into(),
             false => installed(program),
         };
-        let busy = Self::run(Command::new(path).args(args), None);
-        // Past its start, however busy the machine: nanoseconds on a processor (the first number of
-        // schedstat, Documentation/scheduler/sched-stats.rst in the kernel's sources).
-        let ran = format!("/proc/{}/schedstat", busy.child.id());
+        Self::run(Command::new(path).args(args), None).at_work()
+    }
+
+    /// Past its start, however busy the machine: nanoseconds on a processor (the first number of
+    /// schedstat, Documentation/scheduler/sched-stats.rst in the kernel's sources).
+    fn at_work(self) -> Busy {
+        let ran = format!("/proc/{}/schedstat", self.child.id());
         memhook_tests::until("the program works", || {
             let text = std::fs::read_to_string(&ran).expect("it lives");
             let first = text.split(' ').next().unwrap_or("");
             first.parse::<u64>().expect("a number") > 250_000_000
         });
-        busy
+        self
     }
 
     fn run(command: &mut Command, folder: Option<Folder>) -> Busy {
@@ -102,8 +111,52 @@ impl Busy {
         }
     }
 
+    /// python3 making objects of its own.
+    pub fn python() -> Busy {
+        let text = "x = {}\nwhile True:\n  for i in range(1000): \
+                    x[str(i)] = [sorted([j, 'a', str(j)], key=str) for j in range(9)]";
+        let mut command = Command::new(installed("python3"));
+        // Objects come from malloc, and not from arenas of Python's own.
+        command.args(["-c", text]).env("PYTHONMALLOC", "malloc");
+        Self::run(&mut command, None).at_work()
+    }
+
+    /// sqlite3 computing without end.
+    pub fn sqlite() -> Busy {
+        let sql = "with recursive c(x) as (values(1) union all select x+1 from c) \
+                   select sum(length(printf('%d %s', x, hex(randomblob(9))))) from c;";
+        Self::start("sqlite3", &[":memory:", sql])
+    }
+
+    /// g++'s compiler proper at a file that keeps it busy for longer than a test.
+    pub fn compiler() -> Busy {
+        let gcc = |args: &[&str]| {
+            let output = Command::new(installed("g++")).args(args).output();
+            let output = output.expect("g++ runs");
+            assert!(output.status.success(), "g++ {args:?}");
+            String::from_utf8(output.stdout).expect("text")
+        };
+        let program = gcc(&["-print-prog-name=cc1plus"]);
+        let folder = Folder::new("stacks-compiler");
+        let mut text = String::from(
+            "#include <algorithm>\n#include <map>\n#include <string>\n#include <vector>\n",
+        );
+        for i in 0..2000 {
+            text += &format!(
+                "struct T{i} {{ int a; bool operator<(const T{i}& o) const {{ return a < o.a; }} }};\n\
+                 std::map<T{i}, std::string> m{i}; void f{i}(std::vector<T{i}> v) \
+                 {{ std::sort(v.begin(), v.end()); m{i}[v[0]] = std::to_string({i}); }}\n"
+            );
+        }
+        let (source, preprocessed) = (folder.path("large.cc"), folder.path("large.ii"));
+        std::fs::write(&source, text).expect("written");
+        gcc(&["-E", "-o", &preprocessed, &source]);
+        let mut command = Command::new(program.trim());
+        command.args(["-quiet", "-O2", "-fpreprocessed", &preprocessed]);
+        Self::run(command.args(["-o", "/dev/null"]), Some(folder)).at_work()
+    }
+
     /// redis-server under all kinds of commands.
-    #[allow(dead_code)]
     pub fn redis() -> Busy {
         let folder = Folder::new("stacks-redis");
         let socket = folder.path("socket");
@@ -123,7 +176,6 @@ impl Busy {
     }
 
     /// nginx, one process, asked for a page again and again over new connections.
-    #[allow(dead_code)]
     pub fn nginx() -> Busy {
         let folder = Folder::new("stacks-nginx");
         let socket = folder.path("socket");

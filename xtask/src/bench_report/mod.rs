@@ -1,5 +1,6 @@
 //! `cargo xtask bench-report`: one Markdown page from what `cargo bench` and `cargo xtask peers` left.
 
+mod markdown;
 mod results;
 mod tables;
 

@@ -1,0 +1,58 @@
+// Call stacks along frame pointers: [rbp] is the caller's rbp, [rbp + 8] the return address. Right only
+// where every function was compiled with them; where one was not, frames are missed or made up.
+#pragma once
+#include "unwind.hpp"
+
+namespace memhook {
+
+// On a stack whose bounds are not known (a coroutine, an alternate signal stack, a thread the attacher
+// has not yet looked at): every read goes through the kernel, which answers EFAULT where we would
+// crash.
+[[gnu::noinline, gnu::cold]] inline uint32_t walk_unknown_stack(const Position& start,
+                                                                uint64_t* pcs, uint32_t depth) {
+  uint64_t previous = start.sp - 16, fp = start.rbp;
+  uint32_t count = 1;
+  while (count < depth && fp > previous && fp - previous < (8u << 20) && (fp & 7) == 0) {
+    uint64_t words[2];
+    if (!may_call_kernel() || !sys::read_own(fp, words, sizeof words) || words[1] < 4096) break;
+    pcs[count++] = words[1];
+    previous = fp;
+    fp = words[0];
+  }
+  return count;
+}
+
+// Fills `pcs` as `unwind` does, and tells `trace` the same. [sp, stack_high) is mapped as long as the
+// thread runs on it, so the reads cannot fault. pre: depth > 0.
+template <typename Trace>
+[[gnu::always_inline]] inline uint32_t walk_frame_pointers(RingHeader* ring, const Position& start,
+                                                           uint64_t* pcs, uint32_t depth,
+                                                           Trace& trace) {
+  uint64_t high = ring->stack_high;
+  pcs[0] = start.pc;
+  if (__builtin_expect(start.sp < ring->stack_low || start.sp >= high, 0)) {
+    trace.spoil();
+    return walk_unknown_stack(start, pcs, depth);
+  }
+  // The wrapper's own frame is below.
+  uint64_t previous = start.sp - 16, fp = start.rbp;
+  uint32_t count = 1;
+  trace.uses_rbp();
+  while (count < depth && fp > previous && (fp & 7) == 0) {
+    if (fp >= high - 16) {
+      // It ends here because of where the stack ends, which is no word that was read.
+      trace.spoil();
+      break;
+    }
+    auto* words = reinterpret_cast<const uint64_t*>(fp);
+    trace.reads(fp, words[0]);
+    trace.reads(fp + 8, words[1]);
+    if (words[1] < 4096) break;
+    pcs[count++] = words[1];
+    previous = fp;
+    fp = words[0];
+  }
+  return count;
+}
+
+}  // namespace memhook
