@@ -28,7 +28,7 @@ const PLANTED: [(&str, &str, u64, u64); 18] = [
 fn every_function_is_recorded_and_behaves() {
     let program = build_target("all_functions", &[]);
     // The second through the wrappers for when calls are passed by.
-    for options in [vec![], vec!["--min-size", "1"]] {
+    for options in [vec![], vec!["--min-size", "0"]] {
         let report = trace(&program, &options);
         expect_sites(&report, "all_functions.cc", &PLANTED);
         assert_eq!(report["totals"]["unknown_releases"], 0);

@@ -101,11 +101,11 @@ impl Target {
         output.status.success()
     }
 
-    /// Checks that the target goes on within a second, untraced and with its signal mask.
+    /// Checks that the target goes on, untraced and with its signal mask.
     fn works(&self, when: &str) {
         let pid = self.program.pid();
         let begin = Instant::now();
-        let until = begin + Duration::from_secs(1);
+        let until = begin + Duration::from_secs(20);
         let start = self.count();
         while self.count() < start + 3 || status(pid, "SigBlk:") != self.blocked {
             assert!(
