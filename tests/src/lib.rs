@@ -4,12 +4,14 @@ mod building;
 mod debian_sources;
 mod patience;
 pub mod programs;
+mod requirements;
 pub mod scans;
 mod sites;
 
 pub use building::{binary, build_library, build_target, source};
 pub use debian_sources::debian_source;
 pub use patience::until;
+pub use requirements::not_run;
 pub use sites::{Sites, expect_sites, sites};
 use std::{
     io::{BufReader, Read, Write},

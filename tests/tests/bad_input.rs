@@ -1,7 +1,7 @@
 //! What cannot be traced is refused in one line that names the cause; the target is untouched.
 
 use memhook_tests::programs::{Folder, installed};
-use memhook_tests::{Attacher, Target, binary, build_target, run, source, until};
+use memhook_tests::{Attacher, Target, binary, build_target, not_run, run, source, until};
 use std::process::{Command, Output};
 
 /// Checks exit code 2, silence on standard output and one line on standard error with this word.
@@ -221,7 +221,7 @@ fn a_process_that_we_trace_already() {
 #[test]
 fn a_process_that_lost_its_privileges() {
     if !as_root() {
-        return; // prctl(PR_SET_DUMPABLE) as the same user is the other half of this case
+        return not_run("only root can give a process another user");
     }
     // Not dumpable, and of nobody: nobody may not trace it, root may.
     let folder = Folder::new("undumpable");

@@ -1,7 +1,7 @@
 //! What attachers leave in a target: once each, however often they come, and in whatever way they go.
 
 use memhook_tests::programs::{Folder, installed};
-use memhook_tests::{Attacher, Target, binary, build_target, run};
+use memhook_tests::{Attacher, Target, binary, build_target, not_run, run};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
@@ -121,7 +121,9 @@ fn several_at_once() {
 fn an_attacher_without_privileges() {
     // SAFETY: no arguments.
     if unsafe { libc::geteuid() } != 0 {
-        return; // all other tests here are this one then
+        return not_run(
+            "only root can give up its privileges; as anybody else, all tests here run without",
+        );
     }
     let folder = Folder::new("unprivileged");
     let (attacher, program) = (folder.path("memhook-rs"), folder.path("hammer"));
