@@ -34,7 +34,7 @@ fn main() {
             pid: target.pid(),
             measure: || target.round(milliseconds),
         };
-        run(&mut subject, 24)
+        run(&mut subject, 20)
     });
     figures.finish();
 }

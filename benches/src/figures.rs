@@ -183,6 +183,10 @@ impl Figures {
             group.finish();
         }
         self.note(works, &all);
+        // What is there stays there, should the rest be interrupted.
+        if !is_test() {
+            self.conditions.write(self.bench);
+        }
     }
 
     fn note(&mut self, works: &[&str], all: &Alternated) {
@@ -219,6 +223,9 @@ impl Figures {
                     self.added.push((names.0, names.1, added));
                 }
                 let line = line(work, &traced.tool, &untraced, &figures, &condition);
+                if !is_test() {
+                    println!("{line}");
+                }
                 self.lines.push(line);
                 self.conditions.set(work, &traced.tool, condition);
             }

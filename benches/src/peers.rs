@@ -238,7 +238,15 @@ impl Tool for Attaching {
             let _ = std::io::Read::read_to_string(&mut errors, &mut text);
             said.extend(text.lines().map(str::to_owned));
             let last = said.iter().rev().find(|line| !line.trim().is_empty());
-            return Err(last.map_or("it said nothing".into(), |l| l.trim().to_owned()));
+            let last = last.map_or("it said nothing", |line| line.trim());
+            // bcc compiles its programs at each start.
+            let advice = match last.contains("Failed to compile BPF module") {
+                true => {
+                    "; it needs the kernel's headers: apt-get install linux-headers-$(uname -r)"
+                }
+                false => "",
+            };
+            return Err(format!("{last}{advice}"));
         }
         // It shall not wait for us to read more, nor end because nobody does.
         std::thread::spawn(move || lines.for_each(drop));

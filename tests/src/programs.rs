@@ -65,6 +65,41 @@ impl Drop for Folder {
     }
 }
 
+/// C++ that makes a compiler instantiate a map and a sort for each of so many types.
+pub fn many_templates(types: u32) -> String {
+    let head = "#include <algorithm>\n#include <map>\n#include <string>\n#include <vector>\n";
+    let of_type = |i| {
+        format!(
+            "struct T{i} {{ int a; bool operator<(const T{i}& o) const {{ return a < o.a; }} }};\n\
+             std::map<T{i}, std::string> m{i}; void f{i}(std::vector<T{i}> v) \
+             {{ std::sort(v.begin(), v.end()); m{i}[v[0]] = std::to_string({i}); }}\n"
+        )
+    };
+    std::iter::once(head.to_owned())
+        .chain((0..types).map(of_type))
+        .collect()
+}
+
+/// Configures nginx: one process that serves the folder's files through `socket` in it, with these
+/// directives besides. Returns the path of the file.
+pub fn nginx_configuration(folder: &Folder, http: &str) -> String {
+    let text = format!(
+        "daemon off; master_process off; pid {pid}; error_log stderr crit;\n\
+         events {{ worker_connections 256; }}\n\
+         http {{ access_log off; {http}\n\
+         client_body_temp_path {tmp}; proxy_temp_path {tmp}; fastcgi_temp_path {tmp};\n\
+         uwsgi_temp_path {tmp}; scgi_temp_path {tmp};\n\
+         server {{ listen unix:{socket}; root {root}; default_type text/html; }} }}",
+        pid = folder.path("pid"),
+        tmp = folder.path("tmp"),
+        socket = folder.path("socket"),
+        root = folder.path(""),
+    );
+    let file = folder.path("nginx.conf");
+    std::fs::write(&file, text).expect("written");
+    file
+}
+
 /// Starts a server and waits until its socket answers.
 pub fn server(command: &mut Command, socket: &str) -> Target {
     let target = Target::silent(command);

@@ -3,13 +3,12 @@
 use super::{Program, find};
 use crate::round::{Watch, resident_bytes};
 use crate::{Figure, Round, Subject, Tool, is_test, processors::Placement};
-use memhook_tests::programs::Folder;
+use memhook_tests::programs::{Folder, many_templates};
 use nix::sys::{
     resource::{UsageWho, getrusage},
     time::TimeValLike,
 };
 use std::{
-    fmt::Write as _,
     io::Write,
     process::{Command, Stdio},
     time::Instant,
@@ -21,7 +20,7 @@ pub(super) const PROGRAM: Program = Program {
     start,
 };
 
-/// Each makes the compiler instantiate a map and a sort.
+/// For each the compiler instantiates a map and a sort.
 const TYPES: u32 = 12;
 
 struct Compiler {
@@ -39,17 +38,7 @@ fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
         Ok::<_, String>(output.stdout)
     };
     let program = output(Command::new(&driver).arg("-print-prog-name=cc1plus"))?;
-    let mut text = String::from(
-        "#include <algorithm>\n#include <map>\n#include <string>\n#include <vector>\n",
-    );
-    for i in 0..if is_test() { 1 } else { TYPES } {
-        let _ = writeln!(
-            text,
-            "struct T{i} {{ int a; bool operator<(const T{i}& o) const {{ return a < o.a; }} }};\n\
-             std::map<T{i}, std::string> m{i}; void f{i}(std::vector<T{i}> v) \
-             {{ std::sort(v.begin(), v.end()); m{i}[v[0]] = std::to_string({i}); }}"
-        );
-    }
+    let text = many_templates(if is_test() { 1 } else { TYPES });
     let folder = Folder::new("bench-compiler");
     let file = folder.path("large.cc");
     std::fs::write(&file, text).map_err(|e| e.to_string())?;

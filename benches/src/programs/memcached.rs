@@ -10,7 +10,7 @@ use std::{io::Write, time::Duration};
 
 pub(super) const PROGRAM: Program = Program {
     works: &["memcached set", "memcached get"],
-    cycles: 30,
+    cycles: 20,
     start,
 };
 

@@ -4,13 +4,13 @@ use super::{Program, find, pump::Pump};
 use crate::{Figure, Round, Standing, Subject, Tool, is_test, processors::Placement};
 use memhook_tests::{
     Target,
-    programs::{Folder, server},
+    programs::{Folder, nginx_configuration, server},
 };
 use std::time::Duration;
 
 pub(super) const PROGRAM: Program = Program {
     works: &["nginx GET"],
-    cycles: 30,
+    cycles: 20,
     start,
 };
 
@@ -27,21 +27,9 @@ fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
     let program = find("nginx", "nginx-light")?;
     let folder = Folder::new("bench-nginx");
     let socket = folder.path("socket");
-    let configuration = format!(
-        "daemon off; master_process off; pid {pid}; error_log stderr crit;\n\
-         events {{ worker_connections 256; }}\n\
-         http {{ access_log off; keepalive_requests 1000000000;\n\
-         client_body_temp_path {tmp}; proxy_temp_path {tmp}; fastcgi_temp_path {tmp};\n\
-         uwsgi_temp_path {tmp}; scgi_temp_path {tmp};\n\
-         server {{ listen unix:{socket}; root {root}; }} }}",
-        pid = folder.path("pid"),
-        tmp = folder.path("tmp"),
-        root = folder.path(""),
-    );
-    let file = folder.path("nginx.conf");
-    let write = |path: &str, text: &str| std::fs::write(path, text).map_err(|e| e.to_string());
-    write(&file, &configuration)?;
-    write(&folder.path("page.html"), &"a small page ".repeat(50))?;
+    let file = nginx_configuration(&folder, "keepalive_requests 1000000000;");
+    let page = folder.path("page.html");
+    std::fs::write(&page, "a small page ".repeat(50)).map_err(|e| e.to_string())?;
     let mut command = place.command(&program);
     command.args(["-c", &file]);
     let target = server(&mut command, &socket);

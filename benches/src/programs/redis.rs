@@ -17,7 +17,7 @@ pub(super) const PROGRAM: Program = Program {
         "redis GET, pipeline 16",
         "redis LPUSH, pipeline 16",
     ],
-    cycles: 24,
+    cycles: 16,
     start,
 };
 

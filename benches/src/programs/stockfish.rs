@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 pub(super) const PROGRAM: Program = Program {
     works: &["stockfish bench"],
-    cycles: 30,
+    cycles: 20,
     start,
 };
 

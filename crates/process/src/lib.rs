@@ -6,6 +6,7 @@ mod calls;
 mod elf;
 mod error;
 mod maps;
+mod memory;
 mod module;
 mod preflight;
 mod slots;
@@ -15,10 +16,10 @@ pub use calls::{AllocatorCalls, allocator_calls};
 pub use elf::{ElfView, Exported, Relocation, SlotKind};
 pub use error::Error;
 pub use maps::{Mapping, mappings, parse_maps};
+pub use memory::read_memory;
 pub use module::{ModuleImage, modules, vdso};
 pub use preflight::{Check, details, first_failure, preflight};
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
 pub use threads::{
-    Thread, has_seccomp_filter, read_memory, seccomp_filters, thread_ids, thread_start_time,
-    threads,
+    Thread, has_seccomp_filter, seccomp_filters, thread_ids, thread_start_time, threads,
 };

@@ -1,6 +1,6 @@
 //! GOT slots of the hooked functions.
 
-use crate::{ElfView, Error, Mapping, ModuleImage, SlotKind, read_memory};
+use crate::{ElfView, Error, Exported, Mapping, ModuleImage, SlotKind, memory::Pages};
 use std::collections::HashMap;
 
 /// A slot that can be patched.
@@ -57,6 +57,7 @@ pub fn find_slots(
         .iter()
         .map(|m| ElfView::parse(&m.bytes).ok())
         .collect();
+    let mut pages = Pages::of(pid)?;
     let mut scan = SlotScan::default();
     let mut unresolved = Vec::new();
     // What each symbol resolved to, as seen in slots.
@@ -68,17 +69,13 @@ pub fn find_slots(
         }
         for relocation in view.slots(wanted) {
             let address = module.base.wrapping_add(relocation.svma);
-            let Some(mapping) = maps
-                .iter()
-                .find(|m| address >= m.start && address + 8 <= m.end)
-            else {
+            let at = maps.partition_point(|m| m.end <= address);
+            let Some(mapping) = maps.get(at).filter(|m| m.start <= address) else {
                 continue;
             };
-            let mut word = [0; 8];
-            if read_memory(pid, address, &mut word).is_err() {
+            let Some(value) = pages.word(address) else {
                 continue;
-            }
-            let value = u64::from_le_bytes(word);
+            };
             if value == 0 {
                 continue; // a weak symbol that nobody defines
             }
@@ -100,10 +97,12 @@ pub fn find_slots(
             };
             // A value inside the module itself is either its PLT (lazy binding) or its own
             // definition of the function.
-            let own = view
-                .exported(&slot.symbol)
-                .is_some_and(|e| module.base.wrapping_add(e.svma) == value);
-            if module.contains(value) && !own && slot.kind == SlotKind::JumpSlot {
+            let is_own = |e: Exported| module.base.wrapping_add(e.svma) == value;
+            // Looked up last: it is a search through all symbols.
+            if slot.kind == SlotKind::JumpSlot
+                && module.contains(value)
+                && !view.exported(&slot.symbol).is_some_and(is_own)
+            {
                 unresolved.push(slot);
             } else {
                 resolved.entry(slot.symbol.clone()).or_insert(value);

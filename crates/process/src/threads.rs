@@ -1,10 +1,7 @@
-//! Threads and memory of a process.
+//! Threads of a process.
 
 use crate::Error;
-use std::{
-    fs::{self, File},
-    os::unix::fs::FileExt,
-};
+use std::fs;
 
 /// One thread.
 #[derive(Clone, Debug)]
@@ -73,12 +70,4 @@ pub fn thread_start_time(pid: i32, tid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     let after_name = &stat[stat.rfind(')')? + 1..];
     after_name.split_ascii_whitespace().nth(19)?.parse().ok()
-}
-
-/// Fills `into` from the memory of a process at `address` (avma).
-pub fn read_memory(pid: i32, address: u64, into: &mut [u8]) -> Result<(), Error> {
-    let path = format!("/proc/{pid}/mem");
-    File::open(&path)
-        .and_then(|file| file.read_exact_at(into, address))
-        .map_err(|source| Error::Proc { path, source })
 }

@@ -2,7 +2,9 @@
 //! the same call frame information.
 
 use memhook_process::ModuleImage;
-use memhook_tests::programs::{Background, Client, Folder, installed};
+use memhook_tests::programs::{
+    Background, Client, Folder, installed, many_templates, nginx_configuration,
+};
 use memhook_unwind::reference::Unwinder;
 use memhook_unwind::{TableModule, compile};
 use std::collections::HashMap;
@@ -138,18 +140,8 @@ impl Busy {
         };
         let program = gcc(&["-print-prog-name=cc1plus"]);
         let folder = Folder::new("stacks-compiler");
-        let mut text = String::from(
-            "#include <algorithm>\n#include <map>\n#include <string>\n#include <vector>\n",
-        );
-        for i in 0..2000 {
-            text += &format!(
-                "struct T{i} {{ int a; bool operator<(const T{i}& o) const {{ return a < o.a; }} }};\n\
-                 std::map<T{i}, std::string> m{i}; void f{i}(std::vector<T{i}> v) \
-                 {{ std::sort(v.begin(), v.end()); m{i}[v[0]] = std::to_string({i}); }}\n"
-            );
-        }
         let (source, preprocessed) = (folder.path("large.cc"), folder.path("large.ii"));
-        std::fs::write(&source, text).expect("written");
+        std::fs::write(&source, many_templates(2000)).expect("written");
         gcc(&["-E", "-o", &preprocessed, &source]);
         let mut command = Command::new(program.trim());
         command.args(["-quiet", "-O2", "-fpreprocessed", &preprocessed]);
@@ -179,19 +171,7 @@ impl Busy {
     pub fn nginx() -> Busy {
         let folder = Folder::new("stacks-nginx");
         let socket = folder.path("socket");
-        let text = format!(
-            "daemon off; master_process off; pid {pid}; error_log stderr crit;\n\
-             events {{ worker_connections 64; }}\n\
-             http {{ access_log off; gzip on; gzip_min_length 1;\n\
-             client_body_temp_path {tmp}; proxy_temp_path {tmp}; fastcgi_temp_path {tmp};\n\
-             uwsgi_temp_path {tmp}; scgi_temp_path {tmp};\n\
-             server {{ listen unix:{socket}; root {root}; default_type text/html; }} }}",
-            pid = folder.path("pid"),
-            tmp = folder.path("tmp"),
-            root = folder.path(""),
-        );
-        let file = folder.path("nginx.conf");
-        std::fs::write(&file, text).expect("written");
+        let file = nginx_configuration(&folder, "gzip on; gzip_min_length 1;");
         std::fs::write(folder.path("page"), "a page ".repeat(3000)).expect("written");
         let mut command = Command::new(installed("nginx"));
         let mut busy = Self::run(command.args(["-c", &file]), Some(folder));
