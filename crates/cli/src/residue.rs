@@ -96,19 +96,28 @@ impl Residue {
         open.chain(closed).find(|&attacher| is_attacher(attacher))
     }
 
-    /// Restores the slots that the hook's own detach could not.
-    pub fn restore_refused(&self, pid: i32) -> Result<(), memhook_inject::Error> {
-        self.regions
-            .iter()
-            .try_for_each(|(region, _)| refused_slots::restore(pid, region))
-    }
-
-    /// Closes descriptors that were left open.
-    pub fn close_descriptors(&mut self, held: &mut Held) -> Result<(), memhook_inject::Error> {
-        for descriptor in std::mem::take(&mut self.descriptors) {
-            close_descriptor(held, descriptor)?;
+    /// Puts right what an attacher that was killed left: slots that hold our values, open descriptors.
+    /// Returns how many slots could not be restored (-1: patching is locked), and how long one thread
+    /// was held.
+    pub fn tidy_up(&mut self, pid: i32) -> anyhow::Result<(i64, Duration)> {
+        let mut left = 0;
+        let mut held = match self.hook_base {
+            Some(base) => hold_with_hook(pid, base)?,
+            None => hold(pid, &any_point())?,
+        };
+        if let Some(base) = self.hook_base {
+            left = held.call(base + entry_points()?.detach, &[])? as i64;
         }
-        Ok(())
+        for descriptor in std::mem::take(&mut self.descriptors) {
+            close_descriptor(&mut held, descriptor)?;
+        }
+        let held_time = held.release()?;
+        // Where the journal can be read, those that the hook could not restore itself.
+        for (region, _) in &self.regions {
+            refused_slots::restore(pid, region)?;
+        }
+        let restored = left > 0 && !self.regions.is_empty();
+        Ok((if restored { 0 } else { left }, held_time))
     }
 
     /// Whether there is something that a hold should put right before anything else.
@@ -203,19 +212,5 @@ pub fn recover(pid: i32) -> anyhow::Result<Option<i64>> {
     if !found.is_untidy() {
         return Ok(None);
     }
-    let entry = entry_points()?;
-    let mut left = 0;
-    let mut held = match found.hook_base {
-        Some(base) => hold_with_hook(pid, base)?,
-        None => hold(pid, &any_point())?,
-    };
-    if let Some(base) = found.hook_base {
-        left = held.call(base + entry.detach, &[])? as i64;
-    }
-    found.close_descriptors(&mut held)?;
-    held.release()?;
-    found.restore_refused(pid)?;
-    // Slots that the hook could not restore were restored above, where their journal can be read.
-    let restored = left > 0 && !found.regions.is_empty();
-    Ok(Some(if restored { 0 } else { left }))
+    Ok(Some(found.tidy_up(pid)?.0))
 }

@@ -9,12 +9,12 @@ use crate::hook_object::{EntryPoints, HOOK_OBJECT, entry_points, hook_image};
 use crate::reach::Reach;
 use crate::record::OwnCode;
 use crate::refused_slots;
-use crate::residue::{any_point, has_hook, hold_with_hook, residue};
+use crate::residue::{has_hook, residue};
 use crate::safe_point::{unsafe_ranges, unwind_for_safety};
 use crate::unwind_tables::UnwindTables;
 use anyhow::{Context, bail};
 use memhook_abi::{self as abi, function_by_name};
-use memhook_inject::{Dlopen, HoldOptions, IdleThreads, hold, load_object};
+use memhook_inject::{Dlopen, HoldOptions, IdleThreads, load_object};
 use memhook_process::{ElfView, ModuleImage, find_slots, mappings, modules, vdso};
 use memhook_stream::{Config, Region};
 use std::{
@@ -104,6 +104,15 @@ impl Session {
         let claim = claim(pid)?;
         let idle = IdleThreads::of(pid);
         let maps = mappings(pid)?;
+        let mut residue = residue(pid, &maps);
+        if let Some(attacher) = residue.attacher(pid) {
+            bail!("process {pid} is already traced by memhook-rs {attacher}: stop that first");
+        }
+        let mut held_time = Duration::ZERO;
+        if residue.is_untidy() {
+            held_time = residue.tidy_up(pid)?.1;
+        }
+        let hook_base = residue.hook_base;
         let mut files = Files::new();
         let loaded = modules(pid, &maps, &mut files)?;
         let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
@@ -112,40 +121,19 @@ impl Session {
             bail!("process {pid} calls no allocator through a GOT slot: nothing to hook");
         }
         let entry = entry_points()?;
-        let mut residue = residue(pid, &maps);
-        if let Some(attacher) = residue.attacher(pid) {
-            bail!("process {pid} is already traced by memhook-rs {attacher}: stop that first");
-        }
         let dlopen = find_dlopen(&loaded)?;
         if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
             config.libc_backtrace = find_libc(&loaded, "backtrace")?;
         }
-        if let Some(v) = vdso(pid, &maps) {
+        let vdso = vdso(pid, &maps);
+        if let Some(v) = &vdso {
             let clock = ElfView::parse(&v.bytes)
                 .ok()
                 .and_then(|e| e.exported("__vdso_clock_gettime"));
             config.vdso_clock = clock.map_or(0, |e| v.base + e.svma);
         }
         let mut tables = UnwindTables::default();
-        let vdso = vdso(pid, &maps);
         tables.compile(&with(&loaded, &vdso));
-        let mut held_time = Duration::ZERO;
-        let mut scan = scan;
-        let hook_base = residue.hook_base;
-        if residue.is_untidy() {
-            let mut held = match hook_base {
-                Some(base) => hold_with_hook(pid, base)?,
-                None => hold(pid, &any_point())?,
-            };
-            if let Some(base) = hook_base {
-                // Slots may still hold our values from an attacher that was killed.
-                held.call(base + entry.detach, &[])?;
-            }
-            residue.close_descriptors(&mut held)?;
-            held_time = held_time.max(held.release()?);
-            residue.restore_refused(pid)?;
-            scan = find_slots(pid, &loaded, &maps, &wanted, &|_| None)?;
-        }
         let mut idle_held_time = Duration::ZERO;
         if let Reach::Running = reach
             && let Some(time) = lone_recorder::register_idle(pid, &idle)
