@@ -59,7 +59,7 @@ inline RawEvent* events_of(RingHeader* ring) {
     return ring;
   }
   // A detach meanwhile: nothing was lost.
-  if (epoch_now() != epoch) return nullptr;
+  if (epoch_now() != epoch && !__atomic_load_n(&c->abandoned, __ATOMIC_RELAXED)) return nullptr;
   thread_word = still_waiting | 4095ull << 12;
   __atomic_fetch_add(&c->ringless_events, 1, __ATOMIC_RELAXED);
   return nullptr;

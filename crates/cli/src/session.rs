@@ -15,7 +15,7 @@ use crate::unwind_tables::UnwindTables;
 use anyhow::{Context, bail};
 use memhook_abi::{self as abi, function_by_name};
 use memhook_inject::{Dlopen, HoldOptions, IdleThreads, load_object};
-use memhook_process::{ElfView, ModuleImage, find_slots, mappings, modules, vdso};
+use memhook_process::{ElfView, ModuleImage, find_slots, mappings, modules, seccomp_filters, vdso};
 use memhook_stream::{Config, Region};
 use std::{
     collections::{HashMap, HashSet},
@@ -52,6 +52,8 @@ pub struct Session {
     /// How long a thread was held that had nothing to do at the time; zero if none was.
     pub idle_held_time: Duration,
     next_variant: HashMap<(usize, u64), u32>,
+    /// Seccomp filters of the process before the hook was told what they allow.
+    filters: Option<u32>,
     _claim: Claim,
 }
 
@@ -162,6 +164,7 @@ impl Session {
             held_time,
             idle_held_time,
             next_variant: HashMap::new(),
+            filters: seccomp_filters(pid),
             _claim: claim,
         };
         session.journal(&scan)?;
@@ -222,6 +225,14 @@ impl Session {
             self.held_time = self.held_time.max(all_held);
         }
         Ok(())
+    }
+
+    /// To be called now and then: what a filter forbids that the program installs now is not known, so
+    /// the hook makes no system calls from then on.
+    pub fn look_at_filters(&self) {
+        if seccomp_filters(self.pid) > self.filters {
+            self.region.set_syscalls_filtered(true);
+        }
     }
 
     /// The shared region, for other threads.

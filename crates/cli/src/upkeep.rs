@@ -4,7 +4,6 @@
 use crate::consumer::Consumer;
 use crate::ring_owners::RingOwners;
 use crate::session::Session;
-use memhook_process::seccomp_filters;
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 /// How often the target is looked at: is it still there?
@@ -49,7 +48,6 @@ pub struct Upkeep {
     owners: RingOwners,
     next_look: Duration,
     next_verify: Option<Duration>,
-    filters: Option<u32>,
 }
 
 impl Upkeep {
@@ -60,7 +58,6 @@ impl Upkeep {
             owners: RingOwners::new(pid),
             next_look: Duration::ZERO,
             next_verify: Some(VERIFY_AFTER),
-            filters: seccomp_filters(pid),
         }
     }
 
@@ -82,10 +79,7 @@ impl Upkeep {
                 self.next_verify = None;
                 let _ = session.verify_slots();
             }
-            // What a filter forbids that the program installs now is not known.
-            if seccomp_filters(self.target.pid) > self.filters {
-                session.region().set_syscalls_filtered(true);
-            }
+            session.look_at_filters();
         }
         Turn {
             gone,
