@@ -1,9 +1,9 @@
 //! Separate debug files, as distributions install them (gdb manual, "Debugging Information in
 //! Separate Files").
 
-use crate::SymbolError;
-use crate::file::{Cached, Elf, check_build_id, format_error, open, parse};
-use object::{Object, ReadRef};
+use crate::file::{Elf, Image, check_build_id, format_error, hex, parse};
+use crate::{SymbolCache, SymbolError};
+use object::Object;
 use std::{
     ffi::OsStr,
     os::unix::ffi::OsStrExt,
@@ -22,6 +22,8 @@ pub struct Places {
     pub roots: Vec<PathBuf>,
     /// Folders of debug files, laid out as `/usr/lib/debug` is; searched first.
     pub debug_folders: Vec<PathBuf>,
+    /// Where names are kept from one run to the next.
+    pub cache: Option<SymbolCache>,
 }
 
 impl Places {
@@ -56,20 +58,20 @@ impl Places {
 /// `.build-id/ab/cdef.debug` in a folder of debug files.
 fn by_build_id(folder: &Path, id: &[u8]) -> Option<PathBuf> {
     let (first, rest) = id.split_first()?;
-    let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let rest = hex(rest);
     (!rest.is_empty()).then(|| folder.join(format!(".build-id/{first:02x}/{rest}.debug")))
 }
 
 /// A debug file that was found, open.
 pub(crate) struct DebugFile {
     pub path: PathBuf,
-    pub data: Cached,
+    pub data: Image,
 }
 
 /// The separate debug file of a module. Files that are there but are not the right ones are told.
-pub(crate) fn find<'d, R: ReadRef<'d>>(
+pub(crate) fn find(
     module: &Path,
-    elf: &Elf<'d, R>,
+    elf: &Elf<'_>,
     places: &Places,
     problems: &mut Vec<SymbolError>,
 ) -> Option<DebugFile> {
@@ -104,7 +106,7 @@ fn accept(
     if !path.exists() {
         return None;
     }
-    let checked = open(&path).and_then(|data| {
+    let checked = Image::open(&path).and_then(|data| {
         check(&path, &data, id, checksum)?;
         Ok(data)
     });
@@ -119,7 +121,7 @@ fn accept(
 
 fn check(
     path: &Path,
-    data: &Cached,
+    data: &Image,
     id: Option<&[u8]>,
     checksum: Option<u32>,
 ) -> Result<(), SymbolError> {
@@ -150,9 +152,9 @@ fn check(
 }
 
 /// The supplementary file that `dwz -m` moved common DWARF into.
-pub(crate) fn find_supplementary<'d, R: ReadRef<'d>>(
+pub(crate) fn find_supplementary(
     debug_path: &Path,
-    elf: &Elf<'d, R>,
+    elf: &Elf<'_>,
     places: &Places,
     problems: &mut Vec<SymbolError>,
 ) -> Option<DebugFile> {
@@ -178,6 +180,7 @@ mod tests {
         let places = Places {
             roots: vec!["/proc/7/root".into()],
             debug_folders: vec!["/symbols".into()],
+            cache: None,
         };
         let by_id: Vec<PathBuf> = places.by_build_id(&[0xab, 0xcd, 0x0f]).collect();
         let expected = [

@@ -15,12 +15,14 @@
 //! the next report is cheap. [`Symbolizer::request`] does not wait, so a caller that must not stand
 //! still does not.
 //!
-//! What was resolved can be taken elsewhere as a [`Bundle`].
+//! What was resolved can be taken elsewhere as a [`Bundle`], and is kept for the next run in a
+//! [`SymbolCache`].
 //!
 //! Not here: split DWARF (`.dwo`): such code gets function names from the symbol table and lines
 //! from the skeleton units. No downloads (debuginfod).
 
 mod bundle;
+mod cache;
 mod debug_files;
 mod demangle;
 mod error;
@@ -31,6 +33,7 @@ mod symbolizer;
 mod worker;
 
 pub use bundle::{Bundle, BundleError};
+pub use cache::SymbolCache;
 pub use debug_files::Places;
 pub use demangle::demangle;
 pub use error::SymbolError;

@@ -1,6 +1,6 @@
 //! Every place that symbols can be in, and files that are not the right ones.
 
-use memhook_symbols::{Frame, ModuleFile, Source, SymbolError, Symbolizer};
+use memhook_symbols::{Frame, ModuleFile, Places, Source, SymbolCache, SymbolError, Symbolizer};
 use object::{Object, ObjectSymbol};
 use std::{
     path::{Path, PathBuf},
@@ -82,7 +82,18 @@ impl Program {
 
     /// Frames at the mark, where they come from, and what was refused.
     fn look(&self, module: ModuleFile, roots: &[&Path]) -> (Vec<Frame>, Source, Vec<String>) {
-        let mut symbols = Symbolizer::new(roots.iter().map(|r| r.to_path_buf()).collect());
+        let roots = roots.iter().map(|r| r.to_path_buf()).collect();
+        self.look_in(
+            module,
+            Places {
+                roots,
+                ..Places::default()
+            },
+        )
+    }
+
+    fn look_in(&self, module: ModuleFile, places: Places) -> (Vec<Frame>, Source, Vec<String>) {
+        let mut symbols = Symbolizer::searching(places);
         symbols.set_modules(vec![module]);
         // The mark is the call; its return address is the byte after.
         let location = symbols.resolve(BASE + self.mark + 1);
@@ -243,6 +254,60 @@ fn damaged_files_and_pipes_cost_only_names() {
     let (_, source, problems) = program.look(program.module(), &[]);
     assert_eq!(source, Source::Nothing);
     assert!(problems[0].contains("not a regular file"), "{problems:?}");
+}
+
+/// Places with a cache in the program's folder.
+fn caching(program: &Program) -> Places {
+    Places {
+        roots: vec![program.folder.join("root")],
+        cache: Some(SymbolCache::at(program.folder.join("cache"))),
+        ..Places::default()
+    }
+}
+
+#[test]
+fn names_are_kept_for_the_next_run() {
+    let program = Program::build(&["-Wl,--build-id=sha1"]);
+    check_frames(&program.look_in(program.module(), caching(&program)).0);
+    // Without any file; and with one that is of another build.
+    std::fs::remove_file(&program.path).unwrap();
+    let (frames, source, problems) = program.look_in(program.module(), caching(&program));
+    check_frames(&frames);
+    assert_eq!(source, Source::DebugInfo);
+    assert!(problems.is_empty(), "{problems:?}");
+    let mut other = program.module();
+    other.build_id.as_mut().unwrap()[0] ^= 1;
+    assert_eq!(program.look_in(other, caching(&program)).0, []);
+    // Addresses that were not asked for then: the files are opened again, the rest is as it was.
+    let again = Program::build(&["-Wl,--build-id=sha1"]);
+    let mut symbols = Symbolizer::searching(caching(&program));
+    let mut module = program.module();
+    module.candidates = vec![again.path.clone()];
+    symbols.set_modules(vec![module]);
+    check_frames(&symbols.resolve(BASE + program.mark + 1).frames);
+    assert!(!symbols.resolve(BASE + program.mark + 2).frames.is_empty());
+}
+
+#[test]
+fn names_without_debug_information_are_not_kept() {
+    let program = Program::build(&["-Wl,--build-id=sha1"]);
+    let id = program.build_id.clone().unwrap();
+    let rest: String = id[1..].iter().map(|b| format!("{b:02x}")).collect();
+    let place = format!("root/usr/lib/debug/.build-id/{:02x}/{rest}.debug", id[0]);
+    let debug = program.folder.join(&place);
+    std::fs::create_dir_all(debug.parent().unwrap()).unwrap();
+    let to = debug.to_str().unwrap();
+    tool("objcopy", &["--only-keep-debug", program.str(), to]);
+    let hidden = program.folder.join("hidden");
+    std::fs::rename(&debug, &hidden).unwrap();
+    tool("strip", &["--strip-debug", program.str()]);
+    let (_, source, _) = program.look_in(program.module(), caching(&program));
+    assert_eq!(source, Source::Symbols);
+    // The debug file comes later.
+    std::fs::rename(&hidden, &debug).unwrap();
+    let (frames, source, _) = program.look_in(program.module(), caching(&program));
+    check_frames(&frames);
+    assert_eq!(source, Source::DebugInfo);
 }
 
 /// A Rust program: this one.
