@@ -55,6 +55,11 @@ impl SymbolCache {
         self.folder.join(format!("names-{NAMES_VERSION}"))
     }
 
+    /// Where downloaded files are kept.
+    pub(crate) fn debug_files_folder(&self) -> PathBuf {
+        self.folder.join("debuginfod")
+    }
+
     /// All names that are kept of a build.
     pub(crate) fn names(&self, id: &[u8]) -> Option<BundledModule> {
         let path = self.names_folder().join(hex(id));
@@ -80,18 +85,18 @@ impl SymbolCache {
             frames: all.into_iter().collect(),
         });
         let folder = self.names_folder();
-        let write = |file: &mut File| bundle.encode(file, 1).map(drop);
+        let write = |file: &mut File, _: &Path| bundle.encode(file, 1).map(drop);
         if write_whole(&folder, &hex(id), write).is_ok() {
             prune(&folder, &hex(id), self.max_names_bytes);
         }
     }
 }
 
-/// Writes a file that others see when it is complete.
+/// Writes a file that others see when it is complete; until then it has a name of its own.
 pub(crate) fn write_whole<E: From<std::io::Error>>(
     folder: &Path,
     name: &str,
-    write: impl FnOnce(&mut File) -> Result<(), E>,
+    write: impl FnOnce(&mut File, &Path) -> Result<(), E>,
 ) -> Result<PathBuf, E> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -106,7 +111,7 @@ pub(crate) fn write_whole<E: From<std::io::Error>>(
     let _ = std::fs::remove_file(&own);
     let written = File::create_new(&own)
         .map_err(E::from)
-        .and_then(|mut file| write(&mut file))
+        .and_then(|mut file| write(&mut file, &own))
         .and_then(|()| Ok(std::fs::rename(&own, &path)?));
     if written.is_err() {
         let _ = std::fs::remove_file(&own);

@@ -110,7 +110,7 @@ fn many_writers_and_readers_see_whole_entries() {
 #[test]
 fn a_writer_that_fails_leaves_nothing() {
     let scratch = Scratch::new();
-    let failed = write_whole(&scratch.0, "x", |_| Err(std::io::Error::other("no")));
+    let failed = write_whole(&scratch.0, "x", |_, _| Err(std::io::Error::other("no")));
     assert!(failed.is_err());
     assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0);
     // A folder that cannot be made: names are not kept, nothing else.

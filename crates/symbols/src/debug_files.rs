@@ -2,7 +2,7 @@
 //! Separate Files").
 
 use crate::file::{Elf, Image, check_build_id, format_error, hex, parse};
-use crate::{SymbolCache, SymbolError};
+use crate::{Debuginfod, SymbolCache, SymbolError};
 use object::Object;
 use std::{
     ffi::OsStr,
@@ -24,6 +24,8 @@ pub struct Places {
     pub debug_folders: Vec<PathBuf>,
     /// Where names are kept from one run to the next.
     pub cache: Option<SymbolCache>,
+    /// Servers, asked last.
+    pub debuginfod: Option<Debuginfod>,
 }
 
 impl Places {
@@ -79,15 +81,33 @@ pub(crate) fn find(
     if let Some(file) = id.and_then(|id| find_by_build_id(id, places, problems)) {
         return Some(file);
     }
-    let (name, checksum) = elf.gnu_debuglink().ok().flatten()?;
-    // The link is a file name; a path would lead out of the places to search.
-    let name = Path::new(OsStr::from_bytes(name)).file_name()?;
-    let mut paths = places.by_link(module, Path::new(name)).into_iter();
-    paths.find_map(|path| accept(path, id, Some(checksum), problems))
+    let linked = elf
+        .gnu_debuglink()
+        .ok()
+        .flatten()
+        .and_then(|(name, checksum)| {
+            // The link is a file name; a path would lead out of the places to search.
+            let name = Path::new(OsStr::from_bytes(name)).file_name()?;
+            let mut paths = places.by_link(module, Path::new(name)).into_iter();
+            paths.find_map(|path| accept(path, id, Some(checksum), problems))
+        });
+    linked.or_else(|| download(id?, places, problems))
 }
 
-/// The separate debug file of a module of which nothing else is at hand.
-pub(crate) fn find_by_build_id(
+fn download(id: &[u8], places: &Places, problems: &mut Vec<SymbolError>) -> Option<DebugFile> {
+    places.debuginfod.as_ref()?.find(id, problems)
+}
+
+/// The separate debug file of a module whose own file is not at hand.
+pub(crate) fn find_alone(
+    id: &[u8],
+    places: &Places,
+    problems: &mut Vec<SymbolError>,
+) -> Option<DebugFile> {
+    find_by_build_id(id, places, problems).or_else(|| download(id, places, problems))
+}
+
+fn find_by_build_id(
     id: &[u8],
     places: &Places,
     problems: &mut Vec<SymbolError>,
@@ -164,11 +184,12 @@ pub(crate) fn find_supplementary(
     let named = places.roots.iter().map(|root| below(root, name));
     let named = named.filter(|_| name.is_absolute());
     let beside = beside.filter(|_| name.is_relative());
-    beside
+    let mut paths = beside
         .into_iter()
         .chain(places.by_build_id(id))
-        .chain(named)
-        .find_map(|path| accept(path, Some(id), None, problems))
+        .chain(named);
+    let found = paths.find_map(|path| accept(path, Some(id), None, problems));
+    found.or_else(|| download(id, places, problems))
 }
 
 #[cfg(test)]
@@ -180,7 +201,7 @@ mod tests {
         let places = Places {
             roots: vec!["/proc/7/root".into()],
             debug_folders: vec!["/symbols".into()],
-            cache: None,
+            ..Places::default()
         };
         let by_id: Vec<PathBuf> = places.by_build_id(&[0xab, 0xcd, 0x0f]).collect();
         let expected = [

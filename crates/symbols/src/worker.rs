@@ -3,7 +3,7 @@
 //! The parsed forms borrow from the files' bytes; on a thread's stack both can live side by side for
 //! as long as requests may come.
 
-use crate::debug_files::{Places, find, find_by_build_id, find_supplementary};
+use crate::debug_files::{Places, find, find_alone, find_supplementary};
 use crate::file::{format_error, image, parse};
 use crate::lookup::{Lookup, context, has_dwarf, sections};
 use crate::symbol_table::SymbolTable;
@@ -105,7 +105,7 @@ impl Desk<'_> {
             // The debug file has everything that names need.
             None => {
                 let id = module.build_id.as_deref();
-                id.and_then(|id| find_by_build_id(id, places, problems))
+                id.and_then(|id| find_alone(id, places, problems))
             }
         };
         let separate_elf = separate
