@@ -175,7 +175,7 @@ impl Drop for Background {
 }
 
 /// Debian's redis-server with redis-benchmark at it, and its socket.
-pub fn redis_under_load(folder: &Folder) -> (Target, Background, String) {
+pub fn loaded_redis(folder: &Folder) -> (Target, Background, String) {
     let socket = folder.path("socket");
     let mut redis = Command::new(installed("redis-server"));
     redis.args(["--port", "0", "--save", "", "--appendonly", "no"]);

@@ -1,6 +1,6 @@
 //! Programs of the distribution under load, attached twice; their answers are checked meanwhile.
 
-use memhook_tests::programs::{Background, Client, Folder, installed, redis_under_load, server};
+use memhook_tests::programs::{Client, Folder, installed, loaded_redis, server};
 use memhook_tests::{Attacher, Target};
 use serde_json::Value;
 use std::process::Command;
@@ -48,7 +48,7 @@ fn value(key: usize) -> String {
 #[test]
 fn redis_under_load() {
     let folder = Folder::new("redis");
-    let (redis, load, socket) = redis_under_load(&folder);
+    let (redis, load, socket) = loaded_redis(&folder);
     let mut client = Client::connect(&socket);
 
     let attacher = Attacher::start(&redis, &[]);

@@ -1,14 +1,14 @@
 //! A recording of redis, read where nothing else of the run is: every view and format has the same sums.
 
 use crate::{json, number, output, sites, sum};
-use memhook_tests::programs::{Client, Folder, redis_under_load};
+use memhook_tests::programs::{Client, Folder, loaded_redis};
 use memhook_tests::{Attacher, run};
 use serde_json::Value;
 
 #[test]
 fn redis_recorded_under_load_and_carried_away() {
     let folder = Folder::new("recorded-redis");
-    let (redis, load, socket) = redis_under_load(&folder);
+    let (redis, load, socket) = loaded_redis(&folder);
     let file = folder.path("run.mhk");
     let attacher = Attacher::start(&redis, &["-o", &file, "--stacks", "all"]);
     let mut client = Client::connect(&socket);
