@@ -1,6 +1,6 @@
 //! What a report says; serialized as is, this is the JSON schema `memhook-rs/report/1`.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One report.
 #[derive(Clone, Debug, Serialize)]
@@ -53,7 +53,7 @@ pub struct Measured {
 }
 
 /// How allocations were sampled.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Sampling {
     /// Mean number of bytes between samples.
     pub mean_bytes: u64,
@@ -62,7 +62,7 @@ pub struct Sampling {
 }
 
 /// The process.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Target {
     /// Process id.
     pub pid: i32,
@@ -190,7 +190,7 @@ pub struct ReleaseSite {
 }
 
 /// One frame.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StackFrame {
     /// Return address, hexadecimal.
     pub address: String,

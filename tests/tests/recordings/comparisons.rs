@@ -1,8 +1,8 @@
 //! What changed from one run to another.
 
 use crate::{json, output, record};
-use memhook_tests::build_target;
 use memhook_tests::programs::Folder;
+use memhook_tests::{build_target, run};
 use serde_json::Value;
 
 #[test]
@@ -32,6 +32,24 @@ fn a_planted_regression_comes_out_first() {
     assert_eq!(sites.len(), 2, "fill_cache is the same in both: {diff:#}");
     let text = output(&["diff", &old, &new]);
     assert!(text.contains("#1 +20.5 KiB appeared"), "{text}");
+    // A report of all sites says as much as its recording.
+    let old_report = folder.path("old.json");
+    output(&["report", &old, "--json", "-T", "1000", "-o", &old_report]);
+    for pair in [[&*old_report, &new], [&old_report, &old]] {
+        let from_report = json(&["diff", pair[0], pair[1], "--json"]);
+        let expected = json(&["diff", &old, pair[1], "--json"]);
+        assert_eq!(from_report["sites"], expected["sites"]);
+        assert_eq!(from_report["same_sites"], expected["same_sites"]);
+    }
+    let short = folder.path("short.json");
+    output(&["report", &old, "--json", "-T", "1", "-o", &short]);
+    let (code, out, err) = run(&["diff", &short, &new]);
+    assert_eq!((code, out.as_str()), (2, ""), "{err}");
+    assert!(
+        err.contains("short.json: it lists only the 1 largest of"),
+        "{err}"
+    );
+    assert_eq!(err.lines().count(), 1, "{err}");
     let allocated = json(&["diff", &old, &new, "--json", "--measure", "allocated"]);
     let changes = allocated["sites"].as_array().expect("sites");
     assert_eq!(changes.len(), 1, "the same requests: {allocated:#}");
