@@ -263,6 +263,7 @@ impl Reporter {
             ReleaseSite {
                 bytes,
                 blocks,
+                error_bytes: None,
                 kind,
                 stack,
             }
@@ -295,12 +296,14 @@ impl Reporter {
             sampling: draft.sample_bytes.map(|mean_bytes| Sampling {
                 mean_bytes,
                 recorded_allocations: draft.recorded_allocations,
+                ..Sampling::default()
             }),
             totals: draft.totals,
             measured: Measured {
                 measure: "live",
                 bytes: draft.totals.live_bytes,
                 blocks: draft.totals.live_blocks,
+                error_bytes: None,
             },
             coverage: self.coverages.of(session, symbols),
             sites,

@@ -18,6 +18,8 @@ pub struct Amount {
     pub blocks: f64,
     /// Bytes as asked for.
     pub bytes: f64,
+    /// Estimated variance of `bytes`; 0 unless allocations were sampled.
+    pub variance: f64,
 }
 
 impl Amount {
@@ -25,12 +27,15 @@ impl Amount {
     pub(crate) fn add(&mut self, other: Amount) {
         self.blocks += other.blocks;
         self.bytes += other.bytes;
+        // Blocks are sampled independently of each other, so variances add up as they do.
+        self.variance += other.variance;
     }
 
     #[inline]
     pub(crate) fn subtract(&mut self, other: Amount) {
         self.blocks -= other.blocks;
         self.bytes -= other.bytes;
+        self.variance -= other.variance;
     }
 }
 

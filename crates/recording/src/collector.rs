@@ -6,7 +6,7 @@
 //! a candidate.
 
 use crate::activity::{Activity, Amount, ReleaseFlow, SiteActivity};
-use crate::sampling::sample_weight;
+use crate::sampling::estimate;
 use crate::summary::{HISTOGRAM_BUCKETS, bucket_of};
 use crate::timeline::Timeline;
 use memhook_ledger::{BlockOf, Observer, ReleaseBy};
@@ -111,14 +111,9 @@ impl Collector {
             None => Amount {
                 blocks: 1.0,
                 bytes: size as f64,
+                variance: 0.0,
             },
-            Some(mean) => {
-                let weight = sample_weight(size, mean);
-                Amount {
-                    blocks: weight,
-                    bytes: weight * size as f64,
-                }
-            }
+            Some(mean) => estimate(size, mean),
         }
     }
 

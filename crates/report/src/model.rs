@@ -50,15 +50,27 @@ pub struct Measured {
     pub bytes: u64,
     /// Blocks.
     pub blocks: u64,
+    /// Standard error of `bytes` when sampled; `None` while the program is traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_bytes: Option<u64>,
 }
 
 /// How allocations were sampled.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Sampling {
     /// Mean number of bytes between samples.
     pub mean_bytes: u64,
     /// Allocations that were recorded.
     pub recorded_allocations: u64,
+    /// Standard error of [`Totals::live_bytes`]; `None` while the program is traced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live_error_bytes: Option<u64>,
+    /// Standard error of [`Totals::allocated_bytes`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocated_error_bytes: Option<u64>,
+    /// Standard error of [`Totals::released_bytes`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_error_bytes: Option<u64>,
 }
 
 /// The process.
@@ -183,6 +195,9 @@ pub struct ReleaseSite {
     pub bytes: u64,
     /// Blocks released.
     pub blocks: u64,
+    /// Standard error of `bytes` when sampled, in reports of recordings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_bytes: Option<u64>,
     /// Releasing function: free, delete, ...
     pub kind: String,
     /// Innermost first.

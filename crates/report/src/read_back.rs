@@ -79,6 +79,7 @@ struct Measured {
 struct Site {
     bytes: u64,
     blocks: u64,
+    error_bytes: Option<u64>,
     kind: String,
     truncated: bool,
     stack: Vec<StackFrame>,
@@ -160,6 +161,7 @@ fn profile(report: Report, measure: Measure) -> Profile {
                 Amount {
                     blocks: site.blocks,
                     bytes: site.bytes,
+                    variance: (site.error_bytes.unwrap_or(0) as f64).powi(2),
                 },
             ),
             ..ProfileSite::default()

@@ -50,6 +50,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
             measure: "live",
             bytes: 0,
             blocks: 0,
+            error_bytes: None,
         },
         coverage: Vec::new(),
         sites: sites.iter().map(site).collect(),
@@ -102,6 +103,7 @@ fn what_cannot_be_compared_is_refused() {
             measure: "peak",
             bytes: 0,
             blocks: 0,
+            error_bytes: None,
         },
         ..report(&[])
     };

@@ -101,6 +101,9 @@ pub fn profile(
         sampling: recording.sample_bytes().map(|mean_bytes| Sampling {
             mean_bytes,
             recorded_allocations: activity.window_totals().allocations,
+            live_error_bytes: rounded(activity.sum.live).error_bytes(),
+            allocated_error_bytes: rounded(activity.sum.allocated).error_bytes(),
+            released_error_bytes: rounded(activity.sum.released).error_bytes(),
         }),
         totals: totals(recording, &activity),
         modules: tables.modules,
@@ -140,6 +143,7 @@ fn rounded(amount: memhook_recording::Amount) -> Amount {
     Amount {
         blocks: amount.blocks.round() as u64,
         bytes: amount.bytes.round() as u64,
+        variance: amount.variance,
     }
 }
 

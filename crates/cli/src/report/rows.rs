@@ -59,8 +59,7 @@ pub struct Row {
 impl Row {
     fn add(&mut self, site: &memhook_report::ProfileSite, measure: Measure, innermost: bool) {
         let amount = measure.of(&site.measures);
-        self.amount.blocks += amount.blocks;
-        self.amount.bytes += amount.bytes;
+        self.amount += amount;
         self.self_bytes += if innermost { amount.bytes } else { 0 };
         self.growth_bytes += site.measures.live.bytes as i64 - site.before.bytes as i64;
         self.oldest_ns = match (self.oldest_ns, site.oldest_ns) {
@@ -199,8 +198,7 @@ fn add_releases(profile: &Profile, by: RowsBy, found: &mut FxHashMap<(u64, Strin
         keys.dedup();
         for key in keys {
             let row = found.entry(key).or_default();
-            row.released.blocks += flow.amount.blocks;
-            row.released.bytes += flow.amount.bytes;
+            row.released += flow.amount;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A profile as the page's script wants it: columns of numbers, each string once.
 
 use crate::labels::name;
-use crate::{Amount, Profile, ProfileSite};
+use crate::{Amount, Measure, Profile, ProfileSite};
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -20,6 +20,8 @@ pub(super) struct Columns<'a> {
     peak_ns: u64,
     depth: u32,
     is_sampled: bool,
+    /// Standard errors of the sums of bytes, by measure, for the whole of what is covered; 0 unless sampled.
+    errors: HashMap<&'static str, u64>,
     lost_events: u64,
     strings: Vec<String>,
     frames: Frames,
@@ -153,6 +155,7 @@ impl Columns<'_> {
             peak_ns: profile.peak_ns,
             depth: profile.depth,
             is_sampled: profile.sampling.is_some(),
+            errors: errors(profile),
             lost_events: profile.totals.lost_events,
             strings: strings.all,
             frames,
@@ -165,6 +168,15 @@ impl Columns<'_> {
             sources: &profile.sources,
         }
     }
+}
+
+fn errors(profile: &Profile) -> HashMap<&'static str, u64> {
+    let error = |measure: Measure| {
+        let sites = profile.sites.iter();
+        let sum: Amount = sites.map(|site| measure.of(&site.measures)).sum();
+        (measure.name(), sum.error_bytes().unwrap_or(0))
+    };
+    Measure::ALL.into_iter().map(error).collect()
 }
 
 impl<'a> Sites<'a> {

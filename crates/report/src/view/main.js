@@ -124,7 +124,8 @@ function start(data) {
     const total = (name, unit) => data.sites[name][unit].reduce((a, b) => a + b, 0);
     byId("tiles").replaceChildren(...[["Live", "live"], ["Peak", "peak"], ["Allocated", "allocated"], ["Temporary", "temporary"]].filter(([, name]) => name !== "temporary" || hasTemporary).map(([text, name]) => {
       const blocks = make("small", "", ` ${countedBlocks(total(name, "blocks"))}`);
-      return make("div", "", make("dt", "", text), make("dd", "", formatBytes(total(name, "bytes")), blocks));
+      const error = data.errors[name] ? ` \u00b1 ${formatBytes(data.errors[name])}` : "";
+      return make("div", "", make("dt", "", text), make("dd", "", formatBytes(total(name, "bytes")) + error, blocks));
     }));
     const named = (list) => list.map((index) => [index, data.strings[index]]).sort((a, b) => (a[1] < b[1] ? -1 : 1));
     options("module", "All modules", named(data.modules));
