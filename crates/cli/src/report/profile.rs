@@ -1,7 +1,7 @@
 //! From a recording and symbols to the profile that every view and format is made from.
 
 use super::series::largest_over_time;
-use crate::model::stack_frames;
+use crate::model::{exact_totals, stack_frames};
 use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_recording::{Activity, HISTOGRAM_BUCKETS, Module, Recording};
 use memhook_report::{
@@ -185,23 +185,16 @@ fn totals(recording: &Recording, activity: &Activity) -> Totals {
         0 => memhook_stream::Losses::default(),
         from_ns => losses(from_ns),
     };
-    let lost =
-        |field: fn(&memhook_stream::Losses) -> u64| field(&now).saturating_sub(field(&before));
-    let mut totals = Totals {
-        allocations: t.allocations,
-        releases: t.releases,
-        allocated_bytes: t.allocated_bytes,
-        released_bytes: t.released_bytes,
-        live_bytes: t.live_bytes,
-        live_blocks: t.live_blocks,
-        live_growth_bytes: 0,
-        peak_live_bytes: t.peak_live_bytes,
-        unknown_releases: t.unknown_releases,
-        unhooked_releases: t.unhooked_releases,
-        lost_events: lost(|l| l.dropped + l.ringless),
-        truncated_stacks: lost(|l| l.truncated + l.stacks_dropped),
-        reentrant_calls: lost(|l| l.reentrant),
+    let since = |now: u64, before: u64| now.saturating_sub(before);
+    let lost = memhook_stream::Losses {
+        dropped: since(now.dropped, before.dropped),
+        ringless: since(now.ringless, before.ringless),
+        truncated: since(now.truncated, before.truncated),
+        stacks_dropped: since(now.stacks_dropped, before.stacks_dropped),
+        reentrant: since(now.reentrant, before.reentrant),
+        ..memhook_stream::Losses::default()
     };
+    let mut totals = exact_totals(&t, &lost);
     let sum = &activity.sum;
     if recording.sample_bytes().is_some() {
         let (allocated, released) = (rounded(sum.allocated), rounded(sum.released));
