@@ -76,6 +76,11 @@ pub struct ReleaseFlow {
     pub amount: Amount,
 }
 
+impl ReleaseFlow {
+    /// Stands for many releasing stacks, where there are too many pairs to tell all apart.
+    pub const OTHERS: u32 = u32::MAX;
+}
+
 /// The heap at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HeapAt {
@@ -124,6 +129,8 @@ pub struct Activity {
     pub sites: Vec<SiteActivity>,
     /// Who released what; empty unless release stacks were recorded.
     pub flows: Vec<ReleaseFlow>,
+    /// Releases by stack id, ordered; 0 if it is not known. Empty unless release stacks were recorded.
+    pub releases: Vec<(u32, Amount)>,
     /// Live blocks at the end by size in bytes, ordered by it.
     pub live_sizes: Vec<(u64, Amount)>,
     /// Allocations by size in bytes: (bucket, amount), ordered; see

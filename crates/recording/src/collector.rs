@@ -5,7 +5,8 @@
 //! its maximum counts (see [`memhook_ledger::Totals::peak_live_bytes`]), so that is saved apart, as
 //! a candidate.
 
-use crate::activity::{Activity, Amount, ReleaseFlow};
+use crate::activity::{Activity, Amount};
+use crate::flows::Flows;
 use crate::sampling::estimate;
 use crate::site_sums::{NEVER, Sums, count};
 use crate::summary::{HISTOGRAM_BUCKETS, bucket_of};
@@ -27,7 +28,7 @@ pub(crate) struct Collector {
     /// By bucket.
     sizes: Vec<Amount>,
     lifetimes: Vec<Amount>,
-    flows: FxHashMap<(u32, u32), Amount>,
+    flows: Flows,
     live: Amount,
     released: Amount,
     temporary: Amount,
@@ -213,17 +214,7 @@ impl Collector {
             let numbered = (0u8..).zip(amounts);
             numbered.filter(|(_, amount)| amount.blocks > 0.0).collect()
         };
-        let mut flows: Vec<ReleaseFlow> = self
-            .flows
-            .into_iter()
-            .filter(|(_, amount)| amount.blocks > 0.0)
-            .map(|((allocated_by, released_by), amount)| ReleaseFlow {
-                allocated_by,
-                released_by,
-                amount,
-            })
-            .collect();
-        flows.sort_unstable_by_key(|flow| (flow.allocated_by, flow.released_by));
+        let (flows, releases) = self.flows.finish();
         Activity {
             to_ns,
             peak_ns: self.peak_ns,
@@ -239,6 +230,7 @@ impl Collector {
             allocated_sizes: buckets(self.sizes),
             lifetimes: buckets(self.lifetimes),
             flows,
+            releases,
             timeline,
             changes,
             ..Activity::default()
@@ -300,8 +292,8 @@ impl Observer for Collector {
             self.temporary.add(amount);
         }
         if self.track_flows {
-            let flow = (site.stack, by.map_or(0, |by| by.stack));
-            self.flows.entry(flow).or_default().add(amount);
+            let released_by = by.map_or(0, |by| by.stack);
+            self.flows.add(site.stack, released_by, amount);
         }
     }
 
@@ -315,8 +307,7 @@ impl Observer for Collector {
         self.live.add(amount);
         self.released.subtract(amount);
         if self.track_flows {
-            let flow = self.flows.entry((site.stack, by.stack)).or_default();
-            flow.subtract(amount);
+            self.flows.take_back(site.stack, by.stack, amount);
         }
     }
 

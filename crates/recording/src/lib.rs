@@ -9,6 +9,7 @@ mod decode;
 mod encode;
 mod error;
 mod file;
+mod flows;
 #[cfg(test)]
 mod foreign_bytes;
 mod format;

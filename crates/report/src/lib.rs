@@ -29,7 +29,7 @@ pub use model::{
 };
 pub use profile::{
     Amount, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame, ProfileModule,
-    ProfileSite, Series, SitePoint, SourceLines,
+    ProfileSite, Released, Series, SitePoint, SourceLines,
 };
 pub use read_back::{ReadBackError, read_back};
 pub use style::Style;

@@ -42,6 +42,8 @@ pub struct Profile {
     pub lifetimes: Vec<(u8, Amount)>,
     /// Who released what; empty unless release stacks were recorded.
     pub flows: Vec<Flow>,
+    /// Who released, whatever it was; likewise.
+    pub releases: Vec<Released>,
     /// The heap over time.
     pub timeline: Vec<Point>,
     /// Live bytes of the largest sites over time.
@@ -189,6 +191,22 @@ pub struct Flow {
     pub allocated_by: u32,
     /// Index of the releasing stack.
     pub released_by: u32,
+    /// Releasing function: free, delete, ...; empty if the release was not seen.
+    pub kind: &'static str,
+    /// How much.
+    pub amount: Amount,
+}
+
+impl Flow {
+    /// The kind of flows that stand for many releasing stacks: there are too many to tell all apart.
+    pub const OTHERS: &str = "others";
+}
+
+/// Blocks that a stack released.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Released {
+    /// Index of the releasing stack.
+    pub by: u32,
     /// Releasing function: free, delete, ...; empty if the release was not seen.
     pub kind: &'static str,
     /// How much.

@@ -3,7 +3,7 @@
 
 use crate::stacks::{End, stack};
 use crate::units::{counted, percent, with_error};
-use crate::{Amount, Profile, StackFrame, Style};
+use crate::{Amount, Flow, Profile, StackFrame, Style};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::Write;
@@ -41,7 +41,8 @@ pub struct Freed {
     pub error_bytes: Option<u64>,
     /// Where they were allocated, innermost first.
     pub allocated_by: Vec<StackFrame>,
-    /// Releasing function: free, delete, ...; empty if the release was not seen.
+    /// Releasing function: free, delete, ...; empty if the release was not seen, `others` for many stacks that
+    /// are not told apart.
     pub kind: &'static str,
     /// Where they were released, innermost first; empty if that was not seen.
     pub released_by: Vec<StackFrame>,
@@ -127,6 +128,9 @@ impl WhoFrees {
         let end = |frames: &[StackFrame]| End::of(frames, false, self.depth);
         stack(out, &pair.allocated_by, end(&pair.allocated_by), style)?;
         match pair.released_by.is_empty() {
+            true if pair.kind == Flow::OTHERS => {
+                writeln!(out, "   released by many others, each of them less")
+            }
             true => writeln!(out, "   the release was not seen"),
             false => {
                 writeln!(out, "   released with {} by", pair.kind)?;

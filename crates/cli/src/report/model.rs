@@ -141,8 +141,8 @@ pub fn frames(profile: &Profile, stack: u32) -> Vec<StackFrame> {
 /// Who releases most, where release stacks were recorded.
 fn releases(profile: &Profile, top: usize) -> Vec<ReleaseSite> {
     let mut sums: FxHashMap<(u32, &str), Amount> = FxHashMap::default();
-    for flow in &profile.flows {
-        *sums.entry((flow.released_by, flow.kind)).or_default() += flow.amount;
+    for released in &profile.releases {
+        *sums.entry((released.by, released.kind)).or_default() += released.amount;
     }
     let mut sums: Vec<_> = sums
         .into_iter()

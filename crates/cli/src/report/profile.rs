@@ -3,10 +3,10 @@
 use super::series::largest_over_time;
 use crate::model::{exact_totals, stack_frames};
 use memhook_abi::HOOKED_FUNCTIONS;
-use memhook_recording::{Activity, HISTOGRAM_BUCKETS, Module, Recording};
+use memhook_recording::{Activity, HISTOGRAM_BUCKETS, Module, Recording, ReleaseFlow};
 use memhook_report::{
-    Amount, Flow, Measures, Point, Profile, ProfileFrame, ProfileModule, ProfileSite, Sampling,
-    Series, SitePoint, Target, Totals,
+    Amount, Flow, Measures, Point, Profile, ProfileFrame, ProfileModule, ProfileSite, Released,
+    Sampling, Series, SitePoint, Target, Totals,
 };
 use memhook_symbols::Symbolizer;
 use rustc_hash::FxHashMap;
@@ -69,10 +69,19 @@ pub fn profile(
     let flows = activity.flows.iter().map(|flow| Flow {
         allocated_by: tables.stack(flow.allocated_by, symbols),
         released_by: tables.stack(flow.released_by, symbols),
-        kind: kind_of(recording, flow.released_by),
+        kind: match flow.released_by {
+            ReleaseFlow::OTHERS => Flow::OTHERS,
+            stack => kind_of(recording, stack),
+        },
         amount: rounded(flow.amount),
     });
     let flows = flows.collect();
+    let releases = activity.releases.iter().map(|&(stack, amount)| Released {
+        by: tables.stack(stack, symbols),
+        kind: kind_of(recording, stack),
+        amount: rounded(amount),
+    });
+    let releases = releases.collect();
     let timeline = activity.timeline.iter().map(|point| Point {
         time_ns: point.time_ns,
         live: rounded(point.live),
@@ -118,6 +127,7 @@ pub fn profile(
         allocated_sizes: by_bucket(&activity.allocated_sizes),
         lifetimes: by_bucket(&activity.lifetimes),
         flows,
+        releases,
         timeline,
         series,
         changes: activity.changes.iter().map(changed).collect(),
@@ -254,11 +264,8 @@ impl<'a> Tables<'a> {
     /// Has all names looked up at once: modules are worked on in parallel.
     fn look_up(&self, activity: &Activity, symbols: &mut Symbolizer) {
         let of_sites = activity.sites.iter().map(|site| site.stack);
-        let of_flows = activity
-            .flows
-            .iter()
-            .flat_map(|f| [f.allocated_by, f.released_by]);
-        let ids: BTreeSet<u32> = of_sites.chain(of_flows).collect();
+        let of_releases = activity.releases.iter().map(|(stack, _)| *stack);
+        let ids: BTreeSet<u32> = of_sites.chain(of_releases).collect();
         let stacks = ids.iter().filter_map(|&id| self.recording.stacks().get(id));
         let addresses: BTreeSet<u64> = stacks.flat_map(|s| s.frames.iter().copied()).collect();
         symbols.request(addresses);

@@ -189,16 +189,16 @@ fn frames_by_address(profile: &Profile) -> FxHashMap<u64, &StackFrame> {
 }
 
 fn add_releases(profile: &Profile, by: RowsBy, found: &mut FxHashMap<(u64, String), Row>) {
-    for flow in &profile.flows {
-        if profile.stacks[flow.released_by as usize].is_empty() {
+    for released in &profile.releases {
+        if profile.stacks[released.by as usize].is_empty() {
             continue;
         }
-        let mut keys = stack_keys(profile, by, flow.released_by);
+        let mut keys = stack_keys(profile, by, released.by);
         keys.sort_unstable();
         keys.dedup();
         for key in keys {
             let row = found.entry(key).or_default();
-            row.released += flow.amount;
+            row.released += released.amount;
         }
     }
 }

@@ -1,13 +1,16 @@
 //! A profile as the page's script wants it: columns of numbers, each string once.
 
 use crate::labels::name;
-use crate::{Amount, Measure, Profile, ProfileSite};
+use crate::{Amount, Flow, Measure, Profile, ProfileSite};
 use serde::Serialize;
 use std::collections::HashMap;
 
 /// With more changes than this the sites are followed at every second point only, or fewer: some 10 bytes of the
 /// page each.
 const MAX_CHANGES: usize = 500_000;
+
+/// The largest pairs of allocating and releasing stacks; some 20 bytes of the page each.
+const MAX_FLOWS: usize = 100_000;
 
 #[derive(Serialize)]
 pub(super) struct Columns<'a> {
@@ -137,7 +140,12 @@ impl Columns<'_> {
         }
         let sites = Sites::new(&profile.sites, &mut strings);
         let (changes, step) = over_time(profile);
-        let flow = |f: &crate::Flow| {
+        let mut flows: Vec<&Flow> = profile.flows.iter().collect();
+        if flows.len() > MAX_FLOWS {
+            flows.sort_by_key(|flow| std::cmp::Reverse(flow.amount.bytes));
+            flows.truncate(MAX_FLOWS);
+        }
+        let flow = |f: &Flow| {
             [
                 f.allocated_by.into(),
                 f.released_by.into(),
@@ -161,7 +169,7 @@ impl Columns<'_> {
             frames,
             stacks: &profile.stacks,
             sites,
-            flows: profile.flows.iter().map(flow).collect(),
+            flows: flows.into_iter().map(flow).collect(),
             timeline: Timeline::new(&profile.timeline),
             changes,
             step,
