@@ -37,6 +37,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         attach: AttachInfo {
             attach_ms: 1.0,
             held_ms: 1.0,
+            idle_held_ms: 0.0,
             slots: 1,
             modules: 1,
             depth: 64,
