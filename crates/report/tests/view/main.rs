@@ -235,6 +235,33 @@ fn nothing_recorded_is_shown_too() {
 }
 
 #[test]
+fn estimates_have_their_errors() {
+    let mut profile = simulated::profile(8, 3_000, 20);
+    profile.sampling = Some(Sampling {
+        mean_bytes: 4096,
+        recorded_allocations: 3_000,
+        ..Sampling::default()
+    });
+    for site in &mut profile.sites {
+        site.measures.live.variance = 1e6;
+    }
+    let error = bytes((1e6 * profile.sites.len() as f64).sqrt().round() as u64);
+    let page = Page::of(&profile, "sampled");
+    let mut browser = Browser::open(&page.0, 1500, 940, READY);
+    let tile = browser.value("document.querySelector('#tiles dd').textContent");
+    let tile = tile.as_str().unwrap_or_default();
+    assert!(
+        tile.contains(&format!(" \u{b1} {error}, ")),
+        "{tile} {error}"
+    );
+    let subtitle = browser.value("document.getElementById('subtitle').textContent");
+    let subtitle = subtitle.as_str().unwrap_or_default();
+    assert!(subtitle.contains("estimated from samples"), "{subtitle}");
+    browser.picture("sampled");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
 fn fifty_thousand_sites() {
     let mut profile = simulated::profile(7, 1_000_000, 50_000);
     profile.target.name = "large".into();
