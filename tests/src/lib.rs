@@ -241,7 +241,18 @@ impl Drop for Attacher {
 
 /// Runs memhook-rs with these arguments: exit code, standard output, standard error.
 pub fn run(args: &[&str]) -> (i32, String, String) {
-    let output = Command::new(binary()).args(args).output().expect("it runs");
+    run_with(args, &[])
+}
+
+/// The same with environment variables. Of the user's it has no cache and no servers.
+pub fn run_with(args: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
+    let output = Command::new(binary())
+        .args(args)
+        .env("XDG_CACHE_HOME", "/dev/null")
+        .env_remove("DEBUGINFOD_URLS")
+        .envs(variables.iter().copied())
+        .output()
+        .expect("it runs");
     (
         output.status.code().unwrap_or(-1),
         String::from_utf8_lossy(&output.stdout).into_owned(),

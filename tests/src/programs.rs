@@ -173,3 +173,20 @@ impl Drop for Background {
         let _ = self.0.wait();
     }
 }
+
+/// Debian's redis-server with redis-benchmark at it, and its socket.
+pub fn loaded_redis(folder: &Folder) -> (Target, Background, String) {
+    let socket = folder.path("socket");
+    let mut redis = Command::new(installed("redis-server"));
+    redis.args(["--port", "0", "--save", "", "--appendonly", "no"]);
+    redis.args(["--loglevel", "warning", "--unixsocket", &socket]);
+    let redis = server(&mut redis, &socket);
+    let load = Background::start(
+        Command::new(installed("redis-benchmark"))
+            .args([
+                "-s", &socket, "-l", "-q", "-c", "20", "-P", "16", "-r", "1000",
+            ])
+            .args(["-n", "20000", "-t", "set,get,lpush,lpop,sadd,hset,incr"]),
+    );
+    (redis, load, socket)
+}

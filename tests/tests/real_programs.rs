@@ -1,6 +1,6 @@
 //! Programs of the distribution under load, attached twice; their answers are checked meanwhile.
 
-use memhook_tests::programs::{Background, Client, Folder, installed, server};
+use memhook_tests::programs::{Client, Folder, installed, loaded_redis, server};
 use memhook_tests::{Attacher, Target};
 use serde_json::Value;
 use std::process::Command;
@@ -48,18 +48,7 @@ fn value(key: usize) -> String {
 #[test]
 fn redis_under_load() {
     let folder = Folder::new("redis");
-    let socket = folder.path("socket");
-    let mut redis = Command::new(installed("redis-server"));
-    redis.args(["--port", "0", "--save", "", "--appendonly", "no"]);
-    redis.args(["--loglevel", "warning", "--unixsocket", &socket]);
-    let redis = server(&mut redis, &socket);
-    let load = Background::start(
-        Command::new(installed("redis-benchmark"))
-            .args([
-                "-s", &socket, "-l", "-q", "-c", "20", "-P", "16", "-r", "1000",
-            ])
-            .args(["-n", "20000", "-t", "set,get,lpush,lpop,sadd,hset,incr"]),
-    );
+    let (redis, load, socket) = loaded_redis(&folder);
     let mut client = Client::connect(&socket);
 
     let attacher = Attacher::start(&redis, &[]);

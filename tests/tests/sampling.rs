@@ -1,6 +1,7 @@
 //! `--sample`: the estimates of a program whose blocks are known.
 
-use memhook_tests::{Attacher, Target, build_target};
+use memhook_tests::programs::Folder;
+use memhook_tests::{Attacher, Target, build_target, run as memhook};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -118,4 +119,65 @@ fn totals_are_estimates_of_everything() {
         // rest is sqrt(mean * bytes), under one per cent.
         assert!((0.95..1.06).contains(&ratio), "{field}: {ratio}");
     }
+}
+
+/// A recording has the live report's errors, and every view of it says that it estimates.
+#[test]
+fn views_of_a_recording_have_errors() {
+    let folder = Folder::new("sampled");
+    let file = folder.path("run.mhk");
+    let mut target = Target::start(&build_target("sampled", &[]), &[]);
+    let options = ["--sample", MEAN, "--stacks", "all", "-o", &file];
+    let attacher = Attacher::start(&target, &options);
+    target.go();
+    target.expect("done");
+    let live = attacher.finish();
+    assert!(target.finish().success());
+    let output = |args: &[&str]| {
+        let (code, out, err) = memhook(args);
+        assert_eq!((code, err.as_str()), (0, ""), "{args:?}");
+        out
+    };
+    let read = output(&["report", &file, "--json", "-T", "1000"]);
+    let read: Value = serde_json::from_str(&read).expect("JSON");
+    let (of_recording, of_attach) = (estimates(&read), estimates(&live));
+    assert_eq!(of_recording.len(), of_attach.len());
+    let mut variance = 0.0;
+    for (name, estimate) in of_attach {
+        let found = of_recording[&name].variance;
+        // Rounded for each site.
+        assert!(
+            (found.sqrt() - estimate.variance.sqrt()).abs() < 5.0,
+            "{name}"
+        );
+        variance += found;
+    }
+    let error = read["sampling"]["live_error_bytes"]
+        .as_f64()
+        .expect("an error");
+    assert!((error / variance.sqrt() - 1.0).abs() < 0.01, "{error}");
+    assert_eq!(read["measured"]["error_bytes"], error);
+    let report = folder.path("run.json");
+    output(&["report", &file, "--json", "-T", "1000", "-o", &report]);
+    for args in [
+        &["report", &file][..],
+        &["report", &file, "--measure", "peak"],
+        &["report", &file, "--by", "function"],
+        &["report", &file, "--by", "size"],
+        &["report", &file, "--by", "lifetime"],
+        &["report", &file, "--tree", "top-down"],
+        &["report", &file, "--who-frees"],
+        &["report", &file, "-f", "flamegraph"],
+        &["diff", &file, &file, "--measure", "allocated"],
+        &["diff", &report, &file],
+    ] {
+        let text = output(args);
+        assert!(text.contains(" ± "), "{args:?}: {text:.2000}");
+        assert!(
+            text.to_lowercase().contains("estimate"),
+            "{args:?}: {text:.2000}"
+        );
+    }
+    let page = output(&["report", &file, "-f", "massif"]);
+    assert!(page.contains("estimated from samples"), "{page:.300}");
 }

@@ -108,6 +108,8 @@ fn the_page_is_served_until_the_end_is_asked_for() {
     let file = record(&folder);
     let mut server = Command::new(binary())
         .args(["view", &file, "--serve", "127.0.0.1:0"])
+        .env("XDG_CACHE_HOME", "/dev/null")
+        .env_remove("DEBUGINFOD_URLS")
         .stdout(Stdio::piped())
         .spawn()
         .expect("it starts");

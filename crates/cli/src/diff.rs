@@ -1,11 +1,10 @@
 //! `diff`: what changed from one run to another.
 
-use crate::options::Color;
-use crate::output;
-use crate::report::{self, Window, sources};
+use crate::report::{self, OutputArgs, Window, sources};
 use anyhow::Context;
 use memhook_report::{Measure, Profile};
 use std::{
+    io::Read,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -13,9 +12,9 @@ use std::{
 /// Options of `diff`.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// The recording to compare with
+    /// What to compare with: a recording, or a JSON report of all sites
     old: PathBuf,
-    /// The recording that is compared
+    /// What is compared, likewise
     new: PathBuf,
     /// What is compared: live, peak, allocated, released, temporary
     #[arg(long, value_parser = measure, default_value = "live")]
@@ -26,20 +25,10 @@ pub struct Args {
     /// Write JSON
     #[arg(short, long)]
     json: bool,
-    /// Write into this file
-    #[arg(short, long)]
-    output: Option<PathBuf>,
-    /// Overwrite the output file
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    output: OutputArgs,
     #[command(flatten)]
     sources: sources::Args,
-    /// When to use colours
-    #[arg(long, value_enum, default_value = "auto")]
-    color: Color,
-    /// Leave nothing out
-    #[arg(short, long)]
-    verbose: bool,
 }
 
 fn measure(word: &str) -> Result<Measure, String> {
@@ -54,16 +43,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let diff = memhook_report::diff(&old, &new, args.measure, args.top);
     let text = match args.json {
         true => serde_json::to_string(&diff)? + "\n",
-        false => {
-            let style = output::style(args.output.as_deref(), args.color, args.verbose);
-            diff.text(style)
-        }
+        false => diff.text(args.output.style()),
     };
-    report::write(args.output.as_deref(), args.force, text.as_bytes())?;
+    args.output.write(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn load(args: &Args, path: &Path) -> anyhow::Result<Profile> {
+    if is_json(path) {
+        let text =
+            std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let profile = memhook_report::read_back(&text, args.measure);
+        return profile.with_context(|| path.display().to_string());
+    }
     let recording = report::open(path)?;
     if recording.is_summary() && args.measure == Measure::Temporary {
         anyhow::bail!(
@@ -77,4 +69,13 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<Profile> {
     sources::tell_refused(&symbols);
     report::tell_end(&recording, path);
     Ok(profile)
+}
+
+/// Whether a file begins as JSON reports do; a recording begins with a byte that no text has.
+fn is_json(path: &Path) -> bool {
+    let is_regular = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    let mut first = [0];
+    is_regular
+        && std::fs::File::open(path).is_ok_and(|mut file| file.read_exact(&mut first).is_ok())
+        && first == *b"{"
 }

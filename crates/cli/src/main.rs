@@ -57,7 +57,7 @@ enum Command {
     Attach(Box<attach::Args>),
     /// Show what a recording holds: live memory, peak, any window, in many formats
     Report(Box<report::Args>),
-    /// Compare two recordings: sites that grew, shrank, appeared, went
+    /// Compare two recordings or JSON reports: sites that grew, shrank, appeared, went
     Diff(Box<diff::Args>),
     /// Turn a recording into a page for the browser: heap over time, flame graphs, sites, sources
     View(Box<view::Args>),

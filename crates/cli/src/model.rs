@@ -263,6 +263,7 @@ impl Reporter {
             ReleaseSite {
                 bytes,
                 blocks,
+                error_bytes: None,
                 kind,
                 stack,
             }
@@ -295,12 +296,14 @@ impl Reporter {
             sampling: draft.sample_bytes.map(|mean_bytes| Sampling {
                 mean_bytes,
                 recorded_allocations: draft.recorded_allocations,
+                ..Sampling::default()
             }),
             totals: draft.totals,
             measured: Measured {
                 measure: "live",
                 bytes: draft.totals.live_bytes,
                 blocks: draft.totals.live_blocks,
+                error_bytes: None,
             },
             coverage: self.coverages.of(session, symbols),
             sites,
@@ -312,8 +315,18 @@ impl Reporter {
 }
 
 fn totals(session: &Session, t: &memhook_ledger::Totals, counts: &Counts) -> Totals {
-    let losses = session.region().losses();
-    let mut totals = Totals {
+    let mut totals = exact_totals(t, &session.region().losses());
+    if counts.is_sampled() {
+        totals.allocations = counts.allocations.round() as u64;
+        totals.allocated_bytes = counts.bytes.round() as u64;
+        totals.peak_live_bytes = 0;
+    }
+    totals
+}
+
+/// The sums of a ledger, and what was lost besides.
+pub fn exact_totals(t: &memhook_ledger::Totals, losses: &memhook_stream::Losses) -> Totals {
+    Totals {
         allocations: t.allocations,
         releases: t.releases,
         allocated_bytes: t.allocated_bytes,
@@ -327,13 +340,7 @@ fn totals(session: &Session, t: &memhook_ledger::Totals, counts: &Counts) -> Tot
         lost_events: losses.dropped + losses.ringless,
         truncated_stacks: losses.truncated + losses.stacks_dropped,
         reentrant_calls: losses.reentrant,
-    };
-    if counts.is_sampled() {
-        totals.allocations = counts.allocations.round() as u64;
-        totals.allocated_bytes = counts.bytes.round() as u64;
-        totals.peak_live_bytes = 0;
     }
-    totals
 }
 
 /// The modules that addresses of backtraces may be in.

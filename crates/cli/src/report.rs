@@ -8,10 +8,9 @@ pub mod sources;
 mod target;
 
 pub use profile::{Window, profile};
-pub use target::{Progress, open, tell_end, write};
+pub use target::{OutputArgs, Progress, open, tell_end, write};
 
-use crate::options::{Color, SortBy, moment};
-use crate::output;
+use crate::options::{SortBy, moment};
 use anyhow::{Context, bail};
 use memhook_recording::Recording;
 use memhook_report::{ExportFormat, ExportOptions, Measure, Profile, Root, Unit};
@@ -57,20 +56,10 @@ pub struct Args {
     /// Same as --format json
     #[arg(short, long, conflicts_with = "format")]
     json: bool,
-    /// Write into this file
-    #[arg(short, long)]
-    output: Option<PathBuf>,
-    /// Overwrite the output file
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    output: OutputArgs,
     #[command(flatten)]
     sources: sources::Args,
-    /// When to use colours
-    #[arg(long, value_enum, default_value = "auto")]
-    color: Color,
-    /// Leave nothing out
-    #[arg(short, long)]
-    verbose: bool,
 }
 
 /// Which part of the run.
@@ -144,7 +133,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         false => args.format,
     };
     let binary = matches!(format, Format::Export(format) if format.is_binary());
-    if binary && args.output.is_none() && std::io::stdout().is_terminal() {
+    if binary && args.output.output.is_none() && std::io::stdout().is_terminal() {
         bail!("this format is not for a terminal: add -o FILE");
     }
     let mut symbols = sources::symbolizer(&recording, &args.sources)?;
@@ -158,7 +147,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Format::Export(format) => exported(args, &profile, format)?,
         _ => told(args, format, &recording, &symbols, &profile).into_bytes(),
     };
-    write(args.output.as_deref(), args.force, &bytes)?;
+    args.output.write(&bytes)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -203,7 +192,7 @@ fn exported(args: &Args, profile: &Profile, format: ExportFormat) -> anyhow::Res
     let options = ExportOptions {
         measure: measure(args),
         unit: unit(args),
-        gzip: args.output.as_ref().is_some_and(is_packed),
+        gzip: args.output.output.as_ref().is_some_and(is_packed),
     };
     let mut bytes = Vec::new();
     memhook_report::export(format, profile, &options, &mut bytes)?;
@@ -227,7 +216,7 @@ fn told(
     symbols: &Symbolizer,
     profile: &Profile,
 ) -> String {
-    let style = output::style(args.output.as_deref(), args.color, args.verbose);
+    let style = args.output.style();
     let is_json = format == Format::Json;
     let json = |value: serde_json::Result<String>| value.unwrap_or_default();
     if let Some(direction) = args.tree {
@@ -236,7 +225,11 @@ fn told(
             Direction::BottomUp => Root::Innermost,
         };
         let tree = memhook_report::tree(profile, root, measure(args), unit(args));
-        let least = if args.verbose { 0.0 } else { LEAST_PERCENT };
+        let least = if args.output.verbose {
+            0.0
+        } else {
+            LEAST_PERCENT
+        };
         return match is_json {
             true => json(serde_json::to_string(&tree)) + "\n",
             false => tree.text(least, style),

@@ -1,13 +1,10 @@
 //! What each site and thread did in a window: the numbers of every view of a recording.
 
 use crate::collector::Collector;
-use crate::decode::Visitor;
-use crate::file::ChunkRef;
-use crate::format::Kind;
-use crate::pipeline::{self, Consumer};
 use crate::replay::Replay;
+use crate::stretch::{Stretch, Watch};
 use crate::{Error, Recording};
-use memhook_abi::{Event, flags};
+use memhook_abi::flags;
 use memhook_ledger::{LedgerOptions, Totals};
 use rustc_hash::FxHashMap;
 
@@ -18,6 +15,8 @@ pub struct Amount {
     pub blocks: f64,
     /// Bytes as asked for.
     pub bytes: f64,
+    /// Estimated variance of `bytes`; 0 unless allocations were sampled.
+    pub variance: f64,
 }
 
 impl Amount {
@@ -25,12 +24,15 @@ impl Amount {
     pub(crate) fn add(&mut self, other: Amount) {
         self.blocks += other.blocks;
         self.bytes += other.bytes;
+        // Blocks are sampled independently of each other, so variances add up as they do.
+        self.variance += other.variance;
     }
 
     #[inline]
     pub(crate) fn subtract(&mut self, other: Amount) {
         self.blocks -= other.blocks;
         self.bytes -= other.bytes;
+        self.variance -= other.variance;
     }
 }
 
@@ -72,6 +74,11 @@ pub struct ReleaseFlow {
     pub released_by: u32,
     /// How much.
     pub amount: Amount,
+}
+
+impl ReleaseFlow {
+    /// Stands for many releasing stacks, where there are too many pairs to tell all apart.
+    pub const OTHERS: u32 = u32::MAX;
 }
 
 /// The heap at a time.
@@ -122,6 +129,8 @@ pub struct Activity {
     pub sites: Vec<SiteActivity>,
     /// Who released what; empty unless release stacks were recorded.
     pub flows: Vec<ReleaseFlow>,
+    /// Releases by stack id, ordered; 0 if it is not known. Empty unless release stacks were recorded.
+    pub releases: Vec<(u32, Amount)>,
     /// Live blocks at the end by size in bytes, ordered by it.
     pub live_sizes: Vec<(u64, Amount)>,
     /// Allocations by size in bytes: (bucket, amount), ordered; see
@@ -172,42 +181,16 @@ impl Activity {
     }
 }
 
-/// Begins to count at the first end of a pass at or after the begin of the window.
-struct Stretch {
-    replay: Replay<Collector>,
-    from_ns: u64,
-    to_ns: u64,
-    before: Option<(u64, Totals)>,
-}
+/// Begins to count at the begin.
+struct Count;
 
-impl Stretch {
-    fn look(&mut self) {
-        if self.before.is_none() && self.replay.now_ns() >= self.from_ns {
-            let now_ns = self.replay.now_ns();
-            self.before = Some((now_ns, self.replay.totals()));
-            let collector = self.replay.ledger.observer_mut();
-            collector.begin(now_ns);
-        }
-    }
-}
+impl Watch<Collector> for Count {
+    type Begin = (u64, Totals);
 
-impl Visitor for Stretch {
-    fn begin_ring(&mut self, ring: usize, tid: u32) {
-        self.replay.begin_ring(ring, tid);
-    }
-    #[inline]
-    fn event(&mut self, event: Event, size: u64, time_ns: u64) {
-        self.replay.event(event, size, time_ns);
-    }
-    fn end_pass(&mut self, now_ns: u64, passes: u64) {
-        self.replay.end_pass(now_ns, passes);
-        self.look();
-    }
-}
-
-impl Consumer for Stretch {
-    fn wants_more(&self) -> bool {
-        self.replay.now_ns() < self.to_ns
+    fn begin(&mut self, replay: &mut Replay<Collector>) -> Self::Begin {
+        let begin = (replay.now_ns(), replay.totals());
+        replay.ledger.observer_mut().begin(begin.0);
+        begin
     }
 }
 
@@ -242,11 +225,11 @@ impl Recording {
         to_ns: Option<u64>,
         points: usize,
     ) -> Result<Activity, Error> {
-        self.check_window(from_ns, to_ns)?;
+        let (start_ns, end_ns) = self.span_ns();
+        self.check_window(from_ns.unwrap_or(start_ns), to_ns.unwrap_or(u64::MAX))?;
         if self.is_summary() {
             return self.summary_activity(from_ns, to_ns);
         }
-        let (start_ns, end_ns) = self.span_ns();
         let covered = (
             from_ns.unwrap_or(start_ns),
             to_ns.map_or(end_ns, |to| to.min(end_ns)),
@@ -262,45 +245,19 @@ impl Recording {
         let (replay, start) =
             self.start_before(from_ns.unwrap_or(0), self.ledger_options(), collector)?;
         let is_restored = replay.is_restored();
-        let mut stretch = Stretch {
-            replay,
-            from_ns: from_ns.unwrap_or(0),
-            to_ns: to_ns.unwrap_or(u64::MAX),
-            before: None,
-        };
+        let to_ns = to_ns.unwrap_or(u64::MAX);
+        let mut stretch = Stretch::new(replay, from_ns.unwrap_or(0), to_ns, Count);
         if from_ns.is_none() && !is_restored {
             // From the very begin: there is nothing before.
-            stretch.before = Some((0, Totals::default()));
+            stretch.begin = Some((0, Totals::default()));
         }
-        let chunks = self.file.chunks[start..].iter();
-        let frames: Vec<ChunkRef> = chunks.filter(|c| c.kind == Kind::Events).copied().collect();
-        stretch.look();
-        if stretch.wants_more() {
-            pipeline::run(&self.file, &frames, &mut stretch)?;
-        }
+        stretch.run(self, start)?;
         if stretch.replay.now_ns() >= end_ns {
             // Nothing more will come; elsewhere, what is held back is decided by what follows.
             stretch.replay.ledger.finish();
         }
-        // The file may end before the first end of a pass.
-        stretch.from_ns = 0;
-        stretch.look();
-        let (from_ns, totals_before) = stretch.before.unwrap_or_default();
+        let (from_ns, totals_before) = stretch.begin_or_now();
         Ok(finish(stretch.replay, from_ns, totals_before))
-    }
-
-    fn check_window(&self, from_ns: Option<u64>, to_ns: Option<u64>) -> Result<(), Error> {
-        let (start_ns, end_ns) = self.span_ns();
-        let (from_ns, to_ns) = (from_ns.unwrap_or(start_ns), to_ns.unwrap_or(u64::MAX));
-        if from_ns >= to_ns || from_ns > end_ns || to_ns < start_ns {
-            return Err(Error::Window {
-                from_ns,
-                to_ns,
-                start_ns,
-                end_ns,
-            });
-        }
-        Ok(())
     }
 }
 

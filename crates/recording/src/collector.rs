@@ -5,52 +5,14 @@
 //! its maximum counts (see [`memhook_ledger::Totals::peak_live_bytes`]), so that is saved apart, as
 //! a candidate.
 
-use crate::activity::{Activity, Amount, ReleaseFlow, SiteActivity};
-use crate::sampling::sample_weight;
+use crate::activity::{Activity, Amount};
+use crate::flows::Flows;
+use crate::sampling::estimate;
+use crate::site_sums::{NEVER, Sums, count};
 use crate::summary::{HISTOGRAM_BUCKETS, bucket_of};
 use crate::timeline::Timeline;
 use memhook_ledger::{BlockOf, Observer, ReleaseBy};
 use rustc_hash::FxHashMap;
-
-/// A number that no site carries.
-const NEVER: u32 = u32::MAX;
-
-#[derive(Default)]
-struct Sums {
-    /// See [`Collector::stamp`].
-    stamp: u32,
-    stack: u32,
-    live: Amount,
-    released: Amount,
-    temporary: Amount,
-    before: Amount,
-    sizes: Vec<(u8, f64)>,
-    lifetimes: Vec<(u8, f64)>,
-    peak: Amount,
-    candidate: Amount,
-    peak_number: u32,
-    candidate_number: u32,
-    point: u32,
-    thread: u16,
-}
-
-impl Sums {
-    /// Live blocks come from before or were allocated.
-    fn allocated(&self) -> Amount {
-        let mut allocated = self.live;
-        allocated.add(self.released);
-        allocated.subtract(self.before);
-        allocated
-    }
-}
-
-#[inline]
-fn count(histogram: &mut Vec<(u8, f64)>, bucket: u8, blocks: f64) {
-    match histogram.iter_mut().find(|(known, _)| *known == bucket) {
-        Some((_, sum)) => *sum += blocks,
-        None => histogram.push((bucket, blocks)),
-    }
-}
 
 #[derive(Default)]
 pub(crate) struct Collector {
@@ -66,7 +28,7 @@ pub(crate) struct Collector {
     /// By bucket.
     sizes: Vec<Amount>,
     lifetimes: Vec<Amount>,
-    flows: FxHashMap<(u32, u32), Amount>,
+    flows: Flows,
     live: Amount,
     released: Amount,
     temporary: Amount,
@@ -111,14 +73,9 @@ impl Collector {
             None => Amount {
                 blocks: 1.0,
                 bytes: size as f64,
+                variance: 0.0,
             },
-            Some(mean) => {
-                let weight = sample_weight(size, mean);
-                Amount {
-                    blocks: weight,
-                    bytes: weight * size as f64,
-                }
-            }
+            Some(mean) => estimate(size, mean),
         }
     }
 
@@ -253,42 +210,11 @@ impl Collector {
         }
         let peak_number = self.peak_number;
         let (timeline, changes) = self.timeline.finish();
-        let order = |histogram: Vec<(u8, f64)>| {
-            let mut histogram = histogram;
-            histogram.sort_unstable_by_key(|(bucket, _)| *bucket);
-            histogram
-        };
         let buckets = |amounts: Vec<Amount>| {
             let numbered = (0u8..).zip(amounts);
             numbered.filter(|(_, amount)| amount.blocks > 0.0).collect()
         };
-        let site = |sums: Sums| SiteActivity {
-            stack: sums.stack,
-            tid: tid_of(sums.thread),
-            before: sums.before,
-            live: sums.live,
-            peak: match sums.peak_number == peak_number {
-                true => sums.peak,
-                false => sums.live,
-            },
-            allocated: sums.allocated(),
-            released: sums.released,
-            temporary: sums.temporary,
-            oldest_ns: u64::MAX,
-            sizes: order(sums.sizes),
-            lifetimes: order(sums.lifetimes),
-        };
-        let mut flows: Vec<ReleaseFlow> = self
-            .flows
-            .into_iter()
-            .filter(|(_, amount)| amount.blocks > 0.0)
-            .map(|((allocated_by, released_by), amount)| ReleaseFlow {
-                allocated_by,
-                released_by,
-                amount,
-            })
-            .collect();
-        flows.sort_unstable_by_key(|flow| (flow.allocated_by, flow.released_by));
+        let (flows, releases) = self.flows.finish();
         Activity {
             to_ns,
             peak_ns: self.peak_ns,
@@ -296,10 +222,15 @@ impl Collector {
                 None => self.peak_bytes,
                 Some(_) => 0,
             },
-            sites: self.sites.into_iter().map(site).collect(),
+            sites: self
+                .sites
+                .into_iter()
+                .map(|sums| sums.finish(peak_number, &tid_of))
+                .collect(),
             allocated_sizes: buckets(self.sizes),
             lifetimes: buckets(self.lifetimes),
             flows,
+            releases,
             timeline,
             changes,
             ..Activity::default()
@@ -361,8 +292,8 @@ impl Observer for Collector {
             self.temporary.add(amount);
         }
         if self.track_flows {
-            let flow = (site.stack, by.map_or(0, |by| by.stack));
-            self.flows.entry(flow).or_default().add(amount);
+            let released_by = by.map_or(0, |by| by.stack);
+            self.flows.add(site.stack, released_by, amount);
         }
     }
 
@@ -376,8 +307,7 @@ impl Observer for Collector {
         self.live.add(amount);
         self.released.subtract(amount);
         if self.track_flows {
-            let flow = self.flows.entry((site.stack, by.stack)).or_default();
-            flow.subtract(amount);
+            self.flows.take_back(site.stack, by.stack, amount);
         }
     }
 

@@ -9,6 +9,7 @@ mod decode;
 mod encode;
 mod error;
 mod file;
+mod flows;
 #[cfg(test)]
 mod foreign_bytes;
 mod format;
@@ -22,8 +23,10 @@ mod records;
 mod replay;
 mod restore;
 mod sampling;
+mod site_sums;
 mod spool;
 mod stacks;
+mod stretch;
 mod summary;
 mod summary_activity;
 mod timeline;

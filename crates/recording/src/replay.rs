@@ -1,11 +1,10 @@
 //! From a recording back to a ledger.
 
 use crate::decode::Visitor;
-use crate::file::ChunkRef;
 use crate::format::Kind;
-use crate::pipeline::{self, Consumer};
 use crate::recent::LastPasses;
 use crate::restore::Restored;
+use crate::stretch::{Stretch, Watch};
 use crate::summary::SiteInterval;
 use crate::{Error, Recording};
 use memhook_abi::Event;
@@ -147,41 +146,18 @@ impl Window {
     }
 }
 
-struct Stretch<'a> {
-    replay: Replay,
-    from_ns: u64,
-    to_ns: u64,
-    before: Option<(u64, Totals, Vec<Site>)>,
-    observer: &'a mut dyn FnMut(&Replay),
-}
+/// Tells after each pass, and keeps the sums at the begin.
+struct EachPass<'a>(&'a mut dyn FnMut(&Replay));
 
-impl Stretch<'_> {
-    fn look(&mut self) {
-        if self.before.is_none() && self.replay.now_ns >= self.from_ns {
-            let state = &self.replay;
-            self.before = Some((state.now_ns, state.totals(), state.sites()));
-        }
-    }
-}
+impl Watch<()> for EachPass<'_> {
+    type Begin = (u64, Totals, Vec<Site>);
 
-impl Visitor for Stretch<'_> {
-    fn begin_ring(&mut self, ring: usize, tid: u32) {
-        self.replay.begin_ring(ring, tid);
+    fn begin(&mut self, replay: &mut Replay) -> Self::Begin {
+        (replay.now_ns, replay.totals(), replay.sites())
     }
-    #[inline]
-    fn event(&mut self, event: Event, size: u64, time_ns: u64) {
-        self.replay.event(event, size, time_ns);
-    }
-    fn end_pass(&mut self, now_ns: u64, passes: u64) {
-        self.replay.end_pass(now_ns, passes);
-        self.look();
-        (self.observer)(&self.replay);
-    }
-}
 
-impl Consumer for Stretch<'_> {
-    fn wants_more(&self) -> bool {
-        self.replay.now_ns < self.to_ns
+    fn pass(&mut self, replay: &Replay) {
+        (self.0)(replay);
     }
 }
 
@@ -210,22 +186,11 @@ impl Recording {
         to_ns: u64,
         options: LedgerOptions,
     ) -> Result<Window, Error> {
-        let (start_ns, end_ns) = self.span_ns();
-        if from_ns >= to_ns || from_ns > end_ns || to_ns < start_ns {
-            return Err(Error::Window {
-                from_ns,
-                to_ns,
-                start_ns,
-                end_ns,
-            });
-        }
+        self.check_window(from_ns, to_ns)?;
         let mut observer = |_: &Replay| {};
-        let stretch = self.stretch(from_ns, to_ns, options, &mut observer)?;
+        let mut stretch = self.stretch(from_ns, to_ns, options, &mut observer)?;
+        let (from_ns, totals_before, sites_before) = stretch.begin_or_now();
         let replay = stretch.replay;
-        let (from_ns, totals_before, sites_before) = match stretch.before {
-            Some(before) => before,
-            None => (replay.now_ns, replay.totals(), replay.sites()),
-        };
         Ok(Window {
             from_ns,
             to_ns: replay.now_ns,
@@ -241,7 +206,7 @@ impl Recording {
         to_ns: u64,
         options: LedgerOptions,
         observer: &'a mut dyn FnMut(&Replay),
-    ) -> Result<Stretch<'a>, Error> {
+    ) -> Result<Stretch<(), EachPass<'a>>, Error> {
         if self.is_summary() {
             return Err(Error::Mode {
                 holds: "sums of intervals",
@@ -249,20 +214,8 @@ impl Recording {
             });
         }
         let (replay, start) = self.start_before(from_ns, options, || ())?;
-        let mut stretch = Stretch {
-            replay,
-            from_ns,
-            to_ns,
-            before: None,
-            observer,
-        };
-        let chunks = &self.file.chunks[start..];
-        let frames = chunks.iter().filter(|c| c.kind == Kind::Events);
-        let frames: Vec<ChunkRef> = frames.copied().collect();
-        stretch.look();
-        if stretch.wants_more() {
-            pipeline::run(&self.file, &frames, &mut stretch)?;
-        }
+        let mut stretch = Stretch::new(replay, from_ns, to_ns, EachPass(observer));
+        stretch.run(self, start)?;
         stretch.replay.ledger.finish();
         Ok(stretch)
     }

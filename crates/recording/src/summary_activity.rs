@@ -8,6 +8,7 @@ fn amount(blocks: u64, bytes: u64) -> Amount {
     Amount {
         blocks: blocks as f64,
         bytes: bytes as f64,
+        variance: 0.0,
     }
 }
 

@@ -7,19 +7,29 @@ use memhook_ledger::Ledger;
 use memhook_recording::{Activity, Amount, Meta, Mode, Options, Recording, Writer};
 use program::*;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 fn recorded(dir: &Dir, name: &str, calls: &[Call], options: &Options, every: usize) -> Recording {
-    let path = dir.0.join(name);
     let meta = Meta {
         flags: flags::RELEASE_STACKS,
         ..Meta::default()
     };
+    recorded_as(&meta, &dir.0.join(name), calls, options, every)
+}
+
+fn recorded_as(
+    meta: &Meta,
+    path: &Path,
+    calls: &[Call],
+    options: &Options,
+    every: usize,
+) -> Recording {
     let mut ledger = Ledger::new(program::options(true));
-    let mut writer = Writer::create(&path, &meta, options).unwrap();
+    let mut writer = Writer::create(path, meta, options).unwrap();
     record(calls, &mut writer, &mut ledger, every);
     writer.checkpoint(&ledger, find_stack);
     writer.finish();
-    Recording::open(&path).unwrap()
+    Recording::open(path).unwrap()
 }
 
 /// Blocks and bytes by stack.
@@ -40,6 +50,7 @@ fn amount(blocks: u64, bytes: u64) -> Amount {
     Amount {
         blocks: blocks as f64,
         bytes: bytes as f64,
+        variance: 0.0,
     }
 }
 
@@ -135,6 +146,47 @@ fn windows_put_together_are_the_run() {
         let at_end: Vec<_> = second.sites.iter().map(|site| site.live).collect();
         assert_eq!(live, at_end, "seed {seed}");
     }
+}
+
+/// Of each live block that was sampled with probability p: (1 - p) / p^2 times its size squared.
+#[test]
+fn estimates_have_a_variance() {
+    const MEAN: f64 = 500.0;
+    let dir = Dir::new("activity-sampled");
+    let meta = Meta {
+        sample_bytes: MEAN as u64,
+        ..Meta::default()
+    };
+    let calls = Program::new(77, 3).run(80, 100);
+    let path = dir.0.join("sampled.mhk");
+    let recording = recorded_as(&meta, &path, &calls, &Options::default(), 5);
+    let activity = recording.activity(None, None, 50).unwrap();
+    let (mut bytes, mut variance) = (0.0, 0.0);
+    for &(size, amount) in &activity.live_sizes {
+        let p = 1.0 - (-(size.max(1) as f64) / MEAN).exp();
+        let blocks = amount.blocks * p;
+        bytes += blocks * size as f64 / p;
+        variance += blocks * (1.0 - p) / (p * p) * (size as f64).powi(2);
+    }
+    let close = |a: f64, b: f64| (a - b).abs() <= 1e-6 * b.abs();
+    let sum = &activity.sum;
+    assert!(bytes > 0.0 && variance > 0.0);
+    assert!(close(sum.live.bytes, bytes), "{} {bytes}", sum.live.bytes);
+    assert!(
+        close(sum.live.variance, variance),
+        "{} {variance}",
+        sum.live.variance
+    );
+    // What is allocated either lives or was released.
+    let both = sum.live.variance + sum.released.variance;
+    assert!(sum.released.variance > 0.0);
+    assert!(
+        close(sum.allocated.variance, both),
+        "{} {both}",
+        sum.allocated.variance
+    );
+    let of_peak: f64 = activity.sites.iter().map(|site| site.peak.variance).sum();
+    assert!(close(sum.peak.variance, of_peak) && of_peak > 0.0);
 }
 
 /// Temporary by definition: released by the thread that allocated it, before its next allocation.

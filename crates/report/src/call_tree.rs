@@ -1,7 +1,7 @@
 //! Sites merged into a tree of calls.
 
 use crate::labels::Labels;
-use crate::{Profile, ProfileSite};
+use crate::{Amount, Profile, ProfileSite, Unit};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
@@ -11,6 +11,8 @@ pub(crate) struct Node {
     pub label: u32,
     /// Everything below it, itself included.
     pub value: u64,
+    /// Estimated variance of the value; 0 unless allocations were sampled.
+    pub variance: f64,
     /// Indices, largest first.
     pub children: Vec<usize>,
 }
@@ -29,23 +31,42 @@ pub enum Root {
     Innermost,
 }
 
+impl Node {
+    /// Standard error of the value, if it is an estimate.
+    pub fn error(&self) -> Option<u64> {
+        let variance = self.variance;
+        Amount {
+            variance,
+            ..Amount::default()
+        }
+        .error_bytes()
+    }
+}
+
 impl CallTree {
     /// The tree of all sites whose value is not 0.
     pub fn new(
         profile: &Profile,
         labels: &Labels,
         root: Root,
-        value: impl Fn(&ProfileSite) -> u64,
+        of: impl Fn(&ProfileSite) -> Amount,
+        unit: Unit,
     ) -> CallTree {
         let node = |label| Node {
             label,
             value: 0,
+            variance: 0.0,
             children: Vec::new(),
         };
         let mut nodes = vec![node(0)];
         let mut known: HashMap<(usize, u32), usize> = HashMap::new();
         for site in &profile.sites {
-            let value = value(site);
+            let amount = of(site);
+            let value = unit.of(amount);
+            let variance = match unit {
+                Unit::Bytes => amount.variance,
+                Unit::Blocks => 0.0,
+            };
             if value == 0 {
                 continue;
             }
@@ -55,6 +76,7 @@ impl CallTree {
             }
             let mut at = 0;
             nodes[0].value += value;
+            nodes[0].variance += variance;
             for label in stack {
                 let next = *known.entry((at, label)).or_insert_with(|| {
                     nodes.push(node(label));
@@ -64,6 +86,7 @@ impl CallTree {
                     nodes[at].children.push(next);
                 }
                 nodes[next].value += value;
+                nodes[next].variance += variance;
                 at = next;
             }
         }

@@ -4,7 +4,7 @@
 //! without a name is its module and offset, which holds within one build.
 
 use crate::stacks::{End, stack};
-use crate::units::{bytes, change, counted, milliseconds};
+use crate::units::{bytes, change, counted, milliseconds, with_error};
 use crate::{Amount, Measure, Profile, StackFrame, Style};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -46,6 +46,9 @@ pub struct Run {
     pub bytes: u64,
     /// Likewise.
     pub blocks: u64,
+    /// Standard error of `bytes` when sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_bytes: Option<u64>,
 }
 
 /// A site that changed.
@@ -63,6 +66,9 @@ pub struct SiteChange {
     pub new_blocks: u64,
     /// New minus old.
     pub change_bytes: i64,
+    /// Standard error of `change_bytes` when one of the runs was sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_bytes: Option<u64>,
     /// Allocating function: malloc, new, ...
     pub kind: String,
     /// The stack goes on, but could not be followed.
@@ -125,8 +131,7 @@ fn collect(pairs: &mut HashMap<Key, Pair>, profile: &Profile, measure: Measure, 
             .entry((site.kind.clone(), frames.collect()))
             .or_default();
         let sum = if is_new { &mut pair.new } else { &mut pair.old };
-        sum.bytes += amount.bytes;
-        sum.blocks += amount.blocks;
+        *sum += amount;
         if is_new || pair.stack.is_none() {
             pair.stack = Some((is_new, site.stack, site.truncated));
         }
@@ -134,12 +139,14 @@ fn collect(pairs: &mut HashMap<Key, Pair>, profile: &Profile, measure: Measure, 
 }
 
 fn run(profile: &Profile, measure: Measure) -> Run {
-    let amounts = || profile.sites.iter().map(|site| measure.of(&site.measures));
+    let amounts = profile.sites.iter();
+    let amount: Amount = amounts.map(|site| measure.of(&site.measures)).sum();
     Run {
         name: profile.target.name.clone(),
         seconds: profile.to_ns.saturating_sub(profile.from_ns) as f64 / 1e9,
-        bytes: amounts().map(|amount| amount.bytes).sum(),
-        blocks: amounts().map(|amount| amount.blocks).sum(),
+        bytes: amount.bytes,
+        blocks: amount.blocks,
+        error_bytes: amount.error_bytes(),
     }
 }
 
@@ -151,7 +158,7 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
     let all = pairs.len();
     let mut changed: Vec<(Key, Pair)> = pairs
         .into_iter()
-        .filter(|(_, pair)| pair.old != pair.new)
+        .filter(|(_, pair)| fate_key(&pair.old) != fate_key(&pair.new))
         .collect();
     let same_sites = (all - changed.len()) as u64;
     let change_of = |pair: &Pair| pair.new.bytes as i64 - pair.old.bytes as i64;
@@ -178,6 +185,7 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
             new_bytes: pair.new.bytes,
             new_blocks: pair.new.blocks,
             change_bytes: change_of(&pair),
+            error_bytes: of_both(pair.old, pair.new).error_bytes(),
             kind,
             truncated,
             stack: frames
@@ -197,17 +205,38 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
     }
 }
 
+/// The runs are independent of each other.
+fn of_both(old: Amount, new: Amount) -> Amount {
+    [old, new].into_iter().sum()
+}
+
+fn fate_key(amount: &Amount) -> (u64, u64) {
+    (amount.bytes, amount.blocks)
+}
+
 fn fate(pair: &Pair) -> Fate {
-    let key = |amount: &Amount| (amount.bytes, amount.blocks);
     match (pair.old.blocks, pair.new.blocks) {
         (0, _) => Fate::Appeared,
         (_, 0) => Fate::Went,
-        _ if key(&pair.new) > key(&pair.old) => Fate::Grew,
+        _ if fate_key(&pair.new) > fate_key(&pair.old) => Fate::Grew,
         _ => Fate::Shrank,
     }
 }
 
+/// A change with its standard error.
+fn changed(by: i64, error: Option<u64>) -> String {
+    match error {
+        Some(error) => format!("{} ± {}", change(by), bytes(error)),
+        None => change(by),
+    }
+}
+
 impl Diff {
+    fn is_estimate(&self) -> bool {
+        let errors = [self.old.error_bytes, self.new.error_bytes];
+        errors.iter().any(Option::is_some)
+    }
+
     /// As text.
     pub fn text(&self, style: Style) -> String {
         let mut out = String::new();
@@ -217,14 +246,17 @@ impl Diff {
     }
 
     fn write(&self, out: &mut String, style: Style) -> std::fmt::Result {
+        if self.is_estimate() {
+            writeln!(out, "Estimates from sampled allocations")?;
+        }
         let head = style.strong(&format!("{}:", self.measure));
-        let total = self.new.bytes as i64 - self.old.bytes as i64;
-        writeln!(out, "{head} {} in all", style.number(&change(total)))?;
+        let total = change(self.new.bytes as i64 - self.old.bytes as i64);
+        writeln!(out, "{head} {} in all", style.number(&total))?;
         for (label, run) in [("old", &self.old), ("new", &self.new)] {
             writeln!(
                 out,
                 "  {label}  {:>11} in {}, {} of {}",
-                bytes(run.bytes),
+                with_error(run.bytes, run.error_bytes),
                 counted(run.blocks, "block"),
                 milliseconds((run.seconds * 1e3) as u64),
                 run.name
@@ -241,7 +273,7 @@ impl Diff {
                 out,
                 "\n{} {} {}: {} in {} -> {} in {}, by {}",
                 style.strong(&format!("#{}", number + 1)),
-                style.number(&change(site.change_bytes)),
+                style.number(&changed(site.change_bytes, site.error_bytes)),
                 site.fate.word(),
                 bytes(site.old_bytes),
                 counted(site.old_blocks, "block"),
@@ -291,6 +323,7 @@ mod tests {
                     live: Amount {
                         blocks: u64::from(bytes > 0),
                         bytes,
+                        variance: 0.0,
                     },
                     ..Measures::default()
                 },

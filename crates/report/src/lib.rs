@@ -9,6 +9,7 @@ mod labels;
 mod model;
 mod names;
 mod profile;
+mod read_back;
 mod stacks;
 mod style;
 mod text;
@@ -28,8 +29,9 @@ pub use model::{
 };
 pub use profile::{
     Amount, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame, ProfileModule,
-    ProfileSite, Series, SitePoint, SourceLines,
+    ProfileSite, Released, Series, SitePoint, SourceLines,
 };
+pub use read_back::{ReadBackError, read_back};
 pub use style::Style;
 pub use text::text;
 pub use tree::{Tree, TreeNode, tree};

@@ -1,6 +1,6 @@
 //! What a report says; serialized as is, this is the JSON schema `memhook-rs/report/1`.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One report.
 #[derive(Clone, Debug, Serialize)]
@@ -50,19 +50,31 @@ pub struct Measured {
     pub bytes: u64,
     /// Blocks.
     pub blocks: u64,
+    /// Standard error of `bytes` when sampled; `None` while the program is traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_bytes: Option<u64>,
 }
 
 /// How allocations were sampled.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Sampling {
     /// Mean number of bytes between samples.
     pub mean_bytes: u64,
     /// Allocations that were recorded.
     pub recorded_allocations: u64,
+    /// Standard error of [`Totals::live_bytes`]; `None` while the program is traced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live_error_bytes: Option<u64>,
+    /// Standard error of [`Totals::allocated_bytes`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocated_error_bytes: Option<u64>,
+    /// Standard error of [`Totals::released_bytes`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_error_bytes: Option<u64>,
 }
 
 /// The process.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Target {
     /// Process id.
     pub pid: i32,
@@ -183,6 +195,9 @@ pub struct ReleaseSite {
     pub bytes: u64,
     /// Blocks released.
     pub blocks: u64,
+    /// Standard error of `bytes` when sampled, in reports of recordings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_bytes: Option<u64>,
     /// Releasing function: free, delete, ...
     pub kind: String,
     /// Innermost first.
@@ -190,7 +205,7 @@ pub struct ReleaseSite {
 }
 
 /// One frame.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StackFrame {
     /// Return address, hexadecimal.
     pub address: String,

@@ -42,6 +42,8 @@ pub struct Profile {
     pub lifetimes: Vec<(u8, Amount)>,
     /// Who released what; empty unless release stacks were recorded.
     pub flows: Vec<Flow>,
+    /// Who released, whatever it was; likewise.
+    pub releases: Vec<Released>,
     /// The heap over time.
     pub timeline: Vec<Point>,
     /// Live bytes of the largest sites over time.
@@ -105,16 +107,44 @@ pub struct ProfileFrame {
 }
 
 /// Blocks and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Amount {
     /// Blocks.
     pub blocks: u64,
     /// Bytes as asked for.
     pub bytes: u64,
+    /// Estimated variance of `bytes`; 0 unless allocations were sampled.
+    #[serde(skip)]
+    pub variance: f64,
+}
+
+impl Amount {
+    /// Standard error of `bytes`, if they are an estimate.
+    pub fn error_bytes(&self) -> Option<u64> {
+        // Sums that were subtracted from leave crumbs.
+        let error = self.variance.max(0.0).sqrt().round() as u64;
+        (error > 0).then_some(error)
+    }
+}
+
+impl std::ops::AddAssign for Amount {
+    fn add_assign(&mut self, other: Amount) {
+        self.blocks += other.blocks;
+        self.bytes += other.bytes;
+        self.variance += other.variance;
+    }
+}
+
+impl std::iter::Sum for Amount {
+    fn sum<I: Iterator<Item = Amount>>(amounts: I) -> Amount {
+        let mut sum = Amount::default();
+        amounts.for_each(|amount| sum += amount);
+        sum
+    }
 }
 
 /// What the blocks of a site came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Measures {
     /// Live at the end.
     pub live: Amount,
@@ -161,6 +191,22 @@ pub struct Flow {
     pub allocated_by: u32,
     /// Index of the releasing stack.
     pub released_by: u32,
+    /// Releasing function: free, delete, ...; empty if the release was not seen.
+    pub kind: &'static str,
+    /// How much.
+    pub amount: Amount,
+}
+
+impl Flow {
+    /// The kind of flows that stand for many releasing stacks: there are too many to tell all apart.
+    pub const OTHERS: &str = "others";
+}
+
+/// Blocks that a stack released.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Released {
+    /// Index of the releasing stack.
+    pub by: u32,
     /// Releasing function: free, delete, ...; empty if the release was not seen.
     pub kind: &'static str,
     /// How much.

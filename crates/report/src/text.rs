@@ -1,7 +1,7 @@
 //! Text for a terminal.
 
 use crate::stacks::{End, name_of, place_of, stack};
-use crate::units::{bytes, change, count, counted, milliseconds, percent};
+use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
 use crate::{Coverage, ReportModel, Style};
 use std::fmt::{Result, Write};
 
@@ -41,6 +41,7 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
 
 fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
     let t = &model.totals;
+    let errors = model.sampling.unwrap_or_default();
     let name = match model.target.name.is_empty() {
         true => String::new(),
         false => format!("{}, ", model.target.name),
@@ -64,22 +65,35 @@ fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
         out,
         "{} {} in {}{aside}",
         style.strong(&format!("{name}{} after the attach:", covered(model))),
-        style.number(&format!("{} live", bytes(t.live_bytes))),
+        style.number(&format!(
+            "{} live",
+            with_error(t.live_bytes, errors.live_error_bytes)
+        )),
         counted(t.live_blocks, "block"),
     )?;
     let length = (model.elapsed_s - model.from_s).max(1e-3);
     let rate = |n: u64| (n as f64 / length) as u64;
     let known = t.releases.saturating_sub(t.unknown_releases);
     let rows = [
-        ("allocated", t.allocated_bytes, t.allocations),
-        ("released", t.released_bytes, known),
+        (
+            "allocated",
+            t.allocated_bytes,
+            t.allocations,
+            errors.allocated_error_bytes,
+        ),
+        (
+            "released",
+            t.released_bytes,
+            known,
+            errors.released_error_bytes,
+        ),
     ];
-    let columns = rows.map(|(_, b, n)| {
+    let columns = rows.map(|(_, b, n, error)| {
         let every_second = format!("{}/s, {}/s", count(rate(n)), bytes(rate(b)));
-        (bytes(b), counted(n, "block"), every_second)
+        (with_error(b, error), counted(n, "block"), every_second)
     });
     let width = columns.iter().map(|c| c.1.len()).max().unwrap_or(0);
-    for ((label, _, _), (total, blocks, rates)) in rows.iter().zip(columns) {
+    for ((label, ..), (total, blocks, rates)) in rows.iter().zip(columns) {
         writeln!(
             out,
             "  {label:<10}{total:>11} in {blocks:<width$}  {}",
@@ -198,20 +212,14 @@ fn measure(out: &mut String, model: &ReportModel, style: Style) -> Result {
         "temporary" => "Temporary: released before the thread's next allocation",
         _ => return Ok(()),
     };
-    let sum = style.number(&bytes(model.measured.bytes));
+    let measured = &model.measured;
+    let sum = style.number(&with_error(measured.bytes, measured.error_bytes));
     let blocks = counted(model.measured.blocks, "block");
     writeln!(
         out,
         "\n{} {sum} in {blocks}",
         style.strong(&format!("{title}:"))
     )
-}
-
-fn with_error(n: u64, error: Option<u64>) -> String {
-    match error {
-        Some(error) => format!("{} ± {}", bytes(n), bytes(error)),
-        None => bytes(n),
-    }
 }
 
 fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
@@ -272,7 +280,12 @@ fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
     }
     let inclusive = matches!(model.by, "frame" | "function");
     let released = model.groups.iter().any(|g| g.released_blocks > 0);
-    let mut header = format!("\n{:>11} {:>7} ", "bytes", "share");
+    let is_estimate = model.groups.iter().any(|g| g.error_bytes.is_some());
+    let mut header = format!("\n{:>11} ", "bytes");
+    if is_estimate {
+        header += &format!("{:>13} ", "± error");
+    }
+    header += &format!("{:>7} ", "share");
     if inclusive {
         header += &format!("{:>11} ", "itself");
     }
@@ -287,7 +300,14 @@ fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
     for g in &model.groups {
         let total = style.number(&format!("{:>11}", bytes(g.bytes)));
         let share = percent(g.bytes, model.measured.bytes);
-        write!(out, "{total} {share:>6.1}% ")?;
+        write!(out, "{total} ")?;
+        if is_estimate {
+            let error = g
+                .error_bytes
+                .map_or(String::new(), |e| format!("± {}", bytes(e)));
+            write!(out, "{error:>13} ")?;
+        }
+        write!(out, "{share:>6.1}% ")?;
         if inclusive {
             write!(out, "{:>11} ", bytes(g.self_bytes))?;
         }
@@ -339,7 +359,7 @@ fn releases(out: &mut String, model: &ReportModel, style: Style) -> Result {
             out,
             "\n{} {} {:.1} % in {}, by {}",
             style.strong(&format!("R{}", i + 1)),
-            style.number(&bytes(site.bytes)),
+            style.number(&with_error(site.bytes, site.error_bytes)),
             percent(site.bytes, model.totals.released_bytes),
             counted(site.blocks, "block"),
             site.kind

@@ -2,7 +2,7 @@
 
 use crate::call_tree::{CallTree, Root};
 use crate::labels::Labels;
-use crate::units::{bytes, count, percent};
+use crate::units::{bytes, count, percent, with_error};
 use crate::{Measure, Profile, Style, Unit};
 use serde::Serialize;
 use std::fmt::Write;
@@ -20,8 +20,13 @@ pub struct Tree {
     pub unit: &'static str,
     /// The sum.
     pub value: u64,
+    /// Standard error of a sum of bytes when sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<u64>,
     /// Outermost functions, or those that allocate; largest first.
     pub children: Vec<TreeNode>,
+    #[serde(skip)]
+    is_sampled: bool,
 }
 
 /// A function in its context.
@@ -31,6 +36,9 @@ pub struct TreeNode {
     pub name: String,
     /// With everything below.
     pub value: u64,
+    /// Standard error of bytes when sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<u64>,
     /// Largest first.
     pub children: Vec<TreeNode>,
 }
@@ -38,8 +46,8 @@ pub struct TreeNode {
 /// The tree of a profile.
 pub fn tree(profile: &Profile, root: Root, measure: Measure, unit: Unit) -> Tree {
     let labels = Labels::new(profile);
-    let value = |site: &crate::ProfileSite| unit.of(measure.of(&site.measures));
-    let calls = CallTree::new(profile, &labels, root, value);
+    let amount = |site: &crate::ProfileSite| measure.of(&site.measures);
+    let calls = CallTree::new(profile, &labels, root, amount, unit);
     Tree {
         schema: "memhook-rs/tree/1",
         direction: match root {
@@ -49,6 +57,8 @@ pub fn tree(profile: &Profile, root: Root, measure: Measure, unit: Unit) -> Tree
         measure: measure.name(),
         unit: unit.name(),
         value: calls.nodes[0].value,
+        error: calls.nodes[0].error(),
+        is_sampled: profile.sampling.is_some(),
         children: children(&calls, &labels, 0),
     }
 }
@@ -60,6 +70,7 @@ fn children(calls: &CallTree, labels: &Labels, at: usize) -> Vec<TreeNode> {
         .map(|&child| TreeNode {
             name: labels.text(calls.nodes[child].label).to_owned(),
             value: calls.nodes[child].value,
+            error: calls.nodes[child].error(),
             children: children(calls, labels, child),
         })
         .collect()
@@ -73,8 +84,15 @@ impl Tree {
             "top_down" => "who calls what",
             _ => "by whom it was called",
         };
-        let head = format!("{} {}, {what}:", self.measure, self.amount(self.value));
+        let sum = match self.unit {
+            "bytes" => with_error(self.value, self.error),
+            _ => count(self.value),
+        };
+        let head = format!("{} {sum}, {what}:", self.measure);
         // Writing into a String cannot fail.
+        if self.is_sampled {
+            let _ = writeln!(out, "Estimates from sampled allocations");
+        }
         let _ = writeln!(out, "{}", style.strong(&head));
         self.lines(&mut out, &self.children, 0, least_percent, style);
         out
@@ -87,6 +105,15 @@ impl Tree {
         }
     }
 
+    /// Empty but for trees with errors.
+    fn error_column(&self, error: Option<u64>) -> String {
+        let error = error.map(|error| format!("± {}", bytes(error)));
+        match self.error {
+            Some(_) => format!(" {:>13}", error.unwrap_or_default()),
+            None => String::new(),
+        }
+    }
+
     fn lines(&self, out: &mut String, nodes: &[TreeNode], depth: usize, least: f64, style: Style) {
         let share = |node: &TreeNode| percent(node.value, self.value);
         let shown = nodes.iter().take_while(|node| share(node) >= least).count();
@@ -94,7 +121,8 @@ impl Tree {
             let number = style.number(&format!("{:>11}", self.amount(node.value)));
             let indent = "  ".repeat(depth);
             let name = style.name(&node.name);
-            let _ = writeln!(out, "{number} {:>6.1}%  {indent}{name}", share(node));
+            let error = self.error_column(node.error);
+            let _ = writeln!(out, "{number}{error} {:>6.1}%  {indent}{name}", share(node));
             self.lines(out, &node.children, depth + 1, least, style);
         }
         let rest = &nodes[shown..];
@@ -103,8 +131,9 @@ impl Tree {
             let indent = "  ".repeat(depth);
             let text = format!("... {} more below {least} % each", count(rest.len() as u64));
             let number = format!(
-                "{:>11} {:>6.1}%",
+                "{:>11}{} {:>6.1}%",
                 self.amount(value),
+                self.error_column(None),
                 percent(value, self.value)
             );
             let _ = writeln!(out, "{}", style.faint(&format!("{number}  {indent}{text}")));

@@ -15,6 +15,14 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// Bytes and their standard error: `4.1 KiB ± 96 B`.
+pub fn with_error(n: u64, error: Option<u64>) -> String {
+    match error {
+        Some(error) => format!("{} ± {}", bytes(n), bytes(error)),
+        None => bytes(n),
+    }
+}
+
 /// A change of bytes: `+4.1 KiB`, `-96 B`, `±0`.
 pub fn change(n: i64) -> String {
     match n {

@@ -2,8 +2,8 @@
 //! `memhook-rs/who-frees/1`.
 
 use crate::stacks::{End, stack};
-use crate::units::{bytes, counted, percent};
-use crate::{Profile, StackFrame, Style};
+use crate::units::{counted, percent, with_error};
+use crate::{Amount, Flow, Profile, StackFrame, Style};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::Write;
@@ -17,6 +17,9 @@ pub struct WhoFrees {
     pub bytes: u64,
     /// Blocks released in all.
     pub blocks: u64,
+    /// Standard error of `bytes` when sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_bytes: Option<u64>,
     /// The pairs, largest first.
     pub pairs: Vec<Freed>,
     /// Pairs beyond those.
@@ -33,9 +36,13 @@ pub struct Freed {
     pub bytes: u64,
     /// Blocks.
     pub blocks: u64,
+    /// Standard error of `bytes` when sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_bytes: Option<u64>,
     /// Where they were allocated, innermost first.
     pub allocated_by: Vec<StackFrame>,
-    /// Releasing function: free, delete, ...; empty if the release was not seen.
+    /// Releasing function: free, delete, ...; empty if the release was not seen, `others` for many stacks that
+    /// are not told apart.
     pub kind: &'static str,
     /// Where they were released, innermost first; empty if that was not seen.
     pub released_by: Vec<StackFrame>,
@@ -60,14 +67,17 @@ pub fn who_frees(profile: &Profile, top: usize) -> WhoFrees {
     let shown = flows.iter().take(top).map(|flow| Freed {
         bytes: flow.amount.bytes,
         blocks: flow.amount.blocks,
+        error_bytes: flow.amount.error_bytes(),
         allocated_by: frames(flow.allocated_by),
         kind: flow.kind,
         released_by: frames(flow.released_by),
     });
+    let all: Amount = flows.iter().map(|flow| flow.amount).sum();
     WhoFrees {
         schema: "memhook-rs/who-frees/1",
-        bytes: flows.iter().map(|flow| flow.amount.bytes).sum(),
-        blocks: flows.iter().map(|flow| flow.amount.blocks).sum(),
+        bytes: all.bytes,
+        blocks: all.blocks,
+        error_bytes: all.error_bytes(),
         pairs: shown.collect(),
         more_pairs: flows.len().saturating_sub(top) as u64,
         depth: profile.depth,
@@ -78,9 +88,13 @@ impl WhoFrees {
     /// As text.
     pub fn text(&self, style: Style) -> String {
         let mut out = String::new();
-        let sum = style.number(&bytes(self.bytes));
+        let sum = style.number(&with_error(self.bytes, self.error_bytes));
         let head = style.strong("Who frees what:");
         // Writing into a String cannot fail.
+        let _ = match self.error_bytes {
+            Some(_) => writeln!(out, "Estimates from sampled allocations"),
+            None => Ok(()),
+        };
         let _ = writeln!(
             out,
             "{head} {sum} in {} released",
@@ -107,13 +121,16 @@ impl WhoFrees {
             out,
             "\n{} {} {:.1} % in {}, allocated by",
             style.strong(&format!("#{number}")),
-            style.number(&bytes(pair.bytes)),
+            style.number(&with_error(pair.bytes, pair.error_bytes)),
             percent(pair.bytes, self.bytes),
             counted(pair.blocks, "block"),
         )?;
         let end = |frames: &[StackFrame]| End::of(frames, false, self.depth);
         stack(out, &pair.allocated_by, end(&pair.allocated_by), style)?;
         match pair.released_by.is_empty() {
+            true if pair.kind == Flow::OTHERS => {
+                writeln!(out, "   released by many others, each of them less")
+            }
             true => writeln!(out, "   the release was not seen"),
             false => {
                 writeln!(out, "   released with {} by", pair.kind)?;

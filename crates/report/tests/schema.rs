@@ -39,12 +39,16 @@ fn full_report() -> ReportModel {
         sampling: Some(Sampling {
             mean_bytes: 1,
             recorded_allocations: 1,
+            live_error_bytes: Some(1),
+            allocated_error_bytes: Some(1),
+            released_error_bytes: Some(1),
         }),
         totals: Totals::default(),
         measured: Measured {
             measure: "live",
             bytes: 1_600_000,
             blocks: 16_850,
+            error_bytes: Some(1),
         },
         coverage: vec![Coverage {
             module: "m".into(),
@@ -79,6 +83,7 @@ fn full_report() -> ReportModel {
         releases: vec![ReleaseSite {
             bytes: 1,
             blocks: 1,
+            error_bytes: Some(1),
             kind: "free".into(),
             stack: vec![frame()],
         }],

@@ -53,6 +53,7 @@ fn report() -> ReportModel {
             measure: "live",
             bytes: 1_600_000,
             blocks: 16_850,
+            error_bytes: None,
         },
         coverage: vec![
             Coverage {

@@ -3,7 +3,7 @@
 //! A bundle is eight bytes of magic and a zstd frame of JSON: for each module its build-id and the
 //! frames at each address that was asked for.
 
-use crate::{Frame, ModuleFile, Source};
+use crate::{Frame, ModuleFile, Source, file::hex};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
@@ -53,9 +53,9 @@ pub enum BundleError {
 /// The names of one module.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct BundledModule {
-    path: String,
+    pub path: String,
     /// Hexadecimal; `None`: the module has none, and its path must do.
-    build_id: Option<String>,
+    pub build_id: Option<String>,
     pub source: Source,
     /// By svma, ordered.
     pub frames: Vec<(u64, Vec<Frame>)>,
@@ -65,10 +65,6 @@ pub(crate) struct BundledModule {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Bundle {
     modules: Vec<BundledModule>,
-}
-
-fn hex(id: &[u8]) -> String {
-    id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Bundle {
@@ -88,6 +84,19 @@ impl Bundle {
         Bundle {
             modules: modules.map(module).collect(),
         }
+    }
+
+    /// A bundle of one module.
+    pub(crate) fn of_one(module: BundledModule) -> Bundle {
+        Bundle {
+            modules: vec![module],
+        }
+    }
+
+    /// The module of a bundle that has just one, with this build-id.
+    pub(crate) fn into_only(self, id: &[u8]) -> Option<BundledModule> {
+        let [module] = <[BundledModule; 1]>::try_from(self.modules).ok()?;
+        (module.build_id.as_deref() == Some(&hex(id))).then_some(module)
     }
 
     /// One bundle of several; a module that is in more than one has the names of all.
@@ -139,11 +148,18 @@ impl Bundle {
             true => options.write(true).create(true).truncate(true),
             false => options.write(true).create_new(true),
         };
-        let mut file = options.open(path).map_err(failed)?;
-        file.write_all(&MAGIC).map_err(failed)?;
-        let mut encoder = zstd::Encoder::new(file, 9).map_err(failed)?;
-        serde_json::to_writer(&mut encoder, self).map_err(|error| failed(error.into()))?;
-        encoder.finish().and_then(|f| f.sync_all()).map_err(failed)
+        let file = options.open(path).map_err(failed)?;
+        let written = self.encode(file, 9).and_then(|file| file.sync_all());
+        written.map_err(failed)
+    }
+
+    /// The bytes of a file, with zstd's checksum.
+    pub(crate) fn encode<W: Write>(&self, mut to: W, level: i32) -> std::io::Result<W> {
+        to.write_all(&MAGIC)?;
+        let mut encoder = zstd::Encoder::new(to, level)?;
+        encoder.include_checksum(true)?;
+        serde_json::to_writer(&mut encoder, self)?;
+        encoder.finish()
     }
 
     /// Reads a bundle.

@@ -1,9 +1,9 @@
 //! Separate debug files, as distributions install them (gdb manual, "Debugging Information in
 //! Separate Files").
 
-use crate::SymbolError;
-use crate::file::{Cached, Elf, check_build_id, format_error, open, parse};
-use object::{Object, ReadRef};
+use crate::file::{Elf, Image, check_build_id, format_error, hex, parse};
+use crate::{Debuginfod, SymbolCache, SymbolError};
+use object::Object;
 use std::{
     ffi::OsStr,
     os::unix::ffi::OsStrExt,
@@ -22,6 +22,10 @@ pub struct Places {
     pub roots: Vec<PathBuf>,
     /// Folders of debug files, laid out as `/usr/lib/debug` is; searched first.
     pub debug_folders: Vec<PathBuf>,
+    /// Where names are kept from one run to the next.
+    pub cache: Option<SymbolCache>,
+    /// Servers, asked last.
+    pub debuginfod: Option<Debuginfod>,
 }
 
 impl Places {
@@ -56,20 +60,20 @@ impl Places {
 /// `.build-id/ab/cdef.debug` in a folder of debug files.
 fn by_build_id(folder: &Path, id: &[u8]) -> Option<PathBuf> {
     let (first, rest) = id.split_first()?;
-    let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let rest = hex(rest);
     (!rest.is_empty()).then(|| folder.join(format!(".build-id/{first:02x}/{rest}.debug")))
 }
 
 /// A debug file that was found, open.
 pub(crate) struct DebugFile {
     pub path: PathBuf,
-    pub data: Cached,
+    pub data: Image,
 }
 
 /// The separate debug file of a module. Files that are there but are not the right ones are told.
-pub(crate) fn find<'d, R: ReadRef<'d>>(
+pub(crate) fn find(
     module: &Path,
-    elf: &Elf<'d, R>,
+    elf: &Elf<'_>,
     places: &Places,
     problems: &mut Vec<SymbolError>,
 ) -> Option<DebugFile> {
@@ -77,15 +81,33 @@ pub(crate) fn find<'d, R: ReadRef<'d>>(
     if let Some(file) = id.and_then(|id| find_by_build_id(id, places, problems)) {
         return Some(file);
     }
-    let (name, checksum) = elf.gnu_debuglink().ok().flatten()?;
-    // The link is a file name; a path would lead out of the places to search.
-    let name = Path::new(OsStr::from_bytes(name)).file_name()?;
-    let mut paths = places.by_link(module, Path::new(name)).into_iter();
-    paths.find_map(|path| accept(path, id, Some(checksum), problems))
+    let linked = elf
+        .gnu_debuglink()
+        .ok()
+        .flatten()
+        .and_then(|(name, checksum)| {
+            // The link is a file name; a path would lead out of the places to search.
+            let name = Path::new(OsStr::from_bytes(name)).file_name()?;
+            let mut paths = places.by_link(module, Path::new(name)).into_iter();
+            paths.find_map(|path| accept(path, id, Some(checksum), problems))
+        });
+    linked.or_else(|| download(id?, places, problems))
 }
 
-/// The separate debug file of a module of which nothing else is at hand.
-pub(crate) fn find_by_build_id(
+fn download(id: &[u8], places: &Places, problems: &mut Vec<SymbolError>) -> Option<DebugFile> {
+    places.debuginfod.as_ref()?.find(id, problems)
+}
+
+/// The separate debug file of a module whose own file is not at hand.
+pub(crate) fn find_alone(
+    id: &[u8],
+    places: &Places,
+    problems: &mut Vec<SymbolError>,
+) -> Option<DebugFile> {
+    find_by_build_id(id, places, problems).or_else(|| download(id, places, problems))
+}
+
+fn find_by_build_id(
     id: &[u8],
     places: &Places,
     problems: &mut Vec<SymbolError>,
@@ -104,7 +126,7 @@ fn accept(
     if !path.exists() {
         return None;
     }
-    let checked = open(&path).and_then(|data| {
+    let checked = Image::open(&path).and_then(|data| {
         check(&path, &data, id, checksum)?;
         Ok(data)
     });
@@ -119,7 +141,7 @@ fn accept(
 
 fn check(
     path: &Path,
-    data: &Cached,
+    data: &Image,
     id: Option<&[u8]>,
     checksum: Option<u32>,
 ) -> Result<(), SymbolError> {
@@ -150,9 +172,9 @@ fn check(
 }
 
 /// The supplementary file that `dwz -m` moved common DWARF into.
-pub(crate) fn find_supplementary<'d, R: ReadRef<'d>>(
+pub(crate) fn find_supplementary(
     debug_path: &Path,
-    elf: &Elf<'d, R>,
+    elf: &Elf<'_>,
     places: &Places,
     problems: &mut Vec<SymbolError>,
 ) -> Option<DebugFile> {
@@ -162,11 +184,12 @@ pub(crate) fn find_supplementary<'d, R: ReadRef<'d>>(
     let named = places.roots.iter().map(|root| below(root, name));
     let named = named.filter(|_| name.is_absolute());
     let beside = beside.filter(|_| name.is_relative());
-    beside
+    let mut paths = beside
         .into_iter()
         .chain(places.by_build_id(id))
-        .chain(named)
-        .find_map(|path| accept(path, Some(id), None, problems))
+        .chain(named);
+    let found = paths.find_map(|path| accept(path, Some(id), None, problems));
+    found.or_else(|| download(id, places, problems))
 }
 
 #[cfg(test)]
@@ -178,6 +201,7 @@ mod tests {
         let places = Places {
             roots: vec!["/proc/7/root".into()],
             debug_folders: vec!["/symbols".into()],
+            ..Places::default()
         };
         let by_id: Vec<PathBuf> = places.by_build_id(&[0xab, 0xcd, 0x0f]).collect();
         let expected = [

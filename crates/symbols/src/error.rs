@@ -41,4 +41,26 @@ pub enum SymbolError {
         /// The CRC-32 in the link.
         expected: u32,
     },
+    /// A server did not give it.
+    #[error("{url}: {reason}")]
+    Download {
+        /// Where it was asked for.
+        url: String,
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+impl SymbolError {
+    /// The same of a file that has another name for the user.
+    pub(crate) fn about(mut self, place: &str) -> SymbolError {
+        match &mut self {
+            SymbolError::Read { path, .. }
+            | SymbolError::Format { path, .. }
+            | SymbolError::BuildId { path, .. }
+            | SymbolError::Checksum { path, .. } => *path = PathBuf::from(place),
+            SymbolError::Download { url, .. } => *url = place.to_owned(),
+        }
+        self
+    }
 }

@@ -3,7 +3,7 @@
 //! You provide the modules as they are mapped ([`ModuleFile`]: bounds, build-id, and either the
 //! file's bytes or places to read it from) and, for separate debug files, the file system roots to
 //! search. Nothing else is needed: no process, so a recording is resolved on another machine the
-//! same way.
+//! same way. With [`Debuginfod`] in [`Places`], debug files that are not there are downloaded.
 //!
 //! What is used of a module, the best first: DWARF in the file; DWARF in a separate debug file,
 //! found by build-id (`/usr/lib/debug/.build-id/xx/yyy.debug`) or by `.gnu_debuglink`, with the
@@ -15,23 +15,29 @@
 //! the next report is cheap. [`Symbolizer::request`] does not wait, so a caller that must not stand
 //! still does not.
 //!
-//! What was resolved can be taken elsewhere as a [`Bundle`].
+//! What was resolved can be taken elsewhere as a [`Bundle`], and is kept for the next run in a
+//! [`SymbolCache`].
 //!
 //! Not here: split DWARF (`.dwo`): such code gets function names from the symbol table and lines
-//! from the skeleton units. No downloads (debuginfod).
+//! from the skeleton units.
 
 mod bundle;
+mod cache;
 mod debug_files;
+mod debuginfod;
 mod demangle;
 mod error;
 mod file;
+mod host_names;
 mod lookup;
 mod symbol_table;
 mod symbolizer;
 mod worker;
 
 pub use bundle::{Bundle, BundleError};
+pub use cache::SymbolCache;
 pub use debug_files::Places;
+pub use debuginfod::{Debuginfod, TimeLimits};
 pub use demangle::demangle;
 pub use error::SymbolError;
 pub use symbolizer::Symbolizer;

@@ -1,21 +1,32 @@
 //! Looking up addresses in one module, once its files are open.
 
-use crate::{Frame, Source, demangle, file::Elf, symbol_table::SymbolTable};
+use crate::file::{Elf, Image};
+use crate::{Frame, Source, demangle, symbol_table::SymbolTable};
 use addr2line::Context;
-use gimli::{DwarfSections, EndianSlice, LittleEndian};
-use object::{Object, ObjectSection, ReadRef};
+use gimli::{DwarfSections, EndianSlice, LittleEndian, SectionId};
+use object::{CompressedData, CompressionFormat, Object, ObjectSection};
 use std::borrow::Cow;
 
-/// DWARF sections, borrowed from their file or decompressed.
+/// DWARF sections, borrowed from their file, read or decompressed.
 pub(crate) type Sections<'d> = DwarfSections<Cow<'d, [u8]>>;
 
-/// The DWARF sections of a file; those it has not are empty.
-pub(crate) fn sections<'d, R: ReadRef<'d>>(elf: &Elf<'d, R>) -> Sections<'d> {
-    let load = |id: gimli::SectionId| -> Result<Cow<'d, [u8]>, std::convert::Infallible> {
-        let data = elf
-            .section_by_name(id.name())
-            .and_then(|section| section.uncompressed_data().ok());
-        Ok(data.unwrap_or_default())
+/// The DWARF sections of a file that tell functions and lines; those it has not are empty.
+pub(crate) fn sections<'d>(elf: &Elf<'d>, image: &'d Image) -> Sections<'d> {
+    let load = |id: SectionId| -> Result<Cow<'d, [u8]>, std::convert::Infallible> {
+        // Where variables are, macros, types in sections of their own: in a debug file of a gigabyte
+        // a good part of it.
+        let is_needed = !matches!(
+            id,
+            SectionId::DebugLoc
+                | SectionId::DebugLocLists
+                | SectionId::DebugMacinfo
+                | SectionId::DebugMacro
+                | SectionId::DebugTypes
+        );
+        let section = is_needed.then(|| elf.section_by_name(id.name())).flatten();
+        Ok(section
+            .and_then(|section| contents(&section, image))
+            .unwrap_or_default())
     };
     match DwarfSections::load(load) {
         Ok(sections) => sections,
@@ -23,8 +34,24 @@ pub(crate) fn sections<'d, R: ReadRef<'d>>(elf: &Elf<'d, R>) -> Sections<'d> {
     }
 }
 
+/// A section as the linker saw it. The compressed form is gone when this returns.
+fn contents<'d>(section: &impl ObjectSection<'d>, image: &'d Image) -> Option<Cow<'d, [u8]>> {
+    let range = section.compressed_file_range().ok()?;
+    let stored = image.part(range.offset, range.compressed_size)?;
+    if range.format == CompressionFormat::None {
+        return Some(stored);
+    }
+    let compressed = CompressedData {
+        format: range.format,
+        data: &stored,
+        uncompressed_size: range.uncompressed_size,
+    };
+    let contents = compressed.decompress().ok()?.into_owned();
+    Some(contents.into())
+}
+
 /// Whether a file has DWARF.
-pub(crate) fn has_dwarf<'d, R: ReadRef<'d>>(elf: &Elf<'d, R>) -> bool {
+pub(crate) fn has_dwarf(elf: &Elf<'_>) -> bool {
     elf.section_by_name(".debug_info")
         .is_some_and(|section| section.size() > 0)
 }

@@ -1,7 +1,7 @@
 //! Function names from ELF symbol tables.
 
 use crate::file::Elf;
-use object::{Object, ObjectSection, ObjectSymbol, ReadRef, SectionKind, SymbolKind};
+use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
 
 struct Entry<'d> {
     start: u64,
@@ -19,7 +19,7 @@ pub(crate) struct SymbolTable<'d> {
 
 impl<'d> SymbolTable<'d> {
     /// Adds the functions of a file.
-    pub fn add<R: ReadRef<'d>>(&mut self, elf: &Elf<'d, R>) {
+    pub fn add(&mut self, elf: &Elf<'d>) {
         let code: Vec<(u64, u64)> = elf
             .sections()
             .filter(|section| section.kind() == SectionKind::Text)

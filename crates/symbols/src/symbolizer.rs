@@ -1,6 +1,6 @@
 //! Which addresses belong to which module, and what is known already.
 
-use crate::worker::{Answer, serve};
+use crate::worker::{Answer, Desk};
 use crate::{Bundle, Frame, Location, ModuleFile, ModuleSymbols, Places, Source};
 use std::{
     collections::{HashMap, HashSet},
@@ -189,7 +189,16 @@ impl Symbolizer {
                 // Damaged files must cost names, never the caller. The inbox goes with the panic, so
                 // that no request is accepted after it.
                 let to = answers.clone();
-                let serve = move || serve(number, &module, &places, &inbox, &to);
+                let serve = move || {
+                    let desk = Desk {
+                        number,
+                        module: &module,
+                        places: &places,
+                        requests: &inbox,
+                        answers: &to,
+                    };
+                    desk.serve();
+                };
                 if std::panic::catch_unwind(std::panic::AssertUnwindSafe(serve)).is_err() {
                     let _ = answers.send(Answer::Died { module: number });
                 }

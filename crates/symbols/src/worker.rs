@@ -1,16 +1,17 @@
-//! One module's thread: opens the files at the first request, then answers.
+//! One module's thread: names from the cache as long as they suffice, then from the files.
 //!
 //! The parsed forms borrow from the files' bytes; on a thread's stack both can live side by side for
 //! as long as requests may come.
 
-use crate::debug_files::{DebugFile, Places, find, find_by_build_id, find_supplementary};
-use crate::file::{Elf, image, parse};
-use crate::lookup::{Lookup, Sections, context, has_dwarf, sections};
+use crate::debug_files::{Places, find, find_alone, find_supplementary};
+use crate::file::{format_error, image, parse};
+use crate::lookup::{Lookup, context, has_dwarf, sections};
 use crate::symbol_table::SymbolTable;
-use crate::{Frame, ModuleFile, ModuleSymbols};
-use object::ReadRef;
+use crate::{Frame, ModuleFile, ModuleSymbols, Source};
+use object::Object;
 use std::{
-    path::PathBuf,
+    collections::HashMap,
+    path::Path,
     sync::mpsc::{Receiver, Sender},
 };
 
@@ -22,7 +23,7 @@ pub(crate) enum Answer {
         module: usize,
         /// By svma.
         frames: Vec<(u64, Vec<Frame>)>,
-        /// How the module was read; with the first answer only.
+        /// How the module was read; with the first answer, and the first from its files.
         symbols: Option<ModuleSymbols>,
     },
     /// There will be no more answers.
@@ -32,153 +33,145 @@ pub(crate) enum Answer {
     },
 }
 
-/// Serves until the last sender of `requests` is gone.
-pub(crate) fn serve(
-    number: usize,
-    module: &ModuleFile,
-    places: &Places,
-    requests: &Receiver<Vec<u64>>,
-    answers: &Sender<Answer>,
-) {
-    let mut report = ModuleSymbols {
-        path: module.path.clone(),
-        ..ModuleSymbols::default()
-    };
-    let answer = |lookup: &Lookup<'_>, report: ModuleSymbols| {
-        answer_all(number, lookup, report, requests, answers);
-    };
-    let nothing = Lookup {
-        dwarf: None,
-        symbols: SymbolTable::default(),
-    };
-    let Some((path, bytes)) = image(module, &mut report.problems) else {
-        // The debug file has everything that names need.
-        let id = module.build_id.as_deref();
-        let file = id.and_then(|id| find_by_build_id(id, places, &mut report.problems));
-        return match file {
-            Some(file) => debug_file_alone(&file, places, report, answer),
-            None => answer(&nothing, report),
-        };
-    };
-    let elf = match parse(&path, &bytes[..]) {
-        Ok(elf) => elf,
-        Err(problem) => {
-            report.problems.push(problem);
-            return answer(&nothing, report);
-        }
-    };
-    let own_dwarf = has_dwarf(&elf);
-    let separate = match own_dwarf {
-        true => None,
-        false => find(
-            PathBuf::from(&module.path).as_path(),
-            &elf,
-            places,
-            &mut report.problems,
-        ),
-    };
-    let separate_elf = separate
-        .as_ref()
-        .and_then(|file| parse(&file.path, &file.data).ok());
-    report.debug_file = separate.as_ref().map(|file| file.path.clone());
-    // The two files have different types: a name for the one with the DWARF, and its parts.
-    let (dwarf_path, dwarf, supplementary) = match (&separate, &separate_elf) {
-        (Some(file), Some(elf)) => (
-            &file.path,
-            sections(elf),
-            supplement(&file.path, elf, places, &mut report),
-        ),
-        _ => (
-            &path,
-            sections(&elf),
-            supplement(&path, &elf, places, &mut report),
-        ),
-    };
-    let supplementary_elf = supplementary
-        .as_ref()
-        .and_then(|file| parse(&file.path, &file.data).ok());
-    let supplementary_sections: Option<Sections<'_>> = supplementary_elf.as_ref().map(sections);
-    let mut symbols = SymbolTable::default();
-    symbols.add(&elf);
-    if let Some(separate) = &separate_elf {
-        symbols.add(separate);
-    }
-    symbols.finish();
-    let has_dwarf = own_dwarf || separate_elf.as_ref().is_some_and(has_dwarf);
-    let dwarf = match has_dwarf {
-        true => context(&dwarf, supplementary_sections.as_ref()),
-        false => None,
-    };
-    if has_dwarf && dwarf.is_none() {
-        let problem = crate::file::format_error(dwarf_path, "its debug information is damaged");
-        report.problems.push(problem);
-    }
-    let lookup = Lookup { dwarf, symbols };
-    report.source = lookup.source();
-    answer(&lookup, report);
+/// Requests that come and answers that go.
+pub(crate) struct Desk<'a> {
+    /// The symbolizer's number of the module.
+    pub number: usize,
+    pub module: &'a ModuleFile,
+    pub places: &'a Places,
+    /// Addresses (svma).
+    pub requests: &'a Receiver<Vec<u64>>,
+    pub answers: &'a Sender<Answer>,
 }
 
-/// Serves from a debug file without the module that it belongs to.
-fn debug_file_alone(
-    file: &DebugFile,
-    places: &Places,
-    mut report: ModuleSymbols,
-    answer: impl Fn(&Lookup<'_>, ModuleSymbols),
-) {
-    report.debug_file = Some(file.path.clone());
-    let mut lookup = Lookup {
-        dwarf: None,
-        symbols: SymbolTable::default(),
-    };
-    let elf = match parse(&file.path, &file.data) {
-        Ok(elf) => elf,
-        Err(problem) => {
-            report.problems.push(problem);
-            return answer(&lookup, report);
-        }
-    };
-    let own = sections(&elf);
-    let supplementary = supplement(&file.path, &elf, places, &mut report);
-    let supplementary_elf = supplementary
-        .as_ref()
-        .and_then(|file| parse(&file.path, &file.data).ok());
-    let supplementary: Option<Sections<'_>> = supplementary_elf.as_ref().map(sections);
-    lookup.symbols.add(&elf);
-    lookup.symbols.finish();
-    if has_dwarf(&elf) {
-        lookup.dwarf = context(&own, supplementary.as_ref());
-    }
-    report.source = lookup.source();
-    answer(&lookup, report);
-}
+/// Names of one module that are known without its files, by svma.
+type Kept = HashMap<u64, Vec<Frame>>;
 
-/// Answers until the last sender of `requests` is gone.
-fn answer_all(
-    number: usize,
-    lookup: &Lookup<'_>,
-    report: ModuleSymbols,
-    requests: &Receiver<Vec<u64>>,
-    answers: &Sender<Answer>,
-) {
-    let mut symbols = Some(report);
-    for svmas in requests {
-        let frames = svmas.iter().map(|&svma| (svma, lookup.frames(svma)));
+impl Desk<'_> {
+    /// Serves until the last sender of requests is gone.
+    pub fn serve(&self) {
+        let kept = self.load();
+        let mut report = (!kept.is_empty()).then(|| ModuleSymbols {
+            path: self.module.path.clone(),
+            source: Source::DebugInfo,
+            ..ModuleSymbols::default()
+        });
+        for svmas in self.requests {
+            let names = svmas
+                .iter()
+                .map(|svma| Some((*svma, kept.get(svma)?.clone())));
+            let Some(names) = names.collect() else {
+                return self.open_files(svmas, kept);
+            };
+            if !self.answer(names, report.take()) {
+                return;
+            }
+        }
+    }
+
+    /// What the cache has.
+    fn load(&self) -> Kept {
+        let cache = self.places.cache.as_ref();
+        let names = cache.zip(self.module.build_id.as_deref());
+        let names = names.and_then(|(cache, id)| cache.names(id));
+        names.map_or_else(Kept::new, |module| module.frames.into_iter().collect())
+    }
+
+    fn answer(&self, frames: Vec<(u64, Vec<Frame>)>, symbols: Option<ModuleSymbols>) -> bool {
         let answer = Answer::Frames {
-            module: number,
-            frames: frames.collect(),
-            symbols: symbols.take(),
+            module: self.number,
+            frames,
+            symbols,
         };
-        if answers.send(answer).is_err() {
-            return;
+        self.answers.send(answer).is_ok()
+    }
+
+    /// Opens the files at a request that the cache cannot answer, and serves it and all others.
+    fn open_files(&self, first: Vec<u64>, kept: Kept) {
+        let (module, places) = (self.module, self.places);
+        let mut report = ModuleSymbols {
+            path: module.path.clone(),
+            ..ModuleSymbols::default()
+        };
+        let problems = &mut report.problems;
+        let opened = image(module, problems);
+        let elf = opened.as_ref().and_then(|(path, image)| {
+            let parsed = parse(path, image);
+            parsed.map_err(|problem| problems.push(problem)).ok()
+        });
+        let separate = match &elf {
+            Some(elf) if has_dwarf(elf) => None,
+            Some(elf) => find(Path::new(&module.path), elf, places, problems),
+            // The debug file has everything that names need.
+            None => {
+                let id = module.build_id.as_deref();
+                id.and_then(|id| find_alone(id, places, problems))
+            }
+        };
+        let separate_elf = separate
+            .as_ref()
+            .and_then(|file| parse(&file.path, &file.data).ok());
+        let mut symbols = SymbolTable::default();
+        for elf in [&elf, &separate_elf].into_iter().flatten() {
+            symbols.add(elf);
+        }
+        symbols.finish();
+        // The file with the DWARF, and its parts.
+        let separate_file = separate.as_ref().map(|file| (&file.path, &file.data));
+        let own_file = opened.as_ref().map(|(path, image)| (path, image));
+        let with_dwarf = separate_file.zip(separate_elf.as_ref());
+        let with_dwarf = with_dwarf.or(own_file.zip(elf.as_ref()));
+        let with_dwarf = with_dwarf.filter(|(_, elf)| has_dwarf(elf));
+        let supplementary =
+            with_dwarf.and_then(|((path, _), elf)| find_supplementary(path, elf, places, problems));
+        let supplementary_elf = supplementary
+            .as_ref()
+            .and_then(|file| parse(&file.path, &file.data).ok());
+        let supplementary_sections = supplementary
+            .as_ref()
+            .zip(supplementary_elf.as_ref())
+            .map(|(file, elf)| sections(elf, &file.data));
+        let own_sections = with_dwarf.map(|((_, image), elf)| sections(elf, image));
+        let dwarf = own_sections
+            .as_ref()
+            .and_then(|own| context(own, supplementary_sections.as_ref()));
+        if let (Some(((path, _), _)), None) = (with_dwarf, &dwarf) {
+            problems.push(format_error(path, "its debug information is damaged"));
+        }
+        let is_final = with_dwarf.is_some_and(|(_, elf)| {
+            let wants_more = elf.gnu_debugaltlink().ok().flatten().is_some();
+            dwarf.is_some() && (!wants_more || supplementary.is_some())
+        });
+        let lookup = Lookup { dwarf, symbols };
+        report.source = lookup.source();
+        report.debug_file = separate.as_ref().map(|file| file.path.clone());
+        self.answer_all(first, kept, &lookup, report, is_final);
+    }
+
+    /// `is_final`: nothing that may be installed later would give better names, so they may be kept.
+    fn answer_all(
+        &self,
+        first: Vec<u64>,
+        kept: Kept,
+        lookup: &Lookup<'_>,
+        report: ModuleSymbols,
+        is_final: bool,
+    ) {
+        let cache = self.places.cache.as_ref().filter(|_| is_final);
+        let mut report = Some(report);
+        for svmas in std::iter::once(first).chain(self.requests) {
+            let names = svmas.into_iter().map(|svma| {
+                let known = kept.get(&svma).cloned();
+                (svma, known.unwrap_or_else(|| lookup.frames(svma)))
+            });
+            let names: Vec<(u64, Vec<Frame>)> = names.collect();
+            // Before they are told: who has all answers may end the process.
+            if let Some((cache, id)) = cache.zip(self.module.build_id.as_deref()) {
+                cache.keep_names(id, &self.module.path, &names);
+            }
+            if !self.answer(names, report.take()) {
+                return;
+            }
         }
     }
-}
-
-fn supplement<'d, R: ReadRef<'d>>(
-    path: &std::path::Path,
-    elf: &Elf<'d, R>,
-    places: &Places,
-    report: &mut ModuleSymbols,
-) -> Option<DebugFile> {
-    find_supplementary(path, elf, places, &mut report.problems)
 }

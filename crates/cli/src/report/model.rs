@@ -6,8 +6,8 @@ use crate::coverage::source_text;
 use crate::options::SortBy;
 use memhook_recording::Recording;
 use memhook_report::{
-    AttachInfo, Coverage, Group, Measure, Measured, Profile, ReleaseSite, ReportModel, Site,
-    StackFrame,
+    Amount, AttachInfo, Coverage, Group, Measure, Measured, Profile, ReleaseSite, ReportModel,
+    Site, StackFrame,
 };
 use memhook_symbols::Symbolizer;
 use rustc_hash::FxHashMap;
@@ -52,12 +52,9 @@ pub fn model(
         _ => rows.len().saturating_sub(selection.top),
     };
     rows.truncate(rows.len() - more_rows);
-    let sum = |of: fn(&memhook_report::Amount) -> u64| -> u64 {
-        let sites = profile.sites.iter();
-        sites
-            .map(|site| of(&selection.measure.of(&site.measures)))
-            .sum()
-    };
+    let amounts = profile.sites.iter();
+    let amounts = amounts.map(|site| selection.measure.of(&site.measures));
+    let sum: Amount = amounts.sum();
     let (mut sites, mut groups) = (Vec::new(), Vec::new());
     for row in rows {
         let oldest_ms = row.oldest_ns.map_or(0, |oldest| {
@@ -67,7 +64,7 @@ pub fn model(
             Some((stack, kind, truncated)) => sites.push(Site {
                 bytes: row.amount.bytes,
                 blocks: row.amount.blocks,
-                error_bytes: None,
+                error_bytes: row.amount.error_bytes(),
                 growth_bytes: row.growth_bytes,
                 oldest_ms,
                 kind,
@@ -80,7 +77,7 @@ pub fn model(
                 bytes: row.amount.bytes,
                 self_bytes: row.self_bytes,
                 blocks: row.amount.blocks,
-                error_bytes: None,
+                error_bytes: row.amount.error_bytes(),
                 growth_bytes: row.growth_bytes,
                 oldest_ms,
                 released_bytes: row.released.bytes,
@@ -115,8 +112,9 @@ pub fn model(
         totals: profile.totals,
         measured: Measured {
             measure: selection.measure.name(),
-            bytes: sum(|amount| amount.bytes),
-            blocks: sum(|amount| amount.blocks),
+            bytes: sum.bytes,
+            blocks: sum.blocks,
+            error_bytes: sum.error_bytes(),
         },
         coverage: match is_overview {
             true => coverage(recording, symbols),
@@ -142,22 +140,21 @@ pub fn frames(profile: &Profile, stack: u32) -> Vec<StackFrame> {
 
 /// Who releases most, where release stacks were recorded.
 fn releases(profile: &Profile, top: usize) -> Vec<ReleaseSite> {
-    let mut sums: FxHashMap<(u32, &str), (u64, u64)> = FxHashMap::default();
-    for flow in &profile.flows {
-        let sum = sums.entry((flow.released_by, flow.kind)).or_default();
-        sum.0 += flow.amount.blocks;
-        sum.1 += flow.amount.bytes;
+    let mut sums: FxHashMap<(u32, &str), Amount> = FxHashMap::default();
+    for released in &profile.releases {
+        *sums.entry((released.by, released.kind)).or_default() += released.amount;
     }
     let mut sums: Vec<_> = sums
         .into_iter()
         .filter(|((stack, _), _)| !profile.stacks[*stack as usize].is_empty())
         .collect();
-    sums.sort_unstable_by_key(|&(stack, (_, bytes))| (Reverse(bytes), stack));
+    sums.sort_unstable_by_key(|&(stack, amount)| (Reverse(amount.bytes), stack));
     sums.truncate(top);
     sums.into_iter()
-        .map(|((stack, kind), (blocks, bytes))| ReleaseSite {
-            bytes,
-            blocks,
+        .map(|((stack, kind), amount)| ReleaseSite {
+            bytes: amount.bytes,
+            blocks: amount.blocks,
+            error_bytes: amount.error_bytes(),
             kind: kind.to_owned(),
             stack: frames(profile, stack),
         })

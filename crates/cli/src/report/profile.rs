@@ -1,12 +1,12 @@
 //! From a recording and symbols to the profile that every view and format is made from.
 
 use super::series::largest_over_time;
-use crate::model::stack_frames;
+use crate::model::{exact_totals, stack_frames};
 use memhook_abi::HOOKED_FUNCTIONS;
-use memhook_recording::{Activity, HISTOGRAM_BUCKETS, Module, Recording};
+use memhook_recording::{Activity, HISTOGRAM_BUCKETS, Module, Recording, ReleaseFlow};
 use memhook_report::{
-    Amount, Flow, Measures, Point, Profile, ProfileFrame, ProfileModule, ProfileSite, Sampling,
-    Series, SitePoint, Target, Totals,
+    Amount, Flow, Measures, Point, Profile, ProfileFrame, ProfileModule, ProfileSite, Released,
+    Sampling, Series, SitePoint, Target, Totals,
 };
 use memhook_symbols::Symbolizer;
 use rustc_hash::FxHashMap;
@@ -69,10 +69,19 @@ pub fn profile(
     let flows = activity.flows.iter().map(|flow| Flow {
         allocated_by: tables.stack(flow.allocated_by, symbols),
         released_by: tables.stack(flow.released_by, symbols),
-        kind: kind_of(recording, flow.released_by),
+        kind: match flow.released_by {
+            ReleaseFlow::OTHERS => Flow::OTHERS,
+            stack => kind_of(recording, stack),
+        },
         amount: rounded(flow.amount),
     });
     let flows = flows.collect();
+    let releases = activity.releases.iter().map(|&(stack, amount)| Released {
+        by: tables.stack(stack, symbols),
+        kind: kind_of(recording, stack),
+        amount: rounded(amount),
+    });
+    let releases = releases.collect();
     let timeline = activity.timeline.iter().map(|point| Point {
         time_ns: point.time_ns,
         live: rounded(point.live),
@@ -101,6 +110,9 @@ pub fn profile(
         sampling: recording.sample_bytes().map(|mean_bytes| Sampling {
             mean_bytes,
             recorded_allocations: activity.window_totals().allocations,
+            live_error_bytes: rounded(activity.sum.live).error_bytes(),
+            allocated_error_bytes: rounded(activity.sum.allocated).error_bytes(),
+            released_error_bytes: rounded(activity.sum.released).error_bytes(),
         }),
         totals: totals(recording, &activity),
         modules: tables.modules,
@@ -115,6 +127,7 @@ pub fn profile(
         allocated_sizes: by_bucket(&activity.allocated_sizes),
         lifetimes: by_bucket(&activity.lifetimes),
         flows,
+        releases,
         timeline,
         series,
         changes: activity.changes.iter().map(changed).collect(),
@@ -140,6 +153,7 @@ fn rounded(amount: memhook_recording::Amount) -> Amount {
     Amount {
         blocks: amount.blocks.round() as u64,
         bytes: amount.bytes.round() as u64,
+        variance: amount.variance,
     }
 }
 
@@ -181,23 +195,16 @@ fn totals(recording: &Recording, activity: &Activity) -> Totals {
         0 => memhook_stream::Losses::default(),
         from_ns => losses(from_ns),
     };
-    let lost =
-        |field: fn(&memhook_stream::Losses) -> u64| field(&now).saturating_sub(field(&before));
-    let mut totals = Totals {
-        allocations: t.allocations,
-        releases: t.releases,
-        allocated_bytes: t.allocated_bytes,
-        released_bytes: t.released_bytes,
-        live_bytes: t.live_bytes,
-        live_blocks: t.live_blocks,
-        live_growth_bytes: 0,
-        peak_live_bytes: t.peak_live_bytes,
-        unknown_releases: t.unknown_releases,
-        unhooked_releases: t.unhooked_releases,
-        lost_events: lost(|l| l.dropped + l.ringless),
-        truncated_stacks: lost(|l| l.truncated + l.stacks_dropped),
-        reentrant_calls: lost(|l| l.reentrant),
+    let since = |now: u64, before: u64| now.saturating_sub(before);
+    let lost = memhook_stream::Losses {
+        dropped: since(now.dropped, before.dropped),
+        ringless: since(now.ringless, before.ringless),
+        truncated: since(now.truncated, before.truncated),
+        stacks_dropped: since(now.stacks_dropped, before.stacks_dropped),
+        reentrant: since(now.reentrant, before.reentrant),
+        ..memhook_stream::Losses::default()
     };
+    let mut totals = exact_totals(&t, &lost);
     let sum = &activity.sum;
     if recording.sample_bytes().is_some() {
         let (allocated, released) = (rounded(sum.allocated), rounded(sum.released));
@@ -257,11 +264,8 @@ impl<'a> Tables<'a> {
     /// Has all names looked up at once: modules are worked on in parallel.
     fn look_up(&self, activity: &Activity, symbols: &mut Symbolizer) {
         let of_sites = activity.sites.iter().map(|site| site.stack);
-        let of_flows = activity
-            .flows
-            .iter()
-            .flat_map(|f| [f.allocated_by, f.released_by]);
-        let ids: BTreeSet<u32> = of_sites.chain(of_flows).collect();
+        let of_releases = activity.releases.iter().map(|(stack, _)| *stack);
+        let ids: BTreeSet<u32> = of_sites.chain(of_releases).collect();
         let stacks = ids.iter().filter_map(|&id| self.recording.stacks().get(id));
         let addresses: BTreeSet<u64> = stacks.flat_map(|s| s.frames.iter().copied()).collect();
         symbols.request(addresses);

@@ -59,8 +59,7 @@ pub struct Row {
 impl Row {
     fn add(&mut self, site: &memhook_report::ProfileSite, measure: Measure, innermost: bool) {
         let amount = measure.of(&site.measures);
-        self.amount.blocks += amount.blocks;
-        self.amount.bytes += amount.bytes;
+        self.amount += amount;
         self.self_bytes += if innermost { amount.bytes } else { 0 };
         self.growth_bytes += site.measures.live.bytes as i64 - site.before.bytes as i64;
         self.oldest_ns = match (self.oldest_ns, site.oldest_ns) {
@@ -190,17 +189,16 @@ fn frames_by_address(profile: &Profile) -> FxHashMap<u64, &StackFrame> {
 }
 
 fn add_releases(profile: &Profile, by: RowsBy, found: &mut FxHashMap<(u64, String), Row>) {
-    for flow in &profile.flows {
-        if profile.stacks[flow.released_by as usize].is_empty() {
+    for released in &profile.releases {
+        if profile.stacks[released.by as usize].is_empty() {
             continue;
         }
-        let mut keys = stack_keys(profile, by, flow.released_by);
+        let mut keys = stack_keys(profile, by, released.by);
         keys.sort_unstable();
         keys.dedup();
         for key in keys {
             let row = found.entry(key).or_default();
-            row.released.blocks += flow.amount.blocks;
-            row.released.bytes += flow.amount.bytes;
+            row.released += released.amount;
         }
     }
 }

@@ -3,7 +3,9 @@
 use super::profile::ordered_modules;
 use anyhow::{Context, bail};
 use memhook_recording::Recording;
-use memhook_symbols::{Bundle, ModuleFile, Places, SymbolError, Symbolizer};
+use memhook_symbols::{
+    Bundle, Debuginfod, ModuleFile, Places, SymbolCache, SymbolError, Symbolizer,
+};
 use std::{io::ErrorKind, path::PathBuf};
 
 /// Options about symbols.
@@ -19,6 +21,9 @@ pub struct Args {
     /// Take names from this bundle, which `memhook-rs symbols pack` made
     #[arg(long, value_name = "FILE")]
     pub symbols: Vec<PathBuf>,
+    /// Look up all names in the files, and keep none for the next run
+    #[arg(long)]
+    pub no_symbol_cache: bool,
 }
 
 /// The recording's modules, to be found by their build-ids.
@@ -36,9 +41,12 @@ pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symboliz
         true => vec![root],
         false => args.sysroot.clone(),
     };
+    let cache = SymbolCache::of_user();
     let mut symbols = Symbolizer::searching(Places {
         roots: roots.clone(),
         debug_folders: args.debug_dir.clone(),
+        debuginfod: cache.as_ref().and_then(Debuginfod::from_environment),
+        cache: cache.filter(|_| !args.no_symbol_cache),
     });
     for path in &args.symbols {
         symbols.add_bundle(Bundle::read(path)?);

@@ -1,10 +1,11 @@
 //! The files that the commands about recordings read and write, and what the user sees meanwhile.
 
+use crate::options::Color;
 use anyhow::{Context, bail};
 use memhook_recording::{End, Recording};
 use std::{
     io::{ErrorKind, IsTerminal, Write},
-    path::Path,
+    path::{Path, PathBuf},
     sync::mpsc::{RecvTimeoutError, Sender, channel},
     thread::JoinHandle,
     time::Duration,
@@ -27,6 +28,36 @@ pub fn tell_end(recording: &Recording, path: &Path) {
         None => "its recorder died or the end of the file is missing".to_owned(),
     };
     eprintln!("memhook-rs: {} is not the whole run: {why}", path.display());
+}
+
+/// Where a command's output goes, and how text looks there.
+#[derive(clap::Args, Clone)]
+#[group(skip)]
+pub struct OutputArgs {
+    /// Write into this file
+    #[arg(short, long)]
+    pub output: Option<PathBuf>,
+    /// Overwrite the output file
+    #[arg(long)]
+    pub force: bool,
+    /// When to use colours
+    #[arg(long, value_enum, default_value = "auto")]
+    pub color: Color,
+    /// Leave nothing out
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+impl OutputArgs {
+    /// How text is written.
+    pub fn style(&self) -> memhook_report::Style {
+        crate::output::style(self.output.as_deref(), self.color, self.verbose)
+    }
+
+    /// Writes all of it.
+    pub fn write(&self, bytes: &[u8]) -> anyhow::Result<()> {
+        write(self.output.as_deref(), self.force, bytes)
+    }
 }
 
 /// Writes to standard output or into a file; an existing one is refused unless `force`.

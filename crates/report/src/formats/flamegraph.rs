@@ -1,8 +1,9 @@
 //! A flame graph as one SVG file that zooms and searches in any browser, without a network.
 
-use crate::call_tree::{CallTree, Root};
+use crate::call_tree::{CallTree, Node, Root};
 use crate::labels::{Labels, one_line};
-use crate::{ExportOptions, Profile, Unit, bytes, percent};
+use crate::units::with_error;
+use crate::{ExportOptions, Profile, Unit, percent};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Result, Write};
 
@@ -28,9 +29,13 @@ struct Frame {
 
 pub(crate) fn write(profile: &Profile, options: &ExportOptions, out: &mut dyn Write) -> Result<()> {
     let labels = Labels::new(profile);
-    let tree = CallTree::new(profile, &labels, Root::Outermost, |site| {
-        options.of(&site.measures)
-    });
+    let tree = CallTree::new(
+        profile,
+        &labels,
+        Root::Outermost,
+        |site| options.measure.of(&site.measures),
+        options.unit,
+    );
     let total = tree.nodes[0].value;
     let scale = (WIDTH - 2.0 * MARGIN) / total.max(1) as f64;
     let frames = layout(&tree, scale);
@@ -38,10 +43,14 @@ pub(crate) fn write(profile: &Profile, options: &ExportOptions, out: &mut dyn Wr
     let height = HEADER + (depth + 1) as f64 * FRAME_HEIGHT + 34.0;
     let what = format!("{} {}", options.measure.name(), options.unit.name());
     let title = format!(
-        "{} ({}): {what}, {}",
+        "{} ({}): {what}, {}{}",
         profile.target.name,
         profile.target.pid,
-        amount(total, options.unit)
+        amount(&tree.nodes[0], options.unit),
+        match profile.sampling {
+            Some(_) => ", estimated from samples",
+            None => "",
+        }
     );
     writeln!(
         out,
@@ -79,7 +88,7 @@ pub(crate) fn write(profile: &Profile, options: &ExportOptions, out: &mut dyn Wr
         let y = HEADER + (depth - frame.depth) as f64 * FRAME_HEIGHT;
         let tip = format!(
             "{name} ({}, {:.2} %)",
-            amount(node.value, options.unit),
+            amount(node, options.unit),
             percent(node.value, total)
         );
         writeln!(
@@ -125,10 +134,10 @@ fn layout(tree: &CallTree, scale: f64) -> Vec<Frame> {
     frames
 }
 
-fn amount(value: u64, unit: Unit) -> String {
+fn amount(node: &Node, unit: Unit) -> String {
     match unit {
-        Unit::Bytes => bytes(value),
-        Unit::Blocks => crate::counted(value, "block"),
+        Unit::Bytes => with_error(node.value, node.error()),
+        Unit::Blocks => crate::counted(node.value, "block"),
     }
 }
 

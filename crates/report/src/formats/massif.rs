@@ -3,7 +3,7 @@
 
 use crate::call_tree::{CallTree, Root};
 use crate::labels::{Labels, one_line};
-use crate::{Measure, Profile};
+use crate::{Measure, Profile, Unit};
 use std::io::{Result, Write};
 
 /// Snapshots besides those at the peak and at the end: Massif itself takes at most 100.
@@ -19,7 +19,15 @@ struct Snapshot {
 }
 
 pub(crate) fn write(profile: &Profile, out: &mut dyn Write) -> Result<()> {
-    writeln!(out, "desc: memhook-rs, process {}", profile.target.pid)?;
+    let sampled = match profile.sampling {
+        Some(_) => ", estimated from samples",
+        None => "",
+    };
+    writeln!(
+        out,
+        "desc: memhook-rs, process {}{sampled}",
+        profile.target.pid
+    )?;
     let command = match profile.target.exe.is_empty() {
         true => &profile.target.name,
         false => &profile.target.exe,
@@ -36,8 +44,8 @@ pub(crate) fn write(profile: &Profile, out: &mut dyn Write) -> Result<()> {
             None => writeln!(out, "heap_tree=empty")?,
             Some((measure, kind)) => {
                 writeln!(out, "heap_tree={kind}")?;
-                let value = |site: &crate::ProfileSite| measure.of(&site.measures).bytes;
-                let tree = CallTree::new(profile, &labels, Root::Innermost, value);
+                let amount = |site: &crate::ProfileSite| measure.of(&site.measures);
+                let tree = CallTree::new(profile, &labels, Root::Innermost, amount, Unit::Bytes);
                 write_tree(&tree, &labels, out)?;
             }
         }

@@ -1,13 +1,16 @@
 //! A profile as the page's script wants it: columns of numbers, each string once.
 
 use crate::labels::name;
-use crate::{Amount, Profile, ProfileSite};
+use crate::{Amount, Flow, Measure, Profile, ProfileSite};
 use serde::Serialize;
 use std::collections::HashMap;
 
 /// With more changes than this the sites are followed at every second point only, or fewer: some 10 bytes of the
 /// page each.
 const MAX_CHANGES: usize = 500_000;
+
+/// The largest pairs of allocating and releasing stacks; some 20 bytes of the page each.
+const MAX_FLOWS: usize = 100_000;
 
 #[derive(Serialize)]
 pub(super) struct Columns<'a> {
@@ -20,6 +23,8 @@ pub(super) struct Columns<'a> {
     peak_ns: u64,
     depth: u32,
     is_sampled: bool,
+    /// Standard errors of the sums of bytes, by measure, for the whole of what is covered; 0 unless sampled.
+    errors: HashMap<&'static str, u64>,
     lost_events: u64,
     strings: Vec<String>,
     frames: Frames,
@@ -135,7 +140,12 @@ impl Columns<'_> {
         }
         let sites = Sites::new(&profile.sites, &mut strings);
         let (changes, step) = over_time(profile);
-        let flow = |f: &crate::Flow| {
+        let mut flows: Vec<&Flow> = profile.flows.iter().collect();
+        if flows.len() > MAX_FLOWS {
+            flows.sort_by_key(|flow| std::cmp::Reverse(flow.amount.bytes));
+            flows.truncate(MAX_FLOWS);
+        }
+        let flow = |f: &Flow| {
             [
                 f.allocated_by.into(),
                 f.released_by.into(),
@@ -153,18 +163,28 @@ impl Columns<'_> {
             peak_ns: profile.peak_ns,
             depth: profile.depth,
             is_sampled: profile.sampling.is_some(),
+            errors: errors(profile),
             lost_events: profile.totals.lost_events,
             strings: strings.all,
             frames,
             stacks: &profile.stacks,
             sites,
-            flows: profile.flows.iter().map(flow).collect(),
+            flows: flows.into_iter().map(flow).collect(),
             timeline: Timeline::new(&profile.timeline),
             changes,
             step,
             sources: &profile.sources,
         }
     }
+}
+
+fn errors(profile: &Profile) -> HashMap<&'static str, u64> {
+    let error = |measure: Measure| {
+        let sites = profile.sites.iter();
+        let sum: Amount = sites.map(|site| measure.of(&site.measures)).sum();
+        (measure.name(), sum.error_bytes().unwrap_or(0))
+    };
+    Measure::ALL.into_iter().map(error).collect()
 }
 
 impl<'a> Sites<'a> {

@@ -43,6 +43,17 @@ fn sum(profile: &Profile, measure: Measure, unit: Unit) -> u64 {
         .sum()
 }
 
+/// Live bytes of the sites whose stacks have a function.
+fn live_below(profile: &Profile, function: &str) -> u64 {
+    let has = |site: &&ProfileSite| {
+        let frames = profile.stacks[site.stack as usize].iter();
+        let mut names = frames.map(|&f| profile.frames[f as usize].frame.function.as_deref());
+        names.any(|name| name == Some(function))
+    };
+    let sites = profile.sites.iter().filter(has);
+    sites.map(|site| site.measures.live.bytes).sum()
+}
+
 /// A run with sources.
 fn run() -> Profile {
     let mut profile = simulated::profile(6, 30_000, 60);
@@ -154,17 +165,7 @@ fn filters_and_groups() {
     for key in "cache_grow".chars() {
         browser.key(&key.to_string());
     }
-    let has = |site: &&ProfileSite| {
-        let frames = profile.stacks[site.stack as usize].iter();
-        let mut names = frames.map(|&f| profile.frames[f as usize].frame.function.as_deref());
-        names.any(|name| name == Some("cache_grow"))
-    };
-    let live: u64 = profile
-        .sites
-        .iter()
-        .filter(has)
-        .map(|s| s.measures.live.bytes)
-        .sum();
+    let live = live_below(&profile, "cache_grow");
     assert!(live > 0);
     let shown = browser.value("document.getElementById('shown').textContent");
     assert_eq!(shown, format!("{}, 100.0 %", bytes(live)));
@@ -204,17 +205,7 @@ fn the_flame_graph_zooms_and_searches() {
     assert!((width(&mut browser, 1) - before).abs() < 0.01);
     let matched =
         browser.value("search('^cache_grow$'); document.getElementById('matched').textContent");
-    let has = |site: &&ProfileSite| {
-        let frames = profile.stacks[site.stack as usize].iter();
-        let mut names = frames.map(|&f| profile.frames[f as usize].frame.function.as_deref());
-        names.any(|name| name == Some("cache_grow"))
-    };
-    let live: u64 = profile
-        .sites
-        .iter()
-        .filter(has)
-        .map(|s| s.measures.live.bytes)
-        .sum();
+    let live = live_below(&profile, "cache_grow");
     let all = sum(&profile, Measure::Live, Unit::Bytes);
     let share = 100.0 * live as f64 / all as f64;
     let shown = matched
@@ -240,6 +231,33 @@ fn nothing_recorded_is_shown_too() {
     ] {
         browser.key(key);
     }
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn estimates_have_their_errors() {
+    let mut profile = simulated::profile(8, 3_000, 20);
+    profile.sampling = Some(Sampling {
+        mean_bytes: 4096,
+        recorded_allocations: 3_000,
+        ..Sampling::default()
+    });
+    for site in &mut profile.sites {
+        site.measures.live.variance = 1e6;
+    }
+    let error = bytes((1e6 * profile.sites.len() as f64).sqrt().round() as u64);
+    let page = Page::of(&profile, "sampled");
+    let mut browser = Browser::open(&page.0, 1500, 940, READY);
+    let tile = browser.value("document.querySelector('#tiles dd').textContent");
+    let tile = tile.as_str().unwrap_or_default();
+    assert!(
+        tile.contains(&format!(" \u{b1} {error}, ")),
+        "{tile} {error}"
+    );
+    let subtitle = browser.value("document.getElementById('subtitle').textContent");
+    let subtitle = subtitle.as_str().unwrap_or_default();
+    assert!(subtitle.contains("estimated from samples"), "{subtitle}");
+    browser.picture("sampled");
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 

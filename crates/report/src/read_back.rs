@@ -1,0 +1,187 @@
+//! From a JSON report back to a profile of its sites: as much as [`diff`](crate::diff()) needs.
+
+use crate::{
+    Amount, Measure, Measures, Profile, ProfileFrame, ProfileSite, Sampling, StackFrame, Target,
+};
+use serde::Deserialize;
+
+/// Why a report cannot be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadBackError {
+    /// Something else than JSON, or other JSON.
+    #[error("not a report of memhook-rs: {0}")]
+    NotAReport(serde_json::Error),
+    /// Its schema is another one.
+    #[error("not a report of this version: its schema is {found:?}, not {wanted:?}")]
+    Schema {
+        /// What it says.
+        found: String,
+        /// What is understood.
+        wanted: &'static str,
+    },
+    /// Its rows are not sites.
+    #[error("its rows are by {by}, which cannot be compared: make it with --by site")]
+    Rows {
+        /// What its rows are.
+        by: String,
+    },
+    /// It counts something else.
+    #[error("it counts {found}, not {wanted}: make it with --measure {wanted}")]
+    Measure {
+        /// What it counts.
+        found: String,
+        /// What is to be compared.
+        wanted: &'static str,
+    },
+    /// It does not list all sites.
+    #[error(
+        "it lists only the {listed} largest of {all} sites, so others would seem to come or go: make it with --top {all}"
+    )]
+    Shortened {
+        /// Sites that it lists.
+        listed: u64,
+        /// Sites that there were.
+        all: u64,
+    },
+}
+
+const SCHEMA: &str = "memhook-rs/report/1";
+
+#[derive(Deserialize)]
+struct Schema {
+    schema: String,
+}
+
+#[derive(Deserialize)]
+struct Report {
+    by: String,
+    target: Target,
+    attach: Attach,
+    from_s: f64,
+    elapsed_s: f64,
+    sampling: Option<Sampling>,
+    measured: Measured,
+    sites: Vec<Site>,
+    more_rows: u64,
+}
+
+#[derive(Deserialize)]
+struct Attach {
+    depth: u32,
+}
+
+#[derive(Deserialize)]
+struct Measured {
+    measure: String,
+}
+
+#[derive(Deserialize)]
+struct Site {
+    bytes: u64,
+    blocks: u64,
+    error_bytes: Option<u64>,
+    kind: String,
+    truncated: bool,
+    stack: Vec<StackFrame>,
+}
+
+/// Reads what `attach --json` or `report --format json` wrote; of several reports, the last complete
+/// one.
+pub fn read_back(text: &[u8], measure: Measure) -> Result<Profile, ReadBackError> {
+    let mut values =
+        serde_json::Deserializer::from_slice(text).into_iter::<&serde_json::value::RawValue>();
+    let first = values.next();
+    let mut last = match first {
+        Some(Ok(value)) => value,
+        Some(Err(error)) => return Err(ReadBackError::NotAReport(error)),
+        None => {
+            return Err(ReadBackError::NotAReport(serde::de::Error::custom(
+                "it is empty",
+            )));
+        }
+    };
+    // The last one may be cut off.
+    for value in values.map_while(Result::ok) {
+        last = value;
+    }
+    let Schema { schema } = serde_json::from_str(last.get()).map_err(ReadBackError::NotAReport)?;
+    if schema != SCHEMA {
+        return Err(ReadBackError::Schema {
+            found: schema,
+            wanted: SCHEMA,
+        });
+    }
+    let report: Report = serde_json::from_str(last.get()).map_err(ReadBackError::NotAReport)?;
+    if report.by != "site" {
+        return Err(ReadBackError::Rows { by: report.by });
+    }
+    if report.measured.measure != measure.name() {
+        return Err(ReadBackError::Measure {
+            found: report.measured.measure,
+            wanted: measure.name(),
+        });
+    }
+    if report.more_rows > 0 {
+        let listed = report.sites.len() as u64;
+        return Err(ReadBackError::Shortened {
+            listed,
+            all: listed.saturating_add(report.more_rows),
+        });
+    }
+    Ok(profile(report, measure))
+}
+
+fn profile(report: Report, measure: Measure) -> Profile {
+    let ns = |seconds: f64| (seconds * 1e9) as u64;
+    let mut profile = Profile {
+        target: report.target,
+        from_ns: ns(report.from_s),
+        to_ns: ns(report.elapsed_s),
+        depth: report.attach.depth,
+        sampling: report.sampling,
+        ..Profile::default()
+    };
+    for site in report.sites {
+        let first = profile.frames.len() as u32;
+        let frames = site.stack.into_iter().map(|frame| {
+            let digits = frame.address.trim_start_matches("0x");
+            ProfileFrame {
+                address: u64::from_str_radix(digits, 16).unwrap_or(0),
+                module: None,
+                frame,
+            }
+        });
+        profile.frames.extend(frames);
+        profile.sites.push(ProfileSite {
+            stack: profile.stacks.len() as u32,
+            kind: site.kind,
+            truncated: site.truncated,
+            measures: measures(
+                measure,
+                Amount {
+                    blocks: site.blocks,
+                    bytes: site.bytes,
+                    variance: (site.error_bytes.unwrap_or(0) as f64).powi(2),
+                },
+            ),
+            ..ProfileSite::default()
+        });
+        profile
+            .stacks
+            .push((first..profile.frames.len() as u32).collect());
+    }
+    profile
+}
+
+/// One measure; the others are not in a report.
+fn measures(measure: Measure, amount: Amount) -> Measures {
+    let mut measures = Measures::default();
+    *match measure {
+        Measure::Live => &mut measures.live,
+        Measure::Peak => &mut measures.peak,
+        Measure::Allocated => &mut measures.allocated,
+        Measure::Released => &mut measures.released,
+        Measure::Temporary => &mut measures.temporary,
+    } = amount;
+    measures
+}

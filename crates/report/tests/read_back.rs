@@ -1,0 +1,143 @@
+//! JSON reports that are compared, and what cannot be.
+
+use memhook_report::{
+    AttachInfo, Measure, Measured, ReportModel, Site, StackFrame, Style, Target, Totals, diff,
+    json, read_back,
+};
+use proptest::prelude::*;
+
+fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
+    let site = |&(function, bytes, blocks): &(&str, u64, u64)| Site {
+        bytes,
+        blocks,
+        error_bytes: None,
+        growth_bytes: 0,
+        oldest_ms: 5,
+        kind: "malloc".into(),
+        truncated: false,
+        stack: vec![StackFrame {
+            address: "0x401234".into(),
+            module: Some("server".into()),
+            offset: Some("0x1233".into()),
+            function: Some(function.into()),
+            file: None,
+            line: Some(3),
+            inlined: false,
+        }],
+    };
+    ReportModel {
+        schema: "memhook-rs/report/1",
+        is_final: true,
+        by: "site",
+        target: Target {
+            pid: 7,
+            name: "server".into(),
+            exe: "/server".into(),
+        },
+        attach: AttachInfo {
+            attach_ms: 1.0,
+            held_ms: 1.0,
+            idle_held_ms: 0.0,
+            slots: 1,
+            modules: 1,
+            depth: 64,
+        },
+        from_s: 0.0,
+        elapsed_s: 2.5,
+        since_last_s: None,
+        sampling: None,
+        totals: Totals::default(),
+        measured: Measured {
+            measure: "live",
+            bytes: 0,
+            blocks: 0,
+            error_bytes: None,
+        },
+        coverage: Vec::new(),
+        sites: sites.iter().map(site).collect(),
+        groups: Vec::new(),
+        releases: Vec::new(),
+        more_rows: 0,
+    }
+}
+
+fn refused(report: &ReportModel) -> String {
+    let error = read_back(json(report).as_bytes(), Measure::Live).unwrap_err();
+    error.to_string()
+}
+
+#[test]
+fn two_reports_are_compared() {
+    let old = json(&report(&[("stays", 10, 1), ("grows", 10, 1)]));
+    // As attach writes them: one an interval, the last cut off by a full disk.
+    let early = json(&report(&[("grows", 1, 1)]));
+    let last = json(&report(&[("grows", 500, 5), ("stays", 10, 1)]));
+    let new = format!("{early}\n{last}\n{}", &last[..last.len() / 2]);
+    let read = |text: &str| read_back(text.as_bytes(), Measure::Live).unwrap();
+    let found = diff(&read(&old), &read(&new), Measure::Live, 10);
+    assert_eq!(found.sites.len(), 1);
+    assert_eq!(found.sites[0].change_bytes, 490);
+    assert_eq!(found.sites[0].stack[0].function.as_deref(), Some("grows"));
+    assert_eq!(found.sites[0].stack[0].line, Some(3));
+    assert_eq!((found.new.bytes, found.new.blocks), (510, 6));
+    assert_eq!(found.new.seconds, 2.5);
+    let text = found.text(Style::default());
+    assert!(text.contains("2.5 s of server"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused() {
+    let shortened = ReportModel {
+        more_rows: 40,
+        ..report(&[("f", 1, 1)])
+    };
+    let refusal = refused(&shortened);
+    assert!(refusal.contains("1 largest of 41 sites"), "{refusal}");
+    assert!(refusal.contains("--top 41"), "{refusal}");
+    let functions = ReportModel {
+        by: "function",
+        ..report(&[])
+    };
+    assert!(refused(&functions).contains("by function"));
+    let peak = ReportModel {
+        measured: Measured {
+            measure: "peak",
+            bytes: 0,
+            blocks: 0,
+            error_bytes: None,
+        },
+        ..report(&[])
+    };
+    assert!(refused(&peak).contains("counts peak, not live"));
+    let other = ReportModel {
+        schema: "memhook-rs/report/9",
+        ..report(&[])
+    };
+    assert!(refused(&other).contains("memhook-rs/report/9"));
+    for text in [
+        "",
+        "{",
+        "{}",
+        "[1]",
+        "{\"schema\": \"memhook-rs/report/1\"}",
+    ] {
+        let error = read_back(text.as_bytes(), Measure::Live).unwrap_err();
+        assert!(
+            error.to_string().contains("not a report"),
+            "{text}: {error}"
+        );
+    }
+}
+
+proptest! {
+    /// Damage costs the report, never more.
+    #[test]
+    fn damaged_reports(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {
+        let mut text = json(&report(&[("f", 1, 1), ("g", 2, 2)])).into_bytes();
+        let at = at.index(text.len());
+        if cut { text.truncate(at) } else { text[at] = byte }
+        if let Ok(profile) = read_back(&text, Measure::Live) {
+            diff(&profile, &profile, Measure::Live, 10).text(Style::default());
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Debug files from debuginfod servers (debuginfod(8), "WEBAPI").
+//!
+//! A file is downloaded into a folder beside the cached names, and used from there the next time. It is
+//! the caller who decides whether servers are asked: see [`Debuginfod::from_environment`].
+
+use crate::cache::{prune, write_whole};
+use crate::debug_files::DebugFile;
+use crate::file::{hex, open_checked};
+use crate::host_names::Getent;
+use crate::{SymbolCache, SymbolError};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime},
+};
+use ureq::{Agent, unversioned::transport::DefaultConnector};
+
+/// Bytes of all downloaded files; the last one stays, however large.
+const MAX_FILES_BYTES: u64 = 8 << 30;
+/// No debug file is larger.
+const MAX_FILE_BYTES: u64 = 16 << 30;
+/// So long it is remembered that no server has a file.
+const ABSENCE: Duration = Duration::from_secs(600);
+
+/// How long servers may take.
+#[derive(Clone, Copy, Debug)]
+pub struct TimeLimits {
+    /// To look up the name, to connect, and between two pieces of an answer.
+    pub silence: Duration,
+    /// For a whole file.
+    pub total: Duration,
+}
+
+impl Default for TimeLimits {
+    fn default() -> Self {
+        TimeLimits {
+            silence: Duration::from_secs(10),
+            total: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Servers to ask for debug files.
+#[derive(Clone, Debug)]
+pub struct Debuginfod {
+    servers: Vec<String>,
+    folder: PathBuf,
+    agent: Agent,
+    /// Servers that did not answer as they should: each is told once and asked no more.
+    failed: Arc<Mutex<Vec<bool>>>,
+}
+
+/// Why a server gave no file.
+enum Refusal {
+    /// It has none.
+    Absent,
+    /// Something is wrong with it, or with the way to it.
+    Failed(String),
+    /// It gave a file that is not the one meant.
+    Wrong(SymbolError),
+}
+
+impl From<std::io::Error> for Refusal {
+    fn from(error: std::io::Error) -> Self {
+        Refusal::Failed(error.to_string())
+    }
+}
+
+impl Debuginfod {
+    /// The servers that `DEBUGINFOD_URLS` names, separated by spaces; `None` if there are none.
+    pub fn from_environment(cache: &SymbolCache) -> Option<Debuginfod> {
+        let urls = std::env::var("DEBUGINFOD_URLS").ok()?;
+        Debuginfod::new(&urls, cache, TimeLimits::default())
+    }
+
+    /// The servers of a list separated by spaces.
+    pub fn new(urls: &str, cache: &SymbolCache, limits: TimeLimits) -> Option<Debuginfod> {
+        let servers: Vec<String> = urls
+            .split_whitespace()
+            // Newer clients have words about signatures in the list.
+            .filter(|word| word.starts_with("http://") || word.starts_with("https://"))
+            .map(|url| url.trim_end_matches('/').to_owned())
+            .collect();
+        let config = Agent::config_builder()
+            .timeout_global(Some(limits.total))
+            .timeout_resolve(Some(limits.silence))
+            .timeout_connect(Some(limits.silence))
+            .timeout_recv_response(Some(limits.silence))
+            .timeout_per_read(Some(limits.silence))
+            .user_agent(concat!("memhook-rs/", env!("CARGO_PKG_VERSION")))
+            .build();
+        (!servers.is_empty()).then(|| Debuginfod {
+            failed: Arc::new(Mutex::new(vec![false; servers.len()])),
+            servers,
+            folder: cache.debug_files_folder(),
+            agent: Agent::with_parts(config, DefaultConnector::default(), Getent),
+        })
+    }
+
+    /// The debug file of a build.
+    pub(crate) fn find(&self, id: &[u8], problems: &mut Vec<SymbolError>) -> Option<DebugFile> {
+        let name = hex(id);
+        let path = self.folder.join(&name);
+        if let Ok(data) = open_checked(&path, Some(id)) {
+            let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+            return Some(DebugFile { path, data });
+        }
+        let absence = self.folder.join(format!("{name}.absent"));
+        if is_recent(&absence) {
+            return None;
+        }
+        let mut is_sure = true;
+        for (number, server) in self.servers.iter().enumerate() {
+            if self.has_failed(number) {
+                is_sure = false;
+                continue;
+            }
+            let url = format!("{server}/buildid/{name}/debuginfo");
+            match self.download(&url, id) {
+                Ok(file) => return Some(file),
+                Err(Refusal::Absent) => {}
+                Err(Refusal::Wrong(problem)) => {
+                    is_sure = false;
+                    problems.push(problem);
+                }
+                Err(Refusal::Failed(reason)) => {
+                    is_sure = false;
+                    if self.is_first_failure(number) {
+                        problems.push(SymbolError::Download { url, reason });
+                    }
+                }
+            }
+        }
+        if is_sure {
+            let nothing = |_: &mut File, _: &Path| Ok::<(), std::io::Error>(());
+            let _ = write_whole(&self.folder, &format!("{name}.absent"), nothing);
+        }
+        None
+    }
+
+    fn download(&self, url: &str, id: &[u8]) -> Result<DebugFile, Refusal> {
+        let response = match self.agent.get(url).call() {
+            Ok(response) => response,
+            Err(ureq::Error::StatusCode(404)) => return Err(Refusal::Absent),
+            Err(error) => return Err(Refusal::Failed(error.to_string())),
+        };
+        let body = response.into_body().into_with_config();
+        let mut body = body.limit(MAX_FILE_BYTES).reader();
+        let name = hex(id);
+        let path = write_whole(&self.folder, &name, |file, path| {
+            std::io::copy(&mut body, file)?;
+            // It gets the name of the build only if it is of it.
+            let right = open_checked(path, Some(id));
+            right
+                .map(drop)
+                .map_err(|problem| Refusal::Wrong(problem.about(url)))
+        })?;
+        prune(&self.folder, &name, MAX_FILES_BYTES);
+        match open_checked(&path, Some(id)) {
+            Ok(data) => Ok(DebugFile { path, data }),
+            Err(problem) => Err(Refusal::Wrong(problem)),
+        }
+    }
+}
+
+impl Debuginfod {
+    fn failures(&self) -> MutexGuard<'_, Vec<bool>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_failed(&self, server: usize) -> bool {
+        self.failures()[server]
+    }
+
+    fn is_first_failure(&self, server: usize) -> bool {
+        !std::mem::replace(&mut self.failures()[server], true)
+    }
+}
+
+fn is_recent(path: &Path) -> bool {
+    let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified());
+    // A time to come is the fault of a clock: it says nothing.
+    modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age < ABSENCE))
+}

@@ -1,0 +1,58 @@
+//! Names in the cache, from one run to the next.
+
+use crate::program::{BASE, Program, check_frames, tool};
+use memhook_symbols::{Places, Source, SymbolCache, Symbolizer};
+
+/// Places with a cache in the program's folder.
+fn caching(program: &Program) -> Places {
+    Places {
+        roots: vec![program.folder.join("root")],
+        cache: Some(SymbolCache::at(program.folder.join("cache"))),
+        ..Places::default()
+    }
+}
+
+#[test]
+fn names_are_kept_for_the_next_run() {
+    let program = Program::build(&["-Wl,--build-id=sha1"]);
+    check_frames(&program.look_in(program.module(), caching(&program)).0);
+    // Without any file; and with one that is of another build.
+    std::fs::remove_file(&program.path).unwrap();
+    let (frames, source, problems) = program.look_in(program.module(), caching(&program));
+    check_frames(&frames);
+    assert_eq!(source, Source::DebugInfo);
+    assert!(problems.is_empty(), "{problems:?}");
+    let mut other = program.module();
+    other.build_id.as_mut().unwrap()[0] ^= 1;
+    assert_eq!(program.look_in(other, caching(&program)).0, []);
+    // Addresses that were not asked for then: the files are opened again, the rest is as it was.
+    let again = Program::build(&["-Wl,--build-id=sha1"]);
+    let mut symbols = Symbolizer::searching(caching(&program));
+    let mut module = program.module();
+    module.candidates = vec![again.path.clone()];
+    symbols.set_modules(vec![module]);
+    check_frames(&symbols.resolve(BASE + program.mark + 1).frames);
+    assert!(!symbols.resolve(BASE + program.mark + 2).frames.is_empty());
+}
+
+#[test]
+fn names_without_debug_information_are_not_kept() {
+    let program = Program::build(&["-Wl,--build-id=sha1"]);
+    let id = program.build_id.clone().unwrap();
+    let rest: String = id[1..].iter().map(|b| format!("{b:02x}")).collect();
+    let place = format!("root/usr/lib/debug/.build-id/{:02x}/{rest}.debug", id[0]);
+    let debug = program.folder.join(&place);
+    std::fs::create_dir_all(debug.parent().unwrap()).unwrap();
+    let to = debug.to_str().unwrap();
+    tool("objcopy", &["--only-keep-debug", program.str(), to]);
+    let hidden = program.folder.join("hidden");
+    std::fs::rename(&debug, &hidden).unwrap();
+    tool("strip", &["--strip-debug", program.str()]);
+    let (_, source, _) = program.look_in(program.module(), caching(&program));
+    assert_eq!(source, Source::Symbols);
+    // The debug file comes later.
+    std::fs::rename(&hidden, &debug).unwrap();
+    let (frames, source, _) = program.look_in(program.module(), caching(&program));
+    check_frames(&frames);
+    assert_eq!(source, Source::DebugInfo);
+}

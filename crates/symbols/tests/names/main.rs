@@ -1,0 +1,6 @@
+//! From a module's files to names.
+
+mod downloads;
+mod files;
+mod kept;
+mod program;

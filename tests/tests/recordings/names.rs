@@ -1,0 +1,164 @@
+//! Where names come from.
+
+use crate::{output, record};
+use memhook_tests::programs::Folder;
+use memhook_tests::{build_target, run, run_with};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+/// Names where the files are gone: none, from a bundle, from a copy of the file system.
+#[test]
+fn names_on_another_machine() {
+    let folder = Folder::new("recorded-names");
+    let program = build_target("regression", &["-g", "-Wl,--build-id"]);
+    let here = folder.path("program");
+    std::fs::copy(&program, &here).expect("copied");
+    let file = folder.path("run.mhk");
+    record(Path::new(&here), &["3"], &file, &[]);
+    let bundle = folder.path("syms");
+    output(&["symbols", "pack", &file, "-o", &bundle]);
+    // The machine's own copy is another build by now.
+    let other = build_target("regression", &["-g", "-Wl,--build-id", "-DOTHER_BUILD"]);
+    std::fs::remove_file(&here).expect("removed");
+    std::fs::copy(&other, &here).expect("copied");
+    let innermost = |options: &[&str]| {
+        let (code, out, err) = run(&[&["report", &file, "--json", "-T", "1"], options].concat());
+        assert_eq!(code, 0, "{err}");
+        let report: Value = serde_json::from_str(&out).expect("JSON");
+        (report["sites"][0]["stack"][0].clone(), err)
+    };
+    let (frame, err) = innermost(&[]);
+    assert!(
+        err.contains(&here) && err.contains("another build"),
+        "refused by name: {err}"
+    );
+    assert_eq!(frame["function"], Value::Null);
+    assert_eq!(frame["module"], "program");
+    let offset = frame["offset"].as_str().expect("an offset").to_owned();
+    let named = |options: &[&str]| {
+        let (frame, err) = innermost(options);
+        let function = frame["function"].as_str().unwrap_or_default();
+        assert!(
+            function.starts_with("fill_cache"),
+            "{options:?}: {frame} {err}"
+        );
+        let source = frame["file"].as_str().unwrap_or_default();
+        assert!(source.ends_with("regression.cc"), "{frame}");
+        assert!(
+            frame["line"].as_u64().is_some_and(|line| line > 5),
+            "{frame}"
+        );
+        assert_eq!(frame["offset"], offset.as_str());
+    };
+    named(&["--symbols", &bundle]);
+    let sysroot = folder.path("sysroot");
+    let inside = format!("{sysroot}{here}");
+    std::fs::create_dir_all(Path::new(&inside).parent().expect("a folder")).expect("created");
+    std::fs::copy(&program, &inside).expect("copied");
+    named(&["--sysroot", &sysroot]);
+    // Only the debug file, by its build-id.
+    let debug = folder.path("debug");
+    let id = build_id(&program);
+    let to = format!("{debug}/.build-id/{}/{}.debug", &id[..2], &id[2..]);
+    std::fs::create_dir_all(Path::new(&to).parent().expect("a folder")).expect("created");
+    let split = Command::new("objcopy")
+        .args(["--only-keep-debug", program.to_str().expect("UTF-8"), &to])
+        .status();
+    assert!(split.expect("objcopy runs").success());
+    named(&["--debug-dir", &debug]);
+}
+
+fn build_id(program: &Path) -> String {
+    let notes = Command::new("readelf").arg("-n").arg(program).output();
+    let notes = String::from_utf8(notes.expect("readelf runs").stdout).expect("text");
+    let line = notes
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Build ID: "));
+    line.expect("a build-id").to_owned()
+}
+
+/// Names that a report found are there for the next one, when the files are gone.
+#[test]
+fn names_of_an_earlier_report() {
+    let folder = Folder::new("recorded-cache");
+    let built = build_target("regression", &["-g", "-Wl,--build-id"]);
+    let program = folder.path("program");
+    std::fs::copy(&built, &program).expect("copied");
+    let file = folder.path("run.mhk");
+    record(Path::new(&program), &["3"], &file, &[]);
+    let cache = folder.path("cache");
+    let report = |options: &[&str]| {
+        let args = [&["report", &file, "-T", "1"], options].concat();
+        let (code, out, err) = run_with(&args, &[("XDG_CACHE_HOME", &cache)]);
+        assert_eq!((code, err.as_str()), (0, ""), "{args:?}");
+        out
+    };
+    let uncached = report(&["--no-symbol-cache"]);
+    assert!(uncached.contains("fill_cache"), "{uncached}");
+    assert!(!Path::new(&cache).exists(), "nothing was to be kept");
+    assert_eq!(report(&[]), uncached);
+    std::fs::remove_file(&program).expect("removed");
+    assert_eq!(report(&[]), uncached);
+    let without = report(&["--no-symbol-cache"]);
+    assert!(!without.contains("fill_cache"), "{without}");
+}
+
+/// A server is asked only if the environment says so; what it does wrong costs names, never the report.
+#[test]
+fn names_from_a_server() {
+    let folder = Folder::new("recorded-server");
+    let built = build_target("regression", &["-g", "-Wl,--build-id"]);
+    let program = folder.path("program");
+    std::fs::copy(&built, &program).expect("copied");
+    let file = folder.path("run.mhk");
+    record(Path::new(&program), &["3"], &file, &[]);
+    std::fs::remove_file(&program).expect("removed");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let wanted = format!("GET /buildid/{}/debuginfo HTTP/1.1", build_id(&built));
+    let bytes = std::fs::read(&built).expect("readable");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut request = Vec::new();
+            let mut byte = [0];
+            while !request.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|n| n == 1) {
+                request.push(byte[0]);
+            }
+            let (status, body) = match request.starts_with(wanted.as_bytes()) {
+                true => ("200 OK", &bytes[..]),
+                false => ("404 Not Found", &[][..]),
+            };
+            let length = body.len();
+            let _ = write!(
+                stream,
+                "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+            );
+            let _ = stream.write_all(body);
+        }
+    });
+    let cache = folder.path("cache");
+    let report = |urls: &str| {
+        let variables = [("XDG_CACHE_HOME", &*cache), ("DEBUGINFOD_URLS", urls)];
+        let (code, out, err) = run_with(&["report", &file, "-T", "1"], &variables);
+        assert_eq!(code, 0, "{err}");
+        (out, err)
+    };
+    let (out, err) = report("");
+    assert!(!out.contains("fill_cache"), "{out}");
+    assert_eq!(err, "");
+    // Nobody listens: one line, whatever the number of modules.
+    let (out, err) = report("http://127.0.0.1:1");
+    assert!(!out.contains("fill_cache"), "{out}");
+    assert_eq!(err.lines().count(), 1, "{err}");
+    assert!(
+        err.contains("not used: http://127.0.0.1:1/buildid/"),
+        "{err}"
+    );
+    let (out, err) = report(&url);
+    assert!(out.contains("fill_cache"), "{out}");
+    assert!(out.contains("regression.cc"), "{out}");
+    assert_eq!(err, "");
+}

@@ -1,0 +1,149 @@
+//! Limits, damaged files, questions that cannot be answered.
+
+use crate::{number, record};
+use memhook_tests::programs::Folder;
+use memhook_tests::{Attacher, Target, build_target, run};
+use serde_json::Value;
+use std::path::Path;
+
+#[test]
+fn a_size_limit_ends_the_recording_not_the_trace() {
+    let folder = Folder::new("recorded-limit");
+    let file = folder.path("run.mhk");
+    let program = build_target("oracle", &[]);
+    let mut target = Target::start(&program, &["1500000", "2"]);
+    let attacher = Attacher::start(&target, &["-o", &file, "--max-file-size", "1M"]);
+    target.go();
+    target.expect("live");
+    attacher.signal(2);
+    let (status, out, err) = attacher.outcome();
+    assert!(status.success(), "{err}");
+    assert!(err.contains("largest allowed size"), "{err}");
+    let live: Value = serde_json::from_str(out.lines().last().expect("a report")).expect("JSON");
+    assert!(target.finish().success());
+    assert!(std::fs::metadata(&file).expect("there").len() <= 1 << 20);
+    let (code, out, err) = run(&["report", &file, "--json"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("is not the whole run"), "{err}");
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    let (recorded, all) = (
+        &report["totals"]["allocations"],
+        &live["totals"]["allocations"],
+    );
+    assert!(
+        number(recorded) > 0 && number(recorded) < number(all),
+        "{recorded} of {all}"
+    );
+}
+
+#[test]
+fn bad_input() {
+    let folder = Folder::new("recorded-bad");
+    let program = build_target("regression", &[]);
+    let good = folder.path("good.mhk");
+    record(&program, &[], &good, &[]);
+    let bytes = std::fs::read(&good).expect("readable");
+    let written = |name: &str, bytes: &[u8]| {
+        let path = folder.path(name);
+        std::fs::write(&path, bytes).expect("written");
+        path
+    };
+    let text = written("text.mhk", b"not a recording at all, only some words");
+    let empty = written("empty.mhk", b"");
+    let start = written("start.mhk", &bytes[..30]);
+    let mut version = bytes.clone();
+    version[8] = 200;
+    let version = written("version.mhk", &version);
+    let mut damaged = bytes.clone();
+    let middle = bytes.len() / 3;
+    for byte in &mut damaged[middle..middle + 40] {
+        *byte ^= 0x5a;
+    }
+    let damaged = written("damaged.mhk", &damaged);
+    let missing = folder.path("missing.mhk");
+    let taken = written("taken", b"somebody's");
+    for (args, word) in [
+        (vec!["report", &text], "not a recording"),
+        (vec!["report", &empty], "not a recording"),
+        (vec!["report", &start], "empty"),
+        (vec!["report", &version], "version"),
+        (vec!["report", &damaged], "damaged"),
+        (vec!["report", &missing], "No such file"),
+        (vec!["report", "/tmp"], "not a recording"),
+        (
+            vec!["report", &good, "--from", "1h"],
+            "the recording covers",
+        ),
+        (
+            vec!["report", &good, "--from", "20ms", "--to", "10ms"],
+            "nothing lies between",
+        ),
+        (
+            vec!["report", &good, "--from", "soon"],
+            "a time since the attach",
+        ),
+        (vec!["report", &good, "-f", "word"], "unknown format"),
+        (
+            vec!["report", &good, "--measure", "hope"],
+            "unknown measure",
+        ),
+        (vec!["report", &good, "--by", "colour"], "invalid value"),
+        (vec!["report", &good, "--who-frees"], "--stacks all"),
+        (
+            vec!["report", &good, "--symbols", &text],
+            "not a symbol bundle",
+        ),
+        (vec!["report", &good, "--symbols", &missing], "cannot read"),
+        (vec!["report", &good, "--sysroot", &missing], "cannot read"),
+        (vec!["report", &good, "--sysroot", &text], "no folder"),
+        (vec!["report", &good, "-o", &taken], "exists already"),
+        (
+            vec!["symbols", "pack", &good, "-o", &taken],
+            "exists already",
+        ),
+        (
+            vec!["symbols", "pack", &text, "-o", &missing],
+            "not a recording",
+        ),
+        (vec!["diff", &good, &text], "not a recording"),
+        (vec!["diff", &good], "required"),
+    ] {
+        let (code, out, err) = run(&args);
+        assert_eq!(code, 2, "{args:?}: {out}{err}");
+        assert!(err.contains(word), "{args:?}: {err}");
+        assert_eq!(err.trim_end().lines().count(), 1, "{args:?}: {err}");
+        assert!(out.is_empty(), "{args:?}: {out}");
+    }
+    assert_eq!(std::fs::read(&taken).expect("readable"), b"somebody's");
+}
+
+#[test]
+fn what_cannot_be_recorded_is_said_before_the_attach() {
+    let folder = Folder::new("recorded-refused");
+    let taken = folder.path("taken.mhk");
+    std::fs::write(&taken, b"somebody's").expect("written");
+    let program = build_target("regression", &[]);
+    let target = Target::start(&program, &[]);
+    let (pid, maps) = (target.pid().to_string(), target.maps());
+    let new = folder.path("new.mhk");
+    let nowhere = folder.path("no/such/folder/run.mhk");
+    for (options, word) in [
+        (vec!["-o", &taken], "exists already"),
+        (vec!["-o", &nowhere], "cannot create"),
+        (vec!["-o", &new, "--max-file-size", "10"], "at least 1M"),
+        (vec!["-o", &new, "--max-files", "3"], "--max-file-size"),
+        (vec!["--record", "events"], "--output"),
+        (
+            vec!["-o", &new, "--record", "summary", "--sample", "1K"],
+            "no estimates",
+        ),
+    ] {
+        let (code, out, err) = run(&[&["attach", &pid], &options[..]].concat());
+        assert_eq!(code, 2, "{options:?}: {out}{err}");
+        assert!(err.contains(word), "{options:?}: {err}");
+        assert_eq!(err.trim_end().lines().count(), 1, "{options:?}: {err}");
+    }
+    assert_eq!(target.maps(), maps, "the target was not touched");
+    assert_eq!(std::fs::read(&taken).expect("readable"), b"somebody's");
+    assert!(!Path::new(&new).exists());
+}
