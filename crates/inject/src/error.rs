@@ -15,6 +15,14 @@ pub enum Error {
         /// What the kernel answered.
         source: io::Error,
     },
+    /// A program that was started cannot be stopped before its own code runs.
+    #[error(
+        "process {pid} cannot be traced from its start: neither its loader nor its entry point is of a known kind. Start it by itself and attach"
+    )]
+    NoStartPoint {
+        /// Process id.
+        pid: i32,
+    },
     /// The target exited, was killed or replaced itself by `execve`.
     #[error("process {pid} is gone (exited, was killed, or called execve)")]
     TargetGone {

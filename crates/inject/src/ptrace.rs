@@ -72,10 +72,10 @@ pub(crate) fn resume(tid: i32, signal: i32) -> io::Result<()> {
     unsafe { request(CONT, tid, 0, signal as usize) }.map(drop)
 }
 
-/// Resumes a stopped thread up to its next system-call entry or exit.
-pub(crate) fn resume_to_syscall(tid: i32) -> io::Result<()> {
+/// Resumes a stopped thread up to its next system-call entry or exit, delivering `signal` (0 for none).
+pub(crate) fn resume_to_syscall(tid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: no pointers.
-    unsafe { request(SYSCALL, tid, 0, 0) }.map(drop)
+    unsafe { request(SYSCALL, tid, 0, signal as usize) }.map(drop)
 }
 
 /// Keeps a thread in its group-stop, to be woken by SIGCONT.

@@ -98,7 +98,7 @@ impl Held {
 
         let until = Instant::now() + STEP_DEADLINE;
         loop {
-            let resumed = ptrace::resume_to_syscall(self.tid);
+            let resumed = ptrace::resume_to_syscall(self.tid, 0);
             self.check("SYSCALL", resumed)?;
             match self.next_stop(until)? {
                 Some(Stop::Syscall) => break,

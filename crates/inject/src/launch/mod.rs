@@ -6,7 +6,10 @@
 //! signals, new threads and execve, and each is answered at once.
 
 mod forward;
+#[cfg(test)]
+mod kill_tests;
 mod start_point;
+mod syscall_probe;
 mod watch;
 
 pub use forward::forward_signals;

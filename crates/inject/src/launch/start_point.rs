@@ -1,14 +1,15 @@
 //! Running a new program up to the point where a hook can be loaded into it.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt;
+use std::fs::{File, OpenOptions};
 use std::time::Instant;
 
 use goblin::elf::Elf;
 
 use super::Child;
+use super::syscall_probe::Probe;
 use super::watch::{self, Status};
 use crate::held::STEP_DEADLINE;
+use crate::maps::Mapping;
 use crate::{Error, maps, memory, ptrace, regs};
 
 /// Where the program has been stopped.
@@ -27,18 +28,10 @@ pub enum StartPoint {
 const AT_BASE: u64 = 7;
 const AT_ENTRY: u64 = 9;
 
-/// `int3`.
-const BREAKPOINT: u8 = 0xcc;
-
 /// Offset of `r_state` in `struct r_debug` of `<link.h>`, and its value when the list of modules is
 /// whole.
 const R_STATE: u64 = 24;
 const RT_CONSISTENT: u64 = 0;
-
-struct Breakpoint {
-    address: u64,
-    original: u8,
-}
 
 /// Where ld.so tells debuggers about modules.
 struct LoaderDebug {
@@ -50,7 +43,8 @@ struct LoaderDebug {
 
 impl Child {
     /// Runs the program from its execve to where the hook can be loaded: before the constructors if
-    /// `before_constructors` and the loader is glibc's, else to its entry point.
+    /// `before_constructors` and the loader is glibc's, else to its entry point. A static program, which no
+    /// hook can be loaded into, is left where it stands.
     ///
     /// glibc's dl_main calls `_dl_debug_state` with RT_CONSISTENT once all relocations are done and
     /// `__libc_early_init` has run, right before it returns to run the initializers (elf/rtld.c). It
@@ -69,45 +63,53 @@ impl Child {
             .write(true)
             .open(&path)
             .map_err(file_error)?;
-        let debug = match before_constructors && !has_audit(pid) {
-            true => loader_debug(pid, loader_base),
-            false => None,
+        let mappings = maps::read(pid)?;
+        let text = mappings
+            .iter()
+            .find(|m| m.executable && (m.start_avma..m.end_avma).contains(&entry))
+            .ok_or(Error::NoStartPoint { pid })?;
+        // A loader that is run as a program has no loader.
+        let (loader_base, is_loader) = match loader_base {
+            0 => (module_start(&mappings, text), true),
+            base => (base, false),
         };
-        let mut breakpoints = Vec::new();
-        for address in debug.iter().map(|d| d.function).chain([entry]) {
-            let mut original = [0];
-            mem.read_exact_at(&mut original, address)
-                .and_then(|()| mem.write_all_at(&[BREAKPOINT], address))
-                .map_err(file_error)?;
-            breakpoints.push(Breakpoint {
-                address,
-                original: original[0],
-            });
+        let debug = loader_debug(pid, &mappings, loader_base);
+        if is_loader && debug.is_none() {
+            return Ok(StartPoint::Entry);
         }
-        let point = self.run_to(&breakpoints, debug.as_ref(), entry)?;
-        if matches!(point, StartPoint::Ended(_)) {
-            return Ok(point);
+        if before_constructors
+            && !has_audit(pid)
+            && let Some(debug) = debug
+            && let Some(probe) =
+                Probe::in_empty_function(&mem, debug.function).map_err(file_error)?
+        {
+            let is_reached = || {
+                let state = memory::read_word(pid, debug.state.wrapping_add(R_STATE));
+                state.is_some_and(|word| word & 0xffff_ffff == RT_CONSISTENT)
+            };
+            let point = StartPoint::BeforeConstructors;
+            return self.run_to(&mem, probe, &is_reached, point);
         }
-        for b in &breakpoints {
-            mem.write_all_at(&[b.original], b.address)
-                .map_err(file_error)?;
-        }
-        self.settle()?;
-        Ok(point)
+        let probe = Probe::at_entry(&mem, entry, text).map_err(file_error)?;
+        let probe = probe.ok_or(Error::NoStartPoint { pid })?;
+        self.run_to(&mem, probe, &|| true, StartPoint::Entry)
     }
 
+    /// Runs until the probe is passed with the condition holding.
     fn run_to(
         &mut self,
-        breakpoints: &[Breakpoint],
-        debug: Option<&LoaderDebug>,
-        entry: u64,
+        mem: &File,
+        probe: Probe,
+        is_reached: &dyn Fn() -> bool,
+        point: StartPoint,
     ) -> Result<StartPoint, Error> {
         let pid = self.pid;
         let failed = |request| move |source| Error::ptrace(pid, pid, request, source);
-        let mut signal = 0;
+        let mut resumed_with = Some(0);
         loop {
-            ptrace::resume(pid, signal).map_err(failed("CONT"))?;
-            signal = 0;
+            if let Some(signal) = resumed_with.replace(0) {
+                ptrace::resume_to_syscall(pid, signal).map_err(failed("SYSCALL"))?;
+            }
             let (_, status) = watch::wait(pid).map_err(failed("WAIT"))?;
             match status {
                 Status::Ended(status) => {
@@ -115,31 +117,29 @@ impl Child {
                     self.ended = Some(status);
                     return Ok(StartPoint::Ended(status));
                 }
-                Status::Signal(libc::SIGTRAP) => {
+                Status::Syscall => {
                     let mut now = regs::read(pid).map_err(failed("GETREGSET"))?;
-                    let at = now.rip.wrapping_sub(1);
-                    if !breakpoints.iter().any(|b| b.address == at) {
-                        signal = libc::SIGTRAP;
+                    if !probe.is_passed_by(&now) || !is_reached() {
                         continue;
                     }
-                    let state = debug.filter(|d| d.function == at).map(|d| {
-                        let word = memory::read_word(pid, d.state.wrapping_add(R_STATE));
-                        word.unwrap_or(0) & 0xffff_ffff
-                    });
-                    now.rip = at;
-                    if state.is_some_and(|state| state != RT_CONSISTENT) {
-                        // The function is empty: back to its caller at once.
-                        now.rip = memory::read_word(pid, now.rsp).unwrap_or(at);
-                        now.rsp += 8;
-                    }
+                    // First out of the probe: killed in between, the program goes through it again.
+                    now.rip = probe.resume;
+                    // Not a call any more that could be made again.
+                    now.orig_rax = u64::MAX;
                     regs::write(pid, &now).map_err(failed("SETREGSET"))?;
-                    match state {
-                        None if at == entry => return Ok(StartPoint::Entry),
-                        Some(RT_CONSISTENT) => return Ok(StartPoint::BeforeConstructors),
-                        _ => {}
-                    }
+                    probe.remove(mem).map_err(|source| Error::File {
+                        path: format!("/proc/{pid}/mem"),
+                        source,
+                    })?;
+                    self.settle()?;
+                    return Ok(point);
                 }
-                Status::Signal(other) => signal = other,
+                Status::Signal(signal) => resumed_with = Some(signal),
+                // Stopped by job control; SIGCONT ends that with another event stop.
+                Status::Stop(stop) if stop != libc::SIGTRAP => {
+                    ptrace::listen(pid).map_err(failed("LISTEN"))?;
+                    resumed_with = None;
+                }
                 _ => {}
             }
         }
@@ -188,8 +188,15 @@ fn has_audit(pid: i32) -> bool {
         .any(|variable| variable.starts_with(b"LD_AUDIT="))
 }
 
-fn loader_debug(pid: i32, base: u64) -> Option<LoaderDebug> {
-    let mappings = maps::read(pid).ok()?;
+/// Where the module begins that `text` belongs to.
+fn module_start(mappings: &[Mapping], text: &Mapping) -> u64 {
+    let mut parts = mappings
+        .iter()
+        .filter(|m| m.inode == text.inode && m.name == text.name);
+    parts.next().map_or(text.start_avma, |m| m.start_avma)
+}
+
+fn loader_debug(pid: i32, mappings: &[Mapping], base: u64) -> Option<LoaderDebug> {
     let first = mappings.iter().find(|m| m.start_avma == base)?;
     let (start, end) = (first.start_avma, first.end_avma);
     let bytes = std::fs::read(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))

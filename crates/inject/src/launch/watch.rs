@@ -32,6 +32,8 @@ pub(super) enum Status {
     Cloned,
     /// Event stop: a new thread's first, an interrupt (SIGTRAP), or a group-stop.
     Stop(i32),
+    /// Entry or exit of a system call.
+    Syscall,
     /// A signal is to be delivered.
     Signal(i32),
 }
@@ -74,6 +76,10 @@ fn look(of: i32, flags: i32) -> io::Result<Option<(i32, Status)>> {
     let flags = flags | libc::__WALL | libc::__WNOTHREAD;
     // SAFETY: waitpid writes one int.
     let tid = unsafe { libc::waitpid(of, &raw mut status, flags) };
+    #[cfg(test)]
+    if tid > 0 {
+        crate::steps::done();
+    }
     match tid {
         -1 => match io::Error::last_os_error() {
             error if error.raw_os_error() == Some(libc::EINTR) => Ok(None),
@@ -94,6 +100,8 @@ fn decode(status: i32) -> Status {
         EVENT_EXIT => Status::AtEnd,
         EVENT_CLONE => Status::Cloned,
         EVENT_STOP => Status::Stop(signal),
+        // PTRACE_O_TRACESYSGOOD
+        _ if signal == libc::SIGTRAP | 0x80 => Status::Syscall,
         _ => Status::Signal(signal),
     }
 }
@@ -142,7 +150,7 @@ impl Child {
             // A process that was cloned without SIGCHLD counts as a thread for PTRACE_O_TRACECLONE.
             _ if !is_known && procfs::state(self.pid, tid).is_none() => drop(ptrace::detach(tid)),
             Status::AtEnd => return self.thread_ends(tid),
-            Status::Cloned | Status::Stop(libc::SIGTRAP) => {
+            Status::Cloned | Status::Syscall | Status::Stop(libc::SIGTRAP) => {
                 self.threads.insert(tid);
                 let _ = ptrace::resume(tid, 0);
             }

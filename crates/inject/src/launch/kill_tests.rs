@@ -1,0 +1,130 @@
+//! Whoever starts a program is killed at every step up to its first own instruction; the program must run to its
+//! end as if nobody had started it.
+
+use std::ffi::CString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::{Event, StartPoint, common, launch, steps};
+
+/// What the launcher, this same test program started anew, is to run, and from where on it is traced.
+const PROGRAM: &str = "MEMHOOK_TEST_PROGRAM";
+
+/// Started by the other tests with [`PROGRAM`] set.
+#[test]
+#[ignore = "the process to be killed, started by the other tests"]
+fn launcher() {
+    let Ok(words) = std::env::var(PROGRAM) else {
+        return;
+    };
+    let words: Vec<&str> = words.split(' ').collect();
+    let (point, arguments) = words.split_first().unwrap();
+    let arguments: Vec<CString> = arguments
+        .iter()
+        .map(|&a| CString::new(a).unwrap())
+        .collect();
+    let mut child = launch(&arguments).unwrap();
+    loop {
+        let reached = child.run_to_start(*point == "constructors").unwrap();
+        let expected = match *point {
+            "constructors" => StartPoint::BeforeConstructors,
+            _ => StartPoint::Entry,
+        };
+        assert_eq!(reached, expected);
+        let mut held = child.hold().unwrap();
+        held.syscall(libc::SYS_getuid, [0; 6]).unwrap();
+        held.release().unwrap();
+        child.set_off().unwrap();
+        match child.next_event().unwrap() {
+            Event::Executed => continue,
+            Event::Ending(_) => child.let_end(),
+            Event::Ended(_) => return,
+        }
+        assert_eq!(child.next_event().unwrap(), Event::Ended(0));
+        return;
+    }
+}
+
+/// Runs the launcher, which dies at a step; `true` if it came to its end.
+fn start(
+    point: &str,
+    program: &Path,
+    file: &Path,
+    kind: &str,
+    step: u64,
+    delay: Option<u64>,
+) -> bool {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let words = format!("{point} {} {} {kind}", program.display(), file.display());
+    command
+        .args(["--exact", "launch::kill_tests::launcher", "--ignored"])
+        .env(PROGRAM, words.trim_end())
+        .env(steps::STEP, step.to_string())
+        // The program inherits them: with pipes we would wait for its end, too.
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    if let Some(delay) = delay {
+        command.env(steps::DELAY_US, delay.to_string());
+    }
+    let status = command.status().unwrap();
+    assert!(
+        status.success() || status.signal() == Some(libc::SIGKILL),
+        "launcher at step {step}: {status}"
+    );
+    status.success()
+}
+
+fn runs_to_its_end(file: &Path, expected: &str, when: &str) {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        if text == expected {
+            break;
+        }
+        assert!(Instant::now() < until, "{when}: {text:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::fs::remove_file(file).unwrap();
+}
+
+fn killed_everywhere(point: &str, kind: &str, expected: &str) {
+    let program = common::build("started", &[]);
+    let file = program.with_extension(format!("{point}.out"));
+    assert!(start(point, &program, &file, kind, u64::MAX, None));
+    runs_to_its_end(&file, expected, "undisturbed");
+    // Killed at the first step, the seizing, the launcher has not told its child to go on yet.
+    let mut step = 2;
+    while !start(point, &program, &file, kind, step, None) {
+        runs_to_its_end(&file, expected, &format!("killed at step {step}"));
+        step += 1;
+    }
+    runs_to_its_end(&file, expected, "after its end");
+    assert!(step > 100, "only {step} steps");
+    for round in 0..60 {
+        let (at, delay) = (2 + round * 37 % (step - 2), round * 89 % 400);
+        start(point, &program, &file, kind, at, Some(delay));
+        runs_to_its_end(
+            &file,
+            expected,
+            &format!("killed {delay} µs after step {at}"),
+        );
+    }
+    std::fs::remove_file(&program).unwrap();
+}
+
+#[test]
+fn a_program_survives_its_launcher() {
+    killed_everywhere("constructors", "", "begun done");
+}
+
+#[test]
+fn a_program_at_its_entry_point_survives_its_launcher() {
+    killed_everywhere("entry", "", "begun done");
+}
+
+#[test]
+fn what_a_program_executes_survives_its_launcher() {
+    killed_everywhere("constructors", "again", "begun begun done");
+}
