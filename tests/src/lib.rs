@@ -7,6 +7,7 @@ pub mod programs;
 mod requirements;
 pub mod scans;
 mod sites;
+pub mod terminal;
 
 pub use building::{binary, build_library, build_target, source};
 pub use debian_sources::debian_source;

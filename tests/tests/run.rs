@@ -163,3 +163,73 @@ fn what_cannot_be_started_is_refused() {
     let (code, _, _) = run(&["gate", "--baseline", "/nonexistent", "--", "true"]);
     assert_eq!(code, 2);
 }
+
+#[test]
+fn a_script_runs_in_its_interpreter() {
+    let folder = Folder::new("script");
+    let script = folder.path("script");
+    let write = |text: &str| {
+        std::fs::write(&script, text).expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&script, mode).expect("executable");
+    };
+    write(&format!("#!{}\nexit 9\n", installed("sh").display()));
+    let (code, _, errors) = report(Path::new(&script), &[]);
+    assert_eq!(code, Some(9), "{errors}");
+    write("#!/nonexistent/interpreter\n");
+    let (code, _, err) = run(&["run", "--", &script]);
+    assert_eq!(code, 2, "{err}");
+    assert!(
+        err.contains("cannot start") && err.lines().count() == 1,
+        "{err}"
+    );
+}
+
+#[test]
+fn a_daemon_outlives_the_trace_of_what_started_it() {
+    let folder = Folder::new("daemon");
+    let file = folder.path("done");
+    // As daemon(3) does: fork, a session of its own, fork again.
+    let program = format!(
+        "import os, time
+if os.fork(): os._exit(3)
+os.setsid()
+if os.fork(): os._exit(0)
+null = os.open('/dev/null', os.O_RDWR)
+for n in range(3): os.dup2(null, n)
+time.sleep(0.5)
+blocks = [bytes(1000 + n) for n in range(10000)]
+open('{file}', 'w').close()"
+    );
+    let (code, report, errors) = report(&installed("python3"), &["-c", &program]);
+    assert_eq!(code, Some(3), "{errors}");
+    assert_eq!(report["final"], true);
+    until("the daemon ends its work", || Path::new(&file).exists());
+}
+
+#[test]
+fn rights_of_the_file_are_given_as_far_as_the_kernel_allows() {
+    // SAFETY: no pointers.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("not run: it takes root to make a set-user-ID program of another user");
+        return;
+    }
+    let folder = Folder::new("setuid");
+    let program = folder.path("id");
+    std::fs::copy(installed("id"), &program).expect("copied");
+    std::os::unix::fs::chown(&program, Some(65534), None).expect("nobody's");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+    std::fs::set_permissions(&program, mode).expect("set-user-ID");
+    let output = Command::new(binary())
+        .args(["run", "-o", "/dev/null", "--force", "--"])
+        .args([&program, "-u"])
+        .output()
+        .expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "65534\n",
+        "{errors}"
+    );
+    assert!(errors.contains("from before its constructors"), "{errors}");
+}

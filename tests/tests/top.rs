@@ -1,67 +1,7 @@
 //! `top` in a real terminal: tmux, whose keys are pressed and whose screen is read.
 
-use memhook_tests::programs::installed;
+use memhook_tests::terminal::Terminal;
 use memhook_tests::{Target, binary, build_target, run, until};
-use std::process::{Command, Output};
-
-/// A terminal with a shell command in it.
-struct Terminal {
-    socket: String,
-}
-
-impl Terminal {
-    fn start(name: &str, command: &str) -> Terminal {
-        let terminal = Terminal {
-            socket: format!("memhook-{name}-{}", std::process::id()),
-        };
-        let output = terminal.tmux(&[
-            "-f",
-            "/dev/null",
-            "new-session",
-            "-d",
-            "-x",
-            "140",
-            "-y",
-            "40",
-            command,
-        ]);
-        assert!(output.status.success(), "{output:?}");
-        terminal
-    }
-
-    fn tmux(&self, args: &[&str]) -> Output {
-        let mut tmux = Command::new(installed("tmux"));
-        tmux.args(["-L", &self.socket])
-            .args(args)
-            .output()
-            .expect("tmux runs")
-    }
-
-    fn screen(&self) -> String {
-        let output = self.tmux(&["capture-pane", "-p"]);
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    /// Presses a key and waits for what it brings about.
-    fn press(&self, key: &str, expected: &str) {
-        self.tmux(&["send-keys", key]);
-        self.wait_for(expected);
-    }
-
-    fn wait_for(&self, expected: &str) {
-        let mut screen = String::new();
-        until(&format!("{expected:?} on the screen"), || {
-            screen = self.screen();
-            screen.contains(expected)
-        });
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        self.tmux(&["kill-server"]);
-    }
-}
 
 fn top(target: &Target) -> String {
     // What is printed at the end is read before the terminal goes.

@@ -11,6 +11,7 @@ use std::{
     collections::HashSet,
     ffi::{CString, OsString},
     os::unix::ffi::OsStringExt,
+    process::ExitCode,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
@@ -141,6 +142,15 @@ fn follow(
     // The last modules explain the last backtraces.
     let mut answered = consumer.answered.load(Relaxed);
     let _ = session.follow_modules(&mut answered);
+}
+
+/// What remains of us when all is written: the program's own status. A shell script ends by Ctrl-C only if what it
+/// runs dies of it.
+pub fn end_as(status: i32) -> ExitCode {
+    if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGINT {
+        memhook_inject::end_by(libc::SIGINT);
+    }
+    ExitCode::from(exit_code(status))
 }
 
 /// What a shell would say: the exit status, or 128 and the signal.

@@ -6,7 +6,7 @@ use crate::model::Reporter;
 use crate::options::{Color, duration};
 use crate::output::{self, Output, Stream};
 use crate::plan;
-use crate::program::{Attached, Program, exit_code};
+use crate::program::{Attached, Program, end_as};
 use crate::session::Session;
 use memhook_inject::{Event, StartPoint};
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Ok(Attached::Traced(session, point)) => (session, point),
             Ok(Attached::Ended(status)) => {
                 output.abandon();
-                return Ok(ExitCode::from(exit_code(status)));
+                return Ok(end_as(status));
             }
             Err(error) if is_first => {
                 program.child.kill();
@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 eprintln!("memhook-rs: not traced any more: {error:#}");
                 program.child.set_off()?;
                 let status = program.finish()?;
-                return Ok(ExitCode::from(exit_code(status)));
+                return Ok(end_as(status));
             }
         };
         is_first = false;
@@ -114,7 +114,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if let Err(error) = output.finish() {
             eprintln!("memhook-rs: not every report could be written: {error}");
         }
-        return Ok(ExitCode::from(exit_code(status)));
+        return Ok(end_as(status));
     }
 }
 

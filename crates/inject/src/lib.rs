@@ -61,7 +61,7 @@ pub use error::Error;
 pub use forced_write::{WordExchange, force_words};
 pub use held::Held;
 pub use idle::IdleThreads;
-pub use launch::{Child, EndingThread, Event, StartPoint, forward_signals, launch};
+pub use launch::{Child, EndingThread, Event, StartPoint, end_by, forward_signals, launch};
 pub use load::{Dlopen, Loaded, load_object};
 pub use memory::{read_bytes, write_bytes};
 pub use page_scan::{PageScan, PageState};

@@ -4,7 +4,7 @@ use super::judged::Measure;
 use super::options::Args;
 use super::reached::{Reached, reached};
 use crate::consumer::Consumer;
-use crate::program::{Attached, Program, exit_code};
+use crate::program::{Attached, Program, end_as, exit_code};
 use crate::{plan, session::Session};
 use anyhow::bail;
 use memhook_gate::{Ending, Evidence};
@@ -105,10 +105,10 @@ fn finish(
     evidence: Evidence,
 ) -> anyhow::Result<ExitCode> {
     let verdict = measure.conclude(args, evidence, true)?;
-    Ok(ExitCode::from(match exit_code(status) {
-        0 => verdict.exit_code(args.error_exitcode),
-        own => own,
-    }))
+    Ok(match exit_code(status) {
+        0 => ExitCode::from(verdict.exit_code(args.error_exitcode)),
+        _ => end_as(status),
+    })
 }
 
 fn ending(status: i32) -> Ending {

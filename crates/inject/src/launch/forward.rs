@@ -1,23 +1,33 @@
 //! Signals that others send to us and mean for the program.
 
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
+/// Whether SIGCONT has come since the last [`HELD_OFF`] signal.
+static CONTINUED: AtomicBool = AtomicBool::new(false);
 
 /// Those that end or control a program by convention; SIGKILL and SIGSTOP cannot be handled.
-const SIGNALS: [i32; 6] = [
+const SIGNALS: [i32; 7] = [
     libc::SIGINT,
     libc::SIGQUIT,
     libc::SIGTERM,
     libc::SIGHUP,
     libc::SIGUSR1,
     libc::SIGUSR2,
+    libc::SIGCONT,
 ];
+
+/// By these the terminal stops a process group. We stop when the program does, not before: it may have work to do
+/// first, such as to restore the screen, and its signals go through our hands.
+const HELD_OFF: [i32; 2] = [libc::SIGTSTP, libc::SIGTTIN];
 
 extern "C" fn hand_on(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid siginfo_t to a handler installed with SA_SIGINFO.
     let code = unsafe { (*info).si_code };
     let pid = PROGRAM.load(Ordering::Relaxed);
+    if signal == libc::SIGCONT {
+        CONTINUED.store(true, Ordering::Relaxed);
+    }
     // What the terminal sends (Ctrl-C: SI_KERNEL) goes to the whole foreground process group: the
     // program has it already.
     if code <= 0 && pid > 0 {
@@ -26,11 +36,29 @@ extern "C" fn hand_on(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_v
     }
 }
 
+extern "C" fn hold_off(_: i32) {
+    CONTINUED.store(false, Ordering::Relaxed);
+}
+
+/// The program has been stopped by job control: who waits for us in a shell is to see that. SIGCONT goes to the whole
+/// process group, so that both continue.
+pub(super) fn stop_too(signal: i32) {
+    let pid = PROGRAM.load(Ordering::Relaxed);
+    let by_terminal = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&signal);
+    // SAFETY: plain integers.
+    let same_group = pid > 0 && unsafe { libc::getpgid(pid) == libc::getpgrp() };
+    if by_terminal && same_group && !CONTINUED.load(Ordering::Relaxed) {
+        // SAFETY: plain integers.
+        unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+    }
+    CONTINUED.store(false, Ordering::Relaxed);
+}
+
 /// From now on, signals that a process sends to us go to the program `pid`, and Ctrl-C does not end us
-/// before it. A signal that we were started with ignored stays so.
+/// before it; when it is stopped from the terminal, so are we. A signal that we were started with ignored stays so.
 pub fn forward_signals(pid: i32) {
     PROGRAM.store(pid, Ordering::Relaxed);
-    for signal in SIGNALS {
+    for signal in SIGNALS.into_iter().chain(HELD_OFF) {
         // SAFETY: sigaction is plain data; all-zero is valid: no flags, empty mask.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: both calls read or write one sigaction each; the handler is async-signal-safe.
@@ -39,8 +67,13 @@ pub fn forward_signals(pid: i32) {
             if action.sa_sigaction == libc::SIG_IGN {
                 continue;
             }
-            action.sa_sigaction = hand_on as *const () as usize;
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+            (action.sa_sigaction, action.sa_flags) = match HELD_OFF.contains(&signal) {
+                true => (hold_off as *const () as usize, libc::SA_RESTART),
+                false => (
+                    hand_on as *const () as usize,
+                    libc::SA_SIGINFO | libc::SA_RESTART,
+                ),
+            };
             libc::sigaction(signal, &raw const action, std::ptr::null_mut());
         }
     }
@@ -49,4 +82,14 @@ pub fn forward_signals(pid: i32) {
 /// The program has ended: its number may be another's now.
 pub(super) fn stop_forwarding() {
     PROGRAM.store(0, Ordering::Relaxed);
+}
+
+/// Ends this process by the signal that has ended the program, so that a script is ended by Ctrl-C as it would be
+/// without us between. Returns if the signal is ignored or blocked.
+pub fn end_by(signal: i32) {
+    // SAFETY: plain integers; the default action runs no code of ours.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
 }

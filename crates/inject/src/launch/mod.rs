@@ -12,7 +12,7 @@ mod start_point;
 mod syscall_probe;
 mod watch;
 
-pub use forward::forward_signals;
+pub use forward::{end_by, forward_signals};
 pub use start_point::StartPoint;
 pub use watch::{EndingThread, Event};
 

@@ -138,6 +138,7 @@ impl Child {
                 // Stopped by job control; SIGCONT ends that with another event stop.
                 Status::Stop(stop) if stop != libc::SIGTRAP => {
                     ptrace::listen(pid).map_err(failed("LISTEN"))?;
+                    super::forward::stop_too(stop);
                     resumed_with = None;
                 }
                 _ => {}

@@ -155,9 +155,12 @@ impl Child {
                 let _ = ptrace::resume(tid, 0);
             }
             // Stopped by job control: it stays so until SIGCONT.
-            Status::Stop(_) => {
+            Status::Stop(signal) => {
                 self.threads.insert(tid);
                 let _ = ptrace::listen(tid);
+                if tid == self.pid {
+                    super::forward::stop_too(signal);
+                }
             }
             Status::Signal(signal) => {
                 // A signal that is ignored would not have woken an untraced thread (kernel/signal.c,

@@ -1,0 +1,68 @@
+//! A real terminal: tmux, whose keys are pressed and whose screen is read.
+
+use crate::programs::installed;
+use crate::until;
+use std::process::{Command, Output};
+
+/// A terminal with a shell command in it.
+pub struct Terminal {
+    socket: String,
+}
+
+impl Terminal {
+    /// Starts it; `name` tells the terminals of one test program apart.
+    pub fn start(name: &str, command: &str) -> Terminal {
+        let terminal = Terminal {
+            socket: format!("memhook-{name}-{}", std::process::id()),
+        };
+        let output = terminal.tmux(&[
+            "-f",
+            "/dev/null",
+            "new-session",
+            "-d",
+            "-x",
+            "140",
+            "-y",
+            "40",
+            command,
+        ]);
+        assert!(output.status.success(), "{output:?}");
+        terminal
+    }
+
+    /// Asks tmux.
+    pub fn tmux(&self, args: &[&str]) -> Output {
+        let mut tmux = Command::new(installed("tmux"));
+        tmux.args(["-L", &self.socket])
+            .args(args)
+            .output()
+            .expect("tmux runs")
+    }
+
+    /// What is on the screen.
+    pub fn screen(&self) -> String {
+        let output = self.tmux(&["capture-pane", "-p"]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Presses a key and waits for what it brings about.
+    pub fn press(&self, key: &str, expected: &str) {
+        self.tmux(&["send-keys", key]);
+        self.wait_for(expected);
+    }
+
+    /// Waits until this is on the screen.
+    pub fn wait_for(&self, expected: &str) {
+        let mut screen = String::new();
+        until(&format!("{expected:?} on the screen"), || {
+            screen = self.screen();
+            screen.contains(expected)
+        });
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
