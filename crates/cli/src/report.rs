@@ -7,7 +7,7 @@ mod series;
 pub mod sources;
 mod target;
 
-pub use profile::{Window, profile};
+pub use profile::{Window, note, ordered_modules, profile};
 pub use target::{OutputArgs, Progress, open, tell_end, write};
 
 use crate::options::{SortBy, moment};

@@ -165,12 +165,15 @@ pub enum Ending {
     Exited(i32),
     /// By this signal.
     Signaled(i32),
+    /// Nobody saw it: this is a recording.
+    Recorded,
 }
 
 impl std::fmt::Display for Ending {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Ending::Running => f.write_str("still running"),
+            Ending::Recorded => f.write_str("as recorded"),
             Ending::Exited(status) => write!(f, "ended with exit status {status}"),
             Ending::Signaled(signal) => match signal_name(*signal) {
                 Some(name) => write!(f, "was ended by {name} before it could clean up"),
@@ -199,6 +202,30 @@ fn signal_name(signal: i32) -> Option<&'static str> {
     })
 }
 
+/// What the findings are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Subject {
+    /// Blocks that nothing reaches.
+    #[default]
+    Leaks,
+    /// Sites that keep growing.
+    Growth,
+    /// Live blocks, reachable or not: nobody looked.
+    Live,
+}
+
+impl Subject {
+    /// One finding, as a noun.
+    pub(crate) fn noun(self) -> &'static str {
+        match self {
+            Subject::Leaks => "leak",
+            Subject::Growth => "growing site",
+            Subject::Live => "site",
+        }
+    }
+}
+
 /// All that the verdict is made from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Evidence {
@@ -206,6 +233,8 @@ pub struct Evidence {
     pub program: String,
     /// How it ended.
     pub ending: Ending,
+    /// What the findings are.
+    pub subject: Subject,
     /// Every site with live blocks.
     pub sites: Vec<Site>,
     /// What nothing reaches.

@@ -196,7 +196,7 @@ fn violations(
     };
     let in_words = format!(
         "{}, {} in {}",
-        counted(leaks, "leak"),
+        counted(leaks, evidence.subject.noun()),
         bytes(leaked.bytes),
         counted(leaked.blocks, "block")
     );

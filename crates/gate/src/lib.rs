@@ -21,7 +21,7 @@ mod valgrind;
 
 pub use baseline::Baseline;
 pub use error::Error;
-pub use evidence::{Ending, Evidence, Frame, Leak, Site, Sum};
+pub use evidence::{Ending, Evidence, Frame, Leak, Site, Subject, Sum};
 pub use formats::{github, json, junit, markdown, sarif, suppressions, text};
 pub use judge::{Finding, Outcome, Standing, Verdict, Violation, judge};
 pub use limits::{Limits, SiteLimit};

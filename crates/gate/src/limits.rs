@@ -43,6 +43,14 @@ pub struct Limits {
     pub tolerance_percent: f64,
 }
 
+impl Limits {
+    /// Whether something else than leaks is limited.
+    pub fn has_any_but_leaks(&self) -> bool {
+        let sums = [self.live_bytes, self.peak_bytes, self.allocations];
+        sums.iter().any(Option::is_some) || !self.sites.is_empty()
+    }
+}
+
 impl Default for Limits {
     /// No leak at all.
     fn default() -> Self {

@@ -1,17 +1,16 @@
 //! A process that runs already, judged now, after a time of tracing, or by its growth.
 
-use super::judged::Measure;
+use super::judged::{Measure, growth_evidence};
 use super::options::Args;
 use super::reached::{Reached, reached};
+use super::survivors::{MOMENTS, Survivors};
 use crate::consumer::Consumer;
 use crate::ring_owners::RingOwners;
 use crate::{limits, plan, session::Session, signals};
 use anyhow::bail;
-use memhook_gate::growth::{Growth, LEAST_MOMENTS, growing};
 use memhook_gate::{Ending, Evidence, Sum};
 use memhook_heap::{Method, capture};
 use std::{
-    collections::HashMap,
     process::ExitCode,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
@@ -21,21 +20,12 @@ use std::{
 const TURN: Duration = Duration::from_millis(10);
 /// When lazily bound slots are looked at again (see `trace.rs`).
 const VERIFY_AFTER: Duration = Duration::from_millis(100);
-/// Moments at which survivors are counted, and how many of the pauses between them make a block old.
-const MOMENTS: u32 = 60;
-const AGE_IN_PAUSES: u32 = 4;
 
 /// Runs the command.
 pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
-    if args.tracing.is_selective() {
-        bail!("a gate needs every allocation: leave out --sample and the size filters");
-    }
     let options = &args.running;
-    if !(0.5..1.0).contains(&options.confidence) {
-        bail!(
-            "--confidence {}: from 0.5 to below 1 is possible; 0.99 is usual",
-            options.confidence
-        );
+    if options.growth && options.duration.is_none() {
+        bail!("--growth takes time: add --duration 5m");
     }
     let config = args.tracing.config()?;
     let functions = plan::selected_functions(&args.tracing.functions)?;
@@ -81,7 +71,9 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let mut evidence = match &watch.survivors {
         Some(survivors) => {
             let grown = survivors.grown(options.confidence);
-            Measure::growth_evidence(program, &session, &totals, &grown)
+            let mut evidence = growth_evidence(&session, &totals, &grown);
+            evidence.program = program;
+            evidence
         }
         None => {
             let found = match &watch.captured {
@@ -94,15 +86,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     drop(state);
     evidence.gaps.append(&mut watch.gaps);
     if let Some(survivors) = &watch.survivors {
-        let moments = survivors.moments;
-        evidence
-            .notes
-            .push(format!("survivors counted at {moments} moments"));
-        if moments < LEAST_MOMENTS {
-            evidence.gaps.push(format!(
-                "survivors were counted at {moments} moments only, {LEAST_MOMENTS} are needed"
-            ));
-        }
+        survivors.complete(&mut evidence);
     }
     finish(args, measure, evidence)
 }
@@ -178,9 +162,7 @@ impl Watch {
             }
             if let Some(survivors) = self.survivors.as_mut().filter(|_| now >= next) {
                 next += self.pause;
-                let age = self.pause * AGE_IN_PAUSES;
-                let before = now.saturating_sub(age).as_nanos() as u64;
-                survivors.count(consumer, before);
+                survivors.count(&consumer.lock().ledger, now, self.pause);
             }
             if now >= self.end || signals::stop_requested() || session.region().abandoned() {
                 break;
@@ -204,52 +186,5 @@ impl Watch {
             ),
             Err(error) => eprintln!("memhook-rs: {error:#}; run: memhook-rs detach {}", self.pid),
         }
-    }
-}
-
-/// Old blocks of each backtrace at each moment.
-#[derive(Default)]
-struct Survivors {
-    moments: usize,
-    by_stack: HashMap<u32, Vec<Sum>>,
-}
-
-impl Survivors {
-    fn count(&mut self, consumer: &Consumer<'_>, before_ns: u64) {
-        let old = consumer.lock().ledger.live_by(Some(before_ns));
-        for site in old {
-            let series = self.by_stack.entry(site.stack).or_default();
-            series.resize(self.moments, Sum::default());
-            series.push(Sum {
-                blocks: site.blocks,
-                bytes: site.bytes,
-            });
-        }
-        self.moments += 1;
-        for series in self.by_stack.values_mut() {
-            series.resize(self.moments, Sum::default());
-        }
-    }
-
-    /// Backtraces that grow, and by how much since the first moment.
-    fn grown(&self, confidence: f64) -> Vec<(u32, Growth, Sum)> {
-        let all: Vec<(&u32, &Vec<Sum>)> = self.by_stack.iter().collect();
-        let series: Vec<Vec<f64>> = all
-            .iter()
-            .map(|(_, sums)| sums.iter().map(|sum| sum.blocks as f64).collect())
-            .collect();
-        let growth = growing(&series, confidence);
-        let grown = all
-            .iter()
-            .zip(growth)
-            .filter_map(|((stack, sums), growth)| {
-                let (first, last) = (sums.first()?, sums.last()?);
-                let more = Sum {
-                    blocks: last.blocks.saturating_sub(first.blocks),
-                    bytes: last.bytes.saturating_sub(first.bytes),
-                };
-                Some((**stack, growth?, more))
-            });
-        grown.collect()
     }
 }

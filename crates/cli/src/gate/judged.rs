@@ -6,8 +6,11 @@ use super::outputs::Outputs;
 use super::reached::Reached;
 use crate::session::Session;
 use memhook_gate::growth::Growth;
-use memhook_gate::{Baseline, Ending, Evidence, Leak, Limits, Sum, Suppressions, Verdict, judge};
+use memhook_gate::{
+    Baseline, Ending, Evidence, Leak, Limits, Subject, Sum, Suppressions, Verdict, judge,
+};
 use memhook_ledger::Totals;
+use memhook_stream::Region;
 
 /// What the verdict is measured by, read before anything starts.
 pub struct Measure {
@@ -28,8 +31,19 @@ impl Measure {
         })
     }
 
+    /// Whether known findings are left out.
+    pub fn has_baseline(&self) -> bool {
+        self.baseline.is_some()
+    }
+
+    /// Findings are only listed.
+    pub fn limit_no_leaks(&mut self) {
+        self.limits.leaked_bytes = None;
+        self.limits.leaked_blocks = None;
+    }
+
     /// Whether single sites are limited: then every live block's backtrace matters.
-    fn needs_all_sites(&self) -> bool {
+    pub fn needs_all_sites(&self) -> bool {
         !self.limits.sites.is_empty()
     }
 
@@ -49,41 +63,6 @@ impl Measure {
         );
         self.outputs.write(args, &verdict, beside_program)?;
         Ok(verdict)
-    }
-
-    /// Puts names to sites that grow: backtrace, growth, blocks more than at the begin.
-    pub fn growth_evidence(
-        program: String,
-        session: &Session,
-        totals: &Totals,
-        grown: &[(u32, Growth, Sum)],
-    ) -> Evidence {
-        let mut names = Names::new(session, grown.iter().map(|g| g.0));
-        let mut leaks = Vec::new();
-        let mut rest = Sum {
-            blocks: totals.live_blocks,
-            bytes: totals.live_bytes,
-        };
-        for &(stack, growth, direct) in grown {
-            rest.blocks = rest.blocks.saturating_sub(direct.blocks);
-            rest.bytes = rest.bytes.saturating_sub(direct.bytes);
-            leaks.push(Leak {
-                site: names.site(Some(stack)),
-                direct,
-                growth: Some(growth),
-                ..Leak::default()
-            });
-        }
-        Evidence {
-            program,
-            sites: names.into_sites(),
-            leaks,
-            reachable: rest,
-            peak_bytes: totals.peak_live_bytes,
-            allocations: totals.allocations,
-            gaps: losses(session),
-            ..Evidence::default()
-        }
     }
 
     /// Puts names to what was found.
@@ -137,7 +116,7 @@ impl Measure {
         for (site, sum) in live {
             sites[site].live.add(sum);
         }
-        let mut gaps = losses(session);
+        let mut gaps = losses(session.region());
         gaps.extend(reached.gaps);
         Evidence {
             program,
@@ -148,20 +127,59 @@ impl Measure {
             peak_bytes: totals.peak_live_bytes,
             allocations: totals.allocations,
             gaps,
-            notes: Vec::new(),
+            ..Evidence::default()
         }
     }
 }
 
+/// Sites that grow: backtrace, growth, blocks more than at the begin.
+pub type Grown = [(u32, Growth, Sum)];
+
+/// Puts names to sites that grow in a traced process.
+pub fn growth_evidence(session: &Session, totals: &Totals, grown: &Grown) -> Evidence {
+    let names = Names::new(session, grown.iter().map(|g| g.0));
+    let mut evidence = growth_named(names, totals, grown);
+    evidence.gaps = losses(session.region());
+    evidence
+}
+
+/// The same with names from elsewhere.
+pub fn growth_named(mut names: Names<'_>, totals: &Totals, grown: &Grown) -> Evidence {
+    let mut leaks = Vec::new();
+    let mut rest = Sum {
+        blocks: totals.live_blocks,
+        bytes: totals.live_bytes,
+    };
+    for &(stack, growth, direct) in grown {
+        rest.blocks = rest.blocks.saturating_sub(direct.blocks);
+        rest.bytes = rest.bytes.saturating_sub(direct.bytes);
+        leaks.push(Leak {
+            site: names.site(Some(stack)),
+            direct,
+            growth: Some(growth),
+            ..Leak::default()
+        });
+    }
+    Evidence {
+        subject: Subject::Growth,
+        sites: names.into_sites(),
+        leaks,
+        reachable: rest,
+        peak_bytes: totals.peak_live_bytes,
+        allocations: totals.allocations,
+        ..Evidence::default()
+    }
+}
+
 /// What the trace itself missed.
-fn losses(session: &Session) -> Vec<String> {
-    let losses = session.region().losses();
+fn losses(region: &Region) -> Vec<String> {
+    let losses = region.losses();
     let mut gaps = Vec::new();
     let lost = losses.dropped + losses.ringless;
     if lost > 0 {
         gaps.push(format!("{lost} events were lost"));
     }
-    if session.region().abandoned() {
+    if region.abandoned() {
         gaps.push("the program waited for us too long and went on untraced".into());
     }
     gaps

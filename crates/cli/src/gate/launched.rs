@@ -6,7 +6,6 @@ use super::reached::{Reached, reached};
 use crate::consumer::Consumer;
 use crate::program::{Attached, Program, end_as, exit_code};
 use crate::{plan, session::Session};
-use anyhow::bail;
 use memhook_gate::{Ending, Evidence};
 use memhook_heap::{Captured, capture_standing};
 use memhook_inject::Event;
@@ -14,9 +13,6 @@ use std::{process::ExitCode, sync::Arc};
 
 /// Runs the command. The program's own failure comes before the verdict.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.tracing.is_selective() {
-        bail!("a gate needs every allocation: leave out --sample and the size filters");
-    }
     let config = args.tracing.config()?;
     let functions = plan::selected_functions(&args.tracing.functions)?;
     let measure = Measure::of(args)?;

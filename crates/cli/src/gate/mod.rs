@@ -7,15 +7,26 @@ mod names;
 mod options;
 mod outputs;
 mod reached;
+mod recorded;
+mod survivors;
 
 pub use options::Args;
 
+use anyhow::bail;
 use std::process::ExitCode;
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    match args.running.pid {
-        Some(pid) => attached::run(args, pid),
-        None => launched::run(args),
+    args.check()?;
+    let running = &args.running;
+    match (running.pid, args.recording()) {
+        (Some(pid), _) => attached::run(args, pid),
+        (None, Some(file)) => recorded::run(args, file),
+        (None, None) if running.growth || running.duration.is_some() => {
+            bail!(
+                "--growth and --duration are for -p PID or a recording: a program is judged at its end"
+            )
+        }
+        (None, None) => launched::run(args),
     }
 }

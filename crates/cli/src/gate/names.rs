@@ -1,15 +1,45 @@
 //! From interned backtraces to sites with names.
 
+use crate::report::ordered_modules;
 use crate::session::Session;
 use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_gate::{Frame, Site};
 use memhook_process::ModuleImage;
+use memhook_recording::Recording;
 use memhook_symbols::{ModuleFile, Symbolizer};
-use std::{collections::HashMap, path::PathBuf, time::Duration};
+use std::{collections::HashMap, ops::Range, path::PathBuf, time::Duration};
 
-/// Resolves the backtraces of one attach; those that read alike become one site.
+/// Where backtraces are kept: a trace under way, or a recording.
+pub trait Backtraces {
+    /// Function id of the allocation, return addresses, and whether the stack goes on behind them.
+    fn backtrace(&self, id: u32) -> Option<(u8, Vec<u64>, bool)>;
+}
+
+impl Backtraces for Session {
+    fn backtrace(&self, id: u32) -> Option<(u8, Vec<u64>, bool)> {
+        let truncated = self.region().stack(id).is_some_and(|s| s.truncated);
+        self.stack(id)
+            .map(|(function, frames)| (function, frames, truncated))
+    }
+}
+
+impl Backtraces for Recording {
+    fn backtrace(&self, id: u32) -> Option<(u8, Vec<u64>, bool)> {
+        let stack = self.stacks().get(id)?;
+        Some((stack.function, stack.frames.to_vec(), stack.truncated))
+    }
+}
+
+/// A mapped file: its addresses (avma) and path.
+struct Place {
+    addresses: Range<u64>,
+    path: String,
+}
+
+/// Resolves the backtraces of one trace; those that read alike become one site.
 pub struct Names<'a> {
-    session: &'a Session,
+    backtraces: &'a dyn Backtraces,
+    modules: Vec<Place>,
     symbols: Symbolizer,
     sites: Vec<Site>,
     by_stack: HashMap<Option<u32>, usize>,
@@ -21,11 +51,39 @@ impl<'a> Names<'a> {
     pub fn new(session: &'a Session, stacks: impl Iterator<Item = u32>) -> Names<'a> {
         let mut symbols = Symbolizer::new(vec![PathBuf::from("/")]);
         let modules = session.modules.iter().chain(&session.gone);
-        symbols.set_modules(modules.map(module_file).collect());
-        symbols.request(stacks.flat_map(|id| session.stack(id).map_or(Vec::new(), |s| s.1)));
+        symbols.set_modules(modules.clone().map(module_file).collect());
+        let places = modules.map(|m| Place {
+            addresses: m.start..m.end,
+            path: m.path.clone(),
+        });
+        Names::of(session, places.collect(), symbols, stacks)
+    }
+
+    /// The same, of a recording.
+    pub fn recorded(
+        recording: &'a Recording,
+        symbols: Symbolizer,
+        stacks: impl Iterator<Item = u32>,
+    ) -> Names<'a> {
+        let modules = ordered_modules(recording).into_iter();
+        let places = modules.map(|m| Place {
+            addresses: m.start..m.end,
+            path: m.path.clone(),
+        });
+        Names::of(recording, places.collect(), symbols, stacks)
+    }
+
+    fn of(
+        backtraces: &'a dyn Backtraces,
+        modules: Vec<Place>,
+        mut symbols: Symbolizer,
+        stacks: impl Iterator<Item = u32>,
+    ) -> Names<'a> {
+        symbols.request(stacks.flat_map(|id| backtraces.backtrace(id).map_or(Vec::new(), |s| s.1)));
         symbols.is_ready(Duration::from_secs(600));
         Names {
-            session,
+            backtraces,
+            modules,
             symbols,
             sites: Vec::new(),
             by_stack: HashMap::new(),
@@ -59,27 +117,26 @@ impl<'a> Names<'a> {
     }
 
     fn named(&self, id: u32) -> Site {
-        let Some((function, addresses)) = self.session.stack(id) else {
+        let Some((function, addresses, truncated)) = self.backtraces.backtrace(id) else {
             return Site {
                 kind: "an unknown caller".into(),
                 ..Site::default()
             };
         };
         let function = HOOKED_FUNCTIONS.get(usize::from(function));
-        let region = self.session.region();
         Site {
             symbol: function.map(|f| f.name.to_owned()),
             kind: function.map_or("an unknown caller", |f| f.kind).to_owned(),
             stack: addresses.iter().flat_map(|&a| self.frames(a)).collect(),
-            truncated: region.stack(id).is_some_and(|s| s.truncated),
+            truncated,
             live: Default::default(),
         }
     }
 
     fn frames(&self, return_address: u64) -> Vec<Frame> {
         let location = self.symbols.location(return_address);
-        let mut modules = self.session.modules.iter().chain(&self.session.gone);
-        let module = modules.find(|m| m.contains(return_address.wrapping_sub(1)));
+        let inside = |m: &&Place| m.addresses.contains(&return_address.wrapping_sub(1));
+        let module = self.modules.iter().find(inside);
         let svma = match module {
             Some(_) => location.svma,
             None => return_address,

@@ -2,9 +2,14 @@
 
 use crate::attach::Tracing;
 use crate::options::{Color, duration, size};
+use crate::report::sources;
 use anyhow::{Context, bail};
 use memhook_gate::{Baseline, Limits, SiteLimit, Suppressions};
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// Options of `gate`.
 #[derive(clap::Args)]
@@ -26,7 +31,9 @@ pub struct Args {
     pub allow_partial: bool,
     #[command(flatten)]
     pub running: RunningOptions,
-    /// The program and its arguments
+    #[command(flatten)]
+    pub sources: sources::Args,
+    /// The program and its arguments; or a recording (FILE.mhk)
     #[arg(
         required_unless_present = "pid",
         conflicts_with = "pid",
@@ -36,18 +43,42 @@ pub struct Args {
     pub command: Vec<OsString>,
 }
 
-/// A process that runs already.
+impl Args {
+    /// What can be refused before anything is touched.
+    pub fn check(&self) -> anyhow::Result<()> {
+        if self.tracing.is_selective() {
+            bail!("a gate needs every allocation: leave out --sample and the size filters");
+        }
+        let confidence = self.running.confidence;
+        if !(0.5..1.0).contains(&confidence) {
+            bail!("--confidence {confidence}: from 0.5 to below 1 is possible; 0.99 is usual");
+        }
+        Ok(())
+    }
+
+    /// The recording that is to be judged, if the command is one.
+    pub fn recording(&self) -> Option<&Path> {
+        let [file] = self.command.as_slice() else {
+            return None;
+        };
+        let file = Path::new(file);
+        (file.extension().is_some_and(|e| e == "mhk") && file.is_file()).then_some(file)
+    }
+}
+
+/// What takes time.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Running processes")]
+#[command(next_help_heading = "Running processes and recordings")]
 pub struct RunningOptions {
     /// Judge this process
     #[arg(short, long)]
     pub pid: Option<i32>,
-    /// Trace it so long before it is judged (30s, 5m); without, its leaks have no stacks
-    #[arg(short, long, requires = "pid", value_parser = duration)]
+    /// Trace it so long before it is judged (30s, 5m); without, its leaks have no stacks. Of a recording: look at
+    /// so much
+    #[arg(short, long, value_parser = duration)]
     pub duration: Option<Duration>,
     /// Fail if sites keep growing, whether their blocks are reachable or not
-    #[arg(long, requires = "duration")]
+    #[arg(long)]
     pub growth: bool,
     /// Leave this time out before the duration begins
     #[arg(long, requires = "growth", value_parser = duration, default_value = "30s")]
@@ -85,6 +116,12 @@ pub struct LimitOptions {
 }
 
 impl LimitOptions {
+    /// An option that limits what nothing reaches.
+    pub fn of_leaks(&self) -> Option<&'static str> {
+        let bytes = self.max_leaked.map(|_| "--max-leaked");
+        bytes.or(self.max_leaked_blocks.map(|_| "--max-leaked-blocks"))
+    }
+
     /// The limits.
     pub fn limits(&self) -> anyhow::Result<Limits> {
         if !(self.tolerance >= 0.0 && self.tolerance.is_finite()) {
@@ -152,6 +189,11 @@ impl ExceptionOptions {
             all.add(pattern);
         }
         Ok(all)
+    }
+
+    /// Whether there is a baseline, or will be.
+    pub fn has_baseline(&self) -> bool {
+        self.baseline.is_some() || self.write_baseline.is_some()
     }
 
     /// The baseline.

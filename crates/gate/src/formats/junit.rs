@@ -21,6 +21,7 @@ pub fn junit(verdict: &Verdict) -> String {
         case.set_classname("memhook-rs gate");
         suite.add_test_case(case);
     };
+    let noun = verdict.evidence.subject.noun();
     let of_leaks = ["--max-leaked", "--max-leaked-blocks"];
     let is_of_leaks = |option: &str| of_leaks.contains(&option);
     if verdict.violations.iter().any(|v| is_of_leaks(v.option)) {
@@ -32,8 +33,8 @@ pub fn junit(verdict: &Verdict) -> String {
                 false => lines.join("\n"),
             };
             let name = match site.stack.first() {
-                Some(frame) => format!("leak in {}", frame.name()),
-                None => "leak".to_owned(),
+                Some(frame) => format!("{noun} in {}", frame.name()),
+                None => noun.to_owned(),
             };
             add(&name, Outcome::Failed, &sentence(verdict, finding), &text);
         }

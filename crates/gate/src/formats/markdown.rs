@@ -1,7 +1,7 @@
 //! Markdown for the summary of a job.
 
-use super::{NO_STACK, amount, frame_line, headline, sentence};
-use crate::{Outcome, Verdict};
+use super::{NO_STACK, amount, frame_line, headline, sentence, the_rest};
+use crate::{Outcome, Subject, Verdict};
 
 /// The verdict, a table of sums, and at most `most` leaks, folded.
 pub fn markdown(verdict: &Verdict, most: usize) -> String {
@@ -14,14 +14,21 @@ pub fn markdown(verdict: &Verdict, most: usize) -> String {
     );
     out += "| | |\n|---|---|\n";
     let mut row = |name: &str, text: String| out += &format!("| {name} | {text} |\n");
-    row("leaked", amount(verdict.leaked));
+    row(
+        match evidence.subject {
+            Subject::Leaks => "leaked",
+            Subject::Growth => "grown",
+            Subject::Live => "more than allowed",
+        },
+        amount(verdict.leaked),
+    );
     if verdict.suppressed.blocks > 0 {
         row("suppressed", amount(verdict.suppressed));
     }
     if verdict.known.blocks > 0 {
         row("in the baseline", amount(verdict.known));
     }
-    row("still reachable", amount(evidence.reachable));
+    row(the_rest(verdict), amount(evidence.reachable));
     for gap in &evidence.gaps {
         row("not seen", escape(gap));
     }

@@ -16,7 +16,7 @@ pub use sarif::sarif;
 pub use suppressions::suppressions;
 pub use text::text;
 
-use crate::evidence::{Frame, Sum};
+use crate::evidence::{Frame, Subject, Sum};
 use crate::{Finding, Outcome, Verdict};
 use memhook_report::{bytes, counted};
 
@@ -31,9 +31,14 @@ fn headline(verdict: &Verdict) -> String {
     match verdict.outcome {
         Outcome::Failed => format!("FAILED: {}", reasons.join("; ")),
         Outcome::Passed => match verdict.leaked.blocks {
-            0 => "PASSED: no leaks".to_owned(),
+            0 => match verdict.evidence.subject {
+                Subject::Leaks => "PASSED: no leaks".to_owned(),
+                Subject::Growth => "PASSED: no site keeps growing".to_owned(),
+                Subject::Live => "PASSED: within the limits".to_owned(),
+            },
             _ => {
-                let leaks = counted(verdict.counted().count() as u64, "leak");
+                let noun = verdict.evidence.subject.noun();
+                let leaks = counted(verdict.counted().count() as u64, noun);
                 format!(
                     "PASSED: {leaks} within the limits, {}",
                     amount(verdict.leaked)
@@ -58,7 +63,11 @@ fn sentence(verdict: &Verdict, finding: &Finding) -> String {
             growth.p
         );
     }
-    let mut out = format!("{} leaked, by {}", amount(finding.leak.direct), site.kind);
+    let what = match verdict.evidence.subject {
+        Subject::Live => "live at the end",
+        _ => "leaked",
+    };
+    let mut out = format!("{} {what}, by {}", amount(finding.leak.direct), site.kind);
     let mut indirect = finding.leak.total();
     indirect.blocks -= finding.leak.direct.blocks;
     indirect.bytes -= finding.leak.direct.bytes;
@@ -69,6 +78,14 @@ fn sentence(verdict: &Verdict, finding: &Finding) -> String {
         out += &format!("; {} in the baseline", amount(before));
     }
     out
+}
+
+/// What is neither leaked nor growing, in words.
+fn the_rest(verdict: &Verdict) -> &'static str {
+    match verdict.evidence.subject {
+        Subject::Leaks => "still reachable",
+        Subject::Growth | Subject::Live => "otherwise live",
+    }
 }
 
 /// What stands where a stack would.

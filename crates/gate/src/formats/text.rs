@@ -1,6 +1,6 @@
 //! Text for people: the verdict first.
 
-use super::{NO_STACK, amount, frame_line, headline, sentence};
+use super::{NO_STACK, amount, frame_line, headline, sentence, the_rest};
 use crate::{Finding, Site, Verdict};
 use memhook_report::{bytes, counted};
 
@@ -10,19 +10,26 @@ const MOST_INDIRECT: usize = 3;
 /// The verdict, at most `most` leaks with their stacks, and the sums.
 pub fn text(verdict: &Verdict, most: usize) -> String {
     let mut out = headline(verdict) + "\n";
+    let evidence = &verdict.evidence;
     let leaks: Vec<_> = verdict.counted().collect();
     for (number, finding) in leaks.iter().take(most).enumerate() {
         out += &format!("\n#{} {}\n", number + 1, sentence(verdict, finding));
         one_leak(verdict, finding, &mut out);
     }
     if leaks.len() > most {
-        let more = counted((leaks.len() - most) as u64, "more leak");
+        let more = counted(
+            (leaks.len() - most) as u64,
+            &format!("more {}", evidence.subject.noun()),
+        );
         out += &format!("\n... and {more} (--top)\n");
     }
     out += "\n";
-    let evidence = &verdict.evidence;
     out += &format!("  {} {}\n", evidence.program, evidence.ending);
-    let mut sums = vec![format!("still reachable {}", amount(evidence.reachable))];
+    let mut sums = vec![format!(
+        "{} {}",
+        the_rest(verdict),
+        amount(evidence.reachable)
+    )];
     if verdict.suppressed.blocks > 0 {
         sums.push(format!("suppressed {}", amount(verdict.suppressed)));
     }

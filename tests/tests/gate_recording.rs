@@ -1,0 +1,112 @@
+//! Recordings as the gate judges them: by all but what is reachable.
+
+use memhook_tests::programs::Folder;
+use memhook_tests::{Target, build_target, run};
+
+/// Records a service for a while.
+fn record(folder: &Folder, kind: &str, options: &[&str]) -> String {
+    let program = build_target("gate_service", &["-O1", "-g"]);
+    let target = Target::start(&program, &[kind]);
+    let (pid, file) = (
+        target.pid().to_string(),
+        folder.path(&format!("{kind}.mhk")),
+    );
+    let always = [
+        "attach", "-q", "-p", &pid, "-d", "3s", "--force", "-o", &file,
+    ];
+    let (code, _, err) = run(&[&always, options].concat());
+    assert_eq!(code, 0, "{err}");
+    file
+}
+
+fn gate(options: &[&str], file: &str) -> (i32, String, String) {
+    run(&[&["gate"], options, &[file]].concat())
+}
+
+#[test]
+fn growth_limits_and_baselines() {
+    let folder = Folder::new("gate-recording");
+    let baseline = folder.path("cache.json");
+    let cache = record(&folder, "cache", &[]);
+    let leak = record(&folder, "leak", &[]);
+    let write = ["--write-baseline", &baseline];
+    assert_eq!(gate(&write, &cache).0, 0);
+    let growth = ["--growth", "--warmup", "500ms"];
+    for (options, file, code, words) in [
+        (&growth[..], &leak, 1, "grows: "),
+        (&growth, &cache, 0, "PASSED: no site keeps growing"),
+        (&["--max-live", "1K"], &cache, 1, "live at the end 4.0 KiB"),
+        (
+            &["--max-live", "1M"],
+            &cache,
+            0,
+            "PASSED: within the limits",
+        ),
+        (&["--max-peak", "1K"], &cache, 1, "peak 4.0 KiB"),
+        (
+            &["--max-allocations", "100"],
+            &cache,
+            1,
+            "allocations (limit 100)",
+        ),
+        (
+            &["--max-site", "1K:^replace$"],
+            &cache,
+            1,
+            "sites of ^replace$ keep 3.9 KiB",
+        ),
+        (&["--max-site", "4K:^replace$"], &cache, 0, "PASSED"),
+        (&["--baseline", &baseline], &cache, 0, "in the baseline"),
+        (
+            &["--baseline", &baseline],
+            &leak,
+            1,
+            "live at the end, by malloc",
+        ),
+    ] {
+        let (is, out, err) = gate(options, file);
+        assert_eq!(is, code, "{options:?} {file}: {out}{err}");
+        assert!(out.contains(words), "{options:?} {file}: {out}");
+        assert!(!out.contains("no leaks"), "{out}");
+        assert!(out.contains("what is reachable is not recorded"), "{out}");
+        let names_it = !out.contains("grows: ") || out.contains("keep_for_good");
+        assert!(names_it, "{out}");
+    }
+}
+
+#[test]
+fn what_a_recording_cannot_answer_is_refused() {
+    let folder = Folder::new("gate-refused");
+    let whole = record(&folder, "leak", &[]);
+    let live = ["--max-live", "1G"];
+    let refused = |options: &[&str], file: &str, word: &str| {
+        let (code, out, err) = gate(options, file);
+        assert_eq!((code, out.as_str()), (2, ""), "{options:?}: {err}");
+        assert!(
+            err.contains(word) && err.lines().count() == 1,
+            "{options:?}: {err}"
+        );
+    };
+    refused(&[], &whole, "does not tell what is reachable");
+    refused(&["--max-leaked", "0"], &whole, "--max-leaked: a recording");
+    refused(
+        &["--max-leaked-blocks", "0"],
+        &whole,
+        "--max-leaked-blocks: a recording",
+    );
+    refused(&["--growth", "--warmup", "1h"], &whole, "--warmup");
+    // Cut in the middle: what is there is judged, but nothing passes.
+    let bytes = std::fs::read(&whole).expect("recorded");
+    let cut = folder.path("cut.mhk");
+    std::fs::write(&cut, &bytes[..bytes.len() * 3 / 4]).expect("written");
+    let (code, out, err) = gate(&live, &cut);
+    assert_eq!(code, 3, "{out}{err}");
+    assert!(out.starts_with("NO VERDICT"), "{out}");
+    assert_eq!(gate(&["--max-live", "0"], &cut).0, 1);
+    let sums = record(&folder, "leak", &["--record", "summary"]);
+    refused(&live, &sums, "sums of intervals");
+    let sampled = record(&folder, "leak", &["--sample", "1K"]);
+    refused(&live, &sampled, "leaves allocations out");
+    let large = record(&folder, "leak", &["--min-size", "70"]);
+    refused(&live, &large, "leaves allocations out");
+}
