@@ -4,7 +4,7 @@ use crate::options::{
     Clock, Color, Format, GroupBy, OnFull, SortBy, Stacks, Unwind, duration, size,
 };
 use crate::output::{self, Output};
-use crate::record::{self, Recording};
+use crate::record::{self, Recording, Wish};
 use crate::{limits, plan, session::Session, signals, trace};
 use anyhow::bail;
 use memhook_abi::{clock_mode, flags};
@@ -239,7 +239,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let style = output::style(path.as_deref(), args.color, args.verbose);
     let mut output = Output::open(path.as_deref(), args.force, json, style)?;
-    let create = |path| Recording::create(args, pid, &config, path);
+    let wish = Wish {
+        options: &args.recording,
+        tracing: &args.tracing,
+        force: args.force,
+        quiet: args.quiet,
+    };
+    let create = |path| Recording::create(&wish, pid, &config, path);
     let recording = recorded.as_deref().map(create).transpose()?;
     signals::install();
     let session = match Session::start(pid, config, functions) {

@@ -30,6 +30,7 @@ mod safe_point;
 mod scan;
 mod session;
 mod signals;
+mod started;
 mod symbols_pack;
 mod top;
 mod trace;

@@ -77,10 +77,15 @@ impl Output {
 
     /// Writes one report, sooner or later.
     pub fn write(&mut self, report: &ReportModel) {
+        self.write_titled("", report);
+    }
+
+    /// The same below a title; in JSON there is none.
+    pub fn write_titled(&mut self, title: &str, report: &ReportModel) {
         let text = if self.json {
             memhook_report::json(report)
         } else {
-            memhook_report::text(report, self.style)
+            title.to_owned() + &memhook_report::text(report, self.style)
         };
         let Some(reports) = &self.reports else { return };
         if report.is_final {

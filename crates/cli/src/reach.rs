@@ -16,7 +16,7 @@ impl Reach<'_> {
     pub fn hold(&mut self, pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
         match self {
             Reach::Running => hold(pid, options),
-            Reach::AtStart(child) => child.hold(),
+            Reach::AtStart(child) => child.hold(pid),
         }
     }
 }

@@ -6,7 +6,7 @@ mod start;
 
 pub use facts::Facts;
 pub use options::Args;
-pub use start::Recording;
+pub use start::{Recording, Wish};
 
 use memhook_abi::Event;
 use memhook_ledger::Ledger;

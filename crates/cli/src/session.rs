@@ -235,6 +235,11 @@ impl Session {
         }
     }
 
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
     /// The shared region, for other threads.
     pub fn shared_region(&self) -> &Arc<Region> {
         &self.region

@@ -37,6 +37,16 @@ impl Baseline {
         Baseline { sites }
     }
 
+    /// Of several processes: each site with the most that it leaked in one.
+    pub fn or_more(mut self, other: Baseline) -> Baseline {
+        for (site, sum) in other.sites {
+            let most = self.sites.entry(site).or_default();
+            most.blocks = most.blocks.max(sum.blocks);
+            most.bytes = most.bytes.max(sum.bytes);
+        }
+        self
+    }
+
     /// Reads a file; `name`: what to call it in an error.
     pub fn read(name: &str, text: &str) -> Result<Baseline, Error> {
         let bad = |problem: String| Error::Baseline {

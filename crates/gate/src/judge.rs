@@ -17,6 +17,17 @@ pub enum Outcome {
     Unsound,
 }
 
+impl Outcome {
+    /// Exit code of a process that reports it; `error_exit_code` for a failure.
+    pub fn exit_code(self, error_exit_code: u8) -> u8 {
+        match self {
+            Outcome::Passed => 0,
+            Outcome::Failed => error_exit_code,
+            Outcome::Unsound => 3,
+        }
+    }
+}
+
 /// Why a leak does or does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -77,15 +88,34 @@ impl Verdict {
         let findings = self.findings.iter();
         findings.filter(|f| f.standing == Standing::Counted)
     }
+}
 
-    /// The exit code for scripts; the program's own failure comes before it.
-    pub fn exit_code(&self, error_exit_code: u8) -> u8 {
-        match self.outcome {
-            Outcome::Passed => 0,
-            Outcome::Failed => error_exit_code,
-            Outcome::Unsound => 3,
-        }
+/// The result for several processes: that of the worst.
+pub fn outcome(verdicts: &[Verdict]) -> Outcome {
+    let is = |outcome| verdicts.iter().any(|v| v.outcome == outcome);
+    match (is(Outcome::Failed), is(Outcome::Unsound)) {
+        (true, _) => Outcome::Failed,
+        (false, true) => Outcome::Unsound,
+        (false, false) => Outcome::Passed,
     }
+}
+
+/// Weighs the evidence of several processes, each for itself.
+pub fn judge_each(
+    evidence: Vec<Evidence>,
+    limits: &Limits,
+    suppressions: &mut Suppressions,
+    baseline: Option<&Baseline>,
+    allow_partial: bool,
+) -> Vec<Verdict> {
+    let one = |evidence| judge(evidence, limits, suppressions, baseline, allow_partial);
+    let mut verdicts: Vec<Verdict> = evidence.into_iter().map(one).collect();
+    // The last one knows what none of them has used.
+    let last = verdicts.len().saturating_sub(1);
+    for verdict in &mut verdicts[..last] {
+        verdict.unused_suppressions.clear();
+    }
+    verdicts
 }
 
 /// Weighs the evidence. With `allow_partial`, what was not seen does not matter.

@@ -23,7 +23,7 @@ pub use baseline::Baseline;
 pub use error::Error;
 pub use evidence::{Ending, Evidence, Frame, Leak, Site, Subject, Sum};
 pub use formats::{github, json, junit, markdown, sarif, suppressions, text};
-pub use judge::{Finding, Outcome, Standing, Verdict, Violation, judge};
+pub use judge::{Finding, Outcome, Standing, Verdict, Violation, judge, judge_each, outcome};
 pub use limits::{Limits, SiteLimit};
 pub use suppress::Suppressions;
 pub use trend::{Trend, corrected, mann_kendall};

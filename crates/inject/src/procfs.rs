@@ -38,6 +38,11 @@ pub(crate) fn activity(pid: i32, tid: i32) -> Activity {
     number.map_or(Activity::Running, Activity::Blocked)
 }
 
+/// Process of a thread.
+pub(crate) fn process_of(tid: i32) -> Option<i32> {
+    status_field(tid, tid, "Tgid:")?.parse().ok()
+}
+
 /// Process that traces `pid`, 0 if none.
 pub(crate) fn tracer(pid: i32, tid: i32) -> i32 {
     status_field(pid, tid, "TracerPid:")

@@ -23,6 +23,8 @@ const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 const OPTIONS: usize = 0x1 | 0x10;
 /// Of a program that was started here also: seize new threads, stop each at its end.
 const OPTIONS_OF_CHILD: usize = OPTIONS | 0x8 | 0x40;
+/// Seize the processes that it makes, by fork or vfork.
+const TRACE_FORKS: usize = 0x2 | 0x4;
 
 /// The option to report clone, and to trace what it makes.
 const TRACE_CLONE: usize = 0x8;
@@ -84,10 +86,14 @@ pub(crate) fn listen(tid: i32) -> io::Result<()> {
     unsafe { request(LISTEN, tid, 0, 0) }.map(drop)
 }
 
-/// From now on new threads of a stopped one are seized, and each stops at its end.
-pub(crate) fn follow_threads(tid: i32) -> io::Result<()> {
+/// From now on new threads of a stopped one are seized, and each stops at its end; with `forks`, new processes too.
+pub(crate) fn follow_threads(tid: i32, forks: bool) -> io::Result<()> {
+    let options = match forks {
+        true => OPTIONS_OF_CHILD | TRACE_FORKS,
+        false => OPTIONS_OF_CHILD,
+    };
     // SAFETY: no pointers.
-    unsafe { request(SETOPTIONS, tid, 0, OPTIONS_OF_CHILD) }.map(drop)
+    unsafe { request(SETOPTIONS, tid, 0, options) }.map(drop)
 }
 
 /// What the present event is about: of a thread at its end, its wait status.

@@ -1,6 +1,6 @@
 //! A process that runs already, judged now, after a time of tracing, or by its growth.
 
-use super::judged::{Measure, growth_evidence};
+use super::judged::{Measure, evidence, growth_evidence};
 use super::options::Args;
 use super::reached::{Reached, reached};
 use super::survivors::{MOMENTS, Survivors};
@@ -8,7 +8,7 @@ use crate::consumer::Consumer;
 use crate::ring_owners::RingOwners;
 use crate::{limits, plan, session::Session, signals};
 use anyhow::bail;
-use memhook_gate::{Ending, Evidence, Sum};
+use memhook_gate::{Evidence, Sum};
 use memhook_heap::{Method, capture};
 use std::{
     process::ExitCode,
@@ -71,19 +71,18 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let mut evidence = match &watch.survivors {
         Some(survivors) => {
             let grown = survivors.grown(options.confidence);
-            let mut evidence = growth_evidence(&session, &totals, &grown);
-            evidence.program = program;
-            evidence
+            growth_evidence(&session, &totals, &grown)
         }
         None => {
             let found = match &watch.captured {
                 Some(captured) => reached(&captured.snapshot, state.ledger.live_blocks()),
                 None => Reached::default(),
             };
-            measure.evidence(program, Ending::Running, &session, &totals, found)
+            evidence(measure.needs_all_sites(), &session, &totals, found)
         }
     };
     drop(state);
+    evidence.program = program;
     evidence.gaps.append(&mut watch.gaps);
     if let Some(survivors) = &watch.survivors {
         survivors.complete(&mut evidence);
@@ -92,8 +91,8 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
 }
 
 fn finish(args: &Args, measure: Measure, evidence: Evidence) -> anyhow::Result<ExitCode> {
-    let verdict = measure.conclude(args, evidence, false)?;
-    Ok(ExitCode::from(verdict.exit_code(args.error_exitcode)))
+    let outcome = measure.conclude(args, vec![evidence], false)?;
+    Ok(ExitCode::from(outcome.exit_code(args.error_exitcode)))
 }
 
 /// Without tracing: what is unreachable at this moment, of glibc's heap.

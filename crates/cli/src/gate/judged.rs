@@ -7,7 +7,7 @@ use super::reached::Reached;
 use crate::session::Session;
 use memhook_gate::growth::Growth;
 use memhook_gate::{
-    Baseline, Ending, Evidence, Leak, Limits, Subject, Sum, Suppressions, Verdict, judge,
+    Baseline, Evidence, Leak, Limits, Outcome, Subject, Sum, Suppressions, judge_each, outcome,
 };
 use memhook_ledger::Totals;
 use memhook_stream::Region;
@@ -47,88 +47,84 @@ impl Measure {
         !self.limits.sites.is_empty()
     }
 
-    /// Judges, writes, and returns the exit code.
+    /// Judges each process, writes, and returns the result.
     pub fn conclude(
         mut self,
         args: &Args,
-        evidence: Evidence,
+        processes: Vec<Evidence>,
         beside_program: bool,
-    ) -> anyhow::Result<Verdict> {
-        let verdict = judge(
-            evidence,
+    ) -> anyhow::Result<Outcome> {
+        let verdicts = judge_each(
+            processes,
             &self.limits,
             &mut self.suppressions,
             self.baseline.as_ref(),
             args.allow_partial,
         );
-        self.outputs.write(args, &verdict, beside_program)?;
-        Ok(verdict)
+        self.outputs.write(args, &verdicts, beside_program)?;
+        Ok(outcome(&verdicts))
     }
+}
 
-    /// Puts names to what was found.
-    pub fn evidence(
-        &self,
-        program: String,
-        ending: Ending,
-        session: &Session,
-        totals: &Totals,
-        reached: Reached,
-    ) -> Evidence {
-        let of_leaks = reached.lost.iter().flat_map(|(stack, lost)| {
-            lost.indirect
-                .keys()
-                .chain(std::iter::once(stack))
-                .copied()
-                .flatten()
-        });
-        let of_live = match self.needs_all_sites() {
-            true => reached.live.keys().copied().collect(),
-            false => Vec::new(),
+/// Puts names to what was found. `needs_all_sites`: to those of live blocks too.
+pub fn evidence(
+    needs_all_sites: bool,
+    session: &Session,
+    totals: &Totals,
+    reached: Reached,
+) -> Evidence {
+    let of_leaks = reached.lost.iter().flat_map(|(stack, lost)| {
+        lost.indirect
+            .keys()
+            .chain(std::iter::once(stack))
+            .copied()
+            .flatten()
+    });
+    let of_live = match needs_all_sites {
+        true => reached.live.keys().copied().collect(),
+        false => Vec::new(),
+    };
+    let mut names = Names::new(session, of_leaks.chain(of_live.iter().copied()));
+    let mut leaks: Vec<Leak> = Vec::new();
+    for (&stack, lost) in &reached.lost {
+        let site = names.site(stack);
+        let leak = match leaks.iter_mut().find(|leak| leak.site == site) {
+            Some(leak) => leak,
+            None => {
+                leaks.push(Leak {
+                    site,
+                    ..Leak::default()
+                });
+                leaks.last_mut().expect("just pushed")
+            }
         };
-        let mut names = Names::new(session, of_leaks.chain(of_live.iter().copied()));
-        let mut leaks: Vec<Leak> = Vec::new();
-        for (&stack, lost) in &reached.lost {
+        leak.direct.add(lost.direct);
+        for (&stack, &sum) in &lost.indirect {
             let site = names.site(stack);
-            let leak = match leaks.iter_mut().find(|leak| leak.site == site) {
-                Some(leak) => leak,
-                None => {
-                    leaks.push(Leak {
-                        site,
-                        ..Leak::default()
-                    });
-                    leaks.last_mut().expect("just pushed")
-                }
-            };
-            leak.direct.add(lost.direct);
-            for (&stack, &sum) in &lost.indirect {
-                let site = names.site(stack);
-                match leak.indirect.iter_mut().find(|(known, _)| *known == site) {
-                    Some((_, known)) => known.add(sum),
-                    None => leak.indirect.push((site, sum)),
-                }
+            match leak.indirect.iter_mut().find(|(known, _)| *known == site) {
+                Some((_, known)) => known.add(sum),
+                None => leak.indirect.push((site, sum)),
             }
         }
-        let live: Vec<_> = of_live
-            .into_iter()
-            .map(|stack| (names.site(Some(stack)), reached.live[&stack]))
-            .collect();
-        let mut sites = names.into_sites();
-        for (site, sum) in live {
-            sites[site].live.add(sum);
-        }
-        let mut gaps = losses(session.region());
-        gaps.extend(reached.gaps);
-        Evidence {
-            program,
-            ending,
-            sites,
-            leaks,
-            reachable: reached.reachable,
-            peak_bytes: totals.peak_live_bytes,
-            allocations: totals.allocations,
-            gaps,
-            ..Evidence::default()
-        }
+    }
+    let live: Vec<_> = of_live
+        .into_iter()
+        .map(|stack| (names.site(Some(stack)), reached.live[&stack]))
+        .collect();
+    let mut sites = names.into_sites();
+    for (site, sum) in live {
+        sites[site].live.add(sum);
+    }
+    let mut gaps = losses(session.region());
+    gaps.extend(reached.gaps);
+    Evidence {
+        sites,
+        leaks,
+        reachable: reached.reachable,
+        peak_bytes: totals.peak_live_bytes,
+        allocations: totals.allocations,
+        gaps,
+        ..Evidence::default()
     }
 }
 

@@ -1,78 +1,203 @@
-//! A program that is started, and judged at its end.
+//! A program that is started, and judged at its end; with its processes, if they are followed.
 
-use super::judged::Measure;
+use super::judged::{Measure, evidence};
 use super::options::Args;
 use super::reached::{Reached, reached};
 use crate::consumer::Consumer;
-use crate::program::{Attached, Program, end_as, exit_code};
-use crate::{plan, session::Session};
+use crate::program::{Observer, Program, command_line, end_as, exit_code};
+use crate::session::Session;
+use crate::started::{End, Job};
 use memhook_gate::{Ending, Evidence};
 use memhook_heap::{Captured, capture_standing};
-use memhook_inject::Event;
-use std::{process::ExitCode, sync::Arc};
+use memhook_inject::{Child, StartPoint};
+use memhook_process::ModuleImage;
+use std::{
+    collections::HashMap,
+    process::ExitCode,
+    sync::{Arc, Mutex},
+};
 
 /// Runs the command. The program's own failure comes before the verdict.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let config = args.tracing.config()?;
-    let functions = plan::selected_functions(&args.tracing.functions)?;
     let measure = Measure::of(args)?;
-    let mut program = Program::start(&args.command)?;
-    let mut is_first = true;
-    loop {
-        let mut session = match program.attach(&config, &functions) {
-            Ok(Attached::Traced(session, _)) => session,
-            Ok(Attached::Ended(status)) => {
-                let why = "it ended before its first instruction".to_owned();
-                return unseen(args, measure, status, why);
-            }
-            Err(error) if is_first => {
-                program.child.kill();
-                return Err(error);
-            }
-            Err(error) => {
-                let why = format!("it executes another program that is not traced: {error:#}");
-                program.child.set_off()?;
-                let status = program.finish()?;
-                return unseen(args, measure, status, why);
-            }
-        };
-        is_first = false;
-        let region = Arc::clone(session.shared_region());
-        let consumer = Consumer::new(&region, &args.tracing);
-        let event = program.run(&mut session, &consumer, &mut |_| {})?;
-        if event == Event::Executed {
-            continue;
+    let program = Program::start(&args.command, &args.start, &args.tracing)?;
+    let words = args.command.iter().map(|word| word.to_string_lossy());
+    let mut trial = Trial {
+        command: words.collect::<Vec<_>>().join(" "),
+        first: program.pid(),
+        needs_all_sites: measure.needs_all_sites(),
+        of_process: HashMap::new(),
+        results: Vec::new(),
+    };
+    let status = program.run(&mut trial)?;
+    let all: Vec<Evidence> = trial.results.iter().filter_map(|r| r.take()).collect();
+    let outcome = measure.conclude(args, all, true)?;
+    Ok(match exit_code(status) {
+        0 => ExitCode::from(outcome.exit_code(args.error_exitcode)),
+        _ => end_as(status),
+    })
+}
+
+/// What becomes known about one process: by its thread, or because it is not traced.
+#[derive(Clone, Default)]
+struct Finding(Arc<Mutex<Slot>>);
+
+#[derive(Default)]
+struct Slot {
+    captured: Option<Result<Captured, memhook_heap::Error>>,
+    evidence: Option<Evidence>,
+}
+
+impl Finding {
+    fn with<T>(&self, work: impl FnOnce(&mut Slot) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    fn take(&self) -> Option<Evidence> {
+        self.with(|slot| slot.evidence.take())
+    }
+}
+
+/// The processes of a program, to be judged.
+struct Trial {
+    command: String,
+    first: i32,
+    needs_all_sites: bool,
+    of_process: HashMap<i32, Finding>,
+    /// In the order in which the processes began; of one process, the last program that it executed.
+    results: Vec<Finding>,
+}
+
+impl Trial {
+    fn name(&self, pid: i32) -> String {
+        match pid == self.first {
+            true => self.command.clone(),
+            false => format!("process {pid}: {}", command_line(pid)),
         }
-        let captured = match event {
-            Event::Ending(_) => Some(capture(&program, &session)),
-            _ => None,
+    }
+
+    fn new_finding(&mut self, pid: i32) -> Finding {
+        let finding = Finding::default();
+        self.of_process.insert(pid, finding.clone());
+        self.results.push(finding.clone());
+        finding
+    }
+}
+
+impl Observer for Trial {
+    fn begins(&mut self, session: &Session, _: StartPoint) -> anyhow::Result<Box<dyn Job>> {
+        let pid = session.pid();
+        let finding = self.new_finding(pid);
+        Ok(Box::new(Judging {
+            program: self.name(pid),
+            needs_all_sites: self.needs_all_sites,
+            finding,
+        }))
+    }
+
+    fn at_end(&mut self, child: &Child, pid: i32, modules: Vec<ModuleImage>) {
+        if let Some(finding) = self.of_process.get(&pid) {
+            let captured = capture(child, pid, modules);
+            finding.with(|slot| slot.captured = Some(captured));
+        }
+    }
+
+    fn executes(&mut self, pid: i32) {
+        if let Some(finding) = self.of_process.remove(&pid) {
+            finding.take();
+        }
+    }
+
+    fn is_not_traced(&mut self, pid: i32, why: &anyhow::Error) {
+        let why = match pid == self.first {
+            true => format!("it executes another program that is not traced: {why:#}"),
+            false => format!("it is not traced: {why:#}"),
         };
-        // From here on the copy is looked at.
-        let status = program.finish()?;
+        let evidence = Evidence {
+            program: self.name(pid),
+            gaps: vec![why],
+            ..Evidence::default()
+        };
+        let finding = self.new_finding(pid);
+        finding.with(|slot| slot.evidence = Some(evidence));
+    }
+
+    fn ends(&mut self, pid: i32, status: Option<i32>) {
+        let finding = match self.of_process.get(&pid) {
+            Some(finding) => finding.clone(),
+            // It ended before it could be traced: a library is missing, or the like.
+            None if pid == self.first => {
+                let finding = self.new_finding(pid);
+                let evidence = Evidence {
+                    program: self.name(pid),
+                    gaps: vec!["it ended before its first instruction".into()],
+                    ..Evidence::default()
+                };
+                finding.with(|slot| slot.evidence = Some(evidence));
+                finding
+            }
+            None => return,
+        };
+        finding.with(|slot| {
+            if let (Some(evidence), Some(status)) = (&mut slot.evidence, status) {
+                evidence.ending = ending(status);
+            }
+        });
+    }
+}
+
+/// Judges one process.
+struct Judging {
+    program: String,
+    needs_all_sites: bool,
+    finding: Finding,
+}
+
+impl Job for Judging {
+    fn end(self: Box<Self>, session: &Session, consumer: &Consumer<'_>, end: End) {
+        let captured = self.finding.with(|slot| slot.captured.take());
         let state = consumer.lock();
-        let mut found = match captured {
-            Some(Ok(captured)) => reached(&captured.snapshot, state.ledger.live_blocks()),
-            Some(Err(error)) => without(format!("its memory could not be copied: {error}")),
-            None => without("it was killed before its memory could be looked at".into()),
+        let (mut found, ending) = match (end, captured) {
+            (End::Executed, _) => return,
+            (End::LetGo, _) => {
+                let still = "it still runs, the program that was started has ended";
+                (without(still.into()), Ending::Running)
+            }
+            (End::Ended(status), Some(Ok(captured))) => {
+                let live = state.ledger.live_blocks();
+                (reached(&captured.snapshot, live), ending(status))
+            }
+            (End::Ended(status), Some(Err(error))) => {
+                let why = format!("its memory could not be copied: {error}");
+                (without(why), ending(status))
+            }
+            (End::Ended(status), None) => {
+                let why = "it was killed before its memory could be looked at";
+                (without(why.into()), ending(status))
+            }
         };
         let totals = state.ledger.totals();
         drop(state);
         found.gaps.dedup();
-        let evidence =
-            measure.evidence(command_line(args), ending(status), &session, &totals, found);
-        return finish(args, measure, status, evidence);
+        let mut evidence = evidence(self.needs_all_sites, session, &totals, found);
+        evidence.program = self.program;
+        evidence.ending = ending;
+        self.finding.with(|slot| slot.evidence = Some(evidence));
     }
 }
 
-fn capture(program: &Program, session: &Session) -> Result<Captured, memhook_heap::Error> {
-    let threads = program.child.ending_threads().iter().map(|t| {
+fn capture(
+    child: &Child,
+    pid: i32,
+    modules: Vec<ModuleImage>,
+) -> Result<Captured, memhook_heap::Error> {
+    let threads = child.ending_threads(pid).iter().map(|t| {
         // In a system call, vector registers hold what the last memcpy left: all of them are the
         // caller's to save (psABI 3.2.1), and a call of libc's was made before.
         let in_call = t.registers.orig_rax as i64 >= 0;
         let extended = if in_call { &[] } else { t.extended.as_slice() };
         (t.tid, &t.registers, extended)
     });
-    let (pid, modules) = (program.child.pid(), session.modules.clone());
     capture_standing(pid, modules, threads)
 }
 
@@ -83,38 +208,9 @@ fn without(gap: String) -> Reached {
     }
 }
 
-/// A program of which nothing was seen.
-fn unseen(args: &Args, measure: Measure, status: i32, why: String) -> anyhow::Result<ExitCode> {
-    let evidence = Evidence {
-        program: command_line(args),
-        ending: ending(status),
-        gaps: vec![why],
-        ..Evidence::default()
-    };
-    finish(args, measure, status, evidence)
-}
-
-fn finish(
-    args: &Args,
-    measure: Measure,
-    status: i32,
-    evidence: Evidence,
-) -> anyhow::Result<ExitCode> {
-    let verdict = measure.conclude(args, evidence, true)?;
-    Ok(match exit_code(status) {
-        0 => ExitCode::from(verdict.exit_code(args.error_exitcode)),
-        _ => end_as(status),
-    })
-}
-
 fn ending(status: i32) -> Ending {
     match libc::WIFSIGNALED(status) {
         true => Ending::Signaled(libc::WTERMSIG(status)),
         false => Ending::Exited(libc::WEXITSTATUS(status)),
     }
-}
-
-fn command_line(args: &Args) -> String {
-    let words = args.command.iter().map(|word| word.to_string_lossy());
-    words.collect::<Vec<_>>().join(" ")
 }

@@ -2,6 +2,7 @@
 
 use crate::attach::Tracing;
 use crate::options::{Color, duration, size};
+use crate::program::StartOptions;
 use crate::report::sources;
 use anyhow::{Context, bail};
 use memhook_gate::{Baseline, Limits, SiteLimit, Suppressions};
@@ -17,6 +18,8 @@ use std::{
 pub struct Args {
     #[command(flatten)]
     pub tracing: Tracing,
+    #[command(flatten)]
+    pub start: StartOptions,
     #[command(flatten)]
     pub limits: LimitOptions,
     #[command(flatten)]

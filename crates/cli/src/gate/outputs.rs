@@ -2,7 +2,7 @@
 
 use super::options::{Args, OutputOptions};
 use anyhow::Context;
-use memhook_gate::{Baseline, Outcome, Verdict};
+use memhook_gate::{Baseline, Outcome, Verdict, outcome};
 use std::{
     fs::{File, OpenOptions},
     io::{IsTerminal, Write},
@@ -47,15 +47,20 @@ impl Outputs {
     }
 
     /// Writes everything; the text goes to standard error if that of the program fills standard output.
-    pub fn write(self, args: &Args, verdict: &Verdict, beside_program: bool) -> anyhow::Result<()> {
+    pub fn write(
+        self,
+        args: &Args,
+        verdicts: &[Verdict],
+        beside_program: bool,
+    ) -> anyhow::Result<()> {
         let options = &args.outputs;
         let root = options.root();
         for (form, file) in self.files {
             let text = match form {
-                Form::Json => memhook_gate::json(verdict) + "\n",
-                Form::Junit => memhook_gate::junit(verdict),
-                Form::Sarif => memhook_gate::sarif(verdict, &root) + "\n",
-                Form::Markdown => memhook_gate::markdown(verdict, options.top),
+                Form::Json => memhook_gate::json(verdicts) + "\n",
+                Form::Junit => memhook_gate::junit(verdicts),
+                Form::Sarif => memhook_gate::sarif(verdicts, &root) + "\n",
+                Form::Markdown => memhook_gate::markdown(verdicts, options.top),
             };
             match file {
                 None => to_stdout(&text),
@@ -70,22 +75,25 @@ impl Outputs {
             }
         }
         if let Some(mut file) = self.baseline {
-            let not_suppressed = verdict.findings.iter();
-            let leaks = not_suppressed
-                .filter(|f| f.standing != memhook_gate::Standing::Suppressed)
-                .map(|f| &f.leak);
-            let baseline = Baseline::of(&verdict.evidence, leaks);
+            let baseline = verdicts.iter().map(|verdict| {
+                let not_suppressed = verdict.findings.iter();
+                let leaks = not_suppressed
+                    .filter(|f| f.standing != memhook_gate::Standing::Suppressed)
+                    .map(|f| &f.leak);
+                Baseline::of(&verdict.evidence, leaks)
+            });
+            let baseline = baseline.fold(Baseline::default(), Baseline::or_more);
             let _ = file.set_len(0);
             file.write_all(baseline.write().as_bytes())
                 .context("cannot write the baseline")?;
         }
         if options.github {
-            to_stdout(&memhook_gate::github(verdict, &root));
+            to_stdout(&memhook_gate::github(verdicts, &root));
         }
-        let mut text = text(options, verdict, beside_program);
+        let mut text = text(options, verdicts, beside_program);
         if args.exceptions.gen_suppressions {
             text += "\n";
-            text += &memhook_gate::suppressions(verdict);
+            text += &memhook_gate::suppressions(verdicts);
         }
         match beside_program {
             true => eprint!("{text}"),
@@ -95,8 +103,8 @@ impl Outputs {
     }
 }
 
-fn text(options: &OutputOptions, verdict: &Verdict, to_stderr: bool) -> String {
-    let mut text = memhook_gate::text(verdict, options.top);
+fn text(options: &OutputOptions, verdicts: &[Verdict], to_stderr: bool) -> String {
+    let mut text = memhook_gate::text(verdicts, options.top);
     let end = text.find('\n').unwrap_or(text.len());
     if options.quiet {
         text.truncate(end + 1);
@@ -106,7 +114,7 @@ fn text(options: &OutputOptions, verdict: &Verdict, to_stderr: bool) -> String {
         false => std::io::stdout().is_terminal(),
     };
     if crate::output::is_colored(options.color, is_terminal) {
-        let color = match verdict.outcome {
+        let color = match outcome(verdicts) {
             Outcome::Passed => "32",
             Outcome::Failed => "31",
             Outcome::Unsound => "33",

@@ -67,8 +67,8 @@ pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
         let before = "blocks from before the recording are not counted";
         evidence.notes.push(before.into());
     }
-    let verdict = measure.conclude(args, evidence, false)?;
-    Ok(ExitCode::from(verdict.exit_code(args.error_exitcode)))
+    let outcome = measure.conclude(args, vec![evidence], false)?;
+    Ok(ExitCode::from(outcome.exit_code(args.error_exitcode)))
 }
 
 /// Questions that a recording cannot answer, or this one.

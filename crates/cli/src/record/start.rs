@@ -1,7 +1,7 @@
 //! A recording between the creation of its file and the first event.
 
-use super::{Facts, Recorder, facts};
-use crate::attach;
+use super::{Args, Facts, Recorder, facts};
+use crate::attach::Tracing;
 use crate::consumer::Consumer;
 use crate::session::Session;
 use memhook_stream::Config;
@@ -16,23 +16,31 @@ pub struct Recording {
     replaced: bool,
 }
 
+/// What the options ask for.
+pub struct Wish<'a> {
+    pub options: &'a Args,
+    pub tracing: &'a Tracing,
+    /// Overwrite the file.
+    pub force: bool,
+    /// Say nothing about it.
+    pub quiet: bool,
+}
+
 impl Recording {
     /// Creates the file. Before the target is touched: a disk that is full costs nothing then.
     pub fn create(
-        args: &attach::Args,
+        wish: &Wish<'_>,
         pid: i32,
         config: &Config,
         path: &Path,
     ) -> anyhow::Result<Recording> {
-        let meta = facts::meta(pid, &args.tracing, config);
+        let meta = facts::meta(pid, wish.tracing, config);
         let replaced = path.exists();
-        let recorder = args
-            .recording
-            .create(path, args.force, &args.tracing, &meta)?;
+        let recorder = wish.options.create(path, wish.force, wish.tracing, &meta)?;
         Ok(Recording {
             path: path.to_owned(),
             recorder,
-            facts: Facts::new(path, meta, args.quiet),
+            facts: Facts::new(path, meta, wish.quiet),
             replaced,
         })
     }

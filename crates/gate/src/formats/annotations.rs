@@ -5,7 +5,14 @@ use super::{frame_line, headline, relative, sentence};
 use crate::{Outcome, Verdict};
 
 /// One line for each leak, or for the verdict where there is no leak to show.
-pub fn github(verdict: &Verdict, root: &str) -> String {
+pub fn github(verdicts: &[Verdict], root: &str) -> String {
+    verdicts
+        .iter()
+        .map(|verdict| of_one(verdict, root))
+        .collect()
+}
+
+fn of_one(verdict: &Verdict, root: &str) -> String {
     let mut out = String::new();
     if verdict.outcome == Outcome::Failed {
         for finding in verdict.counted() {

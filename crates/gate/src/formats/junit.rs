@@ -4,8 +4,14 @@ use super::{NO_STACK, frame_line, headline, sentence};
 use crate::{Outcome, Verdict};
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
-/// The verdict as a JUnit report.
-pub fn junit(verdict: &Verdict) -> String {
+/// The verdicts as a JUnit report, a suite for each process.
+pub fn junit(verdicts: &[Verdict]) -> String {
+    let mut report = Report::new("memhook-rs gate");
+    report.add_test_suites(verdicts.iter().map(suite));
+    report.to_string().unwrap_or_default()
+}
+
+fn suite(verdict: &Verdict) -> TestSuite {
     let mut suite = TestSuite::new(verdict.evidence.program.as_str());
     let mut add = |name: &str, outcome: Outcome, message: &str, text: &str| {
         let mut status = match outcome {
@@ -53,7 +59,5 @@ pub fn junit(verdict: &Verdict) -> String {
         let line = headline(verdict);
         add("leaks", verdict.outcome, &line, &line);
     }
-    let mut report = Report::new("memhook-rs gate");
-    report.add_test_suite(suite);
-    report.to_string().unwrap_or_default()
+    suite
 }

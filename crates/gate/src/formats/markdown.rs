@@ -1,12 +1,31 @@
 //! Markdown for the summary of a job.
 
-use super::{NO_STACK, amount, frame_line, headline, sentence, the_rest};
+use super::{NO_STACK, amount, frame_line, headline, headline_of_all, sentence, the_rest};
 use crate::{Outcome, Subject, Verdict};
 
-/// The verdict, a table of sums, and at most `most` leaks, folded.
-pub fn markdown(verdict: &Verdict, most: usize) -> String {
+/// The verdict, a table of sums, and at most `most` leaks, folded. Of several processes, those that pass are only
+/// listed.
+pub fn markdown(verdicts: &[Verdict], most: usize) -> String {
+    if let [verdict] = verdicts {
+        return of_one(verdict, most, "###");
+    }
+    let mut out = format!("### {}\n\n", escape(&headline_of_all(verdicts)));
+    let (passed, others): (Vec<_>, Vec<_>) =
+        verdicts.iter().partition(|v| v.outcome == Outcome::Passed);
+    for verdict in others {
+        out += &of_one(verdict, most, "####");
+        out += "\n";
+    }
+    for verdict in passed {
+        let program = verdict.evidence.program.replace('`', "'");
+        out += &format!("- {}: `{program}`\n", escape(&headline(verdict)));
+    }
+    out
+}
+
+fn of_one(verdict: &Verdict, most: usize, level: &str) -> String {
     let evidence = &verdict.evidence;
-    let mut out = format!("### {}\n\n", escape(&headline(verdict)));
+    let mut out = format!("{level} {}\n\n", escape(&headline(verdict)));
     out += &format!(
         "`{}` {}\n\n",
         evidence.program.replace('`', "'"),

@@ -17,7 +17,7 @@ pub use suppressions::suppressions;
 pub use text::text;
 
 use crate::evidence::{Frame, Subject, Sum};
-use crate::{Finding, Outcome, Verdict};
+use crate::{Finding, Outcome, Verdict, outcome};
 use memhook_report::{bytes, counted};
 
 /// `4.1 KiB in 12 blocks`
@@ -48,6 +48,20 @@ fn headline(verdict: &Verdict) -> String {
         Outcome::Unsound => format!(
             "NO VERDICT: nothing was found, but not everything was seen ({})",
             verdict.evidence.gaps.join("; ")
+        ),
+    }
+}
+
+/// The first line about several processes.
+fn headline_of_all(verdicts: &[Verdict]) -> String {
+    let of = |outcome| verdicts.iter().filter(|v| v.outcome == outcome).count();
+    let all = format!("{} processes", verdicts.len());
+    match outcome(verdicts) {
+        Outcome::Failed => format!("FAILED: {} of {all}", of(Outcome::Failed)),
+        Outcome::Passed => format!("PASSED: {all}"),
+        Outcome::Unsound => format!(
+            "NO VERDICT: nothing was found, but of {} of {all} not everything was seen",
+            of(Outcome::Unsound)
         ),
     }
 }
@@ -217,25 +231,29 @@ FAILED: 2 leaks, 4.1 KiB in 12 blocks (limit 0)
   ./tests --all ended with exit status 0
   still reachable 72 B in 3 blocks, peak 9.8 KiB, 77 allocations
 ";
-        assert_eq!(text(&example(), 10), expected);
-        assert!(text(&example(), 1).contains("... and 1 more leak"));
+        assert_eq!(text(&[example()], 10), expected);
+        assert!(text(&[example()], 1).contains("... and 1 more leak"));
     }
 
     #[test]
     fn machines_can_read_the_others() {
         let verdict = example();
-        let value: serde_json::Value = serde_json::from_str(&json(&verdict)).unwrap();
+        let value: serde_json::Value =
+            serde_json::from_str(&json(std::slice::from_ref(&verdict))).unwrap();
         assert_eq!(value["outcome"], "failed");
         assert_eq!(value["leaked"]["bytes"], 4198);
-        let sarif: serde_json::Value = serde_json::from_str(&sarif(&verdict, "/src/app")).unwrap();
+        let sarif: serde_json::Value =
+            serde_json::from_str(&sarif(std::slice::from_ref(&verdict), "/src/app")).unwrap();
         let result = &sarif["runs"][0]["results"][0];
         let place = &result["locations"][0]["physicalLocation"];
         assert_eq!(place["artifactLocation"]["uri"], "map,h.cc");
         assert_eq!(place["region"]["startLine"], 42);
         assert_eq!(sarif["runs"][0]["results"].as_array().unwrap().len(), 2);
-        let junit = quick_junit::Report::deserialize_from_str(&junit(&verdict)).unwrap();
+        let junit =
+            quick_junit::Report::deserialize_from_str(&junit(std::slice::from_ref(&verdict)))
+                .unwrap();
         assert_eq!((junit.tests, junit.failures), (2, 2));
-        let notes = github(&verdict, "/src/app");
+        let notes = github(std::slice::from_ref(&verdict), "/src/app");
         let line = notes.lines().next().unwrap();
         assert!(
             line.starts_with("::error file=map%2Ch.cc,line=42,title="),
@@ -243,14 +261,14 @@ FAILED: 2 leaks, 4.1 KiB in 12 blocks (limit 0)
         );
         assert!(line.contains("%25|&") && line.contains("%0A"), "{line}");
         assert!(notes.lines().all(|line| line.starts_with("::error ")));
-        let markdown = markdown(&verdict, 10);
+        let markdown = markdown(std::slice::from_ref(&verdict), 10);
         assert!(markdown.starts_with("### ") && markdown.contains("map,h.cc:42"));
     }
 
     #[test]
     fn suppressions_suppress() {
         let verdict = example();
-        let written = suppressions(&verdict);
+        let written = suppressions(std::slice::from_ref(&verdict));
         let mut read = Suppressions::default();
         read.read("x", &written).unwrap();
         let evidence = verdict.evidence;

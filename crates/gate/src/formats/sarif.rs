@@ -6,7 +6,28 @@ use crate::{Outcome, Verdict};
 use serde_json::{Value, json};
 
 /// The verdict as a SARIF log; source paths below `root` become relative.
-pub fn sarif(verdict: &Verdict, root: &str) -> String {
+pub fn sarif(verdicts: &[Verdict], root: &str) -> String {
+    let results: Vec<Value> = verdicts.iter().flat_map(|v| results(v, root)).collect();
+    let rule = |id: &str, text: &str| json!({ "id": id, "shortDescription": { "text": text } });
+    let log = json!({
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{
+            "tool": { "driver": {
+                "name": "memhook-rs",
+                "version": env!("CARGO_PKG_VERSION"),
+                "rules": [
+                    rule("memory-leak", "Memory that nothing points to any more"),
+                    rule("memory-limit", "More memory than a limit allows"),
+                ],
+            }},
+            "results": results,
+        }],
+    });
+    serde_json::to_string_pretty(&log).unwrap_or_default()
+}
+
+fn results(verdict: &Verdict, root: &str) -> Vec<Value> {
     let mut results: Vec<Value> = verdict
         .counted()
         .map(|finding| {
@@ -36,23 +57,7 @@ pub fn sarif(verdict: &Verdict, root: &str) -> String {
             "message": { "text": headline(verdict) },
         }));
     }
-    let rule = |id: &str, text: &str| json!({ "id": id, "shortDescription": { "text": text } });
-    let log = json!({
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [{
-            "tool": { "driver": {
-                "name": "memhook-rs",
-                "version": env!("CARGO_PKG_VERSION"),
-                "rules": [
-                    rule("memory-leak", "Memory that nothing points to any more"),
-                    rule("memory-limit", "More memory than a limit allows"),
-                ],
-            }},
-            "results": results,
-        }],
-    });
-    serde_json::to_string_pretty(&log).unwrap_or_default()
+    results
 }
 
 fn location(frame: &Frame, root: &str) -> Value {

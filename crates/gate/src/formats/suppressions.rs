@@ -5,9 +5,10 @@ use crate::Verdict;
 
 /// A `leak:` line for each leak that counts, by its innermost named function; those without a name
 /// are left out.
-pub fn suppressions(verdict: &Verdict) -> String {
+pub fn suppressions(verdicts: &[Verdict]) -> String {
     let mut out = String::new();
-    for finding in verdict.counted() {
+    let of_one = |verdict| Verdict::counted(verdict).map(move |finding| (verdict, finding));
+    for (verdict, finding) in verdicts.iter().flat_map(of_one) {
         let site = &verdict.evidence.sites[finding.leak.site];
         let frame = site
             .stack
@@ -19,10 +20,9 @@ pub fn suppressions(verdict: &Verdict) -> String {
             Some(function) => format!("^{function}$"),
             None => frame.module_name().unwrap_or_default().to_owned(),
         };
-        out += &format!("# {}\n", sentence(verdict, finding));
         let line = format!("leak:{pattern}\n");
         if !out.contains(&line) {
-            out += &line;
+            out += &format!("# {}\n{line}", sentence(verdict, finding));
         }
     }
     out

@@ -1,14 +1,36 @@
 //! Text for people: the verdict first.
 
-use super::{NO_STACK, amount, frame_line, headline, sentence, the_rest};
-use crate::{Finding, Site, Verdict};
+use super::{NO_STACK, amount, frame_line, headline, headline_of_all, sentence, the_rest};
+use crate::{Finding, Outcome, Site, Verdict};
 use memhook_report::{bytes, counted};
 
 /// Sites listed below a leak that holds others.
 const MOST_INDIRECT: usize = 3;
 
-/// The verdict, at most `most` leaks with their stacks, and the sums.
-pub fn text(verdict: &Verdict, most: usize) -> String {
+/// The verdict, at most `most` leaks with their stacks, and the sums. Of several processes, those that pass are only
+/// listed.
+pub fn text(verdicts: &[Verdict], most: usize) -> String {
+    if let [verdict] = verdicts {
+        return of_one(verdict, most);
+    }
+    let mut out = headline_of_all(verdicts) + "\n";
+    let (passed, others): (Vec<_>, Vec<_>) =
+        verdicts.iter().partition(|v| v.outcome == Outcome::Passed);
+    for verdict in others {
+        out += "\n";
+        out += &of_one(verdict, most);
+    }
+    out += "\n";
+    for verdict in passed {
+        out += &format!("  {}: {}\n", headline(verdict), verdict.evidence.program);
+        for unused in &verdict.unused_suppressions {
+            out += &format!("  unused suppression: {unused}\n");
+        }
+    }
+    out
+}
+
+fn of_one(verdict: &Verdict, most: usize) -> String {
     let mut out = headline(verdict) + "\n";
     let evidence = &verdict.evidence;
     let leaks: Vec<_> = verdict.counted().collect();

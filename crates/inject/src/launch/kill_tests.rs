@@ -25,24 +25,28 @@ fn launcher() {
         .iter()
         .map(|&a| CString::new(a).unwrap())
         .collect();
-    let mut child = launch(&arguments).unwrap();
+    let mut child = launch(&arguments, false).unwrap();
+    let pid = child.pid();
     loop {
-        let reached = child.run_to_start(*point == "constructors").unwrap();
+        let reached = child.run_to_start(pid, *point == "constructors").unwrap();
         let expected = match *point {
             "constructors" => StartPoint::BeforeConstructors,
             _ => StartPoint::Entry,
         };
         assert_eq!(reached, expected);
-        let mut held = child.hold().unwrap();
+        let mut held = child.hold(pid).unwrap();
         held.syscall(libc::SYS_getuid, [0; 6]).unwrap();
         held.release().unwrap();
-        child.set_off().unwrap();
-        match child.next_event().unwrap() {
-            Event::Executed => continue,
-            Event::Ending(_) => child.let_end(),
-            Event::Ended(_) => return,
+        child.set_off(pid).unwrap();
+        match child.next_event(None).unwrap() {
+            Some((_, Event::Executed)) => continue,
+            Some((_, Event::Ending(_))) => child.let_end(pid),
+            other => panic!("{other:?}"),
         }
-        assert_eq!(child.next_event().unwrap(), Event::Ended(0));
+        assert_eq!(
+            child.next_event(None).unwrap(),
+            Some((pid, Event::Ended(0)))
+        );
         return;
     }
 }

@@ -16,7 +16,7 @@ pub use forward::{end_by, forward_signals};
 pub use start_point::StartPoint;
 pub use watch::{EndingThread, Event};
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::CString;
 use std::io::{self, Read, Write};
 use std::marker::PhantomData;
@@ -27,31 +27,30 @@ use crate::restart::Sleep;
 use crate::survey::Survey;
 use crate::urgency::Urgency;
 use crate::{Error, ptrace};
-use watch::Status;
+use watch::{Process, Status};
 
 /// Exit status of a child that could not execute its program; nobody sees it.
 const NOT_EXECUTED: i32 = 127;
 
-/// A program that was started here.
+/// A program that was started here, and the processes that it makes if they are followed.
 ///
 /// Dropped before its end, it goes on untraced, as it does when this process is killed.
 pub struct Child {
+    /// The process that was started.
     pid: i32,
-    /// Threads that are seized and have not ended.
-    threads: BTreeSet<i32>,
-    /// Threads that stand still at their end.
-    ending: Vec<EndingThread>,
-    /// Wait status, once there is one.
-    ended: Option<i32>,
-    /// Made at the start point, used by each hold there.
-    survey: Option<Survey>,
+    follows_forks: bool,
+    processes: BTreeMap<i32, Process>,
+    /// Events that were found out on the way.
+    known: VecDeque<(i32, Event)>,
     /// ptrace requests must come from the thread that seized.
     _not_send: PhantomData<*const ()>,
 }
 
 /// Starts a program, which is looked up in `PATH` as execvp(3) does; it stops before its first
 /// instruction. Standard streams, terminal, process group, environment are ours.
-pub fn launch(arguments: &[CString]) -> Result<Child, Error> {
+///
+/// With `follow_forks`, processes that it makes are traced too, and those that they make.
+pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error> {
     let name = || {
         arguments
             .first()
@@ -77,10 +76,9 @@ pub fn launch(arguments: &[CString]) -> Result<Child, Error> {
     drop((go, report));
     let child = Child {
         pid,
-        threads: BTreeSet::from([pid]),
-        ending: Vec::new(),
-        ended: None,
-        survey: None,
+        follows_forks: follow_forks,
+        processes: BTreeMap::from([(pid, Process::new(pid))]),
+        known: VecDeque::new(),
         _not_send: PhantomData,
     };
     // If this is refused the child finds its pipe closed and ends.
@@ -130,18 +128,24 @@ fn execute(go: i32, report: i32, arguments: &[*const libc::c_char]) -> ! {
 }
 
 impl Child {
-    /// Id of the process.
+    /// Id of the process that was started.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Takes over the initial thread at its start point. Releasing it leaves it stopped there.
-    pub fn hold(&mut self) -> Result<Held, Error> {
-        if self.survey.is_none() {
-            self.survey = Some(Survey::of(self.pid)?);
+    /// Processes that have not ended.
+    pub fn processes(&self) -> impl Iterator<Item = i32> + '_ {
+        self.processes.keys().copied()
+    }
+
+    /// Takes over the initial thread of a process at its start point. Releasing it leaves it stopped there.
+    pub fn hold(&mut self, pid: i32) -> Result<Held, Error> {
+        let process = self.processes.get_mut(&pid);
+        let process = process.ok_or(Error::TargetGone { pid })?;
+        if process.survey.is_none() {
+            process.survey = Some(Survey::of(pid)?);
         }
-        let pid = self.pid;
-        let Some(survey) = self.survey.as_mut() else {
+        let Some(survey) = process.survey.as_mut() else {
             return Err(Error::TargetGone { pid });
         };
         survey.refresh(pid)?;
@@ -157,12 +161,15 @@ impl Child {
 
     /// Ends the program with SIGKILL and collects it.
     pub fn kill(mut self) {
+        let pid = self.pid;
         // SAFETY: plain integers; the process is our child and has not been waited for.
-        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        unsafe { libc::kill(pid, libc::SIGKILL) };
         loop {
-            self.let_end();
-            if matches!(self.next_event(), Ok(Event::Ended(_)) | Err(_)) {
-                return;
+            self.let_end(pid);
+            match self.next_event(None) {
+                Ok(Some((of, Event::Ended(_)))) if of == pid => return,
+                Err(_) => return,
+                _ => {}
             }
         }
     }

@@ -7,7 +7,7 @@ use goblin::elf::Elf;
 
 use super::Child;
 use super::syscall_probe::Probe;
-use super::watch::{self, Status};
+use super::watch::{self, Event, Process, Status};
 use crate::held::STEP_DEADLINE;
 use crate::maps::Mapping;
 use crate::{Error, maps, memory, ptrace, regs};
@@ -49,9 +49,12 @@ impl Child {
     /// glibc's dl_main calls `_dl_debug_state` with RT_CONSISTENT once all relocations are done and
     /// `__libc_early_init` has run, right before it returns to run the initializers (elf/rtld.c). It
     /// holds no lock there, so `dlopen` works. Not with LD_AUDIT, whose modules are announced earlier.
-    pub fn run_to_start(&mut self, before_constructors: bool) -> Result<StartPoint, Error> {
-        let pid = self.pid;
-        self.survey = None;
+    pub fn run_to_start(
+        &mut self,
+        pid: i32,
+        before_constructors: bool,
+    ) -> Result<StartPoint, Error> {
+        self.processes.insert(pid, Process::new(pid));
         let (entry, loader_base) = auxiliary(pid)?;
         let path = format!("/proc/{pid}/mem");
         let file_error = |source| Error::File {
@@ -88,22 +91,22 @@ impl Child {
                 state.is_some_and(|word| word & 0xffff_ffff == RT_CONSISTENT)
             };
             let point = StartPoint::BeforeConstructors;
-            return self.run_to(&mem, probe, &is_reached, point);
+            return self.run_to(pid, &mem, probe, &is_reached, point);
         }
         let probe = Probe::at_entry(&mem, entry, text).map_err(file_error)?;
         let probe = probe.ok_or(Error::NoStartPoint { pid })?;
-        self.run_to(&mem, probe, &|| true, StartPoint::Entry)
+        self.run_to(pid, &mem, probe, &|| true, StartPoint::Entry)
     }
 
     /// Runs until the probe is passed with the condition holding.
     fn run_to(
         &mut self,
+        pid: i32,
         mem: &File,
         probe: Probe,
         is_reached: &dyn Fn() -> bool,
         point: StartPoint,
     ) -> Result<StartPoint, Error> {
-        let pid = self.pid;
         let failed = |request| move |source| Error::ptrace(pid, pid, request, source);
         let mut resumed_with = Some(0);
         loop {
@@ -113,8 +116,11 @@ impl Child {
             let (_, status) = watch::wait(pid).map_err(failed("WAIT"))?;
             match status {
                 Status::Ended(status) => {
-                    super::forward::stop_forwarding();
-                    self.ended = Some(status);
+                    if pid == self.pid {
+                        super::forward::stop_forwarding();
+                    }
+                    self.processes.remove(&pid);
+                    self.known.push_back((pid, Event::Ended(status)));
                     return Ok(StartPoint::Ended(status));
                 }
                 Status::Syscall => {
@@ -131,44 +137,45 @@ impl Child {
                         path: format!("/proc/{pid}/mem"),
                         source,
                     })?;
-                    self.settle()?;
+                    settle(pid)?;
                     return Ok(point);
                 }
                 Status::Signal(signal) => resumed_with = Some(signal),
                 // Stopped by job control; SIGCONT ends that with another event stop.
                 Status::Stop(stop) if stop != libc::SIGTRAP => {
                     ptrace::listen(pid).map_err(failed("LISTEN"))?;
-                    super::forward::stop_too(stop);
+                    if pid == self.pid {
+                        super::forward::stop_too(stop);
+                    }
                     resumed_with = None;
                 }
                 _ => {}
             }
         }
     }
+}
 
-    /// From a signal stop into an event stop, which remote calls start from.
-    fn settle(&mut self) -> Result<(), Error> {
-        let pid = self.pid;
-        let failed = |request| move |source| Error::ptrace(pid, pid, request, source);
-        ptrace::interrupt(pid).map_err(failed("INTERRUPT"))?;
-        let until = Instant::now() + STEP_DEADLINE;
-        let mut held_back = Vec::new();
-        loop {
-            ptrace::resume(pid, 0).map_err(failed("CONT"))?;
-            match watch::wait(pid).map_err(failed("WAIT"))?.1 {
-                Status::Stop(_) => break,
-                Status::Ended(_) => return Err(Error::TargetGone { pid }),
-                Status::Signal(signal) => held_back.push(signal),
-                _ if Instant::now() > until => return Err(Error::DoesNotStop { pid, tid: pid }),
-                _ => {}
-            }
+/// From a signal stop into an event stop, which remote calls start from.
+fn settle(pid: i32) -> Result<(), Error> {
+    let failed = |request| move |source| Error::ptrace(pid, pid, request, source);
+    ptrace::interrupt(pid).map_err(failed("INTERRUPT"))?;
+    let until = Instant::now() + STEP_DEADLINE;
+    let mut held_back = Vec::new();
+    loop {
+        ptrace::resume(pid, 0).map_err(failed("CONT"))?;
+        match watch::wait(pid).map_err(failed("WAIT"))?.1 {
+            Status::Stop(_) => break,
+            Status::Ended(_) => return Err(Error::TargetGone { pid }),
+            Status::Signal(signal) => held_back.push(signal),
+            _ if Instant::now() > until => return Err(Error::DoesNotStop { pid, tid: pid }),
+            _ => {}
         }
-        for signal in held_back {
-            // SAFETY: plain integers; the process is ours and stopped.
-            unsafe { libc::kill(pid, signal) };
-        }
-        Ok(())
     }
+    for signal in held_back {
+        // SAFETY: plain integers; the process is ours and stopped.
+        unsafe { libc::kill(pid, signal) };
+    }
+    Ok(())
 }
 
 /// Entry point and load address of the loader (0 if there is none).

@@ -1,14 +1,18 @@
-//! What a child does while it runs, and how it ends.
+//! What the processes do while they run, and how they end.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
 use super::Child;
 use crate::procfs::{self, Activity};
 use crate::restart::{self, Sleep};
+use crate::survey::Survey;
 use crate::{Error, Registers, ptrace, regs};
 
 /// Events of `<linux/ptrace.h>`, in bits 16 and up of the wait status.
+const EVENT_FORK: i32 = 1;
+const EVENT_VFORK: i32 = 2;
 const EVENT_CLONE: i32 = 3;
 const EVENT_EXEC: i32 = 4;
 const EVENT_EXIT: i32 = 6;
@@ -28,7 +32,7 @@ pub(super) enum Status {
     Executed,
     /// The thread stands at its end, with memory and registers.
     AtEnd,
-    /// It has started another thread.
+    /// It has started another thread or process.
     Cloned,
     /// Event stop: a new thread's first, an interrupt (SIGTRAP), or a group-stop.
     Stop(i32),
@@ -38,9 +42,11 @@ pub(super) enum Status {
     Signal(i32),
 }
 
-/// What happened to a child.
+/// What happened to a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
+    /// It has been made by one of the others, and runs; only with [`Child::follow_forks`].
+    Forked,
     /// It executes another program now, which is stopped before its first instruction: see
     /// [`Child::run_to_start`].
     Executed,
@@ -59,6 +65,85 @@ pub struct EndingThread {
     pub registers: Registers,
     /// The extended state (vector registers).
     pub extended: Vec<u8>,
+}
+
+/// A process that is traced.
+pub(super) struct Process {
+    /// Threads that are seized and have not ended.
+    pub threads: BTreeSet<i32>,
+    /// Threads that stand still at their end.
+    ending: Vec<EndingThread>,
+    /// Since when it ends, and when to look next at the threads that are missing.
+    end: Option<End>,
+    /// Made at the start point, used by each hold there.
+    pub survey: Option<Survey>,
+}
+
+struct End {
+    begun: Instant,
+    next_look: Instant,
+    /// Wait status that will come.
+    status: i32,
+    /// [`Event::Ending`] was reported.
+    is_told: bool,
+}
+
+impl Process {
+    pub fn new(pid: i32) -> Process {
+        Process {
+            threads: [pid].into(),
+            ending: Vec::new(),
+            end: None,
+            survey: None,
+        }
+    }
+
+    fn add_ending(&mut self, tid: i32, registers: Registers) {
+        self.ending.push(EndingThread {
+            tid,
+            registers,
+            extended: regs::read_extended(tid).unwrap_or_default(),
+        });
+    }
+
+    /// Threads that have not come to their end.
+    fn missing(&self) -> Vec<i32> {
+        let is_there = |tid: i32| self.ending.iter().any(|t| t.tid == tid);
+        let threads = self.threads.iter().copied();
+        threads.filter(|&tid| !is_there(tid)).collect()
+    }
+
+    /// If all threads stand still at the end: the wait status. Also where one of them takes too long, or has gone
+    /// without a word.
+    fn comes_to_its_end(&mut self, pid: i32) -> Option<i32> {
+        let missing = self.missing();
+        let end = self.end.as_mut().filter(|end| !end.is_told)?;
+        let now = Instant::now();
+        if missing.is_empty() || now - end.begun > ENDING_LIMIT {
+            end.is_told = true;
+            return Some(end.status);
+        }
+        if now < end.next_look {
+            return None;
+        }
+        end.next_look = now + LOOK_PAUSE;
+        for tid in missing {
+            match procfs::state(pid, tid) {
+                None | Some('Z' | 'X') => drop(self.threads.remove(&tid)),
+                // Only an execve, which ends the other threads of its process.
+                Some(_) if is_executing(pid, tid) => {
+                    for ended in std::mem::take(&mut self.ending) {
+                        self.threads.remove(&ended.tid);
+                        let _ = ptrace::resume(ended.tid, 0);
+                    }
+                    self.end = None;
+                    return None;
+                }
+                Some(_) => {}
+            }
+        }
+        None
+    }
 }
 
 /// Blocks until one of our threads' tracees (`of`: a thread id, or -1 for any) has something to say.
@@ -98,7 +183,7 @@ fn decode(status: i32) -> Status {
     match status >> 16 {
         EVENT_EXEC => Status::Executed,
         EVENT_EXIT => Status::AtEnd,
-        EVENT_CLONE => Status::Cloned,
+        EVENT_CLONE | EVENT_FORK | EVENT_VFORK => Status::Cloned,
         EVENT_STOP => Status::Stop(signal),
         // PTRACE_O_TRACESYSGOOD
         _ if signal == libc::SIGTRAP | 0x80 => Status::Syscall,
@@ -107,56 +192,108 @@ fn decode(status: i32) -> Status {
 }
 
 impl Child {
-    /// Lets the program run from its start point.
-    pub fn set_off(&mut self) -> Result<(), Error> {
-        let pid = self.pid;
+    /// Lets a process run from its start point.
+    pub fn set_off(&mut self, pid: i32) -> Result<(), Error> {
         let failed = |request| move |source| Error::ptrace(pid, pid, request, source);
-        ptrace::follow_threads(pid).map_err(failed("SETOPTIONS"))?;
+        ptrace::follow_threads(pid, self.follows_forks).map_err(failed("SETOPTIONS"))?;
         ptrace::resume(pid, 0).map_err(failed("CONT"))
     }
 
-    /// Waits for the next event; stops that are none are answered on the way.
-    pub fn next_event(&mut self) -> Result<Event, Error> {
-        let pid = self.pid;
-        if let Some(status) = self.ended {
-            return Ok(Event::Ended(status));
+    /// Waits for the next event, until `deadline` if there is one; stops that are none are answered on the way.
+    pub fn next_event(&mut self, deadline: Option<Instant>) -> Result<Option<(i32, Event)>, Error> {
+        if let Some(known) = self.known.pop_front() {
+            return Ok(Some(known));
         }
         loop {
-            let waited = wait(-1).map_err(|source| Error::ptrace(pid, pid, "WAIT", source));
-            let (tid, status) = waited?;
-            if let Some(event) = self.take(tid, status)? {
-                return Ok(event);
+            let ending = |p: &Process| p.end.as_ref().is_some_and(|end| !end.is_told);
+            let is_waiting = deadline.is_some() || self.processes.values().any(ending);
+            let flags = if is_waiting { libc::WNOHANG } else { 0 };
+            let found = match look(-1, flags) {
+                // Somebody else has collected them.
+                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
+                    self.processes.clear();
+                    return Ok(None);
+                }
+                found => found.map_err(|e| Error::ptrace(self.pid, self.pid, "WAIT", e))?,
+            };
+            match found {
+                Some((tid, status)) => {
+                    if let Some(event) = self.take(tid, status) {
+                        return Ok(Some(event));
+                    }
+                }
+                None if is_waiting => std::thread::sleep(Duration::from_micros(50)),
+                None => {}
+            }
+            for (&pid, process) in &mut self.processes {
+                if let Some(status) = process.comes_to_its_end(pid) {
+                    return Ok(Some((pid, Event::Ending(status))));
+                }
+            }
+            if deadline.is_some_and(|deadline| Instant::now() > deadline) {
+                return Ok(None);
             }
         }
     }
 
     /// Answers one stop.
-    fn take(&mut self, tid: i32, status: Status) -> Result<Option<Event>, Error> {
-        let is_known = self.threads.contains(&tid);
-        match status {
-            Status::Ended(status) if tid == self.pid => {
-                super::forward::stop_forwarding();
-                self.threads.clear();
-                self.ended = Some(status);
-                return Ok(Some(Event::Ended(status)));
+    fn take(&mut self, tid: i32, status: Status) -> Option<(i32, Event)> {
+        let of_thread = self
+            .processes
+            .iter()
+            .find(|(_, p)| p.threads.contains(&tid));
+        let known = of_thread.map(|(&pid, _)| pid);
+        if let Status::Ended(status) = status {
+            if self.processes.remove(&tid).is_some() {
+                if tid == self.pid {
+                    super::forward::stop_forwarding();
+                }
+                return Some((tid, Event::Ended(status)));
             }
-            Status::Ended(_) => drop(self.threads.remove(&tid)),
-            Status::Executed => {
-                // Whichever thread called it has the leader's id now, and is the only one.
-                self.threads = [self.pid].into();
-                self.ending.clear();
-                return Ok(Some(Event::Executed));
-            }
+            let process = known.and_then(|pid| self.processes.get_mut(&pid))?;
+            process.threads.remove(&tid);
+            return None;
+        }
+        if status == Status::Executed {
+            // Whichever thread called it has the leader's id now, and is the only one.
+            self.processes.insert(tid, Process::new(tid));
+            return Some((tid, Event::Executed));
+        }
+        let Some(pid) = known.or_else(|| procfs::process_of(tid)) else {
+            let _ = ptrace::detach(tid);
+            return None;
+        };
+        let mut event = None;
+        if !self.processes.contains_key(&pid) {
             // A process that was cloned without SIGCHLD counts as a thread for PTRACE_O_TRACECLONE.
-            _ if !is_known && procfs::state(self.pid, tid).is_none() => drop(ptrace::detach(tid)),
-            Status::AtEnd => return self.thread_ends(tid),
+            if !self.follows_forks {
+                let _ = ptrace::detach(tid);
+                return None;
+            }
+            self.processes.insert(pid, Process::new(pid));
+            event = Some((pid, Event::Forked));
+        }
+        if status == Status::Cloned
+            && self.follows_forks
+            && let Ok(new) = ptrace::new_child(tid)
+            && procfs::process_of(new) == Some(new)
+            // All of its life may have been reported before.
+            && !matches!(procfs::state(new, new), None | Some('Z' | 'X'))
+            && !self.processes.contains_key(&new)
+        {
+            // Its own first stop may come after the end of the one that made it.
+            self.processes.insert(new, Process::new(new));
+            event = Some((new, Event::Forked));
+        }
+        let process = self.processes.get_mut(&pid)?;
+        process.threads.insert(tid);
+        match status {
+            Status::AtEnd => thread_ends(process, tid),
             Status::Cloned | Status::Syscall | Status::Stop(libc::SIGTRAP) => {
-                self.threads.insert(tid);
                 let _ = ptrace::resume(tid, 0);
             }
             // Stopped by job control: it stays so until SIGCONT.
             Status::Stop(signal) => {
-                self.threads.insert(tid);
                 let _ = ptrace::listen(tid);
                 if tid == self.pid {
                     super::forward::stop_too(signal);
@@ -173,95 +310,48 @@ impl Child {
                 }
                 let _ = ptrace::resume(tid, signal);
             }
+            Status::Ended(_) | Status::Executed => {}
         }
-        Ok(None)
-    }
-
-    fn thread_ends(&mut self, tid: i32) -> Result<Option<Event>, Error> {
-        let Ok(registers) = regs::read(tid) else {
-            self.threads.remove(&tid);
-            return Ok(None);
-        };
-        let others_live = self.threads.iter().any(|&t| t != tid);
-        if registers.orig_rax as i64 == libc::SYS_exit && others_live {
-            self.threads.remove(&tid);
-            let _ = ptrace::resume(tid, 0);
-            return Ok(None);
-        }
-        // exit_group, a fatal signal, or the last thread's exit: the process ends.
-        let status = ptrace::event_message(tid).unwrap_or(0) as i32;
-        self.add_ending(tid, registers);
-        if self.wait_for_the_others()? {
-            return Ok(Some(Event::Ending(status)));
-        }
-        Ok(None)
-    }
-
-    fn add_ending(&mut self, tid: i32, registers: Registers) {
-        self.ending.push(EndingThread {
-            tid,
-            registers,
-            extended: regs::read_extended(tid).unwrap_or_default(),
-        });
-    }
-
-    /// Waits until every thread stands at its end; false if it was only an execve, which ends the
-    /// other threads of its process.
-    fn wait_for_the_others(&mut self) -> Result<bool, Error> {
-        let begin = Instant::now();
-        let mut next_look = begin + LOOK_PAUSE;
-        loop {
-            let is_there = |tid: i32| self.ending.iter().any(|t| t.tid == tid);
-            let missing: Vec<i32> = self
-                .threads
-                .iter()
-                .copied()
-                .filter(|&tid| !is_there(tid))
-                .collect();
-            if missing.is_empty() || begin.elapsed() > ENDING_LIMIT {
-                return Ok(true);
-            }
-            let pid = self.pid;
-            let found = look(-1, libc::WNOHANG);
-            match found.map_err(|source| Error::ptrace(pid, pid, "WAIT", source))? {
-                Some((tid, Status::AtEnd)) => match regs::read(tid) {
-                    Ok(registers) => self.add_ending(tid, registers),
-                    Err(_) => drop(self.threads.remove(&tid)),
-                },
-                Some((tid, status)) => drop(self.take(tid, status)?),
-                None => std::thread::sleep(Duration::from_micros(50)),
-            }
-            if Instant::now() < next_look {
-                continue;
-            }
-            next_look = Instant::now() + LOOK_PAUSE;
-            for tid in missing {
-                match procfs::state(pid, tid) {
-                    None | Some('Z' | 'X') => drop(self.threads.remove(&tid)),
-                    Some(_) if is_executing(pid, tid) => {
-                        for ended in std::mem::take(&mut self.ending) {
-                            self.threads.remove(&ended.tid);
-                            let _ = ptrace::resume(ended.tid, 0);
-                        }
-                        return Ok(false);
-                    }
-                    Some(_) => {}
-                }
-            }
-        }
+        event
     }
 
     /// The threads of a process at its end; empty before.
-    pub fn ending_threads(&self) -> &[EndingThread] {
-        &self.ending
+    pub fn ending_threads(&self, pid: i32) -> &[EndingThread] {
+        self.processes.get(&pid).map_or(&[], |p| &p.ending)
     }
 
     /// Lets a process at its end go on to it; [`Event::Ended`] follows.
-    pub fn let_end(&mut self) {
-        for thread in std::mem::take(&mut self.ending) {
+    pub fn let_end(&mut self, pid: i32) {
+        let process = self.processes.get_mut(&pid);
+        for thread in process.map_or(Vec::new(), |p| std::mem::take(&mut p.ending)) {
             let _ = ptrace::resume(thread.tid, 0);
         }
     }
+}
+
+fn thread_ends(process: &mut Process, tid: i32) {
+    let Ok(registers) = regs::read(tid) else {
+        process.threads.remove(&tid);
+        return;
+    };
+    let others_live = process.threads.iter().any(|&t| t != tid);
+    let is_told = process.end.as_ref().is_some_and(|end| end.is_told);
+    let is_alone = registers.orig_rax as i64 == libc::SYS_exit && others_live;
+    if is_told || is_alone && process.end.is_none() {
+        process.threads.remove(&tid);
+        let _ = ptrace::resume(tid, 0);
+        return;
+    }
+    // exit_group, a fatal signal, or the last thread's exit: the process ends.
+    let now = Instant::now();
+    let status = || ptrace::event_message(tid).unwrap_or(0) as i32;
+    process.end.get_or_insert_with(|| End {
+        begun: now,
+        next_look: now + LOOK_PAUSE,
+        status: status(),
+        is_told: false,
+    });
+    process.add_ending(tid, registers);
 }
 
 fn is_executing(pid: i32, tid: i32) -> bool {

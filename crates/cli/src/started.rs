@@ -1,0 +1,131 @@
+//! One traced process of a program that was started here: the threads that empty its rings and follow its modules,
+//! while another one waits for its stops, because ptrace requests must come from that.
+
+use crate::attach::Tracing;
+use crate::consumer::Consumer;
+use crate::ring_owners::RingOwners;
+use crate::session::Session;
+use memhook_process::ModuleImage;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// How often the follower looks around when nobody wakes it.
+const TURN: Duration = Duration::from_millis(10);
+
+/// How a trace ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The process executes another program.
+    Executed,
+    /// The process has ended, with this wait status.
+    Ended(i32),
+    /// It runs on without us.
+    LetGo,
+}
+
+/// What is done with a trace besides its upkeep.
+pub trait Job: Send {
+    /// Before the first event is taken.
+    fn begin(&mut self, _session: &Session, _consumer: &Consumer<'_>) {}
+    /// About every 10 ms.
+    fn turn(&mut self, _session: &Session, _consumer: &Consumer<'_>, _modules_changed: bool) {}
+    /// All events are taken, and the process has ended or goes on without us.
+    fn end(self: Box<Self>, session: &Session, consumer: &Consumer<'_>, end: End);
+}
+
+/// A trace under way.
+pub struct Started {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+    /// The modules as last seen, when the rings are empty and nothing more is taken.
+    modules: Receiver<Vec<ModuleImage>>,
+    ends: Sender<End>,
+}
+
+impl Started {
+    /// Takes the session over.
+    pub fn new(session: Session, tracing: &Tracing, job: Box<dyn Job>) -> std::io::Result<Started> {
+        let over = Arc::new(AtomicBool::new(false));
+        let (tell_modules, modules) = channel();
+        let (ends, end) = channel();
+        let tracing = tracing.clone();
+        let is_over = Arc::clone(&over);
+        let work = move || follow(session, &tracing, job, &is_over, &tell_modules, &end);
+        let builder = std::thread::Builder::new().name("follower".into());
+        Ok(Started {
+            over,
+            thread: builder.spawn(work)?,
+            modules,
+            ends,
+        })
+    }
+
+    /// Takes what is left in the rings; nothing more is taken afterwards. For a process that stands still.
+    pub fn stop(&mut self) -> Vec<ModuleImage> {
+        self.over.store(true, Relaxed);
+        self.thread.thread().unpark();
+        self.modules.recv().unwrap_or_default()
+    }
+
+    /// Tells how the trace ended.
+    pub fn end(&mut self, end: End) {
+        self.over.store(true, Relaxed);
+        self.thread.thread().unpark();
+        // Nobody hears it only after a panic, which `join` finds.
+        let _ = self.ends.send(end);
+    }
+
+    /// Waits until its job is done.
+    pub fn join(self) {
+        if let Err(panic) = self.thread.join() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+fn follow(
+    mut session: Session,
+    tracing: &Tracing,
+    mut job: Box<dyn Job>,
+    over: &AtomicBool,
+    tell_modules: &Sender<Vec<ModuleImage>>,
+    end: &Receiver<End>,
+) {
+    let region = Arc::clone(session.shared_region());
+    let consumer = Consumer::new(&region, tracing);
+    job.begin(&session, &consumer);
+    std::thread::scope(|scope| {
+        let this = std::thread::current();
+        let consumer = &consumer;
+        scope.spawn(move || consumer.drain(&this));
+        let watchdog = scope.spawn(|| consumer.watch());
+        let mut owners = RingOwners::new(session.pid());
+        loop {
+            // Once more after the end: the last modules explain the last backtraces.
+            let is_last = over.load(Relaxed);
+            let before = consumer.answered.load(Relaxed);
+            let mut answered = before;
+            // Fails only when the process is gone, which its tracer learns too.
+            let _ = session.follow_modules(&mut answered);
+            consumer.answered.store(answered, Relaxed);
+            job.turn(&session, consumer, answered != before);
+            if is_last {
+                break;
+            }
+            owners.care(session.region());
+            std::thread::park_timeout(TURN);
+        }
+        consumer.finish();
+        watchdog.thread().unpark();
+    });
+    let _ = tell_modules.send(session.modules.clone());
+    let end = end.recv().unwrap_or(End::LetGo);
+    job.end(&session, &consumer, end);
+}

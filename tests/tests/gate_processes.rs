@@ -1,0 +1,170 @@
+//! Programs that make processes, with --follow-fork: each is traced and judged for itself.
+
+use memhook_tests::programs::{Folder, installed};
+use memhook_tests::{binary, build_target};
+use std::path::Path;
+use std::process::Command;
+
+/// Exit code, verdict as JSON, standard error.
+fn gate(
+    options: &[&str],
+    program: &Path,
+    args: &[&str],
+) -> (Option<i32>, serde_json::Value, String) {
+    let folder = Folder::new("processes");
+    let file = folder.path("verdict.json");
+    let output = Command::new(binary())
+        .args(["gate", "--follow-fork", "--json", &file])
+        .args(options)
+        .arg("--")
+        .arg(program)
+        .args(args)
+        .output()
+        .expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{e}: {errors}"));
+    let verdict = serde_json::from_str(&text).expect("JSON");
+    (output.status.code(), verdict, errors)
+}
+
+/// Outcomes of the processes whose program has this in its name.
+fn outcomes<'a>(verdict: &'a serde_json::Value, word: &str) -> Vec<&'a str> {
+    let processes = verdict["processes"].as_array().expect("several processes");
+    let name = |p: &&serde_json::Value| {
+        let program = p["evidence"]["program"].as_str().expect("a name");
+        program.contains(word)
+    };
+    let of = processes.iter().filter(name);
+    of.map(|p| p["outcome"].as_str().expect("an outcome"))
+        .collect()
+}
+
+#[test]
+fn every_way_to_make_a_process() {
+    let program = build_target("gate_family", &["-O1", "-g", "-pthread"]);
+    for kind in ["fork", "vfork", "spawn", "system"] {
+        let (code, verdict, text) = gate(&[], &program, &[kind, "0"]);
+        assert_eq!(code, Some(1), "{kind}: {text}");
+        let leaf = format!("{} leaf ", program.display());
+        assert_eq!(outcomes(&verdict, &leaf), ["failed"], "{kind}: {text}");
+        assert_eq!(
+            outcomes(&verdict, &format!(" {kind} ")),
+            ["passed"],
+            "{kind}: {text}"
+        );
+        let of = if kind == "system" { 3 } else { 2 };
+        let first = format!("FAILED: 1 of {of} processes\n");
+        assert!(text.starts_with(&first), "{kind}: {text}");
+        assert!(
+            text.contains("\nFAILED: 1 leak, 40 B in 1 block (limit 0)\n"),
+            "{text}"
+        );
+        // Within the limit; and the program's own failure comes first.
+        let (code, _, text) = gate(&["--max-leaked", "40"], &program, &[kind, "0"]);
+        assert_eq!(code, Some(0), "{kind}: {text}");
+        let (code, _, text) = gate(&[], &program, &[kind, "7"]);
+        assert_eq!(code, Some(7), "{kind}: {text}");
+    }
+}
+
+#[test]
+fn processes_by_the_dozen_from_several_threads() {
+    let program = build_target("gate_family", &["-O1", "-g", "-pthread"]);
+    let (code, verdict, text) = gate(&[], &program, &["many", "0"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(outcomes(&verdict, " leaf "), ["failed"; 40], "{text}");
+}
+
+#[test]
+fn shells_and_make() {
+    let program = build_target("gate_family", &["-O1", "-g", "-pthread"]);
+    let folder = Folder::new("make");
+    let makefile = folder.path("Makefile");
+    let rule = format!(
+        "test:\n\t{} leaf 0\n\tx=$$(echo a | cat); test $$x = a\n",
+        program.display()
+    );
+    std::fs::write(&makefile, rule).expect("written");
+    let (code, verdict, text) = gate(&[], &installed("make"), &["-f", &makefile, "test"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(outcomes(&verdict, " leaf "), ["failed"], "{text}");
+    assert_eq!(outcomes(&verdict, "make "), ["passed"], "{text}");
+    let clean = ["-c", "ls / | cat | head -3 >/dev/null; (exit 0); exit 0"];
+    let (code, verdict, text) = gate(&[], &installed("sh"), &clean);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(outcomes(&verdict, ": cat"), ["passed"], "{text}");
+}
+
+#[test]
+fn a_process_that_is_left_behind_gives_no_verdict() {
+    let program = build_target("gate_family", &["-O1", "-g", "-pthread"]);
+    let (code, verdict, text) = gate(&[], &program, &["left", "8"]);
+    assert_eq!(code, Some(3), "{text}");
+    assert_eq!(outcomes(&verdict, ": sleep"), ["unsound"], "{text}");
+    assert!(text.contains("it still runs"), "{text}");
+    let (code, _, text) = gate(&["--allow-partial"], &program, &["left", "8"]);
+    assert_eq!(code, Some(0), "{text}");
+}
+
+#[test]
+fn a_static_program_gives_no_verdict() {
+    let own = binary();
+    let script = format!("{} --version >/dev/null", own.display());
+    let (code, verdict, text) = gate(&[], &installed("sh"), &["-c", &format!("{script}; exit 0")]);
+    assert_eq!(code, Some(3), "{text}");
+    assert_eq!(
+        outcomes(&verdict, &format!(": {} --version", own.display())),
+        ["unsound"],
+        "{text}"
+    );
+    assert!(text.contains("statically linked"), "{text}");
+}
+
+#[test]
+fn each_process_is_recorded_and_reported() {
+    let program = build_target("gate_family", &["-O1", "-g", "-pthread"]);
+    let folder = Folder::new("recorded");
+    let file = folder.path("run.mhk");
+    let output = Command::new(binary())
+        .args(["run", "--follow-fork", "--json", "-o", &file, "--"])
+        .arg(&program)
+        .args(["spawn", "5"])
+        .output()
+        .expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(5), "{errors}");
+    let reports: Vec<serde_json::Value> = errors
+        .lines()
+        .filter(|line| line.starts_with('{'))
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(reports.len(), 2, "{errors}");
+    let child = reports
+        .iter()
+        .map(|r| r["target"]["pid"].as_i64().expect("a pid"));
+    let files = std::fs::read_dir(Path::new(&file).parent().expect("a folder")).expect("read");
+    let mut names: Vec<String> = files
+        .map(|f| f.expect("a file").file_name().into_string().expect("UTF-8"))
+        .collect();
+    names.sort();
+    let of_child = names
+        .iter()
+        .find(|n| *n != "run.mhk")
+        .expect("a second recording");
+    let pid: i64 = of_child
+        .strip_prefix("run.")
+        .and_then(|n| n.strip_suffix(".mhk"))
+        .and_then(|n| n.parse().ok())
+        .expect("a pid");
+    assert!(child.into_iter().any(|p| p == pid), "{names:?}");
+    let text = |file: &str| {
+        let (code, out, err) = memhook_tests::run(&["report", file]);
+        assert_eq!(code, 0, "{err}");
+        out
+    };
+    assert!(text(&folder.path(of_child)).contains("lose"), "{names:?}");
+    assert!(!text(&file).contains("lose"));
+    // A gate over what was recorded.
+    let site = ["gate", "--max-site", "39:^lose$", &folder.path(of_child)];
+    assert_eq!(memhook_tests::run(&site).0, 1);
+}
