@@ -96,6 +96,24 @@ fn shells_and_make() {
 }
 
 #[test]
+fn a_process_that_executes_nothing() {
+    // Nothing is unreachable in it: that is a verdict.
+    let clean = ["-c", "x=1; (x=2; y=$x; exit 0); exit 0"];
+    let (code, verdict, text) = gate(&[], &installed("sh"), &clean);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(outcomes(&verdict, "(forked)"), ["passed"], "{text}");
+    // Whose the lost blocks are is not known.
+    let program = build_target("gate_family", &["-O1", "-g", "-pthread"]);
+    let (code, verdict, text) = gate(&[], &program, &["alone", "0"]);
+    assert_eq!(code, Some(3), "{text}");
+    assert_eq!(outcomes(&verdict, "(forked)"), ["unsound"], "{text}");
+    assert!(
+        text.contains("whether 1 unreachable block (72 bytes)"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_process_that_is_left_behind_gives_no_verdict() {
     let program = build_target("gate_family", &["-O1", "-g", "-pthread"]);
     let (code, verdict, text) = gate(&[], &program, &["left", "8"]);

@@ -4,6 +4,7 @@ mod bench_report;
 mod check;
 mod debian_roots;
 mod peers;
+mod peers_gate;
 mod storm;
 mod victims;
 
@@ -27,6 +28,8 @@ enum Task {
     BenchReport(bench_report::Args),
     /// Measure other tools that are installed on the same programs as memhook-rs
     Peers,
+    /// Measure what a leak check costs: the gate, LeakSanitizer, memcheck; needs a release build
+    PeersGate(peers_gate::Args),
 }
 
 fn main() -> ExitCode {
@@ -35,5 +38,6 @@ fn main() -> ExitCode {
         Task::DebianRoots => debian_roots::run(),
         Task::BenchReport(args) => bench_report::run(&args),
         Task::Peers => peers::run(),
+        Task::PeersGate(args) => peers_gate::run(&args),
     }
 }

@@ -7,6 +7,7 @@ use crate::started::{End, Job, Started};
 use crate::{limits, plan, session::Session};
 use anyhow::{Context, bail};
 use memhook_inject::{Child, Event, StartPoint, forward_signals, launch};
+use memhook_process::ModuleImage;
 use memhook_stream::Config;
 use std::{
     collections::{HashMap, HashSet},
@@ -43,8 +44,8 @@ pub struct Program {
 pub trait Observer {
     /// One begins to be traced.
     fn begins(&mut self, session: &Session, point: StartPoint) -> anyhow::Result<Box<dyn Job>>;
-    /// One stands still at its end.
-    fn at_end(&mut self, _child: &Child, _pid: i32, _modules: Vec<memhook_process::ModuleImage>) {}
+    /// One stands still at its end. `modules`: of a traced one.
+    fn at_end(&mut self, _child: &Child, _pid: i32, _modules: Option<Vec<ModuleImage>>) {}
     /// It executes another program that is traced in its place, or not.
     fn executes(&mut self, _pid: i32) {}
     /// One is not traced (any more).
@@ -115,10 +116,8 @@ impl Program {
                 Event::Forked => {}
                 Event::Executed => self.executed(pid, observer)?,
                 Event::Ending(_) => {
-                    if let Some(started) = self.running.get_mut(&pid) {
-                        let modules = started.stop();
-                        observer.at_end(&self.child, pid, modules);
-                    }
+                    let modules = self.running.get_mut(&pid).map(Started::stop);
+                    observer.at_end(&self.child, pid, modules);
                     self.child.let_end(pid);
                 }
                 Event::Ended(ended) => {

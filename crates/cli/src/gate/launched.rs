@@ -7,10 +7,10 @@ use crate::consumer::Consumer;
 use crate::program::{Observer, Program, command_line, end_as, exit_code};
 use crate::session::Session;
 use crate::started::{End, Job};
-use memhook_gate::{Ending, Evidence};
+use memhook_gate::{Ending, Evidence, Sum};
 use memhook_heap::{Captured, capture_standing};
 use memhook_inject::{Child, StartPoint};
-use memhook_process::ModuleImage;
+use memhook_process::{ModuleImage, mappings, modules};
 use std::{
     collections::HashMap,
     process::ExitCode,
@@ -95,10 +95,18 @@ impl Observer for Trial {
         }))
     }
 
-    fn at_end(&mut self, child: &Child, pid: i32, modules: Vec<ModuleImage>) {
-        if let Some(finding) = self.of_process.get(&pid) {
-            let captured = capture(child, pid, modules);
-            finding.with(|slot| slot.captured = Some(captured));
+    fn at_end(&mut self, child: &Child, pid: i32, modules: Option<Vec<ModuleImage>>) {
+        match (self.of_process.get(&pid), modules) {
+            (Some(finding), Some(modules)) => {
+                let captured = capture(child, pid, modules);
+                finding.with(|slot| slot.captured = Some(captured));
+            }
+            (None, None) if pid != self.first => {
+                let evidence = of_a_copy(child, pid, self.name(pid));
+                let finding = self.new_finding(pid);
+                finding.with(|slot| slot.evidence = Some(evidence));
+            }
+            _ => {}
         }
     }
 
@@ -183,6 +191,36 @@ impl Job for Judging {
         evidence.program = self.program;
         evidence.ending = ending;
         self.finding.with(|slot| slot.evidence = Some(evidence));
+    }
+}
+
+/// A process that was made by fork and has executed nothing: what it allocated is not traced. If nothing in it is
+/// unreachable it has leaked nothing.
+fn of_a_copy(child: &Child, pid: i32, program: String) -> Evidence {
+    let modules = mappings(pid).and_then(|maps| modules(pid, &maps, &mut HashMap::new()));
+    let captured = capture(child, pid, modules.unwrap_or_default());
+    let mut found = match &captured {
+        Ok(captured) => reached(&captured.snapshot, std::iter::empty()),
+        Err(error) => without(format!("its memory could not be copied: {error}")),
+    };
+    let mut lost = Sum::default();
+    for of_site in found.lost.values() {
+        lost.add(of_site.direct);
+        of_site.indirect.values().for_each(|&sum| lost.add(sum));
+    }
+    if lost.blocks > 0 {
+        found.gaps.push(format!(
+            "it executed no program after its fork and was not traced: whether {} ({} bytes) \
+             it has lost itself is not known",
+            memhook_report::counted(lost.blocks, "unreachable block"),
+            lost.bytes
+        ));
+    }
+    Evidence {
+        program: format!("{program} (forked)"),
+        reachable: found.reachable,
+        gaps: found.gaps,
+        ..Evidence::default()
     }
 }
 
