@@ -3,8 +3,8 @@
 
 use crate::attach::Tracing;
 use crate::consumer::Consumer;
-use crate::ring_owners::RingOwners;
 use crate::session::Session;
+use crate::upkeep::Upkeep;
 use memhook_process::ModuleImage;
 use std::{
     sync::{
@@ -106,20 +106,15 @@ fn follow(
         let consumer = &consumer;
         scope.spawn(move || consumer.drain(&this));
         let watchdog = scope.spawn(|| consumer.watch());
-        let mut owners = RingOwners::new(session.pid());
+        let mut upkeep = Upkeep::new(session.pid());
         loop {
             // Once more after the end: the last modules explain the last backtraces.
             let is_last = over.load(Relaxed);
-            let before = consumer.answered.load(Relaxed);
-            let mut answered = before;
-            // Fails only when the process is gone, which its tracer learns too.
-            let _ = session.follow_modules(&mut answered);
-            consumer.answered.store(answered, Relaxed);
-            job.turn(&session, consumer, answered != before);
+            let turn = upkeep.turn(&mut session, consumer);
+            job.turn(&session, consumer, turn.modules_changed);
             if is_last {
                 break;
             }
-            owners.care(session.region());
             std::thread::park_timeout(TURN);
         }
         consumer.finish();
