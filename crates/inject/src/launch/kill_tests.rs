@@ -119,6 +119,34 @@ fn killed_everywhere(point: &str, kind: &str, expected: &str) {
 }
 
 #[test]
+fn nothing_is_left_of_a_launcher_killed_before_the_start() {
+    let program = common::build("started", &[]);
+    let file = program.with_extension("never.out");
+    let words = format!("constructors {} {}", program.display(), file.display());
+    let mut launcher = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "launch::kill_tests::launcher", "--ignored"])
+        .env(PROGRAM, words)
+        .env(steps::STEP, "1")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut output = launcher.stdout.take().unwrap();
+    assert_eq!(launcher.wait().unwrap().signal(), Some(libc::SIGKILL));
+    // It ends when nobody has it open any more: the child has gone.
+    let (tell, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = std::io::Read::read_to_end(&mut output, &mut Vec::new());
+        let _ = tell.send(());
+    });
+    ended
+        .recv_timeout(Duration::from_secs(20))
+        .expect("the child ends");
+    assert!(!file.exists());
+    std::fs::remove_file(&program).unwrap();
+}
+
+#[test]
 fn a_program_survives_its_launcher() {
     killed_everywhere("constructors", "", "begun done");
 }

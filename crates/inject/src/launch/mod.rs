@@ -71,7 +71,8 @@ pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error>
     }
     if pid == 0 {
         use std::os::fd::AsRawFd;
-        execute(go.as_raw_fd(), report.as_raw_fd(), &pointers);
+        let (go, say_go) = (go.as_raw_fd(), say_go.as_raw_fd());
+        execute(go, say_go, report.as_raw_fd(), &pointers);
     }
     drop((go, report));
     let child = Child {
@@ -112,12 +113,14 @@ fn pipe() -> io::Result<(std::fs::File, std::fs::File)> {
 }
 
 /// What the child does: waits until it is seized, then becomes the program.
-fn execute(go: i32, report: i32, arguments: &[*const libc::c_char]) -> ! {
+fn execute(go: i32, say_go: i32, report: i32, arguments: &[*const libc::c_char]) -> ! {
     let mut byte = 0u8;
     // SAFETY: system calls on memory and descriptors of ours, and execvp, which does not allocate in
     // glibc. The Rust runtime ignores SIGPIPE, which a program inherits and does not expect.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        // Else the pipe would not end with the launcher.
+        libc::close(say_go);
         if libc::read(go, (&raw mut byte).cast(), 1) == 1 {
             libc::execvp(arguments[0], arguments.as_ptr());
             let error = (*libc::__errno_location()).to_le_bytes();
