@@ -245,3 +245,49 @@ fn a_damaged_heap_is_left_alone() {
     is_refused(target.pid(), &[], "did not parse whole");
     target.finish();
 }
+
+fn hidden_references() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| build_target("hidden_references", &[]))
+}
+
+/// Signal stacks from malloc that only the kernel knows, pointers at odd offsets, in what was a thread's
+/// stack, in shared memory made read-only, in a socket, with a signal that waits.
+#[test]
+fn what_is_referred_to_from_odd_places_is_kept() {
+    let mut target = Target::start(hidden_references(), &[]);
+    let report = scan(
+        target.pid(),
+        &["--reclaim", "--yes", "--json", "--twice", "50ms"],
+    );
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert!(report["released_blocks"].as_u64() >= Some(290), "{report}");
+    target.send("c");
+    assert_eq!(target.expect("done"), "done 0\n");
+    assert!(target.finish().success());
+}
+
+#[test]
+fn another_process_in_the_same_memory() {
+    let target = Target::start(hidden_references(), &["v"]);
+    let report = scan(target.pid(), &[]);
+    assert!(report.contains("runs in the same memory"), "{report}");
+    is_refused(target.pid(), &[], "runs in the same memory");
+    let folder = format!("/proc/{0}/task/{0}/children", target.pid());
+    let other = std::fs::read_to_string(folder).unwrap();
+    let killed = Command::new("kill").arg("-KILL").arg(other.trim()).status();
+    assert!(killed.unwrap().success());
+    assert!(target.finish().success());
+}
+
+/// The filter kills for userfaultfd(2) and clone(2): a scan makes neither unless it is told to.
+#[test]
+fn a_seccomp_filter_that_kills() {
+    let mut target = Target::start(hidden_references(), &["s"]);
+    let report = scan(target.pid(), &[]);
+    assert!(report.contains("seccomp filter"), "{report}");
+    is_refused(target.pid(), &[], "a seccomp filter");
+    target.send("c");
+    assert_eq!(target.expect("done"), "done 0\n");
+    assert!(target.finish().success());
+}

@@ -44,9 +44,10 @@ pub struct Args {
     /// Save the snapshot (`-`: standard output) instead of looking at it
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     save: Option<String>,
-    /// How memory is copied; what does not work falls back to the next
-    #[arg(long, value_enum, default_value = "precopy")]
-    snapshot: SnapshotMethod,
+    /// How memory is copied; what does not work falls back to the next [default: precopy, or stop where a
+    /// seccomp filter is active]
+    #[arg(long, value_enum)]
+    snapshot: Option<SnapshotMethod>,
     /// Which addresses of a block keep it alive
     #[arg(long, value_enum, default_value = "interior")]
     pointers: PointerRule,
@@ -99,12 +100,12 @@ impl Args {
         }
     }
 
-    fn method(&self) -> Method {
-        match self.snapshot {
+    fn method(&self) -> Option<Method> {
+        self.snapshot.map(|method| match method {
             SnapshotMethod::Precopy => Method::Precopy,
             SnapshotMethod::Fork => Method::Fork,
             SnapshotMethod::Stop => Method::Stop,
-        }
+        })
     }
 
     fn capture(&self) -> anyhow::Result<Captured> {

@@ -1,6 +1,7 @@
 //! Which mappings can hold pointers to heap blocks.
 
 use crate::copy::Runs;
+use crate::pagemap;
 use crate::snapshot::{Area, AreaKind, ModuleInfo};
 use memhook_inject::{PageScan, PageState};
 use memhook_process::Mapping;
@@ -17,6 +18,7 @@ const MAX_SHARED_FILE_BYTES: u64 = 1 << 20;
 /// anonymous memory, also what the program has made inaccessible for now. Not devices (reading them
 /// may have effects), not our own memory in the target.
 pub fn areas(
+    pid: i32,
     maps: &[Mapping],
     modules: &[ModuleInfo],
     pages: Option<&PageScan>,
@@ -36,8 +38,13 @@ pub fn areas(
             None if m.write => unsearched.push(area(AreaKind::Shared)),
             None if is_hidden(m) => {
                 let mut runs = Runs::new();
-                if let Some(pages) = pages {
-                    let _ = pages.find(m.start, m.end, PageState::Populated, &mut runs);
+                let found = pages.map(|p| p.find(m.start, m.end, PageState::Populated, &mut runs));
+                if !matches!(found, Some(Ok(()))) {
+                    // Before Linux 6.7.
+                    match pagemap::populated(pid, m.start, m.end) {
+                        Ok(found) => runs = found,
+                        Err(_) => unsearched.push(area(AreaKind::Hidden)),
+                    }
                 }
                 areas.extend(runs.into_iter().map(|(start, end)| Area {
                     start,
@@ -64,11 +71,12 @@ fn kind(m: &Mapping, modules: &[ModuleInfo]) -> Option<AreaKind> {
     }
     if m.shared {
         let memory = ["/dev/zero", "/dev/shm/", "/SYSV", "/memfd:"];
-        if !m.write {
-            return None;
-        }
+        // Read-only as well: written before an mprotect, or through another mapping.
         if m.path.is_empty() || memory.iter().any(|p| m.path.starts_with(p)) {
             return Some(AreaKind::Shared);
+        }
+        if !m.write {
+            return None;
         }
         // Rings of the kernel (`/[aio]`, `anon_inode:[io_uring]`) look like files too.
         let is_file = m.path.starts_with('/') && !m.path.starts_with("/[");

@@ -11,8 +11,8 @@ use crate::settle::{hold_settled, is_inside};
 use crate::snapshot::{
     Area, AreaKind, Meta, Method, ModuleInfo, Region, Snapshot, ThreadState, words,
 };
-use memhook_inject::{AllHeld, PageScan, PageState, Registers, WriteWatch};
-use memhook_process::{ModuleImage, mappings, modules};
+use memhook_inject::{AllHeld, PageScan, PageState, Registers, WriteWatch, memory_sharers};
+use memhook_process::{ModuleImage, has_seccomp_filter, mappings, modules};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
@@ -105,7 +105,7 @@ impl Prepared {
     /// The mappings to be copied, as they are now.
     pub fn areas(&mut self) -> Result<Vec<Area>, Error> {
         let maps = mappings(self.pid)?;
-        let (areas, unsearched) = areas(&maps, &self.modules, self.pages.as_ref());
+        let (areas, unsearched) = areas(self.pid, &maps, &self.modules, self.pages.as_ref());
         self.unsearched = unsearched;
         Ok(areas)
     }
@@ -114,6 +114,7 @@ impl Prepared {
     pub fn hold(&mut self) -> Result<AllHeld, Error> {
         let (held, in_malloc) = hold_settled(self.pid, self.malloc_code())?;
         self.in_malloc = in_malloc;
+        self.kernel.words.extend(held.queued_values());
         Ok(held)
     }
 
@@ -137,7 +138,15 @@ impl Prepared {
                 .iter()
                 .map(|(start, end)| format!("memory at {start:#x}-{end:#x}, which can't be read")),
         );
-        unsearched.extend(self.kernel.unseen.first().map(|&what| what.to_owned()));
+        self.kernel.unseen.sort_unstable();
+        self.kernel.unseen.dedup();
+        unsearched.extend(self.kernel.unseen.iter().map(|&what| what.to_owned()));
+        let sharers = memory_sharers(self.pid);
+        unsearched.extend(
+            sharers
+                .iter()
+                .map(|other| format!("process {other}, which runs in the same memory")),
+        );
         self.notes.extend(
             unsearched
                 .iter()
@@ -190,9 +199,24 @@ pub(crate) struct Shot {
     pub unread: Runs,
 }
 
-/// Takes a snapshot of `pid`: by the method asked for, else by one that works, with a note why.
-pub fn capture(pid: i32, method: Method) -> Result<Captured, Error> {
+/// Takes a snapshot of `pid`: by the method asked for, else by one that works, with a note why. `None`:
+/// the one that holds its threads for the shortest time.
+pub fn capture(pid: i32, method: Option<Method>) -> Result<Captured, Error> {
     let mut prepared = Prepared::of(pid)?;
+    let is_filtered = method.is_none() && has_seccomp_filter(pid);
+    let method = method.unwrap_or(if is_filtered {
+        Method::Stop
+    } else {
+        Method::Precopy
+    });
+    if is_filtered {
+        // Filters of services kill as a rule, and nothing tells which system calls they know.
+        prepared.notes.push(
+            "all threads held, as a seccomp filter may end the process for a system call of ours; \
+             one that only refuses allows --snapshot precopy or fork"
+                .into(),
+        );
+    }
     if method == Method::Precopy {
         match WriteWatch::start(pid) {
             Ok(watch) => {

@@ -1,5 +1,8 @@
 //! Stacks of threads that have ended: glibc keeps their mappings for the next thread (nptl, stack
 //! cache), full of stale pointers.
+//!
+//! Not those that the program has provided (pthread_attr_setstack(3)): when the thread has ended they
+//! are its own again, for anything, with the descriptor still at their end.
 
 use crate::copy::Runs;
 use crate::snapshot::{Area, AreaKind, Snapshot};
@@ -48,13 +51,29 @@ fn ended_stack(snapshot: &Snapshot, area: &Area, at: u64) -> Option<(u64, u64)> 
     let start = start.max(area.start);
     let mut threads = snapshot.meta.threads.iter();
     let is_alive = threads.any(|t| t.fs_base == at || (start..end).contains(&t.rsp));
+    let is_glibcs = is_listed(snapshot, at);
     // The descriptor itself goes on pointing to the thread's vector of TLS blocks, for the next thread.
-    (!is_alive && end <= area.end).then_some((start, at))
+    (!is_alive && is_glibcs && end <= area.end).then_some((start, at))
+}
+
+/// Whether the descriptor is in one of glibc's lists of stacks (`list` in `struct pthread`: the
+/// neighbours' links lead back to it). A thread with a stack of the program's is taken off its list
+/// when it ends.
+fn is_listed(snapshot: &Snapshot, descriptor: u64) -> bool {
+    (0..DESCRIPTOR_BYTES / 8).any(|i| {
+        let node = descriptor + i * 8;
+        let neighbours = snapshot.word(node).zip(snapshot.word(node + 8));
+        neighbours.is_some_and(|(next, before)| {
+            next != node
+                && snapshot.word(next.wrapping_add(8)) == Some(node)
+                && snapshot.word(before) == Some(node)
+        })
+    })
 }
 
 /// What the descriptor says of its stack (`stackblock`, `stackblock_size`, whose place differs by
 /// version: any pair of words that encloses it closely).
-fn bounds(snapshot: &Snapshot, descriptor: u64) -> Option<(u64, u64)> {
+pub fn bounds(snapshot: &Snapshot, descriptor: u64) -> Option<(u64, u64)> {
     (0..DESCRIPTOR_BYTES / 8).find_map(|i| {
         let word = |at: u64| snapshot.word(at);
         let block = word(descriptor + i * 8)?;
@@ -85,6 +104,12 @@ mod tests {
         };
         put(descriptor, descriptor);
         put(descriptor + 16, descriptor);
+        // In a list with one other node.
+        let head = start + 0x100;
+        put(descriptor + 0x2c0, head);
+        put(descriptor + 0x2c8, head);
+        put(head, descriptor + 0x2c0);
+        put(head + 8, descriptor + 0x2c0);
         put(descriptor + 0x690, start - 0x1000);
         put(descriptor + 0x698, end - (start - 0x1000));
         (testing::snapshot(vec![(start, memory)]), descriptor)
@@ -100,6 +125,16 @@ mod tests {
             fs_base: descriptor,
             ..ThreadState::default()
         });
+        assert_eq!(ended_stacks(&snapshot), []);
+    }
+
+    #[test]
+    fn not_the_programs_own_memory() {
+        let (mut snapshot, descriptor) = stack_snapshot();
+        snapshot.meta.areas[0].kind = AreaKind::Anonymous;
+        // As a list leaves what is taken off it: its own links stay.
+        snapshot.regions[0].bytes[0x100..0x110].fill(0);
+        assert!(is_listed(&stack_snapshot().0, descriptor));
         assert_eq!(ended_stacks(&snapshot), []);
     }
 

@@ -1,12 +1,14 @@
 //! Pointers that a program has given to the kernel, and that may stand nowhere else.
 
 use crate::pipes::Pipes;
+use crate::sockets::{Sockets, socket_inode};
 use std::path::Path;
 
 /// What the kernel holds for a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelWords {
-    /// User data of epoll entries and timers, and what has been written to pipes and not been read.
+    /// User data of epoll entries and timers, and what has been written to pipes and local sockets and not
+    /// been read.
     pub words: Vec<u64>,
     /// Uses of the kernel whose user data can't be seen.
     pub unseen: Vec<&'static str>,
@@ -17,6 +19,7 @@ pub struct KernelWords {
 pub fn kernel_words(pid: i32) -> KernelWords {
     let mut found = KernelWords::default();
     let mut pipes = Pipes::default();
+    let mut sockets = Sockets::of(pid);
     let folder = format!("/proc/{pid}/fd");
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(link) = std::fs::read_link(entry.path()) else {
@@ -33,13 +36,26 @@ pub fn kernel_words(pid: i32) -> KernelWords {
         } else if link.to_string_lossy().starts_with("pipe:") {
             let number = entry.file_name().to_string_lossy().parse().unwrap_or(0);
             pipes.read(pid, number, link, &mut found.words);
+        } else if let Some(inode) = socket_inode(&link) {
+            let number = entry.file_name().to_string_lossy().parse().unwrap_or(0);
+            if !sockets.read(pid, number, inode, &mut found.words) {
+                found.unseen.push("messages that wait in a local socket");
+            }
         }
     }
-    if let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/timers")) {
-        found.words.extend(timer_values(&text));
+    match std::fs::read_to_string(format!("/proc/{pid}/timers")) {
+        Ok(text) => found.words.extend(timer_values(&text)),
+        // A kernel without CONFIG_CHECKPOINT_RESTORE.
+        Err(_) if Path::new(&format!("/proc/{pid}")).exists() => {
+            found
+                .unseen
+                .push("its timers (the kernel does not tell them)");
+        }
+        Err(_) => {}
     }
     found.words.sort_unstable();
     found.words.dedup();
+    found.unseen.sort_unstable();
     found.unseen.dedup();
     found
 }

@@ -108,13 +108,7 @@ impl<'a> Finder<'a> {
     #[inline]
     pub fn in_bytes(&self, bytes: &[u8], mut found: impl FnMut(u32)) {
         if self.options.unaligned {
-            for window in bytes.windows(8) {
-                let word = window.iter().rev().fold(0, |w, &b| w << 8 | u64::from(b));
-                for block in self.target(word).into_iter().chain(self.mangled(word)) {
-                    found(block);
-                }
-            }
-            return;
+            self.at_odd_offsets(bytes, &mut found);
         }
         for word in words(bytes) {
             if self.blocks.may_be(word)
@@ -123,6 +117,31 @@ impl<'a> Finder<'a> {
                 found(block);
             }
             if let Some(block) = self.mangled(word) {
+                found(block);
+            }
+        }
+    }
+
+    /// As [`Finder::in_bytes`], for the words that begin between the multiples of eight.
+    fn at_odd_offsets(&self, bytes: &[u8], found: &mut impl FnMut(u32)) {
+        let mut low = 0;
+        for (i, high) in words(bytes).enumerate() {
+            for shift in (8..64).step_by(8) {
+                let word = low >> shift | high << (64 - shift);
+                if self.blocks.may_be(word)
+                    && i > 0
+                    && let Some(block) = self.target(word)
+                {
+                    found(block);
+                }
+            }
+            low = high;
+        }
+        // Behind the last whole word.
+        let tail = bytes.len() - bytes.len() % 8;
+        for window in bytes[tail.saturating_sub(7)..].windows(8) {
+            let word = window.iter().rev().fold(0, |w, &b| w << 8 | u64::from(b));
+            if let Some(block) = self.target(word) {
                 found(block);
             }
         }

@@ -1,7 +1,7 @@
 //! Which leaked blocks may be given back to the allocator. To release a block that the program
 //! still uses would corrupt it, so everything here errs towards keeping one.
 
-use crate::blocks::BlockSet;
+use crate::blocks::{BlockSet, BlockTable};
 use crate::dissect::Heap;
 use crate::layout::{FLAGS, IS_MMAPPED, PREV_INUSE};
 use crate::leaks::Leak;
@@ -16,6 +16,8 @@ use std::io::IoSliceMut;
 const PIECES: usize = 1024;
 /// Read of the process at a time, but for one block that is larger.
 const BATCH_BYTES: u64 = 16 << 20;
+/// The kernel takes no smaller alternate signal stack (MINSIGSTKSZ, arch/x86).
+const LEAST_STACK_BYTES: u64 = 2048;
 /// `dtv_t` has two words; `dtv[-1].counter` is the number of entries (sysdeps/generic/dl-dtv.h).
 const DTV_ENTRY_BYTES: u64 = 16;
 const MAX_DTV_ENTRIES: u64 = 1 << 16;
@@ -32,6 +34,10 @@ pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<String> {
             finding.address, finding.what
         ));
     }
+    if heap.caches.is_empty() {
+        // The free blocks in it would look used, and leaked.
+        return Some("no thread's malloc cache was found".into());
+    }
     if !heap.is_whole() {
         return Some("the large blocks found are not those that malloc counts".into());
     }
@@ -46,14 +52,16 @@ pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<String> {
 }
 
 /// The blocks that were leaked at both moments with the same contents, are nothing of libc's own,
-/// and to which no leaked block points that is not among them: one that has just been leaked, or was
-/// written to meanwhile, may be in use after all, and what it points to with it.
+/// no alternate signal stack (`alternate_stacks`; `None`: these are not known), and to which no leaked
+/// block points that is not among them: one that has just been leaked, or was written to meanwhile, may be
+/// in use after all, and what it points to with it.
 pub fn reclaimable(
     snapshot: &Snapshot,
     heap: &Heap,
     options: MarkOptions,
     leaks: &[Leak],
     before: &Fingerprints,
+    alternate_stacks: Option<&[(u64, u64)]>,
 ) -> Vec<u32> {
     let blocks = &heap.blocks;
     let mut kept = BlockSet::new(blocks.len());
@@ -66,6 +74,10 @@ pub fn reclaimable(
     let changed = leaks.iter().map(|l| l.block);
     waiting.extend(changed.filter(|&b| !candidates.contains(b)));
     waiting.extend(of_libc(snapshot, heap));
+    match alternate_stacks {
+        Some(stacks) => waiting.extend(within(stacks, blocks, leaks)),
+        None => waiting.extend(large_enough_for_a_stack(blocks, leaks)),
+    }
     waiting.retain(|&b| kept.insert(b));
     let finder = Finder::new(snapshot, blocks, options);
     while let Some(block) = waiting.pop() {
@@ -79,6 +91,21 @@ pub fn reclaimable(
     }
     let may_go = same.into_iter().map(|l| l.block);
     may_go.filter(|&b| !kept.contains(b)).collect()
+}
+
+/// The leaked blocks that may be alternate signal stacks, by their size.
+pub fn large_enough_for_a_stack(blocks: &BlockTable, leaks: &[Leak]) -> impl Iterator<Item = u32> {
+    let leaked = leaks.iter().map(|l| l.block);
+    leaked.filter(|&b| blocks.get(b).bytes >= LEAST_STACK_BYTES)
+}
+
+/// The leaked blocks that the ranges touch.
+fn within(ranges: &[(u64, u64)], blocks: &BlockTable, leaks: &[Leak]) -> impl Iterator<Item = u32> {
+    large_enough_for_a_stack(blocks, leaks).filter(|&b| {
+        let block = blocks.get(b);
+        let touches = |r: &(u64, u64)| r.0 < block.address + block.bytes && r.1 > block.address;
+        ranges.iter().any(touches)
+    })
 }
 
 /// Blocks that libc keeps for threads: caches, stacks, thread control blocks, thread-local storage.

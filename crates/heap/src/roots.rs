@@ -2,14 +2,11 @@
 
 use crate::copy::Runs;
 use crate::dissect::Heap;
-use crate::ended_threads::ended_stacks;
+use crate::ended_threads::{bounds, ended_stacks};
 use crate::snapshot::{Area, AreaKind, Snapshot, ThreadState};
 
 /// Leaf functions may use this much below the stack pointer (psABI 3.2.2).
 const RED_ZONE_BYTES: u64 = 128;
-/// Enough for `struct pthread`, which begins at the thread pointer.
-const TCB_BYTES: u64 = 4096;
-const MAX_STACK_BYTES: u64 = 1 << 36;
 
 /// What a root is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,27 +107,16 @@ fn kind(snapshot: &Snapshot, area: &Area) -> RootKind {
 /// The part of a thread's stack that it has not reached or has left.
 ///
 /// Only where the stack's bounds are sure: the initial thread's, and those that `struct pthread`
-/// states (`stackblock`, `stackblock_size`; their place differs by version, so any pair of words
-/// there that encloses both the stack pointer and the TCB). A thread that runs on a stack of
-/// another kind (coroutine, sigaltstack) hides nothing.
+/// states. A thread that runs on a stack of another kind (coroutine, sigaltstack) hides nothing.
 fn dead_stack(snapshot: &Snapshot, thread: &ThreadState) -> Option<(u64, u64)> {
     let alive = thread.rsp.checked_sub(RED_ZONE_BYTES)? & !7;
     let area = snapshot.area(thread.rsp)?;
     if area.kind == AreaKind::Stack {
         return Some((area.start, alive.max(area.start)));
     }
-    let tcb = thread.fs_base;
-    let found = (0..TCB_BYTES / 8).find_map(|i| {
-        let at = tcb.checked_add(i * 8)?;
-        let (block, bytes) = (snapshot.word(at)?, snapshot.word(at + 8)?);
-        let encloses = block % 4096 == 0
-            && block <= alive
-            && bytes <= MAX_STACK_BYTES
-            && thread.rsp < tcb
-            && block.checked_add(bytes).is_some_and(|end| end > tcb);
-        encloses.then_some(block)
-    })?;
-    Some((found.max(area.start), alive.max(area.start)))
+    let (start, end) = bounds(snapshot, thread.fs_base)?;
+    let encloses = start <= alive && thread.rsp < thread.fs_base && end > thread.fs_base;
+    encloses.then_some((start.max(area.start), alive.max(area.start)))
 }
 
 /// [start, end) without the holes, which may overlap each other.

@@ -13,6 +13,9 @@ use crate::{Error, Registers, procfs, ptrace, regs, restart};
 /// A stop that takes longer means uninterruptible sleep.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
+/// How long a thread may sleep uninterruptibly before anything is stopped.
+const SLEEPER_LIMIT: Duration = Duration::from_secs(2);
+
 /// One stopped thread.
 pub(crate) struct Stopped {
     registers: Registers,
@@ -49,6 +52,14 @@ pub struct AllHeld {
 pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
     // Where each thread sleeps must be known before it is disturbed; slow, so before any stops.
     let mut known = Known::default();
+    // One in uninterruptible sleep would let all others wait for it, held.
+    let until = Instant::now() + SLEEPER_LIMIT;
+    while let Some(tid) = sleeper(pid) {
+        if Instant::now() >= until {
+            return Err(Error::DoesNotStop { pid, tid });
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     for tid in procfs::threads(pid) {
         known.sleeps.insert(tid, Sleep::of(pid, tid));
         if let Activity::Blocked(nr) = procfs::activity(pid, tid)
@@ -72,12 +83,47 @@ pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
     Ok(held)
 }
 
+/// A thread in uninterruptible sleep.
+fn sleeper(pid: i32) -> Option<i32> {
+    let mut all = procfs::threads(pid).into_iter();
+    all.find(|&tid| procfs::state(pid, tid) == Some('D'))
+}
+
 impl AllHeld {
     /// The threads: id, general registers, and the whole extended state (vector registers).
     pub fn threads(&self) -> impl Iterator<Item = (i32, &Registers, &[u8])> {
         self.threads
             .iter()
             .map(|(&tid, t)| (tid, &t.registers, t.extended.as_slice()))
+    }
+
+    /// Values that wait with queued signals (sigqueue(3), timers, message queues): pointers, maybe,
+    /// that stand nowhere else.
+    pub fn queued_values(&self) -> Vec<u64> {
+        let mut found = Vec::new();
+        let mut take = |tid: i32, shared: bool| {
+            let mut count = 0;
+            while let Ok(signals) = ptrace::pending_signals(tid, shared, count) {
+                count += signals.len() as u64;
+                // SAFETY: each kind of siginfo_t is integers; si_value of one without is some number.
+                found.extend(
+                    signals
+                        .iter()
+                        .map(|s| unsafe { s.si_value() }.sival_ptr as u64),
+                );
+                if signals.is_empty() {
+                    break;
+                }
+            }
+        };
+        for &tid in self.threads.keys() {
+            take(tid, false);
+        }
+        if let Some(&tid) = self.threads.keys().next() {
+            take(tid, true);
+        }
+        found.retain(|&value| value >= 4096);
+        found
     }
 
     /// Time since the first thread was told to stop.

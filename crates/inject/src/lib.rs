@@ -11,7 +11,9 @@
 //!
 //! ptrace requests must come from the thread that seized, so [`Held`] is not `Send`.
 
+mod address_space;
 mod all_threads;
+mod alternate_stacks;
 mod descriptor;
 mod errno;
 mod error;
@@ -55,7 +57,9 @@ mod steps;
 #[cfg(test)]
 extern crate self as memhook_inject;
 
+pub use address_space::memory_sharers;
 pub use all_threads::{AllHeld, hold_all};
+pub use alternate_stacks::alternate_stacks;
 pub use descriptor::duplicate_descriptor;
 pub use error::Error;
 pub use forced_write::{WordExchange, force_words};

@@ -15,6 +15,7 @@ const GETSIGINFO: libc::c_uint = 0x4202;
 const SEIZE: libc::c_uint = 0x4206;
 const INTERRUPT: libc::c_uint = 0x4207;
 const LISTEN: libc::c_uint = 0x4208;
+const PEEKSIGINFO: libc::c_uint = 0x4209;
 const GETSIGMASK: libc::c_uint = 0x420a;
 const SETSIGMASK: libc::c_uint = 0x420b;
 const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
@@ -171,6 +172,36 @@ pub(crate) fn signal_info(tid: i32) -> io::Result<libc::siginfo_t> {
     // SAFETY: the kernel writes one siginfo_t.
     unsafe { request(GETSIGINFO, tid, 0, (&raw mut info) as usize)? };
     Ok(info)
+}
+
+/// Signals that wait for a stopped thread, or for any of its process (`shared`), from the `from`th on.
+/// They stay queued.
+pub(crate) fn pending_signals(
+    tid: i32,
+    shared: bool,
+    from: u64,
+) -> io::Result<Vec<libc::siginfo_t>> {
+    // struct ptrace_peeksiginfo_args { u64 off; u32 flags; s32 nr; }
+    #[repr(C)]
+    struct Arguments {
+        from: u64,
+        flags: u32,
+        count: i32,
+    }
+    const PEEKSIGINFO_SHARED: u32 = 1;
+    const COUNT: usize = 64;
+    let arguments = Arguments {
+        from,
+        flags: if shared { PEEKSIGINFO_SHARED } else { 0 },
+        count: COUNT as i32,
+    };
+    // SAFETY: siginfo_t is plain integers and padding; all-zero is valid.
+    let mut found: Vec<libc::siginfo_t> = vec![unsafe { std::mem::zeroed() }; COUNT];
+    let (address, data) = (&raw const arguments, found.as_mut_ptr());
+    // SAFETY: the kernel reads the arguments, and writes at most `count` of siginfo_t.
+    let written = unsafe { request(PEEKSIGINFO, tid, address as usize, data as usize)? };
+    found.truncate(usize::try_from(written).unwrap_or(0));
+    Ok(found)
 }
 
 /// Address of the thread's `struct rseq`, 0 if it has none or the kernel (before 5.13) can't say.

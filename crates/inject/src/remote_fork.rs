@@ -130,7 +130,16 @@ impl AllHeld {
                 continue;
             };
             let urgency = Urgency::begin();
-            let mut held = Held::adopt(pid, tid, stopped.sleep, &plan.survey, urgency)?;
+            let mut held = match Held::adopt(pid, tid, stopped.sleep, &plan.survey, urgency) {
+                Ok(held) => held,
+                // It was killed, so it changes nothing any more; the others may live.
+                Err(Error::TargetGone { .. }) => {
+                    wait::reap(tid);
+                    continue;
+                }
+                // It runs again: the memory is no longer that of one moment.
+                Err(error) => return Err(error),
+            };
             match usable(&held, &options) {
                 Ok(()) => {
                     let copy = held.fork();
@@ -145,6 +154,9 @@ impl AllHeld {
                     self.threads.insert(tid, stopped);
                 }
             }
+        }
+        if self.threads.is_empty() {
+            return Err(Error::TargetGone { pid });
         }
         Err(Error::NoSafeThread {
             pid,
@@ -241,5 +253,51 @@ impl Held {
             Some(result) => Ok(Outcome::Done(result)),
             None => self.await_result(STEP_DEADLINE),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::common::{build, send, state};
+    use crate::hold_all;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    /// The target is not our child: only then does a thread that its tracer has not let go keep it
+    /// from ending.
+    #[test]
+    fn a_process_killed_before_the_fork_is_let_go() {
+        let program = build("busy", &[]);
+        let mut parent = Command::new("sh")
+            .args(["-c", "\"$0\" & wait"])
+            .arg(&program)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(parent.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap() == "ready"));
+        let id = parent.id();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+        let pid: i32 = children.trim().parse().unwrap();
+        let plan = ForkPlan::of(pid).unwrap();
+        let mut all = hold_all(pid).unwrap();
+        assert!(all.threads().count() > 1);
+        send(pid, libc::SIGKILL);
+        while procfs::threads(pid)
+            .iter()
+            .any(|&tid| state(pid, tid) == 't')
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(matches!(all.fork(&plan), Err(Error::TargetGone { .. })));
+        drop(all);
+        let until = Instant::now() + Duration::from_secs(20);
+        while procfs::state(pid, pid).is_some() {
+            assert!(Instant::now() < until, "the process does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        parent.wait().unwrap();
+        let _ = std::fs::remove_file(program);
     }
 }

@@ -141,6 +141,28 @@ fn rank(pid: i32, tid: i32, is_alive: &mut bool) -> Result<Option<u8>, Error> {
     }))
 }
 
+/// Seizes and stops this thread; `None` if it has ended. One at an unsafe point is an error.
+pub(crate) fn hold_thread(
+    pid: i32,
+    tid: i32,
+    options: &HoldOptions<'_>,
+    survey: &Survey,
+) -> Result<Option<Held>, Error> {
+    if procfs::state(pid, tid) == Some('D') {
+        // Would not stop, and could not be let go before it does.
+        return Err(Error::DoesNotStop { pid, tid });
+    }
+    match try_hold(pid, tid, options, survey)? {
+        Attempt::Held(held) => Ok(Some(*held)),
+        Attempt::Vanished => Ok(None),
+        Attempt::Unsafe(reason) => Err(Error::NoSafeThread {
+            pid,
+            waited: Duration::ZERO,
+            reason,
+        }),
+    }
+}
+
 enum Attempt {
     Held(Box<Held>),
     Unsafe(String),

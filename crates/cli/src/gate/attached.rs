@@ -9,7 +9,7 @@ use crate::ring_owners::RingOwners;
 use crate::{limits, plan, session::Session, signals};
 use anyhow::bail;
 use memhook_gate::{Evidence, Sum};
-use memhook_heap::{Method, capture};
+use memhook_heap::capture;
 use std::{
     process::ExitCode,
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -97,7 +97,7 @@ fn finish(args: &Args, measure: Measure, evidence: Evidence) -> anyhow::Result<E
 
 /// Without tracing: what is unreachable at this moment, of glibc's heap.
 fn now(args: &Args, measure: Measure, pid: i32, program: String) -> anyhow::Result<ExitCode> {
-    let captured = capture(pid, Method::Precopy)?;
+    let captured = capture(pid, None)?;
     let found = reached(&captured.snapshot, std::iter::empty());
     // Nobody traced it, so a heap that cannot be read is a gap even without a known block.
     let mut evidence = Evidence {
@@ -170,7 +170,7 @@ impl Watch {
         }
         if self.survivors.is_none() {
             // Before the detach: what is allocated later is in neither.
-            match capture(self.pid, Method::Precopy) {
+            match capture(self.pid, None) {
                 Ok(captured) => self.captured = Some(captured),
                 Err(error) => self
                     .gaps

@@ -7,8 +7,11 @@ use crate::claim::{Claim, claim};
 use crate::signals;
 use anyhow::{Context, bail};
 use memhook_heap::{
-    Captured, Fingerprints, Types, bytes_text, fingerprints, reclaimable, refusal, report, text,
+    Captured, Fingerprints, MarkOptions, Types, bytes_text, fingerprints, large_enough_for_a_stack,
+    reclaimable, refusal, report, text,
 };
+use memhook_inject::alternate_stacks;
+use memhook_process::has_seccomp_filter;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{IsTerminal, Read, Seek, Write};
@@ -48,6 +51,10 @@ impl Process {
 /// A scan, and what of it may be released.
 struct Looked {
     captured: Captured,
+    /// The process's memory, opened before it was copied: it ends with an execve.
+    memory: File,
+    /// For how long one thread was held at most to ask where its signal stack is.
+    asked: Duration,
     scan: Scan,
     chosen: Vec<u32>,
     /// Why nothing is chosen.
@@ -56,18 +63,34 @@ struct Looked {
 
 impl Looked {
     fn now(args: &Args, before: Option<&Fingerprints>) -> anyhow::Result<Looked> {
+        let memory = File::open(format!("/proc/{}/mem", args.pid.unwrap_or(0)))?;
         let captured = args.capture()?;
-        let options = args.mark_options();
+        let options = MarkOptions {
+            // Packed structures (`struct epoll_event` is one) hold pointers at odd offsets.
+            unaligned: true,
+            ..args.mark_options()
+        };
         let scan = Scan::of(&captured.snapshot, options)?;
         let refused = refusal(&captured.snapshot, &scan.heap);
+        let mut asked = Duration::ZERO;
         let chosen = match (before, &refused) {
             (Some(before), None) => {
-                reclaimable(&captured.snapshot, &scan.heap, options, &scan.leaks, before)
+                let stacks = signal_stacks(&captured, &scan, &mut asked);
+                reclaimable(
+                    &captured.snapshot,
+                    &scan.heap,
+                    options,
+                    &scan.leaks,
+                    before,
+                    stacks.as_deref(),
+                )
             }
             _ => Vec::new(),
         };
         Ok(Looked {
             captured,
+            memory,
+            asked,
             scan,
             chosen,
             refused,
@@ -95,7 +118,7 @@ impl Looked {
             released_blocks: self.chosen.len() as u64,
             kept_blocks: (self.scan.leaks.len() - self.chosen.len()) as u64,
             holds: 0,
-            longest_hold_ms: 0.0,
+            longest_hold_ms: self.asked.as_secs_f64() * 1e3,
             snapshot_method: meta.method.name(),
             snapshot_held_ms: meta.held_ms,
             refused: self.refused.clone(),
@@ -113,6 +136,22 @@ impl Looked {
         let report = report(snapshot, heap, marked, &leaks, &mut types, args.top);
         let _ = std::io::stderr().lock().write_all(text(&report).as_bytes());
     }
+}
+
+/// The alternate signal stacks of the process, if one may be among the leaked blocks; `None`: unknown.
+/// After the scan: who sets one later has its address until then, so that it was found reachable.
+fn signal_stacks(
+    captured: &Captured,
+    scan: &Scan,
+    asked: &mut Duration,
+) -> Option<Vec<(u64, u64)>> {
+    let mut large = large_enough_for_a_stack(&scan.heap.blocks, &scan.leaks);
+    if large.next().is_none() {
+        return Some(Vec::new());
+    }
+    let (stacks, longest) = alternate_stacks(captured.snapshot.meta.pid).ok()?;
+    *asked = longest;
+    Some(stacks)
 }
 
 /// Whether to go on. Only a terminal can answer.
@@ -156,6 +195,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
         bail!("{why}");
     }
+    if has_seccomp_filter(pid) {
+        bail!("nothing is released: a seccomp filter may end process {pid} for what free() needs");
+    }
     let mut process = Process::of(pid)?;
     signals::install();
     let first = Looked::now(args, None)?;
@@ -169,7 +211,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if !sleep(args.every.or(args.twice).unwrap_or(PAUSE)) || !process.is_alive() {
             break;
         }
-        let looked = match Looked::now(args, Some(&before)) {
+        let mut looked = match Looked::now(args, Some(&before)) {
             Ok(looked) => looked,
             Err(_) if !process.is_alive() => break,
             Err(error) => return Err(error),
@@ -182,15 +224,27 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if !may_release && !looked.chosen.is_empty() {
             looked.show(args);
             may_release = ask(args, &looked);
+            if may_release {
+                // The answer may have taken hours.
+                looked = Looked::now(args, Some(&before))?;
+                before = looked.fingerprints();
+                round = looked.round(pid, number);
+            }
         }
         let mut failed = None;
         if may_release {
-            let done = release(pid, &looked.captured, &looked.scan.heap, &looked.chosen);
+            let done = release(
+                pid,
+                &looked.captured,
+                &looked.memory,
+                &looked.scan.heap,
+                &looked.chosen,
+            );
             round.dry_run = false;
             round.released_blocks = done.released.len() as u64;
             round.released_bytes = looked.bytes(&done.released);
             round.holds = done.holds;
-            round.longest_hold_ms = done.longest.as_secs_f64() * 1e3;
+            round.longest_hold_ms = done.longest.max(looked.asked).as_secs_f64() * 1e3;
             for &block in &done.released {
                 // The address may be given out and leaked again before the next scan.
                 before.remove(looked.scan.heap.blocks.get(block).address);

@@ -1,11 +1,14 @@
 //! Releasing blocks of a running process by calls of its own `free`.
 
 use crate::safe_point::{unsafe_ranges, unwind_for_safety};
+use crate::signals;
 use crate::unwind_tables::UnwindTables;
 use anyhow::{Context, bail};
 use memhook_heap::{Captured, Heap, unchanged};
 use memhook_inject::{Held, HoldOptions, Registers, hold};
 use memhook_process::{ElfView, ModuleImage, mappings, vdso};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 /// No more calls are made in a hold that has lasted so long.
@@ -34,10 +37,18 @@ pub struct Released {
 ///
 /// After a failure it is not known which blocks of the last batch were released: they count as kept,
 /// and only another scan can tell.
-pub fn release(pid: i32, captured: &Captured, heap: &Heap, blocks: &[u32]) -> Released {
+///
+/// `memory`: /proc/PID/mem, opened before the snapshot was taken.
+pub fn release(
+    pid: i32,
+    captured: &Captured,
+    memory: &File,
+    heap: &Heap,
+    blocks: &[u32],
+) -> Released {
     let mut done = Released::default();
     if !blocks.is_empty() {
-        done.failed = try_release(pid, captured, heap, blocks, &mut done).err();
+        done.failed = try_release(pid, captured, memory, heap, blocks, &mut done).err();
     }
     done
 }
@@ -45,6 +56,7 @@ pub fn release(pid: i32, captured: &Captured, heap: &Heap, blocks: &[u32]) -> Re
 fn try_release(
     pid: i32,
     captured: &Captured,
+    memory: &File,
     heap: &Heap,
     blocks: &[u32],
     done: &mut Released,
@@ -76,9 +88,12 @@ fn try_release(
         .collect();
     // From the end: the last ones are taken off.
     left.reverse();
-    while !left.is_empty() {
+    while !left.is_empty() && !signals::stop_requested() {
         let mut held = hold(pid, &options)?;
         done.holds += 1;
+        if !is_same_program(memory, heap.blocks.get(left[0]).address) {
+            bail!("process {pid} has started another program");
+        }
         let released = release_some(&mut held, free, captured, heap, &mut left, done);
         let held = held.release();
         done.longest = done.longest.max(*held.as_ref().unwrap_or(&Duration::ZERO));
@@ -86,6 +101,12 @@ fn try_release(
         held?;
     }
     Ok(())
+}
+
+/// Whether the address space is still that of the snapshot: of one that has ended nothing can be read.
+/// None can end while one of its threads is held, but by its death.
+fn is_same_program(memory: &File, address: u64) -> bool {
+    matches!(memory.read_at(&mut [0], address), Ok(1))
 }
 
 /// As many as fit into one hold.
@@ -145,4 +166,38 @@ fn symbol(image: &ModuleImage, name: &str) -> Option<u64> {
     let elf = ElfView::parse(&image.bytes).ok()?;
     let found = elf.exported(name).filter(|e| !e.is_ifunc)?;
     Some(image.base + found.svma)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn another_program_in_the_same_process() {
+        let mut child = Command::new("sh")
+            .args(["-c", "read line; exec sleep 60"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let id = child.id();
+        let name = || std::fs::read_to_string(format!("/proc/{id}/comm")).unwrap();
+        while name() != "sh\n" {
+            std::thread::yield_now();
+        }
+        let memory = File::open(format!("/proc/{id}/mem")).unwrap();
+        let maps = mappings(id as i32).unwrap();
+        let stack = maps.iter().find(|m| m.path == "[stack]").unwrap();
+        let before = is_same_program(&memory, stack.end - 8);
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(b"\n").unwrap();
+        while name() != "sleep\n" {
+            std::thread::yield_now();
+        }
+        let after = is_same_program(&memory, stack.end - 8);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((before, after), (true, false));
+    }
 }

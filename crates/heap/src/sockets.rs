@@ -1,0 +1,96 @@
+//! What waits in the local sockets of a process: threads hand each other pointers that way, too.
+
+use memhook_inject::duplicate_descriptor;
+use nix::sys::socket::{MsgFlags, SockType, getsockopt, recv, sockopt};
+use std::collections::BTreeSet;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// More than a socket's buffer holds where nobody has raised net.core.wmem_max.
+const PEEK_BYTES: usize = 1 << 20;
+/// Addresses of user space (47 bits), without the first page.
+const POINTERS: std::ops::Range<u64> = 4096..1 << 47;
+
+/// The local sockets of the process's network namespace, by inode.
+pub struct Sockets {
+    local: BTreeSet<u64>,
+    buffer: Vec<u8>,
+}
+
+impl Sockets {
+    /// Lists them. Other sockets carry nothing that is meant for the same process.
+    pub fn of(pid: i32) -> Sockets {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
+        // Num RefCount Protocol Flags Type St Inode Path
+        let inode = |line: &str| line.split_whitespace().nth(6)?.parse().ok();
+        Sockets {
+            local: text.lines().filter_map(inode).collect(),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Adds every word, at any offset, that may be a pointer, of what waits in this socket; it stays
+    /// there. `false` if not all of it can be seen: of messages only the first.
+    pub fn read(&mut self, pid: i32, number: u64, inode: u64, found: &mut Vec<u64>) -> bool {
+        if !self.local.contains(&inode) {
+            return true;
+        }
+        let Ok(descriptor) = duplicate_descriptor(pid, number) else {
+            return true;
+        };
+        self.buffer.resize(PEEK_BYTES, 0);
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        // Refused for a socket that listens or is not connected: nothing waits there.
+        let Ok(bytes) = recv(descriptor.as_raw_fd(), &mut self.buffer, flags) else {
+            return true;
+        };
+        let words = self.buffer[..bytes]
+            .windows(8)
+            .filter_map(|w| w.first_chunk());
+        let words = words.map(|w| u64::from_le_bytes(*w));
+        found.extend(words.filter(|w| POINTERS.contains(w)));
+        let is_stream = getsockopt(&descriptor, sockopt::SockType) == Ok(SockType::Stream);
+        bytes == 0 || (is_stream && bytes < PEEK_BYTES)
+    }
+}
+
+/// From the link of a descriptor in /proc, like `socket:[61423]`.
+pub fn socket_inode(link: &Path) -> Option<u64> {
+    let text = link.to_str()?.strip_prefix("socket:[")?;
+    text.strip_suffix(']')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+
+    fn read(descriptor: i32) -> (Vec<u64>, bool) {
+        let pid = std::process::id() as i32;
+        let link = std::fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).unwrap();
+        let mut found = Vec::new();
+        let inode = socket_inode(&link).unwrap();
+        let seen = Sockets::of(pid).read(pid, descriptor as u64, inode, &mut found);
+        (found, seen)
+    }
+
+    #[test]
+    fn what_waits_is_seen_and_stays() {
+        let word = 0x55d0_c0ff_ee00u64;
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        assert_eq!(read(far.as_raw_fd()), (vec![], true));
+        let message = [b"msg".as_slice(), &word.to_le_bytes()].concat();
+        near.write_all(&message).unwrap();
+        let (found, seen) = read(far.as_raw_fd());
+        assert!(found.contains(&word) && seen, "{found:x?}");
+        let mut got = vec![0; message.len()];
+        far.read_exact(&mut got).unwrap();
+        assert_eq!(got, message);
+
+        let (near, far) = UnixDatagram::pair().unwrap();
+        near.send(&word.to_le_bytes()).unwrap();
+        assert_eq!(read(far.as_raw_fd()), (vec![word], false));
+        assert_eq!(socket_inode(Path::new("pipe:[12]")), None);
+    }
+}
