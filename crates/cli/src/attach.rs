@@ -45,6 +45,9 @@ pub struct Args {
     /// Overwrite the output file
     #[arg(long)]
     pub force: bool,
+    /// At the end, copy the process's memory and report what nothing in it reaches, with call stacks
+    #[arg(long)]
+    pub leaks: bool,
     /// Show what would be hooked, and leave the process alone
     #[arg(long)]
     dry_run: bool,

@@ -130,6 +130,11 @@ impl<'a> Consumer<'a> {
         self.start.elapsed()
     }
 
+    /// Now, as the ledger dates events: what is allocated later has this time or a later one.
+    pub fn moment_ns(&self) -> u64 {
+        self.region.clock_ns().min(self.elapsed().as_nanos() as u64)
+    }
+
     /// The state; the rings wait meanwhile.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())

@@ -6,6 +6,7 @@ use crate::coverage::Coverages;
 use crate::options::{GroupBy, SortBy};
 use crate::rows::{Row, RowKey, Sums};
 use crate::session::Session;
+use crate::signals;
 use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_report::{
     AttachInfo, Group, Measured, ReleaseSite, ReportModel, Sampling, Site, StackFrame, Target,
@@ -172,6 +173,21 @@ impl Reporter {
         Some(self.finish(draft, session))
     }
 
+    /// Has the names of these backtraces looked up, and waits for them until whoever traces gives up.
+    pub fn look_up(&mut self, session: &Session, stacks: impl Iterator<Item = u32>) {
+        self.symbols.set_modules(module_files(session));
+        let addresses = stacks.flat_map(|id| session.stack(id).map_or(Vec::new(), |s| s.1));
+        self.symbols.request(addresses);
+        while !self.symbols.is_ready(Duration::from_millis(50)) && signals::stops() < 2 {}
+    }
+
+    /// Kind of a backtrace, whether it was cut short, and its frames with the names that are there.
+    pub fn stack(&self, session: &Session, id: u32) -> (String, bool, Vec<StackFrame>) {
+        let truncated = session.region().stack(id).is_some_and(|s| s.truncated);
+        let (kind, stack) = stack_of(session, &self.symbols, id);
+        (kind, truncated, stack)
+    }
+
     fn growth(&self, row: &Row) -> f64 {
         row.bytes - self.last.get(&row.key).copied().unwrap_or(0.0)
     }
@@ -310,6 +326,7 @@ impl Reporter {
             groups,
             releases: draft.releases.iter().map(release).collect(),
             more_rows: draft.more_rows,
+            leaks: None,
         }
     }
 }

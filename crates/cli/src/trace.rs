@@ -2,6 +2,7 @@
 
 use crate::attach::Args;
 use crate::consumer::Consumer;
+use crate::leaks::LastLook;
 use crate::model::Reporter;
 use crate::output::Output;
 use crate::record::{Facts, Recording};
@@ -22,12 +23,12 @@ pub fn run(
     let consumer = Consumer::new(&region, &args.tracing);
     let mut facts = recording.map(|recording| recording.begin(&session, &consumer));
     let mut reporter = Reporter::new(pid, args.view.clone(), args.tracing.depth);
-    let mut code = std::thread::scope(|scope| {
+    let (mut code, last_look) = std::thread::scope(|scope| {
         let this = std::thread::current();
         let consumer = &consumer;
         scope.spawn(move || consumer.drain(&this));
         let watchdog = scope.spawn(|| consumer.watch());
-        let code = follow(
+        let end = follow(
             args,
             pid,
             &mut session,
@@ -38,7 +39,7 @@ pub fn run(
         );
         consumer.finish();
         watchdog.thread().unpark();
-        code
+        end
     });
     if args.tracing.check_memo || args.verbose {
         let losses = region.losses();
@@ -56,7 +57,7 @@ pub fn run(
         code = code.max(1);
     }
     reporter.begin(&session, &consumer, true);
-    let report = loop {
+    let mut report = loop {
         if let Some(report) = reporter.poll(&session, Duration::from_millis(50)) {
             break Some(report);
         }
@@ -65,6 +66,10 @@ pub fn run(
             break reporter.give_up_names(&session);
         }
     };
+    if let (Some(report), true) = (&mut report, args.leaks) {
+        let look = last_look.unwrap_or_else(LastLook::too_late);
+        report.leaks = Some(look.leaks(&session, &consumer, &mut reporter, args.view.top));
+    }
     let shown = shows_reports(args, &facts);
     if let Some(facts) = &mut facts
         && !facts.finish(&session, &consumer, report.as_ref())
@@ -86,7 +91,8 @@ fn shows_reports(args: &Args, facts: &Option<Facts>) -> bool {
     facts.is_none() || !args.quiet
 }
 
-/// Everything between attach and detach but the draining; returns the exit code.
+/// Everything between attach and detach but the draining; returns the exit code, and the memory at the
+/// end if leaks are asked for.
 fn follow(
     args: &Args,
     pid: i32,
@@ -95,7 +101,7 @@ fn follow(
     reporter: &mut Reporter,
     output: &mut Output,
     facts: &mut Option<Facts>,
-) -> u8 {
+) -> (u8, Option<LastLook>) {
     let mut upkeep = Upkeep::new(pid);
     let mut next_report = args.interval;
     loop {
@@ -105,13 +111,14 @@ fn follow(
             facts.follow(session, consumer, turn.modules_changed);
         }
         if turn.gone {
-            return 0;
+            return (0, None);
         }
         let over = args.duration.is_some_and(|d| now >= d) || session.region().abandoned();
         // A recording goes on when nobody reads the reports.
         let unheard = output.is_closed() && facts.is_none();
         if over || signals::stop_requested() || unheard {
-            return upkeep.detach(session);
+            let look = args.leaks.then(|| LastLook::take(pid, consumer));
+            return (upkeep.detach(session), look);
         }
         if now >= next_report && shows_reports(args, facts) {
             next_report = now.saturating_add(args.interval);

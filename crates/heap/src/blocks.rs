@@ -1,7 +1,30 @@
 //! The blocks of a heap: address to block in a few memory accesses, 9 bytes a block.
 //!
-//! Each segment of heap has one bit for each 16 bytes, set where a block begins. The number of bits
+//! Each segment of heap has one bit for each 16 bytes (8 where another allocator made the blocks), set
+//! where a block begins. The number of bits
 //! up to an address is the number of the block it may lie in: no search, however large the block.
+
+/// What the blocks of a segment are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SegmentKind {
+    /// Chunks of the arena with this index.
+    Arena(u32),
+    /// One chunk that is a mapping of its own.
+    #[default]
+    Mapped,
+    /// Blocks of another allocator, as the ledger knows them: there may be others between them.
+    Foreign,
+}
+
+impl SegmentKind {
+    /// Bytes at which blocks are aligned, and which their sizes are counted in.
+    fn unit(self) -> u64 {
+        match self {
+            SegmentKind::Foreign => 8,
+            _ => 16,
+        }
+    }
+}
 
 /// A range of heap walked as a whole.
 #[derive(Clone, Debug, Default)]
@@ -14,8 +37,8 @@ pub struct Segment {
     pub first: u32,
     /// How many blocks.
     pub count: u32,
-    /// Index of its arena; `None`: one chunk that is a mapping of its own.
-    pub arena: Option<u32>,
+    /// What its blocks are.
+    pub kind: SegmentKind,
     bits: Vec<u64>,
     /// Bits set before each line of eight words.
     ranks: Vec<u32>,
@@ -25,19 +48,20 @@ pub struct Segment {
 
 impl Segment {
     /// An empty segment; its blocks follow in address order.
-    pub fn new(start: u64, end: u64, arena: Option<u32>) -> Segment {
+    pub fn new(start: u64, end: u64, kind: SegmentKind) -> Segment {
         Segment {
             start,
             end,
-            arena,
+            kind,
             ..Segment::default()
         }
     }
 
-    /// Adds a block by its user address and the size of its chunk.
+    /// Adds a block by its user address and the size of its chunk; of a foreign one, its own size.
     pub fn push(&mut self, user: u64, chunk_bytes: u64) {
-        let offset = user.wrapping_sub(self.start) / 16;
-        let units = (chunk_bytes / 16).min(u64::from(u32::MAX));
+        let unit = self.kind.unit();
+        let offset = user.wrapping_sub(self.start) / unit;
+        let units = chunk_bytes.div_ceil(unit).min(u64::from(u32::MAX));
         if let Ok(offset) = u32::try_from(offset) {
             self.offsets.push(offset);
             self.sizes.push(units as u32);
@@ -48,7 +72,7 @@ impl Segment {
         if self.offsets.len() < 2 {
             return;
         }
-        let words = ((self.end - self.start) / 16 / 64 + 1) as usize;
+        let words = ((self.end - self.start) / self.kind.unit() / 64 + 1) as usize;
         self.bits = vec![0; words.next_multiple_of(8)];
         for &offset in &self.offsets {
             self.bits[offset as usize / 64] |= 1 << (offset % 64);
@@ -62,7 +86,7 @@ impl Segment {
 
     /// Index of the last block that begins at or before an address inside the segment.
     fn rank(&self, address: u64) -> Option<u32> {
-        let unit = ((address - self.start) / 16) as usize;
+        let unit = ((address - self.start) / self.kind.unit()) as usize;
         if self.bits.is_empty() {
             return (*self.offsets.first()? as usize <= unit).then_some(0);
         }
@@ -123,6 +147,16 @@ impl BlockTable {
         table
     }
 
+    /// The same with more segments, of other addresses.
+    pub fn with(self, more: Vec<Segment>) -> BlockTable {
+        let mut segments = self.segments;
+        segments.extend(more);
+        for segment in &mut segments {
+            (segment.bits, segment.ranks) = Default::default();
+        }
+        BlockTable::new(segments)
+    }
+
     /// How many blocks.
     pub fn len(&self) -> u32 {
         self.count
@@ -151,11 +185,16 @@ impl BlockTable {
     }
 
     fn block_of(segment: &Segment, index: u32) -> Block {
-        let chunk = u64::from(segment.sizes[index as usize]) * 16;
+        let unit = segment.kind.unit();
+        let chunk = u64::from(segment.sizes[index as usize]) * unit;
         // The last word of a chunk belongs to the next one's header; it is usable but for mappings.
-        let overhead = if segment.arena.is_some() { 8 } else { 16 };
+        let overhead = match segment.kind {
+            SegmentKind::Arena(_) => 8,
+            SegmentKind::Mapped => 16,
+            SegmentKind::Foreign => 0,
+        };
         Block {
-            address: segment.start + u64::from(segment.offsets[index as usize]) * 16,
+            address: segment.start + u64::from(segment.offsets[index as usize]) * unit,
             bytes: chunk.saturating_sub(overhead),
         }
     }
@@ -199,7 +238,7 @@ impl BlockTable {
         let offset = address.wrapping_sub(block.address);
         // A mapping ends where the next one may begin: such a pointer is nearly always the other's
         // address (that of a library, say).
-        let past_end = u64::from(segment.arena.is_some());
+        let past_end = u64::from(segment.kind != SegmentKind::Mapped);
         (offset < block.bytes + past_end).then_some((segment.first + index, offset))
     }
 }
@@ -236,8 +275,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn foreign_blocks_lie_side_by_side() {
+        let mut segment = Segment::new(0x1000, 0x1100, SegmentKind::Foreign);
+        for (address, bytes) in [(0x1008, 8), (0x1010, 20), (0x1080, 1)] {
+            segment.push(address, bytes);
+        }
+        let table = BlockTable::default().with(vec![segment]);
+        assert_eq!(table.find(0x1000), None);
+        assert_eq!(table.find(0x100f), Some((0, 7)));
+        assert_eq!(table.find(0x1010), Some((1, 0)));
+        // What was asked for is rounded up to words; just past the end counts.
+        assert_eq!(table.find(0x1028), Some((1, 24)));
+        assert_eq!(table.find(0x1029), None);
+        assert_eq!(
+            table.get(2),
+            Block {
+                address: 0x1080,
+                bytes: 8
+            }
+        );
+    }
+
+    #[test]
     fn every_address_finds_its_block() {
-        let mut segment = Segment::new(0x1000, 0x20_0000, Some(0));
+        let mut segment = Segment::new(0x1000, 0x20_0000, SegmentKind::Arena(0));
         let mut expected = Vec::new();
         let mut at = 0x1010;
         for i in 0..3000u64 {
@@ -248,7 +309,7 @@ mod tests {
             }
             at += bytes;
         }
-        let mut alone = Segment::new(0x70_0000_0000, 0x70_0000_2000, None);
+        let mut alone = Segment::new(0x70_0000_0000, 0x70_0000_2000, SegmentKind::Mapped);
         alone.push(0x70_0000_0010, 0x2000);
         let table = BlockTable::new(vec![alone, segment]);
         assert_eq!(table.len(), expected.len() as u32 + 1);

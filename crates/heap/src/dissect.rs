@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::arenas::{self, Arena, Parameters};
-use crate::blocks::{BlockTable, Segment};
+use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::copy::{Runs, add_run};
 use crate::free_lists::{self, FreeLists};
 use crate::layout::{ALIGNMENT, FLAGS, HEAP_MAX_BYTES, Layout};
@@ -58,6 +58,22 @@ pub struct Heap {
 }
 
 impl Heap {
+    /// Of a process without a heap of glibc's.
+    pub fn empty() -> Heap {
+        Heap {
+            glibc_minor: 0,
+            arenas: Vec::new(),
+            blocks: BlockTable::default(),
+            findings: Vec::new(),
+            unparsed: Runs::new(),
+            ranges: Runs::new(),
+            caches: Vec::new(),
+            parameters: None,
+            mmapped: (0, 0),
+            mmapped_exact: true,
+        }
+    }
+
     /// Whether everything parsed and agrees with the allocator's own figures.
     pub fn is_whole(&self) -> bool {
         self.findings.is_empty() && self.mmapped_exact
@@ -120,7 +136,11 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
     let mmapped = (found.len() as u64, bytes);
     let exact = parameters.is_some_and(|p| (p.mmapped_chunks, p.mmapped_bytes) == mmapped);
     for chunk in found {
-        let mut segment = Segment::new(chunk.address, chunk.address + chunk.bytes, None);
+        let mut segment = Segment::new(
+            chunk.address,
+            chunk.address + chunk.bytes,
+            SegmentKind::Mapped,
+        );
         segment.push(chunk.address + 16, chunk.bytes);
         building.segments.push(segment);
         add_run(

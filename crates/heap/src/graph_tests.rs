@@ -1,6 +1,6 @@
 //! Random object graphs: marking agrees with a plain search over the edges that were planted.
 
-use crate::blocks::{BlockTable, Segment};
+use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::dissect::Heap;
 use crate::leaks::leaks;
 use crate::mark::{MarkOptions, mark};
@@ -80,7 +80,7 @@ fn lay_out(graph: &Graph) -> (Snapshot, Heap, Vec<BTreeSet<usize>>, BTreeSet<usi
     }
     let mut roots: BTreeSet<usize> = root_words.values().copied().collect();
     roots.extend(&graph.registers);
-    let mut segment = Segment::new(HEAP, at + 32, Some(0));
+    let mut segment = Segment::new(HEAP, at + 32, SegmentKind::Arena(0));
     for (&(user, _), &chunk) in addresses.iter().zip(&chunks) {
         segment.push(user, chunk);
     }

@@ -12,6 +12,7 @@ mod copy;
 mod dissect;
 mod ended_threads;
 mod error;
+mod foreign;
 mod fork;
 mod free_lists;
 #[cfg(test)]
@@ -41,7 +42,7 @@ mod walk;
 mod why;
 
 pub use arenas::Parameters;
-pub use blocks::{Block, BlockSet, BlockTable, Segment};
+pub use blocks::{Block, BlockSet, BlockTable, Segment, SegmentKind};
 pub use capture::{Captured, capture, capture_standing};
 pub use census::{Census, Class, census, census_text};
 pub use dissect::{ArenaReport, Heap, dissect};

@@ -1,6 +1,6 @@
 //! Conservative marking: any word that may be the address of a block keeps it alive.
 
-use crate::blocks::{BlockSet, BlockTable};
+use crate::blocks::{BlockSet, BlockTable, SegmentKind};
 use crate::dissect::Heap;
 use crate::roots::root_ranges;
 use crate::snapshot::{Region, Snapshot, words};
@@ -233,7 +233,12 @@ pub fn mark(snapshot: &Snapshot, heap: &Heap, options: MarkOptions) -> Marked {
     }
     if !heap.mmapped_exact {
         // What looks like a mapped chunk may be the program's own memory: it keeps all it holds.
-        for segment in heap.blocks.segments().iter().filter(|s| s.arena.is_none()) {
+        for segment in heap
+            .blocks
+            .segments()
+            .iter()
+            .filter(|s| s.kind == SegmentKind::Mapped)
+        {
             let blocks = segment.first..segment.first + segment.count;
             waiting.extend(blocks.filter(|&b| reached.insert(b)));
         }

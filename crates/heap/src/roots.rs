@@ -60,6 +60,7 @@ pub fn root_ranges(snapshot: &Snapshot, heap: &Heap) -> Vec<RootRange> {
             .filter_map(|t| dead_stack(snapshot, t)),
     );
     holes.extend(ended_stacks(snapshot));
+    let holes = joined(holes);
     let mut roots = Vec::new();
     for area in &snapshot.meta.areas {
         let kind = kind(snapshot, area);
@@ -119,17 +120,25 @@ fn dead_stack(snapshot: &Snapshot, thread: &ThreadState) -> Option<(u64, u64)> {
     encloses.then_some((start.max(area.start), alive.max(area.start)))
 }
 
-/// [start, end) without the holes, which may overlap each other.
+/// The ranges in order, those that touch or overlap as one.
+fn joined(mut ranges: Runs) -> Runs {
+    ranges.sort_unstable();
+    let mut found = Runs::with_capacity(ranges.len());
+    for (start, end) in ranges {
+        match found.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => found.push((start, end)),
+        }
+    }
+    found
+}
+
+/// [start, end) without the holes, which are in order and apart from each other.
 fn without(start: u64, end: u64, holes: &[(u64, u64)]) -> Runs {
-    let mut inside: Runs = holes
-        .iter()
-        .filter(|h| h.0 < end && h.1 > start)
-        .copied()
-        .collect();
-    inside.sort_unstable();
     let mut left = Runs::new();
     let mut at = start;
-    for (from, to) in inside {
+    let first = holes.partition_point(|h| h.1 <= start);
+    for &(from, to) in holes[first..].iter().take_while(|h| h.0 < end) {
         if from > at {
             left.push((at, from));
         }
@@ -149,7 +158,7 @@ mod tests {
     fn holes_are_cut_out() {
         assert_eq!(without(10, 20, &[]), [(10, 20)]);
         assert_eq!(
-            without(10, 20, &[(0, 12), (15, 16), (11, 13)]),
+            without(10, 20, &joined(vec![(11, 13), (15, 16), (0, 12)])),
             [(13, 15), (16, 20)]
         );
         assert_eq!(without(10, 20, &[(5, 25)]), []);

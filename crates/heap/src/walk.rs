@@ -1,6 +1,6 @@
 //! Walking the chunks of one range of heap from header to header.
 
-use crate::blocks::Segment;
+use crate::blocks::{Segment, SegmentKind};
 use crate::copy::Runs;
 use crate::free_lists::Kept;
 use crate::layout::{FLAGS, HEADER_BYTES, IS_MMAPPED, MIN_CHUNK_BYTES, NON_MAIN_ARENA, PREV_INUSE};
@@ -141,7 +141,7 @@ fn is_fence(size: u64) -> bool {
 /// Walks a piece; `lists` are the chunks that are free although their headers say used, sorted.
 pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)]) -> Walked {
     let mut walked = Walked {
-        segment: Segment::new(piece.start, piece.end, Some(piece.arena)),
+        segment: Segment::new(piece.start, piece.end, SegmentKind::Arena(piece.arena)),
         counts: Counts::default(),
         findings: Vec::new(),
         unparsed: Runs::new(),

@@ -6,6 +6,7 @@ mod export;
 mod formats;
 mod json;
 mod labels;
+mod leaks;
 mod model;
 mod names;
 mod profile;
@@ -23,6 +24,7 @@ pub use diff::{Diff, Fate, Run, SiteChange, diff};
 pub use export::{ExportFormat, ExportOptions, Measure, Unit, export};
 pub use json::json;
 pub use labels::{name as frame_name, site_name};
+pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
 pub use model::{
     AttachInfo, Coverage, Group, Measured, ReleaseSite, ReportModel, Sampling, Site, StackFrame,
     Target, Totals,

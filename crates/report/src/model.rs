@@ -39,6 +39,9 @@ pub struct ReportModel {
     pub releases: Vec<ReleaseSite>,
     /// Sites or groups beyond those listed.
     pub more_rows: u64,
+    /// What nothing reaches, in the last report with `attach --leaks`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaks: Option<crate::Leaks>,
 }
 
 /// A measure and its sum.

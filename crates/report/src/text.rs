@@ -1,5 +1,6 @@
 //! Text for a terminal.
 
+use crate::leaks::leaks;
 use crate::stacks::{End, name_of, place_of, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
 use crate::{Coverage, ReportModel, Style};
@@ -15,7 +16,11 @@ pub fn text(model: &ReportModel, style: Style) -> String {
         .and_then(|()| measure(&mut out, model, style))
         .and_then(|()| sites(&mut out, model, style))
         .and_then(|()| groups(&mut out, model, style))
-        .and_then(|()| releases(&mut out, model, style));
+        .and_then(|()| releases(&mut out, model, style))
+        .and_then(|()| match &model.leaks {
+            Some(found) => leaks(&mut out, found, model.attach.depth, style),
+            None => Ok(()),
+        });
     out
 }
 

@@ -88,6 +88,26 @@ fn full_report() -> ReportModel {
             stack: vec![frame()],
         }],
         more_rows: 1,
+        leaks: Some(Leaks {
+            snapshot: Some(SnapshotTaken {
+                method: "precopy",
+                held_ms: 1.0,
+                prepare_held_ms: 1.0,
+                copied_bytes: 1,
+            }),
+            totals: LeakTotals::default(),
+            sites: vec![LeakSite {
+                bytes: 1,
+                blocks: 1,
+                held_bytes: 1,
+                held_blocks: 1,
+                kind: "malloc".into(),
+                truncated: false,
+                stack: vec![frame()],
+            }],
+            more_sites: 1,
+            gaps: vec!["x".into()],
+        }),
     }
 }
 
@@ -121,8 +141,8 @@ fn page_and_code_name_the_same_fields() {
             "groups[].frame" => {
                 documented.extend(frame_fields("groups[].frame"));
             }
-            "releases[].stack[]" => {
-                documented.extend(frame_fields("releases[].stack[]"));
+            "releases[].stack[]" | "leaks.sites[].stack[]" => {
+                documented.extend(frame_fields(name));
             }
             _ => {
                 documented.insert(name.to_owned());

@@ -97,6 +97,7 @@ fn report() -> ReportModel {
         groups: vec![],
         releases: vec![],
         more_rows: 1,
+        leaks: None,
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::judged::{Measure, evidence, growth_evidence};
 use super::options::Args;
-use super::reached::{Reached, reached};
 use super::survivors::{MOMENTS, Survivors};
 use crate::consumer::Consumer;
+use crate::reached::{Reached, reached};
 use crate::ring_owners::RingOwners;
 use crate::{limits, plan, session::Session, signals};
 use anyhow::bail;
@@ -56,6 +56,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         end: begin + duration,
         survivors: options.growth.then(Survivors::default),
         captured: None,
+        moment_ns: 0,
         gaps: Vec::new(),
     };
     std::thread::scope(|scope| {
@@ -75,7 +76,11 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         }
         None => {
             let found = match &watch.captured {
-                Some(captured) => reached(&captured.snapshot, state.ledger.live_blocks()),
+                Some(captured) => reached(
+                    &captured.snapshot,
+                    state.ledger.live_blocks(),
+                    Some(watch.moment_ns),
+                ),
                 None => Reached::default(),
             };
             evidence(measure.needs_all_sites(), &session, &totals, found)
@@ -98,7 +103,7 @@ fn finish(args: &Args, measure: Measure, evidence: Evidence) -> anyhow::Result<E
 /// Without tracing: what is unreachable at this moment, of glibc's heap.
 fn now(args: &Args, measure: Measure, pid: i32, program: String) -> anyhow::Result<ExitCode> {
     let captured = capture(pid, None)?;
-    let found = reached(&captured.snapshot, std::iter::empty());
+    let found = reached(&captured.snapshot, std::iter::empty(), None);
     // Nobody traced it, so a heap that cannot be read is a gap even without a known block.
     let mut evidence = Evidence {
         program,
@@ -136,6 +141,8 @@ struct Watch {
     end: Duration,
     survivors: Option<Survivors>,
     captured: Option<memhook_heap::Captured>,
+    /// Before it was.
+    moment_ns: u64,
     gaps: Vec<String>,
 }
 
@@ -170,6 +177,7 @@ impl Watch {
         }
         if self.survivors.is_none() {
             // Before the detach: what is allocated later is in neither.
+            self.moment_ns = consumer.moment_ns();
             match capture(self.pid, None) {
                 Ok(captured) => self.captured = Some(captured),
                 Err(error) => self

@@ -3,7 +3,7 @@
 use super::names::Names;
 use super::options::Args;
 use super::outputs::Outputs;
-use super::reached::Reached;
+use crate::reached::Reached;
 use crate::session::Session;
 use memhook_gate::growth::Growth;
 use memhook_gate::{

@@ -2,9 +2,9 @@
 
 use super::judged::{Measure, evidence};
 use super::options::Args;
-use super::reached::{Reached, reached};
 use crate::consumer::Consumer;
 use crate::program::{Observer, Program, command_line, end_as, exit_code};
+use crate::reached::{Reached, reached};
 use crate::session::Session;
 use crate::started::{End, Job};
 use memhook_gate::{Ending, Evidence, Sum};
@@ -173,7 +173,7 @@ impl Job for Judging {
             }
             (End::Ended(status), Some(Ok(captured))) => {
                 let live = state.ledger.live_blocks();
-                (reached(&captured.snapshot, live), ending(status))
+                (reached(&captured.snapshot, live, None), ending(status))
             }
             (End::Ended(status), Some(Err(error))) => {
                 let why = format!("its memory could not be copied: {error}");
@@ -200,7 +200,7 @@ fn of_a_copy(child: &Child, pid: i32, program: String) -> Evidence {
     let modules = mappings(pid).and_then(|maps| modules(pid, &maps, &mut HashMap::new()));
     let captured = capture(child, pid, modules.unwrap_or_default());
     let mut found = match &captured {
-        Ok(captured) => reached(&captured.snapshot, std::iter::empty()),
+        Ok(captured) => reached(&captured.snapshot, std::iter::empty(), None),
         Err(error) => without(format!("its memory could not be copied: {error}")),
     };
     let mut lost = Sum::default();

@@ -6,7 +6,6 @@ mod launched;
 mod names;
 mod options;
 mod outputs;
-mod reached;
 mod recorded;
 mod survivors;
 

@@ -127,6 +127,7 @@ pub fn model(
             false => Vec::new(),
         },
         more_rows: more_rows as u64,
+        leaks: None,
     }
 }
 

@@ -1,4 +1,5 @@
-//! What of the traced blocks is still reachable: a snapshot joined with the ledger.
+//! What of a process's blocks is still reachable: a snapshot joined with the ledger, for `gate` and for
+//! `attach --leaks`.
 
 use memhook_gate::Sum;
 use memhook_heap::{Heap, MarkOptions, Snapshot, dissect, leaks, mark};
@@ -37,8 +38,15 @@ impl Traced {
     }
 }
 
-/// Finds out which blocks nothing reaches.
-pub fn reached(snapshot: &Snapshot, live: impl Iterator<Item = LiveBlock>) -> Reached {
+/// Finds out which blocks nothing reaches: those of glibc's heap, and of other allocators those that were
+/// traced. `live`: the ledger's, as of the snapshot or later. `before_ns`: a moment before the snapshot was
+/// taken, on the ledger's clock ([`Consumer::moment_ns`](crate::consumer::Consumer::moment_ns)); `None` if
+/// the process has stood still from then on.
+pub fn reached(
+    snapshot: &Snapshot,
+    live: impl Iterator<Item = LiveBlock>,
+    before_ns: Option<u64>,
+) -> Reached {
     let mut traced = Traced(live.collect());
     traced.0.sort_unstable_by_key(|b| b.address);
     let mut found = Reached::default();
@@ -52,16 +60,20 @@ pub fn reached(snapshot: &Snapshot, live: impl Iterator<Item = LiveBlock>) -> Re
     for note in &snapshot.meta.notes {
         found.gaps.push(note.clone());
     }
-    let heap = match dissect(snapshot) {
+    let mut heap = match dissect(snapshot) {
         Ok(heap) => heap,
+        Err(_) if traced.0.is_empty() => return found,
         Err(error) => {
-            if !traced.0.is_empty() {
+            // Not a gap where all blocks are another allocator's.
+            let mut modules = snapshot.meta.modules.iter();
+            if !modules.any(|m| m.allocator.is_some()) {
                 found.gaps.push(error.to_string());
             }
-            return found;
+            Heap::empty()
         }
     };
-    judge_heap(&heap, &traced, &mut found.gaps);
+    judge_heap(&heap, &mut found.gaps);
+    add_foreign(&mut heap, snapshot, &traced, before_ns, &mut found.gaps);
     let options = MarkOptions::default();
     let marked = mark(snapshot, &heap, options);
     let leaks = leaks(snapshot, &heap.blocks, &marked, options);
@@ -89,7 +101,7 @@ pub fn reached(snapshot: &Snapshot, live: impl Iterator<Item = LiveBlock>) -> Re
     found
 }
 
-fn judge_heap(heap: &Heap, traced: &Traced, gaps: &mut Vec<String>) {
+fn judge_heap(heap: &Heap, gaps: &mut Vec<String>) {
     if let Some(finding) = heap.findings.first() {
         let more = heap.findings.len() - 1;
         let others = if more > 0 {
@@ -102,17 +114,35 @@ fn judge_heap(heap: &Heap, traced: &Traced, gaps: &mut Vec<String>) {
             finding.address, finding.what
         ));
     }
-    let mut strange = Sum::default();
-    for block in &traced.0 {
-        let inside = |r: &&(u64, u64)| (r.0..r.1).contains(&block.address);
-        if heap.ranges.iter().find(inside).is_none() {
-            strange.add_block(block.size);
-        }
+}
+
+/// Adds the traced blocks of other allocators that were live when the snapshot was taken: those that
+/// still live and are older.
+fn add_foreign(
+    heap: &mut Heap,
+    snapshot: &Snapshot,
+    traced: &Traced,
+    before_ns: Option<u64>,
+    gaps: &mut Vec<String>,
+) {
+    // The ledger keeps whole milliseconds.
+    let is_older = |b: &&LiveBlock| before_ns.is_none_or(|t| b.time_ns / 1_000_000 < t / 1_000_000);
+    let mut ranges = heap.ranges.clone();
+    ranges.sort_unstable();
+    let is_foreign = |b: &&LiveBlock| {
+        let behind = ranges.partition_point(|r| r.1 <= b.address);
+        ranges.get(behind).is_none_or(|r| b.address < r.0)
+    };
+    let foreign = traced.0.iter().filter(is_foreign).filter(is_older);
+    let mut foreign: Vec<_> = foreign.map(|b| (b.address, b.size)).collect();
+    if foreign.is_empty() {
+        return;
     }
-    if strange.blocks > 0 {
-        gaps.push(format!(
-            "{} blocks ({} bytes) are not of glibc's malloc, and only its heap is known",
-            strange.blocks, strange.bytes
-        ));
-    }
+    let bytes: u64 = foreign.iter().map(|f| f.1).sum();
+    let added = heap.add_foreign(snapshot, &mut foreign);
+    gaps.push(format!(
+        "{} blocks ({bytes} bytes) are not of glibc's malloc: {added} were searched, and a few of them may look \
+         reachable by what their allocator keeps",
+        foreign.len()
+    ));
 }

@@ -1,0 +1,128 @@
+//! What nothing reaches, in a report.
+
+use crate::StackFrame;
+use crate::Style;
+use crate::stacks::{End, stack};
+use crate::units::{bytes, count, counted, percent};
+use serde::Serialize;
+use std::fmt::{Result, Write};
+
+/// Leaks at the end of a trace: the heap of glibc's malloc, and the traced blocks of other allocators.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Leaks {
+    /// How the memory was copied; `None` if it could not be.
+    pub snapshot: Option<SnapshotTaken>,
+    /// Sums.
+    pub totals: LeakTotals,
+    /// By the call stack of the blocks that no other leaked block points to, the largest first.
+    pub sites: Vec<LeakSite>,
+    /// Sites that are not listed.
+    pub more_sites: u64,
+    /// What was not seen.
+    pub gaps: Vec<String>,
+}
+
+/// How the memory was copied.
+#[derive(Clone, Debug, Serialize)]
+pub struct SnapshotTaken {
+    /// precopy, fork or stop.
+    pub method: &'static str,
+    /// How long all threads were held, in ms.
+    pub held_ms: f64,
+    /// How long one thread was held before, in ms.
+    pub prepare_held_ms: f64,
+    /// Bytes copied.
+    pub copied_bytes: u64,
+}
+
+/// Sums; bytes are those asked for where the allocation was traced, else usable ones.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct LeakTotals {
+    /// Bytes that nothing reaches.
+    pub leaked_bytes: u64,
+    /// Their blocks.
+    pub leaked_blocks: u64,
+    /// Of those, blocks that no other leaked block points to.
+    pub direct_blocks: u64,
+    /// Bytes that something reaches.
+    pub reachable_bytes: u64,
+    /// Their blocks.
+    pub reachable_blocks: u64,
+}
+
+/// Leaked blocks of one call stack.
+#[derive(Clone, Debug, Serialize)]
+pub struct LeakSite {
+    /// Bytes of blocks that no other leaked block points to.
+    pub bytes: u64,
+    /// How many.
+    pub blocks: u64,
+    /// Bytes that hang on those, of any call stack.
+    pub held_bytes: u64,
+    /// Their blocks.
+    pub held_blocks: u64,
+    /// Allocating function, or `an unknown caller`.
+    pub kind: String,
+    /// The stack goes on, but could not be followed.
+    pub truncated: bool,
+    /// Innermost first; empty if the allocation was not traced.
+    pub stack: Vec<StackFrame>,
+}
+
+/// Writes the part of a report.
+pub(crate) fn leaks(out: &mut String, leaks: &Leaks, depth: u32, style: Style) -> Result {
+    let t = &leaks.totals;
+    writeln!(out)?;
+    for gap in &leaks.gaps {
+        writeln!(out, "{}", style.warning(&format!("Leaks: {gap}")))?;
+    }
+    let Some(snapshot) = &leaks.snapshot else {
+        return Ok(());
+    };
+    writeln!(
+        out,
+        "{} {} in {} ({} directly), {} in {} reachable {}",
+        style.strong("Leaked:"),
+        style.number(&bytes(t.leaked_bytes)),
+        counted(t.leaked_blocks, "block"),
+        count(t.direct_blocks),
+        bytes(t.reachable_bytes),
+        counted(t.reachable_blocks, "block"),
+        style.faint(&format!(
+            "({} copied by {}, all threads held {:.1} ms)",
+            bytes(snapshot.copied_bytes),
+            snapshot.method,
+            snapshot.held_ms
+        )),
+    )?;
+    for (i, site) in leaks.sites.iter().enumerate() {
+        let holding = match site.held_blocks {
+            0 => String::new(),
+            n => format!(
+                ", holding {} in {}",
+                bytes(site.held_bytes),
+                counted(n, "more block")
+            )
+            .replace("more blocks", "more"),
+        };
+        writeln!(
+            out,
+            "\n{} {} {:.1} % in {}{holding}, by {}",
+            style.strong(&format!("L{}", i + 1)),
+            style.number(&bytes(site.bytes)),
+            percent(site.bytes + site.held_bytes, t.leaked_bytes),
+            counted(site.blocks, "block"),
+            site.kind,
+        )?;
+        let end = End::of(&site.stack, site.truncated, depth);
+        stack(out, &site.stack, end, style)?;
+    }
+    if leaks.more_sites > 0 {
+        let more = format!(
+            "\n{} more (--top)",
+            counted(leaks.more_sites, "leaking site")
+        );
+        writeln!(out, "{}", style.faint(&more))?;
+    }
+    Ok(())
+}
