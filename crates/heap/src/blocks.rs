@@ -1,8 +1,10 @@
 //! The blocks of a heap: address to block in a few memory accesses, 9 bytes a block.
 //!
-//! Each segment of heap has one bit for each 16 bytes (8 where another allocator made the blocks), set
-//! where a block begins. The number of bits
-//! up to an address is the number of the block it may lie in: no search, however large the block.
+//! A segment of heap has two bits for each unit of 16 bytes (8 where another allocator made the blocks):
+//! a block begins there, a block ends there. The bits near an address give the block it lies in, with its
+//! bounds; they take so little room that they stay in the processor's cache while millions of blocks are
+//! searched in no order. Far from the begin of a large block the number of bits up to the address is the
+//! number of the block, whose bounds stand in a list: no search, however large the block.
 
 /// What the blocks of a segment are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,11 +41,24 @@ pub struct Segment {
     pub count: u32,
     /// What its blocks are.
     pub kind: SegmentKind,
-    bits: Vec<u64>,
-    /// Bits set before each line of eight words.
+    /// For each 64 units where blocks begin, and where they end; empty if there is one block.
+    bits: Vec<[u64; 2]>,
+    /// Blocks that begin before each line of eight.
     ranks: Vec<u32>,
     offsets: Vec<u32>,
     sizes: Vec<u32>,
+    /// Sum of the units of the segments before it.
+    first_unit: u64,
+}
+
+/// How many 64 units are looked at for the begin or the end of a block.
+const NEAR: usize = 8;
+
+/// Where a block begins: its segment's index, and the unit in that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    segment: u32,
+    unit: u32,
 }
 
 impl Segment {
@@ -68,39 +83,103 @@ impl Segment {
         }
     }
 
+    /// Units from its start to behind the end of the last block.
+    fn units(&self) -> u64 {
+        let last = self.offsets.last().zip(self.sizes.last());
+        last.map_or(0, |(&offset, &size)| u64::from(offset) + u64::from(size)) + 1
+    }
+
     fn index(&mut self) {
         if self.offsets.len() < 2 {
             return;
         }
-        let words = ((self.end - self.start) / self.kind.unit() / 64 + 1) as usize;
-        self.bits = vec![0; words.next_multiple_of(8)];
-        for &offset in &self.offsets {
-            self.bits[offset as usize / 64] |= 1 << (offset % 64);
+        let words = (self.units() / 64 + 1) as usize;
+        self.bits = vec![[0; 2]; words.next_multiple_of(8)];
+        for (&offset, &size) in self.offsets.iter().zip(&self.sizes) {
+            let end = u64::from(offset) + u64::from(size);
+            self.bits[offset as usize / 64][0] |= 1 << (offset % 64);
+            self.bits[end as usize / 64][1] |= 1 << (end % 64);
         }
         let mut rank = 0;
         for line in self.bits.chunks(8) {
             self.ranks.push(rank);
-            rank += line.iter().map(|w| w.count_ones()).sum::<u32>();
+            rank += line.iter().map(|w| w[0].count_ones()).sum::<u32>();
         }
     }
 
-    /// Index of the last block that begins at or before an address inside the segment.
-    fn rank(&self, address: u64) -> Option<u32> {
-        let unit = ((address - self.start) / self.kind.unit()) as usize;
+    /// Index of the last block that begins at or before a unit.
+    fn rank(&self, unit: usize) -> Option<u32> {
         if self.bits.is_empty() {
             return (*self.offsets.first()? as usize <= unit).then_some(0);
         }
+        let unit = unit.min(self.bits.len() * 64 - 1);
         let (word, bit) = (unit / 64, unit % 64);
         let line = word / 8;
         let full = self.bits.get(line * 8..word)?;
-        let before: u32 = full.iter().map(|w| w.count_ones()).sum();
-        let last = (self.bits.get(word)? & (u64::MAX >> (63 - bit))).count_ones();
+        let before: u32 = full.iter().map(|w| w[0].count_ones()).sum();
+        let last = (self.bits.get(word)?[0] & (u64::MAX >> (63 - bit))).count_ones();
         (self.ranks.get(line)? + before + last).checked_sub(1)
+    }
+
+    /// The unit in which the last block at or before `unit` begins.
+    #[inline]
+    fn begin(&self, unit: usize) -> Option<u32> {
+        let word = unit / 64;
+        if word < self.bits.len() {
+            let mut begins = self.bits[word][0] & (u64::MAX >> (63 - unit % 64));
+            for back in 0..NEAR.min(word + 1) {
+                if back > 0 {
+                    begins = self.bits[word - back][0];
+                }
+                if begins != 0 {
+                    return Some((word - back) as u32 * 64 + 63 - begins.leading_zeros());
+                }
+            }
+        }
+        let index = self.rank(unit)?;
+        self.offsets.get(index as usize).copied()
+    }
+
+    /// Units of the block that begins in this one.
+    #[inline]
+    fn size(&self, begin: u32) -> u64 {
+        let from = begin as usize + 1;
+        let word = from / 64;
+        if word < self.bits.len() {
+            let mut ends = self.bits[word][1] & (u64::MAX << (from % 64));
+            for ahead in 0..NEAR.min(self.bits.len() - word) {
+                if ahead > 0 {
+                    ends = self.bits[word + ahead][1];
+                }
+                if ends != 0 {
+                    let end = (word + ahead) as u64 * 64 + u64::from(ends.trailing_zeros());
+                    return end - u64::from(begin);
+                }
+            }
+        }
+        let index = self.rank(begin as usize).unwrap_or(0);
+        self.sizes.get(index as usize).copied().map_or(0, u64::from)
+    }
+
+    /// The block that begins in this unit.
+    #[inline]
+    fn block(&self, begin: u32) -> Block {
+        let unit = self.kind.unit();
+        // The last word of a chunk belongs to the next one's header; it is usable but for mappings.
+        let overhead = match self.kind {
+            SegmentKind::Arena(_) => 8,
+            SegmentKind::Mapped => 16,
+            SegmentKind::Foreign => 0,
+        };
+        Block {
+            address: self.start + u64::from(begin) * unit,
+            bytes: (self.size(begin) * unit).saturating_sub(overhead),
+        }
     }
 }
 
 /// One block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Block {
     /// What the program was given.
     pub address: u64,
@@ -112,6 +191,8 @@ pub struct Block {
 #[derive(Clone, Debug, Default)]
 pub struct BlockTable {
     segments: Vec<Segment>,
+    /// Their first addresses.
+    starts: Vec<u64>,
     low: u64,
     span: u64,
     /// One bit for each 2 MiB of address, folded: whether a segment is near.
@@ -131,8 +212,11 @@ impl BlockTable {
             filter: vec![0; FILTER_BITS as usize / 64],
             ..BlockTable::default()
         };
+        let mut units = 0;
         for segment in &mut segments {
             segment.index();
+            segment.first_unit = units;
+            units += segment.units();
             segment.first = table.count;
             segment.count = segment.offsets.len() as u32;
             table.count = table.count.saturating_add(segment.count);
@@ -143,6 +227,7 @@ impl BlockTable {
         }
         table.low = segments.first().map_or(0, |s| s.start);
         table.span = segments.last().map_or(0, |s| s.end - table.low);
+        table.starts = segments.iter().map(|s| s.start).collect();
         table.segments = segments;
         table
     }
@@ -172,6 +257,15 @@ impl BlockTable {
         &self.segments
     }
 
+    /// The places of a segment's blocks.
+    pub fn places(&self, segment: usize) -> impl Iterator<Item = Place> + '_ {
+        let offsets = self.segments[segment].offsets.iter();
+        offsets.map(move |&unit| Place {
+            segment: segment as u32,
+            unit,
+        })
+    }
+
     /// The segment of a block.
     pub fn segment_of(&self, block: u32) -> &Segment {
         let after = self.segments.partition_point(|s| s.first <= block);
@@ -181,28 +275,14 @@ impl BlockTable {
     /// A block by its number, which must be below [`BlockTable::len`].
     pub fn get(&self, block: u32) -> Block {
         let segment = self.segment_of(block);
-        Self::block_of(segment, block - segment.first)
-    }
-
-    fn block_of(segment: &Segment, index: u32) -> Block {
-        let unit = segment.kind.unit();
-        let chunk = u64::from(segment.sizes[index as usize]) * unit;
-        // The last word of a chunk belongs to the next one's header; it is usable but for mappings.
-        let overhead = match segment.kind {
-            SegmentKind::Arena(_) => 8,
-            SegmentKind::Mapped => 16,
-            SegmentKind::Foreign => 0,
-        };
-        Block {
-            address: segment.start + u64::from(segment.offsets[index as usize]) * unit,
-            bytes: chunk.saturating_sub(overhead),
-        }
+        segment.block(segment.offsets[(block - segment.first) as usize])
     }
 
     /// Blocks by number.
     pub fn iter(&self) -> impl Iterator<Item = (u32, Block)> + '_ {
         self.segments.iter().flat_map(|segment| {
-            (0..segment.count).map(|i| (segment.first + i, Self::block_of(segment, i)))
+            let offsets = segment.offsets.iter().enumerate();
+            offsets.map(|(i, &unit)| (segment.first + i as u32, segment.block(unit)))
         })
     }
 
@@ -220,26 +300,88 @@ impl BlockTable {
     /// the offset.
     #[inline]
     pub fn find(&self, address: u64) -> Option<(u32, u64)> {
+        let (place, offset) = self.place(address)?;
+        Some((self.number(place), offset))
+    }
+
+    /// As [`BlockTable::find`], without the number.
+    #[inline]
+    pub fn place(&self, address: u64) -> Option<(Place, u64)> {
         if !self.may_be(address) {
             return None;
         }
-        let after = self.segments.partition_point(|s| s.start <= address);
-        self.find_in(after.checked_sub(1)?, address)
-    }
-
-    #[inline]
-    fn find_in(&self, segment: usize, address: u64) -> Option<(u32, u64)> {
-        let segment = self.segments.get(segment)?;
+        let index = self
+            .starts
+            .partition_point(|&s| s <= address)
+            .checked_sub(1)?;
+        let segment = &self.segments[index];
         if address > segment.end {
             return None;
         }
-        let index = segment.rank(address)?;
-        let block = Self::block_of(segment, index);
+        let unit = segment.begin(((address - segment.start) / segment.kind.unit()) as usize)?;
+        let block = segment.block(unit);
         let offset = address.wrapping_sub(block.address);
         // A mapping ends where the next one may begin: such a pointer is nearly always the other's
         // address (that of a library, say).
         let past_end = u64::from(segment.kind != SegmentKind::Mapped);
-        (offset < block.bytes + past_end).then_some((segment.first + index, offset))
+        let place = Place {
+            segment: index as u32,
+            unit,
+        };
+        (offset < block.bytes + past_end).then_some((place, offset))
+    }
+
+    /// The number of the block at a place.
+    #[inline]
+    pub fn number(&self, place: Place) -> u32 {
+        let segment = &self.segments[place.segment as usize];
+        segment.first + segment.rank(place.unit as usize).unwrap_or(0)
+    }
+
+    /// The block at a place, and the index of its segment.
+    #[inline]
+    pub fn at(&self, place: Place) -> (Block, usize) {
+        let index = place.segment as usize;
+        (self.segments[index].block(place.unit), index)
+    }
+}
+
+/// Blocks that were seen, by place: one bit for each unit of heap.
+#[derive(Debug)]
+pub struct PlaceSet(Vec<u64>);
+
+impl PlaceSet {
+    /// An empty set.
+    pub fn new(table: &BlockTable) -> PlaceSet {
+        let last = table.segments.last();
+        let units = last.map_or(0, |s| s.first_unit + s.units());
+        PlaceSet(vec![0; (units / 64 + 1) as usize])
+    }
+
+    /// Adds a block; whether it was new.
+    #[inline]
+    pub fn insert(&mut self, table: &BlockTable, place: Place) -> bool {
+        let segment = &table.segments[place.segment as usize];
+        let at = segment.first_unit + u64::from(place.unit);
+        let word = &mut self.0[(at / 64) as usize];
+        let bit = 1 << (at % 64);
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
+    }
+
+    /// The same by number.
+    pub fn numbers(&self, table: &BlockTable) -> BlockSet {
+        let mut set = BlockSet::new(table.len());
+        for segment in &table.segments {
+            for (number, &unit) in (segment.first..).zip(&segment.offsets) {
+                let at = segment.first_unit + u64::from(unit);
+                if self.0[(at / 64) as usize] >> (at % 64) & 1 != 0 {
+                    set.insert(number);
+                }
+            }
+        }
+        set
     }
 }
 
@@ -298,11 +440,12 @@ mod tests {
 
     #[test]
     fn every_address_finds_its_block() {
-        let mut segment = Segment::new(0x1000, 0x20_0000, SegmentKind::Arena(0));
+        let mut segment = Segment::new(0x1000, 0x40_0000, SegmentKind::Arena(0));
         let mut expected = Vec::new();
         let mut at = 0x1010;
         for i in 0..3000u64 {
-            let bytes = 32 + i % 37 * 16;
+            // Some larger than what is looked at near an address.
+            let bytes = 32 + i % 37 * 16 + if i % 100 == 7 { 20_000 } else { 0 };
             if i % 3 != 0 {
                 segment.push(at, bytes);
                 expected.push((at, bytes));
@@ -318,6 +461,8 @@ mod tests {
             assert_eq!(table.get(block).address, user);
             assert_eq!(table.find(user), Some((block, 0)));
             assert_eq!(table.find(user + bytes - 8), Some((block, bytes - 8)));
+            assert_eq!(table.find(user + bytes / 2), Some((block, bytes / 2)));
+            assert_eq!(table.get(block).bytes, bytes - 8);
             assert_ne!(table.find(user - 1).map(|f| f.0), Some(block));
             assert_ne!(table.find(user + bytes - 7).map(|f| f.0), Some(block));
         }

@@ -1,6 +1,6 @@
 //! Conservative marking: any word that may be the address of a block keeps it alive.
 
-use crate::blocks::{BlockSet, BlockTable, SegmentKind};
+use crate::blocks::{Block, BlockSet, BlockTable, Place, PlaceSet, SegmentKind};
 use crate::dissect::Heap;
 use crate::roots::root_ranges;
 use crate::snapshot::{Region, Snapshot, words};
@@ -71,28 +71,31 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// The block that a word keeps alive.
+    /// The number of the block that a word keeps alive.
+    pub fn kept_by(&self, word: u64) -> Option<u32> {
+        let place = self.target(word).or_else(|| self.mangled(word))?;
+        Some(self.blocks.number(place))
+    }
+
+    /// The block that a word points to.
     #[inline]
-    pub fn target(&self, word: u64) -> Option<u32> {
-        if !self.blocks.may_be(word) {
-            return None;
-        }
-        let (block, offset) = self.blocks.find(word)?;
+    fn target(&self, word: u64) -> Option<Place> {
+        let (place, offset) = self.blocks.place(word)?;
         let counts = self.options.pointers == Pointers::Interior
             || matches!(offset, 0 | 8 | 16)
             || self.is_secondary_base(word, word - offset);
-        counts.then_some(block)
+        counts.then_some(place)
     }
 
     /// The block that a word of a `jmp_buf` keeps alive: setjmp stores rbp, which may hold any
     /// pointer, as rol(rbp ^ guard, 17) (PTR_MANGLE in sysdeps/unix/sysv/linux/x86_64).
     #[inline]
-    pub fn mangled(&self, word: u64) -> Option<u32> {
+    fn mangled(&self, word: u64) -> Option<Place> {
         let plain = word.rotate_right(17) ^ self.guard;
         if self.guard == 0 || !self.blocks.may_be(plain) {
             return None;
         }
-        self.blocks.find(plain).map(|(block, _)| block)
+        self.blocks.place(plain).map(|(place, _)| place)
     }
 
     fn is_secondary_base(&self, address: u64, start: u64) -> bool {
@@ -104,9 +107,15 @@ impl<'a> Finder<'a> {
         address.is_multiple_of(8) && is_table(address) && is_table(start)
     }
 
-    /// Calls `found` for each block that these bytes point to.
+    /// Calls `found` with the number of each block that these bytes point to.
     #[inline]
     pub fn in_bytes(&self, bytes: &[u8], mut found: impl FnMut(u32)) {
+        self.places_in(bytes, |place| found(self.blocks.number(place)));
+    }
+
+    /// As [`Finder::in_bytes`], with their places.
+    #[inline]
+    fn places_in(&self, bytes: &[u8], mut found: impl FnMut(Place)) {
         if self.options.unaligned {
             self.at_odd_offsets(bytes, &mut found);
         }
@@ -123,7 +132,7 @@ impl<'a> Finder<'a> {
     }
 
     /// As [`Finder::in_bytes`], for the words that begin between the multiples of eight.
-    fn at_odd_offsets(&self, bytes: &[u8], found: &mut impl FnMut(u32)) {
+    fn at_odd_offsets(&self, bytes: &[u8], found: &mut impl FnMut(Place)) {
         let mut low = 0;
         for (i, high) in words(bytes).enumerate() {
             for shift in (8..64).step_by(8) {
@@ -153,8 +162,11 @@ impl<'a> Finder<'a> {
         let index = segments
             .partition_point(|s| s.first <= block)
             .saturating_sub(1);
-        let region = self.regions.get(index).copied().flatten();
-        let block = self.blocks.get(block);
+        self.pieces(self.blocks.get(block), index)
+    }
+
+    fn pieces(&self, block: Block, segment: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let region = self.regions.get(segment).copied().flatten();
         let (start, end) = (block.address, block.address + block.bytes);
         let (whole, parts) = match region {
             Some(region) if block.bytes >= LARGE_BYTES => {
@@ -194,59 +206,95 @@ impl<'a> Finder<'a> {
     }
 }
 
+/// So many blocks are looked at side by side: their first bytes are asked for before the first of them
+/// is searched, so that the memory delivers them all at once.
+const ABREAST: usize = 16;
+
+/// Blocks found, and those of them that are still to be searched.
+struct Search<'a> {
+    finder: &'a Finder<'a>,
+    reached: PlaceSet,
+    waiting: Vec<Place>,
+    scanned_bytes: u64,
+}
+
+impl Search<'_> {
+    fn find(&mut self, place: Place) {
+        if self.reached.insert(self.finder.blocks, place) {
+            self.waiting.push(place);
+        }
+    }
+
+    /// Searches memory that is no block.
+    fn root(&mut self, bytes: &[u8]) {
+        let finder = self.finder;
+        self.scanned_bytes += bytes.len() as u64;
+        finder.places_in(bytes, |place| self.find(place));
+    }
+
+    /// Searches all that was found, and what is found in that.
+    fn drain(&mut self) {
+        let finder = self.finder;
+        while !self.waiting.is_empty() {
+            let from = self.waiting.len().saturating_sub(ABREAST);
+            let mut batch = [(Block::default(), 0); ABREAST];
+            let mut count = 0;
+            for place in self.waiting.drain(from..) {
+                batch[count] = finder.blocks.at(place);
+                count += 1;
+            }
+            let batch = &batch[..count];
+            let first = |&(block, segment): &(Block, usize)| {
+                let region = finder.regions.get(segment).copied().flatten()?;
+                region.bytes.get((block.address - region.start) as usize)
+            };
+            let asked = batch.iter().filter_map(first);
+            std::hint::black_box(asked.fold(0u8, |sum, &byte| sum.wrapping_add(byte)));
+            for &(block, segment) in batch {
+                for bytes in finder.pieces(block, segment) {
+                    self.root(bytes);
+                }
+            }
+        }
+    }
+}
+
 /// Marks everything that can be reached from the roots.
 pub fn mark(snapshot: &Snapshot, heap: &Heap, options: MarkOptions) -> Marked {
     let begin = Instant::now();
     let finder = Finder::new(snapshot, &heap.blocks, options);
-    let mut reached = BlockSet::new(heap.blocks.len());
-    let mut waiting: Vec<u32> = Vec::new();
-    let mut scanned = 0;
+    let mut search = Search {
+        finder: &finder,
+        reached: PlaceSet::new(&heap.blocks),
+        waiting: Vec::new(),
+        scanned_bytes: 0,
+    };
     let registers = snapshot.meta.threads.iter().flat_map(|t| &t.words);
     for &word in registers.chain(&snapshot.meta.kernel_words) {
         // A register may hold any address of a block, whatever counts in memory.
-        let found = heap.blocks.find(word).map(|(block, _)| block);
-        waiting.extend(found.filter(|&b| reached.insert(b)));
-    }
-    let drain = |waiting: &mut Vec<u32>, reached: &mut BlockSet, scanned: &mut u64| {
-        while let Some(block) = waiting.pop() {
-            for bytes in finder.contents(block) {
-                *scanned += bytes.len() as u64;
-                finder.in_bytes(bytes, |next| {
-                    if reached.insert(next) {
-                        waiting.push(next);
-                    }
-                });
-            }
+        if let Some((place, _)) = heap.blocks.place(word) {
+            search.find(place);
         }
-    };
-    drain(&mut waiting, &mut reached, &mut scanned);
+    }
+    search.drain();
     for root in root_ranges(snapshot, heap) {
-        finder.root_bytes(root.start, root.end, |_, bytes| {
-            scanned += bytes.len() as u64;
-            finder.in_bytes(bytes, |next| {
-                if reached.insert(next) {
-                    waiting.push(next);
-                }
-            });
-        });
-        drain(&mut waiting, &mut reached, &mut scanned);
+        finder.root_bytes(root.start, root.end, |_, bytes| search.root(bytes));
+        search.drain();
     }
     if !heap.mmapped_exact {
         // What looks like a mapped chunk may be the program's own memory: it keeps all it holds.
-        for segment in heap
-            .blocks
-            .segments()
-            .iter()
-            .filter(|s| s.kind == SegmentKind::Mapped)
-        {
-            let blocks = segment.first..segment.first + segment.count;
-            waiting.extend(blocks.filter(|&b| reached.insert(b)));
+        for (index, segment) in heap.blocks.segments().iter().enumerate() {
+            if segment.kind == SegmentKind::Mapped {
+                heap.blocks
+                    .places(index)
+                    .for_each(|place| search.find(place));
+            }
         }
-        drain(&mut waiting, &mut reached, &mut scanned);
+        search.drain();
     }
     Marked {
-        reached,
-        scanned_bytes: scanned,
+        reached: search.reached.numbers(&heap.blocks),
+        scanned_bytes: search.scanned_bytes,
         took: begin.elapsed(),
     }
 }

@@ -85,7 +85,8 @@ pub fn why(
             let block = heap.blocks.get(number);
             let bytes = snapshot.bytes(block.address, block.bytes).unwrap_or(&[]);
             let next = blocks.get(i + 1);
-            let offset = next.and_then(|&n| words(bytes).position(|w| finder.target(w) == Some(n)));
+            let offset =
+                next.and_then(|&n| words(bytes).position(|w| finder.kept_by(w) == Some(n)));
             Step {
                 address: format!("{:#x}", block.address),
                 bytes: block.bytes,
@@ -129,7 +130,7 @@ impl Search {
         for root in root_ranges(snapshot, heap) {
             finder.root_bytes(root.start, root.end, |start, bytes| {
                 for (i, word) in words(bytes).enumerate() {
-                    if let Some(block) = finder.target(word).or_else(|| finder.mangled(word))
+                    if let Some(block) = finder.kept_by(word)
                         && search.parents[block as usize] == NONE
                     {
                         search.parents[block as usize] = block;
