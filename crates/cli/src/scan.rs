@@ -1,5 +1,6 @@
 //! `scan`: what is unreachable in a live process, with no tracing.
 
+mod budget;
 mod reclaim;
 mod release;
 mod round;

@@ -1,6 +1,7 @@
 //! Copying memory of a running process by page ranges.
 
 use crate::snapshot::{Area, Region};
+use memhook_inject::prefer_huge_pages;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use std::fs::File;
@@ -8,6 +9,8 @@ use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
 
 const PAGE_BYTES: u64 = 4096;
+/// From this size on a region gets huge pages, if most of it will be filled.
+const HUGE_BYTES: u64 = 8 << 20;
 /// The kernel takes at most this many pieces in one call (UIO_MAXIOV).
 const PIECES: usize = 1024;
 
@@ -94,6 +97,10 @@ pub fn copy_into(pid: i32, runs: &[(u64, u64)], regions: &mut [Region], failed: 
         let (start, end) = (region.start, region.end());
         let first = runs.partition_point(|r| r.1 <= start);
         let inside = runs[first..].iter().take_while(|r| r.0 < end);
+        let bytes: u64 = inside.clone().map(|r| r.1.min(end) - r.0.max(start)).sum();
+        if bytes >= HUGE_BYTES && bytes >= (end - start) / 2 {
+            prefer_huge_pages(&mut region.bytes);
+        }
         for &(from, to) in inside {
             let (from, to) = (from.max(start), to.min(end));
             let slice = &mut region.bytes[(from - start) as usize..(to - start) as usize];

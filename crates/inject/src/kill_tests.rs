@@ -28,8 +28,8 @@ fn attacher() {
     assert_eq!(held.call(getpid, &[]).unwrap(), pid);
     held.call(spoil, &[1, 2, 3, 4, 5, 6]).unwrap();
     let many: Vec<u64> = (0..400).collect();
-    let time = Duration::from_secs(1);
-    assert_eq!(held.call_each(spoil, &many, time).unwrap(), many.len());
+    let until = Instant::now() + Duration::from_secs(1);
+    assert_eq!(held.call_each(spoil, &many, until).unwrap(), many.len());
     create_region(&mut held, 1 << 16, None).unwrap();
     let dlopen = Dlopen {
         address: dlopen,

@@ -3,7 +3,7 @@
 //! The loop is part of the stub (`scratch.rs`). If this process is killed, the thread finishes the
 //! loop and goes home.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::held::Held;
 use crate::scratch::Scratch;
@@ -16,8 +16,8 @@ impl Held {
     /// How many calls [`Held::call_each`] makes at most.
     pub const MAX_CALLS: usize = (Scratch::DATA_BYTES / 8) as usize;
 
-    /// Calls `function` (an address in the target) once with each of the arguments, in order, until
-    /// `time` has passed or all, at most [`Held::MAX_CALLS`], are done. Returns how many were made,
+    /// Calls `function` (an address in the target) once with each of the arguments, in order, up to the
+    /// moment `until` or until all, at most [`Held::MAX_CALLS`], are done. Returns how many were made,
     /// at least one.
     ///
     /// After an error it is not known how many were made. A call that waits for a lock is backed
@@ -26,7 +26,7 @@ impl Held {
         &mut self,
         function: u64,
         arguments: &[u64],
-        time: Duration,
+        until: Instant,
     ) -> Result<usize, Error> {
         let arguments = &arguments[..arguments.len().min(Self::MAX_CALLS)];
         if arguments.is_empty() {
@@ -41,7 +41,9 @@ impl Held {
         registers.r12 = scratch.data();
         registers.r13 = scratch.data() + bytes.len() as u64;
         registers.r14 = function;
-        let counts = self.clock.rate() as f64 * time.as_secs_f64() * 1e3;
+        let rate = self.clock.rate();
+        let time = until.saturating_duration_since(Instant::now());
+        let counts = rate as f64 * time.as_secs_f64() * 1e3;
         registers.r15 = survey::count().saturating_add(counts as u64);
         let stopped = self.run_to_the_end(function, &registers, LOCK_DEADLINE)?;
         Ok((stopped.wrapping_sub(scratch.data()) / 8) as usize)

@@ -266,20 +266,23 @@ fn one_function_is_called_with_each_argument_once() {
     let table = held.call(at["plant"], &[]).unwrap();
     let blocks: Vec<u64> = (0..600).map(|i| word(table + i * 8)).collect();
     assert_eq!(
-        held.call_each(at["release"], &[], Duration::ZERO).unwrap(),
+        held.call_each(at["release"], &[], Instant::now()).unwrap(),
         0
     );
     // Out of time at once: still one.
-    let none = held.call_each(at["release"], &blocks, Duration::ZERO);
+    let none = held.call_each(at["release"], &blocks, Instant::now());
     assert_eq!(none.unwrap(), 1);
     let long = Duration::from_secs(10);
-    let most = held.call_each(at["release"], &blocks[1..], long).unwrap();
+    let most = held
+        .call_each(at["release"], &blocks[1..], Instant::now() + long)
+        .unwrap();
     assert_eq!(most, memhook_inject::Held::MAX_CALLS);
     held.release().unwrap();
     let mut held = hold(pid, &anywhere()).unwrap();
     let rest = &blocks[1 + most..];
     assert_eq!(
-        held.call_each(at["release"], rest, long).unwrap(),
+        held.call_each(at["release"], rest, Instant::now() + long)
+            .unwrap(),
         rest.len()
     );
     held.release().unwrap();

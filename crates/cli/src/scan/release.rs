@@ -1,5 +1,6 @@
 //! Releasing blocks of a running process by calls of its own `free`.
 
+use super::budget::Budget;
 use crate::safe_point::{unsafe_ranges, unwind_for_safety};
 use crate::signals;
 use crate::unwind_tables::UnwindTables;
@@ -9,10 +10,8 @@ use memhook_inject::{Held, HoldOptions, Registers, hold};
 use memhook_process::{ElfView, ModuleImage, mappings, vdso};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// No more calls are made in a hold that has lasted so long.
-const HOLD_LIMIT: Duration = Duration::from_millis(1);
 /// How long to wait for a thread at a safe point.
 const SAFE_POINT_LIMIT: Duration = Duration::from_secs(2);
 /// Compared of each block while a thread is held for it; all of it was compared just before.
@@ -88,14 +87,25 @@ fn try_release(
         .collect();
     // From the end: the last ones are taken off.
     left.reverse();
+    let mut budget = Budget::new();
     while !left.is_empty() && !signals::stop_requested() {
         let mut held = hold(pid, &options)?;
         done.holds += 1;
         if !is_same_program(memory, heap.blocks.get(left[0]).address) {
             bail!("process {pid} has started another program");
         }
-        let released = release_some(&mut held, free, captured, heap, &mut left, done);
+        let released = release_some(
+            &mut held,
+            free,
+            captured,
+            heap,
+            &mut left,
+            &mut budget,
+            done,
+        );
+        let begin = Instant::now();
         let held = held.release();
+        budget.finished(begin.elapsed());
         done.longest = done.longest.max(*held.as_ref().unwrap_or(&Duration::ZERO));
         released?;
         held?;
@@ -116,27 +126,32 @@ fn release_some(
     captured: &Captured,
     heap: &Heap,
     left: &mut Vec<u32>,
+    budget: &mut Budget,
     done: &mut Released,
 ) -> anyhow::Result<()> {
+    let mut begin = Instant::now();
+    let until = budget.end(begin, held.held_for());
     let mut is_first = true;
-    while !left.is_empty() {
-        let time = HOLD_LIMIT.saturating_sub(held.held_for());
-        // However slow the machine, each hold gets somewhere.
-        if time.is_zero() && !is_first {
-            break;
-        }
+    // However slow the machine, each hold gets somewhere.
+    while !left.is_empty() && (is_first || begin < until) {
         is_first = false;
-        let from = left.len().saturating_sub(Held::MAX_CALLS);
+        let count = budget.fitting(until.saturating_duration_since(begin), Held::MAX_CALLS);
+        let from = left.len().saturating_sub(count);
         let mut batch = left.split_off(from);
         batch.reverse();
         let still = unchanged(held.pid(), &captured.snapshot, heap, &batch, HEAD_BYTES);
         let mut same = still.iter();
         batch.retain(|_| same.next().copied().unwrap_or(false));
         let addresses: Vec<u64> = batch.iter().map(|&b| heap.blocks.get(b).address).collect();
-        let count = held.call_each(free, &addresses, time)?;
+        let count = held.call_each(free, &addresses, until)?;
         let rest = batch.split_off(count.min(batch.len()));
         done.released.extend(batch);
         left.extend(rest.into_iter().rev());
+        let now = Instant::now();
+        if count > 0 {
+            budget.called(count, now - begin);
+        }
+        begin = now;
     }
     Ok(())
 }

@@ -1,0 +1,90 @@
+//! How much fits into one hold, by what the holds before have shown.
+
+use std::time::{Duration, Instant};
+
+/// One thread is to be held no longer than this.
+const HOLD: Duration = Duration::from_micros(1500);
+/// Guesses before anything was measured.
+const FIRST_FINISH: Duration = Duration::from_micros(400);
+const FIRST_CALLS: usize = 32;
+
+/// The time of one hold, and what can be done in it.
+pub struct Budget {
+    /// What it takes to put a thread back and let it go.
+    finish: Duration,
+    /// What it takes to check and release a block; `None` if not yet known.
+    call: Option<Duration>,
+}
+
+impl Budget {
+    /// Before the first hold.
+    pub fn new() -> Budget {
+        Budget {
+            finish: FIRST_FINISH,
+            call: None,
+        }
+    }
+
+    /// When no more calls are to be made in a hold that has lasted so long at `now`.
+    pub fn end(&self, now: Instant, held: Duration) -> Instant {
+        let time = HOLD.saturating_sub(self.finish);
+        now + time.saturating_sub(held)
+    }
+
+    /// How many blocks to check at once with this much time left: what is checked and then not released is
+    /// time lost.
+    pub fn fitting(&self, left: Duration, most: usize) -> usize {
+        let count = match self.call {
+            None => FIRST_CALLS,
+            Some(call) => (left.as_nanos() / call.as_nanos().max(1)) as usize,
+        };
+        count.clamp(1, most)
+    }
+
+    /// So many blocks took this time.
+    pub fn called(&mut self, count: usize, took: Duration) {
+        let call = took / count.max(1) as u32;
+        self.call = Some(match self.call {
+            Some(before) => (before + call) / 2,
+            None => call,
+        });
+    }
+
+    /// From the last call until the thread was let go. What takes very long was waiting for a processor,
+    /// which says nothing of the next time.
+    pub fn finished(&mut self, took: Duration) {
+        self.finish = (self.finish + took.min(HOLD / 2)) / 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MICROSECOND: Duration = Duration::from_micros(1);
+
+    #[test]
+    fn what_fits_follows_what_was_measured() {
+        let mut budget = Budget::new();
+        assert_eq!(budget.fitting(HOLD, 500), FIRST_CALLS);
+        budget.called(32, 64 * MICROSECOND);
+        assert_eq!(budget.fitting(100 * MICROSECOND, 500), 50);
+        assert_eq!(budget.fitting(HOLD, 500), 500);
+        assert_eq!(budget.fitting(Duration::ZERO, 500), 1);
+        budget.called(1, 198 * MICROSECOND);
+        assert_eq!(budget.fitting(HOLD, 500), 15);
+    }
+
+    #[test]
+    fn the_way_out_is_part_of_the_hold() {
+        let mut budget = Budget::new();
+        let now = Instant::now();
+        assert_eq!(budget.end(now, 100 * MICROSECOND) - now, 1000 * MICROSECOND);
+        budget.finished(600 * MICROSECOND);
+        assert_eq!(budget.end(now, 100 * MICROSECOND) - now, 900 * MICROSECOND);
+        // However slow it was, half of the time is for calls.
+        (0..40).for_each(|_| budget.finished(90_000 * MICROSECOND));
+        assert!(budget.end(now, Duration::ZERO) - now >= HOLD / 2);
+        assert_eq!(budget.end(now, HOLD), now);
+    }
+}
