@@ -1,7 +1,7 @@
 //! `attach --leaks`: unreachable blocks, with the call stacks of those that were traced.
 
 use memhook_tests::programs::{Client, Folder, installed, server};
-use memhook_tests::{Attacher, Target, build_target};
+use memhook_tests::{Attacher, Target, build_target, not_run};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -69,8 +69,7 @@ fn exactly_what_was_lost() {
 fn blocks_of_another_allocator() {
     let library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
     if !Path::new(library).exists() {
-        eprintln!("not run: there is no {library}");
-        return;
+        return not_run(&format!("there is no {library}"));
     }
     let mut target = Target::run(Command::new(program()).env("LD_PRELOAD", library));
     let report = trace(&mut target);
