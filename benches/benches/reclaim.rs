@@ -4,8 +4,8 @@
 //! scan of larger programs that write meanwhile.
 //!
 //! `cargo bench -p memhook-benches --bench reclaim -- [--seconds N]`: N seconds for seven runs side by
-//! side, each of which needs little of a processor; 190 as a default, as a block is released at the second
-//! scan that finds it lost. With the scans before them less than four minutes. Writes
+//! side, each of which needs little of a processor; 170 as a default, as a block is released at the second
+//! scan that finds it lost. With the scans before them some four minutes. Writes
 //! `target/reclaim/heap.svg`.
 
 use memhook_tests::{Target, binary, build_target};
@@ -161,7 +161,7 @@ fn scan_holds(what: &str, blocks: &str, bytes: &str, megabytes_a_second: &str) {
     let target = Target::start(&program, &[blocks, bytes, megabytes_a_second]);
     for method in ["precopy", "fork", "stop"] {
         let mut holds = Vec::new();
-        for _ in 0..5 {
+        for _ in 0..3 {
             let output = Command::new(binary())
                 .args(["scan", "--json", "-T0", "--snapshot", method])
                 .arg(target.pid().to_string())
@@ -179,9 +179,9 @@ fn scan_holds(what: &str, blocks: &str, bytes: &str, megabytes_a_second: &str) {
 
 fn main() {
     let mut arguments = std::env::args().skip_while(|a| a != "--seconds");
-    let seconds = arguments.nth(1).and_then(|n| n.parse().ok()).unwrap_or(190);
+    let seconds = arguments.nth(1).and_then(|n| n.parse().ok()).unwrap_or(170);
     let time = Duration::from_secs(seconds);
-    println!("held, ms (median / longest of 5 scans)");
+    println!("held, ms (median / longest of 3 scans)");
     scan_holds("10 MB", "100000", "32", "0");
     scan_holds("10 MB, writing 100 MB/s", "100000", "32", "100");
     scan_holds("1 GB", "7000000", "64", "0");
