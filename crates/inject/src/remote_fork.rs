@@ -280,6 +280,9 @@ mod tests {
         let id = parent.id();
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
         let pid: i32 = children.trim().parse().unwrap();
+        while procfs::threads(pid).len() < 2 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let plan = ForkPlan::of(pid).unwrap();
         let mut all = hold_all(pid).unwrap();
         assert!(all.threads().count() > 1);
