@@ -58,6 +58,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         groups: Vec::new(),
         releases: Vec::new(),
         more_rows: 0,
+        leaks: None,
     }
 }
 

@@ -5,21 +5,14 @@ use super::options::Args;
 use super::survivors::{MOMENTS, Survivors};
 use crate::consumer::Consumer;
 use crate::reached::{Reached, reached};
-use crate::ring_owners::RingOwners;
-use crate::{limits, plan, session::Session, signals};
+use crate::{limits, plan, session::Session, signals, upkeep::Upkeep};
 use anyhow::bail;
 use memhook_gate::{Evidence, Sum};
 use memhook_heap::capture;
-use std::{
-    process::ExitCode,
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 /// How often this thread looks around when nobody wakes it.
 const TURN: Duration = Duration::from_millis(10);
-/// When lazily bound slots are looked at again (see `trace.rs`).
-const VERIFY_AFTER: Duration = Duration::from_millis(100);
 
 /// Runs the command.
 pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
@@ -148,23 +141,14 @@ struct Watch {
 
 impl Watch {
     fn follow(&mut self, session: &mut Session, consumer: &Consumer<'_>) {
-        let mut owners = RingOwners::new(self.pid);
+        let mut upkeep = Upkeep::new(self.pid);
         let mut next = self.begin;
-        let mut verified = false;
         loop {
             let now = consumer.elapsed();
-            let mut answered = consumer.answered.load(Relaxed);
-            let _ = session.follow_modules(&mut answered);
-            consumer.answered.store(answered, Relaxed);
-            owners.care(session.region());
-            if !session.is_in_target() {
+            if upkeep.turn(session, consumer).gone {
                 self.gaps
                     .push("the process ended, or executed another program".into());
                 return;
-            }
-            if !verified && now > VERIFY_AFTER {
-                verified = true;
-                let _ = session.verify_slots();
             }
             if let Some(survivors) = self.survivors.as_mut().filter(|_| now >= next) {
                 next += self.pause;
@@ -185,13 +169,6 @@ impl Watch {
                     .push(format!("its memory could not be copied: {error}")),
             }
         }
-        match session.detach() {
-            Ok(0) => {}
-            Ok(left) => eprintln!(
-                "memhook-rs: {left} slots of process {} could not be restored; they pass through",
-                self.pid
-            ),
-            Err(error) => eprintln!("memhook-rs: {error:#}; run: memhook-rs detach {}", self.pid),
-        }
+        upkeep.detach(session);
     }
 }
