@@ -12,7 +12,7 @@ pub mod terminal;
 pub use building::{binary, build_library, build_target, source};
 pub use debian_sources::debian_source;
 pub use patience::until;
-pub use requirements::not_run;
+pub use requirements::{can_pass_by_filters, not_run};
 pub use sites::{Sites, expect_sites, sites};
 use std::{
     io::{BufReader, Read, Write},

@@ -1,7 +1,9 @@
 //! Targets whose system calls are filtered.
 
 use memhook_tests::programs::installed;
-use memhook_tests::{Attacher, Target, binary, build_target, expect_sites, run};
+use memhook_tests::{
+    Attacher, Target, binary, build_target, can_pass_by_filters, expect_sites, run,
+};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,15 +12,9 @@ fn program() -> PathBuf {
     build_target("sandboxed", &["-Wl,-z,now", "-Wl,-z,relro"])
 }
 
-/// Whether filters of others can be passed over from here: not where we live under one ourselves.
-fn can_suspend() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").expect("our own");
-    status.lines().any(|line| line == "Seccomp:\t0")
-}
-
 /// Says so instead, where they cannot.
 fn refuses(target: &Target) -> bool {
-    if can_suspend() {
+    if can_pass_by_filters() {
         return false;
     }
     let (code, _, errors) = run(&["attach", &target.pid().to_string(), "-d", "1s"]);
@@ -70,7 +66,7 @@ fn a_filter_that_comes_later() {
     std::thread::sleep(std::time::Duration::from_millis(500));
     target.go();
     target.expect("done");
-    if !can_suspend() {
+    if !can_pass_by_filters() {
         // Nothing can be called in it any more; the slots pass through.
         attacher.kill();
         return;

@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     save: Option<String>,
     /// How memory is copied; what does not work falls back to the next [default: precopy, or stop where a
-    /// seccomp filter is active]
+    /// seccomp filter is active that cannot be passed by]
     #[arg(long, value_enum)]
     snapshot: Option<SnapshotMethod>,
     /// Which addresses of a block keep it alive

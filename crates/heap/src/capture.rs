@@ -12,7 +12,7 @@ use crate::snapshot::{
     Area, AreaKind, Meta, Method, ModuleInfo, Region, Snapshot, ThreadState, words,
 };
 use memhook_inject::{AllHeld, PageScan, PageState, Registers, WriteWatch, memory_sharers};
-use memhook_process::{ModuleImage, has_seccomp_filter, mappings, modules};
+use memhook_process::{ModuleImage, filter_may_kill, mappings, modules};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
@@ -203,7 +203,7 @@ pub(crate) struct Shot {
 /// the one that holds its threads for the shortest time.
 pub fn capture(pid: i32, method: Option<Method>) -> Result<Captured, Error> {
     let mut prepared = Prepared::of(pid)?;
-    let is_filtered = method.is_none() && has_seccomp_filter(pid);
+    let is_filtered = method.is_none() && filter_may_kill(pid);
     let method = method.unwrap_or(if is_filtered {
         Method::Stop
     } else {

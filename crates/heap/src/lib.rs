@@ -5,6 +5,7 @@
 
 mod areas;
 mod arenas;
+mod block_sets;
 mod blocks;
 mod capture;
 mod census;
@@ -29,6 +30,7 @@ mod precopy;
 mod reclaim;
 mod report;
 mod roots;
+mod segment;
 mod settle;
 mod snapshot;
 mod sockets;

@@ -18,7 +18,7 @@ pub use error::Error;
 pub use maps::{Mapping, mappings, parse_maps};
 pub use memory::read_memory;
 pub use module::{ModuleImage, modules, vdso};
-pub use preflight::{Check, details, first_failure, preflight};
+pub use preflight::{Check, details, filter_may_kill, first_failure, preflight};
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
 pub use threads::{
     Thread, has_seccomp_filter, seccomp_filters, thread_ids, thread_start_time, threads,

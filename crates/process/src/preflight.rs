@@ -9,6 +9,7 @@ mod surroundings;
 
 use crate::mappings;
 use access::Status;
+pub use surroundings::filter_may_kill;
 
 /// One finding.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use memhook_heap::{
     reclaimable, refusal, report, text,
 };
 use memhook_inject::alternate_stacks;
-use memhook_process::has_seccomp_filter;
+use memhook_process::filter_may_kill;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{IsTerminal, Read, Seek, Write};
@@ -195,7 +195,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
         bail!("{why}");
     }
-    if has_seccomp_filter(pid) {
+    if filter_may_kill(pid) {
         bail!("nothing is released: a seccomp filter may end process {pid} for what free() needs");
     }
     let mut process = Process::of(pid)?;

@@ -2,8 +2,8 @@
 
 use super::Check;
 use super::access::{CAP_SYS_ADMIN, Status, have_capability};
-use crate::Mapping;
-use std::fs;
+use crate::{Mapping, has_seccomp_filter};
+use std::{fs, path::Path};
 
 pub(super) fn namespaces(pid: i32) -> Vec<Check> {
     let other = |kind: &&str| {
@@ -34,12 +34,12 @@ pub(super) fn namespaces(pid: i32) -> Vec<Check> {
 /// held, by a tracer with CAP_SYS_ADMIN that has no filter (ptrace(2), PTRACE_O_SUSPEND_SECCOMP); and
 /// one that we live under too, as all do in a container, lets pass what it lets us do.
 pub(super) fn seccomp(pid: i32, status: &Status) -> Result<Check, Check> {
-    let own = Status::of(std::process::id() as i32)?;
-    let rights = Rights {
-        may_suspend: have_capability(CAP_SYS_ADMIN) && own.field("Seccomp") == "0",
-        filters: own.field("Seccomp_filters").parse().ok(),
-    };
-    judge_seccomp(pid, status, &rights)
+    judge_seccomp(pid, status, &Rights::ours())
+}
+
+/// Whether a seccomp filter may end a process for a system call of ours in a held thread.
+pub fn filter_may_kill(pid: i32) -> bool {
+    has_seccomp_filter(pid) && !Rights::ours().may_suspend
 }
 
 /// What decides about a target with a filter.
@@ -47,6 +47,24 @@ struct Rights {
     may_suspend: bool,
     /// Filters that we live under, where the kernel says (since Linux 5.9).
     filters: Option<u32>,
+}
+
+impl Rights {
+    fn ours() -> Rights {
+        let Ok(own) = Status::of(std::process::id() as i32) else {
+            return Rights {
+                may_suspend: false,
+                filters: None,
+            };
+        };
+        // That file is there in kernels that have the option (CONFIG_CHECKPOINT_RESTORE).
+        let kernel_can = Path::new("/proc/sys/kernel/ns_last_pid").exists();
+        let unfiltered = own.field("Seccomp") == "0";
+        Rights {
+            may_suspend: kernel_can && unfiltered && have_capability(CAP_SYS_ADMIN),
+            filters: own.field("Seccomp_filters").parse().ok(),
+        }
+    }
 }
 
 fn judge_seccomp(pid: i32, status: &Status, rights: &Rights) -> Result<Check, Check> {
