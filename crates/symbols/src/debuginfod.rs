@@ -14,6 +14,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
+use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, unversioned::transport::DefaultConnector};
 
 /// Bytes of all downloaded files; the last one stays, however large.
@@ -82,7 +83,10 @@ impl Debuginfod {
             .filter(|word| word.starts_with("http://") || word.starts_with("https://"))
             .map(|url| url.trim_end_matches('/').to_owned())
             .collect();
+        // The system's certificates: a company's server is signed by its own.
+        let certificates = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier);
         let config = Agent::config_builder()
+            .tls_config(certificates.build())
             .timeout_global(Some(limits.total))
             .timeout_resolve(Some(limits.silence))
             .timeout_connect(Some(limits.silence))
