@@ -60,6 +60,7 @@ template <typename Trace>
   uint32_t count, stack;
   __atomic_store_n(&ring->memo_misses, ring->memo_misses + 1, __ATOMIC_RELAXED);
   if (memo) {
+    if (memo->key != (start.pc | tag) || memo->sp != start.sp) memo->flags = 0;
     memo->key = 0;
     MemoTrace trace{memo, start.sp, ring->stack_high, gate().memo_words};
     count = find_frames(ring, tag, start, pcs, &truncated, trace);
@@ -107,9 +108,13 @@ template <typename Trace>
   uint64_t high = ring->stack_high;
   if (__builtin_expect(start.sp < ring->stack_low || start.sp >= high, 0))
     return unwind_and_remember(ring, function, tag, start, nullptr);
-  Memo* memo = memo_of(ring, start.pc, start.sp);
-  if (!still_holds(memo, start.pc | tag, start, function, g.memo_words, high))
-    return unwind_and_remember(ring, function, tag, start, memo);
+  uint64_t hash = memo_hash(start.pc, start.sp);
+  Memo* memo = memo_of(ring, hash);
+  if (!still_holds(memo, start.pc | tag, start, function, g.memo_words, high)) {
+    auto [other, holds] = find_other_memo(ring, hash, start.pc | tag, start, function);
+    if (!holds) return unwind_and_remember(ring, function, tag, start, other);
+    memo = other;
+  }
   if (__builtin_expect(memo->flags & memo_truncated, 0)) count_truncated(ring);
   if (__builtin_expect(g.flags & flag_check_memo, 0)) check_memo(ring, tag, start, memo);
   return memo->stack;
@@ -125,7 +130,7 @@ template <typename Trace>
                            start.sp >= high,
                        0))
     return 0;
-  const Memo* memo = memo_of(ring, start.pc, start.sp);
+  const Memo* memo = memo_of(ring, memo_hash(start.pc, start.sp));
   bool holds = still_holds(memo, start.pc | version << 48, start, function, gate().memo_words, high);
   return holds && !(memo->flags & memo_truncated) ? memo->stack : 0;
 }

@@ -13,6 +13,8 @@
 // Reads are the same whether the words are read while unwinding or while comparing, because the
 // thread stands inside its own allocation call and its frames do not change meanwhile.
 //
+// Where a backtrace is kept decides nothing: each is compared whole, wherever it was found.
+//
 // Nothing is remembered of stacks that were read through the kernel: comparing must not fault. All
 // words lie in [sp, stack_high), and stack_high is compared too.
 #pragma once
@@ -78,9 +80,12 @@ struct NoTrace {
   void spoil() {}
 };
 
-[[gnu::always_inline]] inline Memo* memo_of(RingHeader* ring, uint64_t pc, uint64_t sp) {
+[[gnu::always_inline]] inline uint64_t memo_hash(uint64_t pc, uint64_t sp) {
+  return (pc ^ (sp << 17)) * 0x9e3779b97f4a7c15;
+}
+
+[[gnu::always_inline]] inline Memo* memo_of(RingHeader* ring, uint64_t hash) {
   const Gate& g = gate();
-  uint64_t hash = (pc ^ (sp << 17)) * 0x9e3779b97f4a7c15;
   return reinterpret_cast<Memo*>(in_ring(ring, memo_offset) +
                                  ((hash >> 40) & g.memo_mask) * g.memo_bytes);
 }
@@ -102,6 +107,62 @@ struct NoTrace {
   return differs == 0;
 }
 
+// The first thing that keeps `memo` from holding, if it is of an unwinding that began alike and has its
+// words inside the stack; else 0.
+[[gnu::always_inline]] inline uint64_t first_difference(const Memo* memo, uint64_t key,
+                                                        const Position& at, uint32_t function,
+                                                        uint32_t limit, uint64_t high) {
+  if (((memo->key ^ key) | (memo->sp ^ at.sp) | (memo->function ^ function)) != 0) return 0;
+  if ((memo->flags & memo_uses_rbp) && memo->rbp != at.rbp) return at.rbp;
+  auto* values = reinterpret_cast<const uint64_t*>(memo + 1);
+  auto* offsets = reinterpret_cast<const uint32_t*>(values + limit);
+  uint32_t words = memo->words;
+  if (words == 0 || at.sp + offsets[words - 1] + 8 > high) return 0;
+  for (uint32_t i = 0; i < words; i++) {
+    uint64_t value = *reinterpret_cast<const uint64_t*>(at.sp + offsets[i]);
+    if (values[i] != value) return value + i;
+  }
+  return 0;
+}
+
+// Backtraces that begin alike (the same call at the same depth, reached on other ways) are looked for
+// at so many places: where one of them does not hold, the first word that differs leads to the next.
+inline constexpr int memo_places = 4;
+// Where that was in vain so many times more often than not, there are too many of them: only the
+// first place is used, and now and then the others are tried again. Counted in its flags.
+inline constexpr uint8_t memo_vain_step = 4, memo_vain_mask = 0xfc;
+
+struct MemoPlace {
+  Memo* memo;
+  bool holds;
+};
+
+// The remembered backtrace that holds, or, with `holds` false, the place for a new one. pre: that of
+// the first place, whose hash this is, does not hold.
+[[gnu::noinline]] inline MemoPlace find_other_memo(RingHeader* ring, uint64_t hash, uint64_t key,
+                                                   const Position& start, uint32_t function) {
+  uint32_t limit = gate().memo_words;
+  uint64_t high = ring->stack_high;
+  Memo* first = memo_of(ring, hash);
+  if ((first->flags & memo_vain_mask) == memo_vain_mask) {
+    if ((ring->memo_misses & 255) == 0) first->flags &= 0x7f;
+    return {first, false};
+  }
+  Memo* memo = first;
+  for (int place = 1; place < memo_places; place++) {
+    uint64_t difference = first_difference(memo, key, start, function, limit, high);
+    if (difference == 0) return {memo, false};
+    hash = (hash ^ difference) * 0x9e3779b97f4a7c15;
+    memo = memo_of(ring, hash);
+    if (still_holds(memo, key, start, function, limit, high)) {
+      if (first->flags & memo_vain_mask) first->flags -= memo_vain_step;
+      return {memo, true};
+    }
+  }
+  first->flags += memo_vain_step;
+  return {memo, false};
+}
+
 // Completes the memo that `trace` has written words to, or leaves it empty.
 [[gnu::always_inline]] inline void remember(const MemoTrace& trace, uint64_t key,
                                             const Position& start, uint32_t function,
@@ -119,7 +180,8 @@ struct NoTrace {
   memo->stack = stack;
   memo->words = static_cast<uint16_t>(trace.words);
   memo->function = static_cast<uint8_t>(function);
-  memo->flags = static_cast<uint8_t>((trace.needs_incoming_rbp ? memo_uses_rbp : 0) |
+  memo->flags = static_cast<uint8_t>((memo->flags & memo_vain_mask) |
+                                     (trace.needs_incoming_rbp ? memo_uses_rbp : 0) |
                                      (truncated ? memo_truncated : 0));
 }
 
