@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0x6;
+inline constexpr uint64_t abi_version_value = 0x7;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -19,8 +19,12 @@ inline constexpr uint64_t ring_prefix_bytes = 0x40000;
 inline constexpr uint64_t ring_scratch_offset = 0x1000;
 inline constexpr uint64_t pc_cache_offset = 0x3000;
 inline constexpr uint64_t pc_cache_entries = 0x800;
-inline constexpr uint64_t memo_offset = 0xb000;
+inline constexpr uint64_t memo_offset = 0xb800;
+inline constexpr uint64_t memo_guides_offset = 0xb000;
+inline constexpr uint64_t memo_guides = 0x100;
+inline constexpr uint64_t memo_guide_bytes = 0x8;
 inline constexpr uint64_t memo_header_bytes = 0x20;
+inline constexpr uint64_t memo_block_bytes = 0x28;
 inline constexpr uint64_t max_rows = 0x1000000;
 inline constexpr uint64_t max_rules = 0x10000;
 inline constexpr uint64_t rules_offset = 0x109fa000;
@@ -114,8 +118,9 @@ struct Control {
   uint32_t recorders_granted;
   uint32_t syscalls_filtered;
   uint32_t filter_shift;
+  uint32_t forwarding_operators;
 };
-static_assert(sizeof(Control) == 2584);
+static_assert(sizeof(Control) == 2592);
 static_assert(__builtin_offsetof(Control, magic) == 0);
 static_assert(__builtin_offsetof(Control, abi_version) == 8);
 static_assert(__builtin_offsetof(Control, epoch) == 12);
@@ -150,6 +155,7 @@ static_assert(__builtin_offsetof(Control, recorders_asked) == 2568);
 static_assert(__builtin_offsetof(Control, recorders_granted) == 2572);
 static_assert(__builtin_offsetof(Control, syscalls_filtered) == 2576);
 static_assert(__builtin_offsetof(Control, filter_shift) == 2580);
+static_assert(__builtin_offsetof(Control, forwarding_operators) == 2584);
 
 struct SlotEntry {
   uint64_t address;
@@ -205,6 +211,7 @@ struct RingHeader {
   uint64_t random;
   uint64_t cache_version;
   uint64_t memo_misses;
+  uint64_t memo_window;
   uint64_t memo_checked;
   uint64_t memo_wrong;
   uint64_t producer_pad[15];
@@ -213,7 +220,7 @@ struct RingHeader {
   uint32_t state;
   uint32_t tid;
 };
-static_assert(sizeof(RingHeader) == 392);
+static_assert(sizeof(RingHeader) == 400);
 static_assert(__builtin_offsetof(RingHeader, head) == 0);
 static_assert(__builtin_offsetof(RingHeader, cached_tail) == 8);
 static_assert(__builtin_offsetof(RingHeader, outer) == 16);
@@ -229,13 +236,14 @@ static_assert(__builtin_offsetof(RingHeader, sample_left) == 88);
 static_assert(__builtin_offsetof(RingHeader, random) == 96);
 static_assert(__builtin_offsetof(RingHeader, cache_version) == 104);
 static_assert(__builtin_offsetof(RingHeader, memo_misses) == 112);
-static_assert(__builtin_offsetof(RingHeader, memo_checked) == 120);
-static_assert(__builtin_offsetof(RingHeader, memo_wrong) == 128);
-static_assert(__builtin_offsetof(RingHeader, producer_pad) == 136);
-static_assert(__builtin_offsetof(RingHeader, tail) == 256);
-static_assert(__builtin_offsetof(RingHeader, consumer_pad) == 264);
-static_assert(__builtin_offsetof(RingHeader, state) == 384);
-static_assert(__builtin_offsetof(RingHeader, tid) == 388);
+static_assert(__builtin_offsetof(RingHeader, memo_window) == 120);
+static_assert(__builtin_offsetof(RingHeader, memo_checked) == 128);
+static_assert(__builtin_offsetof(RingHeader, memo_wrong) == 136);
+static_assert(__builtin_offsetof(RingHeader, producer_pad) == 144);
+static_assert(__builtin_offsetof(RingHeader, tail) == 264);
+static_assert(__builtin_offsetof(RingHeader, consumer_pad) == 272);
+static_assert(__builtin_offsetof(RingHeader, state) == 392);
+static_assert(__builtin_offsetof(RingHeader, tid) == 396);
 
 struct StackEntry {
   uint32_t hash;

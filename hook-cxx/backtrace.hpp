@@ -58,9 +58,8 @@ template <typename Trace>
   uint64_t* pcs = scratch_of(ring);
   bool truncated = false;
   uint32_t count, stack;
-  __atomic_store_n(&ring->memo_misses, ring->memo_misses + 1, __ATOMIC_RELAXED);
+  count_unwinding(ring);
   if (memo) {
-    if (memo->key != (start.pc | tag) || memo->sp != start.sp) memo->flags = 0;
     memo->key = 0;
     MemoTrace trace{memo, start.sp, ring->stack_high, gate().memo_words};
     count = find_frames(ring, tag, start, pcs, &truncated, trace);
@@ -108,10 +107,10 @@ template <typename Trace>
   uint64_t high = ring->stack_high;
   if (__builtin_expect(start.sp < ring->stack_low || start.sp >= high, 0))
     return unwind_and_remember(ring, function, tag, start, nullptr);
-  uint64_t hash = memo_hash(start.pc, start.sp);
-  Memo* memo = memo_of(ring, hash);
-  if (!still_holds(memo, start.pc | tag, start, function, g.memo_words, high)) {
-    auto [other, holds] = find_other_memo(ring, hash, start.pc | tag, start, function);
+  MemoPlace first = first_place(ring, start, high);
+  Memo* memo = memo_of(ring, first.hash);
+  if (!still_holds(memo, start.pc | tag, start, function, high)) {
+    auto [other, holds] = find_other_memo(ring, first, start.pc | tag, start, function);
     if (!holds) return unwind_and_remember(ring, function, tag, start, other);
     memo = other;
   }
@@ -130,8 +129,8 @@ template <typename Trace>
                            start.sp >= high,
                        0))
     return 0;
-  const Memo* memo = memo_of(ring, memo_hash(start.pc, start.sp));
-  bool holds = still_holds(memo, start.pc | version << 48, start, function, gate().memo_words, high);
+  const Memo* memo = memo_of(ring, first_place(ring, start, high).hash);
+  bool holds = still_holds(memo, start.pc | version << 48, start, function, high);
   return holds && !(memo->flags & memo_truncated) ? memo->stack : 0;
 }
 

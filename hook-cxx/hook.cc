@@ -56,7 +56,8 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   g.ring_mask = c->ring_bytes / sizeof(RawEvent) - 1;
   // At most two words a frame: the return address and a saved rbp.
   g.memo_words = 2 * g.depth;
-  g.memo_bytes = memo_header_bytes + 12ull * g.memo_words;
+  g.memo_bytes = memo_header_bytes + (g.memo_words + 3) / 4 * memo_block_bytes;
+  g.memo_bytes = (g.memo_bytes + 63) / 64 * 64;  // whole cache lines
   uint64_t memos = 1;
   while (memos * 2 * g.memo_bytes <= ring_prefix_bytes - memo_offset) memos *= 2;
   g.memo_mask = memos - 1;

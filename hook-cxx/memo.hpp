@@ -23,38 +23,52 @@
 namespace memhook {
 
 struct Memo {
-  uint64_t key;  // return address | version; 0: empty
-  uint64_t sp;
+  uint64_t key;            // return address | version; 0: empty
+  uint64_t sp_function;    // see sp_and_function()
   uint64_t rbp;
   uint32_t stack;
-  uint16_t words;
-  uint8_t function;
+  uint16_t span;           // words from sp to the end of the highest one read
+  uint8_t blocks;          // MemoBlocks that follow
   uint8_t flags;
-  // followed by: uint64_t values[2 * depth]; uint32_t offsets[2 * depth], from sp
 };
 static_assert(sizeof(Memo) == memo_header_bytes);
 
+// Four words that the unwinding read, and where: in words from sp. The last block is filled up with
+// copies of the last word, so that few backtraces differ in the number of rounds that the comparing
+// takes, which the processor predicts.
+struct MemoBlock {
+  uint16_t offsets[4];
+  uint64_t values[4];
+};
+static_assert(sizeof(MemoBlock) == memo_block_bytes);
+
 inline constexpr uint8_t memo_uses_rbp = 1, memo_truncated = 2;
+
+inline MemoBlock* blocks_of(Memo* memo) { return reinterpret_cast<MemoBlock*>(memo + 1); }
+inline const MemoBlock* blocks_of(const Memo* memo) {
+  return reinterpret_cast<const MemoBlock*>(memo + 1);
+}
 
 // Notes what an unwinding reads.
 struct MemoTrace {
   Memo* memo;
   uint64_t sp, high;
-  uint32_t limit, words = 0, highest = 0;
+  uint32_t limit, words = 0, span = 0;
   uint64_t rbp_place = 0, rbp_value = 0;
   bool rbp_is_incoming = true, needs_incoming_rbp = false, spoiled = false;
 
   [[gnu::always_inline]] void add(uint64_t place, uint64_t value) {
     uint64_t offset = place - sp;
-    if (__builtin_expect(words >= limit || offset >= high - sp || offset >> 32, 0)) {
+    if (__builtin_expect(words >= limit || offset >= high - sp || (offset & 7) || offset >> 18, 0)) {
       spoiled = true;
       return;
     }
-    auto* values = reinterpret_cast<uint64_t*>(memo + 1);
-    auto* offsets = reinterpret_cast<uint32_t*>(values + limit);
-    values[words] = value;
-    offsets[words++] = static_cast<uint32_t>(offset);
-    if (offset > highest) highest = static_cast<uint32_t>(offset);
+    auto word = static_cast<uint32_t>(offset / 8);
+    MemoBlock& block = blocks_of(memo)[words / 4];
+    block.offsets[words & 3] = static_cast<uint16_t>(word);
+    block.values[words & 3] = value;
+    words++;
+    if (word >= span) span = word + 1;
   }
   [[gnu::always_inline]] void reads(uint64_t place, uint64_t value) { add(place, value); }
   [[gnu::always_inline]] void restores_rbp(uint64_t place, uint64_t value) {
@@ -80,8 +94,44 @@ struct NoTrace {
   void spoil() {}
 };
 
-[[gnu::always_inline]] inline uint64_t memo_hash(uint64_t pc, uint64_t sp) {
-  return (pc ^ (sp << 17)) * 0x9e3779b97f4a7c15;
+// User addresses end below 2^56, with five page table levels too.
+inline uint64_t sp_and_function(const Position& at, uint32_t function) {
+  return at.sp | static_cast<uint64_t>(function) << 56;
+}
+
+// By which stack words the backtraces differ that begin alike: the same call at the same depth, reached
+// on other ways. Learned from the first words that were found to differ; offsets from sp in words,
+// 0: none (the psABI's alignment of calls keeps a return address from there).
+struct MemoGuide {
+  uint16_t words[2];
+  uint16_t tag;   // whose words they are
+  uint16_t vain;  // see remembers()
+};
+static_assert(sizeof(MemoGuide) == memo_guide_bytes);
+
+// Where a backtrace is looked for.
+struct MemoPlace {
+  MemoGuide* guide;
+  uint64_t hash;
+  uint16_t tag;
+};
+
+[[gnu::always_inline]] inline uint16_t tag_of(uint64_t hash) {
+  return static_cast<uint16_t>(hash >> 24);
+}
+
+// pre: `at.sp` is inside the stack, which ends at `high`.
+[[gnu::always_inline]] inline MemoPlace first_place(RingHeader* ring, const Position& at,
+                                                    uint64_t high) {
+  uint64_t hash = (at.pc ^ (at.sp << 17)) * 0x9e3779b97f4a7c15;
+  auto* guide = reinterpret_cast<MemoGuide*>(in_ring(ring, memo_guides_offset)) + (hash >> 56);
+  static_assert(memo_guides == 256);
+  uint64_t i = guide->words[0], j = guide->words[1];
+  if (guide->tag != tag_of(hash)) i = j = 0;
+  if (__builtin_expect(at.sp + 8 * (i > j ? i : j) + 8 > high, 0)) i = j = 0;
+  auto* words = reinterpret_cast<const uint64_t*>(at.sp);
+  uint64_t a = i ? words[i] : 0, b = j ? words[j] : 0;
+  return {guide, hash ^ ((a + (b << 20 | b >> 44)) * 0xd6e8feb86659fd93), tag_of(hash)};
 }
 
 [[gnu::always_inline]] inline Memo* memo_of(RingHeader* ring, uint64_t hash) {
@@ -92,75 +142,108 @@ struct NoTrace {
 
 // Whether everything that `memo`'s unwinding depended on is as it was.
 [[gnu::always_inline]] inline bool still_holds(const Memo* memo, uint64_t key, const Position& at,
-                                               uint32_t function, uint32_t limit, uint64_t high) {
-  uint64_t differs = (memo->key ^ key) | (memo->sp ^ at.sp) | (memo->function ^ function);
+                                               uint32_t function, uint64_t high) {
+  uint64_t differs = (memo->key ^ key) | (memo->sp_function ^ sp_and_function(at, function));
   if (memo->flags & memo_uses_rbp) differs |= memo->rbp ^ at.rbp;
-  if (differs != 0) return false;
-  auto* values = reinterpret_cast<const uint64_t*>(memo + 1);
-  auto* offsets = reinterpret_cast<const uint32_t*>(values + limit);
-  uint32_t words = memo->words;
-  // The last word is the highest one: see remember().
-  uint32_t last = words ? offsets[words - 1] : 0;
-  if (at.sp + last + 8 > high) return false;
-  for (uint32_t i = 0; i < words; i++)
-    differs |= values[i] ^ *reinterpret_cast<const uint64_t*>(at.sp + offsets[i]);
+  if (differs != 0 || at.sp + 8 * uint64_t{memo->span} > high) return false;
+  auto* words = reinterpret_cast<const uint64_t*>(at.sp);
+  const MemoBlock* block = blocks_of(memo);
+  for (uint32_t i = memo->blocks; i != 0; i--, block++)
+    differs |= (block->values[0] ^ words[block->offsets[0]]) |
+               (block->values[1] ^ words[block->offsets[1]]) |
+               (block->values[2] ^ words[block->offsets[2]]) |
+               (block->values[3] ^ words[block->offsets[3]]);
   return differs == 0;
 }
 
-// The first thing that keeps `memo` from holding, if it is of an unwinding that began alike and has its
-// words inside the stack; else 0.
-[[gnu::always_inline]] inline uint64_t first_difference(const Memo* memo, uint64_t key,
-                                                        const Position& at, uint32_t function,
-                                                        uint32_t limit, uint64_t high) {
-  if (((memo->key ^ key) | (memo->sp ^ at.sp) | (memo->function ^ function)) != 0) return 0;
-  if ((memo->flags & memo_uses_rbp) && memo->rbp != at.rbp) return at.rbp;
-  auto* values = reinterpret_cast<const uint64_t*>(memo + 1);
-  auto* offsets = reinterpret_cast<const uint32_t*>(values + limit);
-  uint32_t words = memo->words;
-  if (words == 0 || at.sp + offsets[words - 1] + 8 > high) return 0;
-  for (uint32_t i = 0; i < words; i++) {
-    uint64_t value = *reinterpret_cast<const uint64_t*>(at.sp + offsets[i]);
-    if (values[i] != value) return value + i;
+// The first word that keeps `memo` from holding, if it is of an unwinding that began alike and has its
+// words inside the stack; else null.
+[[gnu::always_inline]] inline const uint64_t* first_difference(const Memo* memo, uint64_t key,
+                                                               const Position& at,
+                                                               uint32_t function, uint64_t high) {
+  if ((memo->key ^ key) | (memo->sp_function ^ sp_and_function(at, function))) return nullptr;
+  if ((memo->flags & memo_uses_rbp) && memo->rbp != at.rbp) return &at.rbp;
+  if (at.sp + 8 * uint64_t{memo->span} > high) return nullptr;
+  auto* words = reinterpret_cast<const uint64_t*>(at.sp);
+  const MemoBlock* block = blocks_of(memo);
+  for (uint32_t i = 0; i < 4u * memo->blocks; i++) {
+    const uint64_t* word = words + block[i / 4].offsets[i & 3];
+    if (block[i / 4].values[i & 3] != *word) return word;
   }
-  return 0;
+  return nullptr;
 }
 
-// Backtraces that begin alike (the same call at the same depth, reached on other ways) are looked for
-// at so many places: where one of them does not hold, the first word that differs leads to the next.
-inline constexpr int memo_places = 4;
-// Where that was in vain so many times more often than not, there are too many of them: only the
-// first place is used, and now and then the others are tried again. Counted in its flags.
-inline constexpr uint8_t memo_vain_step = 4, memo_vain_mask = 0xfc;
+// Notes the word by which two backtraces that begin alike were found to differ.
+[[gnu::always_inline]] inline void learn(const MemoPlace& place, const uint64_t* word,
+                                         const Position& at, uint64_t high) {
+  auto address = reinterpret_cast<uint64_t>(word);
+  if (address <= at.sp || address >= high) return;  // it was rbp
+  auto offset = static_cast<uint16_t>((address - at.sp) / 8);
+  MemoGuide* guide = place.guide;
+  if (guide->tag != place.tag || guide->words[0] == 0) {
+    guide->tag = place.tag;
+    guide->words[0] = offset;
+    guide->words[1] = 0;
+  } else if (guide->words[1] == 0) {
+    guide->words[1] = offset;
+  }
+}
 
-struct MemoPlace {
-  Memo* memo;
+// Backtraces for which the guide leads to one place are kept at so many: where one of them does not
+// hold, the first word that differs leads to the next.
+inline constexpr int memo_places = 4;
+
+// Where remembering was in vain `vain_many` times more often than not, there are too many different
+// backtraces, and what they would push out of the caches costs more than they save: then only every
+// so often a few more are remembered, should the program have changed its ways.
+inline constexpr uint16_t vain_many = 64, vain_pause = 512, vain_tries = 8;
+
+// Counts a backtrace that was not found, and says whether it is to be remembered.
+[[gnu::always_inline]] inline bool remembers(const RingHeader* ring, MemoGuide* guide) {
+  if (!(ring->memo_window & 1)) {
+    guide->vain /= 2;
+    return true;
+  }
+  guide->vain++;
+  if (guide->vain < vain_many) return true;
+  if (guide->vain < vain_many + vain_pause) return false;
+  guide->vain = vain_many - vain_tries;
+  return true;
+}
+
+// Every 64 unwindings: whether they were many, more than one in eight allocations or so.
+[[gnu::always_inline]] inline void count_unwinding(RingHeader* ring) {
+  uint64_t misses = ring->memo_misses + 1, head = ring->head;
+  __atomic_store_n(&ring->memo_misses, misses, __ATOMIC_RELAXED);
+  if (__builtin_expect((misses & 63) == 0, 0))
+    ring->memo_window = head << 1 | (head - (ring->memo_window >> 1) < 64 * 16);
+}
+
+struct FoundMemo {
+  Memo* memo;  // null: not to be remembered
   bool holds;
 };
 
 // The remembered backtrace that holds, or, with `holds` false, the place for a new one. pre: that of
-// the first place, whose hash this is, does not hold.
-[[gnu::noinline]] inline MemoPlace find_other_memo(RingHeader* ring, uint64_t hash, uint64_t key,
+// the first place does not hold.
+[[gnu::noinline]] inline FoundMemo find_other_memo(RingHeader* ring, MemoPlace first, uint64_t key,
                                                    const Position& start, uint32_t function) {
-  uint32_t limit = gate().memo_words;
-  uint64_t high = ring->stack_high;
-  Memo* first = memo_of(ring, hash);
-  if ((first->flags & memo_vain_mask) == memo_vain_mask) {
-    if ((ring->memo_misses & 255) == 0) first->flags &= 0x7f;
-    return {first, false};
-  }
-  Memo* memo = first;
+  uint64_t high = ring->stack_high, hash = first.hash;
+  MemoGuide* guide = first.guide;
+  if (guide->vain >= vain_many && !remembers(ring, guide)) return {nullptr, false};
+  Memo* memo = memo_of(ring, hash);
   for (int place = 1; place < memo_places; place++) {
-    uint64_t difference = first_difference(memo, key, start, function, limit, high);
-    if (difference == 0) return {memo, false};
-    hash = (hash ^ difference) * 0x9e3779b97f4a7c15;
+    const uint64_t* difference = first_difference(memo, key, start, function, high);
+    if (!difference) break;
+    if (place == 1) learn(first, difference, start, high);
+    hash = (hash ^ *difference) * 0x9e3779b97f4a7c15;
     memo = memo_of(ring, hash);
-    if (still_holds(memo, key, start, function, limit, high)) {
-      if (first->flags & memo_vain_mask) first->flags -= memo_vain_step;
+    if (still_holds(memo, key, start, function, high)) {
+      if (guide->vain > 0) guide->vain--;
       return {memo, true};
     }
   }
-  first->flags += memo_vain_step;
-  return {memo, false};
+  return {remembers(ring, guide) ? memo : nullptr, false};
 }
 
 // Completes the memo that `trace` has written words to, or leaves it empty.
@@ -168,20 +251,19 @@ struct MemoPlace {
                                             const Position& start, uint32_t function,
                                             uint32_t stack, bool truncated) {
   Memo* memo = trace.memo;
-  auto* offsets = reinterpret_cast<const uint32_t*>(
-      reinterpret_cast<const uint64_t*>(memo + 1) + trace.limit);
   if (trace.spoiled || stack == 0) return;
-  // A return address is read last and lies above what was read before. Should a strange CFI break
-  // that, the bounds check of still_holds would not cover all words.
-  if (trace.words != 0 && offsets[trace.words - 1] != trace.highest) return;
+  uint32_t words = trace.words;
+  for (MemoBlock& last = blocks_of(memo)[words / 4]; words & 3; words++) {
+    last.offsets[words & 3] = last.offsets[(words - 1) & 3];
+    last.values[words & 3] = last.values[(words - 1) & 3];
+  }
   memo->key = key;
-  memo->sp = start.sp;
+  memo->sp_function = sp_and_function(start, function);
   memo->rbp = start.rbp;
   memo->stack = stack;
-  memo->words = static_cast<uint16_t>(trace.words);
-  memo->function = static_cast<uint8_t>(function);
-  memo->flags = static_cast<uint8_t>((memo->flags & memo_vain_mask) |
-                                     (trace.needs_incoming_rbp ? memo_uses_rbp : 0) |
+  memo->span = static_cast<uint16_t>(trace.span);
+  memo->blocks = static_cast<uint8_t>(words / 4);
+  memo->flags = static_cast<uint8_t>((trace.needs_incoming_rbp ? memo_uses_rbp : 0) |
                                      (truncated ? memo_truncated : 0));
 }
 

@@ -7,12 +7,22 @@
 
 namespace memhook {
 
+// Whether this operator new does nothing but call another hooked function for the same size.
+template <uint32_t F, uint32_t V>
+[[gnu::always_inline]] inline bool forwards() {
+  constexpr uint32_t bit = calls_another(F) ? (F - first_operator) * max_variants + V : 0;
+  static_assert(bit < 32);
+  return __atomic_load_n(&control()->forwarding_operators, __ATOMIC_RELAXED) >> bit & 1;
+}
+
 // Whether an allocation can be passed by; false: the full wrapper decides.
-template <uint32_t F>
+template <uint32_t F, uint32_t V>
 [[gnu::always_inline]] inline bool passes(uint64_t size) {
-  // What operator new calls in turn must be told from calls of the program.
-  if (calls_another(F)) return false;
   Gate& g = gate();
+  // What operator new calls in turn must be told from calls of the program; where all it does is
+  // one such call, that call decides alike, and counts the countdown down for both. The gate
+  // first: a fork child's is empty.
+  if (calls_another(F) && (!(g.flags & selects) || !forwards<F, V>())) return false;
   if (g.flags & flag_size_filter) {
     if (size - g.min_size > g.max_size - g.min_size) return true;
     if (g.exact_count != 0) return false;
@@ -24,7 +34,7 @@ template <uint32_t F>
   auto* ring = reinterpret_cast<RingHeader*>(word - epoch);
   auto left = static_cast<int64_t>(ring->sample_left - size);
   if (ring->outer != 0 || left < 0) return false;
-  ring->sample_left = static_cast<uint64_t>(left);
+  if (!calls_another(F)) ring->sample_left = static_cast<uint64_t>(left);
   return true;
 }
 
@@ -34,21 +44,21 @@ namespace selective {
 #define MEMHOOK_PASS(condition, type, name, ...) \
   return __builtin_expect((condition), 1) ? original<type>(F, V, __VA_ARGS__) : wrap::name<F, V>(__VA_ARGS__)
 
-MEMHOOK_SELECTIVE void* Size(uint64_t size) { MEMHOOK_PASS(passes<F>(size), void*, Size, size); }
+MEMHOOK_SELECTIVE void* Size(uint64_t size) { MEMHOOK_PASS((passes<F, V>(size)), void*, Size, size); }
 MEMHOOK_SELECTIVE void* SizeX(uint64_t size, uint64_t x) {
-  MEMHOOK_PASS(passes<F>(size), void*, SizeX, size, x);
+  MEMHOOK_PASS((passes<F, V>(size)), void*, SizeX, size, x);
 }
 MEMHOOK_SELECTIVE void* SizeXX(uint64_t size, uint64_t x, uint64_t y) {
-  MEMHOOK_PASS(passes<F>(size), void*, SizeXX, size, x, y);
+  MEMHOOK_PASS((passes<F, V>(size)), void*, SizeXX, size, x, y);
 }
 MEMHOOK_SELECTIVE void* CountSize(uint64_t count, uint64_t size) {
-  MEMHOOK_PASS(passes<F>(product(count, size)), void*, CountSize, count, size);
+  MEMHOOK_PASS((passes<F, V>(product(count, size))), void*, CountSize, count, size);
 }
 MEMHOOK_SELECTIVE void* AlignSize(uint64_t align, uint64_t size) {
-  MEMHOOK_PASS(passes<F>(size), void*, AlignSize, align, size);
+  MEMHOOK_PASS((passes<F, V>(size)), void*, AlignSize, align, size);
 }
 MEMHOOK_SELECTIVE int PosixMemalign(void** out, uint64_t align, uint64_t size) {
-  MEMHOOK_PASS(passes<F>(size), int, PosixMemalign, out, align, size);
+  MEMHOOK_PASS((passes<F, V>(size)), int, PosixMemalign, out, align, size);
 }
 MEMHOOK_SELECTIVE void Free(void* block) {
   MEMHOOK_PASS(!may_be_recorded(block), void, Free, block);
@@ -61,14 +71,14 @@ MEMHOOK_SELECTIVE void FreeXX(void* block, uint64_t x, uint64_t y) {
 }
 // The release first: it does not count the sampling countdown down.
 MEMHOOK_SELECTIVE void* Realloc(void* old, uint64_t size) {
-  MEMHOOK_PASS(!may_be_recorded(old) && passes<F>(size), void*, Realloc, old, size);
+  MEMHOOK_PASS((!may_be_recorded(old) && passes<F, V>(size)), void*, Realloc, old, size);
 }
 MEMHOOK_SELECTIVE void* ReallocArray(void* old, uint64_t count, uint64_t size) {
-  MEMHOOK_PASS(!may_be_recorded(old) && passes<F>(product(count, size)), void*, ReallocArray, old,
+  MEMHOOK_PASS((!may_be_recorded(old) && passes<F, V>(product(count, size))), void*, ReallocArray, old,
                count, size);
 }
 MEMHOOK_SELECTIVE void* Rallocx(void* old, uint64_t size, int flags) {
-  MEMHOOK_PASS(!may_be_recorded(old) && passes<F>(size), void*, Rallocx, old, size, flags);
+  MEMHOOK_PASS((!may_be_recorded(old) && passes<F, V>(size)), void*, Rallocx, old, size, flags);
 }
 
 // Called too seldom.

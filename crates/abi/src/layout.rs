@@ -32,7 +32,7 @@ macro_rules! shared_struct {
 /// "MEMHOOK1", little endian.
 pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
 /// Changes with every change of this layout; hook and attacher must agree.
-pub const ABI_VERSION: u32 = 6;
+pub const ABI_VERSION: u32 = 7;
 
 /// Slots the journal can hold.
 pub const MAX_SLOTS: usize = 32_768;
@@ -62,10 +62,18 @@ pub const RING_SCRATCH_OFFSET: usize = 4_096;
 pub const PC_CACHE_OFFSET: usize = 12_288;
 /// Entries of the PC cache, a power of two.
 pub const PC_CACHE_ENTRIES: usize = 2_048;
+/// Offset of the guides: by which words the remembered backtraces differ that begin alike.
+pub const MEMO_GUIDES_OFFSET: usize = PC_CACHE_OFFSET + PC_CACHE_ENTRIES * 16;
+/// Guides of a ring.
+pub const MEMO_GUIDES: usize = 256;
+/// Bytes of one.
+pub const MEMO_GUIDE_BYTES: usize = 8;
 /// Offset of the backtraces remembered by a ring's thread; they take the rest of the prefix.
-pub const MEMO_OFFSET: usize = PC_CACHE_OFFSET + PC_CACHE_ENTRIES * 16;
+pub const MEMO_OFFSET: usize = MEMO_GUIDES_OFFSET + MEMO_GUIDES * MEMO_GUIDE_BYTES;
 /// Bytes of a remembered backtrace before its checked words.
 pub const MEMO_HEADER_BYTES: usize = 32;
+/// Bytes of four checked words with their offsets.
+pub const MEMO_BLOCK_BYTES: usize = 40;
 /// Counters of the live filter, a power of two.
 pub const FILTER_COUNTERS: usize = 1 << 20;
 /// Buckets of recorded live blocks, a power of two.
@@ -253,6 +261,9 @@ shared_struct! {
         syscalls_filtered: AtomicU32,
         /// Low bits of an address that make no difference to its counter in the live filter.
         filter_shift: u32,
+        /// Which operators new do nothing but call an allocation function that is hooked too: bit
+        /// `(function - first operator) * MAX_VARIANTS + variant`.
+        forwarding_operators: AtomicU32,
     }
 }
 
@@ -333,6 +344,8 @@ shared_struct! {
         cache_version: u64,
         /// Unwindings done because no remembered backtrace fitted.
         memo_misses: AtomicU64,
+        /// `head` some unwindings ago << 1; bit 0: unwindings were many before that.
+        memo_window: u64,
         /// Remembered backtraces checked ([`flags::CHECK_MEMO`]).
         memo_checked: AtomicU64,
         /// Those found wrong.

@@ -224,6 +224,7 @@ impl Session {
         if let Ok(all_held) = refused_slots::patch(pid, &self.region) {
             self.held_time = self.held_time.max(all_held);
         }
+        self.announce_forwarding_operators();
         Ok(())
     }
 

@@ -2,7 +2,8 @@
 
 use crate::{Error, Region};
 use memhook_abi::{
-    Control, HOOKED_FUNCTIONS, MAX_SLOTS, MAX_VARIANTS, SLOTS_OFFSET, SlotEntry, slot_state,
+    Control, HOOKED_FUNCTIONS, MAX_SLOTS, MAX_VARIANTS, SLOTS_OFFSET, SlotEntry, function_by_name,
+    slot_state,
 };
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -144,6 +145,21 @@ impl Region {
             state,
             protection: half(offset_of!(SlotEntry, protection)),
         })
+    }
+
+    /// Tells the hook which operators new, by function and variant, only call an allocation function
+    /// that is hooked too.
+    pub fn set_forwarding_operators(&self, operators: impl Iterator<Item = (u32, u32)>) {
+        let first = function_by_name("_Znwm").unwrap_or_default() as u32;
+        let bits = operators
+            .filter_map(|(function, variant)| {
+                let bit = function.checked_sub(first)? * MAX_VARIANTS as u32 + variant;
+                1u32.checked_shl(bit)
+            })
+            .fold(0, |bits, bit| bits | bit);
+        self.memory
+            .u32(offset_of!(Control, forwarding_operators))
+            .store(bits, Relaxed);
     }
 
     fn slot_state(&self, index: usize) -> u32 {

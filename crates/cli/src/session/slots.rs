@@ -10,7 +10,42 @@ use memhook_process::{ModuleImage, SlotScan, find_slots, mappings, modules};
 use memhook_stream::{SlotSpec, barrier};
 use std::collections::{HashMap, HashSet};
 
+/// What libstdc++ and libc++abi define with nothing but a call of malloc or of another of these
+/// (libsupc++/new_op.cc and its neighbours, libcxxabi/src/stdlib_new_delete.cpp).
+const FORWARDING_OPERATORS: [&str; 4] = [
+    "_Znwm",
+    "_Znam",
+    "_ZnwmRKSt9nothrow_t",
+    "_ZnamRKSt9nothrow_t",
+];
+const CXX_RUNTIMES: [&str; 3] = ["libstdc++.so", "libc++abi.so", "libc++.so"];
+
 impl Session {
+    /// Tells the hook which operators new end in a call of a hooked malloc: when most allocations are
+    /// passed by, those need no look of their own.
+    pub(super) fn announce_forwarding_operators(&self) {
+        let slots = self.region.slots();
+        let patched = |names: &[&str]| {
+            let functions: Vec<usize> = names.iter().filter_map(|n| function_by_name(n)).collect();
+            slots.iter().filter(move |s| {
+                s.state == slot_state::PATCHED && functions.contains(&(s.function as usize))
+            })
+        };
+        let hooked: HashSet<u64> = patched(&["malloc"]).map(|s| s.module_base).collect();
+        let forwards = |original: u64| {
+            self.modules.iter().any(|m| {
+                m.contains(original)
+                    && hooked.contains(&m.base)
+                    && CXX_RUNTIMES.iter().any(|name| m.name().starts_with(name))
+            })
+        };
+        self.region.set_forwarding_operators(
+            patched(&FORWARDING_OPERATORS)
+                .filter(|s| forwards(s.original))
+                .map(|s| (s.function, s.variant)),
+        );
+    }
+
     /// Slots that hold our value, or did until the detach, and modules that have one.
     pub fn patched(&self) -> (u64, u64) {
         let slots: Vec<_> = self
@@ -149,6 +184,7 @@ impl Session {
             self.remote(|held, session| held.call(session.hook_base + session.entry.patch, &[]))?;
             refused_slots::patch(self.pid, &self.region)?;
         }
+        self.announce_forwarding_operators();
         Ok(())
     }
 
