@@ -52,6 +52,7 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   g.clock_mode = c->clock_mode;
   constexpr uint32_t special = flag_libc_backtrace | flag_check_memo | flag_live_filter;
   g.simple = g.clock_mode == clock_coarse && !(g.flags & special);
+  g.folds = g.simple && (g.flags & flag_fold_pairs);
   reset_recorders();
   g.ring_mask = c->ring_bytes / sizeof(RawEvent) - 1;
   // At most two words a frame: the return address and a saved rbp.

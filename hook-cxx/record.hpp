@@ -5,6 +5,7 @@
 // frame | 1: recording. A signal handler that allocates while we record is passed by and counted.
 #pragma once
 #include "backtrace.hpp"
+#include "folding.hpp"
 #include "selection.hpp"
 
 namespace memhook {
@@ -93,6 +94,13 @@ namespace memhook {
   end_recording(ring, frame);
 }
 
+// pre: begin_recording() was called.
+[[gnu::noinline]] inline void record_release_of_last(RingHeader* ring, Frame frame,
+                                                     uint64_t address) {
+  if (!fold(ring, address)) commit_simple(ring, op_release, address, next_release(address), 0, 0);
+  end_recording(ring, frame);
+}
+
 // pre: enter() returned true; the allocator has not seen the release yet.
 [[gnu::noinline]] inline void record_release(RingHeader* ring, uint32_t function, Frame frame,
                                              uint64_t op, void* block) {
@@ -100,6 +108,8 @@ namespace memhook {
   if (__builtin_expect(!gate().simple || (gate().flags & flag_release_stacks) || !has_room(ring), 0))
     return record_release_slowly(ring, function, frame, op, block);
   auto address = reinterpret_cast<uint64_t>(block);
+  if (is_of_last_event(ring, address) && op == op_release && gate().folds)
+    return record_release_of_last(ring, frame, address);
   commit_simple(ring, op, address, next_release(address), 0, 0);
   end_recording(ring, frame);
 }

@@ -22,6 +22,7 @@ struct Gate {
   uint32_t clock_mode;
   // Remembered backtraces, coarse clock, no filter: what the fast half of record.hpp knows.
   bool simple;
+  bool folds;  // see folding.hpp
   uint32_t recorders;  // how many threads record: see sequence.hpp
   uint64_t ring_mask;   // events in a ring - 1
   uint64_t memo_mask;   // remembered backtraces - 1

@@ -7,6 +7,7 @@
 //! word 1:  bits  0..32  size in bytes; u32::MAX: the true size is in the SizeExtension before
 //!          bits 32..58  stack id              (16-byte granule of the stack arena)
 //!          bits 58..64  sequence, bits 16..22
+//! Pair:          the low sequence bits are a count, the high ones 0
 //! Tick:          word 1 is a time stamp in nanoseconds or TSC cycles
 //! SizeExtension: word 1 is the size of the next allocation in bytes
 //! ```
@@ -39,6 +40,10 @@ pub enum Op {
     Tick = 5,
     /// The size of the next allocation does not fit into 32 bits.
     SizeExtension = 6,
+    /// A block was allocated and released, so many times, with nothing of this thread between an
+    /// allocation and its release but other pairs. The releases have no numbers; the sequence is
+    /// the count.
+    Pair = 7,
 }
 
 impl Op {
@@ -51,6 +56,7 @@ impl Op {
             4 => Op::ReallocFailed,
             5 => Op::Tick,
             6 => Op::SizeExtension,
+            7 => Op::Pair,
             _ => return None,
         })
     }
@@ -73,7 +79,8 @@ pub struct Event {
     pub op: Op,
     /// Block address (avma); 0 for ticks and extensions.
     pub address: u64,
-    /// The sequence word's value: of the increment for a release, as read for an allocation.
+    /// The sequence word's value: of the increment for a release, as read for an allocation. For a pair
+    /// the number of pairs, 1..=65,535.
     pub sequence: u32,
     /// Requested size in bytes, `u32::MAX` if an extension carries it; unused for releases.
     pub size: u32,

@@ -173,6 +173,9 @@ pub mod flags {
     pub const FRAME_POINTERS: u32 = 8;
     /// Let the C library's `backtrace` unwind.
     pub const LIBC_BACKTRACE: u32 = 128;
+    /// Releases may be folded with their allocations: the attacher claims events before it takes them
+    /// ([`super::RingHeader::claimed`]).
+    pub const FOLD_PAIRS: u32 = 512;
     /// Unwind again after each hit of a remembered backtrace, and count differences.
     pub const CHECK_MEMO: u32 = 16;
 }
@@ -322,6 +325,8 @@ shared_struct! {
         outer: u64,
         /// Time of the last tick written.
         last_tick: u64,
+        /// `head` + 1 while the owner may change the last two events, else 0.
+        folding: AtomicU64,
         /// Events dropped because the ring was full.
         dropped: AtomicU64,
         /// Calls passed by because they came from inside the hook (signal handlers).
@@ -354,6 +359,8 @@ shared_struct! {
         producer_pad: [u64; 15],
         /// Events taken; written by the attacher.
         tail: AtomicU64,
+        /// Events that the owner may not change any more; written by the attacher.
+        claimed: AtomicU64,
         /// Keeps the state apart from the tail.
         consumer_pad: [u64; 15],
         /// [`ring_state`].

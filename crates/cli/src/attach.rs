@@ -126,6 +126,15 @@ impl Tracing {
         self.is_filtered() || self.sample.is_some()
     }
 
+    /// Whether a release may be recorded together with its allocation: nothing of its own is wanted.
+    fn folds_pairs(&self) -> bool {
+        self.stacks != Stacks::All
+            && self.clock == Clock::Coarse
+            && self.unwind != Unwind::Glibc
+            && !self.is_selective()
+            && !self.check_memo
+    }
+
     fn is_filtered(&self) -> bool {
         self.min_size.is_some() || self.max_size.is_some() || !self.sizes.is_empty()
     }
@@ -177,6 +186,7 @@ impl Tracing {
                 | on(self.sample.is_some(), flags::SAMPLE)
                 | on(self.is_selective(), flags::LIVE_FILTER)
                 | on(self.stacks == Stacks::All, flags::RELEASE_STACKS)
+                | on(self.folds_pairs(), flags::FOLD_PAIRS)
                 | on(self.unwind == Unwind::Fp, flags::FRAME_POINTERS)
                 | on(self.unwind == Unwind::Glibc, flags::LIBC_BACKTRACE)
                 | on(self.check_memo, flags::CHECK_MEMO)

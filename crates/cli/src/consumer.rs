@@ -194,7 +194,7 @@ impl<'a> Consumer<'a> {
                 // Calls that were under way publish within moments, at most one event a thread; one
                 // that waits for room in its ring needs a live clock and an emptied ring for that.
                 let since = *finishing_since.get_or_insert(now);
-                quiet_passes = if stats.events == 0 {
+                quiet_passes = if stats.events == 0 && stats.left == 0 {
                     quiet_passes + 1
                 } else {
                     0
@@ -207,7 +207,17 @@ impl<'a> Consumer<'a> {
             }
             pacing.sleep(&stats);
         }
-        self.lock().ledger.finish();
+        let mut state = self.lock();
+        drain.last_pass(
+            self.region,
+            &mut ToLedger {
+                now_ns: self.elapsed().as_nanos() as u64,
+                state: &mut state,
+                region: self.region,
+            },
+        );
+        state.ledger.finish();
+        drop(state);
         self.finished.store(true, Relaxed);
     }
 

@@ -38,7 +38,7 @@ impl Pacing {
     }
 
     fn next(&mut self, stats: &PassStats) -> Duration {
-        self.quiet_passes = if stats.events == 0 {
+        self.quiet_passes = if stats.events == 0 && stats.left == 0 {
             self.quiet_passes.saturating_add(1)
         } else {
             0

@@ -30,7 +30,7 @@ impl<O: Observer> Ledger<O> {
             return self.apply_event(event, size, time_ns);
         }
         self.map.expect(event.address);
-        if event.op == Op::Allocation {
+        if matches!(event.op, Op::Allocation | Op::Pair) {
             self.sites.expect_stack(event.stack);
         }
         self.batch.events.push((event, size, time_ns));

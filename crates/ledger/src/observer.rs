@@ -37,6 +37,14 @@ pub trait Observer {
     /// A block was released; `by` is `None` if that release was not seen, or is not known yet.
     #[inline(always)]
     fn released(&mut self, _block: &BlockOf, _by: Option<ReleaseBy>) {}
+    /// Blocks like this one were allocated and released again one after the other, so many times.
+    #[inline(always)]
+    fn more_pairs(&mut self, block: &BlockOf, stack: u32, by: ReleaseBy, count: u64) {
+        for _ in 0..count {
+            self.allocated(block, stack);
+            self.released(block, Some(by));
+        }
+    }
     /// The release of a block is taken back: its `realloc` failed.
     #[inline(always)]
     fn reinstated(&mut self, _block: &BlockOf, _by: ReleaseBy) {}

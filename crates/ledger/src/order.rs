@@ -149,6 +149,7 @@ impl<O: Observer> Ledger<O> {
             Op::Allocation => self.allocation(event, size, time_ns),
             Op::Release => self.release(self.release_of(event)),
             Op::ReallocRelease => self.reallocs.open(self.release_of(event)),
+            Op::Pair => self.pairs(event, size, time_ns),
             // A failed realloc whose announcement was lost, and what is not about blocks.
             Op::ReallocFailed | Op::Tick | Op::SizeExtension => {}
         }
@@ -238,6 +239,47 @@ impl<O: Observer> Ledger<O> {
             self.pass_peak = self.live_bytes();
             self.observer.maximum();
         }
+    }
+
+    /// Blocks that were allocated and released before anything else happened to them. They leave nothing
+    /// behind, so their place in the order does not matter, but they show that the address was free.
+    fn pairs(&mut self, event: Event, size: u64, time_ns: u64) {
+        let (address, pass, count) = (event.address, self.pass as u16, u64::from(event.sequence));
+        if count == 0 {
+            return; // no hook writes it
+        }
+        let site = self.sites.paired(event.stack, size, count);
+        self.totals.allocations += count;
+        self.totals.releases += count;
+        let most = self.live_bytes() + size;
+        self.totals.allocated_bytes += size * count;
+        self.totals.released_bytes += size * count;
+        if let Place::Found(at) = self.map.find(address, pass) {
+            let latest = self.map.get(at);
+            // Another thread's block may also be of afterwards.
+            let before = latest.precedes_all_of(pass)
+                || (self.tid_index != 0 && latest.tid_index() == self.tid_index);
+            if latest.is_alive() && before {
+                let old_size = self.map.size_of(latest);
+                self.count_released(latest, old_size, None);
+                self.contest_block(address, old_size);
+                let tombstone = Entry::tombstone(address, latest.sequence(), pass);
+                self.map.put(at, tombstone, 0);
+            }
+        }
+        let block = Entry::block(address, 0, pass, site, size, time_ns, self.tid_index);
+        let block = block.with_size(size);
+        self.observer.allocated(&block, event.stack);
+        if most > self.pass_peak {
+            self.pass_peak = most;
+            self.observer.maximum();
+        }
+        let by = ReleaseBy {
+            stack: 0,
+            thread: self.tid_index,
+        };
+        self.observer.released(&block, Some(by));
+        self.observer.more_pairs(&block, event.stack, by, count - 1);
     }
 
     #[cold]

@@ -57,6 +57,17 @@ impl SiteTable {
         index
     }
 
+    /// Counts `count` allocations, at least one, that were released again, and returns the site's index.
+    pub fn paired(&mut self, stack: u32, size: u64, count: u64) -> u32 {
+        let index = self.allocated(stack, size);
+        let site = &mut self.sites[index as usize];
+        site.allocated_blocks += count - 1;
+        site.allocated_bytes += size * (count - 1);
+        site.released_blocks += count;
+        site.released_bytes += size * count;
+        index
+    }
+
     #[inline]
     pub fn released(&mut self, index: u32, size: u64) {
         let site = &mut self.sites[index as usize];

@@ -13,6 +13,8 @@ enum Allowed {
     OldBlocks,
     /// Everything but releases of unknown blocks: the two counts of one address could cancel.
     Unhooked,
+    /// As the first, and pairs are folded, which means without stacks of releases.
+    Folding,
 }
 
 fn act(world: &mut World, thread: usize, choice: usize, shape: (usize, Allowed)) {
@@ -55,9 +57,12 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
         sequence,
         allowed,
     } = setup;
-    let mut world = World::new(addresses, threads, sequence, allowed == Allowed::OldBlocks);
+    let mut world = World::new(addresses, threads, sequence, allowed != Allowed::Unhooked);
+    if allowed == Allowed::Folding {
+        world = world.with_folding();
+    }
     let mut ledger = Ledger::new(LedgerOptions {
-        track_release_stacks: true,
+        track_release_stacks: allowed != Allowed::Folding,
         ignore_unknown_releases: false,
     });
     for (i, &(actor, choice)) in actions.iter().enumerate() {
@@ -130,6 +135,11 @@ proptest! {
     }
 
     #[test]
+    fn short_histories_with_pairs(setup in setup(Allowed::Folding), actions in actions(60)) {
+        run(&setup, &actions, 40)?;
+    }
+
+    #[test]
     fn short_histories_with_unhooked_releases(
         setup in setup(Allowed::Unhooked), actions in actions(60)
     ) {
@@ -148,6 +158,11 @@ proptest! {
     }
 
     #[test]
+    fn long_histories_with_pairs(setup in setup(Allowed::Folding), actions in actions(1000)) {
+        run(&setup, &actions, 150)?;
+    }
+
+    #[test]
     fn long_histories_with_unhooked_releases(
         setup in setup(Allowed::Unhooked), actions in actions(1000)
     ) {
@@ -157,9 +172,10 @@ proptest! {
     /// After losses nothing is exact, but no sum goes below zero and nothing panics.
     #[test]
     fn any_events_are_survived(
-        events in prop::collection::vec((0u8..5, 0u8..4, 1u64..4, any::<u8>()), 0..300)
+        events in prop::collection::vec((0u8..6, 0u8..4, 1u64..4, any::<u8>()), 0..300)
     ) {
-        let ops = [Op::Allocation, Op::Release, Op::ReallocRelease, Op::ReallocFailed];
+        let ops =
+            [Op::Allocation, Op::Release, Op::ReallocRelease, Op::ReallocFailed, Op::Pair];
         let mut ledger = Ledger::new(LedgerOptions {
             track_release_stacks: true,
             ignore_unknown_releases: false,

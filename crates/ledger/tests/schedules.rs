@@ -108,11 +108,14 @@ fn explore(programs: [&[Step]; 2], old_block: bool, sequence: u32, passes: usize
         seen: HashSet::new(),
         checked: 0,
     };
-    explorer.explore(State {
-        world: World::new(2, 2, sequence, old_block),
-        next: [0; 2],
-        outcome: [None; 2],
-    });
+    let world = World::new(2, 2, sequence, old_block);
+    for world in [world.clone(), world.with_folding()] {
+        explorer.explore(State {
+            world,
+            next: [0; 2],
+            outcome: [None; 2],
+        });
+    }
     explorer.checked
 }
 

@@ -80,6 +80,8 @@ pub mod control {
     pub const TIME: u8 = 4;
     /// The next tag is written as a release, but says that the `realloc` announced before failed.
     pub const REALLOC_FAILED: u8 = 5;
+    /// The next tag is written as an allocation, but stands for pairs: their number.
+    pub const PAIRS: u8 = 6;
 }
 
 pub(crate) const STACK_HIT: u8 = 1 << 5;

@@ -4,9 +4,12 @@ use crate::Error;
 use crate::columns::*;
 use crate::encode::sequence_difference;
 use crate::model::{CLASS_BIASES, GRANULE_MASK, Model, SEQUENCE_MASK};
+use crate::reader::MAX_TOTAL_BYTES;
 use crate::varint::{Cursor, Short};
 use memhook_abi::{Event, MAX_RINGS, Op, RawEvent, sequence_before};
 
+/// What the count of a pair event can hold.
+const MAX_PAIRS: u32 = 0xffff;
 /// No request above the user half of the address space can have been granted.
 const MAX_SIZE: u64 = 1 << 47;
 
@@ -103,6 +106,7 @@ impl Decoder {
         visitor: &mut impl Visitor,
     ) -> Result<u64, Error> {
         let mut failed_realloc = false;
+        let mut pairs = 0;
         let mut seen = 0;
         let mut bytes = 0u64;
         while let Ok(tag) = columns.0[TAGS].byte() {
@@ -111,6 +115,13 @@ impl Decoder {
                 kind::RELEASE | kind::REALLOC_RELEASE => false,
                 _ if tag >> 2 == control::REALLOC_FAILED => {
                     failed_realloc = true;
+                    continue;
+                }
+                _ if tag >> 2 == control::PAIRS => {
+                    pairs = columns.0[CONTROL].u32()?;
+                    if pairs == 0 || pairs > MAX_PAIRS {
+                        return Err(Error::damaged("a number of pairs that no hook writes"));
+                    }
                     continue;
                 }
                 _ => {
@@ -123,7 +134,13 @@ impl Decoder {
                 return Err(Error::damaged("more events than the frame announces"));
             }
             let (event, size) = if is_allocation {
-                self.allocation(tag, &mut columns)?
+                let (mut event, size) = self.allocation(tag, &mut columns)?;
+                if pairs != 0 {
+                    event.op = Op::Pair;
+                    event.sequence = pairs;
+                    self.model.released_last();
+                }
+                (event, size)
             } else {
                 let op = match (std::mem::take(&mut failed_realloc), tag & 3) {
                     (true, _) => Op::ReallocFailed,
@@ -135,7 +152,10 @@ impl Decoder {
             if size > MAX_SIZE {
                 return Err(Error::damaged("a size that no allocator grants"));
             }
-            bytes += size;
+            bytes += size * u64::from(std::mem::take(&mut pairs).max(1));
+            if bytes > MAX_TOTAL_BYTES {
+                return Err(Error::damaged("more bytes than any run allocates"));
+            }
             visitor.event(event, size, self.model.time_ns);
         }
         if seen < events {

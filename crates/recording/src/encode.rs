@@ -232,6 +232,7 @@ impl Encoder {
                 self.control(control::REALLOC_FAILED);
                 self.release(kind::RELEASE, event, granule);
             }
+            Op::Pair => self.pairs(event, granule, size),
             Op::Tick | Op::SizeExtension => self.frame.events -= 1,
         }
     }
@@ -248,6 +249,19 @@ impl Encoder {
     #[inline]
     fn recent_of(granule: u64) -> usize {
         (granule.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 47) as usize
+    }
+
+    fn pairs(&mut self, event: &Event, granule: u64, size: u64) {
+        self.control(control::PAIRS);
+        self.put(CONTROL, u64::from(event.sequence));
+        // They have no numbers: the expected one costs nothing.
+        let word = Model::word_of(granule);
+        let allocation = Event {
+            sequence: self.model.expected_sequence(word, false),
+            ..*event
+        };
+        self.allocation(&allocation, granule, size);
+        self.model.released_last();
     }
 
     #[inline]

@@ -68,7 +68,8 @@ fn a_frame() -> Vec<u8> {
     for pass in 0..6u64 {
         encoder.begin_ring(pass % 2, 9, pass);
         for i in 0..20u64 {
-            let op = [Op::Allocation, Op::Release, Op::ReallocRelease][(i % 3) as usize];
+            let ops = [Op::Allocation, Op::Release, Op::ReallocRelease, Op::Pair];
+            let op = ops[(i % 4) as usize];
             let event = RawEvent::pack(op, 0x1000 + i / 2 * 16, i as u32, 40, (i % 4) as u32);
             encoder.event(&event.unpack().unwrap(), 40 + i % 2, pass * 1000);
         }

@@ -4,7 +4,7 @@
 /// that took the file for text.
 pub const MAGIC: [u8; 8] = *b"\x89MHK\r\n\x1a\n";
 /// Changes with every change of the layout or of the coding of events.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Last bytes of a file that was finished.
 pub const END_MAGIC: [u8; 8] = *b"MHK-END\n";
 /// First bytes of a chunk.
@@ -203,6 +203,7 @@ mod tests {
                 "control::REALLOC_FAILED",
                 control::REALLOC_FAILED.to_string(),
             ),
+            ("control::PAIRS", control::PAIRS.to_string()),
         ];
         let page: Vec<_> = table("Numbers")
             .into_iter()

@@ -189,6 +189,13 @@ impl Model {
         self.last_stack = stack;
     }
 
+    /// Notes the release of the block allocated last.
+    pub fn released_last(&mut self) {
+        if let Some(block) = self.blocks.last().copied() {
+            self.released(block.granule, Some(block.class));
+        }
+    }
+
     /// Notes the release of a block.
     #[inline]
     pub fn released(&mut self, granule: u64, class: Option<u8>) {

@@ -12,6 +12,8 @@ use rustc_hash::FxHashMap;
 pub(crate) struct Latest {
     pub sequence: u32,
     pub is_release: bool,
+    /// Of the last pass; else of the one before.
+    pub of_last_pass: bool,
     /// Stack of the event.
     pub stack: u32,
 }
@@ -69,14 +71,15 @@ impl LastPasses {
                     if failed && event.address == announced.address {
                         continue;
                     }
-                    recent.note(&announced);
+                    recent.note(&announced, is_last);
                 }
                 match event.op {
                     Op::ReallocRelease => {
                         open.insert(ring, (tid, event, is_last));
                     }
-                    Op::Allocation | Op::Release => recent.note(&event),
-                    Op::ReallocFailed | Op::Tick | Op::SizeExtension => {}
+                    Op::Allocation | Op::Release => recent.note(&event, is_last),
+                    // Pairs leave nothing behind.
+                    Op::Pair | Op::ReallocFailed | Op::Tick | Op::SizeExtension => {}
                 }
             }
         }
@@ -84,7 +87,7 @@ impl LastPasses {
             if is_last {
                 recent.announced.push((ring, tid, event));
             } else {
-                recent.note(&event);
+                recent.note(&event, is_last);
             }
         }
         recent
@@ -92,10 +95,11 @@ impl LastPasses {
 }
 
 impl Recent {
-    fn note(&mut self, event: &Event) {
+    fn note(&mut self, event: &Event, of_last_pass: bool) {
         let new = Latest {
             sequence: event.sequence,
             is_release: event.op != Op::Allocation,
+            of_last_pass,
             stack: event.stack,
         };
         let latest = self.latest.entry(event.address).or_insert(new);

@@ -79,17 +79,30 @@ impl Restored {
         }
         let mut feeder = Feeder { ledger, tid: None };
         let mut latest = recent.latest;
-        let mut young = Vec::new();
+        let mut young = [Vec::new(), Vec::new()];
         for block in std::mem::take(&mut base.blocks) {
             match latest.remove(&block.address) {
-                Some(event) if !event.is_release => young.push((block, event.sequence)),
+                Some(event) if !event.is_release => {
+                    young[usize::from(event.of_last_pass)].push((block, event.sequence));
+                }
                 _ => feeder.block(&block, 0),
             }
         }
         for _ in 0..=FRESH_PASSES {
             feeder.ledger.end_pass(base.time_ns);
         }
-        for (block, sequence) in &young {
+        // Their passes tell a pair of another thread whether they were there before it.
+        let [before_last, last] = young;
+        for (block, sequence) in &before_last {
+            feeder.block(block, *sequence);
+        }
+        feeder.ledger.end_pass(base.time_ns);
+        // With more than one ring only what lives at the end of a pass counts for the peak, and not
+        // the blocks of the releases below.
+        for _ in 0..2 {
+            feeder.ledger.begin_ring(0, feeder.tid.unwrap_or(0));
+        }
+        for (block, sequence) in &last {
             feeder.block(block, *sequence);
         }
         latest.retain(|_, event| event.is_release);

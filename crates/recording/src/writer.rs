@@ -165,7 +165,12 @@ impl Writer {
             self.use_stack(event.stack);
         }
         if self.mode != Mode::Events {
-            if event.op == Op::Allocation {
+            let blocks = match event.op {
+                Op::Allocation => 1,
+                Op::Pair => event.sequence,
+                _ => 0,
+            };
+            for _ in 0..blocks {
                 self.summarizer.allocated(event.stack, size);
             }
             return;

@@ -213,6 +213,10 @@ fn temporary_by_hand(calls: &[Call]) -> u64 {
                 last = None;
             }
             Op::ReallocRelease => announced = Some(event.address),
+            Op::Pair => {
+                found += u64::from(event.sequence);
+                last = None;
+            }
             _ => {}
         }
     }

@@ -150,6 +150,11 @@ impl Region {
         self.control64(offset_of!(Control, libc_backtrace))
     }
 
+    /// Bits of [`memhook_abi::flags`].
+    pub fn flags(&self) -> u32 {
+        self.control32(offset_of!(Control, flags))
+    }
+
     /// Advances the clock word: nanoseconds since the attach. Call about every millisecond; a
     /// target that waits for ring space takes a clock that stands still for a dead attacher.
     pub fn set_clock_ns(&self, now_ns: u64) {

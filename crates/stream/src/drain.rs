@@ -3,12 +3,21 @@
 //! A pass takes the heads of all rings first and then every event up to those heads. A
 //! pass never looks at a head twice: a consumer that chases the producer makes the ring's
 //! cache lines travel between the cores for every event.
+//!
+//! Where the hook folds pairs, it may change the last events of a ring as long as nobody has claimed
+//! them (its `folding.hpp` says why that is safe). A pass then takes what the pass before it has
+//! claimed, and claims what has come since.
 
 use crate::Region;
-use memhook_abi::{Event, Op, RING_PREFIX_BYTES, RawEvent, RingHeader};
+use memhook_abi::{Event, Op, RING_PREFIX_BYTES, RawEvent, RingHeader, flags};
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+
+/// From a claim to the taking: longer than a store, or a thread that runs, stays on its way. See the
+/// hook's `folding.hpp`.
+const CLAIM_TO_TAKE: Duration = Duration::from_micros(50);
 
 /// Events taken before the tail moves: a producer that waits for room goes on early, and the
 /// consumer's line is not written for every event.
@@ -36,6 +45,8 @@ pub struct PassStats {
     pub damaged: u64,
     /// How full the fullest ring was, in thousandths.
     pub fullest: u32,
+    /// Events that are there and are left for the next pass, at least.
+    pub left: u64,
 }
 
 /// What the value of a tick means.
@@ -78,8 +89,10 @@ struct RingState {
 pub struct Drain {
     tick_time: TickTime,
     states: Vec<RingState>,
-    /// Scratch: tails and heads of this pass, by ring.
-    spans: Vec<(u64, u64)>,
+    /// Scratch: by ring, the tail, the end of what this pass takes, and the head.
+    spans: Vec<(u64, u64, u64)>,
+    /// When events were last claimed.
+    claimed_at: Option<Instant>,
 }
 
 impl Default for Drain {
@@ -95,6 +108,7 @@ impl Drain {
             tick_time: TickTime::Nanoseconds,
             states: Vec::new(),
             spans: Vec::new(),
+            claimed_at: None,
         }
     }
 
@@ -103,27 +117,52 @@ impl Drain {
         self.tick_time = tick_time;
     }
 
-    /// Takes everything that was published when the pass began and moves the tails past it.
+    /// Takes everything that was published when the pass began, or, where the hook folds pairs, when the
+    /// pass before began, and moves the tails past it.
     pub fn pass(&mut self, region: &Region, sink: &mut impl Sink) -> PassStats {
+        let folds = region.flags() & flags::FOLD_PAIRS != 0;
+        if let Some(rest) = self
+            .claimed_at
+            .and_then(|at| CLAIM_TO_TAKE.checked_sub(at.elapsed()))
+        {
+            std::thread::sleep(rest);
+        }
+        self.take(region, folds, sink)
+    }
+
+    /// The last pass, when no thread records any more: takes everything.
+    pub fn last_pass(&mut self, region: &Region, sink: &mut impl Sink) -> PassStats {
+        self.take(region, false, sink)
+    }
+
+    fn take(&mut self, region: &Region, claims: bool, sink: &mut impl Sink) -> PassStats {
         let used = region.rings_used();
         self.states
             .resize(used.max(self.states.len()), RingState::default());
         self.spans.clear();
-        for ring in 0..used {
-            let tail = region
-                .ring64(ring, offset_of!(RingHeader, tail))
-                .load(Relaxed);
-            let head = region
-                .ring64(ring, offset_of!(RingHeader, head))
-                .load(Acquire);
-            self.spans.push((tail, head));
-        }
         let mut stats = PassStats::default();
         for ring in 0..used {
-            let (tail, head) = self.spans[ring];
-            if tail != head {
+            let word = |offset| region.ring64(ring, offset);
+            let tail = word(offset_of!(RingHeader, tail)).load(Relaxed);
+            let head = word(offset_of!(RingHeader, head)).load(Acquire);
+            let mut end = head;
+            if claims && head != tail {
+                end = claimed_end(region, ring, tail, head);
+                stats.left += head.wrapping_sub(end);
+            }
+            self.spans.push((tail, end, head));
+        }
+        if stats.left > 0 {
+            self.claimed_at = Some(Instant::now());
+        }
+        for ring in 0..used {
+            let (tail, end, head) = self.spans[ring];
+            let capacity = (region.ring_bytes() / size_of::<RawEvent>()) as u64;
+            let waiting = head.wrapping_sub(tail).min(capacity);
+            stats.fullest = stats.fullest.max((waiting * 1000 / capacity) as u32);
+            if tail != end {
                 stats.rings += 1;
-                self.drain_ring(region, ring, tail, head, sink, &mut stats);
+                self.drain_ring(region, ring, tail, end, sink, &mut stats);
             }
         }
         sink.end_pass();
@@ -142,7 +181,6 @@ impl Drain {
         let capacity = region.ring_bytes() / size_of::<RawEvent>();
         let tail_word = region.ring64(ring, offset_of!(RingHeader, tail));
         let waiting = head.wrapping_sub(tail);
-        stats.fullest = stats.fullest.max((waiting * 1000 / capacity as u64) as u32);
         if waiting > capacity as u64 {
             // Only a damaged ring, or a thread that was still writing when the region was cleared,
             // gets here. What lies in the ring cannot be told apart from old events; go on after it.
@@ -179,6 +217,39 @@ impl Drain {
         }
         self.states[ring] = state;
     }
+}
+
+/// The end of what may be taken of a ring with events from `tail` to `head`; claims all of them.
+fn claimed_end(region: &Region, ring: usize, tail: u64, head: u64) -> u64 {
+    // Before the claim: what is claimed now may still be changed.
+    let claimed_word = region.ring64(ring, offset_of!(RingHeader, claimed));
+    let claimed = claimed_word.load(Relaxed);
+    let folding = region
+        .ring64(ring, offset_of!(RingHeader, folding))
+        .load(Acquire);
+    claimed_word.store(head, Release);
+    let waiting = head.wrapping_sub(tail);
+    // The head may have gone back since the claim.
+    let mut taken = claimed.wrapping_sub(tail).min(waiting);
+    if claimed.wrapping_sub(tail) as i64 <= 0 {
+        taken = 0;
+    }
+    // An owner that has gone on since has abandoned that fold: by longjmp out of a signal handler.
+    let under_way = folding != 0 && head.wrapping_add(2).wrapping_sub(folding) <= 1;
+    if under_way {
+        // The allocation is the event before folding - 1; what stands before it only changes if it is
+        // a pair.
+        let allocation = folding.wrapping_sub(2);
+        let before = allocation.wrapping_sub(1);
+        let first = match region.event_op(ring, before) {
+            Some(Op::Pair) => before,
+            _ => allocation,
+        };
+        let untouched = first.wrapping_sub(tail);
+        // Not below the tail: what has been taken had been claimed.
+        taken = taken.min(if (untouched as i64) < 0 { 0 } else { untouched });
+    }
+    tail.wrapping_add(taken)
 }
 
 #[inline]

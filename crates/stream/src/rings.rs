@@ -1,7 +1,7 @@
 //! Ring headers: owners, stack bounds, loss counters, recycling.
 
 use crate::Region;
-use memhook_abi::{Control, MAX_RINGS, RingHeader, ring_state};
+use memhook_abi::{Control, MAX_RINGS, Op, RING_PREFIX_BYTES, RawEvent, RingHeader, ring_state};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -83,6 +83,14 @@ impl Region {
         high_word.store(high, Release);
     }
 
+    /// Op of the event with this number, counted as heads and tails are; `None` if it is none.
+    pub(crate) fn event_op(&self, ring: usize, number: u64) -> Option<Op> {
+        let place = number as usize & (self.ring_bytes() / size_of::<RawEvent>() - 1);
+        let offset = self.ring_offset(ring) + RING_PREFIX_BYTES + place * size_of::<RawEvent>();
+        let word0 = self.memory.u64(offset).load(Relaxed);
+        Op::from_code(word0 >> 45 & 7)
+    }
+
     /// Threads that are inside a wrapper at this moment.
     pub fn calls_under_way(&self) -> usize {
         (0..self.rings_used())
@@ -133,6 +141,8 @@ impl Region {
             offset_of!(RingHeader, head),
             offset_of!(RingHeader, tail),
             offset_of!(RingHeader, cached_tail),
+            offset_of!(RingHeader, claimed),
+            offset_of!(RingHeader, folding),
             offset_of!(RingHeader, outer),
             offset_of!(RingHeader, last_tick),
             offset_of!(RingHeader, stack_high),

@@ -108,6 +108,118 @@ fn free_ended(region: &Region, child: &Child) -> usize {
         .count()
 }
 
+/// What lives by the events of [`run_folding`], and how often it was told so.
+#[derive(Default)]
+struct Blocks {
+    live: BTreeMap<u64, u64>,
+    allocations: u64,
+    releases: u64,
+    /// Pair events, and what they stand for.
+    pairs: (u64, u64),
+}
+
+impl Sink for Blocks {
+    fn begin_ring(&mut self, _ring: usize, _tid: u32) {}
+
+    fn event(&mut self, event: Event, size: u64, _time_ns: u64) {
+        let number = (event.address & 0xffff_ffff) / 16 - 1;
+        match event.op {
+            Op::Allocation => {
+                assert_eq!((size, event.stack), (number & 0xffff, 7));
+                assert_eq!(self.live.insert(event.address, size), None, "{event:?}");
+                self.allocations += 1;
+            }
+            Op::Pair => {
+                assert_eq!((size, event.stack), (number & 0xffff, 7));
+                assert!(!self.live.contains_key(&event.address), "{event:?}");
+                let count = u64::from(event.sequence);
+                assert!((1..=8).contains(&count), "{event:?}");
+                self.allocations += count;
+                self.releases += count;
+                self.pairs.0 += 1;
+                self.pairs.1 += count;
+            }
+            Op::Release => {
+                assert!(self.live.remove(&event.address).is_some(), "{event:?}");
+                self.releases += 1;
+            }
+            op => panic!("{op:?}"),
+        }
+    }
+
+    fn end_pass(&mut self) {}
+}
+
+/// Threads that allocate and release, with passes in quick succession: nearly every fold meets a claim.
+fn run_folding(threads: u64, events: u64) -> Blocks {
+    let file = region_file();
+    let region = Region::map(&file).unwrap();
+    region
+        .initialize(&Config {
+            epoch: 5,
+            ring_bytes: RING_BYTES as u64,
+            depth: 1,
+            flags: memhook_abi::flags::FOLD_PAIRS,
+            max_size: u64::MAX,
+            ..Config::default()
+        })
+        .unwrap();
+    let mut child = Command::new(program())
+        .arg(file.as_raw_fd().to_string())
+        .args([1, threads, events].map(|n: u64| n.to_string()))
+        .arg("fold")
+        .spawn()
+        .unwrap();
+    let mut drain = Drain::new();
+    let admission = Admission::default();
+    let mut blocks = Blocks::default();
+    let start = Instant::now();
+    let mut passes = 0;
+    loop {
+        let ended = child.try_wait().unwrap();
+        // Not with each pass: what a tick stands before is not folded.
+        region.set_clock_ns(start.elapsed().as_millis() as u64 + 1);
+        admission.answer(&region);
+        assert_eq!(drain.pass(&region, &mut blocks).damaged, 0);
+        passes += 1;
+        if let Some(status) = ended {
+            assert!(status.success(), "{status}");
+            break;
+        }
+    }
+    drain.last_pass(&region, &mut blocks);
+    assert!(passes > 10, "only {passes} passes");
+    let waiting: u64 = region.rings().map(|ring| ring.waiting).sum();
+    assert_eq!((waiting, region.losses().dropped), (0, 0));
+    blocks
+}
+
+/// What [`run_folding`]'s thread `t` allocates.
+fn allocated(t: u64, events: u64) -> u64 {
+    let mut random = t + 1;
+    let mut allocations = 0;
+    for _ in 0..events {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let keep = random >> 40 & 1 == 1;
+        allocations += if keep { 1 } else { 1 + (random >> 50 & 7) };
+    }
+    allocations
+}
+
+#[test]
+fn folded_pairs_are_all_counted() {
+    let (threads, events) = (3, 100_000);
+    let blocks = run_folding(threads, events);
+    assert!(blocks.live.is_empty(), "{:?}", blocks.live.len());
+    let expected: u64 = (0..threads).map(|t| allocated(t, events)).sum();
+    assert_eq!((blocks.allocations, blocks.releases), (expected, expected));
+    let (pairs, folded) = blocks.pairs;
+    assert!(folded * 3 > expected, "{folded} of {expected} folded");
+    assert!(pairs * 2 < folded, "{pairs} pairs for {folded}");
+}
+
 /// One run of the producer, drained to its end.
 struct Run {
     check: Check,

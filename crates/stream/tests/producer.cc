@@ -1,7 +1,8 @@
 // Writes known events through the hook's own ring code into the region of descriptor argv[1]:
 // argv[2] waves of argv[3] threads, argv[4] events each. The reader knows what event i of thread t
-// must look like (see `expected` in cxx_producer.rs).
-#include "ring.hpp"
+// must look like (see `expected` in cxx_producer.rs). With a fifth argument the threads allocate and
+// release, and fold what can be folded.
+#include "folding.hpp"
 
 #include <cstdlib>
 #include <sys/mman.h>
@@ -40,7 +41,48 @@ static void produce(uint64_t t, uint64_t events) {
   }
 }
 
-int main(int, char** argv) {
+// As record_release: folds if it can.
+static void release(RingHeader* ring, uint64_t address) {
+  ring->outer = 1;
+  asm volatile("" ::: "memory");
+  if (!is_of_last_event(ring, address) || !fold(ring, address)) {
+    if (!reserve(ring)) abort();
+    commit(ring, op_release, address, next_release(address), 0, 0);
+  }
+  asm volatile("" ::: "memory");
+  ring->outer = 0;
+}
+
+// Half of the blocks are released at once, some of them several times in a row the same; the others
+// when 16 more have been allocated. Address and size tell the block.
+static void allocate_and_release(uint64_t t, uint64_t events) {
+  constexpr uint64_t held = 16;
+  uint64_t kept[held] = {}, random = t + 1;
+  uint32_t epoch = epoch_now();
+  RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(&epoch));
+  if (!ring) abort();
+  for (uint64_t i = 0; i < events; i++) {
+    random = random * 6364136223846793005 + 1442695040888963407;
+    uint64_t place = random >> 60, repeats = 1 + (random >> 50 & 7);
+    uint64_t address = (t + 1) << 32 | (i + 1) << 4;
+    bool keep = random >> 40 & 1;
+    for (uint64_t k = 0; k < (keep ? 1 : repeats); k++) {
+      if (!reserve(ring)) abort();
+      uint32_t sequence = __atomic_load_n(sequence_word(address), __ATOMIC_ACQUIRE);
+      commit(ring, op_allocation, address, sequence, i & 0xffff, 7);
+      // Now and then so late that the allocation has been claimed, or taken.
+      if ((random >> 30 & 255) == 0) usleep(random >> 20 & 255);
+      if (!keep) release(ring, address);
+    }
+    if (!keep) continue;
+    if (kept[place]) release(ring, kept[place]);
+    kept[place] = address;
+  }
+  for (uint64_t address : kept)
+    if (address) release(ring, address);
+}
+
+int main(int arguments, char** argv) {
   int fd = atoi(argv[1]);
   uint64_t waves = strtoull(argv[2], nullptr, 10), threads = strtoull(argv[3], nullptr, 10);
   uint64_t events = strtoull(argv[4], nullptr, 10);
@@ -60,9 +102,9 @@ int main(int, char** argv) {
   for (uint64_t wave = 0; wave < waves; wave++) {
     std::vector<std::thread> running;
     for (uint64_t i = 0; i < threads; i++)
-      running.emplace_back(produce, wave * threads + i, events);
+      running.emplace_back(arguments > 5 ? allocate_and_release : produce, wave * threads + i, events);
     for (auto& thread : running) thread.join();
   }
-  if (*sequence_word(shared_page) != waves * threads * events) return 5;
+  if (arguments == 5 && *sequence_word(shared_page) != waves * threads * events) return 5;
   return control()->abandoned ? 3 : 0;
 }

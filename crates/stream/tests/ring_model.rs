@@ -9,6 +9,7 @@
 //! | `Ring::commit` | `commit`: plain stores of the event, then head with release |
 //! | `Ring::drain` | `Drain::pass`: head with acquire, the events, then tail with release |
 //! | `Ring::free` | `Region::free_ring`: fields relaxed, then `state` with release |
+//! | `Folding::release`, `Folding::pass` | `fold` (folding.hpp), `Drain::pass` where pairs are folded |
 //! | threads of the third test | `record_release`, `record_allocation` (record.hpp) |
 //! | `Gate` | `memhook_attach`, `memhook_detach`, `ring_of`: gate epoch and `thread_word` |
 //!
@@ -19,7 +20,7 @@
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, fence};
 use loom::thread;
 
 const FREE: u32 = 0;
@@ -308,5 +309,85 @@ fn a_thread_of_the_last_attach_claims_anew() {
         let head = ring.head.load(Acquire);
         assert!(ring.drain(head).iter().all(|event| *event == (9, 2)));
         other.join().unwrap();
+    });
+}
+
+const ALLOCATION: u32 = 1;
+const RELEASE: u32 = 2;
+const PAIR: u32 = 3;
+
+/// A ring in which pairs are folded. The two fences stand for the time between a claim and the taking,
+/// within which a store becomes visible, or its thread is interrupted, which makes it so too.
+struct Folding {
+    ring: Ring,
+    claimed: AtomicUsize,
+    folding: AtomicUsize,
+}
+
+impl Folding {
+    /// The release of the block that the last event allocates.
+    fn release(&self) {
+        let head = self.ring.head.load(Relaxed);
+        self.folding.store(head + 1, Relaxed);
+        fence(SeqCst);
+        let folds = head > self.claimed.load(Acquire);
+        if folds {
+            let last = &self.ring.events[head - 1];
+            // SAFETY: nobody takes an event that is not claimed; loom checks it.
+            last.with_mut(|last| unsafe { *last = PAIR });
+        }
+        self.folding.store(0, Release);
+        if !folds {
+            self.ring.reserve();
+            self.ring.commit(RELEASE);
+        }
+    }
+
+    /// What a pass takes.
+    fn pass(&self) -> Vec<u32> {
+        let head = self.ring.head.load(Acquire);
+        let folding = self.folding.load(Acquire);
+        let mut end = self.claimed.load(Relaxed).min(head);
+        if folding != 0 {
+            end = end.min(folding - 2);
+        }
+        self.claimed.store(head, Release);
+        fence(SeqCst);
+        let end = end.max(self.ring.tail.load(Relaxed));
+        self.ring.drain(end).iter().map(|event| event.1).collect()
+    }
+}
+
+/// An event is changed before it is claimed or not at all, and taken once.
+#[test]
+fn a_claimed_event_is_not_folded() {
+    explore(4, || {
+        let all = Arc::new(Folding {
+            ring: Ring::new(8),
+            claimed: AtomicUsize::new(0),
+            folding: AtomicUsize::new(0),
+        });
+        assert!(all.ring.claim(1));
+        let owner = {
+            let all = all.clone();
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    all.ring.commit(ALLOCATION);
+                    all.release();
+                }
+            })
+        };
+        let mut got = Vec::new();
+        for _ in 0..3 {
+            got.extend(all.pass());
+        }
+        owner.join().unwrap();
+        for _ in 0..2 {
+            got.extend(all.pass());
+        }
+        let pairs = got.iter().filter(|event| **event == PAIR).count();
+        let rest: Vec<u32> = got.into_iter().filter(|event| *event != PAIR).collect();
+        let expected: Vec<u32> = [ALLOCATION, RELEASE].repeat(2 - pairs);
+        assert_eq!(rest, expected);
     });
 }

@@ -6,6 +6,7 @@
 //! | the increment in `begin`, `PublishRelease`, `RealFree` | `record_release`, then the real call |
 //! | `InRealloc`, `PublishFailure` | `reallocate`: announced before the call, new block or failure after |
 //! | `Resized` | `Xallocx`: release and allocation after a call in which the block keeps its owner |
+//! | `fold` in `begin` | `fold` (folding.hpp), which the claims make one step for the consumer |
 //! | `Ended` | a thread is gone; its ring is freed once it is empty, and claimed by the next |
 //!
 //! All addresses share one sequence word, as the blocks of a page do. Between any two steps of a
@@ -107,6 +108,8 @@ pub struct World {
     sequence: u32,
     next_size: u64,
     rings: Vec<Vec<Published>>,
+    /// By ring, if pairs are folded: events that the consumer has claimed in the last pass.
+    claimed: Option<Vec<usize>>,
     taken: Vec<usize>,
     heads: Vec<usize>,
     pub passes: Vec<Vec<Batch>>,
@@ -129,12 +132,41 @@ impl World {
             sequence,
             next_size: 1,
             rings: vec![Vec::new(); threads],
+            claimed: None,
             taken: vec![0; threads],
             heads: Vec::new(),
             passes: Vec::new(),
             ghosts: BTreeMap::new(),
             sums: Sums::default(),
         }
+    }
+
+    /// The same where the hook folds pairs. Unhooked releases are not possible then: a pair of another
+    /// thread does not always show them.
+    pub fn with_folding(mut self) -> Self {
+        self.claimed = Some(vec![0; self.rings.len()]);
+        self
+    }
+
+    /// Makes a pair of the block's allocation, if that is this thread's last event.
+    fn fold(&mut self, thread: usize, address: usize) -> bool {
+        let Some(claimed) = &self.claimed else {
+            return false;
+        };
+        let ring = &mut self.rings[thread];
+        let last = ring.len().wrapping_sub(1);
+        if ring.len() <= claimed[thread] {
+            return false;
+        }
+        let (word0, word1, size) = ring[last];
+        let event = RawEvent { word0, word1 }.unpack().unwrap();
+        let is_of_block = event.op == Op::Allocation && event.address == BASE + 16 * address as u64;
+        if !is_of_block || event.sequence != self.sequence {
+            return false;
+        }
+        let raw = RawEvent::pack(Op::Pair, event.address, 1, event.size, event.stack);
+        ring[last] = (raw.word0, raw.word1, size);
+        true
     }
 
     pub fn is_idle(&self, thread: usize) -> bool {
@@ -184,6 +216,15 @@ impl World {
             (_, Call::End) => Todo::Ended,
             (Address::Free, Call::Toggle) => self.take(address),
             (Address::Free, _) | (Address::Busy, _) => return false,
+            (_, Call::Unhooked) if self.claimed.is_some() => return false,
+            (Address::Owned(block), Call::Toggle | Call::Resize) if self.fold(thread, address) => {
+                self.addresses[address] = Address::Busy;
+                self.count_release(block, 1);
+                match call {
+                    Call::Resize => self.take(address),
+                    _ => Todo::RealFree(address),
+                }
+            }
             (Address::Owned(block), Call::Unhooked) => {
                 // Some other block of the page is released too: allocations with one number have
                 // no order.
@@ -276,7 +317,11 @@ impl World {
     /// rings in it: rotations, forwards or backwards.
     pub fn consumer_step(&mut self, order: usize) {
         let ring = self.heads.len();
-        self.heads.push(self.rings[ring].len());
+        let mut end = self.rings[ring].len();
+        if let Some(claimed) = &mut self.claimed {
+            end = std::mem::replace(&mut claimed[ring], end);
+        }
+        self.heads.push(end);
         let count = self.rings.len();
         if self.heads.len() < count {
             return;

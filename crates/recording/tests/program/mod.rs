@@ -78,6 +78,18 @@ impl Program {
         self.rings[ring].push((event.unpack().unwrap(), size, time));
     }
 
+    /// Allocates and releases a block several times.
+    fn pairs(&mut self, ring: usize) {
+        let class = self.random.below(16) as usize;
+        let Some(&address) = self.free[class].last() else {
+            return;
+        };
+        let (size, count) = (class as u64 * 16 + 1, 1 + self.random.below(300) as u32);
+        let event = RawEvent::pack(Op::Pair, address, count, size as u32, class as u32 * 3);
+        let time = self.now_ns / 1_000_000 * 1_000_000;
+        self.rings[ring].push((event.unpack().unwrap(), size, time));
+    }
+
     fn allocate(&mut self, ring: usize) {
         let class = self.random.below(16) as usize;
         let size = match self.random.below(200) {
@@ -140,7 +152,8 @@ impl Program {
                     }
                 }
             }
-            5..50 => {
+            5..8 => self.pairs(ring),
+            8..50 => {
                 if let Some((address, class)) = self.take() {
                     let stack = (self.random.below(20) == 0) as u32 * 13;
                     self.publish(ring, Op::Release, address, 0, stack);

@@ -1,0 +1,78 @@
+//! Pair events: blocks that were allocated and released before anything else happened to them.
+
+use memhook_abi::{Op, RawEvent};
+use memhook_ledger::{Ledger, LedgerOptions, Totals};
+
+const ADDRESS: u64 = 0x7000_0000;
+
+fn event(ledger: &mut Ledger, op: Op, number: u32, size: u32, stack: u32) {
+    let raw = RawEvent::pack(op, ADDRESS, number, size, stack);
+    ledger.event(raw.unpack().unwrap(), u64::from(size), 0);
+}
+
+fn totals(mut ledger: Ledger) -> Totals {
+    ledger.finish();
+    ledger.totals()
+}
+
+#[test]
+fn pairs_count_like_their_allocations_and_releases() {
+    let mut ledger = Ledger::new(LedgerOptions::default());
+    ledger.begin_ring(0, 1);
+    event(&mut ledger, Op::Pair, 3, 100, 5);
+    event(&mut ledger, Op::Allocation, 9, 40, 6);
+    ledger.end_pass(0);
+    let site = ledger.sites().into_iter().find(|s| s.stack == 5).unwrap();
+    assert_eq!((site.allocated_blocks, site.allocated_bytes), (3, 300));
+    assert_eq!((site.blocks, site.bytes), (0, 0));
+    assert_eq!((site.min_size, site.max_size), (100, 100));
+    let t = totals(ledger);
+    assert_eq!((t.allocations, t.releases), (4, 3));
+    assert_eq!((t.allocated_bytes, t.released_bytes), (340, 300));
+    assert_eq!((t.live_blocks, t.live_bytes), (1, 40));
+    assert_eq!(t.peak_live_bytes, 100);
+    assert_eq!((t.unknown_releases, t.unhooked_releases), (0, 0));
+}
+
+/// Who could get the address, while the ledger has a block there, has seen that block released.
+#[test]
+fn a_pair_shows_that_the_address_was_free() {
+    let mut ledger = Ledger::new(LedgerOptions::default());
+    ledger.begin_ring(0, 1);
+    event(&mut ledger, Op::Allocation, 4, 40, 6);
+    event(&mut ledger, Op::Pair, 1, 100, 5);
+    let t = totals(ledger);
+    assert_eq!((t.live_blocks, t.unhooked_releases), (0, 1));
+    assert_eq!((t.allocated_bytes, t.released_bytes), (140, 140));
+}
+
+/// Another thread's block may have come after the pair; when it is old it has not.
+#[test]
+fn a_pair_of_another_thread_shows_it_later() {
+    let mut ledger = Ledger::new(LedgerOptions::default());
+    ledger.begin_ring(0, 1);
+    event(&mut ledger, Op::Allocation, 4, 40, 6);
+    ledger.begin_ring(1, 2);
+    event(&mut ledger, Op::Pair, 1, 100, 5);
+    ledger.end_pass(0);
+    ledger.end_pass(0);
+    assert_eq!(ledger.totals().live_blocks, 1);
+    ledger.begin_ring(1, 2);
+    event(&mut ledger, Op::Pair, 1, 100, 5);
+    let t = totals(ledger);
+    assert_eq!((t.live_blocks, t.unhooked_releases), (0, 1));
+}
+
+/// The release that the pair shows may still be on its way in another ring.
+#[test]
+fn a_release_that_comes_late_is_that_of_the_old_block() {
+    let mut ledger = Ledger::new(LedgerOptions::default());
+    ledger.begin_ring(0, 1);
+    event(&mut ledger, Op::Allocation, 4, 40, 6);
+    event(&mut ledger, Op::Pair, 1, 100, 5);
+    ledger.begin_ring(1, 2);
+    event(&mut ledger, Op::Release, 5, 0, 0);
+    let t = totals(ledger);
+    assert_eq!((t.live_blocks, t.live_bytes), (0, 0));
+    assert_eq!((t.unknown_releases, t.unhooked_releases), (0, 0));
+}

@@ -1,0 +1,67 @@
+// Pairs: a release whose allocation is still the last event of the ring makes one event of the two,
+// a pair, and equal pairs in a row are one with a count. What a program allocates for a moment then
+// costs no ring memory, which would have to come back from the consumer's core.
+//
+// The attacher takes an event only in the pass after the one in which it has claimed it (`claimed`),
+// at least 50 microseconds later, and no event below `claimed` is changed any more:
+//
+// - The owner stores `folding` before it loads `claimed`. Was the load too early to see a claim, then
+//   so early that `folding` can be seen by the time that events are taken: a store leaves the store
+//   buffer within that time, and a thread that is interrupted between the two empties it.
+// - While `folding` says that a fold is under way, the attacher leaves what may change where it is: the
+//   block's allocation, whose release has not begun, and a pair before it. Neither is anything that
+//   another thread's event could have to wait for, however long the owner stands still here.
+// - `folding` is cleared after the fold's stores, and x86 keeps the order of stores: who sees it
+//   cleared, or a later head, sees what was folded.
+#pragma once
+#include "ring.hpp"
+
+namespace memhook {
+
+inline constexpr uint64_t pair_step = 1ull << 48, most_pairs = 0xffff;
+inline constexpr uint64_t sequence_mask = (1ull << 22) - 1;
+
+inline uint64_t op_of(const RawEvent& event) { return (event.word0 >> 45) & 7; }
+
+// Whether the last event is the allocation of `block`.
+[[gnu::always_inline]] inline bool is_of_last_event(RingHeader* ring, uint64_t block) {
+  uint64_t allocation = ((block >> 3) & address_mask) | op_allocation << 45;
+  return ((events_of(ring)[(ring->head - 1) & gate().ring_mask].word0 ^ allocation) << 16) == 0;
+}
+
+// Whether the release is done with: it was folded. pre: is_of_last_event(), the thread is recording, and
+// no stack of the release is wanted.
+[[gnu::always_inline]] inline bool fold(RingHeader* ring, uint64_t block) {
+  uint64_t head = ring->head, mask = gate().ring_mask;
+  RawEvent* events = events_of(ring);
+  RawEvent& last = events[(head - 1) & mask];
+  RawEvent& before = events[(head - 2) & mask];
+  // Another thread may have released the block, and got one at the same address: that has a number.
+  uint64_t sequence = last.word0 >> 48 | last.word1 >> 58 << 16;
+  uint64_t now = __atomic_load_n(sequence_word(block), __ATOMIC_ACQUIRE);
+  if (((sequence ^ now) & sequence_mask) != 0) return false;
+  // A tick may be due, and a large size stands in an event of its own.
+  if (__atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED) != ring->last_tick ||
+      static_cast<uint32_t>(last.word1) == ~0u)
+    return false;
+  __atomic_store_n(&ring->folding, head + 1, __ATOMIC_RELAXED);
+  asm volatile("" ::: "memory");
+  uint64_t claimed = __atomic_load_n(&ring->claimed, __ATOMIC_ACQUIRE);
+  bool folds = head > claimed;
+  if (folds) {
+    uint64_t same = (before.word0 ^ last.word0) & address_mask;
+    same |= (before.word1 ^ last.word1) << 6;
+    if (head > claimed + 1 && op_of(before) == op_pair && same == 0 &&
+        before.word0 >> 48 != most_pairs) {
+      before.word0 += pair_step;
+      __atomic_store_n(&ring->head, head - 1, __ATOMIC_RELEASE);
+    } else {
+      last.word1 = last.word1 << 6 >> 6;
+      last.word0 = (last.word0 & address_mask) | op_pair << 45 | pair_step;
+    }
+  }
+  __atomic_store_n(&ring->folding, 0ul, __ATOMIC_RELEASE);
+  return folds;
+}
+
+}  // namespace memhook
