@@ -18,12 +18,14 @@ mod pattern;
 mod suppress;
 mod trend;
 mod valgrind;
+mod verdict;
 
 pub use baseline::Baseline;
 pub use error::Error;
 pub use evidence::{Ending, Evidence, Frame, Leak, Site, Subject, Sum};
 pub use formats::{github, json, junit, markdown, sarif, suppressions, text};
-pub use judge::{Finding, Outcome, Standing, Verdict, Violation, judge, judge_each, outcome};
+pub use judge::{judge, judge_each};
 pub use limits::{Limits, SiteLimit};
 pub use suppress::Suppressions;
 pub use trend::{Trend, corrected, mann_kendall};
+pub use verdict::{Finding, Outcome, Standing, Verdict, Violation, outcome};
