@@ -170,7 +170,7 @@ mod tests {
     fn foreign_blocks_lie_side_by_side() {
         let mut segment = Segment::new(0x1000, 0x1100, SegmentKind::Foreign);
         for (address, bytes) in [(0x1008, 8), (0x1010, 20), (0x1080, 1)] {
-            segment.push(address, bytes);
+            assert!(segment.push(address, bytes));
         }
         let table = BlockTable::default().with(vec![segment]);
         assert_eq!(table.find(0x1000), None);
@@ -189,6 +189,23 @@ mod tests {
     }
 
     #[test]
+    fn heaps_of_more_than_four_billion_units() {
+        let (start, end) = (0x1000, 0x1000 + (200 << 30));
+        let far = start + (150 << 30);
+        let mut segments = vec![Segment::new(start, end, SegmentKind::Arena(0))];
+        for user in [start + 16, far, far + 48] {
+            assert!(Segment::push_onto(&mut segments, user, 48));
+        }
+        assert!(!Segment::push_onto(&mut segments, far + 96, 70 << 30));
+        let table = BlockTable::new(segments);
+        assert_eq!(table.len(), 3);
+        assert_eq!(table.find(start + 20), Some((0, 4)));
+        assert_eq!(table.find(far - 1), None);
+        assert_eq!(table.find(far + 40), Some((1, 40)));
+        assert_eq!(table.find(far + 50), Some((2, 2)));
+    }
+
+    #[test]
     fn every_address_finds_its_block() {
         let mut segment = Segment::new(0x1000, 0x40_0000, SegmentKind::Arena(0));
         let mut expected = Vec::new();
@@ -197,13 +214,13 @@ mod tests {
             // Some larger than what is looked at near an address.
             let bytes = 32 + i % 37 * 16 + if i % 100 == 7 { 20_000 } else { 0 };
             if i % 3 != 0 {
-                segment.push(at, bytes);
+                assert!(segment.push(at, bytes));
                 expected.push((at, bytes));
             }
             at += bytes;
         }
         let mut alone = Segment::new(0x70_0000_0000, 0x70_0000_2000, SegmentKind::Mapped);
-        alone.push(0x70_0000_0010, 0x2000);
+        assert!(alone.push(0x70_0000_0010, 0x2000));
         let table = BlockTable::new(vec![alone, segment]);
         assert_eq!(table.len(), expected.len() as u32 + 1);
         for (i, &(user, bytes)) in expected.iter().enumerate() {

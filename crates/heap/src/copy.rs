@@ -161,23 +161,40 @@ impl Patch {
     }
 }
 
+/// Takes off what a region holds from an address on.
+fn cut(region: &mut Region, end: u64) -> Region {
+    let place = |at: u64| (at - region.start) as usize;
+    let mut rest = Region {
+        start: end,
+        bytes: vec![0; region.end().saturating_sub(end) as usize],
+        runs: Runs::new(),
+    };
+    for &(from, to) in region.runs.iter().filter(|r| r.1 > end) {
+        let from = from.max(end);
+        let to_place = (from - end) as usize..(to - end) as usize;
+        rest.bytes[to_place].copy_from_slice(&region.bytes[place(from)..place(to)]);
+        rest.runs.push((from, to));
+    }
+    region.runs.retain(|r| r.0 < end);
+    if let Some(last) = region.runs.last_mut() {
+        last.1 = last.1.min(end);
+    }
+    rest
+}
+
 /// Regions for new areas that take over what older regions held at the same addresses, without
 /// copying where a region only grew or shrank at its end.
 pub fn relaid(old: Vec<Region>, areas: &[Area]) -> Vec<Region> {
     let mut old = old;
-    let mut new: Vec<Region> = Vec::new();
-    for mut region in regions_for(areas) {
-        if let Some(same) = old.iter_mut().find(|r| r.start == region.start) {
-            let mut kept = std::mem::take(same);
-            let end = region.end();
+    let mut new = regions_for(areas);
+    for region in &mut new {
+        if let Some(at) = old.iter().position(|r| r.start == region.start) {
+            let mut kept = old.swap_remove(at);
+            // What is behind its end now may be in the next region: something between them is gone.
+            old.push(cut(&mut kept, region.end()));
             kept.bytes.resize(region.bytes.len(), 0);
-            kept.runs.retain(|r| r.0 < end);
-            if let Some(last) = kept.runs.last_mut() {
-                last.1 = last.1.min(end);
-            }
-            region = kept;
+            *region = kept;
         }
-        new.push(region);
     }
     for region in &old {
         for &(from, to) in &region.runs {
@@ -202,6 +219,49 @@ pub fn relaid(old: Vec<Region>, areas: &[Area]) -> Vec<Region> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    fn area(start: u64, end: u64) -> Area {
+        Area {
+            start,
+            end,
+            kind: crate::snapshot::AreaKind::Anonymous,
+            name: String::new(),
+        }
+    }
+
+    proptest! {
+        /// Whatever is unmapped and mapped between two looks: what is at the same place is kept.
+        #[test]
+        fn memory_is_laid_over_new_mappings(
+            before in prop::collection::vec(any::<bool>(), 12),
+            after in prop::collection::vec(any::<bool>(), 12),
+        ) {
+            let areas = |pages: &[bool]| {
+                let mapped = (0u64..).zip(pages).filter(|(_, is_mapped)| **is_mapped);
+                mapped.map(|(i, _)| area(i * PAGE_BYTES, (i + 1) * PAGE_BYTES)).collect::<Vec<_>>()
+            };
+            let mut old = regions_for(&areas(&before));
+            for region in &mut old {
+                for (page, bytes) in (region.start..).step_by(4096).zip(region.bytes.chunks_mut(4096)) {
+                    bytes.fill((page / PAGE_BYTES) as u8 + 1);
+                }
+                region.runs = vec![(region.start, region.end())];
+            }
+            let areas = areas(&after);
+            let new = relaid(old, &areas);
+            prop_assert_eq!(new.len(), regions_for(&areas).len());
+            for area in &areas {
+                let page = area.start / PAGE_BYTES;
+                let region = new.iter().find(|r| r.start <= area.start && area.end <= r.end()).unwrap();
+                let is_kept = before[page as usize];
+                let expected = if is_kept { page as u8 + 1 } else { 0 };
+                prop_assert_eq!(region.bytes[(area.start - region.start) as usize], expected);
+                let has_run = region.runs.iter().any(|r| r.0 <= area.start && area.end <= r.1);
+                prop_assert_eq!(has_run, is_kept);
+            }
+        }
+    }
 
     #[test]
     fn runs_join() {

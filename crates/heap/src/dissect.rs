@@ -141,12 +141,19 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
             chunk.address + chunk.bytes,
             SegmentKind::Mapped,
         );
-        segment.push(chunk.address + 16, chunk.bytes);
-        building.segments.push(segment);
-        add_run(
-            &mut building.ranges,
-            (chunk.start(), chunk.address + chunk.bytes),
-        );
+        if segment.push(chunk.address + 16, chunk.bytes) {
+            building.segments.push(segment);
+            add_run(
+                &mut building.ranges,
+                (chunk.start(), chunk.address + chunk.bytes),
+            );
+        } else {
+            let what = format!(
+                "a block of {:#x} bytes is too large to be searched",
+                chunk.bytes
+            );
+            building.find(chunk.address, what);
+        }
     }
     Ok(Heap {
         glibc_minor: minor,
@@ -205,7 +212,7 @@ impl Building<'_> {
             for run in walked.unparsed {
                 add_run(&mut self.unparsed, run);
             }
-            self.segments.push(walked.segment);
+            self.segments.extend(walked.segments);
             report.heaps += 1;
             add(&mut report.counts, &walked.counts);
         }

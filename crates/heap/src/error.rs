@@ -9,6 +9,14 @@ pub enum Error {
     /// Its threads could not be held.
     #[error(transparent)]
     Inject(#[from] memhook_inject::Error),
+    /// What the kernel tells of its memory could not be read.
+    #[error("process {pid}: its smaps can't be read: {source}")]
+    Unread {
+        /// Process id.
+        pid: i32,
+        /// Why.
+        source: std::io::Error,
+    },
     /// No glibc, or none with a heap that we know.
     #[error("process {pid}: {reason}")]
     NoHeap {

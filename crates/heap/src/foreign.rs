@@ -22,38 +22,42 @@ impl Heap {
         let mut segments: Vec<Segment> = Vec::new();
         let mut places = Runs::new();
         let mut added = 0;
-        let mut end = 0;
+        let mut last_end = 0;
+        let mut last_behind = 0;
         for &(address, bytes) in known.iter() {
-            let bytes = bytes.max(1).next_multiple_of(WORD_BYTES);
+            let words = bytes.max(1).div_ceil(WORD_BYTES);
+            let end = address.saturating_add(words.saturating_mul(WORD_BYTES));
             let behind = self.ranges.partition_point(|r| r.1 <= address);
-            let of_malloc = self
-                .ranges
-                .get(behind)
-                .is_some_and(|r| r.0 < address + bytes);
-            if of_malloc || address % WORD_BYTES != 0 || address < end {
+            let of_malloc = self.ranges.get(behind).is_some_and(|r| r.0 < end);
+            if of_malloc || address % WORD_BYTES != 0 || address < last_end {
                 continue;
             }
-            let Some(region) = snapshot
-                .region(address)
-                .filter(|r| address + bytes <= r.end())
-            else {
+            let Some(region) = snapshot.region(address).filter(|r| end <= r.end()) else {
                 continue;
             };
-            match segments.last_mut() {
-                // One segment lies in one region.
-                Some(last) if address < last.end + GAP_BYTES && last.start >= region.start => {
-                    last.push(address, bytes);
-                    last.end = address + bytes;
-                }
-                _ => {
-                    let mut new = Segment::new(address, address + bytes, SegmentKind::Foreign);
-                    new.push(address, bytes);
-                    segments.push(new);
-                }
+            // One segment lies in one region, and nothing of malloc's in it.
+            let is_near = |last: &&mut Segment| {
+                address < last.end + GAP_BYTES
+                    && last.start >= region.start
+                    && behind == last_behind
+            };
+            let near = segments.last_mut().filter(is_near);
+            let fits = if let Some(last) = near
+                && last.push(address, end - address)
+            {
+                last.end = end;
+                true
+            } else {
+                let mut new = Segment::new(address, end, SegmentKind::Foreign);
+                let fits = new.push(address, end - address);
+                segments.extend(fits.then_some(new));
+                fits
+            };
+            if fits {
+                (last_end, last_behind) = (end, behind);
+                added += 1;
+                add_run(&mut places, (address, end));
             }
-            end = address + bytes;
-            added += 1;
-            add_run(&mut places, (address, end));
         }
         self.blocks = std::mem::take(&mut self.blocks).with(segments);
         self.ranges.extend(places);
@@ -64,8 +68,31 @@ impl Heap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blocks::BlockTable;
     use crate::mark::{MarkOptions, mark};
     use crate::testing;
+
+    #[test]
+    fn blocks_of_malloc_between_them() {
+        let start = 0x7000_0000u64;
+        let mut memory = vec![0u8; 0x1_0000];
+        let after = start + 0x9000;
+        memory[..8].copy_from_slice(&after.to_le_bytes());
+        let snapshot = testing::snapshot(vec![(start, memory)]);
+        let mut heap = Heap::empty();
+        // A chunk that is a mapping of its own, in the middle of another allocator's memory.
+        let (low, high) = (start + 0x4000, start + 0x8000);
+        let mut mapped = Segment::new(low, high, SegmentKind::Mapped);
+        assert!(mapped.push(low + 16, high - low));
+        heap.blocks = BlockTable::new(vec![mapped]);
+        heap.ranges = vec![(low, high)];
+        let known = [(start + 0x1000, 64), (after, 64), (start + 0x40, u64::MAX)];
+        assert_eq!(heap.add_foreign(&snapshot, &mut known.to_vec()), 2);
+        let (number, offset) = heap.blocks.find(after).unwrap();
+        assert_eq!(heap.blocks.get(number).address + offset, after);
+        let marked = mark(&snapshot, &heap, MarkOptions::default());
+        assert!(marked.reached.contains(number));
+    }
 
     #[test]
     fn known_blocks_are_searched_and_the_rest_are_roots() {

@@ -10,7 +10,7 @@ use memhook_inject::ForkPlan;
 pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
     let pid = prepared.pid;
     let plan = ForkPlan::of(pid)?;
-    let not_inherited = not_inherited(&read_smaps(pid));
+    let not_inherited = not_inherited(&read_smaps(pid)?);
     let mut held = prepared.hold()?;
     let areas = prepared.areas()?;
     let threads = thread_states(held.threads());
@@ -42,8 +42,11 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
     })
 }
 
-fn read_smaps(pid: i32) -> String {
-    std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default()
+/// Raw bytes: paths in it may be no text.
+fn read_smaps(pid: i32) -> Result<String, Error> {
+    let read = std::fs::read(format!("/proc/{pid}/smaps"));
+    let bytes = read.map_err(|source| Error::Unread { pid, source })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Mappings that a child does not get, or gets empty: flags `dc` (MADV_DONTFORK) and `wf`

@@ -82,7 +82,7 @@ fn lay_out(graph: &Graph) -> (Snapshot, Heap, Vec<BTreeSet<usize>>, BTreeSet<usi
     roots.extend(&graph.registers);
     let mut segment = Segment::new(HEAP, at + 32, SegmentKind::Arena(0));
     for (&(user, _), &chunk) in addresses.iter().zip(&chunks) {
-        segment.push(user, chunk);
+        assert!(segment.push(user, chunk));
     }
     let mut snapshot = testing::snapshot(vec![(HEAP, heap_bytes), (ROOTS, root_bytes)]);
     snapshot.meta.threads.push(ThreadState {

@@ -2,6 +2,7 @@
 
 use crate::pipes::Pipes;
 use crate::sockets::{Sockets, socket_inode};
+use nix::errno::Errno;
 use std::path::Path;
 
 /// What the kernel holds for a process.
@@ -28,18 +29,22 @@ pub fn kernel_words(pid: i32) -> KernelWords {
         if link == Path::new("anon_inode:[eventpoll]") {
             let number = entry.file_name();
             let info = format!("/proc/{pid}/fdinfo/{}", number.to_string_lossy());
-            if let Ok(text) = std::fs::read_to_string(info) {
-                found.words.extend(epoll_data(&text));
+            match std::fs::read_to_string(info) {
+                Ok(text) => found.words.extend(epoll_data(&text)),
+                Err(error) if is_closed(&error) => {}
+                Err(_) => found.unseen.push("the user data of an epoll descriptor"),
             }
         } else if link == Path::new("anon_inode:[io_uring]") {
             found.unseen.push("an io_uring");
         } else if link.to_string_lossy().starts_with("pipe:") {
             let number = entry.file_name().to_string_lossy().parse().unwrap_or(0);
-            pipes.read(pid, number, link, &mut found.words);
+            if !pipes.read(pid, number, link, &mut found.words) {
+                found.unseen.push("what waits in a pipe");
+            }
         } else if let Some(inode) = socket_inode(&link) {
             let number = entry.file_name().to_string_lossy().parse().unwrap_or(0);
             if !sockets.read(pid, number, inode, &mut found.words) {
-                found.unseen.push("messages that wait in a local socket");
+                found.unseen.push("what waits in a local socket");
             }
         }
     }
@@ -58,6 +63,13 @@ pub fn kernel_words(pid: i32) -> KernelWords {
     found.unseen.sort_unstable();
     found.unseen.dedup();
     found
+}
+
+/// Whether a descriptor could not be had because it, or the process, is gone. Else the kernel refuses
+/// (pidfd_getfd(2) is of Linux 5.6), and what is behind the descriptor is not known.
+pub fn is_closed(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(errno, Some(Errno::EBADF | Errno::ENOENT | Errno::ESRCH))
 }
 
 /// From lines like `tfd:  5 events:  19 data:  55d0c0ffee00  pos:0 ino:61af sdev:7`.

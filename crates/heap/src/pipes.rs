@@ -1,6 +1,8 @@
 //! What stands in the pipes of a process: threads hand each other pointers that way.
 
+use crate::kernel_words::is_closed;
 use memhook_inject::duplicate_descriptor;
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, tee};
 use nix::unistd::pipe2;
 use std::collections::BTreeSet;
@@ -23,33 +25,31 @@ pub struct Pipes {
 
 impl Pipes {
     /// Adds every word, at any offset, that may be a pointer, of the pipe with this name behind a
-    /// descriptor of the process. tee(2) copies without consuming; it is refused for the end that
-    /// is written to.
-    pub fn read(&mut self, pid: i32, number: u64, name: PathBuf, found: &mut Vec<u64>) {
+    /// descriptor of the process. tee(2) copies without consuming. `false` if not all of it can be seen.
+    pub fn read(&mut self, pid: i32, number: u64, name: PathBuf, found: &mut Vec<u64>) -> bool {
         if self.seen.contains(&name) {
-            return;
+            return true;
         }
-        let Ok(descriptor) = duplicate_descriptor(pid, number) else {
-            return;
+        let descriptor = match duplicate_descriptor(pid, number) {
+            Ok(descriptor) => descriptor,
+            Err(error) => return is_closed(&error),
         };
         let Some((out, into)) = self.own() else {
-            return;
+            return false;
         };
-        let Ok(bytes) = tee(
-            &descriptor,
-            into,
-            PIPE_BYTES,
-            SpliceFFlags::SPLICE_F_NONBLOCK,
-        ) else {
-            return;
+        let flags = SpliceFFlags::SPLICE_F_NONBLOCK;
+        let bytes = match tee(&descriptor, into, PIPE_BYTES, flags) {
+            Ok(bytes) => bytes,
+            // Refused for the end that is written to; nothing waits.
+            Err(error) => return matches!(error, Errno::EBADF | Errno::EAGAIN),
         };
         let mut copy = vec![0; bytes];
-        if out.read_exact(&mut copy).is_ok() {
-            let words = copy.windows(8).filter_map(|w| w.first_chunk());
-            let words = words.map(|w| u64::from_le_bytes(*w));
-            found.extend(words.filter(|w| POINTERS.contains(w)));
-        }
+        let copied = out.read_exact(&mut copy).is_ok();
+        let words = copy.windows(8).filter_map(|w| w.first_chunk());
+        let words = words.map(|w| u64::from_le_bytes(*w));
+        found.extend(words.filter(|w| POINTERS.contains(w)));
         self.seen.insert(name);
+        copied && bytes < PIPE_BYTES
     }
 
     fn own(&mut self) -> Option<&mut (File, OwnedFd)> {

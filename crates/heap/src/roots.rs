@@ -109,10 +109,12 @@ fn kind(snapshot: &Snapshot, area: &Area) -> RootKind {
 ///
 /// Only where the stack's bounds are sure: the initial thread's, and those that `struct pthread`
 /// states. A thread that runs on a stack of another kind (coroutine, sigaltstack) hides nothing.
+/// Another thread than the initial one may have a piece of that one's stack for its own
+/// (pthread_attr_setstack(3)): below it are frames that the initial thread is still in.
 fn dead_stack(snapshot: &Snapshot, thread: &ThreadState) -> Option<(u64, u64)> {
     let alive = thread.rsp.checked_sub(RED_ZONE_BYTES)? & !7;
     let area = snapshot.area(thread.rsp)?;
-    if area.kind == AreaKind::Stack {
+    if area.kind == AreaKind::Stack && thread.tid == snapshot.meta.pid {
         return Some((area.start, alive.max(area.start)));
     }
     let (start, end) = bounds(snapshot, thread.fs_base)?;
@@ -153,6 +155,25 @@ fn without(start: u64, end: u64, holes: &[(u64, u64)]) -> Runs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_on_a_piece_of_the_initial_threads_stack_hides_none_of_it() {
+        let start = 0x7ffd_0000_0000u64;
+        let mut snapshot = crate::testing::snapshot(vec![(start, vec![0; 0x10000])]);
+        snapshot.meta.areas[0].kind = AreaKind::Stack;
+        let thread = |tid, rsp| ThreadState {
+            tid,
+            rsp,
+            ..ThreadState::default()
+        };
+        let initial = thread(snapshot.meta.pid, start + 0x4000);
+        let other = thread(snapshot.meta.pid + 1, start + 0x9000);
+        assert_eq!(dead_stack(&snapshot, &other), None);
+        assert_eq!(
+            dead_stack(&snapshot, &initial),
+            Some((start, start + 0x4000 - RED_ZONE_BYTES))
+        );
+    }
 
     #[test]
     fn holes_are_cut_out() {

@@ -73,14 +73,37 @@ impl Segment {
     }
 
     /// Adds a block by its user address and the size of its chunk; of a foreign one, its own size.
-    pub fn push(&mut self, user: u64, chunk_bytes: u64) {
+    /// `false`: it is too far from the segment's start, or too large.
+    #[must_use]
+    pub fn push(&mut self, user: u64, chunk_bytes: u64) -> bool {
         let unit = self.kind.unit();
-        let offset = user.wrapping_sub(self.start) / unit;
-        let units = chunk_bytes.div_ceil(unit).min(u64::from(u32::MAX));
-        if let Ok(offset) = u32::try_from(offset) {
-            self.offsets.push(offset);
-            self.sizes.push(units as u32);
+        let offset = u32::try_from(user.wrapping_sub(self.start) / unit);
+        let units = u32::try_from(chunk_bytes.div_ceil(unit));
+        let (Ok(offset), Ok(units)) = (offset, units) else {
+            return false;
+        };
+        self.offsets.push(offset);
+        self.sizes.push(units);
+        true
+    }
+
+    /// As [`Segment::push`]; what is too far for the last segment begins another one, which takes over
+    /// from it at that block.
+    #[must_use]
+    pub fn push_onto(segments: &mut Vec<Segment>, user: u64, chunk_bytes: u64) -> bool {
+        let Some(last) = segments.last_mut() else {
+            return false;
+        };
+        if last.push(user, chunk_bytes) {
+            return true;
         }
+        let mut next = Segment::new(user, last.end, last.kind);
+        let fits = next.push(user, chunk_bytes);
+        if fits {
+            last.end = user;
+            segments.push(next);
+        }
+        fits
     }
 
     /// Units from its start to behind the end of the last block.

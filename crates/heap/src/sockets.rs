@@ -1,5 +1,6 @@
 //! What waits in the local sockets of a process: threads hand each other pointers that way, too.
 
+use crate::kernel_words::is_closed;
 use memhook_inject::duplicate_descriptor;
 use nix::sys::socket::{MsgFlags, SockType, getsockopt, recv, sockopt};
 use std::collections::BTreeSet;
@@ -13,18 +14,24 @@ const POINTERS: std::ops::Range<u64> = 4096..1 << 47;
 
 /// The local sockets of the process's network namespace, by inode.
 pub struct Sockets {
-    local: BTreeSet<u64>,
+    /// `None`: the kernel does not list them.
+    local: Option<BTreeSet<u64>>,
     buffer: Vec<u8>,
 }
 
 impl Sockets {
     /// Lists them. Other sockets carry nothing that is meant for the same process.
     pub fn of(pid: i32) -> Sockets {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
         // Num RefCount Protocol Flags Type St Inode Path
         let inode = |line: &str| line.split_whitespace().nth(6)?.parse().ok();
+        // Raw bytes: names of sockets may be no text.
+        let listed = std::fs::read(format!("/proc/{pid}/net/unix"));
+        let inodes = |text: Vec<u8>| {
+            let text = String::from_utf8_lossy(&text);
+            text.lines().filter_map(inode).collect()
+        };
         Sockets {
-            local: text.lines().filter_map(inode).collect(),
+            local: listed.ok().map(inodes),
             buffer: Vec::new(),
         }
     }
@@ -32,11 +39,14 @@ impl Sockets {
     /// Adds every word, at any offset, that may be a pointer, of what waits in this socket; it stays
     /// there. `false` if not all of it can be seen: of messages only the first.
     pub fn read(&mut self, pid: i32, number: u64, inode: u64, found: &mut Vec<u64>) -> bool {
-        if !self.local.contains(&inode) {
-            return true;
+        match &self.local {
+            None => return false,
+            Some(local) if !local.contains(&inode) => return true,
+            Some(_) => {}
         }
-        let Ok(descriptor) = duplicate_descriptor(pid, number) else {
-            return true;
+        let descriptor = match duplicate_descriptor(pid, number) {
+            Ok(descriptor) => descriptor,
+            Err(error) => return is_closed(&error),
         };
         self.buffer.resize(PEEK_BYTES, 0);
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
@@ -63,8 +73,10 @@ pub fn socket_inode(link: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::errno::Errno;
     use std::io::{Read, Write};
-    use std::os::unix::net::{UnixDatagram, UnixStream};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 
     fn read(descriptor: i32) -> (Vec<u64>, bool) {
         let pid = std::process::id() as i32;
@@ -73,6 +85,36 @@ mod tests {
         let inode = socket_inode(&link).unwrap();
         let seen = Sockets::of(pid).read(pid, descriptor as u64, inode, &mut found);
         (found, seen)
+    }
+
+    #[test]
+    fn sockets_whose_names_are_no_text() {
+        let name = [b"\xff".as_slice(), &std::process::id().to_le_bytes()].concat();
+        let name = SocketAddr::from_abstract_name(name).unwrap();
+        let listening = UnixListener::bind_addr(&name).unwrap();
+        let mut near = UnixStream::connect_addr(&name).unwrap();
+        let (far, _) = listening.accept().unwrap();
+        let word = 0x55d0_c0ff_ee00u64;
+        near.write_all(&word.to_le_bytes()).unwrap();
+        assert_eq!(read(far.as_raw_fd()), (vec![word], true));
+    }
+
+    #[test]
+    fn what_cannot_be_had_was_not_seen() {
+        let (near, _far) = UnixStream::pair().unwrap();
+        let unlisted = Sockets {
+            local: None,
+            buffer: Vec::new(),
+        };
+        let pid = std::process::id() as i32;
+        let read = |mut sockets: Sockets, number| sockets.read(pid, number, 7, &mut Vec::new());
+        assert!(!read(unlisted, near.as_raw_fd() as u64));
+        let closed = Sockets {
+            local: Some([7].into()),
+            buffer: Vec::new(),
+        };
+        assert!(read(closed, 1 << 20), "closed meanwhile");
+        assert!(!is_closed(&std::io::Error::from(Errno::EPERM)));
     }
 
     #[test]

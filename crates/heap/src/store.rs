@@ -110,7 +110,12 @@ pub fn load(file: &str, from: impl Read) -> Result<Snapshot, Error> {
             ));
         };
         last = end;
-        let mut bytes = vec![0; region.bytes as usize];
+        let mut bytes = zeroed(region.bytes as usize).ok_or_else(|| {
+            bad(format!(
+                "there is no room for its {} bytes of memory",
+                region.bytes
+            ))
+        })?;
         let mut at = region.start;
         for &(from, to) in &region.runs {
             if from < at || to < from || to > end {
@@ -139,6 +144,16 @@ pub fn load(file: &str, from: impl Read) -> Result<Snapshot, Error> {
     })
 }
 
+/// Pages that stay untouched cost nothing, so a length says little about the room it takes; but one that
+/// the system refuses must not end us, which `vec!` would do.
+fn zeroed(bytes: usize) -> Option<Vec<u8>> {
+    let mut room = Vec::<u8>::new();
+    room.try_reserve_exact(bytes).ok()?;
+    // An allocation without a use may be left out.
+    drop(std::hint::black_box(room));
+    Some(vec![0; bytes])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,6 +173,27 @@ mod tests {
         assert_eq!(back.word(0x1000), Some(0x0707_0707_0707_0707));
         assert_eq!(back.word(0x2000), Some(0));
         assert_eq!(back.meta.pid, 1);
+    }
+
+    #[test]
+    fn a_length_that_no_machine_has_room_for() {
+        let mut header = serde_json::to_value(Header {
+            meta: small().meta,
+            regions: Vec::new(),
+        })
+        .unwrap();
+        let regions: Vec<_> = (0..200u64)
+            .map(|i| serde_json::json!({"start": i << 40, "bytes": 1u64 << 40, "runs": []}))
+            .collect();
+        header["regions"] = regions.into();
+        let json = header.to_string();
+        let mut frame = FrameEncoder::new(Vec::new());
+        frame.write_all(FORMAT).unwrap();
+        frame.write_all(&(json.len() as u64).to_le_bytes()).unwrap();
+        frame.write_all(json.as_bytes()).unwrap();
+        frame.write_all(END).unwrap();
+        let error = load("x", frame.finish().unwrap().as_slice()).unwrap_err();
+        assert!(error.to_string().contains("no room"), "{error}");
     }
 
     proptest! {

@@ -62,7 +62,7 @@ pub struct Counts {
 /// The result of a walk.
 pub struct Walked {
     /// The blocks.
-    pub segment: Segment,
+    pub segments: Vec<Segment>,
     /// The sums.
     pub counts: Counts,
     /// Damage.
@@ -141,7 +141,11 @@ fn is_fence(size: u64) -> bool {
 /// Walks a piece; `lists` are the chunks that are free although their headers say used, sorted.
 pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)]) -> Walked {
     let mut walked = Walked {
-        segment: Segment::new(piece.start, piece.end, SegmentKind::Arena(piece.arena)),
+        segments: vec![Segment::new(
+            piece.start,
+            piece.end,
+            SegmentKind::Arena(piece.arena),
+        )],
         counts: Counts::default(),
         findings: Vec::new(),
         unparsed: Runs::new(),
@@ -206,7 +210,13 @@ pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)]) -> Walked 
             None if in_use => {
                 counts.used_chunks += 1;
                 counts.used_bytes += size;
-                walked.segment.push(at + HEADER_BYTES, size);
+                if !Segment::push_onto(&mut walked.segments, at + HEADER_BYTES, size) {
+                    walked.findings.push(Finding {
+                        address: at,
+                        what: format!("a block of {size:#x} bytes is too large to be searched"),
+                    });
+                    walked.unparsed.push((at, next));
+                }
             }
             None => {
                 counts.free_chunks += 1;
