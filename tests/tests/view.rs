@@ -90,6 +90,33 @@ fn the_page_holds_the_numbers_of_the_report_and_the_sources() {
     assert_eq!(run(&["view", &file, "-o", &page, "--force"]).0, 0);
 }
 
+/// What a page says of a recording of samples has the errors of the report, at the end and before.
+#[test]
+fn estimates_carry_their_variances() {
+    let folder = Folder::new("view-sampled");
+    let file = folder.path("run.mhk");
+    let mut target = Target::start(&build_target("sampled", &[]), &[]);
+    let attacher = Attacher::start(&target, &["--sample", "8K", "-o", &file]);
+    target.go();
+    target.expect("done");
+    attacher.finish();
+    assert!(target.finish().success());
+    let (code, report, errors) = run(&["report", &file, "--json"]);
+    assert_eq!(code, 0, "{errors}");
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    let page = folder.path("page.html");
+    assert_eq!(run(&["view", &file, "-o", &page]).0, 0);
+    let data = data(&std::fs::read_to_string(&page).expect("the page"));
+    let expected = report["sampling"]["live_error_bytes"].as_f64();
+    let expected = expected.expect("an error");
+    let variance = sum(&data["sites"]["live"]["variance"]) as f64;
+    assert!(
+        (variance.sqrt() / expected - 1.0).abs() < 0.01,
+        "{variance}"
+    );
+    assert!(sum(&data["changes"]["live"]["variance"]) > 0);
+}
+
 fn request(address: &str, request: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
     write!(

@@ -1,7 +1,7 @@
 //! A profile as the page's script wants it: columns of numbers, each string once.
 
 use crate::labels::name;
-use crate::{Amount, Flow, Measure, Profile, ProfileSite};
+use crate::{Amount, Flow, Profile, ProfileSite};
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -23,14 +23,13 @@ pub(super) struct Columns<'a> {
     peak_ns: u64,
     depth: u32,
     is_sampled: bool,
-    /// Standard errors of the sums of bytes, by measure, for the whole of what is covered; 0 unless sampled.
-    errors: HashMap<&'static str, u64>,
     lost_events: u64,
     strings: Vec<String>,
     frames: Frames,
     stacks: &'a [Vec<u32>],
     sites: Sites<'a>,
-    flows: Vec<[u64; 4]>,
+    /// Allocating and releasing stack, blocks, bytes, variance of the bytes.
+    flows: Vec<[u64; 5]>,
     timeline: Timeline,
     changes: Changes,
     /// The points at which sites are followed: the last, and those at distances of this from it.
@@ -52,10 +51,18 @@ struct Frames {
 struct Amounts {
     blocks: Vec<u64>,
     bytes: Vec<u64>,
+    /// Of the bytes; shorter by the zeros at its end, so empty unless allocations were sampled.
+    variance: Vec<u64>,
 }
 
 impl Amounts {
     fn push(&mut self, amount: Amount) {
+        // Sums that were subtracted from leave crumbs.
+        let variance = amount.variance.max(0.0).round() as u64;
+        if variance > 0 {
+            self.variance.resize(self.blocks.len(), 0);
+            self.variance.push(variance);
+        }
         self.blocks.push(amount.blocks);
         self.bytes.push(amount.bytes);
     }
@@ -140,7 +147,8 @@ impl Columns<'_> {
         }
         let sites = Sites::new(&profile.sites, &mut strings);
         let (changes, step) = over_time(profile);
-        let mut flows: Vec<&Flow> = profile.flows.iter().collect();
+        let is_one_stack = |flow: &&Flow| flow.kind != Flow::OTHERS;
+        let mut flows: Vec<&Flow> = profile.flows.iter().filter(is_one_stack).collect();
         if flows.len() > MAX_FLOWS {
             flows.sort_by_key(|flow| std::cmp::Reverse(flow.amount.bytes));
             flows.truncate(MAX_FLOWS);
@@ -151,6 +159,7 @@ impl Columns<'_> {
                 f.released_by.into(),
                 f.amount.blocks,
                 f.amount.bytes,
+                f.amount.variance.max(0.0).round() as u64,
             ]
         };
         Columns {
@@ -163,7 +172,6 @@ impl Columns<'_> {
             peak_ns: profile.peak_ns,
             depth: profile.depth,
             is_sampled: profile.sampling.is_some(),
-            errors: errors(profile),
             lost_events: profile.totals.lost_events,
             strings: strings.all,
             frames,
@@ -176,15 +184,6 @@ impl Columns<'_> {
             sources: &profile.sources,
         }
     }
-}
-
-fn errors(profile: &Profile) -> HashMap<&'static str, u64> {
-    let error = |measure: Measure| {
-        let sites = profile.sites.iter();
-        let sum: Amount = sites.map(|site| measure.of(&site.measures)).sum();
-        (measure.name(), sum.error_bytes().unwrap_or(0))
-    };
-    Measure::ALL.into_iter().map(error).collect()
 }
 
 impl<'a> Sites<'a> {

@@ -7,10 +7,11 @@ async function unpack() {
   return new Response(stream).json();
 }
 
-const amounts = (columns) => ({
-  bytes: Float64Array.from(columns.bytes),
-  blocks: Float64Array.from(columns.blocks),
-});
+const amounts = (columns) => {
+  const variance = new Float64Array(columns.bytes.length);
+  variance.set(columns.variance);
+  return { bytes: Float64Array.from(columns.bytes), blocks: Float64Array.from(columns.blocks), variance };
+};
 
 /** Turns differences into a position, and counts what belongs to whom: where each one's changes begin. */
 function startsOf(owners, count) {
@@ -60,17 +61,17 @@ function prepare(data) {
 /** What every site has come to at a point of the timeline: live there, allocated since the begin. */
 function stateAt(data, point) {
   const { changes, sites, count } = data;
+  const { before } = sites;
   const state = {
-    live: { bytes: sites.before.bytes.slice(), blocks: sites.before.blocks.slice() },
-    allocated: { bytes: new Float64Array(count), blocks: new Float64Array(count) },
+    live: { bytes: before.bytes.slice(), blocks: before.blocks.slice(), variance: before.variance.slice() },
+    allocated: { bytes: new Float64Array(count), blocks: new Float64Array(count), variance: new Float64Array(count) },
   };
   const end = point < 0 ? 0 : changes.pointStarts[point + 1];
-  for (let i = 0; i < end; i += 1) {
-    const site = changes.site[i];
-    state.live.bytes[site] = changes.live.bytes[i];
-    state.live.blocks[site] = changes.live.blocks[i];
-    state.allocated.bytes[site] = changes.allocated.bytes[i];
-    state.allocated.blocks[site] = changes.allocated.blocks[i];
+  for (const name of ["live", "allocated"]) {
+    for (const column of ["bytes", "blocks", "variance"]) {
+      const [from, to] = [changes[name][column], state[name][column]];
+      for (let i = 0; i < end; i += 1) to[changes.site[i]] = from[i];
+    }
   }
   return state;
 }

@@ -23,17 +23,18 @@ class DetailsView {
   /** Some sites together; the frames are those of the stack that is shown, innermost first. */
   show(title, members, frames, selection, result) {
     const { sites } = this.data;
-    const sum = (columns, unit) => members.reduce((all, site) => all + columns[unit][site], 0);
+    const sum = (columns, name) => members.reduce((all, site) => all + columns[name][site], 0);
+    const amount = (columns) => withError(sum(columns, "bytes"), sum(columns, "variance"));
     const numbers = make("div", "numbers");
     for (const name of ["live", "peak", "allocated", "released", "temporary"]) {
-      numbers.append(make("span", "", name), make("b", "", formatBytes(sum(sites[name], "bytes"))),
+      numbers.append(make("span", "", name), make("b", "", amount(sites[name])),
         make("span", "", `in ${countedBlocks(sum(sites[name], "blocks"))}`));
     }
     const window = [];
     if (!isWhole(this.data, selection)) {
       const { measure } = selection;
       const shown = make("div", "numbers");
-      shown.append(make("span", "", measure), make("b", "", formatBytes(sum(result.amounts, "bytes"))),
+      shown.append(make("span", "", measure), make("b", "", amount(result.amounts)),
         make("span", "", `in ${countedBlocks(sum(result.amounts, "blocks"))}`));
       window.push(make("h3", "", "Window"), shown);
     }
@@ -135,10 +136,10 @@ class DetailsView {
     if (!flows.length) return [];
     const { strings, frames, stacks: all } = this.data;
     const list = make("ol", "stack");
-    for (const [, released, blocks, bytes] of flows) {
+    for (const [, released, blocks, bytes, variance] of flows) {
       const names = all[released].slice(0, 3).map((f) => strings[frames.function[f]]);
       list.append(make("li", "", make("code", "", names.join(" \u2190 ") || "(no call stack)"),
-        make("small", "", `${formatBytes(bytes)} in ${countedBlocks(blocks)}`)));
+        make("small", "", `${withError(bytes, variance)} in ${countedBlocks(blocks)}`)));
     }
     return [make("h3", "", "Released by"), list];
   }

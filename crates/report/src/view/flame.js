@@ -37,9 +37,20 @@ class FlameView {
 
   show(selection, result) {
     this.selection = selection;
-    this.format = selection.unit === "bytes" ? formatBytes : formatCount;
+    this.result = result;
     fillTree(this.tree, result.positive);
     this.draw();
+  }
+
+  /** What a node comes to, and its share of all. */
+  amountText(node) {
+    const { tree, data, selection, result } = this;
+    const value = tree.values[node];
+    const share = formatShare(value, tree.values[0]);
+    if (selection.unit === "blocks") return `${formatCount(value)}, ${share}`;
+    const sites = data.is_sampled ? sitesBelow(tree, node) : [];
+    const variance = sites.reduce((sum, site) => sum + result.variance[site], 0);
+    return `${withError(value, variance)}, ${share}`;
   }
 
   zoom(node) {
@@ -124,8 +135,7 @@ class FlameView {
     // The root is where one looks first.
     if (grows && this.height !== height) this.box.scrollTop = this.box.scrollHeight;
     this.height = height;
-    const total = this.tree.values[0];
-    byId("shown").textContent = total > 0 ? `${this.format(this.tree.values[this.root])}, ${formatShare(this.tree.values[this.root], total)}` : "nothing here";
+    byId("shown").textContent = this.tree.values[0] > 0 ? this.amountText(this.root) : "nothing here";
     byId("path").textContent = this.root ? labelText(this.data, this.tree, this.root) : "";
   }
 
@@ -141,11 +151,10 @@ class FlameView {
     tip.hidden = !hit;
     if (!hit) return;
     const { tree, data } = this;
-    const value = tree.values[hit.node];
     const module = data.strings[tree.module[hit.node]] || "";
     tip.replaceChildren(
       make("b", "", labelText(data, tree, hit.node)),
-      make("span", "", `${this.format(value)}, ${formatShare(value, tree.values[0])}${module ? `, ${module}` : ""}`),
+      make("span", "", `${this.amountText(hit.node)}${module ? `, ${module}` : ""}`),
     );
     tip.style.left = `${Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8)}px`;
     tip.style.top = `${Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 8)}px`;

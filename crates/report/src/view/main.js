@@ -116,15 +116,16 @@ function start(data) {
   }
 
   function fill() {
+    document.body.classList.toggle("sampled", data.is_sampled);
     byId("title").textContent = `${data.name} (${data.pid})`;
     const began = new Date(data.began_unix_ms);
     const lost = data.lost_events ? `, ${formatCount(data.lost_events)} events lost` : "";
     const sampled = data.is_sampled ? ", estimated from samples" : "";
     byId("subtitle").textContent = `${began.toISOString().slice(0, 19).replace("T", " ")} UTC, ${formatTime(data.to_ns - data.from_ns)}${sampled}${lost}`;
-    const total = (name, unit) => data.sites[name][unit].reduce((a, b) => a + b, 0);
+    const total = (name, column) => data.sites[name][column].reduce((a, b) => a + b, 0);
     byId("tiles").replaceChildren(...[["Live", "live"], ["Peak", "peak"], ["Allocated", "allocated"], ["Temporary", "temporary"]].filter(([, name]) => name !== "temporary" || hasTemporary).map(([text, name]) => {
-      const error = data.errors[name] ? ` \u00b1 ${formatBytes(data.errors[name])},` : "";
-      const aside = make("small", "", `${error} ${countedBlocks(total(name, "blocks"))}`);
+      const error = formatError(total(name, "variance"));
+      const aside = make("small", "", `${error && ` ${error},`} ${countedBlocks(total(name, "blocks"))}`);
       return make("div", "", make("dt", "", text), make("dd", "", formatBytes(total(name, "bytes")), aside));
     }));
     const named = (list) => list.map((index) => [index, data.strings[index]]).sort((a, b) => (a[1] < b[1] ? -1 : 1));

@@ -27,19 +27,24 @@ function newSelection(data) {
 const isWhole = (data, selection) => selection.first <= 0 && selection.last >= data.points - 1;
 const timeOf = (data, point) => (data.points ? data.timeline.time_ns[Math.min(Math.max(point, 0), data.points - 1)] : 0);
 
-/** The site amounts of a measure: { bytes, blocks }, before any filter. */
+/** The site amounts of a measure: { bytes, blocks, variance }, before any filter. */
 function measured(data, selection) {
   const { sites, timeline } = data;
   const { first, last, measure } = selection;
   const difference = (a, b) => a.map((value, i) => value - b[i]);
-  const less = (a, b) => ({ bytes: difference(a.bytes, b.bytes), blocks: difference(a.blocks, b.blocks) });
+  // The blocks of b are some of those of a: what is left has the rest of the variance.
+  const less = (a, b) => ({
+    bytes: difference(a.bytes, b.bytes), blocks: difference(a.blocks, b.blocks), variance: difference(a.variance, b.variance),
+  });
+  // Not so here: how many blocks live at both moments is not known, so neither is the error.
+  const grown = (a, b) => ({ ...less(a, b), variance: new Float64Array(data.count) });
   if (isWhole(data, selection)) {
-    if (measure === "growth") return less(sites.live, sites.before);
+    if (measure === "growth") return grown(sites.live, sites.before);
     return sites[measure];
   }
   switch (measure) {
     case "live": return stateAt(data, last).live;
-    case "growth": return less(stateAt(data, last).live, stateAt(data, first).live);
+    case "growth": return grown(stateAt(data, last).live, stateAt(data, first).live);
     case "allocated": return less(stateAt(data, last).allocated, stateAt(data, first).allocated);
     case "released": {
       const [begin, end] = [stateAt(data, first), stateAt(data, last)];
@@ -52,7 +57,7 @@ function measured(data, selection) {
       }
       return stateAt(data, highest).live;
     }
-    default: return { bytes: new Float64Array(data.count), blocks: new Float64Array(data.count) };
+    default: return grown(sites.before, sites.before);
   }
 }
 
@@ -95,8 +100,9 @@ function passing(data, selection) {
 function evaluate(data, selection) {
   const amounts = measured(data, selection);
   const mask = passing(data, selection);
-  const values = amounts[selection.unit].map((value, site) => (mask[site] ? value : 0));
+  const masked = (column) => column.map((value, site) => (mask[site] ? value : 0));
+  const values = masked(amounts[selection.unit]);
   const growth = selection.measure === "growth" ? amounts
     : measured(data, { ...selection, measure: "growth" });
-  return { amounts, mask, values, growth, positive: values.map((value) => Math.max(value, 0)) };
+  return { amounts, mask, values, variance: masked(amounts.variance), growth, positive: values.map((value) => Math.max(value, 0)) };
 }

@@ -65,11 +65,12 @@ class TableView {
     const other = selection.unit === "bytes" ? "blocks" : "bytes";
     const rows = [];
     for (const [key, members] of this.members()) {
-      const row = { key, members, value: 0, other: 0, growth: 0, any: 0 };
+      const row = { key, members, value: 0, other: 0, variance: 0, growth: 0, any: 0 };
       for (const site of members) {
         if (!mask[site]) continue;
         row.value += values[site];
         row.other += amounts[other][site];
+        row.variance += amounts.variance[site];
         row.growth += growth[selection.unit][site];
         row.any = 1;
       }
@@ -108,8 +109,9 @@ class TableView {
   draw() {
     const { selection } = this;
     if (!selection) return;
-    const format = selection.unit === "bytes" ? formatBytes : formatCount;
-    const formatOther = selection.unit === "bytes" ? formatCount : formatBytes;
+    const isBytes = selection.unit === "bytes";
+    const format = isBytes ? formatBytes : formatCount;
+    const bytesOf = (row) => withError(isBytes ? row.value : row.other, row.variance);
     const begin = Math.max(Math.floor(this.box.scrollTop / ROW_HEIGHT) - 3, 0);
     const end = Math.min(begin + Math.ceil(this.box.clientHeight / ROW_HEIGHT) + 7, this.rows.length);
     const elements = [];
@@ -122,8 +124,8 @@ class TableView {
       const spark = document.createElement("canvas");
       const growth = make("span", row.growth > 0 ? "up" : row.growth < 0 ? "down" : "", formatChange(row.growth, format));
       const element = make("div", row.key === this.picked ? "row picked" : "row",
-        label, make("span", "", format(row.value)), make("span", "", formatShare(row.value, this.total)),
-        make("span", "", formatOther(row.other)), growth, spark);
+        label, make("span", "", isBytes ? bytesOf(row) : format(row.value)), make("span", "", formatShare(row.value, this.total)),
+        make("span", "", isBytes ? formatCount(row.other) : bytesOf(row)), growth, spark);
       element.dataset.index = i;
       element.style.top = `${i * ROW_HEIGHT}px`;
       elements.push(element);

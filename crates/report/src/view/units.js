@@ -14,6 +14,12 @@ const formatBytes = (n) => {
 
 const formatCount = (n) => Math.round(n).toLocaleString("en-US");
 const countedBlocks = (n) => `${formatCount(n)} block${Math.round(n) === 1 ? "" : "s"}`;
+/** The standard error of bytes, if they are an estimate. */
+const formatError = (variance) => {
+  const error = Math.round(Math.sqrt(Math.max(variance, 0)));
+  return error > 0 ? `\u00b1 ${formatBytes(error)}` : "";
+};
+const withError = (bytes, variance) => `${formatBytes(bytes)} ${formatError(variance)}`.trimEnd();
 const formatChange = (n, format) => (n > 0 ? "+" : n < 0 ? "" : "\u00b1") + format(n);
 const formatShare = (part, whole) => (whole > 0 ? ((100 * part) / whole).toFixed(1) + " %" : "");
 

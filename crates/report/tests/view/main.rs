@@ -234,6 +234,11 @@ fn nothing_recorded_is_shown_too() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
+fn with_error(amount: Amount) -> String {
+    let error = bytes(amount.error_bytes().expect("an estimate"));
+    format!("{} \u{b1} {error}", bytes(amount.bytes))
+}
+
 #[test]
 fn estimates_have_their_errors() {
     let mut profile = simulated::profile(8, 3_000, 20);
@@ -244,6 +249,9 @@ fn estimates_have_their_errors() {
     });
     for site in &mut profile.sites {
         site.measures.live.variance = 1e6;
+    }
+    for change in &mut profile.changes {
+        change.live.variance = 9e6;
     }
     let error = bytes((1e6 * profile.sites.len() as f64).sqrt().round() as u64);
     let page = Page::of(&profile, "sampled");
@@ -258,6 +266,50 @@ fn estimates_have_their_errors() {
     let subtitle = subtitle.as_str().unwrap_or_default();
     assert!(subtitle.contains("estimated from samples"), "{subtitle}");
     browser.picture("sampled");
+    let text = |browser: &mut Browser, query: &str| {
+        let expression = format!("document.querySelector('{query}').textContent");
+        browser
+            .value(&expression)
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let live: Amount = profile.sites.iter().map(|s| s.measures.live).sum();
+    let all = format!("{} \u{b1} {error}, 100.0 %", bytes(live.bytes));
+    assert_eq!(text(&mut browser, "#shown"), all);
+    // A row of a single site, its details, and with the unit of blocks its other column.
+    let of_a_site = |stack: usize| {
+        let sites = profile.sites.iter().filter(|s| s.stack as usize == stack);
+        with_error(sites.map(|s| s.measures.live).sum())
+    };
+    let stacks = 0..profile.stacks.len();
+    let expected: Vec<_> = stacks.map(of_a_site).collect();
+    browser.key("j");
+    let value = text(&mut browser, ".row.picked span:nth-child(2)");
+    assert!(expected.contains(&value), "{value}");
+    assert_eq!(text(&mut browser, "#details .numbers b"), value);
+    browser.picture("sampled-row");
+    browser.key("b");
+    browser.key("Escape");
+    browser.key("j");
+    let other = text(&mut browser, ".row.picked span:nth-child(4)");
+    assert!(expected.contains(&other), "{other}");
+    browser.key("b");
+    // A thread has the errors of its sites; a part of the run those at its end, three times as large here.
+    browser.click("#groups [data-name=thread]");
+    let value = text(&mut browser, ".row span:nth-child(2)");
+    assert!(value.contains(" \u{b1} "), "{value}");
+    browser.click("#groups [data-name=site]");
+    let (x, y) = browser.middle_of("#timeline");
+    browser.drag((x - 200.0, y), (x + 200.0, y));
+    browser.key("Escape");
+    browser.key("j");
+    let value = text(&mut browser, ".row.picked span:nth-child(2)");
+    assert!(value.contains(" \u{b1} "), "{value}");
+    // How far the blocks at both ends of it are the same is not known.
+    browser.key("3");
+    let value = text(&mut browser, "#shown");
+    assert!(!value.contains('\u{b1}'), "{value}");
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
