@@ -18,17 +18,21 @@ pub struct KernelWords {
 /// Asks /proc. `epoll_event.data` is told in the descriptor's fdinfo (proc_pid_fdinfo(5)),
 /// `sigevent.sigev_value` of timers in /proc/PID/timers. What is in flight in an io_uring is not.
 pub fn kernel_words(pid: i32) -> KernelWords {
+    told_in(Path::new(&format!("/proc/{pid}")), pid)
+}
+
+/// `folder`: the process's in /proc.
+fn told_in(folder: &Path, pid: i32) -> KernelWords {
     let mut found = KernelWords::default();
     let mut pipes = Pipes::default();
-    let mut sockets = Sockets::of(pid);
-    let folder = format!("/proc/{pid}/fd");
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+    let mut sockets = Sockets::listed_in(folder);
+    let descriptors = std::fs::read_dir(folder.join("fd"));
+    for entry in descriptors.into_iter().flatten().flatten() {
         let Ok(link) = std::fs::read_link(entry.path()) else {
             continue;
         };
         if link == Path::new("anon_inode:[eventpoll]") {
-            let number = entry.file_name();
-            let info = format!("/proc/{pid}/fdinfo/{}", number.to_string_lossy());
+            let info = folder.join("fdinfo").join(entry.file_name());
             match std::fs::read_to_string(info) {
                 Ok(text) => found.words.extend(epoll_data(&text)),
                 Err(error) if is_closed(&error) => {}
@@ -48,10 +52,10 @@ pub fn kernel_words(pid: i32) -> KernelWords {
             }
         }
     }
-    match std::fs::read_to_string(format!("/proc/{pid}/timers")) {
+    match std::fs::read_to_string(folder.join("timers")) {
         Ok(text) => found.words.extend(timer_values(&text)),
         // A kernel without CONFIG_CHECKPOINT_RESTORE.
-        Err(_) if Path::new(&format!("/proc/{pid}")).exists() => {
+        Err(_) if folder.exists() => {
             found
                 .unseen
                 .push("its timers (the kernel does not tell them)");
@@ -93,6 +97,7 @@ fn timer_values(text: &str) -> impl Iterator<Item = u64> + '_ {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn user_data_is_read() {
@@ -101,5 +106,39 @@ mod tests {
         let timers = "ID: 1\nsignal: 60/00007fff86e452a8\nnotify: signal/pid.2634\nClockID: 0\n";
         assert_eq!(timer_values(timers).collect::<Vec<_>>(), [0x7fff_86e4_52a8]);
         assert_eq!(kernel_words(i32::MAX), KernelWords::default());
+    }
+
+    /// A folder like that of a process of which the kernel tells little.
+    #[test]
+    fn what_cannot_be_seen_is_named() {
+        let folder = std::env::temp_dir().join(format!("memhook-told-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(folder.join("fd")).unwrap();
+        for (number, link) in [
+            "anon_inode:[io_uring]",
+            "anon_inode:[eventpoll]",
+            "socket:[7]",
+            "pipe:[8]",
+            "/dev/null",
+        ]
+        .iter()
+        .enumerate()
+        {
+            symlink(link, folder.join(format!("fd/{number}"))).unwrap();
+        }
+        // A folder can't be read as a file.
+        std::fs::create_dir_all(folder.join("fdinfo/1")).unwrap();
+        let told = told_in(&folder, i32::MAX);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(told.words.is_empty());
+        assert_eq!(
+            told.unseen,
+            [
+                "an io_uring",
+                "its timers (the kernel does not tell them)",
+                "the user data of an epoll descriptor",
+                "what waits in a local socket",
+            ]
+        );
     }
 }

@@ -231,6 +231,12 @@ fn read(pid: i32, pieces: &[(u64, u64)]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blocks::{Segment, SegmentKind};
+    use crate::leaks::leaks;
+    use crate::mark::mark;
+    use crate::snapshot::ModuleInfo;
+    use crate::twice::fingerprints;
+    use crate::walk::Finding;
 
     /// A header, contents and the header behind, as they were and as they are now.
     fn compare(then: [u64; 4], now: [u64; 4]) -> bool {
@@ -242,6 +248,74 @@ mod tests {
         };
         let snapshot = crate::testing::snapshot(vec![(0x1008, bytes(then))]);
         is_same(&snapshot, &[(0x1008, 24), (0x1020, 8)], &bytes(now))
+    }
+
+    #[test]
+    fn each_doubt_is_a_refusal() {
+        type Spoil = fn(&mut Snapshot, &mut Heap);
+        let cases: [(&str, Spoil); 6] = [
+            ("in change", |s, _| s.meta.in_malloc = 1),
+            ("at 0x1230, damaged", |_, h| {
+                h.findings.push(Finding {
+                    address: 0x1230,
+                    what: "damaged".into(),
+                });
+            }),
+            ("no thread's malloc cache", |_, h| h.caches.clear()),
+            ("not those that malloc counts", |_, h| {
+                h.mmapped_exact = false
+            }),
+            ("another allocator is loaded (x)", |s, _| {
+                s.meta.modules.push(ModuleInfo {
+                    allocator: Some("x".into()),
+                    ..ModuleInfo::default()
+                });
+            }),
+            ("an io_uring could hold pointers", |s, _| {
+                s.meta.unsearched.push("an io_uring".into());
+            }),
+        ];
+        let sound = || {
+            let mut heap = Heap::empty();
+            heap.caches.push(0x1010);
+            (crate::testing::snapshot(Vec::new()), heap)
+        };
+        let (snapshot, heap) = sound();
+        assert_eq!(refusal(&snapshot, &heap), None);
+        for (expected, spoil) in cases {
+            let (mut snapshot, mut heap) = sound();
+            spoil(&mut snapshot, &mut heap);
+            let why = refusal(&snapshot, &heap).unwrap_or_default();
+            assert!(why.contains(expected), "{why}");
+        }
+    }
+
+    /// Three leaked blocks: two large enough for a signal stack, of which the first points to the small one.
+    #[test]
+    fn what_may_be_a_signal_stack_is_kept_with_all_that_it_reaches() {
+        let start = 0x1000u64;
+        let mut memory = vec![0u8; 0x4000];
+        let [first, small, second] = [start + 0x10, start + 0x1010, start + 0x1030];
+        memory[0x20..0x28].copy_from_slice(&small.to_le_bytes());
+        let mut segment = Segment::new(start, start + 0x4000, SegmentKind::Arena(0));
+        for (user, chunk) in [(first, 0x1000), (small, 0x20), (second, 0x1000)] {
+            assert!(segment.push(user, chunk));
+        }
+        let snapshot = crate::testing::snapshot(vec![(start, memory)]);
+        let mut heap = Heap::empty();
+        heap.blocks = BlockTable::new(vec![segment]);
+        heap.ranges = vec![(start, start + 0x4000)];
+        let options = MarkOptions::default();
+        let marked = mark(&snapshot, &heap, options);
+        let found = leaks(&snapshot, &heap.blocks, &marked, options);
+        let before = fingerprints(&snapshot, &heap.blocks, &found);
+        let go = |stacks: Option<&[(u64, u64)]>| {
+            reclaimable(&snapshot, &heap, options, &found, &before, stacks)
+        };
+        assert_eq!(go(Some(&[])), [0, 1, 2]);
+        assert_eq!(go(Some(&[(first + 0x100, first + 0x900)])), [2]);
+        assert_eq!(go(Some(&[(second, second + 0x800)])), [0, 1]);
+        assert!(go(None).is_empty(), "the kernel does not tell");
     }
 
     #[test]

@@ -20,12 +20,13 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Lists them. Other sockets carry nothing that is meant for the same process.
-    pub fn of(pid: i32) -> Sockets {
+    /// Lists them; `folder`: the process's in /proc. Other sockets carry nothing that is meant for the same
+    /// process.
+    pub fn listed_in(folder: &Path) -> Sockets {
         // Num RefCount Protocol Flags Type St Inode Path
         let inode = |line: &str| line.split_whitespace().nth(6)?.parse().ok();
         // Raw bytes: names of sockets may be no text.
-        let listed = std::fs::read(format!("/proc/{pid}/net/unix"));
+        let listed = std::fs::read(folder.join("net/unix"));
         let inodes = |text: Vec<u8>| {
             let text = String::from_utf8_lossy(&text);
             text.lines().filter_map(inode).collect()
@@ -83,7 +84,12 @@ mod tests {
         let link = std::fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).unwrap();
         let mut found = Vec::new();
         let inode = socket_inode(&link).unwrap();
-        let seen = Sockets::of(pid).read(pid, descriptor as u64, inode, &mut found);
+        let seen = Sockets::listed_in(Path::new("/proc/self")).read(
+            pid,
+            descriptor as u64,
+            inode,
+            &mut found,
+        );
         (found, seen)
     }
 
