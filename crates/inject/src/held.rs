@@ -116,7 +116,9 @@ impl Held {
                 gadgets: survey.gadgets,
                 bell: survey.bell,
                 clock: survey.clock,
-                room: native_stack::room(&survey.mappings, tid, &saved),
+                room: native_stack::room(&survey.mappings, tid, &saved, |address, into| {
+                    survey.mem.read_exact_at(into, address).is_ok()
+                }),
                 frame: None,
                 scratch: None,
                 guarded: false,

@@ -9,6 +9,10 @@ use crate::maps::Mapping;
 
 /// Wanted below rsp; the frame takes 1 to 12 KiB of it, by vector state.
 const ROOM_BYTES: u64 = 32 * 1024;
+/// More than glibc's `struct pthread`, which fs points to, has (2.3 KiB).
+const DESCRIPTOR_BYTES: u64 = 4096;
+/// Its stack ends within this distance behind it: it is aligned down from there.
+const REACH_BYTES: u64 = 8192;
 
 /// Where the frame may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,26 +23,44 @@ pub(crate) enum Room {
     Grows,
 }
 
-/// `Err` with the reason if the thread is not on its native stack or near the end of it.
-pub(crate) fn room(mappings: &[Mapping], tid: i32, registers: &Registers) -> Result<Room, String> {
-    let rsp = registers.rsp;
+/// `Err` with the reason if the thread is not on its native stack or near the end of it. `read` reads the
+/// target's memory; `false`: not readable.
+pub(crate) fn room(
+    mappings: &[Mapping],
+    tid: i32,
+    registers: &Registers,
+    read: impl FnOnce(u64, &mut [u8]) -> bool,
+) -> Result<Room, String> {
+    let (rsp, thread_pointer) = (registers.rsp, registers.fs_base);
     let Some(stack) = mappings
         .iter()
         .find(|m| m.writable && (m.start_avma..m.end_avma).contains(&rsp))
     else {
         return Err(format!("thread {tid} has no known stack at {rsp:#x}"));
     };
-    if stack.name == "[stack]" {
+    let has_descriptor = (stack.start_avma..stack.end_avma).contains(&thread_pointer);
+    // That of the main thread is elsewhere; another thread may have a piece of its stack.
+    if stack.name == "[stack]" && !has_descriptor {
         return Ok(Room::Grows);
     }
-    // glibc and musl keep the thread control block, which fs points to, at the upper end of the
-    // stack mapping, also on a stack given by pthread_attr_setstack.
-    if !(rsp..stack.end_avma).contains(&registers.fs_base) {
+    // glibc keeps the thread control block, which fs points to, at the upper end of the stack, also
+    // of one given by pthread_attr_setstack.
+    if !(rsp..stack.end_avma).contains(&thread_pointer) {
         return Err(format!(
             "thread {tid} is on a stack of its own making at {rsp:#x} (coroutine or signal stack)"
         ));
     }
-    if rsp - stack.start_avma < ROOM_BYTES {
+    let end = stack
+        .end_avma
+        .min(thread_pointer.saturating_add(DESCRIPTOR_BYTES));
+    let mut descriptor = vec![0; (end - thread_pointer) as usize];
+    let begin = read(thread_pointer, &mut descriptor).then(|| begin(&descriptor, thread_pointer));
+    let Some(begin) = begin.flatten().filter(|begin| *begin <= rsp) else {
+        return Err(format!(
+            "thread {tid} is on a stack of unknown bounds at {rsp:#x}"
+        ));
+    };
+    if rsp - begin.max(stack.start_avma) < ROOM_BYTES {
         return Err(format!(
             "thread {tid} is near the end of its stack at {rsp:#x}"
         ));
@@ -46,9 +68,25 @@ pub(crate) fn room(mappings: &[Mapping], tid: i32, registers: &Registers) -> Res
     Ok(Room::Mapped)
 }
 
+/// Where a thread's stack begins. The mapping says little: below a stack without a guard page, as below a
+/// piece of memory given by pthread_attr_setstack, stands what belongs to others. `struct pthread` has
+/// `stackblock` and `stackblock_size` one behind the other, at a place that differs by version: the
+/// words that enclose the descriptor, the narrowest of them.
+fn begin(descriptor: &[u8], thread_pointer: u64) -> Option<u64> {
+    let (words, _) = descriptor.as_chunks::<8>();
+    let ends = thread_pointer..=thread_pointer.saturating_add(REACH_BYTES);
+    let begin = |pair: &[[u8; 8]]| {
+        let (block, bytes) = (u64::from_le_bytes(pair[0]), u64::from_le_bytes(pair[1]));
+        let end = block.checked_add(bytes)?;
+        (block < thread_pointer && ends.contains(&end)).then_some(block)
+    };
+    words.windows(2).filter_map(begin).max()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
 
     #[test]
     fn only_native_stacks_have_room() {
@@ -65,16 +103,76 @@ mod tests {
             stack(0x10_0000, 0x20_0000, ""),
             stack(0x70_0000, 0x72_0000, "[stack]"),
         ];
-        let at = |rsp, fs_base| {
+        // What `struct pthread` says, behind a word that is none of it.
+        let says = |block: u64, bytes: u64| {
+            move |_, into: &mut [u8]| {
+                into[8..16].copy_from_slice(&block.to_le_bytes());
+                into[16..24].copy_from_slice(&bytes.to_le_bytes());
+                true
+            }
+        };
+        let at = |rsp, fs_base, block, bytes| {
             let mut registers = crate::regs::zeroed();
             (registers.rsp, registers.fs_base) = (rsp, fs_base);
-            room(&mappings, 1, &registers)
+            room(&mappings, 1, &registers, says(block, bytes))
         };
-        assert_eq!(at(0x70_0800, 0), Ok(Room::Grows));
-        assert_eq!(at(0x1f_0000, 0x1f_f700), Ok(Room::Mapped));
-        assert!(at(0x10_1000, 0x1f_f700).is_err(), "near the end");
-        assert!(at(0x1f_0000, 0x1e_0000).is_err(), "not above rsp");
-        assert!(at(0x1f_0000, 0x30_0000).is_err(), "elsewhere");
-        assert!(at(0x30_0000, 0x30_0100).is_err(), "not mapped");
+        let whole = |rsp, fs_base| at(rsp, fs_base, 0x10_0000, 0x10_0000);
+        assert_eq!(whole(0x70_0800, 0), Ok(Room::Grows));
+        assert_eq!(whole(0x1f_0000, 0x1f_f700), Ok(Room::Mapped));
+        assert!(whole(0x10_1000, 0x1f_f700).is_err(), "near the end");
+        assert!(whole(0x1f_0000, 0x1e_0000).is_err(), "not above rsp");
+        assert!(whole(0x1f_0000, 0x30_0000).is_err(), "elsewhere");
+        assert!(whole(0x30_0000, 0x30_0100).is_err(), "not mapped");
+        // A piece of a mapping.
+        let piece = |rsp| at(rsp, 0x17_f700, 0x16_0000, 0x2_0000);
+        assert_eq!(piece(0x17_0000), Ok(Room::Mapped));
+        assert!(piece(0x16_1000).is_err(), "others are below");
+        assert!(piece(0x15_8000).is_err(), "others' stack");
+        // A thread on a piece of the main thread's stack, which others are below.
+        let on_main = |rsp| at(rsp, 0x71_f700, 0x71_0000, 0x1_0000);
+        assert_eq!(on_main(0x71_9000), Ok(Room::Mapped));
+        assert!(on_main(0x71_1000).is_err());
+    }
+
+    /// The bounds that glibc states for a thread of ours, on a piece of memory that is larger.
+    #[test]
+    fn bounds_are_those_that_the_thread_was_given() {
+        const PIECE_BYTES: usize = 256 * 1024;
+        let mut pool = vec![0u128; 4 * PIECE_BYTES / 16];
+        let piece = pool.as_mut_ptr().addr() + PIECE_BYTES;
+        extern "C" fn run(piece: *mut libc::c_void) -> *mut libc::c_void {
+            let mappings = crate::maps::read(std::process::id() as i32).unwrap();
+            let memory = std::fs::File::open("/proc/self/mem").unwrap();
+            let look = |rsp: u64| {
+                let mut registers = crate::regs::zeroed();
+                // SAFETY: no pointers; glibc's handle of a thread is its thread pointer.
+                registers.fs_base = unsafe { libc::pthread_self() };
+                registers.rsp = rsp;
+                room(&mappings, 1, &registers, |address, into| {
+                    memory.read_exact_at(into, address).is_ok()
+                })
+            };
+            let local = 0u64;
+            assert_eq!(look((&raw const local).addr() as u64), Ok(Room::Mapped));
+            let begin = piece.addr() as u64;
+            assert_eq!(look(begin + ROOM_BYTES), Ok(Room::Mapped));
+            assert!(look(begin + ROOM_BYTES - 16).is_err());
+            assert!(look(begin - 64).is_err());
+            std::ptr::null_mut()
+        }
+        // SAFETY: the piece lives until the thread has ended, and nobody else uses it.
+        unsafe {
+            let mut attributes = std::mem::zeroed();
+            assert_eq!(libc::pthread_attr_init(&raw mut attributes), 0);
+            let at = std::ptr::with_exposed_provenance_mut(piece);
+            pool.as_mut_ptr().expose_provenance();
+            let set = libc::pthread_attr_setstack(&raw mut attributes, at, PIECE_BYTES);
+            assert_eq!(set, 0);
+            let mut thread = 0;
+            let made = libc::pthread_create(&raw mut thread, &raw const attributes, run, at);
+            assert_eq!(made, 0);
+            assert_eq!(libc::pthread_join(thread, std::ptr::null_mut()), 0);
+            libc::pthread_attr_destroy(&raw mut attributes);
+        }
     }
 }
