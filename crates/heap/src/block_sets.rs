@@ -1,7 +1,7 @@
 //! Sets of blocks, one bit each.
 
 use crate::blocks::BlockTable;
-use crate::segment::Place;
+use crate::segment::{Near, Place};
 
 /// Blocks that were seen, by place: one bit for each unit of heap.
 #[derive(Debug)]
@@ -25,6 +25,13 @@ impl PlaceSet {
         let new = *word & bit == 0;
         *word |= bit;
         new
+    }
+
+    /// Reads what [`PlaceSet::insert`] will look at for a block near there, so that it is in the cache then.
+    #[inline]
+    pub fn touch(&self, table: &BlockTable, near: Near) -> u64 {
+        let at = table.segments()[near.segment as usize].first_unit + near.unit;
+        self.0.get((at / 64) as usize).copied().unwrap_or(0)
     }
 
     /// The same by number.

@@ -1,7 +1,7 @@
 //! The blocks of a heap, by address and by number.
 
 pub use crate::block_sets::{BlockSet, PlaceSet};
-pub use crate::segment::{Block, Place, Segment, SegmentKind};
+pub use crate::segment::{Block, Near, Place, Segment, SegmentKind};
 
 /// All blocks in use, numbered in address order.
 #[derive(Clone, Debug, Default)]
@@ -123,6 +123,12 @@ impl BlockTable {
     /// As [`BlockTable::find`], without the number.
     #[inline]
     pub fn place(&self, address: u64) -> Option<(Place, u64)> {
+        self.place_near(self.near(address)?)
+    }
+
+    /// What an address that [`BlockTable::may_be`] one of a block is near.
+    #[inline]
+    pub fn near(&self, address: u64) -> Option<Near> {
         if !self.may_be(address) {
             return None;
         }
@@ -131,12 +137,29 @@ impl BlockTable {
             .partition_point(|&s| s <= address)
             .checked_sub(1)?;
         let segment = &self.segments[index];
-        if address > segment.end {
-            return None;
-        }
-        let unit = segment.begin(((address - segment.start) / segment.kind.unit()) as usize)?;
+        let unit = (address - segment.start) / segment.kind.unit();
+        (address <= segment.end).then_some(Near {
+            address,
+            segment: index as u32,
+            unit,
+        })
+    }
+
+    /// Reads what [`BlockTable::place_near`] will look at first, so that it is in the cache then.
+    #[inline]
+    pub fn touch(&self, near: Near) -> u64 {
+        let bits = &self.segments[near.segment as usize].bits;
+        bits.get(near.unit as usize / 64).map_or(0, |word| word[0])
+    }
+
+    /// As [`BlockTable::place`].
+    #[inline]
+    pub fn place_near(&self, near: Near) -> Option<(Place, u64)> {
+        let index = near.segment as usize;
+        let segment = &self.segments[index];
+        let unit = segment.begin(near.unit as usize)?;
         let block = segment.block(unit);
-        let offset = address.wrapping_sub(block.address);
+        let offset = near.address.wrapping_sub(block.address);
         // A mapping ends where the next one may begin: such a pointer is nearly always the other's
         // address (that of a library, say).
         let past_end = u64::from(segment.kind != SegmentKind::Mapped);

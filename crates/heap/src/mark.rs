@@ -1,6 +1,6 @@
 //! Conservative marking: any word that may be the address of a block keeps it alive.
 
-use crate::blocks::{Block, BlockSet, BlockTable, Place, PlaceSet, SegmentKind};
+use crate::blocks::{Block, BlockSet, BlockTable, Near, Place, PlaceSet, SegmentKind};
 use crate::dissect::Heap;
 use crate::roots::root_ranges;
 use crate::snapshot::{Region, Snapshot, words};
@@ -37,6 +37,14 @@ pub struct Marked {
     pub scanned_bytes: u64,
     /// Time it took.
     pub took: Duration,
+}
+
+/// What may keep a block alive.
+enum Candidate {
+    /// A word near a block, if it is one of its addresses that count.
+    Near(Near),
+    /// What setjmp has made of an address of the block at this place.
+    Mangled(Place),
 }
 
 /// Finds pointers to blocks in memory.
@@ -80,7 +88,13 @@ impl<'a> Finder<'a> {
     /// The block that a word points to.
     #[inline]
     fn target(&self, word: u64) -> Option<Place> {
-        let (place, offset) = self.blocks.place(word)?;
+        self.target_near(self.blocks.near(word)?)
+    }
+
+    #[inline]
+    fn target_near(&self, near: Near) -> Option<Place> {
+        let (place, offset) = self.blocks.place_near(near)?;
+        let word = near.address;
         let counts = self.options.pointers == Pointers::Interior
             || matches!(offset, 0 | 8 | 16)
             || self.is_secondary_base(word, word - offset);
@@ -98,6 +112,14 @@ impl<'a> Finder<'a> {
         self.blocks.place(plain).map(|(place, _)| place)
     }
 
+    /// Reads a byte at an address, so that it is in the cache later.
+    #[inline]
+    fn touch(&self, near: Near) -> u8 {
+        let region = self.regions.get(near.segment as usize).copied().flatten();
+        let byte = region.and_then(|r| r.bytes.get(near.address.wrapping_sub(r.start) as usize));
+        byte.copied().unwrap_or(0)
+    }
+
     fn is_secondary_base(&self, address: u64, start: u64) -> bool {
         let is_table = |at| {
             let word = self.snapshot.word(at).unwrap_or(0);
@@ -110,38 +132,43 @@ impl<'a> Finder<'a> {
     /// Calls `found` with the number of each block that these bytes point to.
     #[inline]
     pub fn in_bytes(&self, bytes: &[u8], mut found: impl FnMut(u32)) {
-        self.places_in(bytes, |place| found(self.blocks.number(place)));
+        self.candidates_in(bytes, |candidate| {
+            let place = match candidate {
+                Candidate::Near(near) => self.target_near(near),
+                Candidate::Mangled(place) => Some(place),
+            };
+            if let Some(place) = place {
+                found(self.blocks.number(place));
+            }
+        });
     }
 
-    /// As [`Finder::in_bytes`], with their places.
+    /// Calls `found` for each of these bytes' words that may point to a block.
     #[inline]
-    fn places_in(&self, bytes: &[u8], mut found: impl FnMut(Place)) {
+    fn candidates_in(&self, bytes: &[u8], mut found: impl FnMut(Candidate)) {
         if self.options.unaligned {
             self.at_odd_offsets(bytes, &mut found);
         }
         for word in words(bytes) {
-            if self.blocks.may_be(word)
-                && let Some(block) = self.target(word)
-            {
-                found(block);
+            if let Some(near) = self.blocks.near(word) {
+                found(Candidate::Near(near));
             }
-            if let Some(block) = self.mangled(word) {
-                found(block);
+            if let Some(place) = self.mangled(word) {
+                found(Candidate::Mangled(place));
             }
         }
     }
 
-    /// As [`Finder::in_bytes`], for the words that begin between the multiples of eight.
-    fn at_odd_offsets(&self, bytes: &[u8], found: &mut impl FnMut(Place)) {
+    /// As [`Finder::candidates_in`], for the words that begin between the multiples of eight.
+    fn at_odd_offsets(&self, bytes: &[u8], found: &mut impl FnMut(Candidate)) {
         let mut low = 0;
         for (i, high) in words(bytes).enumerate() {
             for shift in (8..64).step_by(8) {
                 let word = low >> shift | high << (64 - shift);
-                if self.blocks.may_be(word)
-                    && i > 0
-                    && let Some(block) = self.target(word)
+                if i > 0
+                    && let Some(near) = self.blocks.near(word)
                 {
-                    found(block);
+                    found(Candidate::Near(near));
                 }
             }
             low = high;
@@ -150,8 +177,8 @@ impl<'a> Finder<'a> {
         let tail = bytes.len() - bytes.len() % 8;
         for window in bytes[tail.saturating_sub(7)..].windows(8) {
             let word = window.iter().rev().fold(0, |w, &b| w << 8 | u64::from(b));
-            if let Some(block) = self.target(word) {
-                found(block);
+            if let Some(near) = self.blocks.near(word) {
+                found(Candidate::Near(near));
             }
         }
     }
@@ -209,19 +236,51 @@ impl<'a> Finder<'a> {
 /// So many blocks are looked at side by side: their first bytes are asked for before the first of them
 /// is searched, so that the memory delivers them all at once.
 const ABREAST: usize = 16;
+/// Likewise so many pointers, before it is looked up what they point to.
+const POINTERS_ABREAST: usize = 32;
 
 /// Blocks found, and those of them that are still to be searched.
 struct Search<'a> {
     finder: &'a Finder<'a>,
     reached: PlaceSet,
     waiting: Vec<Place>,
+    /// Pointers that are still to be looked up: the first `count`.
+    pointers: [Near; POINTERS_ABREAST],
+    count: usize,
     scanned_bytes: u64,
 }
 
 impl Search<'_> {
+    #[inline]
     fn find(&mut self, place: Place) {
         if self.reached.insert(self.finder.blocks, place) {
             self.waiting.push(place);
+        }
+    }
+
+    #[inline]
+    fn point(&mut self, near: Near) {
+        self.pointers[self.count] = near;
+        self.count += 1;
+        if self.count == POINTERS_ABREAST {
+            self.look_up();
+        }
+    }
+
+    fn look_up(&mut self) {
+        let finder = self.finder;
+        let pointers = self.pointers;
+        let pointers = &pointers[..std::mem::take(&mut self.count)];
+        // What a pointer points to is most likely searched next.
+        let asked = pointers.iter().map(|&near| {
+            let blocks = finder.blocks;
+            blocks.touch(near) ^ self.reached.touch(blocks, near) ^ u64::from(finder.touch(near))
+        });
+        std::hint::black_box(asked.fold(0, |sum, word| sum ^ word));
+        for &near in pointers {
+            if let Some(place) = finder.target_near(near) {
+                self.find(place);
+            }
         }
     }
 
@@ -229,31 +288,44 @@ impl Search<'_> {
     fn root(&mut self, bytes: &[u8]) {
         let finder = self.finder;
         self.scanned_bytes += bytes.len() as u64;
-        finder.places_in(bytes, |place| self.find(place));
+        finder.candidates_in(bytes, |candidate| match candidate {
+            Candidate::Near(near) => self.point(near),
+            Candidate::Mangled(place) => self.find(place),
+        });
     }
 
     /// Searches all that was found, and what is found in that.
     fn drain(&mut self) {
-        let finder = self.finder;
-        while !self.waiting.is_empty() {
-            let from = self.waiting.len().saturating_sub(ABREAST);
-            let mut batch = [(Block::default(), 0); ABREAST];
-            let mut count = 0;
-            for place in self.waiting.drain(from..) {
-                batch[count] = finder.blocks.at(place);
-                count += 1;
+        loop {
+            while !self.waiting.is_empty() {
+                self.some();
             }
-            let batch = &batch[..count];
-            let first = |&(block, segment): &(Block, usize)| {
-                let region = finder.regions.get(segment).copied().flatten()?;
-                region.bytes.get((block.address - region.start) as usize)
-            };
-            let asked = batch.iter().filter_map(first);
-            std::hint::black_box(asked.fold(0u8, |sum, &byte| sum.wrapping_add(byte)));
-            for &(block, segment) in batch {
-                for bytes in finder.pieces(block, segment) {
-                    self.root(bytes);
-                }
+            if self.count == 0 {
+                return;
+            }
+            self.look_up();
+        }
+    }
+
+    fn some(&mut self) {
+        let finder = self.finder;
+        let from = self.waiting.len().saturating_sub(ABREAST);
+        let mut batch = [(Block::default(), 0); ABREAST];
+        let mut count = 0;
+        for place in self.waiting.drain(from..) {
+            batch[count] = finder.blocks.at(place);
+            count += 1;
+        }
+        let batch = &batch[..count];
+        let first = |&(block, segment): &(Block, usize)| {
+            let region = finder.regions.get(segment).copied().flatten()?;
+            region.bytes.get((block.address - region.start) as usize)
+        };
+        let asked = batch.iter().filter_map(first);
+        std::hint::black_box(asked.fold(0u8, |sum, &byte| sum.wrapping_add(byte)));
+        for &(block, segment) in batch {
+            for bytes in finder.pieces(block, segment) {
+                self.root(bytes);
             }
         }
     }
@@ -267,6 +339,8 @@ pub fn mark(snapshot: &Snapshot, heap: &Heap, options: MarkOptions) -> Marked {
         finder: &finder,
         reached: PlaceSet::new(&heap.blocks),
         waiting: Vec::new(),
+        pointers: [Near::default(); POINTERS_ABREAST],
+        count: 0,
         scanned_bytes: 0,
     };
     let registers = snapshot.meta.threads.iter().flat_map(|t| &t.words);

@@ -61,6 +61,14 @@ pub struct Place {
     pub(crate) unit: u32,
 }
 
+/// An address in a segment: the segment's index, and the unit in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Near {
+    pub(crate) address: u64,
+    pub(crate) segment: u32,
+    pub(crate) unit: u64,
+}
+
 impl Segment {
     /// An empty segment; its blocks follow in address order.
     pub fn new(start: u64, end: u64, kind: SegmentKind) -> Segment {
