@@ -150,6 +150,12 @@ fn run(profile: &Profile, measure: Measure) -> Run {
     }
 }
 
+/// `new` minus `old`. A report from elsewhere may hold any numbers.
+fn difference(new: u64, old: u64) -> i64 {
+    let exact = i128::from(new) - i128::from(old);
+    exact.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
 /// Compares two runs; the `top` largest changes are listed.
 pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff {
     let mut pairs: HashMap<Key, Pair> = HashMap::new();
@@ -161,7 +167,7 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
         .filter(|(_, pair)| fate_key(&pair.old) != fate_key(&pair.new))
         .collect();
     let same_sites = (all - changed.len()) as u64;
-    let change_of = |pair: &Pair| pair.new.bytes as i64 - pair.old.bytes as i64;
+    let change_of = |pair: &Pair| difference(pair.new.bytes, pair.old.bytes);
     // The largest changes of either kind are kept.
     changed.sort_by(|(a_key, a), (b_key, b)| {
         let size = |pair: &Pair| change_of(pair).unsigned_abs();
@@ -250,7 +256,7 @@ impl Diff {
             writeln!(out, "Estimates from sampled allocations")?;
         }
         let head = style.strong(&format!("{}:", self.measure));
-        let total = change(self.new.bytes as i64 - self.old.bytes as i64);
+        let total = change(difference(self.new.bytes, self.old.bytes));
         writeln!(out, "{head} {} in all", style.number(&total))?;
         for (label, run) in [("old", &self.old), ("new", &self.new)] {
             writeln!(

@@ -129,8 +129,9 @@ impl Amount {
 
 impl std::ops::AddAssign for Amount {
     fn add_assign(&mut self, other: Amount) {
-        self.blocks += other.blocks;
-        self.bytes += other.bytes;
+        // A report that was read back may hold any numbers.
+        self.blocks = self.blocks.saturating_add(other.blocks);
+        self.bytes = self.bytes.saturating_add(other.bytes);
         self.variance += other.variance;
     }
 }

@@ -130,6 +130,20 @@ fn what_cannot_be_compared_is_refused() {
     }
 }
 
+#[test]
+fn numbers_that_no_heap_has() {
+    let read = |sites: &[(&str, u64, u64)]| {
+        read_back(json(&report(sites)).as_bytes(), Measure::Live).unwrap()
+    };
+    let old = read(&[("f", 1 << 63, u64::MAX), ("g", u64::MAX, u64::MAX)]);
+    let new = read(&[("f", u64::MAX, 1), ("g", 1, 1)]);
+    let found = diff(&old, &new, Measure::Live, 10);
+    assert_eq!(found.old.bytes, u64::MAX);
+    assert_eq!(found.sites[0].change_bytes, i64::MAX);
+    assert_eq!(found.sites[1].change_bytes, i64::MIN);
+    found.text(Style::default());
+}
+
 proptest! {
     /// Damage costs the report, never more.
     #[test]
