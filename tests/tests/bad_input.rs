@@ -244,3 +244,26 @@ fn a_process_that_lost_its_privileges() {
     assert_eq!(attacher.finish()["totals"]["live_blocks"], 7);
     assert!(target.finish().success());
 }
+
+/// `memhook-rs doctor PID | head -1`: what nobody reads is not a failure.
+#[test]
+fn a_reader_that_went_away() {
+    let target = Target::start(&build_target("threads", &[]), &[]);
+    let pid = target.pid().to_string();
+    for arguments in [
+        &["doctor", &pid][..],
+        &["attach", &pid, "--dry-run"],
+        &["detach", &pid],
+    ] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = Command::new(binary())
+            .args(arguments)
+            .stdout(writer)
+            .output();
+        let (code, _, errors) = parts(output.expect("it starts"));
+        assert_eq!(code, 0, "{arguments:?}: {errors}");
+        assert!(!errors.contains("panicked"), "{arguments:?}: {errors}");
+    }
+    target.finish();
+}

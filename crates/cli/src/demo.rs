@@ -1,5 +1,6 @@
 //! `demo`: a service that leaks on one path among many, traced live.
 
+use crate::output::say;
 use anyhow::{Context, bail};
 use std::{
     io::{BufRead, BufReader, Write},
@@ -74,10 +75,8 @@ fn start() -> anyhow::Result<(Service, i32)> {
 /// Runs the command.
 pub fn run(duration: Duration) -> anyhow::Result<ExitCode> {
     let (_service, pid) = start()?;
-    println!(
-        "Started a service of four threads as process {pid}. One of its request handlers leaks."
-    );
-    println!(
+    say!("Started a service of four threads as process {pid}. One of its request handlers leaks.");
+    say!(
         "$ memhook-rs attach {pid} --duration {}s --top 3\n",
         duration.as_secs_f64()
     );

@@ -1,5 +1,6 @@
 //! `detach`: after an attacher that was killed.
 
+use crate::output::say;
 use std::process::ExitCode;
 
 /// Exit code 3 if something could not be restored.
@@ -8,10 +9,10 @@ pub fn run(pid: i32) -> anyhow::Result<ExitCode> {
         anyhow::bail!("{why}");
     }
     match crate::residue::recover(pid)? {
-        None => println!("Process {pid} holds nothing of memhook-rs"),
-        Some(0) => println!("Detached from {pid}: every slot holds its original"),
+        None => say!("Process {pid} holds nothing of memhook-rs"),
+        Some(0) => say!("Detached from {pid}: every slot holds its original"),
         Some(left) => {
-            println!("Detached from {pid}, but {left} slots could not be restored");
+            say!("Detached from {pid}, but {left} slots could not be restored");
             return Ok(ExitCode::from(3));
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::coverage::{is_hooked, source_text};
 use crate::limits;
+use crate::output::say;
 use memhook_abi::{function_by_name, region_bytes};
 use memhook_process::{
     AllocatorCalls, Check, ElfView, ModuleImage, allocator_calls, details, find_slots, mappings,
@@ -37,9 +38,9 @@ pub fn run(pid: i32) -> anyhow::Result<ExitCode> {
     let failed = checks.iter().filter(|c| !c.ok).count();
     let notes = checks.iter().filter(|c| c.ok && c.remedy.is_some());
     match (failed, notes.count()) {
-        (0, 0) => println!("\nProcess {pid} can be traced."),
-        (0, n) => println!("\nProcess {pid} can be traced; see the {n} notes above."),
-        _ => println!("\nProcess {pid} cannot be traced."),
+        (0, 0) => say!("\nProcess {pid} can be traced."),
+        (0, n) => say!("\nProcess {pid} can be traced; see the {n} notes above."),
+        _ => say!("\nProcess {pid} cannot be traced."),
     }
     Ok(ExitCode::from(if failed == 0 { 0 } else { 2 }))
 }
@@ -50,9 +51,9 @@ fn print_check(check: &Check) {
         (true, Some(_)) => "note",
         (false, _) => "FAIL",
     };
-    println!("{mark} {:<14} {}", check.name, check.finding);
+    say!("{mark} {:<14} {}", check.name, check.finding);
     if let Some(remedy) = &check.remedy {
-        println!("     {:<14} -> {remedy}", "");
+        say!("     {:<14} -> {remedy}", "");
     }
 }
 
@@ -161,12 +162,12 @@ fn print_modules(modules: &[Surveyed]) {
         .map(|m| m.module.name().len())
         .max()
         .unwrap_or(0);
-    println!(
+    say!(
         "\n{:<width$}  slots  calls seen  not seen  unwind table  names from",
         "module"
     );
     for m in shown {
-        println!(
+        say!(
             "{:<width$}  {:>5}  {:>10}  {:>8}  {:<12}  {}",
             m.module.name(),
             m.slots,
@@ -176,11 +177,11 @@ fn print_modules(modules: &[Surveyed]) {
             m.symbols.as_ref().map_or("nothing", |s| s.1.as_str()),
         );
         for reason in &m.refused {
-            println!("{:<width$}  -> {reason}", "");
+            say!("{:<width$}  -> {reason}", "");
         }
     }
     if modules.iter().any(|m| !m.has_unwind_table) {
-        println!("-> stacks are cut short at modules without an unwind table");
+        say!("-> stacks are cut short at modules without an unwind table");
     }
     let poor = |m: &&Surveyed| {
         let source = m.symbols.as_ref().map_or(Source::Nothing, |s| s.0);
@@ -192,7 +193,7 @@ fn print_modules(modules: &[Surveyed]) {
         .map(|m| m.module.name())
         .collect();
     if !poor.is_empty() {
-        println!(
+        say!(
             "-> for names and lines install the debug symbols of {}",
             poor.join(", ")
         );

@@ -11,6 +11,16 @@ use std::{
     thread::JoinHandle,
 };
 
+/// Prints a line on standard output. A reader that went away (`| head`) is no error of ours; `println!` would
+/// panic, as SIGPIPE is ignored in Rust programs.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stdout().lock(), $($text)*);
+    }};
+}
+pub(crate) use say;
+
 /// Reports that wait for a slow reader; more are left out.
 const BACKLOG: usize = 64;
 

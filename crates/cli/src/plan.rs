@@ -1,5 +1,6 @@
 //! What of a process will be hooked.
 
+use crate::output::say;
 use anyhow::bail;
 use memhook_abi::{self as abi, HOOKED_FUNCTIONS, function_by_name};
 use memhook_process::{find_slots, mappings, modules};
@@ -36,7 +37,7 @@ pub fn dry_run(pid: i32, functions: &HashSet<usize>) -> anyhow::Result<ExitCode>
     let loaded = modules(pid, &maps, &mut HashMap::new())?;
     let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
     let scan = find_slots(pid, &loaded, &maps, &wanted, &|_| None)?;
-    println!("{} slots would be patched:", scan.slots.len());
+    say!("{} slots would be patched:", scan.slots.len());
     for (index, module) in loaded.iter().enumerate() {
         let names: Vec<&str> = scan
             .slots
@@ -45,10 +46,10 @@ pub fn dry_run(pid: i32, functions: &HashSet<usize>) -> anyhow::Result<ExitCode>
             .map(|s| s.symbol.as_str())
             .collect();
         if !names.is_empty() {
-            println!("  {}: {}", module.path, names.join(" "));
+            say!("  {}: {}", module.path, names.join(" "));
         }
         for u in scan.unhookable.iter().filter(|u| u.module == index) {
-            println!("  {}: not {}: {}", module.path, u.symbol, u.reason);
+            say!("  {}: not {}: {}", module.path, u.symbol, u.reason);
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -3,6 +3,7 @@
 mod serve;
 mod sources;
 
+use crate::output::say;
 use crate::report::{self, Progress, WindowArgs, open, profile, sources as symbols, tell_end};
 use anyhow::Context;
 use memhook_report::{ExportFormat, ExportOptions, export};
@@ -63,7 +64,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .clone()
         .unwrap_or_else(|| named_after(&args.file));
     report::write(Some(&path), args.force, &page)?;
-    println!("{}", path.display());
+    say!("{}", path.display());
     Ok(ExitCode::SUCCESS)
 }
 
