@@ -88,7 +88,7 @@ pub struct Target {
 }
 
 /// How the attach went.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct AttachInfo {
     /// Whole attach in ms.
     pub attach_ms: f64,

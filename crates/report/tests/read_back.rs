@@ -35,12 +35,8 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
             exe: "/server".into(),
         },
         attach: AttachInfo {
-            attach_ms: 1.0,
-            held_ms: 1.0,
-            idle_held_ms: 0.0,
-            slots: 1,
-            modules: 1,
             depth: 64,
+            ..AttachInfo::default()
         },
         from_s: 0.0,
         elapsed_s: 2.5,

@@ -26,12 +26,8 @@ fn full_report() -> ReportModel {
             exe: "/x".into(),
         },
         attach: AttachInfo {
-            attach_ms: 1.0,
-            held_ms: 1.0,
-            idle_held_ms: 0.0,
-            slots: 1,
-            modules: 1,
             depth: 10,
+            ..AttachInfo::default()
         },
         from_s: 0.0,
         elapsed_s: 1.0,
