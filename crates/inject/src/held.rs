@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::native_stack::{self, Room};
 use crate::restart::Sleep;
-use crate::scratch::Scratch;
+use crate::scratch::{Place, Scratch};
+use crate::signal_frame::State;
 use crate::survey::{Clock, Gadgets, Survey};
 use crate::urgency::Urgency;
 use crate::wait::{self, Stop};
@@ -61,8 +62,10 @@ pub struct Held {
     pub(crate) clock: Clock,
     /// Whether the thread's own stack has room for the signal frame, or why not.
     pub(crate) room: Result<Room, String>,
-    /// Address of the signal frame, once it is written.
-    frame: Option<u64>,
+    /// Once it is written.
+    way_home: Option<WayHome>,
+    /// Where the scratch memory will be, if nobody maps anything there first.
+    pub(crate) place: Place,
     pub(crate) scratch: Option<Scratch>,
     /// Whether the guard page of the scratch stack is there.
     pub(crate) guarded: bool,
@@ -78,6 +81,16 @@ pub struct Held {
     /// ptrace requests must come from the thread that seized.
     _not_send: PhantomData<*const ()>,
     _urgency: Urgency,
+}
+
+/// What leads the thread home if we are killed: frames on its own stack, and code to enter them by.
+#[derive(Clone, Copy)]
+pub(crate) struct WayHome {
+    /// Frame that leads home.
+    pub home: u64,
+    /// Frame that unmaps the scratch memory first.
+    pub unmapping: u64,
+    pub gadgets: Gadgets,
 }
 
 impl Held {
@@ -119,7 +132,8 @@ impl Held {
                 room: native_stack::room(&survey.mappings, tid, &saved, |address, into| {
                     survey.mem.read_exact_at(into, address).is_ok()
                 }),
-                frame: None,
+                way_home: None,
+                place: Place::among(&survey.mappings),
                 scratch: None,
                 guarded: false,
                 token: RandomState::new().hash_one(tid),
@@ -186,17 +200,16 @@ impl Held {
         })
     }
 
-    /// Writes the signal frame if it is not there yet. Gives its address and the code that leads
-    /// into it.
-    pub(crate) fn way_home(&mut self) -> Result<(u64, Gadgets), Error> {
+    /// Writes the signal frames if they are not there yet.
+    pub(crate) fn way_home(&mut self) -> Result<WayHome, Error> {
+        if let Some(way) = self.way_home {
+            return Ok(way);
+        }
         let pid = self.pid;
         let gadgets = self
             .gadgets
-            .filter(|gadgets| self.frame.is_some() || gadgets.are_intact(&self.mem))
+            .filter(|gadgets| gadgets.are_intact(&self.mem))
             .ok_or(Error::NoSyscallInstruction { pid })?;
-        if let Some(frame) = self.frame {
-            return Ok((frame, gadgets));
-        }
         let room = self.room.clone().map_err(|reason| Error::NoSafeThread {
             pid,
             waited: self.held_for(),
@@ -205,26 +218,46 @@ impl Held {
         if regs::has_shadow_stack(self.tid) {
             return Err(Error::ShadowStack { pid, tid: self.tid });
         }
-        let frame = signal_frame::build(
-            &restart::unattended(&self.saved, &self.sleep),
+        let arguments = [self.place.address(), Scratch::BYTES, 0, 0, 0, 0];
+        let mut unmap = self.syscall_registers(libc::SYS_munmap, arguments);
+        unmap.rip = gadgets.syscall;
+        let frames = signal_frame::build(
+            &State {
+                registers: &restart::unattended(&self.saved, &self.sleep),
+                mask: self.saved_mask,
+            },
+            &State {
+                registers: &unmap,
+                mask: self.remote_mask(),
+            },
             &self.saved_extended,
-            self.saved_mask,
             gadgets.restorer,
         );
         match room {
             // Extends the stack mapping; process_vm_writev does not since Linux 6.5.
-            Room::Grows => self.write(frame.address, &frame.bytes)?,
+            Room::Grows => self.write(frames.call, &frames.bytes)?,
             // Respects page protection, should the mapping have changed.
-            Room::Mapped => memory::write_writable(pid, frame.address, &frame.bytes)?,
+            Room::Mapped => memory::write_writable(pid, frames.call, &frames.bytes)?,
         }
         // In the address space looked at before the stop, not that of a program started since.
-        let mut there = vec![0u8; frame.bytes.len()];
-        self.read(frame.address, &mut there)?;
-        if there != frame.bytes {
+        let mut there = vec![0u8; frames.bytes.len()];
+        self.read(frames.call, &mut there)?;
+        if there != frames.bytes {
             return Err(self.is_gone());
         }
-        self.frame = Some(frame.address);
-        Ok((frame.address, gadgets))
+        let way = WayHome {
+            home: frames.home,
+            unmapping: frames.call,
+            gadgets,
+        };
+        self.way_home = Some(way);
+        Ok(way)
+    }
+
+    /// Signals that are blocked during remote work.
+    fn remote_mask(&self) -> u64 {
+        let open = SYNCHRONOUS.iter().chain(&self.bell);
+        !open.fold(0u64, |set, &signal| set | 1 << (signal - 1))
     }
 
     /// Sets the registers to run something that leads home; the first time also blocks the
@@ -235,11 +268,7 @@ impl Held {
         self.check("SETREGSET NT_PRSTATUS", set)?;
         if !self.used {
             self.used = true;
-            let open = SYNCHRONOUS
-                .iter()
-                .chain(&self.bell)
-                .fold(0u64, |set, &signal| set | 1 << (signal - 1));
-            let set = ptrace::set_signal_mask(self.tid, !open);
+            let set = ptrace::set_signal_mask(self.tid, self.remote_mask());
             self.check("SETSIGMASK", set)?;
         }
         Ok(())

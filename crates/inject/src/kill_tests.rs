@@ -44,6 +44,19 @@ fn attacher() {
     read_bytes(copy.pid(), getpid, &mut [0; 8]).unwrap();
 }
 
+/// Started by the other tests with [`TARGET`] set; leaves nothing in the target when it is done.
+#[test]
+#[ignore = "the process to be killed, started by the other tests"]
+fn caller() {
+    let Ok(target) = std::env::var(TARGET) else {
+        return;
+    };
+    let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
+    let mut held = hold(numbers[0] as i32, &anywhere()).unwrap();
+    assert_eq!(held.call(numbers[1], &[]).unwrap(), numbers[0]);
+    held.release().unwrap();
+}
+
 struct Target {
     program: Program,
     /// Address of its count of rounds.
@@ -78,9 +91,13 @@ impl Target {
 
     /// Runs the attacher; `true` if it came to its end.
     fn attach(&self, step: u64, delay_us: Option<u64>) -> bool {
+        self.run("attacher", step, delay_us)
+    }
+
+    fn run(&self, attacher: &str, step: u64, delay_us: Option<u64>) -> bool {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args(["--exact", "kill_tests::attacher", "--ignored"])
+            .args(["--exact", &format!("kill_tests::{attacher}"), "--ignored"])
             .env(TARGET, &self.attacher)
             .env("MEMHOOK_TEST_OBJECT", &self.object)
             .env(steps::STEP, step.to_string())
@@ -125,12 +142,18 @@ impl Target {
         assert_eq!(status(pid, "SigBlk:"), self.blocked, "{when}");
     }
 
-    /// Mappings without those that the attacher is asked to make.
-    fn mappings(&self) -> usize {
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.program.pid())).unwrap();
-        maps.lines()
-            .filter(|line| !line.contains("memhook"))
-            .count()
+    fn mappings(&self) -> String {
+        std::fs::read_to_string(format!("/proc/{}/maps", self.program.pid())).unwrap()
+    }
+
+    /// Checks that the mappings come to be these again.
+    fn has_only(&self, mappings: &str, when: &str) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while self.mappings() != mappings {
+            let now = self.mappings();
+            assert!(Instant::now() < until, "{when}: {now}\nbefore: {mappings}");
+            std::thread::sleep(Duration::from_micros(500));
+        }
     }
 
     fn ends_well(self) {
@@ -173,7 +196,6 @@ fn killed_everywhere(name: &str, args: &[&str]) {
     let target = Target::start(name, args);
     assert!(target.attach(u64::MAX, None), "undisturbed");
     target.works("undisturbed");
-    let before = target.mappings();
     let mut step = 1;
     while !target.attach(step, None) {
         target.works(&format!("killed at step {step}"));
@@ -186,12 +208,34 @@ fn killed_everywhere(name: &str, args: &[&str]) {
         target.attach(at, Some(delay));
         target.works(&format!("killed {delay} µs after step {at}"));
     }
-    let after = target.mappings();
-    println!("{name} {args:?}: {step} steps, {before} mappings before, {after} after");
-    // The objects' own bss and the like count as ours only by name.
+    println!("{name} {args:?}: {step} steps");
     for _ in 0..3 {
         assert!(target.attach(u64::MAX, None));
     }
+    target.works("at the end");
+    target.ends_well();
+}
+
+/// The scratch memory goes with its maker, whenever that dies.
+#[test]
+fn nothing_stays_mapped_after_a_kill() {
+    let target = Target::start("canary", &[]);
+    // The first call may have the main thread's stack grow.
+    assert!(target.run("caller", u64::MAX, None));
+    target.works("undisturbed");
+    let before = target.mappings();
+    let mut step = 1;
+    while !target.run("caller", step, None) {
+        target.has_only(&before, &format!("killed at step {step}"));
+        step += 1;
+    }
+    let mut state = 0x9e37_79b9_7f4a_7c15 ^ u64::from(std::process::id());
+    for _ in 0..rounds() {
+        let (at, delay) = (1 + random(&mut state, step), random(&mut state, 300));
+        target.run("caller", at, Some(delay));
+        target.has_only(&before, &format!("killed {delay} µs after step {at}"));
+    }
+    assert!(step > 40, "only {step} steps");
     target.works("at the end");
     target.ends_well();
 }

@@ -83,8 +83,10 @@ impl Held {
         let undone = match self.scratch.take() {
             Some(Scratch { start }) => {
                 let args = [start, Scratch::BYTES, 0, 0, 0, 0];
-                self.bare_syscall("munmap", libc::SYS_munmap, args)
-                    .map(drop)
+                let unmapped = self
+                    .way_home()
+                    .and_then(|way| self.bare_syscall(way.home, "munmap", libc::SYS_munmap, args));
+                unmapped.map(drop)
             }
             None => Ok(()),
         };

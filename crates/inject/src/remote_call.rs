@@ -3,15 +3,22 @@
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use crate::held::{Held, STEP_DEADLINE};
+use crate::held::{Held, STEP_DEADLINE, WayHome};
 use crate::scratch::{self, PAGE_BYTES, SPIN, Scratch, word};
 use crate::wait::{self, Stop};
-use crate::{Error, Registers, ptrace, regs};
+use crate::{Error, Registers, ptrace, regs, signal_frame};
 
 /// A call that takes longer is stopped, and backed out of if it waits for a lock.
 const CALL_DEADLINE: Duration = Duration::from_secs(5);
 /// A call that is not in a futex wait at the deadline is let run on up to this.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
+
+/// Of the scratch memory.
+const SCRATCH_FLAGS: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
+/// Argument of mmap for memory without a file.
+const NO_FILE: u64 = u64::MAX;
+/// How many places are tried for it that somebody else takes first.
+const PLACE_TRIES: u32 = 8;
 
 /// From then on the result is looked for in memory too: a seccomp filter may refuse the bell. Well
 /// below the time that the stub spins.
@@ -83,33 +90,22 @@ impl Held {
         if let Some(scratch) = self.scratch {
             return Ok(scratch);
         }
-        let (frame, gadgets) = self.way_home()?;
+        let way = self.way_home()?;
         let counts = self.clock.rate() * SPIN.as_millis() as u64;
-        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
-        let read_write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-        let no_fd = u64::MAX;
-        let start = self.bare_syscall(
-            "mmap",
-            libc::SYS_mmap,
-            [0, Scratch::BYTES, read_write, flags, no_fd, 0],
-        )?;
-        let scratch = Scratch { start };
+        let scratch = self.map_scratch(way)?;
         self.scratch = Some(scratch);
         // By mmap rather than mprotect, which sandboxes refuse more often.
         let read_execute = (libc::PROT_READ | libc::PROT_EXEC) as u64;
-        let fixed = flags | libc::MAP_FIXED as u64;
-        self.bare_syscall(
-            "mmap",
-            libc::SYS_mmap,
-            [scratch.code(), PAGE_BYTES, read_execute, fixed, no_fd, 0],
-        )?;
+        let fixed = SCRATCH_FLAGS | libc::MAP_FIXED as u64;
+        let code = [scratch.code(), PAGE_BYTES, read_execute, fixed, NO_FILE, 0];
+        self.bare_syscall(way.unmapping, "mmap", libc::SYS_mmap, code)?;
         self.write(scratch.code(), scratch::stub())?;
         let mut words = [0u8; word::END as usize];
         for (at, value) in [
             (word::COUNTS, counts),
-            (word::FRAME, frame),
-            (word::GADGET, gadgets.syscall),
-            (word::START, start),
+            (word::FRAME, way.home),
+            (word::GADGET, way.gadgets.syscall),
+            (word::START, scratch.start),
             (word::BYTES, Scratch::BYTES),
             (word::BELL, self.bell.unwrap_or(0) as u64),
         ] {
@@ -117,6 +113,38 @@ impl Held {
         }
         self.write(scratch.words(), &words)?;
         Ok(scratch)
+    }
+
+    /// Maps the scratch memory at the place that the way home unmaps.
+    fn map_scratch(&mut self, way: WayHome) -> Result<Scratch, Error> {
+        let read_write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        // Before Linux 4.17 only a wish.
+        let flags = SCRATCH_FLAGS | libc::MAP_FIXED_NOREPLACE as u64;
+        let mut tries = 0;
+        loop {
+            let place = self.place.address();
+            let map = [place, Scratch::BYTES, read_write, flags, NO_FILE, 0];
+            let mapped = self.bare_syscall(way.unmapping, "mmap", libc::SYS_mmap, map);
+            let (start, is_mapped) = match mapped {
+                Ok(start) => (start, true),
+                // Somebody was faster.
+                Err(Error::RemoteSyscall { source, .. })
+                    if source.raw_os_error() == Some(libc::EEXIST) && tries < PLACE_TRIES =>
+                {
+                    tries += 1;
+                    self.place.change();
+                    (self.place.address(), false)
+                }
+                Err(error) => return Err(error),
+            };
+            if start != place {
+                let argument = way.unmapping + signal_frame::CALL_ARGUMENT;
+                self.write(argument, &start.to_le_bytes())?;
+            }
+            if is_mapped {
+                return Ok(Scratch { start });
+            }
+        }
     }
 
     fn run(&mut self, function: u64, args: &[u64]) -> Result<u64, Error> {

@@ -79,18 +79,19 @@ impl Held {
     }
 
     /// Makes a system call without memory of ours; for calls that do not wait. Ends in an event
-    /// stop, like every operation.
+    /// stop, like every operation. Left alone, the thread goes on into the signal frame at `frame`.
     ///
     /// A single step would end in SIGTRAP, which the kernel forces on the thread and which would
     /// reset a SIGTRAP disposition of the target that is ignored or blocked; so the thread stops
     /// at the entry of the call, and at the interrupt that was requested there.
     pub(crate) fn bare_syscall(
         &mut self,
+        frame: u64,
         name: &'static str,
         nr: i64,
         args: [u64; 6],
     ) -> Result<u64, Error> {
-        let (frame, gadgets) = self.way_home()?;
+        let gadgets = self.way_home()?.gadgets;
         let mut registers = self.syscall_registers(nr, args);
         registers.rip = gadgets.syscall;
         registers.rsp = frame;

@@ -1,22 +1,78 @@
 //! Signals that were taken off a thread during remote work go back to it.
 
+use std::io;
+use std::time::{Duration, Instant};
+
+/// How long is waited for room in the queue of signals. The thread runs again, so it gets emptied.
+const ROOM_LIMIT: Duration = Duration::from_secs(1);
+
 /// Sends a signal to the thread once more, or to the process if the thread has ended.
 ///
 /// With its siginfo where the kernel allows it: for a foreign process only with negative si_code,
-/// as of sigqueue(3) (rt_sigqueueinfo(2)).
+/// as of sigqueue(3) (rt_sigqueueinfo(2)). A real-time signal that finds the queue full
+/// (RLIMIT_SIGPENDING) waits for room: kill(2) would send it without what it carries.
 pub(crate) fn send_again(pid: i32, tid: i32, signal: i32, info: &libc::siginfo_t) {
-    if info.si_code < 0 && info.si_code != libc::SI_TKILL {
-        let info: *const libc::siginfo_t = info;
-        // SAFETY: the kernel reads one siginfo_t, which is live.
-        let sent = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info) };
+    let has_details = info.si_code < 0 && info.si_code != libc::SI_TKILL;
+    let until = Instant::now() + ROOM_LIMIT;
+    loop {
+        let sent = if has_details {
+            let info: *const libc::siginfo_t = info;
+            // SAFETY: the kernel reads one siginfo_t, which is live.
+            unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info) }
+        } else {
+            // SAFETY: no pointers.
+            unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) }
+        };
         if sent == 0 {
             return;
         }
+        let is_full = io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
+        if !is_full || Instant::now() >= until {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
     // SAFETY: no pointers.
-    let sent = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) };
-    if sent != 0 {
-        // SAFETY: no pointers.
-        unsafe { libc::kill(pid, signal) };
+    unsafe { libc::kill(pid, signal) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::common::{Program, limit_queued_signals, send, state};
+
+    #[test]
+    fn a_full_queue_is_waited_for() {
+        let mut program = Program::start("signals", &[]);
+        program.addresses();
+        let pid = program.pid();
+        limit_queued_signals(pid, 4);
+        send(pid, libc::SIGSTOP);
+        while state(pid, pid) != 'T' {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let value = libc::sigval {
+            sival_ptr: std::ptr::without_provenance_mut(1),
+        };
+        let mut count = 0;
+        // SAFETY: no pointer that anyone follows.
+        while unsafe { libc::sigqueue(pid, libc::SIGRTMIN(), value) } == 0 {
+            count += 1;
+        }
+        // SAFETY: siginfo_t is plain integers and padding; all-zero is valid.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        info.si_code = libc::SI_QUEUE;
+        let place = (&raw mut info).cast::<u8>().wrapping_add(24).cast::<i32>();
+        // SAFETY: si_value stands at this offset (struct siginfo, _rt), inside of `info`.
+        unsafe { place.write(1000) };
+        let waker = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            send(pid, libc::SIGCONT);
+        });
+        send_again(pid, pid, libc::SIGRTMIN(), &info);
+        waker.join().unwrap();
+        send(pid, libc::SIGTERM);
+        assert_eq!(program.line(), format!("{} {}", count + 1, count + 1000));
+        program.ends_well();
     }
 }

@@ -20,9 +20,14 @@
 //! the kernel remembers of the target's own sleep (its restart block).
 
 use std::arch::global_asm;
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+use crate::maps::Mapping;
+
 pub(crate) const PAGE_BYTES: u64 = 4096;
+/// End of the addresses that mmap gives without being asked for more (47 bits).
+const USER_END: u64 = (1 << 47) - PAGE_BYTES;
 /// Room for dlopen and an allocator behind it; only touched pages cost memory.
 const STACK_BYTES: u64 = 256 * 1024;
 
@@ -188,6 +193,51 @@ pub(crate) fn stub() -> &'static [u8] {
     unsafe { std::slice::from_raw_parts(begin, bytes) }
 }
 
+/// Where the scratch mapping is to be: known before it is made, so that the thread can be left with
+/// the order to unmap it. In the middle of the largest gap between mappings, where the kernel puts
+/// nothing by itself and neither heap nor stacks grow to, at random.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// Middle half of the gap.
+    low: u64,
+    high: u64,
+    address: u64,
+}
+
+impl Place {
+    pub(crate) fn among(mappings: &[Mapping]) -> Place {
+        let mut gap = (0, 0);
+        let mut end = 0;
+        let limits = mappings.iter().map(|m| (m.start_avma, m.end_avma));
+        for (start, next_end) in limits.chain([(USER_END, USER_END)]) {
+            let start = start.min(USER_END);
+            if start.saturating_sub(end) > gap.1 - gap.0 {
+                gap = (end, start);
+            }
+            end = end.max(next_end);
+        }
+        let quarter = (gap.1 - gap.0) / 4;
+        let mut place = Place {
+            low: gap.0 + quarter,
+            high: gap.1 - quarter,
+            address: 0,
+        };
+        place.change();
+        place
+    }
+
+    /// Another one.
+    pub(crate) fn change(&mut self) {
+        let pages = (self.high - self.low).saturating_sub(Scratch::BYTES) / PAGE_BYTES;
+        let page = RandomState::new().hash_one(self.address) % pages.max(1);
+        self.address = (self.low & !(PAGE_BYTES - 1)) + page * PAGE_BYTES;
+    }
+
+    pub(crate) fn address(self) -> u64 {
+        self.address
+    }
+}
+
 /// The scratch mapping.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scratch {
@@ -272,5 +322,37 @@ mod tests {
         let scratch = Scratch { start: 0x10000 };
         let syscall = (scratch.syscall_entry() - scratch.code()) as usize;
         assert_eq!(stub()[syscall..syscall + 2], [0x0f, 0x05]);
+    }
+
+    #[test]
+    fn a_place_is_free_and_far_from_everything() {
+        let own = crate::maps::read(std::process::id() as i32).unwrap();
+        for mappings in [&own[..], &[]] {
+            let mut place = Place::among(mappings);
+            let first = place.address();
+            place.change();
+            assert_ne!(first, place.address());
+            for start in [first, place.address()] {
+                let far = 1 << 30;
+                let (low, high) = (start - far, start + Scratch::BYTES + far);
+                assert_eq!(start % PAGE_BYTES, 0);
+                assert!(high < USER_END);
+                assert!(
+                    mappings
+                        .iter()
+                        .all(|m| m.end_avma < low || m.start_avma > high)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_address_space_has_a_place_too() {
+        let mut mapping = crate::maps::read(std::process::id() as i32)
+            .unwrap()
+            .remove(0);
+        (mapping.start_avma, mapping.end_avma) = (0, u64::MAX);
+        let place = Place::among(&[mapping]);
+        assert_eq!(place.address() % PAGE_BYTES, 0);
     }
 }

@@ -1,10 +1,15 @@
-//! A signal frame that takes a thread back to where it was, without any help of ours.
+//! Signal frames that take a thread back to where it was, without any help of ours.
 //!
 //! When this process is killed the kernel detaches it and the held thread runs on with whatever
 //! registers are set. So every remote operation ends, if nobody stops the thread first, in
-//! rt_sigreturn(2) with a frame that describes the state of the first stop. Layout: `struct
-//! ucontext` of arch/x86/include/uapi/asm/ucontext.h, `struct sigcontext_64` and `struct
-//! _fpx_sw_bytes` of uapi/asm/sigcontext.h, checked by arch/x86/kernel/fpu/signal.c.
+//! rt_sigreturn(2) with a frame that describes the state of the first stop.
+//!
+//! While the scratch memory is being made, another frame is taken before that one: it makes the thread
+//! unmap the scratch, whose address was chosen beforehand. So nothing stays mapped if the tracer dies
+//! right after the mmap, when nobody has seen its result.
+//!
+//! Layout: `struct ucontext` of arch/x86/include/uapi/asm/ucontext.h, `struct sigcontext_64` and
+//! `struct _fpx_sw_bytes` of uapi/asm/sigcontext.h, checked by arch/x86/kernel/fpu/signal.c.
 
 use crate::Registers;
 
@@ -36,33 +41,63 @@ const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
 /// psABI 3.2.2: a leaf function may use this much below rsp.
 const RED_ZONE_BYTES: u64 = 128;
 
-/// A frame ready to be written.
-pub(crate) struct SignalFrame {
-    /// Address of its first word, the restorer; the value of rsp before a `ret` into it.
-    pub address: u64,
+/// Two frames ready to be written, one above the other.
+pub(crate) struct Frames {
+    /// Address of the lower one, which makes a system call and leads to the other.
+    pub call: u64,
+    /// Address of the upper one, which leads home.
+    pub home: u64,
+    /// What stands from the lower one's address on.
     pub bytes: Vec<u8>,
 }
 
-/// Builds the frame to be put below the red zone of the stack at `registers.rsp`.
+/// Offset of the first argument of the call in its frame.
+pub(crate) const CALL_ARGUMENT: u64 = (RESTORER_BYTES + UC_REGISTERS + 8 * 8) as u64;
+
+/// A frame begins with the address of the restorer: rsp points there before a `ret` into the frame.
+const RESTORER_BYTES: usize = 8;
+
+/// State that a frame leads to.
+pub(crate) struct State<'a> {
+    pub registers: &'a Registers,
+    /// Blocked signals.
+    pub mask: u64,
+}
+
+/// Builds the frames to be put below the red zone of the stack at `home.registers.rsp`. In the state
+/// `call` the thread is to make a system call through a `syscall; ret`; its rsp is set here.
 ///
 /// `extended` is an XSAVE area in standard form as PTRACE_GETREGSET gives it; `restorer` is the
 /// address of `mov $15, %rax; syscall`.
-pub(crate) fn build(
-    registers: &Registers,
-    extended: &[u8],
-    mask: u64,
-    restorer: u64,
-) -> SignalFrame {
+pub(crate) fn build(home: &State<'_>, call: &State<'_>, extended: &[u8], restorer: u64) -> Frames {
     let xsave = used_xsave(extended);
-    let xsave_at = (registers.rsp - RED_ZONE_BYTES - xsave.len() as u64 - 4) & !(XSAVE_ALIGN - 1);
+    let xsave_at =
+        (home.registers.rsp - RED_ZONE_BYTES - xsave.len() as u64 - 4) & !(XSAVE_ALIGN - 1);
     // The stack pointer at `ret` is aligned as at any function entry.
-    let address = (xsave_at - UCONTEXT_BYTES as u64 - 8) & !15;
-    let gap = (xsave_at - address) as usize - 8 - UCONTEXT_BYTES;
-    let mut bytes = restorer.to_le_bytes().to_vec();
-    bytes.extend(user_context(registers, mask, xsave_at));
-    bytes.resize(bytes.len() + gap, 0);
+    let frame_bytes = (RESTORER_BYTES + UCONTEXT_BYTES) as u64;
+    let home_at = (xsave_at - frame_bytes) & !15;
+    let call_at = (home_at - frame_bytes) & !15;
+    let mut bytes = Vec::new();
+    let call_registers = Registers {
+        rsp: home_at,
+        ..*call.registers
+    };
+    for (state, registers, at) in [
+        (call, &call_registers, call_at),
+        (home, home.registers, home_at),
+    ] {
+        bytes.resize((at - call_at) as usize, 0);
+        bytes.extend(restorer.to_le_bytes());
+        // The same vector state for both: the protection keys of memory are part of it.
+        bytes.extend(user_context(registers, state.mask, xsave_at));
+    }
+    bytes.resize((xsave_at - call_at) as usize, 0);
     bytes.extend(sigframe_xsave(xsave));
-    SignalFrame { address, bytes }
+    Frames {
+        call: call_at,
+        home: home_at,
+        bytes,
+    }
 }
 
 fn user_context(registers: &Registers, mask: u64, xsave_at: u64) -> [u8; UCONTEXT_BYTES] {
@@ -179,23 +214,36 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_stays_below_the_red_zone_and_is_aligned() {
+    fn frames_stay_below_the_red_zone_are_aligned_and_lead_home() {
         for rsp in (0x7000_0000u64..0x7000_0100).step_by(8) {
             let mut registers = crate::regs::zeroed();
             registers.rsp = rsp;
             let mut extended = vec![0u8; 2696];
             extended[HEADER] = 3;
-            let frame = build(&registers, &extended, 5, 0x1234);
-            let end = frame.address + frame.bytes.len() as u64;
+            let mut call = crate::regs::zeroed();
+            call.rdi = 77;
+            let state = |registers, mask| State { registers, mask };
+            let frames = build(&state(&registers, 5), &state(&call, 6), &extended, 0x1234);
+            let end = frames.call + frames.bytes.len() as u64;
             assert!(end <= rsp - RED_ZONE_BYTES);
-            assert_eq!(frame.address % 16, 0);
-            assert_eq!(word(&frame.bytes, 0), 0x1234);
-            let xsave_at = word(&frame.bytes, 8 + UC_FPSTATE);
-            assert_eq!(xsave_at % XSAVE_ALIGN, 0);
-            let area = &frame.bytes[(xsave_at - frame.address) as usize..];
-            assert_eq!(area.len(), HEADER_END + 4);
-            assert_eq!(word(area, SOFTWARE_BYTES) as u32, FP_XSTATE_MAGIC1);
-            assert_eq!(word(&frame.bytes, 8 + UC_SIGMASK), 5);
+            assert_eq!(
+                word(&frames.bytes, CALL_ARGUMENT as usize),
+                77,
+                "the argument"
+            );
+            for (at, leads_to, mask) in [(frames.call, frames.home, 6), (frames.home, rsp, 5)] {
+                assert_eq!(at % 16, 0);
+                let frame = &frames.bytes[(at - frames.call) as usize..];
+                assert_eq!(word(frame, 0), 0x1234);
+                let stack_pointer = libc::REG_RSP as usize * 8;
+                assert_eq!(word(frame, 8 + UC_REGISTERS + stack_pointer), leads_to);
+                let xsave_at = word(frame, 8 + UC_FPSTATE);
+                assert_eq!(xsave_at % XSAVE_ALIGN, 0);
+                let area = &frame[(xsave_at - at) as usize..];
+                assert_eq!(area.len(), HEADER_END + 4);
+                assert_eq!(word(area, SOFTWARE_BYTES) as u32, FP_XSTATE_MAGIC1);
+                assert_eq!(word(frame, 8 + UC_SIGMASK), mask);
+            }
         }
     }
 }

@@ -115,6 +115,18 @@ pub fn send(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
+/// Sets how many signals may wait for a process (RLIMIT_SIGPENDING).
+pub fn limit_queued_signals(pid: i32, count: u64) {
+    let limit = libc::rlimit {
+        rlim_cur: count,
+        rlim_max: count,
+    };
+    let (limit, before) = (&raw const limit, std::ptr::null_mut());
+    // SAFETY: the kernel reads one rlimit and is not asked for the one before.
+    let set = unsafe { libc::prlimit(pid, libc::RLIMIT_SIGPENDING, limit, before) };
+    assert_eq!(set, 0);
+}
+
 /// State letter of a thread.
 pub fn state(pid: i32, tid: i32) -> char {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
