@@ -70,6 +70,34 @@ fn every_polite_signal_is_a_detach() {
     }
 }
 
+/// Whoever starts an attacher may have these signals blocked, and a process inherits that.
+#[test]
+fn signals_blocked_by_the_parent_are_a_detach_too() {
+    let program = build_target("oracle", &[]);
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let target = Target::start(&program, &["20000", "4"]);
+        let blocking = ["env", "--block-signal=INT,TERM,HUP"];
+        let attacher = Attacher::start_by(&blocking, &target, &[]);
+        attacher.signal(signal);
+        let report = attacher.last_report();
+        assert_eq!(report["final"], true, "signal {signal}");
+        check_untouched(target);
+    }
+}
+
+/// As by nohup(1).
+#[test]
+fn an_ignored_hangup_stays_ignored() {
+    let program = build_target("leak_path", &[]);
+    let mut target = Target::start(&program, &[]);
+    let attacher = Attacher::start_by(&["env", "--ignore-signal=HUP"], &target, &[]);
+    attacher.signal(libc::SIGHUP);
+    target.go();
+    target.expect("done");
+    assert_eq!(attacher.finish()["totals"]["live_blocks"], 100);
+    assert!(target.finish().success());
+}
+
 #[test]
 fn a_closed_output_is_no_reason_to_stay() {
     let program = build_target("oracle", &[]);

@@ -260,7 +260,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let create = |path| Recording::create(&wish, pid, &config, path);
     let recording = recorded.as_deref().map(create).transpose()?;
-    signals::install();
+    signals::catch_stops();
     let session = match Session::start(pid, config, functions) {
         Ok(session) => session,
         Err(error) => {

@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(why) = memhook_process::first_failure(&checks) {
         bail!("{why}");
     }
-    signals::install();
+    signals::catch_stops();
     let mut session = Session::start(pid, config, functions)?;
     let region = Arc::clone(session.shared_region());
     let consumer = Consumer::new(&region, &args.tracing);

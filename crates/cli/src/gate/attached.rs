@@ -33,7 +33,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let Some(duration) = options.duration else {
         return now(args, measure, pid, program);
     };
-    signals::install();
+    signals::catch_stops();
     let mut session = Session::start(pid, config, functions)?;
     let region = Arc::clone(session.shared_region());
     let consumer = Consumer::new(&region, &args.tracing);

@@ -199,7 +199,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("nothing is released: a seccomp filter may end process {pid} for what free() needs");
     }
     let mut process = Process::of(pid)?;
-    signals::install();
+    signals::catch_stops();
     let first = Looked::now(args, None)?;
     if let (Some(why), None) = (&first.refused, args.every) {
         bail!("nothing is released: {why}");

@@ -15,7 +15,7 @@ pub fn listen(address: SocketAddr) -> anyhow::Result<Server> {
 
 /// Answers until Ctrl-C.
 pub fn run(server: &Server, page: &[u8]) -> anyhow::Result<ExitCode> {
-    signals::install();
+    signals::catch_stops();
     println!("http://{}/", server.server_addr());
     while !signals::stop_requested() {
         let request = server

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
+use crate::signals::{self, Handler};
+
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
 /// Whether SIGCONT has come since the last [`HELD_OFF`] signal.
 static CONTINUED: AtomicBool = AtomicBool::new(false);
@@ -31,8 +33,14 @@ extern "C" fn hand_on(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_v
     // What the terminal sends (Ctrl-C: SI_KERNEL) goes to the whole foreground process group: the
     // program has it already.
     if code <= 0 && pid > 0 {
-        // SAFETY: kill is async-signal-safe (signal-safety(7)) and takes plain integers.
-        unsafe { libc::kill(pid, signal) };
+        // SAFETY: kill is async-signal-safe (signal-safety(7)) and takes plain integers; errno is this
+        // thread's, and whom the signal interrupted may be about to read it.
+        unsafe {
+            let errno = libc::__errno_location();
+            let before = *errno;
+            libc::kill(pid, signal);
+            *errno = before;
+        }
     }
 }
 
@@ -58,23 +66,11 @@ pub(super) fn stop_too(signal: i32) {
 /// before it; when it is stopped from the terminal, so are we. A signal that we were started with ignored stays so.
 pub fn forward_signals(pid: i32) {
     PROGRAM.store(pid, Ordering::Relaxed);
-    for signal in SIGNALS.into_iter().chain(HELD_OFF) {
-        // SAFETY: sigaction is plain data; all-zero is valid: no flags, empty mask.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: both calls read or write one sigaction each; the handler is async-signal-safe.
-        unsafe {
-            libc::sigaction(signal, std::ptr::null(), &raw mut action);
-            if action.sa_sigaction == libc::SIG_IGN {
-                continue;
-            }
-            (action.sa_sigaction, action.sa_flags) = match HELD_OFF.contains(&signal) {
-                true => (hold_off as *const () as usize, libc::SA_RESTART),
-                false => (
-                    hand_on as *const () as usize,
-                    libc::SA_SIGINFO | libc::SA_RESTART,
-                ),
-            };
-            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+    let forwarded = SIGNALS.map(|signal| (signal, Handler::WithDetails(hand_on)));
+    let held_off = HELD_OFF.map(|signal| (signal, Handler::Plain(hold_off)));
+    for (signal, handler) in forwarded.into_iter().chain(held_off) {
+        if !signals::is_ignored(signal) {
+            signals::handle(signal, handler);
         }
     }
 }

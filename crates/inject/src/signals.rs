@@ -1,0 +1,69 @@
+//! Signals that are sent to this process.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+static STOPS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count_stop(_: i32) {
+    STOPS.fetch_add(1, Relaxed);
+}
+
+/// From now on SIGINT, SIGTERM and SIGHUP do not end this process but are counted. An ignored SIGHUP
+/// stays so: that is what nohup(1) asks for.
+pub fn catch_stops() {
+    // A shell without job control starts what is in the background with SIGINT ignored; whoever then
+    // sends it to this very process means it.
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        handle(signal, Handler::Plain(count_stop));
+    }
+    if !is_ignored(libc::SIGHUP) {
+        handle(libc::SIGHUP, Handler::Plain(count_stop));
+    }
+}
+
+/// How many have come since [`catch_stops`].
+pub fn stops() -> u32 {
+    STOPS.load(Relaxed)
+}
+
+/// What to run when a signal comes: async-signal-safe, and it leaves `errno` alone.
+#[derive(Clone, Copy)]
+pub(crate) enum Handler {
+    Plain(extern "C" fn(i32)),
+    WithDetails(extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void)),
+}
+
+/// Installs a handler. System calls that it interrupts go on. A process inherits blocked signals from
+/// the one that started it (execve(2)), so this thread no longer blocks it either.
+pub(crate) fn handle(signal: i32, handler: Handler) {
+    let (address, flags) = match handler {
+        Handler::Plain(handler) => (handler as *const () as usize, 0),
+        Handler::WithDetails(handler) => (handler as *const () as usize, libc::SA_SIGINFO),
+    };
+    // SAFETY: sigaction is plain data; all-zero is valid: no flags, empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = address;
+    action.sa_flags = flags | libc::SA_RESTART;
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: each call reads or writes one live structure, and sigemptyset initializes `set`. The
+    // handler is async-signal-safe and takes the arguments that its flags announce.
+    unsafe {
+        libc::sigaction(signal, &raw const action, ptr::null_mut());
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), ptr::null_mut());
+    }
+}
+
+/// Whether this process ignores a signal.
+pub(crate) fn is_ignored(signal: i32) -> bool {
+    // SAFETY: as in `handle`; the kernel writes one sigaction.
+    let action: libc::sigaction = unsafe {
+        let mut action = std::mem::zeroed();
+        libc::sigaction(signal, ptr::null(), &raw mut action);
+        action
+    };
+    action.sa_sigaction == libc::SIG_IGN
+}
