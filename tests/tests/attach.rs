@@ -30,6 +30,20 @@ fn one_leaking_path_among_balanced_ones() {
     }
 }
 
+/// The kernel cuts names after 15 bytes, also in the middle of a character.
+#[test]
+fn a_name_that_is_no_text() {
+    let program = build_target("leak_path", &[]);
+    let renamed = program.with_file_name("fifteen_bytes_\u{e4}");
+    std::fs::copy(&program, &renamed).expect("copied");
+    let mut target = Target::start(&renamed, &[]);
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    check_leak_path(&attacher.finish());
+    assert!(target.finish().success());
+}
+
 #[test]
 fn attach_again_and_again() {
     let program = build_target("leak_path", &[]);

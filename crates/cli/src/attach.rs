@@ -204,7 +204,7 @@ impl Tracing {
 
 /// The name that `ps` shows; the executable's may be another one, behind a symbolic link.
 pub fn name_of(pid: i32) -> String {
-    std::fs::read_to_string(format!("/proc/{pid}/comm"))
+    memhook_process::proc_text(format!("/proc/{pid}/comm"))
         .map(|name| name.trim_end().to_owned())
         .unwrap_or_default()
 }

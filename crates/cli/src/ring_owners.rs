@@ -1,7 +1,7 @@
 //! The threads that own rings: where their stacks are, and when they have ended.
 
 use memhook_abi::{MAX_RINGS, ring_state};
-use memhook_process::{mappings, thread_ids, thread_start_time};
+use memhook_process::{inner_tid, mappings, thread_ids, thread_start_time};
 use memhook_stream::Region;
 use std::{
     collections::{HashMap, HashSet},
@@ -144,13 +144,7 @@ impl RingOwners {
         if !self.own_namespace {
             return Some(listed.into_iter().map(|tid| tid as u32).collect());
         }
-        // NSpid: the id in each namespace, the innermost last (proc_pid_status(5)).
-        let inner = |tid: i32| {
-            let path = format!("/proc/{}/task/{tid}/status", self.pid);
-            let status = std::fs::read_to_string(path).ok()?;
-            let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
-            line.split_ascii_whitespace().last()?.parse().ok()
-        };
+        let inner = |tid| inner_tid(self.pid, tid);
         Some(listed.into_iter().filter_map(inner).collect())
     }
 }

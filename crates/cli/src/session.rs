@@ -274,7 +274,7 @@ impl Session {
 
     /// The name of a live thread (tid as the target sees it), or an empty string.
     pub fn thread_name(&self, tid: u32) -> String {
-        std::fs::read_to_string(format!("/proc/{}/task/{tid}/comm", self.pid))
+        memhook_process::proc_text(format!("/proc/{}/task/{tid}/comm", self.pid))
             .map(|name| name.trim_end().to_owned())
             .unwrap_or_default()
     }

@@ -26,9 +26,7 @@ impl Identity {
     }
 
     fn is_alive(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
-        let zombie = stat.is_ok_and(|s| s[s.rfind(')').unwrap_or(0)..].starts_with(") Z"));
-        !zombie
+        !memhook_process::has_ended(self.pid)
             && self.started.is_some()
             && memhook_process::thread_start_time(self.pid, self.pid) == self.started
     }

@@ -9,6 +9,7 @@ mod maps;
 mod memory;
 mod module;
 mod preflight;
+mod proc_text;
 mod slots;
 mod threads;
 
@@ -19,7 +20,9 @@ pub use maps::{Mapping, mappings, parse_maps};
 pub use memory::read_memory;
 pub use module::{ModuleImage, modules, vdso};
 pub use preflight::{Check, details, filter_may_kill, first_failure, preflight};
+pub use proc_text::proc_text;
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
 pub use threads::{
-    Thread, has_seccomp_filter, seccomp_filters, thread_ids, thread_start_time, threads,
+    Thread, has_ended, has_seccomp_filter, inner_tid, seccomp_filters, thread_ids,
+    thread_start_time, threads,
 };

@@ -1,6 +1,6 @@
 //! `/proc/PID/maps` (proc_pid_maps(5)).
 
-use crate::Error;
+use crate::{Error, proc_text};
 
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub struct Mapping {
 /// The mappings of a process, in address order.
 pub fn mappings(pid: i32) -> Result<Vec<Mapping>, Error> {
     let path = format!("/proc/{pid}/maps");
-    match std::fs::read(&path) {
-        Ok(bytes) => Ok(parse_maps(&String::from_utf8_lossy(&bytes))),
+    match proc_text(&path) {
+        Ok(text) => Ok(parse_maps(&text)),
         Err(source) => Err(Error::Proc { path, source }),
     }
 }

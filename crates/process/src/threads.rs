@@ -1,6 +1,6 @@
 //! Threads of a process.
 
-use crate::Error;
+use crate::{Error, proc_text};
 use std::fs;
 
 /// One thread.
@@ -34,7 +34,7 @@ pub fn seccomp_filters(pid: i32) -> Option<u32> {
 
 /// A field of a thread's status (proc_pid_status(5)).
 fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let status = proc_text(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     let value = status.lines().find_map(|line| line.strip_prefix(name))?;
     Some(value.trim().to_owned())
 }
@@ -47,7 +47,7 @@ pub fn threads(pid: i32) -> Result<Vec<Thread>, Error> {
         .flatten()
         .filter_map(|entry| {
             let tid = entry.file_name().to_str()?.parse().ok()?;
-            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            let name = proc_text(entry.path().join("comm")).unwrap_or_default();
             Some(Thread {
                 tid,
                 name: name.trim_end().to_owned(),
@@ -67,7 +67,52 @@ pub fn thread_ids(pid: i32) -> Result<Vec<i32>, Error> {
 /// When a thread started, in clock ticks since boot (proc_pid_stat(5), field 22): with the tid it
 /// identifies the thread, as tids are used again.
 pub fn thread_start_time(pid: i32, tid: i32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-    let after_name = &stat[stat.rfind(')')? + 1..];
-    after_name.split_ascii_whitespace().nth(19)?.parse().ok()
+    stat_field(pid, tid, 22)?.parse().ok()
+}
+
+/// Whether a process has ended: it is not there, or a zombie, which only its parent still waits for.
+pub fn has_ended(pid: i32) -> bool {
+    stat_field(pid, pid, 3).is_none_or(|state| matches!(state.as_str(), "Z" | "X"))
+}
+
+/// A field of proc_pid_stat(5), by its number there; from 3 on.
+fn stat_field(pid: i32, tid: i32, number: usize) -> Option<String> {
+    let stat = proc_text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    // The name before it, in parentheses, may hold anything.
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_ascii_whitespace();
+    Some(fields.nth(number.checked_sub(3)?)?.to_owned())
+}
+
+/// A thread's id in its own pid namespace.
+pub fn inner_tid(pid: i32, tid: i32) -> Option<u32> {
+    // The id in each namespace, the innermost last (proc_pid_status(5)).
+    let ids = status_field(pid, tid, "NSpid:")?;
+    ids.split_ascii_whitespace().last()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel cuts names after 15 bytes, also in the middle of a character.
+    #[test]
+    fn a_name_may_be_no_text() {
+        let own = std::thread::Builder::new().name("fifteen_bytes_\u{e4}".into());
+        let facts = own.spawn(|| {
+            let pid = std::process::id() as i32;
+            let own = fs::read_link("/proc/thread-self").expect("our own");
+            let tid = own.file_name().and_then(|tid| tid.to_str()?.parse().ok());
+            let tid = tid.expect("PID/task/TID");
+            let comm = fs::read(format!("/proc/{pid}/task/{tid}/comm")).expect("our own");
+            assert!(String::from_utf8(comm).is_err());
+            assert!(thread_start_time(pid, tid).is_some());
+            assert!(status_field(pid, tid, "Seccomp:").is_some());
+            assert_eq!(inner_tid(pid, tid), Some(tid as u32));
+            let all = threads(pid).expect("our own");
+            let name = all.into_iter().find(|t| t.tid == tid).map(|t| t.name);
+            assert_eq!(name.as_deref(), Some("fifteen_bytes_\u{fffd}"));
+        });
+        facts.expect("a thread").join().expect("no panic");
+    }
 }

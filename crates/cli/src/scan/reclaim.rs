@@ -40,9 +40,11 @@ impl Process {
 
     /// Whether the process lives. The file is bound to the process, not to its number.
     fn is_alive(&mut self) -> bool {
-        let mut text = String::new();
+        let mut bytes = Vec::new();
         let read = self.stat.rewind();
-        let read = read.and_then(|()| self.stat.read_to_string(&mut text));
+        let read = read.and_then(|()| self.stat.read_to_end(&mut bytes));
+        // The name in it may be no text.
+        let text = String::from_utf8_lossy(&bytes);
         let state = text.rsplit(')').next().unwrap_or("").trim_start();
         read.is_ok() && !state.starts_with(['Z', 'X'])
     }

@@ -1,7 +1,7 @@
 //! What the hook is told about the thread and the process it runs in.
 
 use memhook_inject::Held;
-use memhook_process::{has_seccomp_filter, read_memory};
+use memhook_process::{has_seccomp_filter, inner_tid, read_memory};
 
 /// `tid` in glibc's `struct pthread` (nptl/descr.h): behind the TCB head of 704 bytes and a list node.
 /// The same in all versions for x86-64; looked at before it is believed.
@@ -15,17 +15,8 @@ pub fn tid_offset(held: &Held) -> u32 {
         .wrapping_add(u64::from(GLIBC_TID_OFFSET));
     let mut word = [0; 4];
     let known = read_memory(held.pid(), at, &mut word).is_ok()
-        && Some(u32::from_le_bytes(word)) == own_tid(held.pid(), held.tid());
+        && Some(u32::from_le_bytes(word)) == inner_tid(held.pid(), held.tid());
     if known { GLIBC_TID_OFFSET } else { 0 }
-}
-
-/// A thread's id in its own pid namespace (`NSpid` of proc_pid_status(5)).
-fn own_tid(pid: i32, tid: i32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
-    let ids = status
-        .lines()
-        .find_map(|line| line.strip_prefix("NSpid:"))?;
-    ids.split_whitespace().last()?.parse().ok()
 }
 
 /// What the hook calls when it has to wait, or to read a stack of unknown bounds.

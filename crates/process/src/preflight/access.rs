@@ -1,6 +1,7 @@
 //! Is it there, and may we?
 
 use super::Check;
+use crate::proc_text;
 use std::{fs, os::unix::fs::MetadataExt};
 
 /// `/proc/PID/status` (proc_pid_status(5)).
@@ -106,7 +107,7 @@ pub(super) fn tracer(pid: i32, status: &Status) -> Result<Check, Check> {
     if tracer == std::process::id().to_string() {
         return Ok(Check::good("tracer", "this process, which started it"));
     }
-    let comm = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+    let comm = proc_text(format!("/proc/{tracer}/comm")).unwrap_or_default();
     Err(Check::bad(
         "tracer",
         format!(

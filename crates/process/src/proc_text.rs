@@ -1,0 +1,9 @@
+//! Text that the kernel makes up.
+
+use std::{fs, io, path::Path};
+
+/// The text of a file in /proc. Names of threads, files and sockets in it may be any bytes: what is no
+/// text in them is replaced.
+pub fn proc_text(path: impl AsRef<Path>) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
+}
