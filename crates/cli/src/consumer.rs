@@ -1,7 +1,7 @@
 //! The drain thread: it empties the rings whatever else the attacher does, because a target thread
 //! whose ring is full waits.
 
-use crate::model::Counts;
+use crate::counts::Counts;
 use crate::options::{Clock, Stacks};
 use crate::pacing::Pacing;
 use crate::record::Recorder;
@@ -57,6 +57,15 @@ pub struct Consumer<'a> {
     pub answered: AtomicU32,
     finishing: AtomicBool,
     finished: AtomicBool,
+}
+
+/// Runs something when it is dropped.
+struct AtEnd<F: Fn()>(F);
+
+impl<F: Fn()> Drop for AtEnd<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
 }
 
 /// Time stamp counter and CLOCK_MONOTONIC, read together: what ticks of those clocks mean.
@@ -140,9 +149,20 @@ impl<'a> Consumer<'a> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The gate is closed: take what is left, then end.
-    pub fn finish(&self) {
-        self.finishing.store(true, Relaxed);
+    /// Empties the rings on another thread as long as `work` runs here, and then until they are quiet:
+    /// it is to close the gate at its end. This thread is woken when the target waits for its new modules.
+    pub fn while_draining<T>(&self, work: impl FnOnce() -> T) -> T {
+        std::thread::scope(|scope| {
+            let this = std::thread::current();
+            scope.spawn(move || self.drain(&this));
+            let watchdog = scope.spawn(|| self.watch());
+            // Also where `work` panics: else the scope would wait for ever.
+            let _end = AtEnd(|| {
+                self.finishing.store(true, Relaxed);
+                watchdog.thread().unpark();
+            });
+            work()
+        })
     }
 
     fn tick_time(&self) -> TickTime {
@@ -166,9 +186,10 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Runs until [`Consumer::finish`] has been called and the rings are quiet. `reporter` is woken when
-    /// the target waits for its new modules.
-    pub fn drain(&self, reporter: &Thread) {
+    fn drain(&self, reporter: &Thread) {
+        // Also after a panic: the watchdog must not keep the clock going when nobody empties the rings.
+        // The target then takes us for dead and goes on untraced.
+        let _end = AtEnd(|| self.finished.store(true, Relaxed));
         let mut drain = Drain::new();
         let mut pacing = Pacing::default();
         let mut finishing_since = None;
@@ -217,12 +238,10 @@ impl<'a> Consumer<'a> {
             },
         );
         state.ledger.finish();
-        drop(state);
-        self.finished.store(true, Relaxed);
     }
 
     /// Keeps the clock word going while the drain thread has to wait for a report.
-    pub fn watch(&self) {
+    fn watch(&self) {
         let mut last = 0;
         while !self.finished.load(Relaxed) {
             let clock = self.region.clock_ns();

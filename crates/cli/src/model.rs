@@ -2,66 +2,24 @@
 
 use crate::attach::View;
 use crate::consumer::Consumer;
+use crate::counts::Counts;
 use crate::coverage::Coverages;
+use crate::frames::{module_files, stack_frames, stack_of};
 use crate::options::{GroupBy, SortBy};
 use crate::rows::{Row, RowKey, Sums};
 use crate::session::Session;
 use crate::signals;
-use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_report::{
     AttachInfo, Group, Measured, ReleaseSite, ReportModel, Sampling, Site, StackFrame, Target,
     Totals,
 };
-use memhook_symbols::{ModuleFile, Symbolizer};
+use memhook_symbols::Symbolizer;
 use std::{
     cmp::Reverse,
     collections::HashMap,
     path::PathBuf,
     time::{Duration, Instant},
 };
-
-/// Sums over all allocations, weighted when they are samples.
-#[derive(Clone, Copy)]
-pub struct Counts {
-    sample_bytes: Option<u64>,
-    allocations: f64,
-    bytes: f64,
-}
-
-impl Counts {
-    /// Nothing counted; `sample_bytes`: mean bytes between samples.
-    pub fn new(sample_bytes: Option<u64>) -> Counts {
-        Counts {
-            sample_bytes,
-            allocations: 0.0,
-            bytes: 0.0,
-        }
-    }
-
-    /// Whether recorded allocations stand for others too.
-    pub fn is_sampled(&self) -> bool {
-        self.sample_bytes.is_some()
-    }
-
-    /// How many allocations one recorded allocation of this size stands for: 1 / the probability
-    /// that a Poisson process over the bytes hits it (Horvitz-Thompson).
-    pub fn weight(&self, size: u64) -> f64 {
-        match self.sample_bytes {
-            None => 1.0,
-            Some(mean) => 1.0 / -(-(size.max(1) as f64) / mean as f64).exp_m1(),
-        }
-    }
-
-    /// Counts an event.
-    #[inline]
-    pub fn count_allocation(&mut self, size: u64) {
-        if self.sample_bytes.is_some() {
-            let weight = self.weight(size);
-            self.allocations += weight;
-            self.bytes += weight * size as f64;
-        }
-    }
-}
 
 /// Makes the reports of one attach, in steps that do not keep the caller from its rings: a walk over
 /// the live blocks, then names as they come.
@@ -358,58 +316,4 @@ pub fn exact_totals(t: &memhook_ledger::Totals, losses: &memhook_stream::Losses)
         truncated_stacks: losses.truncated + losses.stacks_dropped,
         reentrant_calls: losses.reentrant,
     }
-}
-
-/// The modules that addresses of backtraces may be in.
-pub fn module_files(session: &Session) -> Vec<ModuleFile> {
-    let file = |m: &memhook_process::ModuleImage| ModuleFile {
-        path: m.path.clone(),
-        image: Some(m.bytes.clone()),
-        candidates: vec![m.file.clone()],
-        build_id: m.build_id.clone(),
-        base: m.base,
-        start: m.start,
-        end: m.end,
-    };
-    session
-        .modules
-        .iter()
-        .chain(&session.gone)
-        .map(file)
-        .collect()
-}
-
-/// Kind and frames of an interned stack.
-pub fn stack_of(session: &Session, symbols: &Symbolizer, id: u32) -> (String, Vec<StackFrame>) {
-    let Some((function, frames)) = session.stack(id) else {
-        return ("unknown".into(), Vec::new());
-    };
-    let kind = HOOKED_FUNCTIONS
-        .get(usize::from(function))
-        .map_or("unknown", |f| f.kind);
-    let frames = frames.iter();
-    (
-        kind.to_owned(),
-        frames.flat_map(|&a| stack_frames(symbols, a)).collect(),
-    )
-}
-
-pub fn stack_frames(symbols: &Symbolizer, address: u64) -> Vec<StackFrame> {
-    let location = symbols.location(address);
-    let frame = |f: &memhook_symbols::Frame| StackFrame {
-        address: format!("{address:#x}"),
-        module: location.module.clone(),
-        offset: location
-            .module
-            .as_ref()
-            .map(|_| format!("{:#x}", location.svma)),
-        function: f.function.clone(),
-        file: f.file.clone(),
-        line: f.line,
-        inlined: f.inlined,
-    };
-    if location.frames.is_empty() {
-        return vec![frame(&memhook_symbols::Frame::default())];
-    }
-    location.frames.iter().map(frame).collect()
 }

@@ -160,13 +160,7 @@ impl Residue {
 
 /// The hook's own functions take no lock of the process: any stop will do.
 pub fn any_point() -> HoldOptions<'static> {
-    HoldOptions {
-        need_safe_point: false,
-        thread: None,
-        deadline: Duration::from_secs(2),
-        unsafe_ranges: Vec::new(),
-        unwind: None,
-    }
+    HoldOptions::anywhere(Duration::from_secs(2))
 }
 
 /// Whether our hook is loaded at `base`.

@@ -1,6 +1,6 @@
 //! The rows of a report: live blocks grouped by site, frame, function, module, thread or size.
 
-use crate::model::Counts;
+use crate::counts::Counts;
 use crate::options::GroupBy;
 use crate::session::Session;
 use memhook_ledger::Ledger;

@@ -16,7 +16,7 @@ pub fn unwind_for_safety(
 ) -> Vec<u64> {
     let (mut frames, complete) = walk(modules, start, read, 256);
     if !complete {
-        let words = (0..SEARCH_BYTES / 8).map_while(|i| read((start.1 & !7) + i * 8));
+        let words = (0..SEARCH_BYTES / 8).map_while(|i| read((start.1 & !7).checked_add(i * 8)?));
         frames.extend(words.filter(|w| ranges.iter().any(|r| *w >= r.0 && *w < r.1)));
     }
     frames
@@ -47,10 +47,10 @@ pub fn unsafe_ranges(modules: &[ModuleImage]) -> Vec<(u64, u64)> {
                 "malloc_trim",
             ]
             .iter()
-            .filter_map(|name| elf.exported(name).map(|e| module.base + e.svma))
+            .filter_map(|name| elf.exported(name).map(|e| module.base.wrapping_add(e.svma)))
             .collect();
             if let (Some(low), Some(high)) = (functions.iter().min(), functions.iter().max()) {
-                ranges.push((low - 24 * 1024, high + 8 * 1024));
+                ranges.push((low.saturating_sub(24 * 1024), high.saturating_add(8 * 1024)));
             }
             for name in [
                 "fork",
@@ -60,8 +60,8 @@ pub fn unsafe_ranges(modules: &[ModuleImage]) -> Vec<(u64, u64)> {
                 "pthread_create",
             ] {
                 if let Some(e) = elf.exported(name) {
-                    let start = module.base + e.svma;
-                    ranges.push((start, start + e.size.max(1)));
+                    let start = module.base.wrapping_add(e.svma);
+                    ranges.push((start, start.saturating_add(e.size.max(1))));
                 }
             }
         } else if elf.exported("malloc").is_some() && !module.is_main {

@@ -70,7 +70,7 @@ fn find_dlopen(modules: &[ModuleImage]) -> anyhow::Result<Dlopen> {
                 .and_then(|e| e.exported(name));
             if let Some(e) = exported.filter(|e| !e.is_ifunc) {
                 return Ok(Dlopen {
-                    address: module.base + e.svma,
+                    address: module.base.wrapping_add(e.svma),
                     internal_mode,
                 });
             }
@@ -84,7 +84,12 @@ fn find_libc(modules: &[ModuleImage], name: &str) -> anyhow::Result<u64> {
     modules
         .iter()
         .filter(|m| m.name().starts_with("libc.so") || m.name().starts_with("libc-2"))
-        .find_map(|m| Some(m.base + ElfView::parse(&m.bytes).ok()?.exported(name)?.svma))
+        .find_map(|m| {
+            Some(
+                m.base
+                    .wrapping_add(ElfView::parse(&m.bytes).ok()?.exported(name)?.svma),
+            )
+        })
         .with_context(|| format!("the process's libc has no {name}"))
 }
 
@@ -132,7 +137,7 @@ impl Session {
             let clock = ElfView::parse(&v.bytes)
                 .ok()
                 .and_then(|e| e.exported("__vdso_clock_gettime"));
-            config.vdso_clock = clock.map_or(0, |e| v.base + e.svma);
+            config.vdso_clock = clock.map_or(0, |e| v.base.wrapping_add(e.svma));
         }
         let mut tables = UnwindTables::default();
         tables.compile(&with(&loaded, &vdso));

@@ -101,24 +101,18 @@ fn follow(
     let region = Arc::clone(session.shared_region());
     let consumer = Consumer::new(&region, tracing);
     job.begin(&session, &consumer);
-    std::thread::scope(|scope| {
-        let this = std::thread::current();
-        let consumer = &consumer;
-        scope.spawn(move || consumer.drain(&this));
-        let watchdog = scope.spawn(|| consumer.watch());
+    consumer.while_draining(|| {
         let mut upkeep = Upkeep::new(session.pid());
         loop {
             // Once more after the end: the last modules explain the last backtraces.
             let is_last = over.load(Relaxed);
-            let turn = upkeep.turn(&mut session, consumer);
-            job.turn(&session, consumer, turn.modules_changed);
+            let turn = upkeep.turn(&mut session, &consumer);
+            job.turn(&session, &consumer, turn.modules_changed);
             if is_last {
                 break;
             }
             std::thread::park_timeout(TURN);
         }
-        consumer.finish();
-        watchdog.thread().unpark();
     });
     let _ = tell_modules.send(session.modules.clone());
     let end = end.recv().unwrap_or(End::LetGo);

@@ -6,7 +6,7 @@ mod screen;
 
 use crate::attach::{Tracing, name_of};
 use crate::consumer::Consumer;
-use crate::model::{module_files, stack_of};
+use crate::frames::{module_files, stack_of};
 use crate::options::duration;
 use crate::{limits, plan, session::Session, signals, upkeep::Upkeep};
 use anyhow::{Context, bail};
@@ -63,11 +63,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let region = Arc::clone(session.shared_region());
     let consumer = Consumer::new(&region, &args.tracing);
     let mut board = Board::new(name_of(pid), pid);
-    let code = std::thread::scope(|scope| {
-        let this = std::thread::current();
-        let consumer = &consumer;
-        scope.spawn(move || consumer.drain(&this));
-        let watchdog = scope.spawn(|| consumer.watch());
+    let code = consumer.while_draining(|| {
         let mut upkeep = Upkeep::new(pid);
         // A terminal that cannot be used, or goes away, ends the trace as `q` does.
         let ended = match ratatui::try_init() {
@@ -75,7 +71,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 let ended = watch(
                     args,
                     &mut session,
-                    consumer,
+                    &consumer,
                     &mut upkeep,
                     &mut board,
                     &mut terminal,
@@ -85,17 +81,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
             Err(error) => Err(error).context("the terminal cannot be used"),
         };
-        let code = match ended {
+        match ended {
             Ok(End::Gone) => Ok(0),
             Ok(End::Asked) => Ok(upkeep.detach(&session)),
             Err(error) => {
                 upkeep.detach(&session);
                 Err(error)
             }
-        };
-        consumer.finish();
-        watchdog.thread().unpark();
-        code
+        }
     })?;
     tell_end(&board, &consumer, code, region.abandoned());
     Ok(ExitCode::from(code))

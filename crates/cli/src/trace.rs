@@ -11,6 +11,7 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 
 /// How often this thread looks around when nobody wakes it.
 const TURN: Duration = Duration::from_millis(10);
+
 /// Reports until the end is asked for or the target is gone, then detaches.
 pub fn run(
     args: &Args,
@@ -23,23 +24,16 @@ pub fn run(
     let consumer = Consumer::new(&region, &args.tracing);
     let mut facts = recording.map(|recording| recording.begin(&session, &consumer));
     let mut reporter = Reporter::new(pid, args.view.clone(), args.tracing.depth);
-    let (mut code, last_look) = std::thread::scope(|scope| {
-        let this = std::thread::current();
-        let consumer = &consumer;
-        scope.spawn(move || consumer.drain(&this));
-        let watchdog = scope.spawn(|| consumer.watch());
-        let end = follow(
+    let (mut code, last_look) = consumer.while_draining(|| {
+        follow(
             args,
             pid,
             &mut session,
-            consumer,
+            &consumer,
             &mut reporter,
             output,
             &mut facts,
-        );
-        consumer.finish();
-        watchdog.thread().unpark();
-        end
+        )
     });
     if args.tracing.check_memo || args.verbose {
         let losses = region.losses();

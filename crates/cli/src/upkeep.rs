@@ -61,6 +61,7 @@ impl Upkeep {
 
     /// To be called every few milliseconds.
     pub fn turn(&mut self, session: &mut Session, consumer: &Consumer) -> Turn {
+        memhook_inject::let_late_threads_go();
         let now = consumer.elapsed();
         let mut answered = consumer.answered.load(Relaxed);
         let mut gone = session.follow_modules(&mut answered).is_err() && !self.target.is_alive();

@@ -6,12 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::procfs::Activity;
 use crate::restart::Sleep;
+use crate::stop::{self, STOP_LIMIT};
 use crate::urgency::Urgency;
 use crate::wait::{self, Pace, Stop};
-use crate::{Error, Registers, procfs, ptrace, regs, restart};
-
-/// A stop that takes longer means uninterruptible sleep.
-const STOP_LIMIT: Duration = Duration::from_secs(2);
+use crate::{Error, Registers, late, procfs, ptrace, regs, restart};
 
 /// How long a thread may sleep uninterruptibly before anything is stopped.
 const SLEEPER_LIMIT: Duration = Duration::from_secs(2);
@@ -25,7 +23,7 @@ pub(crate) struct Stopped {
 
 /// What was seen of the threads before they were disturbed.
 #[derive(Default)]
-struct Known {
+pub(crate) struct Known {
     sleeps: BTreeMap<i32, Sleep>,
     /// In calls that a stop would end with EINTR.
     delicate: BTreeSet<i32>,
@@ -50,6 +48,7 @@ pub struct AllHeld {
 /// Lists the threads again until no new one shows up: once all known threads stand still, nobody
 /// is left to start another.
 pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
+    late::let_late_threads_go();
     // Where each thread sleeps must be known before it is disturbed; slow, so before any stops.
     let mut known = Known::default();
     // One in uninterruptible sleep would let all others wait for it, held.
@@ -68,6 +67,10 @@ pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
             known.delicate.insert(tid);
         }
     }
+    stop_all(pid, &known)
+}
+
+pub(crate) fn stop_all(pid: i32, known: &Known) -> Result<AllHeld, Error> {
     let mut held = AllHeld {
         pid,
         stopped_at: Instant::now(),
@@ -76,7 +79,7 @@ pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
         _urgency: Urgency::begin(),
         _not_send: PhantomData,
     };
-    held.stop_the_rest(&known)?;
+    held.stop_the_rest(known)?;
     if held.threads.is_empty() {
         return Err(Error::TargetGone { pid });
     }
@@ -105,12 +108,12 @@ impl AllHeld {
             let mut count = 0;
             while let Ok(signals) = ptrace::pending_signals(tid, shared, count) {
                 count += signals.len() as u64;
-                // SAFETY: each kind of siginfo_t is integers; si_value of one without is some number.
-                found.extend(
-                    signals
-                        .iter()
-                        .map(|s| unsafe { s.si_value() }.sival_ptr as u64),
-                );
+                for signal in &signals {
+                    // SAFETY: each kind of siginfo_t is integers; where this one has no value there
+                    // are others in its place.
+                    let value = unsafe { signal.si_value() };
+                    found.push(value.sival_ptr as u64);
+                }
                 if signals.is_empty() {
                     break;
                 }
@@ -137,7 +140,7 @@ impl AllHeld {
             if self.threads.remove(tid).is_some() {
                 match ptrace::resume(*tid, 0) {
                     Ok(()) => self.seized.push(*tid),
-                    Err(_) => wait::reap(*tid),
+                    Err(_) => wait::reap(self.pid, *tid),
                 }
             }
         }
@@ -146,7 +149,7 @@ impl AllHeld {
         for tid in self.seized.clone() {
             if ptrace::interrupt(tid).is_err() {
                 self.seized.retain(|&other| other != tid);
-                wait::reap(tid);
+                wait::reap(self.pid, tid);
             }
         }
         self.stop_the_rest(&Known::default())
@@ -186,31 +189,9 @@ impl AllHeld {
     }
 
     fn seize(&mut self, tid: i32) -> Result<(), Error> {
-        if let Err(source) = ptrace::seize(tid) {
-            // Ended, or about to: it touches no memory any more.
-            if matches!(procfs::state(self.pid, tid), None | Some('Z' | 'X')) {
-                return Ok(());
-            }
-            return match source.raw_os_error() {
-                Some(libc::ESRCH) => Ok(()),
-                Some(libc::EPERM) => match procfs::tracer(self.pid, tid) {
-                    0 => Err(Error::Permission {
-                        pid: self.pid,
-                        source,
-                    }),
-                    tracer => Err(Error::AlreadyTraced {
-                        pid: self.pid,
-                        tracer,
-                    }),
-                },
-                _ => Err(Error::ptrace(self.pid, tid, "SEIZE", source)),
-            };
+        if stop::seize(self.pid, tid)? {
+            self.seized.push(tid);
         }
-        if ptrace::interrupt(tid).is_err() {
-            wait::reap(tid);
-            return Ok(());
-        }
-        self.seized.push(tid);
         Ok(())
     }
 
@@ -250,7 +231,7 @@ impl AllHeld {
     fn go_on(&mut self, tid: i32, signal: i32) {
         if ptrace::resume(tid, signal).is_err() {
             self.seized.retain(|&other| other != tid);
-            wait::reap(tid);
+            wait::reap(self.pid, tid);
         }
     }
 
@@ -272,7 +253,7 @@ impl AllHeld {
                 };
                 self.threads.insert(tid, stopped);
             }
-            Err(_) if ptrace::detach(tid).is_err() => wait::reap(tid),
+            Err(_) if ptrace::detach(tid).is_err() => wait::reap(self.pid, tid),
             Err(_) => {}
         }
     }
@@ -287,18 +268,13 @@ impl AllHeld {
         }
         for (tid, _) in std::mem::take(&mut self.threads) {
             if ptrace::detach(tid).is_err() {
-                wait::reap(tid);
+                wait::reap(self.pid, tid);
             }
         }
         for tid in std::mem::take(&mut self.seized) {
-            // Only a stopped thread can be let go; one that does not stop is let go by the kernel
-            // when this process ends.
-            let until = Instant::now() + STOP_LIMIT;
-            if let Some(Stop::Event(_) | Stop::Syscall) = wait::wait_for_stop(self.pid, tid, until)
-            {
-                let _ = ptrace::detach(tid);
-            }
+            late::let_go_later(self.pid, tid);
         }
+        late::wait_for_late_threads(STOP_LIMIT);
     }
 }
 

@@ -16,13 +16,7 @@ const DISABLED: u64 = 2;
 /// was held at most to ask it. An error if one of them could not be asked.
 pub fn alternate_stacks(pid: i32) -> Result<(Vec<(u64, u64)>, Duration), Error> {
     let survey = Survey::of(pid)?;
-    let options = HoldOptions {
-        need_safe_point: false,
-        thread: None,
-        deadline: Duration::ZERO,
-        unsafe_ranges: Vec::new(),
-        unwind: None,
-    };
+    let options = HoldOptions::anywhere(Duration::ZERO);
     let mut found = Vec::new();
     let mut longest = Duration::ZERO;
     for tid in procfs::threads(pid) {

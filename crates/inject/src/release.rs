@@ -41,7 +41,7 @@ impl Held {
 
     fn collect(&self) {
         if !self.stays_traced {
-            wait::reap(self.tid);
+            wait::reap(self.pid, self.tid);
         }
     }
 

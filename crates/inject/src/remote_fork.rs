@@ -66,7 +66,7 @@ impl Drop for FrozenChild {
                 None => break,
             }
         }
-        wait::reap(self.tid);
+        wait::reap(self.tid, self.tid);
     }
 }
 
@@ -112,18 +112,24 @@ impl Children {
     }
 }
 
+impl Drop for Children {
+    /// After a failure the first child may still be on its way: it goes on, and what it makes with it.
+    fn drop(&mut self) {
+        let until = Instant::now() + EXIT_LIMIT;
+        let mut pace = Pace::start();
+        while self.child.is_some() && !self.are_done() && Instant::now() < until {
+            self.follow();
+            pace.pause();
+        }
+    }
+}
+
 impl AllHeld {
     /// Makes a frozen copy of the process as it is now. One of the threads, which does it, is let go
     /// when it is done; the others stay held.
     pub fn fork(&mut self, plan: &ForkPlan) -> Result<FrozenChild, Error> {
         let pid = self.pid;
-        let options = HoldOptions {
-            need_safe_point: false,
-            thread: None,
-            deadline: Duration::ZERO,
-            unsafe_ranges: Vec::new(),
-            unwind: None,
-        };
+        let options = HoldOptions::anywhere(Duration::ZERO);
         let mut reason = "no thread is held".to_owned();
         for tid in self.threads.keys().copied().collect::<Vec<_>>() {
             let Some(stopped) = self.threads.remove(&tid) else {
@@ -134,7 +140,7 @@ impl AllHeld {
                 Ok(held) => held,
                 // It was killed, so it changes nothing any more; the others may live.
                 Err(Error::TargetGone { .. }) => {
-                    wait::reap(tid);
+                    wait::reap(pid, tid);
                     continue;
                 }
                 // It runs again: the memory is no longer that of one moment.
@@ -186,16 +192,9 @@ impl Held {
             Err(error) => Err(error),
         };
         result?;
-        match children {
-            Children {
-                grandchild: Some(copy),
-                frozen: true,
-                ..
-            } => Ok(copy),
-            _ => {
-                Err(self.no_fork("the second of two forks failed, as where processes are limited"))
-            }
-        }
+        let copy = children.grandchild.take().filter(|_| children.frozen);
+        let failed = "the second of two forks failed, as where processes are limited";
+        copy.ok_or_else(|| self.no_fork(failed))
     }
 
     fn no_fork(&self, reason: &'static str) -> Error {

@@ -12,7 +12,7 @@ use crate::safe_point::{self, Unwind};
 use crate::survey::Survey;
 use crate::urgency::Urgency;
 use crate::wait::{self, Stop};
-use crate::{Error, ptrace};
+use crate::{Error, late, ptrace};
 
 /// How [`hold`] chooses.
 #[derive(Clone)]
@@ -31,8 +31,21 @@ pub struct HoldOptions<'a> {
     pub unwind: Option<Unwind<'a>>,
 }
 
+impl HoldOptions<'_> {
+    /// Any thread, stopped at any point: for system calls, and functions that take no lock.
+    pub fn anywhere(deadline: Duration) -> Self {
+        HoldOptions {
+            need_safe_point: false,
+            thread: None,
+            deadline,
+            unsafe_ranges: Vec::new(),
+            unwind: None,
+        }
+    }
+}
+
 /// A stop that takes longer means uninterruptible sleep.
-const STOP_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const STOP_LIMIT: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 2000 });
 const PAUSE_MAX: Duration = Duration::from_millis(5);
 
 /// Seizes and stops one thread of `pid`.
@@ -41,6 +54,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(5);
 /// disturb (`epoll_wait`, ...) last; lets go of one at an unsafe point and tries the next, until
 /// the deadline.
 pub fn hold(pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
+    late::let_late_threads_go();
     let begin = Instant::now();
     let until = begin + options.deadline;
     // Slow, so before anything is stopped; the first candidate before it, whose errors are clearer.
@@ -163,13 +177,13 @@ pub(crate) fn hold_thread(
     }
 }
 
-enum Attempt {
+pub(crate) enum Attempt {
     Held(Box<Held>),
     Unsafe(String),
     Vanished,
 }
 
-fn try_hold(
+pub(crate) fn try_hold(
     pid: i32,
     tid: i32,
     options: &HoldOptions<'_>,
@@ -177,17 +191,14 @@ fn try_hold(
 ) -> Result<Attempt, Error> {
     let sleep = Sleep::of(pid, tid);
     let urgency = Urgency::begin();
-    if let Err(source) = ptrace::seize(tid) {
-        return refused(pid, tid, source);
-    }
-    if !interrupt(pid, tid)? {
+    if !seize(pid, tid)? || !await_stop(pid, tid)? {
         return Ok(Attempt::Vanished);
     }
     let mut held = match Held::adopt(pid, tid, sleep, survey, urgency) {
         Ok(held) => held,
         // Only this thread; whether the process lives shows at the next round.
         Err(Error::TargetGone { .. }) => {
-            wait::reap(tid);
+            wait::reap(pid, tid);
             return Ok(Attempt::Vanished);
         }
         Err(error) => return Err(error),
@@ -221,13 +232,26 @@ pub(crate) fn usable(held: &Held, options: &HoldOptions<'_>) -> Result<(), Strin
     )
 }
 
-/// Explains why a thread can't be seized.
-fn refused(pid: i32, tid: i32, source: io::Error) -> Result<Attempt, Error> {
-    if matches!(procfs::state(pid, tid), None | Some('Z' | 'X')) {
-        return Ok(Attempt::Vanished);
+/// Seizes a thread and tells it to stop; `false` if it has ended, or is about to: it touches no memory
+/// any more.
+pub(crate) fn seize(pid: i32, tid: i32) -> Result<bool, Error> {
+    if let Err(source) = ptrace::seize(tid) {
+        return match procfs::state(pid, tid) {
+            None | Some('Z' | 'X') => Ok(false),
+            Some(_) => refused(pid, tid, source),
+        };
     }
+    if ptrace::interrupt(tid).is_err() {
+        wait::reap(pid, tid);
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// Explains why a thread can't be seized.
+fn refused(pid: i32, tid: i32, source: io::Error) -> Result<bool, Error> {
     match source.raw_os_error() {
-        Some(libc::ESRCH) => Ok(Attempt::Vanished),
+        Some(libc::ESRCH) => Ok(false),
         Some(libc::EPERM) => match procfs::tracer(pid, tid) {
             0 => Err(Error::Permission { pid, source }),
             tracer => Err(Error::AlreadyTraced { pid, tracer }),
@@ -236,13 +260,10 @@ fn refused(pid: i32, tid: i32, source: io::Error) -> Result<Attempt, Error> {
     }
 }
 
-/// Stops a seized thread; `false` if it exited instead. A signal that comes first is handed on at
-/// once: its handler starts, and the thread stops at the handler's first instruction.
-fn interrupt(pid: i32, tid: i32) -> Result<bool, Error> {
-    if ptrace::interrupt(tid).is_err() {
-        wait::reap(tid);
-        return Ok(false);
-    }
+/// Waits for the stop of a thread that was told to; `false` if it exited instead. A signal that comes
+/// first is handed on at once: its handler starts, and the thread stops at the handler's first
+/// instruction.
+fn await_stop(pid: i32, tid: i32) -> Result<bool, Error> {
     let until = Instant::now() + STOP_LIMIT;
     loop {
         let signal = match wait::wait_for_stop(pid, tid, until) {
@@ -255,10 +276,13 @@ fn interrupt(pid: i32, tid: i32) -> Result<bool, Error> {
             Some(Stop::Signal(signal)) => signal,
             Some(Stop::Syscall | Stop::Clone) => 0,
             Some(Stop::Gone) => return Ok(false),
-            None => return Err(Error::DoesNotStop { pid, tid }),
+            None => {
+                late::let_go_later(pid, tid);
+                return Err(Error::DoesNotStop { pid, tid });
+            }
         };
         if ptrace::resume(tid, signal).is_err() {
-            wait::reap(tid);
+            wait::reap(pid, tid);
             return Ok(false);
         }
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::{procfs, ptrace};
+use crate::{late, procfs, ptrace};
 
 /// Events of `<linux/ptrace.h>`, in bits 16 and up of the wait status.
 const EVENT_CLONE: i32 = 3;
@@ -71,7 +71,7 @@ pub(crate) fn poll_stop(pid: i32, tid: i32) -> Option<Stop> {
 pub(crate) fn has_ended(pid: i32, tid: i32) -> bool {
     let ended = matches!(procfs::state(pid, tid), None | Some('Z' | 'X'));
     if ended {
-        reap(tid);
+        reap(pid, tid);
     }
     ended
 }
@@ -154,13 +154,15 @@ fn let_go_after_exec(pid: i32, tid: i32) {
 
 /// Collects the exit status of a traced thread that died. As long as it is not collected the whole
 /// process can't end: its leader waits for it (ptrace(2), "Death under ptrace").
-pub(crate) fn reap(tid: i32) {
+pub(crate) fn reap(pid: i32, tid: i32) {
     for _ in 0..20 {
         if is_collected(tid) {
             return;
         }
         std::thread::sleep(Duration::from_micros(200));
     }
+    // In case that it lives after all.
+    late::let_go_later(pid, tid);
     // On a loaded machine a dying thread takes its time; a leader becomes collectable only after
     // all other threads. Where no thread can be started, our own exit collects it.
     let collector = move || {
@@ -173,14 +175,16 @@ pub(crate) fn reap(tid: i32) {
         .spawn(collector);
 }
 
+/// Takes note of the thread's end, not of its stops.
 fn is_collected(tid: i32) -> bool {
-    match wait_now(tid) {
-        Ok(None) => false,
-        Ok(Some(status)) if libc::WIFSTOPPED(status) => {
-            // The last stop of one that was killed, or it lives after all.
-            let _ = ptrace::detach(tid);
-            false
-        }
-        Ok(Some(_)) | Err(_) => true,
+    // SAFETY: siginfo_t is plain data, all-zero is valid.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WNOHANG | libc::__WALL;
+    // SAFETY: waitid writes one siginfo_t.
+    let result = unsafe { libc::waitid(libc::P_PID, tid as libc::id_t, &raw mut info, flags) };
+    match result {
+        // Without a change of state it leaves the structure zeroed (waitid(2)).
+        0 => info.si_signo == libc::SIGCHLD,
+        _ => io::Error::last_os_error().raw_os_error() != Some(libc::EINTR),
     }
 }

@@ -51,14 +51,7 @@ impl WriteWatch {
     /// Takes a userfaultfd from the target; holds one thread for that. Watches nothing yet.
     pub fn start(pid: i32) -> Result<WriteWatch, Error> {
         let pages = PageScan::open(pid)?;
-        let options = HoldOptions {
-            need_safe_point: false,
-            thread: None,
-            deadline: Duration::from_secs(2),
-            unsafe_ranges: Vec::new(),
-            unwind: None,
-        };
-        let mut held = hold(pid, &options)?;
+        let mut held = hold(pid, &HoldOptions::anywhere(Duration::from_secs(2)))?;
         let flags = UFFD_USER_MODE_ONLY | (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
         let number =
             held.checked_syscall("userfaultfd", libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0])?;

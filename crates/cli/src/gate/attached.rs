@@ -52,14 +52,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         moment_ns: 0,
         gaps: Vec::new(),
     };
-    std::thread::scope(|scope| {
-        let (this, consumer) = (std::thread::current(), &consumer);
-        scope.spawn(move || consumer.drain(&this));
-        let watchdog = scope.spawn(|| consumer.watch());
-        watch.follow(&mut session, consumer);
-        consumer.finish();
-        watchdog.thread().unpark();
-    });
+    consumer.while_draining(|| watch.follow(&mut session, &consumer));
     let state = consumer.lock();
     let totals = state.ledger.totals();
     let mut evidence = match &watch.survivors {

@@ -1,7 +1,8 @@
 //! From a recording and symbols to the profile that every view and format is made from.
 
 use super::series::largest_over_time;
-use crate::model::{exact_totals, stack_frames};
+use crate::frames::stack_frames;
+use crate::model::exact_totals;
 use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_recording::{Activity, HISTOGRAM_BUCKETS, Module, Recording, ReleaseFlow};
 use memhook_report::{

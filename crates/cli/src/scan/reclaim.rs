@@ -179,6 +179,7 @@ fn ask(args: &Args, looked: &Looked) -> bool {
 fn sleep(time: Duration) -> bool {
     let until = Instant::now() + time;
     while !signals::stop_requested() {
+        memhook_inject::let_late_threads_go();
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return true;

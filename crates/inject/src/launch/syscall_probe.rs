@@ -74,10 +74,14 @@ impl Probe {
         }
         let detour = text.end_avma - bytes as u64;
         let mut code = [CALL.as_slice(), &START].concat();
-        code.extend(jump(detour + code.len() as u64, start + JUMP_BYTES));
+        let back = jump(detour + code.len() as u64, start + JUMP_BYTES);
+        let (Some(there), Some(back)) = (jump(start, detour), back) else {
+            return Ok(None);
+        };
+        code.extend(back);
         let mut probe = Probe::of(start, detour);
         probe.write(mem, detour, &code)?;
-        probe.write(mem, start, &jump(start, detour))?;
+        probe.write(mem, start, &there)?;
         probe.originals.reverse();
         Ok(Some(probe))
     }
@@ -117,11 +121,13 @@ impl Probe {
     }
 }
 
-fn jump(from: u64, to: u64) -> [u8; JUMP_BYTES as usize] {
-    let distance = to.wrapping_sub(from + JUMP_BYTES) as i32;
+/// `None` if it is too far: text may be larger than the 2 GiB that a jump reaches.
+fn jump(from: u64, to: u64) -> Option<[u8; JUMP_BYTES as usize]> {
+    let distance = to.wrapping_sub(from + JUMP_BYTES) as i64;
+    let distance = i32::try_from(distance).ok()?;
     let mut code = [JUMP; JUMP_BYTES as usize];
     code[1..].copy_from_slice(&distance.to_le_bytes());
-    code
+    Some(code)
 }
 
 /// Whether `code` holds only what assemblers fill gaps with: `nop` of any length and `int3`. One that reaches
@@ -158,7 +164,13 @@ mod tests {
 
     #[test]
     fn a_jump_goes_both_ways() {
-        assert_eq!(jump(0x1000, 0x1005), [JUMP, 0, 0, 0, 0]);
-        assert_eq!(jump(0x1005, 0x1000), [JUMP, 0xf6, 0xff, 0xff, 0xff]);
+        assert_eq!(jump(0x1000, 0x1005), Some([JUMP, 0, 0, 0, 0]));
+        assert_eq!(jump(0x1005, 0x1000), Some([JUMP, 0xf6, 0xff, 0xff, 0xff]));
+    }
+
+    #[test]
+    fn a_jump_that_would_land_elsewhere_is_none() {
+        assert_eq!(jump(0x1000, 0x1000 + (1 << 31) + 5), None);
+        assert_eq!(jump(1 << 33, 0x1000), None);
     }
 }

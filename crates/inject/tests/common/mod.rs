@@ -101,13 +101,7 @@ impl Drop for Program {
 
 /// Options that take any thread.
 pub fn anywhere() -> HoldOptions<'static> {
-    HoldOptions {
-        need_safe_point: false,
-        thread: None,
-        deadline: Duration::from_secs(5),
-        unsafe_ranges: Vec::new(),
-        unwind: None,
-    }
+    HoldOptions::anywhere(Duration::from_secs(5))
 }
 
 pub fn send(pid: i32, signal: i32) {

@@ -1,0 +1,61 @@
+//! Backtraces with names.
+
+use crate::session::Session;
+use memhook_abi::HOOKED_FUNCTIONS;
+use memhook_report::StackFrame;
+use memhook_symbols::{ModuleFile, Symbolizer};
+
+/// The modules that addresses of backtraces may be in.
+pub fn module_files(session: &Session) -> Vec<ModuleFile> {
+    let file = |m: &memhook_process::ModuleImage| ModuleFile {
+        path: m.path.clone(),
+        image: Some(m.bytes.clone()),
+        candidates: vec![m.file.clone()],
+        build_id: m.build_id.clone(),
+        base: m.base,
+        start: m.start,
+        end: m.end,
+    };
+    session
+        .modules
+        .iter()
+        .chain(&session.gone)
+        .map(file)
+        .collect()
+}
+
+/// Kind and frames of an interned stack.
+pub fn stack_of(session: &Session, symbols: &Symbolizer, id: u32) -> (String, Vec<StackFrame>) {
+    let Some((function, frames)) = session.stack(id) else {
+        return ("unknown".into(), Vec::new());
+    };
+    let kind = HOOKED_FUNCTIONS
+        .get(usize::from(function))
+        .map_or("unknown", |f| f.kind);
+    let frames = frames.iter();
+    (
+        kind.to_owned(),
+        frames.flat_map(|&a| stack_frames(symbols, a)).collect(),
+    )
+}
+
+/// The frames at an address: more than one where functions are inlined there.
+pub fn stack_frames(symbols: &Symbolizer, address: u64) -> Vec<StackFrame> {
+    let location = symbols.location(address);
+    let frame = |f: &memhook_symbols::Frame| StackFrame {
+        address: format!("{address:#x}"),
+        module: location.module.clone(),
+        offset: location
+            .module
+            .as_ref()
+            .map(|_| format!("{:#x}", location.svma)),
+        function: f.function.clone(),
+        file: f.file.clone(),
+        line: f.line,
+        inlined: f.inlined,
+    };
+    if location.frames.is_empty() {
+        return vec![frame(&memhook_symbols::Frame::default())];
+    }
+    location.frames.iter().map(frame).collect()
+}

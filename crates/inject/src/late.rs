@@ -1,0 +1,127 @@
+//! Threads that were told to stop and did not in time.
+//!
+//! A thread in uninterruptible sleep stops when that ends, and then nobody waits for it any more. Only
+//! a stopped thread can be let go, and only by the thread that has seized it (ptrace(2)), so these are
+//! remembered, and looked at from time to time. The end of this process lets all of them go.
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use crate::restart::{self, Sleep};
+use crate::wait::{self, Stop};
+use crate::{ptrace, regs};
+
+thread_local! {
+    /// Process and thread.
+    static LATE: RefCell<Vec<(i32, i32)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Has a seized thread let go when it stops.
+pub(crate) fn let_go_later(pid: i32, tid: i32) {
+    LATE.with_borrow_mut(|late| late.push((pid, tid)));
+}
+
+/// Lets those go that have stopped meanwhile. To be called now and then by a thread of ours that has
+/// held threads of a process, as long as it lives and does not hold that process.
+pub fn let_late_threads_go() {
+    LATE.with_borrow_mut(|late| late.retain(|&(pid, tid)| !has_gone(pid, tid)));
+}
+
+/// As [`let_late_threads_go`], until none is left or `limit` is over.
+pub(crate) fn wait_for_late_threads(limit: Duration) {
+    let until = Instant::now() + limit;
+    let mut pace = wait::Pace::start();
+    loop {
+        let_late_threads_go();
+        if LATE.with_borrow(Vec::is_empty) || Instant::now() >= until {
+            return;
+        }
+        pace.pause();
+    }
+}
+
+/// Takes the next stop of a thread; whether it runs again without us, or has ended.
+fn has_gone(pid: i32, tid: i32) -> bool {
+    match wait::poll_stop(pid, tid) {
+        None => false,
+        Some(Stop::Gone) => true,
+        Some(Stop::Event(_)) => {
+            if let Ok(now) = regs::read(tid)
+                && restart::must_be_repeated(&now)
+            {
+                let again = restart::repeat(&now, &Sleep::default(), Duration::ZERO);
+                let _ = regs::write(tid, &again);
+            }
+            ptrace::detach(tid).is_ok()
+        }
+        // The stop that it was told to make comes after this one.
+        Some(Stop::Signal(signal)) => {
+            let _ = ptrace::resume(tid, signal);
+            false
+        }
+        Some(Stop::Syscall | Stop::Clone) => {
+            let _ = ptrace::resume(tid, 0);
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::common::{Program, anywhere, send, state};
+    use crate::{Error, read_bytes, stop, survey::Survey};
+
+    fn is_let_go(mut program: Program, rounds: u64) {
+        let pid = program.pid();
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut word = [0; 8];
+        while u64::from_le_bytes(word) < 3 {
+            assert!(
+                Instant::now() < until,
+                "it does not go on: state {}",
+                state(pid, pid)
+            );
+            let_late_threads_go();
+            read_bytes(pid, rounds, &mut word).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(crate::procfs::tracer(pid, pid), 0);
+        assert!(LATE.with_borrow(Vec::is_empty));
+        // Of a signal that came meanwhile it has heard.
+        assert_eq!(program.line(), "heard");
+        send(pid, libc::SIGTERM);
+        program.ends_well();
+    }
+
+    /// Sleeps uninterruptibly as the parent in vfork(2) until its child has ended.
+    fn sleeper() -> (Program, u64) {
+        let mut program = Program::start("vforks", &[]);
+        let rounds = program.addresses()["rounds"];
+        let pid = program.pid();
+        while state(pid, pid) != 'D' {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        (program, rounds)
+    }
+
+    #[test]
+    fn a_thread_that_stops_too_late_goes_on() {
+        let (program, rounds) = sleeper();
+        let pid = program.pid();
+        let survey = Survey::of(pid).unwrap();
+        let held = stop::try_hold(pid, pid, &anywhere(), &survey);
+        assert!(matches!(held, Err(Error::DoesNotStop { .. })));
+        send(pid, libc::SIGUSR1);
+        is_let_go(program, rounds);
+    }
+
+    #[test]
+    fn so_it_does_if_all_were_to_stop() {
+        let (program, rounds) = sleeper();
+        let held = crate::all_threads::stop_all(program.pid(), &Default::default());
+        assert!(matches!(held, Err(Error::DoesNotStop { .. })));
+        send(program.pid(), libc::SIGUSR1);
+        is_let_go(program, rounds);
+    }
+}

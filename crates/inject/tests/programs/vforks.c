@@ -1,0 +1,32 @@
+// Sleeps uninterruptibly for a second, the parent of a vfork(2), then counts rounds. Says "heard" when
+// SIGUSR1 has come. Ends well on SIGTERM.
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile int done, heard;
+static volatile unsigned long rounds;
+static void on_term(int s) { (void)s; done = 1; }
+static void on_usr1(int s) { (void)s; heard = 1; }
+
+int main(void) {
+    signal(SIGTERM, on_term);
+    signal(SIGUSR1, on_usr1);
+    printf("rounds %p\nready\n", (void *)&rounds);
+    fflush(stdout);
+    pid_t child = vfork();
+    if (child == 0) {
+        struct timespec second = {1, 0};
+        nanosleep(&second, NULL);
+        _exit(0);
+    }
+    int said = 0;
+    while (!done) {
+        rounds++;
+        if (heard && !said) { said = 1; puts("heard"); fflush(stdout); }
+        usleep(1000);
+    }
+    return child < 0;
+}
