@@ -271,10 +271,13 @@ impl AllHeld {
                 wait::reap(self.pid, tid);
             }
         }
-        for tid in std::mem::take(&mut self.seized) {
-            late::let_go_later(self.pid, tid);
+        let seized = std::mem::take(&mut self.seized);
+        if !seized.is_empty() {
+            for tid in seized {
+                late::let_go_later(self.pid, tid);
+            }
+            late::wait_for_late_threads(STOP_LIMIT);
         }
-        late::wait_for_late_threads(STOP_LIMIT);
     }
 }
 

@@ -8,7 +8,9 @@ const SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
 /// AUDIT_ARCH_X86_64 of `<linux/audit.h>`.
 const ARCH: u32 = 0xc000_003e;
 /// `struct seccomp_data`: nr, arch, instruction_pointer, args[6].
-const DATA_WORDS: usize = 16;
+const DATA_BYTES: u32 = 64;
+/// A filter that takes more to follow is not followed; those of browsers take some hundred.
+const MAX_STEPS: usize = 100_000;
 /// `BPF_MAXINSNS`.
 const MAX_INSTRUCTIONS: usize = 4096;
 
@@ -47,84 +49,126 @@ pub(crate) fn filters(tid: i32) -> io::Result<Vec<Vec<Instruction>>> {
     }
 }
 
-/// Whether a filter lets `nr` pass or refuses it with an error number; false: it does anything else,
-/// such as to kill, or cannot be followed. Arguments are taken to be 0.
+/// Whether a filter lets `nr` pass or refuses it with an error number, whatever its arguments and the
+/// caller are; false: it may do anything else, such as to kill, or cannot be followed.
 pub(crate) fn is_harmless(program: &[Instruction], nr: i64) -> bool {
     const ACTION: u32 = 0xffff_0000;
     const ERRNO: u32 = 0x0005_0000;
     const LOG: u32 = 0x7ffc_0000;
     const ALLOW: u32 = 0x7fff_0000;
-    let mut data = [0u32; DATA_WORDS];
-    data[0] = nr as u32;
-    data[1] = ARCH;
-    matches!(
-        run(program, &data).map(|result| result & ACTION),
-        Some(ERRNO | LOG | ALLOW)
-    )
+    let data = [Some(nr as u32), Some(ARCH)];
+    let results = results(program, data);
+    results.is_some_and(|all| {
+        all.iter()
+            .all(|result| matches!(result & ACTION, ERRNO | LOG | ALLOW))
+    })
 }
 
-/// Runs a program as the kernel does (Documentation/networking/filter.rst); `None` if it is not one that
-/// the kernel takes for seccomp.
-fn run(program: &[Instruction], data: &[u32; DATA_WORDS]) -> Option<u32> {
-    let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; 16]);
-    let mut at = 0usize;
-    // Jumps only go forward, so this ends.
-    loop {
-        let i = program.get(at)?;
-        at += 1;
-        let operand = if i.code & 0x08 == 0 { i.k } else { x };
+/// How far a program has come. `None`: a value that depends on what is not known.
+#[derive(Clone, Copy, Default)]
+struct Machine {
+    at: usize,
+    a: Option<u32>,
+    x: Option<u32>,
+    memory: [Option<u32>; 16],
+}
+
+/// What a program may return, as the kernel runs it (Documentation/networking/filter.rst), where only
+/// the first words of its data are known. `None` if it is not one that the kernel takes for seccomp, or
+/// returns what is not known, or has too many ways.
+fn results(program: &[Instruction], data: [Option<u32>; 2]) -> Option<Vec<u32>> {
+    let mut results = Vec::new();
+    let start = Machine {
+        a: Some(0),
+        x: Some(0),
+        memory: [Some(0); 16],
+        ..Machine::default()
+    };
+    let mut open = vec![start];
+    // Jumps only go forward, so each way ends.
+    for _ in 0..MAX_STEPS {
+        let Some(mut machine) = open.pop() else {
+            return Some(results);
+        };
+        let i = program.get(machine.at)?;
+        machine.at += 1;
+        let Machine { a, x, memory, .. } = &mut machine;
+        let operand = if i.code & 0x08 == 0 { Some(i.k) } else { *x };
         match (i.code & 0x07, i.code) {
             // LD and LDX: absolute word, immediate, scratch memory, length
-            (0, 0x20) => a = word(data, i.k)?,
-            (0, 0x00) => a = i.k,
-            (0, 0x60) => a = *memory.get(i.k as usize)?,
-            (0, 0x80) => a = (DATA_WORDS * 4) as u32,
-            (1, 0x01) => x = i.k,
-            (1, 0x61) => x = *memory.get(i.k as usize)?,
-            (1, 0x81) => x = (DATA_WORDS * 4) as u32,
-            (2, _) => *memory.get_mut(i.k as usize)? = a,
-            (3, _) => *memory.get_mut(i.k as usize)? = x,
-            (4, code) => {
-                a = match code & 0xf0 {
-                    0x00 => a.wrapping_add(operand),
-                    0x10 => a.wrapping_sub(operand),
-                    0x20 => a.wrapping_mul(operand),
-                    0x30 => a.checked_div(operand)?,
-                    0x40 => a | operand,
-                    0x50 => a & operand,
-                    0x60 => a.checked_shl(operand)?,
-                    0x70 => a.checked_shr(operand)?,
-                    0x80 => a.wrapping_neg(),
-                    0xa0 => a ^ operand,
-                    _ => return None,
-                }
-            }
+            (0, 0x20) => *a = word(data, i.k)?,
+            (0, 0x00) => *a = Some(i.k),
+            (0, 0x60) => *a = *memory.get(i.k as usize)?,
+            (0, 0x80) => *a = Some(DATA_BYTES),
+            (1, 0x01) => *x = Some(i.k),
+            (1, 0x61) => *x = *memory.get(i.k as usize)?,
+            (1, 0x81) => *x = Some(DATA_BYTES),
+            (2, _) => *memory.get_mut(i.k as usize)? = *a,
+            (3, _) => *memory.get_mut(i.k as usize)? = *x,
+            (4, code) => *a = calculate(code, *a, operand)?,
+            (5, 0x05) => machine.at = machine.at.checked_add(i.k as usize)?,
             (5, code) => {
-                let taken = match code & 0xf0 {
-                    0x00 => {
-                        at = at.checked_add(i.k as usize)?;
-                        continue;
-                    }
-                    0x10 => a == operand,
-                    0x20 => a > operand,
-                    0x30 => a >= operand,
-                    0x40 => a & operand != 0,
+                let condition = match (code & 0xf0, *a, operand) {
+                    (0x10, Some(a), Some(b)) => Some(a == b),
+                    (0x20, Some(a), Some(b)) => Some(a > b),
+                    (0x30, Some(a), Some(b)) => Some(a >= b),
+                    (0x40, Some(a), Some(b)) => Some(a & b != 0),
+                    (0x10 | 0x20 | 0x30 | 0x40, _, _) => None,
                     _ => return None,
                 };
-                at += usize::from(if taken { i.jump_true } else { i.jump_false });
+                let at = machine.at;
+                for (taken, jump) in [(true, i.jump_true), (false, i.jump_false)] {
+                    if condition.is_none_or(|condition| condition == taken) {
+                        machine.at = at + usize::from(jump);
+                        open.push(machine);
+                    }
+                }
+                continue;
             }
-            (6, 0x06) => return Some(i.k),
-            (6, 0x16) => return Some(a),
-            (7, 0x07) => x = a,
-            (7, 0x87) => a = x,
+            (6, 0x06) => {
+                results.push(i.k);
+                continue;
+            }
+            (6, 0x16) => {
+                results.push((*a)?);
+                continue;
+            }
+            (7, 0x07) => *x = *a,
+            (7, 0x87) => *a = *x,
             _ => return None,
         }
+        open.push(machine);
     }
+    None
 }
 
-fn word(data: &[u32; DATA_WORDS], offset: u32) -> Option<u32> {
-    let offset = offset as usize;
-    (offset.is_multiple_of(4)).then(|| data.get(offset / 4).copied())?
+/// `Some(None)`: not known.
+fn calculate(code: u16, a: Option<u32>, b: Option<u32>) -> Option<Option<u32>> {
+    let (a, b) = match (a, b) {
+        (Some(a), Some(b)) => (a, b),
+        _ => return Some(None),
+    };
+    Some(Some(match code & 0xf0 {
+        0x00 => a.wrapping_add(b),
+        0x10 => a.wrapping_sub(b),
+        0x20 => a.wrapping_mul(b),
+        0x30 => a.checked_div(b)?,
+        0x40 => a | b,
+        0x50 => a & b,
+        0x60 => a.checked_shl(b)?,
+        0x70 => a.checked_shr(b)?,
+        0x80 => a.wrapping_neg(),
+        0xa0 => a ^ b,
+        _ => return None,
+    }))
+}
+
+/// A word of the data: `Some(None)` where it is not known.
+fn word(known: [Option<u32>; 2], offset: u32) -> Option<Option<u32>> {
+    if !offset.is_multiple_of(4) || offset >= DATA_BYTES {
+        return None;
+    }
+    Some(known.get(offset as usize / 4).copied().flatten())
 }
 
 #[cfg(test)]
@@ -161,6 +205,31 @@ mod tests {
         assert!(!is_harmless(&filter, 35));
         assert!(is_harmless(&filter, 10));
         assert!(is_harmless(&filter, 1));
+    }
+
+    /// A filter looks at arguments, too, and the hook's are not always the same.
+    #[test]
+    fn what_an_argument_decides_may_go_either_way() {
+        // Kills if the low word of the first argument is 7.
+        let by_argument = |otherwise| {
+            vec![
+                instruction(0x20, 0, 0, 16),
+                instruction(0x15, 0, 1, 7),
+                instruction(0x06, 0, 0, 0x8000_0000),
+                instruction(0x06, 0, 0, otherwise),
+            ]
+        };
+        assert!(!is_harmless(&by_argument(0x7fff_0000), 35));
+        let mut refuses = by_argument(0x7fff_0000);
+        refuses[2].k = 0x0005_0001;
+        assert!(is_harmless(&refuses, 35));
+        // More ways than can be followed: 40 such questions one after the other.
+        let mut many = vec![instruction(0x20, 0, 0, 16)];
+        for bit in 0..40 {
+            many.push(instruction(0x45, 0, 0, 1 << (bit % 32)));
+        }
+        many.push(instruction(0x06, 0, 0, 0x7fff_0000));
+        assert!(!is_harmless(&many, 35));
     }
 
     #[test]

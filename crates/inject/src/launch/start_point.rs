@@ -10,7 +10,7 @@ use super::syscall_probe::Probe;
 use super::watch::{self, Event, Process, Status};
 use crate::held::STEP_DEADLINE;
 use crate::maps::Mapping;
-use crate::{Error, maps, memory, ptrace, regs};
+use crate::{Error, maps, memory, ptrace, regs, resend};
 
 /// Where the program has been stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,14 +166,16 @@ fn settle(pid: i32) -> Result<(), Error> {
         match watch::wait(pid).map_err(failed("WAIT"))?.1 {
             Status::Stop(_) => break,
             Status::Ended(_) => return Err(Error::TargetGone { pid }),
-            Status::Signal(signal) => held_back.push(signal),
+            Status::Signal(signal) => {
+                let info = ptrace::signal_info(pid).map_err(failed("GETSIGINFO"))?;
+                held_back.push((signal, info));
+            }
             _ if Instant::now() > until => return Err(Error::DoesNotStop { pid, tid: pid }),
             _ => {}
         }
     }
-    for signal in held_back {
-        // SAFETY: plain integers; the process is ours and stopped.
-        unsafe { libc::kill(pid, signal) };
+    for (signal, info) in held_back {
+        resend::send_again(pid, pid, signal, &info);
     }
     Ok(())
 }
