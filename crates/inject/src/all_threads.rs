@@ -237,15 +237,17 @@ impl AllHeld {
 
     /// Reads the registers of a thread that has stopped; one that was killed meanwhile is left out.
     fn adopt(&mut self, tid: i32, sleep: Sleep) {
-        let state = regs::read(tid).and_then(|r| Ok((r, regs::read_extended(tid)?)));
         self.seized.retain(|&other| other != tid);
+        let state = regs::read(tid).and_then(|registers| {
+            // At once, in case this process is killed and the kernel lets the thread go.
+            if restart::must_be_repeated(&registers) {
+                let again = restart::repeat(&registers, &sleep, Duration::ZERO);
+                regs::write(tid, &again)?;
+            }
+            Ok((registers, regs::read_extended(tid)?))
+        });
         match state {
             Ok((registers, extended)) => {
-                // At once, in case this process is killed and the kernel lets the thread go.
-                if restart::must_be_repeated(&registers) {
-                    let again = restart::repeat(&registers, &sleep, Duration::ZERO);
-                    let _ = regs::write(tid, &again);
-                }
                 let stopped = Stopped {
                     registers,
                     extended,

@@ -61,6 +61,8 @@ struct Target {
     program: Program,
     /// Address of its count of rounds.
     rounds: u64,
+    /// Address of its count of calls that ended with EINTR.
+    interrupted: Option<u64>,
     attacher: String,
     object: std::path::PathBuf,
     blocked: String,
@@ -76,6 +78,7 @@ impl Target {
             attacher: format!("{pid} {}", functions.join(" ")),
             object: common::build("object", &["-shared", "-fPIC", "-nostdlib", "-DNUMBER=1"]),
             rounds: at["rounds"],
+            interrupted: at.get("interrupted").copied(),
             blocked: status(pid, "SigBlk:"),
             program,
         };
@@ -84,8 +87,16 @@ impl Target {
     }
 
     fn count(&self) -> u64 {
+        self.word(self.rounds)
+    }
+
+    fn interrupted(&self) -> u64 {
+        self.interrupted.map_or(0, |address| self.word(address))
+    }
+
+    fn word(&self, address: u64) -> u64 {
         let mut word = [0; 8];
-        read_bytes(self.program.pid(), self.rounds, &mut word).expect("the target lives");
+        read_bytes(self.program.pid(), address, &mut word).expect("the target lives");
         u64::from_le_bytes(word)
     }
 
@@ -197,10 +208,18 @@ fn killed_everywhere(name: &str, args: &[&str]) {
     assert!(target.attach(u64::MAX, None), "undisturbed");
     target.works("undisturbed");
     let mut step = 1;
+    let mut interrupting = Vec::new();
+    let mut before = target.interrupted();
     while !target.attach(step, None) {
         target.works(&format!("killed at step {step}"));
+        if target.interrupted() != before {
+            before = target.interrupted();
+            interrupting.push(step);
+        }
         step += 1;
     }
+    // From the request to stop up to the registers, of each of two holds: request, wait, read.
+    assert!(interrupting.len() <= 6, "EINTR at {interrupting:?}");
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ u64::from(std::process::id());
     for _ in 0..rounds() {
         let at = 1 + random(&mut state, step);
@@ -208,7 +227,7 @@ fn killed_everywhere(name: &str, args: &[&str]) {
         target.attach(at, Some(delay));
         target.works(&format!("killed {delay} µs after step {at}"));
     }
-    println!("{name} {args:?}: {step} steps");
+    println!("{name} {args:?}: {step} steps, EINTR at {interrupting:?}");
     for _ in 0..3 {
         assert!(target.attach(u64::MAX, None));
     }
