@@ -11,15 +11,15 @@ use std::{
 
 /// Builds `targets/NAME.cc` with these flags; returns the program's path.
 pub fn build(name: &str, flags: &[&str]) -> PathBuf {
-    compile(name, name, &["-pthread"], flags)
+    build_as(name, name, &["-pthread"], flags)
 }
 
 /// Builds `targets/NAME.cc` into a shared library under another name.
 pub fn build_library(name: &str, file: &str) -> PathBuf {
-    compile(name, file, &["-shared", "-fPIC"], &[])
+    build_as(name, file, &["-shared", "-fPIC"], &[])
 }
 
-fn compile(name: &str, file: &str, base: &[&str], flags: &[&str]) -> PathBuf {
+fn build_as(name: &str, file: &str, base: &[&str], flags: &[&str]) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("targets");
     let source = sources.join(format!("{name}.cc"));
     let mut hasher = DefaultHasher::new();
@@ -33,18 +33,7 @@ fn compile(name: &str, file: &str, base: &[&str], flags: &[&str]) -> PathBuf {
     if path.exists() {
         return path;
     }
-    let unfinished = path.with_extension(std::process::id().to_string());
-    let status = Command::new("c++")
-        .args(["-std=c++20", "-g", "-O2"])
-        .args(base)
-        .args(flags)
-        .arg(&source)
-        .arg("-o")
-        .arg(&unfinished)
-        .status()
-        .expect("a C++ compiler");
-    assert!(status.success(), "{name} does not build");
-    std::fs::rename(&unfinished, &path).expect("moved");
+    memhook_tests::compile(&source, base, flags, &path);
     path
 }
 

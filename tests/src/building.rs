@@ -83,18 +83,24 @@ fn build(name: &str, file: &str, base: &[&str], flags: &[&str]) -> PathBuf {
     if path.exists() {
         return path;
     }
-    // Moved into place when it is whole: another test program may look for it now.
-    let unfinished = folder().join(format!("{file}.{}", std::process::id()));
+    compile(&source(&format!("{name}.cc")), base, flags, &path);
+    path
+}
+
+/// Compiles a C++ file.
+pub fn compile(source: &Path, base: &[&str], flags: &[&str], to: &Path) {
+    // Moved into place when it is whole: another process may look for it now.
+    let mut unfinished = to.as_os_str().to_owned();
+    unfinished.push(format!(".{}", std::process::id()));
     let status = Command::new("c++")
         .args(["-std=c++20", "-g", "-O2"])
         .args(base)
-        .arg(source(&format!("{name}.cc")))
+        .arg(source)
         .args(flags)
         .arg("-o")
         .arg(&unfinished)
         .status()
         .expect("a C++ compiler");
-    assert!(status.success(), "{name} does not build");
-    std::fs::rename(&unfinished, &path).expect("moved");
-    path
+    assert!(status.success(), "{} does not build", source.display());
+    std::fs::rename(&unfinished, to).expect("moved");
 }

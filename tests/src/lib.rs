@@ -9,7 +9,7 @@ pub mod scans;
 mod sites;
 pub mod terminal;
 
-pub use building::{binary, build_library, build_target, source};
+pub use building::{binary, build_library, build_target, compile, source};
 pub use debian_sources::debian_source;
 pub use patience::until;
 pub use requirements::{can_pass_by_filters, not_run};
@@ -238,6 +238,26 @@ impl Drop for Attacher {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Runs memhook-rs with these options, which have it write `file`, on a program: exit code, what is in
+/// the file, standard error.
+pub fn run_program(
+    options: &[&str],
+    file: &str,
+    program: &Path,
+    args: &[&str],
+) -> (Option<i32>, String, String) {
+    let output = Command::new(binary())
+        .args(options)
+        .arg("--")
+        .arg(program)
+        .args(args)
+        .output()
+        .expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{e}: {errors}"));
+    (output.status.code(), text, errors)
 }
 
 /// Runs memhook-rs with these arguments: exit code, standard output, standard error.

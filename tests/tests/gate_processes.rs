@@ -1,7 +1,7 @@
 //! Programs that make processes, with --follow-fork: each is traced and judged for itself.
 
 use memhook_tests::programs::{Folder, installed};
-use memhook_tests::{binary, build_target};
+use memhook_tests::{binary, build_target, run_program};
 use std::path::Path;
 use std::process::Command;
 
@@ -13,18 +13,9 @@ fn gate(
 ) -> (Option<i32>, serde_json::Value, String) {
     let folder = Folder::new("processes");
     let file = folder.path("verdict.json");
-    let output = Command::new(binary())
-        .args(["gate", "--follow-fork", "--json", &file])
-        .args(options)
-        .arg("--")
-        .arg(program)
-        .args(args)
-        .output()
-        .expect("it runs");
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    let text = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{e}: {errors}"));
-    let verdict = serde_json::from_str(&text).expect("JSON");
-    (output.status.code(), verdict, errors)
+    let options = [&["gate", "--follow-fork", "--json", &file], options].concat();
+    let (code, text, errors) = run_program(&options, &file, program, args);
+    (code, serde_json::from_str(&text).expect("JSON"), errors)
 }
 
 /// Outcomes of the processes whose program has this in its name.

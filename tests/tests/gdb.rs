@@ -104,29 +104,21 @@ fn check(name: &str, busy: &Busy) {
     assert!(frames > 4 * samples, "{name}: only {frames} frames");
 }
 
-#[test]
-fn redis() {
-    check("redis-server", &Busy::redis());
+macro_rules! checked {
+    ($($busy:ident: $name:literal)*) => { $(
+        #[test]
+        fn $busy() {
+            check($name, &Busy::$busy());
+        }
+    )* };
 }
 
-#[test]
-fn nginx() {
-    check("nginx", &Busy::nginx());
-}
-
-#[test]
-fn sqlite() {
-    check("sqlite3", &Busy::sqlite());
-}
-
-#[test]
-fn python() {
-    check("python3", &Busy::python());
-}
-
-#[test]
-fn compiler() {
-    check("cc1plus", &Busy::compiler());
+checked! {
+    redis: "redis-server"
+    nginx: "nginx"
+    sqlite: "sqlite3"
+    python: "python3"
+    compiler: "cc1plus"
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Programs that `run` starts: traced from the beginning, otherwise as if they were started by a shell.
 
 use memhook_tests::programs::{Folder, installed};
-use memhook_tests::{binary, build_target, run, until};
+use memhook_tests::{binary, build_target, run, run_program, until};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,20 +9,10 @@ use std::process::{Command, Stdio};
 fn report(program: &Path, args: &[&str]) -> (Option<i32>, serde_json::Value, String) {
     let folder = Folder::new("run");
     let file = folder.path("report.json");
-    let output = Command::new(binary())
-        .args(["run", "--json", "-T", "1000", "-o", &file, "--"])
-        .arg(program)
-        .args(args)
-        .output()
-        .expect("it runs");
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    let text = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{e}: {errors}"));
+    let options = ["run", "--json", "-T", "1000", "-o", &file];
+    let (code, text, errors) = run_program(&options, &file, program, args);
     let last = text.lines().rfind(|l| !l.is_empty()).expect("a report");
-    (
-        output.status.code(),
-        serde_json::from_str(last).expect("JSON"),
-        errors,
-    )
+    (code, serde_json::from_str(last).expect("JSON"), errors)
 }
 
 /// Functions named in the stacks of the report.

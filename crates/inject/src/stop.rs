@@ -45,7 +45,7 @@ impl HoldOptions<'_> {
 }
 
 /// A stop that takes longer means uninterruptible sleep.
-pub(crate) const STOP_LIMIT: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 2000 });
+pub(crate) const STOP_LIMIT: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_millis(5);
 
 /// Seizes and stops one thread of `pid`.

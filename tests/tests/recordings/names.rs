@@ -6,18 +6,44 @@ use memhook_tests::{build_target, run, run_with};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// A recording of a program that is removed or replaced later.
+struct Recorded {
+    folder: Folder,
+    /// What the program was copied from.
+    built: PathBuf,
+    program: String,
+    file: String,
+}
+
+impl Recorded {
+    fn new(name: &str) -> Recorded {
+        let folder = Folder::new(name);
+        let built = build_target("regression", &["-g", "-Wl,--build-id"]);
+        let program = folder.path("program");
+        std::fs::copy(&built, &program).expect("copied");
+        let file = folder.path("run.mhk");
+        record(Path::new(&program), &["3"], &file, &[]);
+        Recorded {
+            folder,
+            built,
+            program,
+            file,
+        }
+    }
+}
 
 /// Names where the files are gone: none, from a bundle, from a copy of the file system.
 #[test]
 fn names_on_another_machine() {
-    let folder = Folder::new("recorded-names");
-    let program = build_target("regression", &["-g", "-Wl,--build-id"]);
-    let here = folder.path("program");
-    std::fs::copy(&program, &here).expect("copied");
-    let file = folder.path("run.mhk");
-    record(Path::new(&here), &["3"], &file, &[]);
+    let Recorded {
+        folder,
+        built: program,
+        program: here,
+        file,
+    } = Recorded::new("recorded-names");
     let bundle = folder.path("syms");
     output(&["symbols", "pack", &file, "-o", &bundle]);
     // The machine's own copy is another build by now.
@@ -83,12 +109,12 @@ fn build_id(program: &Path) -> String {
 /// Names that a report found are there for the next one, when the files are gone.
 #[test]
 fn names_of_an_earlier_report() {
-    let folder = Folder::new("recorded-cache");
-    let built = build_target("regression", &["-g", "-Wl,--build-id"]);
-    let program = folder.path("program");
-    std::fs::copy(&built, &program).expect("copied");
-    let file = folder.path("run.mhk");
-    record(Path::new(&program), &["3"], &file, &[]);
+    let Recorded {
+        folder,
+        program,
+        file,
+        ..
+    } = Recorded::new("recorded-cache");
     let cache = folder.path("cache");
     let report = |options: &[&str]| {
         let args = [&["report", &file, "-T", "1"], options].concat();
@@ -109,12 +135,12 @@ fn names_of_an_earlier_report() {
 /// A server is asked only if the environment says so; what it does wrong costs names, never the report.
 #[test]
 fn names_from_a_server() {
-    let folder = Folder::new("recorded-server");
-    let built = build_target("regression", &["-g", "-Wl,--build-id"]);
-    let program = folder.path("program");
-    std::fs::copy(&built, &program).expect("copied");
-    let file = folder.path("run.mhk");
-    record(Path::new(&program), &["3"], &file, &[]);
+    let Recorded {
+        folder,
+        built,
+        program,
+        file,
+    } = Recorded::new("recorded-server");
     std::fs::remove_file(&program).expect("removed");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));

@@ -1,4 +1,4 @@
-// Sleeps uninterruptibly for a second, the parent of a vfork(2), then counts rounds. Says "heard" when
+// Sleeps uninterruptibly for some seconds, the parent of a vfork(2), then counts rounds. Says "heard" when
 // SIGUSR1 has come. Ends well on SIGTERM.
 #define _GNU_SOURCE
 #include <signal.h>
@@ -18,8 +18,8 @@ int main(void) {
     fflush(stdout);
     pid_t child = vfork();
     if (child == 0) {
-        struct timespec second = {1, 0};
-        nanosleep(&second, NULL);
+        struct timespec longer_than_any_stop = {4, 0};
+        nanosleep(&longer_than_any_stop, NULL);
         _exit(0);
     }
     int said = 0;
