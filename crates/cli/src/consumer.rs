@@ -255,3 +255,29 @@ impl<'a> Consumer<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::Args;
+
+    /// The drain thread ends with it, so that the process does, too, and the target is not kept waiting.
+    #[test]
+    fn a_panic_ends_the_draining() {
+        let path = std::env::temp_dir().join(format!("memhook-consumer-{}", std::process::id()));
+        let mut options = std::fs::File::options();
+        let file = options.read(true).write(true).create_new(true).open(&path);
+        let file = file.expect("created");
+        std::fs::remove_file(&path).expect("removed");
+        let args = Args::plain(1, Duration::ZERO, 1);
+        let config = args.tracing.config().expect("valid");
+        let bytes = memhook_abi::region_bytes(config.ring_bytes as usize);
+        file.set_len(bytes as u64).expect("sparse");
+        let region = Region::map(&file).expect("mapped");
+        region.initialize(&config).expect("initialized");
+        let consumer = Consumer::new(&region, &args.tracing);
+        let work = std::panic::AssertUnwindSafe(|| consumer.while_draining(|| panic!("work")));
+        assert!(std::panic::catch_unwind(work).is_err());
+        assert!(consumer.finished.load(Relaxed));
+    }
+}
