@@ -18,18 +18,49 @@ pub struct WordExchange {
 /// Exchanges words of `pid`'s memory with all its threads held, so that nobody reads or writes them
 /// meanwhile, through /proc/PID/mem, to which page protection does not matter (proc_pid_mem(5)).
 /// Returns which were exchanged, and for how long the threads were held; a word that does not hold what
-/// it must stays as it is.
+/// it must stays as it is, and so does one that is not there any more.
 pub fn force_words(pid: i32, words: &[WordExchange]) -> Result<(Vec<bool>, Duration), Error> {
     let held = hold_all(pid)?;
     let mut done = Vec::with_capacity(words.len());
     for word in words {
-        let mut now = [0; 8];
-        read_bytes(pid, word.address, &mut now)?;
-        let fits = u64::from_le_bytes(now) == word.from;
-        if fits {
-            write_bytes(pid, word.address, &word.to.to_le_bytes())?;
+        match exchange(pid, word) {
+            Ok(exchanged) => done.push(exchanged),
+            Err(error @ Error::TargetGone { .. }) => return Err(error),
+            Err(_) => done.push(false),
         }
-        done.push(fits);
     }
     Ok((done, held.release()))
+}
+
+fn exchange(pid: i32, word: &WordExchange) -> Result<bool, Error> {
+    let mut now = [0; 8];
+    read_bytes(pid, word.address, &mut now)?;
+    let fits = u64::from_le_bytes(now) == word.from;
+    if fits {
+        write_bytes(pid, word.address, &word.to.to_le_bytes())?;
+    }
+    Ok(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::common::{Program, send};
+
+    #[test]
+    fn a_word_that_is_gone_does_not_keep_the_others() {
+        let mut program = Program::start("waits", &["nanosleep"]);
+        let word = program.addresses()["interrupted"];
+        let exchange = |address, from, to| WordExchange { address, from, to };
+        let words = [
+            exchange(8, 0, 1),
+            exchange(word, 0, 1),
+            exchange(word, 7, 2),
+            exchange(word, 1, 0),
+        ];
+        let (done, _) = force_words(program.pid(), &words).unwrap();
+        assert_eq!(done, [false, true, false, true]);
+        send(program.pid(), libc::SIGTERM);
+        program.ends_well();
+    }
 }

@@ -2,7 +2,8 @@
 //! asynchronous mode (Linux 6.7). The kernel resolves the faults itself; nobody waits for us.
 //!
 //! A userfaultfd belongs to the address space of its maker, so the target makes it, by a remote
-//! system call, and we take it over. When the last descriptor is closed, also because we were
+//! system call, and we take it over. (Killed in between, we leave it open there: it watches nothing, and
+//! cannot be told from one of the target's own.) When the last descriptor is closed, also because we were
 //! killed, the kernel lifts all protection.
 
 use std::io;
