@@ -97,21 +97,19 @@ impl Residue {
     }
 
     /// Puts right what an attacher that was killed left: slots that hold our values, open descriptors.
-    /// Returns how many slots could not be restored (-1: patching is locked), and how long one thread
-    /// was held.
-    pub fn tidy_up(&mut self, pid: i32) -> anyhow::Result<(i64, Duration)> {
-        let mut left = 0;
-        let mut held = match self.hook_base {
-            Some(base) => hold_with_hook(pid, base)?,
-            None => hold(pid, &any_point())?,
+    /// Returns how many slots could not be restored, and how long one thread was held.
+    pub fn tidy_up(&mut self, pid: i32) -> anyhow::Result<(u64, Duration)> {
+        let (left, mut held_time) = match self.hook_base {
+            Some(base) => restore_slots(pid, base)?,
+            None => (0, Duration::ZERO),
         };
-        if let Some(base) = self.hook_base {
-            left = held.call(base + entry_points()?.detach, &[])? as i64;
+        if !self.descriptors.is_empty() {
+            let mut held = hold(pid, &any_point())?;
+            for descriptor in std::mem::take(&mut self.descriptors) {
+                close_descriptor(&mut held, descriptor)?;
+            }
+            held_time = held_time.max(held.release()?);
         }
-        for descriptor in std::mem::take(&mut self.descriptors) {
-            close_descriptor(&mut held, descriptor)?;
-        }
-        let held_time = held.release()?;
         // Where the journal can be read, those that the hook could not restore itself.
         for (region, _) in &self.regions {
             refused_slots::restore(pid, region)?;
@@ -180,6 +178,27 @@ pub fn hold_with_hook(pid: i32, base: u64) -> anyhow::Result<Held> {
     Ok(held)
 }
 
+/// How often it is tried to restore slots while a thread of the target works on them.
+const LOCKED_TRIES: u32 = 20;
+
+/// Has the hook at `base` close the gate and put the originals back. Returns how many slots it could not
+/// restore, and how long one thread was held.
+pub fn restore_slots(pid: i32, base: u64) -> anyhow::Result<(u64, Duration)> {
+    let detach = base + entry_points()?.detach;
+    let mut longest = Duration::ZERO;
+    for _ in 0..LOCKED_TRIES {
+        let mut held = hold_with_hook(pid, base)?;
+        let left = held.call(detach, &[])? as i64;
+        longest = longest.max(held.release()?);
+        if let Ok(left) = u64::try_from(left) {
+            return Ok((left, longest));
+        }
+        // Locked: by a thread in dlopen, which needs its turn to go on.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    bail!("a thread of process {pid} has been patching slots all the time: try again")
+}
+
 /// Whether no thread is inside a wrapper any more, now that the gate is closed: one that was, and
 /// stopped there, would go on writing into a ring that has another owner by then.
 pub fn comes_to_rest(region: &Region) -> bool {
@@ -196,7 +215,7 @@ pub fn comes_to_rest(region: &Region) -> bool {
 }
 
 /// Restores what a killed attacher left in a process. `Ok(None)`: there was nothing of ours.
-pub fn recover(pid: i32) -> anyhow::Result<Option<i64>> {
+pub fn recover(pid: i32) -> anyhow::Result<Option<u64>> {
     let _claim = claim(pid)?;
     let maps = mappings(pid)?;
     let mut found = residue(pid, &maps);

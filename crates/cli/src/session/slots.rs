@@ -2,10 +2,9 @@
 
 use super::Session;
 use crate::refused_slots;
-use crate::residue::hold_with_hook;
+use crate::residue::{hold_with_hook, restore_slots};
 use anyhow::Context;
 use memhook_abi::{self as abi, function_by_name, slot_state};
-use memhook_inject::Held;
 use memhook_process::{ModuleImage, SlotScan, find_slots, mappings, modules};
 use memhook_stream::{SlotSpec, barrier};
 use std::collections::{HashMap, HashSet};
@@ -181,35 +180,19 @@ impl Session {
             }
         }
         if again {
-            self.remote(|held, session| held.call(session.hook_base + session.entry.patch, &[]))?;
+            let mut held = hold_with_hook(self.pid, self.hook_base)?;
+            held.call(self.hook_base + self.entry.patch, &[])?;
+            held.release()?;
             refused_slots::patch(self.pid, &self.region)?;
         }
         self.announce_forwarding_operators();
         Ok(())
     }
 
-    fn remote<T>(
-        &self,
-        call: impl FnOnce(&mut Held, &Session) -> Result<T, memhook_inject::Error>,
-    ) -> anyhow::Result<T> {
-        let mut held = hold_with_hook(self.pid, self.hook_base)?;
-        let result = call(&mut held, self)?;
-        held.release()?;
-        Ok(result)
-    }
-
     /// Closes the gate and restores the slots; returns how many could not be restored.
-    pub fn detach(&self) -> anyhow::Result<i64> {
-        let mut left = -1;
-        for _ in 0..5 {
-            left = self
-                .remote(|held, session| held.call(session.hook_base + session.entry.detach, &[]))
-                .with_context(|| format!("cannot restore the slots of process {}", self.pid))?
-                as i64;
-            if left >= 0 {
-                break;
-            }
-        }
+    pub fn detach(&self) -> anyhow::Result<u64> {
+        let (mut left, _) = restore_slots(self.pid, self.hook_base)
+            .with_context(|| format!("cannot restore the slots of process {}", self.pid))?;
         barrier();
         if left > 0 {
             refused_slots::restore(self.pid, &self.region)?;
