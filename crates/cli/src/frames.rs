@@ -2,12 +2,19 @@
 
 use crate::session::Session;
 use memhook_abi::HOOKED_FUNCTIONS;
+use memhook_process::ModuleImage;
 use memhook_report::StackFrame;
 use memhook_symbols::{ModuleFile, Symbolizer};
 
 /// The modules that addresses of backtraces may be in.
 pub fn module_files(session: &Session) -> Vec<ModuleFile> {
-    let file = |m: &memhook_process::ModuleImage| ModuleFile {
+    let modules = session.modules.iter().chain(&session.gone);
+    modules.map(module_file).collect()
+}
+
+/// Where the names of a module come from.
+pub fn module_file(m: &ModuleImage) -> ModuleFile {
+    ModuleFile {
         path: m.path.clone(),
         image: Some(m.bytes.clone()),
         candidates: vec![m.file.clone()],
@@ -15,13 +22,7 @@ pub fn module_files(session: &Session) -> Vec<ModuleFile> {
         base: m.base,
         start: m.start,
         end: m.end,
-    };
-    session
-        .modules
-        .iter()
-        .chain(&session.gone)
-        .map(file)
-        .collect()
+    }
 }
 
 /// Kind and frames of an interned stack.

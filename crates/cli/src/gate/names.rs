@@ -1,12 +1,12 @@
 //! From interned backtraces to sites with names.
 
+use crate::frames::module_file;
 use crate::report::ordered_modules;
 use crate::session::Session;
 use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_gate::{Frame, Site};
-use memhook_process::ModuleImage;
 use memhook_recording::Recording;
-use memhook_symbols::{ModuleFile, Symbolizer};
+use memhook_symbols::Symbolizer;
 use std::{collections::HashMap, ops::Range, path::PathBuf, time::Duration};
 
 /// Where backtraces are kept: a trace under way, or a recording.
@@ -162,17 +162,5 @@ impl<'a> Names<'a> {
     /// All sites by number.
     pub fn into_sites(self) -> Vec<Site> {
         self.sites
-    }
-}
-
-fn module_file(m: &ModuleImage) -> ModuleFile {
-    ModuleFile {
-        path: m.path.clone(),
-        image: Some(m.bytes.clone()),
-        candidates: vec![m.file.clone()],
-        build_id: m.build_id.clone(),
-        base: m.base,
-        start: m.start,
-        end: m.end,
     }
 }
