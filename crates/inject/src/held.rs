@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use crate::native_stack::{self, Room};
 use crate::restart::Sleep;
 use crate::scratch::{Place, Scratch};
-use crate::signal_frame::State;
 use crate::survey::{Clock, Gadgets, Survey};
 use crate::urgency::Urgency;
 use crate::wait::{self, Stop};
-use crate::{Error, Registers, load, maps, memory, ptrace, regs, restart, seccomp, signal_frame};
+use crate::way_home::WayHome;
+use crate::{Error, Registers, load, maps, ptrace, regs, restart, seccomp};
 
 /// How long one remote system call, or the way back to a plain stop, may take.
 pub(crate) const STEP_DEADLINE: Duration = Duration::from_secs(5);
@@ -56,14 +56,14 @@ pub struct Held {
     /// The thread of a program started here: released, it stays stopped, and its end is not collected.
     pub(crate) stays_traced: bool,
     pub(crate) mem: Rc<File>,
-    gadgets: Option<Gadgets>,
+    pub(crate) gadgets: Option<Gadgets>,
     /// Signal by which the stub says that it is done.
     pub(crate) bell: Option<i32>,
     pub(crate) clock: Clock,
     /// Whether the thread's own stack has room for the signal frame, or why not.
     pub(crate) room: Result<Room, String>,
     /// Once it is written.
-    way_home: Option<WayHome>,
+    pub(crate) way_home: Option<WayHome>,
     /// Where the scratch memory will be, if nobody maps anything there first.
     pub(crate) place: Place,
     pub(crate) scratch: Option<Scratch>,
@@ -81,16 +81,6 @@ pub struct Held {
     /// ptrace requests must come from the thread that seized.
     _not_send: PhantomData<*const ()>,
     _urgency: Urgency,
-}
-
-/// What leads the thread home if we are killed: frames on its own stack, and code to enter them by.
-#[derive(Clone, Copy)]
-pub(crate) struct WayHome {
-    /// Frame that leads home.
-    pub home: u64,
-    /// Frame that unmaps the scratch memory first.
-    pub unmapping: u64,
-    pub gadgets: Gadgets,
 }
 
 impl Held {
@@ -200,62 +190,8 @@ impl Held {
         })
     }
 
-    /// Writes the signal frames if they are not there yet.
-    pub(crate) fn way_home(&mut self) -> Result<WayHome, Error> {
-        if let Some(way) = self.way_home {
-            return Ok(way);
-        }
-        let pid = self.pid;
-        let gadgets = self
-            .gadgets
-            .filter(|gadgets| gadgets.are_intact(&self.mem))
-            .ok_or(Error::NoSyscallInstruction { pid })?;
-        let room = self.room.clone().map_err(|reason| Error::NoSafeThread {
-            pid,
-            waited: self.held_for(),
-            reason,
-        })?;
-        if regs::has_shadow_stack(self.tid) {
-            return Err(Error::ShadowStack { pid, tid: self.tid });
-        }
-        let arguments = [self.place.address(), Scratch::BYTES, 0, 0, 0, 0];
-        let mut unmap = self.syscall_registers(libc::SYS_munmap, arguments);
-        unmap.rip = gadgets.syscall;
-        let frames = signal_frame::build(
-            &State {
-                registers: &restart::unattended(&self.saved, &self.sleep),
-                mask: self.saved_mask,
-            },
-            &State {
-                registers: &unmap,
-                mask: self.remote_mask(),
-            },
-            &self.saved_extended,
-            gadgets.restorer,
-        );
-        match room {
-            // Extends the stack mapping; process_vm_writev does not since Linux 6.5.
-            Room::Grows => self.write(frames.call, &frames.bytes)?,
-            // Respects page protection, should the mapping have changed.
-            Room::Mapped => memory::write_writable(pid, frames.call, &frames.bytes)?,
-        }
-        // In the address space looked at before the stop, not that of a program started since.
-        let mut there = vec![0u8; frames.bytes.len()];
-        self.read(frames.call, &mut there)?;
-        if there != frames.bytes {
-            return Err(self.is_gone());
-        }
-        let way = WayHome {
-            home: frames.home,
-            unmapping: frames.call,
-            gadgets,
-        };
-        self.way_home = Some(way);
-        Ok(way)
-    }
-
     /// Signals that are blocked during remote work.
-    fn remote_mask(&self) -> u64 {
+    pub(crate) fn remote_mask(&self) -> u64 {
         let open = SYNCHRONOUS.iter().chain(&self.bell);
         !open.fold(0u64, |set, &signal| set | 1 << (signal - 1))
     }

@@ -48,6 +48,7 @@ mod stop;
 mod survey;
 mod urgency;
 mod wait;
+mod way_home;
 mod write_watch;
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use crate::held::{Held, STEP_DEADLINE, WayHome};
+use crate::held::{Held, STEP_DEADLINE};
 use crate::scratch::{self, PAGE_BYTES, SPIN, Scratch, word};
 use crate::wait::{self, Stop};
+use crate::way_home::WayHome;
 use crate::{Error, Registers, ptrace, regs, signal_frame};
 
 /// A call that takes longer is stopped, and backed out of if it waits for a lock.
