@@ -10,8 +10,9 @@ pub struct Footprint {
     pub mappings: usize,
     /// Open files.
     pub files: usize,
-    /// Blocked signals of the main thread.
-    pub blocked: String,
+    /// Blocked signals of the main thread, without those that the program has a handler for: such a
+    /// signal is blocked as long as its handler runs (sigaction(2)).
+    pub blocked: u64,
 }
 
 impl Footprint {
@@ -21,9 +22,14 @@ impl Footprint {
         Footprint {
             mappings: target.our_mappings(),
             files: files.map_or(0, Iterator::count),
-            blocked: target.status("SigBlk"),
+            blocked: signals(target, "SigBlk") & !signals(target, "SigCgt"),
         }
     }
+}
+
+/// A set of signals in the target's status (proc_pid_status(5)).
+fn signals(target: &Target, name: &str) -> u64 {
+    u64::from_str_radix(&target.status(name), 16).unwrap_or(0)
 }
 
 /// Whether the target is there, untraced, and runs, sleeps or stands stopped as it should. After a
