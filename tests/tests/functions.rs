@@ -1,6 +1,6 @@
 //! Every hooked function, and leaks by less direct ways.
 
-use memhook_tests::{build_target, expect_sites, trace};
+use memhook_tests::{build_library, build_target, expect_sites, trace};
 
 /// What all_functions.cc plants.
 const PLANTED: [(&str, &str, u64, u64); 18] = [
@@ -56,6 +56,35 @@ fn every_function_however_it_is_bound() {
                 report["totals"]
             );
         }
+    }
+}
+
+#[test]
+fn an_address_that_is_the_programs_own_plt() {
+    let name = "libaddress_taken.so";
+    let library = build_library("address_taken", name, &["-DLIBRARY"]);
+    let (path, folder) = (library.to_str(), library.parent().and_then(|f| f.to_str()));
+    let runpath = format!("-Wl,-rpath,{}", folder.expect("UTF-8"));
+    let linked = [path.expect("UTF-8"), &runpath];
+    for flags in [
+        ["-no-pie", "-fno-pie", "-Wl,-z,lazy"],
+        ["-no-pie", "-fno-pie", "-Wl,-z,now"],
+        ["-pie", "-fPIE", "-Wl,-z,lazy"],
+    ] {
+        let program = build_target("address_taken", &[&flags[..], &linked].concat());
+        let report = trace(&program, &[]);
+        let planted = [
+            ("by_address", "malloc", 3, 100),
+            ("plant_by_address", "malloc", 4, 200),
+            ("plant", "malloc", 5, 300),
+        ];
+        expect_sites(&report, "address_taken.cc", &planted);
+        let totals = &report["totals"];
+        for field in ["unknown_releases", "unhooked_releases"] {
+            assert_eq!(totals[field], 0, "{flags:?}: {totals}");
+        }
+        assert_eq!(totals["allocations"], 15, "{flags:?}: {totals}");
+        assert_eq!(totals["releases"], 3, "{flags:?}: {totals}");
     }
 }
 

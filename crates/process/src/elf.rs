@@ -144,6 +144,17 @@ impl<'a> ElfView<'a> {
         found
     }
 
+    /// PLT entries (svma) that stand for functions of other modules wherever an address is taken: in a program at
+    /// fixed addresses the linker gives the undefined symbol its PLT entry as value (psABI, "Function Addresses").
+    pub fn canonical_plt(&self, wanted: &dyn Fn(&str) -> bool) -> Vec<u64> {
+        let stands_for_another = |s: &sym::Sym| {
+            let is_undefined = s.st_shndx == 0 && s.st_value != 0 && s.st_type() == sym::STT_FUNC;
+            is_undefined && self.elf.dynstrtab.get_at(s.st_name).is_some_and(wanted)
+        };
+        let found = self.elf.dynsyms.iter().filter(stands_for_another);
+        found.map(|s| s.st_value).collect()
+    }
+
     /// Whether the module binds its own symbols itself (`-Bsymbolic`).
     pub fn is_symbolic(&self) -> bool {
         self.elf.dynamic.as_ref().is_some_and(|d| {

@@ -1,7 +1,7 @@
 //! GOT slots of the hooked functions.
 
 use crate::{ElfView, Error, Exported, Mapping, ModuleImage, SlotKind, memory::Pages};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A slot that can be patched.
 #[derive(Clone, Debug)]
@@ -57,6 +57,15 @@ pub fn find_slots(
         .iter()
         .map(|m| ElfView::parse(&m.bytes).ok())
         .collect();
+    let stubs: HashSet<u64> = modules
+        .iter()
+        .zip(&views)
+        .filter_map(|(module, view)| Some((module.base, view.as_ref()?)))
+        .flat_map(|(base, view)| {
+            let plt = view.canonical_plt(wanted).into_iter();
+            plt.map(move |svma| base.wrapping_add(svma))
+        })
+        .collect();
     let mut pages = Pages::of(pid)?;
     let mut scan = SlotScan::default();
     let mut unresolved = Vec::new();
@@ -78,6 +87,11 @@ pub fn find_slots(
             };
             if value == 0 {
                 continue; // a weak symbol that nobody defines
+            }
+            // It leads to the program's own slot, where the call is seen; as the original of that slot it would
+            // lead back to it.
+            if stubs.contains(&value) {
+                continue;
             }
             if let Some(original) = original_of(value) {
                 resolved.entry(relocation.symbol).or_insert(original);
