@@ -56,6 +56,8 @@ pub struct Consumer<'a> {
     /// The last dlopen or dlclose of the target that was answered.
     pub answered: AtomicU32,
     finishing: AtomicBool,
+    /// No thread of the target runs any more, so nothing more can come into the rings.
+    stands_still: AtomicBool,
     finished: AtomicBool,
 }
 
@@ -130,6 +132,7 @@ impl<'a> Consumer<'a> {
             admission: Admission::default(),
             answered: AtomicU32::new(0),
             finishing: AtomicBool::new(false),
+            stands_still: AtomicBool::new(false),
             finished: AtomicBool::new(false),
         }
     }
@@ -154,15 +157,20 @@ impl<'a> Consumer<'a> {
     pub fn while_draining<T>(&self, work: impl FnOnce() -> T) -> T {
         std::thread::scope(|scope| {
             let this = std::thread::current();
-            scope.spawn(move || self.drain(&this));
-            let watchdog = scope.spawn(|| self.watch());
+            let watchdog = scope.spawn(|| self.watch()).thread().clone();
+            let drainer = scope.spawn(move || self.drain(&this, &watchdog));
             // Also where `work` panics: else the scope would wait for ever.
             let _end = AtEnd(|| {
                 self.finishing.store(true, Relaxed);
-                watchdog.thread().unpark();
+                drainer.thread().unpark();
             });
             work()
         })
+    }
+
+    /// To be told before the end: all threads of the target have ended or stand still.
+    pub fn target_stands_still(&self) {
+        self.stands_still.store(true, Relaxed);
     }
 
     fn tick_time(&self) -> TickTime {
@@ -186,10 +194,13 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    fn drain(&self, reporter: &Thread) {
+    fn drain(&self, reporter: &Thread, watchdog: &Thread) {
         // Also after a panic: the watchdog must not keep the clock going when nobody empties the rings.
         // The target then takes us for dead and goes on untraced.
-        let _end = AtEnd(|| self.finished.store(true, Relaxed));
+        let _end = AtEnd(|| {
+            self.finished.store(true, Relaxed);
+            watchdog.unpark();
+        });
         let mut drain = Drain::new();
         let mut pacing = Pacing::default();
         let mut finishing_since = None;
@@ -220,13 +231,18 @@ impl<'a> Consumer<'a> {
                 } else {
                     0
                 };
-                if quiet_passes >= 3 || now - since > LAST_EVENTS {
+                let stands_still = self.stands_still.load(Relaxed);
+                let enough = if stands_still { 2 } else { 3 };
+                if quiet_passes >= enough || now - since > LAST_EVENTS {
                     break;
                 }
-                std::thread::sleep(Duration::from_millis(1));
+                if !stands_still {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 continue;
             }
-            pacing.sleep(&stats);
+            // Ends early when there is nothing more to wait for.
+            std::thread::park_timeout(pacing.pause_after(&stats));
         }
         let mut state = self.lock();
         drain.last_pass(

@@ -55,7 +55,12 @@ impl LastLook {
         };
         let snapshot = &captured.snapshot;
         let state = consumer.lock();
-        let found = reached(snapshot, state.ledger.live_blocks(), Some(self.moment_ns));
+        let found = reached(
+            snapshot,
+            state.ledger.live_blocks(),
+            Some(self.moment_ns),
+            false,
+        );
         drop(state);
         let totals = totals(&found);
         let mut sites = sites(found.lost, session, reporter);

@@ -31,13 +31,9 @@ impl Default for Pacing {
 }
 
 impl Pacing {
-    /// Sleeps after a pass. Trails the producers: to chase the head makes its cache lines travel
+    /// How long to sleep after a pass. Trails the producers: to chase the head makes its cache lines travel
     /// between the cores for every event.
-    pub fn sleep(&mut self, stats: &PassStats) {
-        std::thread::sleep(self.next(stats));
-    }
-
-    fn next(&mut self, stats: &PassStats) -> Duration {
+    pub fn pause_after(&mut self, stats: &PassStats) -> Duration {
         self.quiet_passes = if stats.events == 0 && stats.left == 0 {
             self.quiet_passes.saturating_add(1)
         } else {
@@ -72,7 +68,7 @@ mod tests {
             let mut pause = pacing.pause;
             for _ in 0..20 {
                 let full = rate * pause.as_secs_f64() * 1e6;
-                pause = pacing.next(&pass(full as u32));
+                pause = pacing.pause_after(&pass(full as u32));
             }
             assert!(
                 expected_us.contains(&pause.as_micros()),
@@ -85,9 +81,9 @@ mod tests {
     fn a_quiet_target_is_left_alone() {
         let mut pacing = Pacing::default();
         for _ in 0..QUIET_PASSES - 1 {
-            assert_eq!(pacing.next(&pass(0)), LONGEST);
+            assert_eq!(pacing.pause_after(&pass(0)), LONGEST);
         }
-        assert_eq!(pacing.next(&pass(0)), QUIET);
-        assert_eq!(pacing.next(&pass(1)), LONGEST);
+        assert_eq!(pacing.pause_after(&pass(0)), QUIET);
+        assert_eq!(pacing.pause_after(&pass(1)), LONGEST);
     }
 }

@@ -41,11 +41,12 @@ impl Traced {
 /// Finds out which blocks nothing reaches: those of glibc's heap, and of other allocators those that were
 /// traced. `live`: the ledger's, as of the snapshot or later. `before_ns`: a moment before the snapshot was
 /// taken, on the ledger's clock ([`Consumer::moment_ns`](crate::consumer::Consumer::moment_ns)); `None` if
-/// the process has stood still from then on.
+/// the process has stood still from then on. `is_complete`: every block that the program has was traced.
 pub fn reached(
     snapshot: &Snapshot,
     live: impl Iterator<Item = LiveBlock>,
     before_ns: Option<u64>,
+    is_complete: bool,
 ) -> Reached {
     let mut traced = Traced(live.collect());
     traced.0.sort_unstable_by_key(|b| b.address);
@@ -73,7 +74,11 @@ pub fn reached(
         }
     };
     judge_heap(&heap, &mut found.gaps);
-    add_foreign(&mut heap, snapshot, &traced, before_ns, &mut found.gaps);
+    let foreign = Foreign {
+        before_ns,
+        is_complete,
+    };
+    foreign.add(&mut heap, snapshot, &traced, &mut found.gaps);
     let options = MarkOptions::default();
     let marked = mark(snapshot, &heap, options);
     let leaks = leaks(snapshot, &heap.blocks, &marked, options);
@@ -116,33 +121,43 @@ fn judge_heap(heap: &Heap, gaps: &mut Vec<String>) {
     }
 }
 
-/// Adds the traced blocks of other allocators that were live when the snapshot was taken: those that
-/// still live and are older.
-fn add_foreign(
-    heap: &mut Heap,
-    snapshot: &Snapshot,
-    traced: &Traced,
+/// Blocks of other allocators than glibc's.
+struct Foreign {
     before_ns: Option<u64>,
-    gaps: &mut Vec<String>,
-) {
-    // The ledger keeps whole milliseconds.
-    let is_older = |b: &&LiveBlock| before_ns.is_none_or(|t| b.time_ns / 1_000_000 < t / 1_000_000);
-    let mut ranges = heap.ranges.clone();
-    ranges.sort_unstable();
-    let is_foreign = |b: &&LiveBlock| {
-        let behind = ranges.partition_point(|r| r.1 <= b.address);
-        ranges.get(behind).is_none_or(|r| b.address < r.0)
-    };
-    let foreign = traced.0.iter().filter(is_foreign).filter(is_older);
-    let mut foreign: Vec<_> = foreign.map(|b| (b.address, b.size)).collect();
-    if foreign.is_empty() {
-        return;
+    is_complete: bool,
+}
+
+impl Foreign {
+    /// Adds those that were live when the snapshot was taken: those that still live and are older.
+    fn add(&self, heap: &mut Heap, snapshot: &Snapshot, traced: &Traced, gaps: &mut Vec<String>) {
+        let before_ns = self.before_ns;
+        // The ledger keeps whole milliseconds.
+        let is_older =
+            |b: &&LiveBlock| before_ns.is_none_or(|t| b.time_ns / 1_000_000 < t / 1_000_000);
+        let mut ranges = heap.ranges.clone();
+        ranges.sort_unstable();
+        let is_foreign = |b: &&LiveBlock| {
+            let behind = ranges.partition_point(|r| r.1 <= b.address);
+            ranges.get(behind).is_none_or(|r| b.address < r.0)
+        };
+        let foreign = traced.0.iter().filter(is_foreign).filter(is_older);
+        let mut foreign: Vec<_> = foreign.map(|b| (b.address, b.size)).collect();
+        if foreign.is_empty() {
+            return;
+        }
+        let bytes: u64 = foreign.iter().map(|f| f.1).sum();
+        let added = heap.add_foreign(snapshot, &mut foreign);
+        let addresses: Vec<u64> = foreign.iter().map(|f| f.0).collect();
+        if added == foreign.len() as u64
+            && self.is_complete
+            && heap.take_areas(snapshot, &addresses)
+        {
+            return;
+        }
+        gaps.push(format!(
+            "{} blocks ({bytes} bytes) are not of glibc's malloc: {added} were searched, and a few of them may look \
+             reachable by what their allocator keeps",
+            foreign.len()
+        ));
     }
-    let bytes: u64 = foreign.iter().map(|f| f.1).sum();
-    let added = heap.add_foreign(snapshot, &mut foreign);
-    gaps.push(format!(
-        "{} blocks ({bytes} bytes) are not of glibc's malloc: {added} were searched, and a few of them may look \
-         reachable by what their allocator keeps",
-        foreign.len()
-    ));
 }

@@ -9,7 +9,10 @@ use memhook_process::ModuleImage;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{
+            AtomicBool,
+            Ordering::{Acquire, Relaxed, Release},
+        },
         mpsc::{Receiver, Sender, channel},
     },
     thread::JoinHandle,
@@ -40,9 +43,17 @@ pub trait Job: Send {
     fn end(self: Box<Self>, session: &Session, consumer: &Consumer<'_>, end: End);
 }
 
+/// What the follower is told while it is at work.
+#[derive(Default)]
+struct Course {
+    is_over: AtomicBool,
+    /// No thread of the process runs any more.
+    stands_still: AtomicBool,
+}
+
 /// A trace under way.
 pub struct Started {
-    over: Arc<AtomicBool>,
+    course: Arc<Course>,
     thread: JoinHandle<()>,
     /// The modules as last seen, when the rings are empty and nothing more is taken.
     modules: Receiver<Vec<ModuleImage>>,
@@ -52,15 +63,15 @@ pub struct Started {
 impl Started {
     /// Takes the session over.
     pub fn new(session: Session, tracing: &Tracing, job: Box<dyn Job>) -> std::io::Result<Started> {
-        let over = Arc::new(AtomicBool::new(false));
+        let course = Arc::new(Course::default());
         let (tell_modules, modules) = channel();
         let (ends, end) = channel();
         let tracing = tracing.clone();
-        let is_over = Arc::clone(&over);
-        let work = move || follow(session, &tracing, job, &is_over, &tell_modules, &end);
+        let told = Arc::clone(&course);
+        let work = move || follow(session, &tracing, job, &told, &tell_modules, &end);
         let builder = std::thread::Builder::new().name("follower".into());
         Ok(Started {
-            over,
+            course,
             thread: builder.spawn(work)?,
             modules,
             ends,
@@ -69,17 +80,21 @@ impl Started {
 
     /// Takes what is left in the rings; nothing more is taken afterwards. For a process that stands still.
     pub fn stop(&mut self) -> Vec<ModuleImage> {
-        self.over.store(true, Relaxed);
-        self.thread.thread().unpark();
+        self.finish(true);
         self.modules.recv().unwrap_or_default()
     }
 
     /// Tells how the trace ended.
     pub fn end(&mut self, end: End) {
-        self.over.store(true, Relaxed);
-        self.thread.thread().unpark();
+        self.finish(end != End::LetGo);
         // Nobody hears it only after a panic, which `join` finds.
         let _ = self.ends.send(end);
+    }
+
+    fn finish(&self, stands_still: bool) {
+        self.course.stands_still.store(stands_still, Relaxed);
+        self.course.is_over.store(true, Release);
+        self.thread.thread().unpark();
     }
 
     /// Waits until its job is done.
@@ -94,7 +109,7 @@ fn follow(
     mut session: Session,
     tracing: &Tracing,
     mut job: Box<dyn Job>,
-    over: &AtomicBool,
+    course: &Course,
     tell_modules: &Sender<Vec<ModuleImage>>,
     end: &Receiver<End>,
 ) {
@@ -105,13 +120,16 @@ fn follow(
         let mut upkeep = Upkeep::new(session.pid());
         loop {
             // Once more after the end: the last modules explain the last backtraces.
-            let is_last = over.load(Relaxed);
+            let is_last = course.is_over.load(Acquire);
             let turn = upkeep.turn(&mut session, &consumer);
             job.turn(&session, &consumer, turn.modules_changed);
             if is_last {
                 break;
             }
             std::thread::park_timeout(TURN);
+        }
+        if course.stands_still.load(Relaxed) {
+            consumer.target_stands_still();
         }
     });
     let _ = tell_modules.send(session.modules.clone());

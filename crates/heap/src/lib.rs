@@ -3,6 +3,7 @@
 //! [`capture`] copies the memory of a process that can hold pointers; everything else here works on
 //! that copy alone, and damaged bytes in it lead to findings, never to a panic.
 
+mod allocator_areas;
 mod areas;
 mod arenas;
 mod block_sets;

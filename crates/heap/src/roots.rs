@@ -123,7 +123,7 @@ fn dead_stack(snapshot: &Snapshot, thread: &ThreadState) -> Option<(u64, u64)> {
 }
 
 /// The ranges in order, those that touch or overlap as one.
-fn joined(mut ranges: Runs) -> Runs {
+pub(crate) fn joined(mut ranges: Runs) -> Runs {
     ranges.sort_unstable();
     let mut found = Runs::with_capacity(ranges.len());
     for (start, end) in ranges {
@@ -136,7 +136,7 @@ fn joined(mut ranges: Runs) -> Runs {
 }
 
 /// [start, end) without the holes, which are in order and apart from each other.
-fn without(start: u64, end: u64, holes: &[(u64, u64)]) -> Runs {
+pub(crate) fn without(start: u64, end: u64, holes: &[(u64, u64)]) -> Runs {
     let mut left = Runs::new();
     let mut at = start;
     let first = holes.partition_point(|h| h.1 <= start);

@@ -66,6 +66,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
                     &captured.snapshot,
                     state.ledger.live_blocks(),
                     Some(watch.moment_ns),
+                    false,
                 ),
                 None => Reached::default(),
             };
@@ -89,7 +90,7 @@ fn finish(args: &Args, measure: Measure, evidence: Evidence) -> anyhow::Result<E
 /// Without tracing: what is unreachable at this moment, of glibc's heap.
 fn now(args: &Args, measure: Measure, pid: i32, program: String) -> anyhow::Result<ExitCode> {
     let captured = capture(pid, None)?;
-    let found = reached(&captured.snapshot, std::iter::empty(), None);
+    let found = reached(&captured.snapshot, std::iter::empty(), None, false);
     // Nobody traced it, so a heap that cannot be read is a gap even without a known block.
     let mut evidence = Evidence {
         program,

@@ -8,11 +8,11 @@ use crate::reached::{Reached, reached};
 use crate::session::Session;
 use crate::started::{End, Job};
 use memhook_gate::{Ending, Evidence, Sum};
-use memhook_heap::{Captured, capture_standing};
+use memhook_heap::{Captured, Snapshot, capture_standing};
 use memhook_inject::{Child, StartPoint};
 use memhook_process::{ModuleImage, mappings, modules};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     process::ExitCode,
     sync::{Arc, Mutex},
 };
@@ -85,13 +85,15 @@ impl Trial {
 }
 
 impl Observer for Trial {
-    fn begins(&mut self, session: &Session, _: StartPoint) -> anyhow::Result<Box<dyn Job>> {
+    fn begins(&mut self, session: &Session, point: StartPoint) -> anyhow::Result<Box<dyn Job>> {
         let pid = session.pid();
         let finding = self.new_finding(pid);
         Ok(Box::new(Judging {
             program: self.name(pid),
             needs_all_sites: self.needs_all_sites,
             finding,
+            began_with: (point == StartPoint::BeforeConstructors)
+                .then(|| session.modules.iter().map(|m| m.start).collect()),
         }))
     }
 
@@ -159,11 +161,26 @@ struct Judging {
     program: String,
     needs_all_sites: bool,
     finding: Finding,
+    /// Addresses of its modules before any constructor ran, if it was traced from there.
+    began_with: Option<HashSet<u64>>,
+}
+
+impl Judging {
+    /// Whether all that the program has allocated was traced: constructors of a library that is opened later run
+    /// before its slots are patched.
+    fn is_complete(&self, session: &Session) -> bool {
+        let now = session.modules.iter();
+        session.gone.is_empty()
+            && session.unhookable.is_empty()
+            && (self.began_with.as_ref())
+                .is_some_and(|known| now.clone().all(|m| known.contains(&m.start)))
+    }
 }
 
 impl Job for Judging {
     fn end(self: Box<Self>, session: &Session, consumer: &Consumer<'_>, end: End) {
         let captured = self.finding.with(|slot| slot.captured.take());
+        let mut kept: Option<Captured> = None;
         let state = consumer.lock();
         let (mut found, ending) = match (end, captured) {
             (End::Executed, _) => return,
@@ -172,8 +189,11 @@ impl Job for Judging {
                 (without(still.into()), Ending::Running)
             }
             (End::Ended(status), Some(Ok(captured))) => {
+                let captured = kept.insert(captured);
                 let live = state.ledger.live_blocks();
-                (reached(&captured.snapshot, live, None), ending(status))
+                let is_complete = self.is_complete(session);
+                let found = reached(&captured.snapshot, live, None, is_complete);
+                (found, ending(status))
             }
             (End::Ended(status), Some(Err(error))) => {
                 let why = format!("its memory could not be copied: {error}");
@@ -186,6 +206,11 @@ impl Job for Judging {
         };
         let totals = state.ledger.totals();
         drop(state);
+        if let Some(snapshot) = kept.map(|c| c.snapshot) {
+            found
+                .lost
+                .retain(|stack, _| !is_allocators(session, &snapshot, *stack));
+        }
         found.gaps.dedup();
         let mut evidence = evidence(self.needs_all_sites, session, &totals, found);
         evidence.program = self.program;
@@ -194,15 +219,34 @@ impl Job for Judging {
     }
 }
 
+/// Whether the block is an allocator's own: what replaces malloc allocates its singletons with `new`.
+fn is_allocators(session: &Session, snapshot: &Snapshot, stack: Option<u32>) -> bool {
+    let Some((_, frames)) = stack.and_then(|id| session.stack(id)) else {
+        return false;
+    };
+    let Some(caller) = frames.first() else {
+        return false;
+    };
+    let mut modules = snapshot.meta.modules.iter();
+    modules.any(|m| m.allocator.is_some() && (m.start..m.end).contains(caller))
+}
+
 /// A process that was made by fork and has executed nothing: what it allocated is not traced. If nothing in it is
 /// unreachable it has leaked nothing.
 fn of_a_copy(child: &Child, pid: i32, program: String) -> Evidence {
     let modules = mappings(pid).and_then(|maps| modules(pid, &maps, &mut HashMap::new()));
     let captured = capture(child, pid, modules.unwrap_or_default());
     let mut found = match &captured {
-        Ok(captured) => reached(&captured.snapshot, std::iter::empty(), None),
+        Ok(captured) => reached(&captured.snapshot, std::iter::empty(), None, false),
         Err(error) => without(format!("its memory could not be copied: {error}")),
     };
+    let others = captured.iter().flat_map(|c| &c.snapshot.meta.modules);
+    if let Some(allocator) = others.filter_map(|m| m.allocator.as_deref()).next() {
+        found.gaps.push(format!(
+            "it executed no program after its fork and was not traced, so what it has of {allocator}'s blocks is not \
+             known"
+        ));
+    }
     let mut lost = Sum::default();
     for of_site in found.lost.values() {
         lost.add(of_site.direct);
