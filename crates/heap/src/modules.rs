@@ -74,7 +74,7 @@ pub fn module_info(image: &ModuleImage) -> ModuleInfo {
 /// From the banner in libc's read-only data ("GNU C Library (...) stable release version 2.36.").
 fn glibc_minor(bytes: &[u8]) -> Option<u32> {
     let banner = b"GNU C Library";
-    let at = bytes.windows(banner.len()).position(|w| w == banner)?;
+    let at = memchr::memmem::find(bytes, banner)?;
     let text = String::from_utf8_lossy(&bytes[at..bytes.len().min(at + 200)]).into_owned();
     let number = text.split("version 2.").nth(1)?;
     let digits: String = number.chars().take_while(char::is_ascii_digit).collect();

@@ -83,6 +83,15 @@ impl<'a> ElfView<'a> {
             .map(|n| n.desc.to_vec())
     }
 
+    /// Whether the dynamic string table has this name there. Looked at in the file: goblin's table searches for the
+    /// string of each index, and there are thousands of symbols.
+    fn is_named(&self, index: usize, name: &str) -> bool {
+        let table = self.elf.dynamic.as_ref().map(|d| d.info.strtab);
+        let at = table.and_then(|table| table.checked_add(index));
+        let text = at.and_then(|at| self.bytes.get(at..)).unwrap_or_default();
+        text.starts_with(name.as_bytes()) && text.get(name.len()) == Some(&0)
+    }
+
     /// A function that other modules can bind to. Hidden versions (`name@VERSION`) come last.
     pub fn exported(&self, name: &str) -> Option<Exported> {
         let mut found = None;
@@ -91,7 +100,7 @@ impl<'a> ElfView<'a> {
             if symbol.st_shndx == 0
                 || symbol.st_value == 0
                 || (kind != sym::STT_FUNC && kind != sym::STT_GNU_IFUNC)
-                || self.elf.dynstrtab.get_at(symbol.st_name) != Some(name)
+                || !self.is_named(symbol.st_name, name)
             {
                 continue;
             }

@@ -60,18 +60,31 @@ pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
 
 /// The bytes of a mapped file: by the mapping itself if we may, else by path in the target's root,
 /// provided that it is still the same file.
-fn file_bytes(pid: i32, mapping: &Mapping) -> Option<Vec<u8>> {
+fn file_bytes(pid: i32, mapping: &Mapping) -> Option<Arc<[u8]>> {
     let by_mapping = format!(
         "/proc/{pid}/map_files/{:x}-{:x}",
         mapping.start, mapping.end
     );
-    if let Ok(bytes) = std::fs::read(by_mapping) {
+    if let Ok(bytes) = read(&by_mapping) {
         return Some(bytes);
     }
     use std::os::unix::fs::MetadataExt;
     let path = format!("/proc/{pid}/root{}", mapping.path);
     let meta = std::fs::metadata(&path).ok()?;
-    (meta.ino() == mapping.file_id.2).then(|| std::fs::read(&path).ok())?
+    (meta.ino() == mapping.file_id.2).then(|| read(&path).ok())?
+}
+
+/// Reads a file to where it stays: a `Vec` would be copied once more, and libraries are large.
+fn read(path: &str) -> std::io::Result<Arc<[u8]>> {
+    use std::io::Read;
+    let mut file = std::fs::File::open(path)?;
+    let length = usize::try_from(file.metadata()?.len()).unwrap_or(0);
+    let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, length).collect();
+    // Nobody else has it yet.
+    if let Some(bytes) = Arc::get_mut(&mut bytes) {
+        file.read_exact(bytes)?;
+    }
+    Ok(bytes)
 }
 
 /// A path that leads to a mapped file of so many bytes. The plain path comes first: it outlives the
@@ -131,7 +144,6 @@ pub fn modules(
                 let Some(bytes) = file_bytes(pid, first) else {
                     continue;
                 };
-                let bytes: Arc<[u8]> = bytes.into();
                 known.insert(first.file_id, bytes.clone());
                 bytes
             }
