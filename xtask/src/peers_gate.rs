@@ -1,9 +1,9 @@
 //! `cargo xtask peers-gate`: what a leak check costs, with the gate, LeakSanitizer and memcheck, on the same programs.
 //!
-//! The programs are Python ones, because LeakSanitizer can be preloaded into Python as a distribution builds it: every
-//! other tool would measure another build. With PYTHONMALLOC=malloc each small object is an allocation.
+//! The programs are as a distribution builds them, and LeakSanitizer is preloaded: another build of a program would
+//! measure another program. With PYTHONMALLOC=malloc each small object of Python's is an allocation.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,14 @@ use std::time::{Duration, Instant};
 #[derive(clap::Args)]
 pub struct Args {
     /// Runs of each tool but memcheck, which runs once; the median counts
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Rounds of work: 100 take some ten seconds
-    #[arg(long, default_value_t = 100)]
-    rounds: usize,
+    /// Times the usual work, which takes some ten seconds
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+    /// Only programs with this in their name
+    #[arg(long)]
+    program: Option<String>,
 }
 
 /// Reads and writes documents, sorts and counts words, as the tests of a program would that handles text.
@@ -34,12 +37,78 @@ for n in range(int(sys.argv[1])):
 print(top[0][0])
 ";
 
-#[derive(Clone, Copy, PartialEq)]
+const PYTHON_ROUNDS: f64 = 700.0;
+const SQL_ROWS: f64 = 2_200_000.0;
+/// memcheck gets so much of the work, and is compared with an untraced run of as much.
+const MEMCHECK_SHARE: f64 = 0.04;
+
+#[derive(Clone, Copy, PartialEq, Debug)]
 enum Tool {
     None,
     Gate,
     Lsan,
     Memcheck,
+}
+
+/// What is run.
+struct Program {
+    name: &'static str,
+    /// Its command for so much work.
+    command: fn(f64) -> std::io::Result<Vec<String>>,
+    /// More runs of it than of the others.
+    is_short: bool,
+}
+
+const PROGRAMS: [Program; 3] = [
+    Program {
+        name: "`true`: what a start and an end cost",
+        command: |_| Ok(vec!["true".into()]),
+        is_short: true,
+    },
+    Program {
+        name: "sqlite3: single inserts into an indexed table",
+        command: sql,
+        is_short: false,
+    },
+    Program {
+        name: "Python: documents, every object from malloc",
+        command: |scale| {
+            let rounds = (PYTHON_ROUNDS * scale).ceil().to_string();
+            // Not one that a version manager puts in front of it: that is a chain of shell scripts.
+            let python = Path::new("/usr/bin/python3");
+            let python = if python.exists() {
+                "/usr/bin/python3"
+            } else {
+                "python3"
+            };
+            Ok(vec![python.into(), "-c".into(), WORK.into(), rounds])
+        },
+        is_short: false,
+    },
+];
+
+/// Statements in a file, as dumps have them.
+fn sql(scale: f64) -> std::io::Result<Vec<String>> {
+    use std::fmt::Write;
+    let rows = (SQL_ROWS * scale) as u64;
+    let mut text = String::from(
+        "CREATE TABLE t(a INTEGER PRIMARY KEY, b TEXT, c TEXT);\nCREATE INDEX i ON t(b);\n",
+    );
+    for row in 0..rows {
+        let key = row * 7919 % 100_003;
+        let _ = writeln!(
+            text,
+            "INSERT INTO t VALUES({row},'key {key}','some text of row {row}');"
+        );
+    }
+    let file =
+        std::env::temp_dir().join(format!("memhook-peers-{}-{rows}.sql", std::process::id()));
+    std::fs::write(&file, text)?;
+    Ok(vec![
+        "sqlite3".into(),
+        ":memory:".into(),
+        format!(".read {}", file.display()),
+    ])
 }
 
 /// Runs the task; prints a Markdown table.
@@ -58,41 +127,49 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn table(args: &Args) -> Result<String, String> {
     let gate = gate_binary()?;
-    let rounds = args.rounds.to_string();
-    let work = ["python3", "-c", WORK, &rounds];
     let mut out = String::from(
         "| program | untraced | gate | LeakSanitizer | memcheck |\n|---|---|---|---|---|\n",
     );
-    for (name, command, runs) in [
-        ("a small program (`true`)", &["true"][..], args.runs.max(20)),
-        ("10 s of documents in Python", &work, args.runs),
-    ] {
-        let mut times = [const { Vec::new() }; 4];
-        for run in 0..runs {
+    let wanted = |p: &&Program| {
+        args.program
+            .as_ref()
+            .is_none_or(|part| p.name.contains(part.as_str()))
+    };
+    for program in PROGRAMS.iter().filter(wanted) {
+        let command = |scale: f64| (program.command)(scale).map_err(|e| e.to_string());
+        let (whole, part) = (command(args.scale)?, command(args.scale * MEMCHECK_SHARE)?);
+        let [whole_file, part_file] = [&whole, &part].map(|command| {
+            let read = command.last().and_then(|word| word.strip_prefix(".read "));
+            read.map(PathBuf::from)
+        });
+        let runs = if program.is_short {
+            args.runs.max(20)
+        } else {
+            args.runs
+        };
+        let tools = [Tool::None, Tool::Gate, Tool::Lsan];
+        let mut times = [const { Ok(Vec::new()) }; 3];
+        for _ in 0..runs {
             // In turn, so that a load of the machine meets all of them.
-            for (tool, times) in [Tool::None, Tool::Gate, Tool::Lsan, Tool::Memcheck]
-                .into_iter()
-                .zip(&mut times)
-            {
-                if tool != Tool::Memcheck || run == 0 {
-                    times.push(time(tool, &gate, command)?);
-                }
+            for (tool, times) in tools.into_iter().zip(&mut times) {
+                add(times, time(tool, &gate, &whole)?);
             }
         }
-        let [none, rest @ ..] = times.map(median);
-        let cells = rest.map(|t| {
-            let more = t.saturating_sub(none).as_secs_f64() * 1e3;
-            let factor = t.as_secs_f64() / none.as_secs_f64();
-            match none < Duration::from_secs(1) {
-                true => format!("+{more:.0} ms"),
-                false => format!("{factor:.2} times"),
-            }
-        });
-        let none = match none < Duration::from_secs(1) {
+        let [none, traced, sanitized] = times.map(|times| times.map(median));
+        let none = none.map_err(|end| format!("{}: {end}", program.name))?;
+        let alone = time(Tool::None, &gate, &part)?;
+        let checked = time(Tool::Memcheck, &gate, &part)?;
+        let checked = [cell(&alone, &checked)];
+        let cells = [traced, sanitized].map(|time| cell(&Ok(none), &time));
+        let whole = match is_short(none) {
             true => format!("{:.1} ms", none.as_secs_f64() * 1e3),
             false => format!("{:.1} s", none.as_secs_f64()),
         };
-        out += &format!("| {name} | {none} | {} |\n", cells.join(" | "));
+        let cells: Vec<String> = cells.into_iter().chain(checked).collect();
+        out += &format!("| {} | {whole} | {} |\n", program.name, cells.join(" | "));
+        for file in [whole_file, part_file].into_iter().flatten() {
+            let _ = std::fs::remove_file(file);
+        }
     }
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -102,6 +179,33 @@ fn table(args: &Args) -> Result<String, String> {
         load.join(", ")
     );
     Ok(out)
+}
+
+/// A time, or how the run failed; one failure makes all of a tool's runs one.
+type Timed = Result<Duration, String>;
+
+fn add(times: &mut Result<Vec<Duration>, String>, time: Timed) {
+    match (times.as_mut(), time) {
+        (Ok(times), Ok(time)) => times.push(time),
+        (Ok(_), Err(end)) => *times = Err(end),
+        (Err(_), _) => {}
+    }
+}
+
+fn is_short(time: Duration) -> bool {
+    time < Duration::from_millis(100)
+}
+
+fn cell(alone: &Timed, with: &Timed) -> String {
+    match (alone, with) {
+        (Ok(alone), Ok(with)) if is_short(*alone) => {
+            format!("+{:.0} ms", with.saturating_sub(*alone).as_secs_f64() * 1e3)
+        }
+        (Ok(alone), Ok(with)) => {
+            format!("{:.2} times", with.as_secs_f64() / alone.as_secs_f64())
+        }
+        (Err(end), _) | (_, Err(end)) => end.clone(),
+    }
 }
 
 /// Beside this task's own program, in the same profile.
@@ -115,11 +219,12 @@ fn gate_binary() -> Result<PathBuf, String> {
     }
 }
 
-fn time(tool: Tool, gate: &PathBuf, command: &[&str]) -> Result<Duration, String> {
+/// An error if it cannot be started at all.
+fn time(tool: Tool, gate: &PathBuf, command: &[String]) -> Result<Timed, String> {
     let mut run = match tool {
-        Tool::None => Command::new(command[0]),
+        Tool::None => Command::new(&command[0]),
         Tool::Lsan => {
-            let mut run = Command::new(command[0]);
+            let mut run = Command::new(&command[0]);
             run.env("LD_PRELOAD", lsan()?)
                 .env("LSAN_OPTIONS", "exitcode=0");
             run
@@ -127,12 +232,12 @@ fn time(tool: Tool, gate: &PathBuf, command: &[&str]) -> Result<Duration, String
         Tool::Gate => {
             let mut run = Command::new(gate);
             run.args(["gate", "--max-leaked", "1G", "--allow-partial", "--"])
-                .arg(command[0]);
+                .arg(&command[0]);
             run
         }
         Tool::Memcheck => {
             let mut run = Command::new("valgrind");
-            run.args(["-q", "--leak-check=full"]).arg(command[0]);
+            run.args(["-q", "--leak-check=full"]).arg(&command[0]);
             run
         }
     };
@@ -145,10 +250,10 @@ fn time(tool: Tool, gate: &PathBuf, command: &[&str]) -> Result<Duration, String
         .status()
         .map_err(|e| format!("{:?}: {e}", run.get_program()))?;
     let time = begin.elapsed();
-    match status.success() {
+    Ok(match status.success() {
         true => Ok(time),
-        false => Err(format!("{run:?}: {status}")),
-    }
+        false => Err(format!("fails ({status})")),
+    })
 }
 
 /// The runtime of the C compiler.
