@@ -77,6 +77,12 @@ impl Entry {
         ])
     }
 
+    /// The same event's entry when its block is known to be gone, though no release has come: it protects
+    /// what it did, for as long.
+    pub fn dead(self) -> Self {
+        Self([self.0[0] & (ADDRESS_MASK | AGED), self.0[1] & !SITE_MASK, 0])
+    }
+
     pub fn provisional(mut self) -> Self {
         self.0[0] |= PROVISIONAL;
         self

@@ -263,8 +263,7 @@ impl<O: Observer> Ledger<O> {
                 let old_size = self.map.size_of(latest);
                 self.count_released(latest, old_size, None);
                 self.contest_block(address, old_size);
-                let tombstone = Entry::tombstone(address, latest.sequence(), pass);
-                self.map.put(at, tombstone, 0);
+                self.map.put(at, latest.dead(), 0);
             }
         }
         let block = Entry::block(address, 0, pass, site, size, time_ns, self.tid_index);

@@ -76,3 +76,20 @@ fn a_release_that_comes_late_is_that_of_the_old_block() {
     assert_eq!((t.live_blocks, t.live_bytes), (0, 0));
     assert_eq!((t.unknown_releases, t.unhooked_releases), (0, 0));
 }
+
+/// An old number says nothing any more, also when it stands for a block that is gone.
+#[test]
+fn numbers_of_old_blocks_are_not_compared() {
+    let mut ledger = Ledger::new(LedgerOptions::default());
+    ledger.begin_ring(0, 1);
+    event(&mut ledger, Op::Allocation, 0x30_0000, 40, 6);
+    for _ in 0..3 {
+        ledger.end_pass(0);
+    }
+    ledger.begin_ring(0, 1);
+    event(&mut ledger, Op::Pair, 1, 100, 5);
+    // More than half of the numbers further on, which looks like before.
+    event(&mut ledger, Op::Allocation, 0x20_0000, 70, 7);
+    let t = totals(ledger);
+    assert_eq!((t.live_blocks, t.live_bytes), (1, 70));
+}
