@@ -50,6 +50,7 @@ pub struct Consumer<'a> {
     region: &'a Region,
     state: Mutex<State>,
     clock: Clock,
+    is_selective: bool,
     start: Instant,
     ticks: ClockPair,
     admission: Admission,
@@ -127,6 +128,7 @@ impl<'a> Consumer<'a> {
             region,
             state: Mutex::new(State::new(tracing)),
             clock: tracing.clock,
+            is_selective: tracing.is_selective(),
             start: Instant::now(),
             ticks: ClockPair::now(),
             admission: Admission::default(),
@@ -202,7 +204,7 @@ impl<'a> Consumer<'a> {
             watchdog.unpark();
         });
         let mut drain = Drain::new();
-        let mut pacing = Pacing::default();
+        let mut pacing = Pacing::new(self.is_selective);
         let mut finishing_since = None;
         let mut quiet_passes = 0;
         loop {
