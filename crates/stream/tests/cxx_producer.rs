@@ -55,6 +55,22 @@ fn region_file() -> OwnedFd {
     fd
 }
 
+/// A region for one attach with these flags, and its file.
+fn new_region(flags: u32) -> (OwnedFd, Region) {
+    let file = region_file();
+    let region = Region::map(&file).unwrap();
+    let config = Config {
+        epoch: 5,
+        ring_bytes: RING_BYTES as u64,
+        depth: 1,
+        flags,
+        max_size: u64::MAX,
+        ..Config::default()
+    };
+    region.initialize(&config).unwrap();
+    (file, region)
+}
+
 /// What event `i` of thread `t` is: sequence, size, stack.
 fn expected(t: u64, i: u64) -> (u32, u64, u32) {
     let size = if i % 1000 == 999 {
@@ -152,18 +168,7 @@ impl Sink for Blocks {
 
 /// Threads that allocate and release, with passes in quick succession: nearly every fold meets a claim.
 fn run_folding(threads: u64, events: u64) -> Blocks {
-    let file = region_file();
-    let region = Region::map(&file).unwrap();
-    region
-        .initialize(&Config {
-            epoch: 5,
-            ring_bytes: RING_BYTES as u64,
-            depth: 1,
-            flags: memhook_abi::flags::FOLD_PAIRS,
-            max_size: u64::MAX,
-            ..Config::default()
-        })
-        .unwrap();
+    let (file, region) = new_region(memhook_abi::flags::FOLD_PAIRS);
     let mut child = Command::new(program())
         .arg(file.as_raw_fd().to_string())
         .args([1, threads, events].map(|n: u64| n.to_string()))
@@ -230,18 +235,7 @@ struct Run {
 }
 
 fn run(waves: u64, threads: u64, events: u64) -> Run {
-    let file = region_file();
-    let region = Region::map(&file).unwrap();
-    region
-        .initialize(&Config {
-            epoch: 5,
-            ring_bytes: RING_BYTES as u64,
-            depth: 1,
-            flags: memhook_abi::flags::LONE_RECORDER,
-            max_size: u64::MAX,
-            ..Config::default()
-        })
-        .unwrap();
+    let (file, region) = new_region(memhook_abi::flags::LONE_RECORDER);
     let mut child = Command::new(program())
         .arg(file.as_raw_fd().to_string())
         .args([waves, threads, events].map(|n: u64| n.to_string()))
