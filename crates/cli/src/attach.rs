@@ -198,6 +198,9 @@ impl Tracing {
             libc_backtrace: 0,
             sample_bytes: self.sample.unwrap_or(0),
             attacher_pid: std::process::id(),
+            // Found in the target.
+            owner: 0,
+            iterate_modules: 0,
         })
     }
 }

@@ -5,7 +5,7 @@ use crate::limits;
 use crate::output::say;
 use memhook_abi::{function_by_name, region_bytes};
 use memhook_process::{
-    AllocatorCalls, Check, ElfView, ModuleImage, allocator_calls, details, find_slots, mappings,
+    AllocatorCalls, Check, ElfView, ModuleImage, allocator_calls, details, find_slots, hook_copies, mappings,
     modules, preflight,
 };
 use memhook_symbols::{ModuleFile, ModuleSymbols, Source, Symbolizer};
@@ -71,7 +71,9 @@ fn survey_modules(pid: i32) -> anyhow::Result<Vec<Surveyed>> {
     let maps = mappings(pid)?;
     let loaded = modules(pid, &maps, &mut Default::default())?;
     let wanted = |name: &str| function_by_name(name).is_some();
-    let scan = find_slots(pid, &loaded, &maps, &wanted, &|_| None)?;
+    let scan = find_slots(pid, &loaded, &maps, &wanted, &hook_copies(pid, &maps))?;
+    // An attach puts back first what others left in slots.
+    let hookable = scan.slots.iter().chain(&scan.held);
     let symbols = symbols_of(pid, &loaded);
     let mut surveyed = Vec::new();
     for (index, module) in loaded.into_iter().enumerate() {
@@ -82,7 +84,7 @@ fn survey_modules(pid: i32) -> anyhow::Result<Vec<Surveyed>> {
         let elf = ElfView::parse(&module.bytes).ok();
         let source = symbols.iter().find(|s| s.0 == module.path);
         surveyed.push(Surveyed {
-            slots: scan.slots.iter().filter(|s| s.module == index).count(),
+            slots: hookable.clone().filter(|s| s.module == index).count(),
             refused: unhookable
                 .map(|u| format!("{}: {}", u.symbol, u.reason))
                 .collect(),

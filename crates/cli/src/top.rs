@@ -83,9 +83,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         };
         match ended {
             Ok(End::Gone) => Ok(0),
-            Ok(End::Asked) => Ok(upkeep.detach(&session)),
+            Ok(End::Asked) => Ok(upkeep.detach(&mut session)),
             Err(error) => {
-                upkeep.detach(&session);
+                upkeep.detach(&mut session);
                 Err(error)
             }
         }

@@ -18,11 +18,21 @@ pub struct WordExchange {
 /// Exchanges words of `pid`'s memory with all its threads held, so that nobody reads or writes them
 /// meanwhile, through /proc/PID/mem, to which page protection does not matter (proc_pid_mem(5)).
 /// Returns which were exchanged, and for how long the threads were held; a word that does not hold what
-/// it must stays as it is, and so does one that is not there any more.
-pub fn force_words(pid: i32, words: &[WordExchange]) -> Result<(Vec<bool>, Duration), Error> {
+/// it must stays as it is, and so does one that is not there any more. None is exchanged unless
+/// `are_current` says, with all threads held, that the addresses still mean what they did.
+pub fn force_words(
+    pid: i32,
+    words: &[WordExchange],
+    are_current: &dyn Fn() -> bool,
+) -> Result<(Vec<bool>, Duration), Error> {
     let held = hold_all(pid)?;
     let mut done = Vec::with_capacity(words.len());
+    let are_current = are_current();
     for word in words {
+        if !are_current {
+            done.push(false);
+            continue;
+        }
         match exchange(pid, word) {
             Ok(exchanged) => done.push(exchanged),
             Err(error @ Error::TargetGone { .. }) => return Err(error),
@@ -58,8 +68,10 @@ mod tests {
             exchange(word, 7, 2),
             exchange(word, 1, 0),
         ];
-        let (done, _) = force_words(program.pid(), &words).unwrap();
+        let (done, _) = force_words(program.pid(), &words, &|| true).unwrap();
         assert_eq!(done, [false, true, false, true]);
+        let (done, _) = force_words(program.pid(), &words[1..2], &|| false).unwrap();
+        assert_eq!(done, [false]);
         send(program.pid(), libc::SIGTERM);
         program.ends_well();
     }

@@ -14,6 +14,7 @@
 mod address_space;
 mod all_threads;
 mod alternate_stacks;
+mod call_with_data;
 mod descriptor;
 mod errno;
 mod error;
@@ -64,6 +65,7 @@ extern crate self as memhook_inject;
 pub use address_space::memory_sharers;
 pub use all_threads::{AllHeld, hold_all};
 pub use alternate_stacks::alternate_stacks;
+pub use call_with_data::MAX_CALL_DATA;
 pub use descriptor::duplicate_descriptor;
 pub use error::Error;
 pub use forced_write::{WordExchange, force_words};

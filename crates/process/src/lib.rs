@@ -5,6 +5,7 @@
 mod calls;
 mod elf;
 mod error;
+mod hook_copies;
 mod maps;
 mod memory;
 mod module;
@@ -16,6 +17,7 @@ mod threads;
 pub use calls::{AllocatorCalls, allocator_calls};
 pub use elf::{ElfView, Exported, Relocation, SlotKind};
 pub use error::Error;
+pub use hook_copies::{Behind, HookCopy, behind, hook_copies};
 pub use maps::{Mapping, mappings, parse_maps};
 pub use memory::read_memory;
 pub use module::{ModuleImage, modules, vdso};

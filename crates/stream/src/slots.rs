@@ -25,6 +25,8 @@ pub struct SlotSpec {
     pub variant: u32,
     /// `PROT_*` bits of the slot's page.
     pub protection: u32,
+    /// The hook is to leave it alone: it is exchanged with all threads held.
+    pub by_force: bool,
 }
 
 /// A slot as the journal has it.
@@ -67,7 +69,7 @@ impl Region {
         (count as usize).min(MAX_SLOTS)
     }
 
-    /// Writes a pending slot into the journal and returns its place. Entries that were set to
+    /// Writes a pending slot (a refused one, if it is to be exchanged by force) into the journal and returns its place. Entries that were set to
     /// `UNUSED` are taken again when the journal is full. One thread at a time.
     pub fn push_slot(&self, spec: SlotSpec) -> Result<usize, Error> {
         let (function, variant) = (spec.function, spec.variant);
@@ -103,10 +105,14 @@ impl Region {
         ] {
             m.u32(at + field).store(value, Relaxed);
         }
+        let state = match spec.by_force {
+            true => slot_state::REFUSED,
+            false => slot_state::PENDING,
+        };
         // Release, state before count: a patcher in the target that runs at this moment sees either
         // no entry or a complete one.
         m.u32(at + offset_of!(SlotEntry, state))
-            .store(slot_state::PENDING, Release);
+            .store(state, Release);
         if index == count {
             m.u32(offset_of!(Control, slot_count))
                 .store(count as u32 + 1, Release);
@@ -160,6 +166,13 @@ impl Region {
         self.memory
             .u32(offset_of!(Control, forwarding_operators))
             .store(bits, Relaxed);
+    }
+
+    /// Notes the wrapper of a slot that the attacher patches.
+    pub fn set_slot_replacement(&self, index: usize, wrapper: u64) {
+        self.memory
+            .u64(slot_offset(index) + offset_of!(SlotEntry, replacement))
+            .store(wrapper, Relaxed);
     }
 
     fn slot_state(&self, index: usize) -> u32 {
