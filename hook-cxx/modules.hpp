@@ -111,7 +111,7 @@ inline bool ask_for_modules(int64_t start) {
     tell_count(count);
     return 0;
   });
-  while (ask_for_modules(start))
+  for (int tries = 0; tries < 3 && ask_for_modules(start); tries++)
     if (!may_call_kernel() || patch_pending() != stale) return;
 }
 

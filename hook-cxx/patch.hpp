@@ -5,8 +5,8 @@
 // its addresses used again, that would pull a page away under its new owner. So all of this happens
 // below dl_iterate_phdr(3): its lock (_dl_load_write_lock) is the one that glibc takes to unmap
 // modules (_dl_close_worker in elf/dl-close.c), and what it tells a callback says whether any module
-// came or went since the attacher compared the journal with the mappings. If so, nothing is touched
-// and the attacher looks again.
+// came or went since the attacher compared the journal with the mappings. If so, only slots of modules
+// that were loaded with the program are touched, and the attacher looks again.
 //
 // A module is on the loader's list before it is relocated. Until its relocation is over its RELRO
 // pages are writable; the attacher leaves slots in such pages to be exchanged with all threads held.
@@ -117,14 +117,15 @@ inline uint32_t exchange_word(WritablePage& page, uint64_t address, uint64_t pro
 extern const uint64_t replacements[function_count][max_variants];
 extern const uint64_t selective_replacements[function_count][max_variants];
 
-// Patches every pending slot; returns how many now hold our value, or `stale`, or `no_loader`. Does
-// nothing once the gate is closed: a slot patched then would not be restored.
+// Patches every pending slot; returns how many now hold our value; `stale` if some were left out because
+// modules came or went since the attacher looked; or `no_loader`. Does nothing once the gate is closed: a
+// slot patched then would not be restored.
 inline long patch_pending() {
   Control* c = control();
   return with_loader_still(c->iterate_modules, [c](uint64_t loader_count) -> long {
     tell_count(loader_count);
     if (epoch_now() == 0) return 0;
-    if (!lists_are_current(loader_count)) return stale;
+    bool is_current = lists_are_current(loader_count), left_out = false;
     auto& wrappers = gate().flags & flag_live_filter ? selective_replacements : replacements;
     WritablePage page;
     long patched = 0;
@@ -133,6 +134,10 @@ inline long patch_pending() {
       auto* entry = at<SlotEntry>(slots_offset) + i;
       if (__atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) != slot_pending) continue;
       if (entry->function >= function_count || entry->variant >= max_variants) continue;
+      if (!is_current && !entry->is_permanent) {
+        left_out = true;
+        continue;
+      }
       originals[entry->function][entry->variant] = entry->original;
       entry->replacement = wrappers[entry->function][entry->variant];
       // Journal first: if the attacher dies now, recovery looks at this slot.
@@ -143,7 +148,7 @@ inline long patch_pending() {
       __atomic_store_n(&entry->state, state, __ATOMIC_RELEASE);
       patched += state == slot_patched;
     }
-    return patched;
+    return left_out ? stale : patched;
   });
 }
 
@@ -154,7 +159,7 @@ inline long exchange_words(Exchange* words, uint64_t count, uint64_t iterate_mod
                            uint64_t loader_count_seen, uint64_t* loader_count_now) {
   return with_loader_still(iterate_modules, [=](uint64_t loader_count) -> long {
     *loader_count_now = loader_count;
-    if (loader_count != loader_count_seen) return stale;
+    if (loader_count_seen != any_loader_count && loader_count != loader_count_seen) return stale;
     WritablePage page;
     for (uint64_t i = 0; i < count; i++) {
       Exchange& word = words[i];

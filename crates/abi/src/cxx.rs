@@ -135,6 +135,7 @@ pub fn cxx_header() -> String {
         ("description_magic_0", DESCRIPTION_MAGIC[0]),
         ("description_magic_1", DESCRIPTION_MAGIC[1]),
         ("description_version", u64::from(DESCRIPTION_VERSION)),
+        ("any_loader_count", ANY_LOADER_COUNT),
         ("ring_free", u64::from(ring_state::FREE)),
         ("ring_claimed", u64::from(ring_state::CLAIMED)),
     ];

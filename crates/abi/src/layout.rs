@@ -332,6 +332,9 @@ shared_struct! {
     }
 }
 
+/// As what the loader should count, in `memhook_exchange`: anything.
+pub const ANY_LOADER_COUNT: u64 = u64::MAX;
+
 /// What the hook's entry points return besides counts.
 pub mod hook_error {
     /// The region is not one of this version.
@@ -366,6 +369,9 @@ shared_struct! {
         /// What the slot holds before patching: `original`, or the PLT stub of a slot that lazy
         /// binding has not resolved yet.
         expected: u64,
+        /// Not 0: the slot's module was loaded with the program and is never unloaded, so that nothing the
+        /// loader does makes this entry out of date.
+        is_permanent: u64,
     }
 }
 

@@ -50,6 +50,7 @@ pub fn patch(
             address: forced.place_of_original,
             from: 0,
             to: forced.slot.original,
+            is_permanent: true,
         })
         .collect();
     longest = longest.max(force_words(pid, &originals, are_current)?.1);
@@ -69,6 +70,7 @@ pub fn patch(
                 address: forced.slot.address,
                 from: from(&forced.slot),
                 to: forced.wrapper,
+                is_permanent: forced.slot.is_permanent,
             })
             .collect();
         if exchanges.is_empty() {

@@ -8,7 +8,7 @@ use crate::residue::{has_hook, hold_with_hook};
 use crate::safe_point::SafePoints;
 use crate::target_libc::libc_function;
 use crate::unwind_tables::UnwindTables;
-use memhook_abi::{Exchange, hook_error};
+use memhook_abi::{ANY_LOADER_COUNT, Exchange, hook_error};
 use memhook_inject::{Held, MAX_CALL_DATA, WordExchange, force_words};
 use memhook_process::{
     HookCopy, Mapping, ModuleImage, Slot, find_slots, hook_copies, mappings, modules, read_memory,
@@ -25,7 +25,7 @@ pub type Files = HashMap<(u32, u32, u64), Arc<[u8]>>;
 /// How long a thread outside of the loader is looked for.
 const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a held thread waits for a moment in which no other thread unloads modules.
-const STILL_PATIENCE: Duration = Duration::from_millis(200);
+const STILL_PATIENCE: Duration = Duration::from_millis(20);
 /// How often the slots are looked at again.
 const LOOKS: u32 = 5;
 
@@ -126,7 +126,6 @@ pub fn restore(
         if exchanges.is_empty() {
             break;
         }
-        // A word that holds a wrapper's address is ours wherever it is.
         let (_, held) = force_words(pid, &exchanges, &|| true)?;
         done.held = done.held.max(held);
     }
@@ -143,6 +142,8 @@ fn forced(pid: i32, look: &SlotLook) -> Vec<WordExchange> {
             address: slot.address,
             from: slot.value,
             to: slot.target,
+            // A word that holds a wrapper's address is ours wherever it is.
+            is_permanent: true,
         })
         .collect();
     for copy in &look.copies {
@@ -154,6 +155,7 @@ fn forced(pid: i32, look: &SlotLook) -> Vec<WordExchange> {
                 address: gate,
                 from: word,
                 to: word & !0xffff_ffff,
+                is_permanent: true,
             });
         }
     }
@@ -211,23 +213,23 @@ fn exchange_all(
     let begin = Instant::now();
     while begin.elapsed() < STILL_PATIENCE {
         // No words: only what the loader counts now.
-        let (_, loader_count) = exchange_words(held, exchange, iterate, u64::MAX, &[])?;
+        let (_, loader_count) = exchange_words(held, exchange, iterate, ANY_LOADER_COUNT, &[])?;
         look.refresh(pid, files)?;
         // In pages that may be under relocation, words are only forced.
         let mut slots = look.still_held(pid);
         slots.retain(|slot| !slot.is_unprotected);
-        let mut chunks = slots.chunks(MOST_WORDS);
-        let was_stale = chunks.try_for_each(|chunk| {
-            match exchange_words(held, exchange, iterate, loader_count, chunk) {
-                Ok((hook_error::STALE, _)) => Err(None),
-                Ok(_) => Ok(()),
-                Err(error) => Err(Some(error)),
-            }
-        });
-        match was_stale {
-            Ok(()) => return Ok(()),
-            Err(None) => {}
-            Err(Some(error)) => return Err(error.into()),
+        let (permanent, others): (Vec<Slot>, Vec<Slot>) =
+            slots.into_iter().partition(|slot| slot.is_permanent);
+        for chunk in permanent.chunks(MOST_WORDS) {
+            exchange_words(held, exchange, iterate, ANY_LOADER_COUNT, chunk)?;
+        }
+        let mut is_stale = false;
+        for chunk in others.chunks(MOST_WORDS) {
+            let (answer, _) = exchange_words(held, exchange, iterate, loader_count, chunk)?;
+            is_stale |= answer == hook_error::STALE;
+        }
+        if !is_stale {
+            break;
         }
     }
     Ok(())

@@ -30,7 +30,7 @@ use target_facts::{is_filtered, tid_offset};
 /// How long a thread outside of the loader is looked for.
 const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the held thread waits for a moment in which no other thread unloads modules.
-const STILL_PATIENCE: Duration = Duration::from_millis(200);
+const STILL_PATIENCE: Duration = Duration::from_millis(20);
 
 /// An attach to one process.
 pub struct Session {

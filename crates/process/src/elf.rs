@@ -172,6 +172,16 @@ impl<'a> ElfView<'a> {
         })
     }
 
+    /// The name by which others need it (DT_SONAME).
+    pub fn soname(&self) -> Option<&'a str> {
+        self.elf.soname
+    }
+
+    /// Names of the libraries that are loaded with it (DT_NEEDED).
+    pub fn needed(&self) -> &[&'a str] {
+        &self.elf.libraries
+    }
+
     /// The range (svma) that the loader makes read-only when it has relocated the module, as far as it
     /// comes to whole pages (`_dl_protect_relro` in glibc's elf/dl-reloc.c).
     pub fn relro(&self) -> Option<(u64, u64)> {

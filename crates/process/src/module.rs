@@ -22,6 +22,8 @@ pub struct ModuleImage {
     pub is_main: bool,
     /// The dynamic loader.
     pub is_loader: bool,
+    /// The executable, or a library that it needs: loaded with it and never unloaded.
+    pub is_permanent: bool,
     /// The file's bytes.
     pub bytes: Arc<[u8]>,
 }
@@ -52,6 +54,7 @@ pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
         build_id: elf.build_id(),
         is_main: false,
         is_loader: false,
+        is_permanent: true,
         path: mapping.path.clone(),
         file: PathBuf::new(),
         bytes: bytes.into(),
@@ -178,11 +181,45 @@ pub fn modules(
                 .rsplit('/')
                 .next()
                 .is_some_and(|n| n.starts_with("ld-linux") || n.starts_with("ld-2.")),
+            is_permanent: false,
             path: first.path.clone(),
             file: readable_path(pid, first, bytes.len() as u64),
             bytes,
         });
     }
     found.sort_by_key(|m| (!m.is_main, m.start));
+    mark_permanent(&mut found);
     Ok(found)
+}
+
+/// Follows DT_NEEDED from the executable. A name that two modules have (one in a namespace of its own)
+/// tells nothing.
+fn mark_permanent(modules: &mut [ModuleImage]) {
+    let views: Vec<Option<ElfView>> = modules
+        .iter()
+        .map(|m| ElfView::parse(&m.bytes).ok())
+        .collect();
+    let name_of = |index: usize| {
+        let soname = views[index].as_ref().and_then(ElfView::soname);
+        soname.unwrap_or_else(|| modules[index].name())
+    };
+    let mut by_name: HashMap<&str, Option<usize>> = HashMap::new();
+    for index in 0..modules.len() {
+        let only = by_name.entry(name_of(index));
+        only.and_modify(|only| *only = None).or_insert(Some(index));
+    }
+    let mut permanent = vec![false; modules.len()];
+    let mut open: Vec<usize> = (0..modules.len()).filter(|&i| modules[i].is_main).collect();
+    while let Some(index) = open.pop() {
+        if std::mem::replace(&mut permanent[index], true) {
+            continue;
+        }
+        let needed = views[index].iter().flat_map(ElfView::needed);
+        open.extend(needed.filter_map(|name| *by_name.get(name)?));
+    }
+    drop(by_name);
+    drop(views);
+    for (module, permanent) in modules.iter_mut().zip(permanent) {
+        module.is_permanent = permanent;
+    }
 }

@@ -27,6 +27,8 @@ pub struct Slot {
     /// Its page is one that the loader makes read-only after relocation, and is writable: the module may
     /// be under relocation just now.
     pub is_unprotected: bool,
+    /// Its module is never unloaded.
+    pub is_permanent: bool,
 }
 
 /// Allocator calls of a module that no slot carries.
@@ -123,6 +125,7 @@ pub fn find_slots(
                         target: original,
                         protection,
                         is_unprotected,
+                        is_permanent: module.is_permanent,
                     });
                     continue;
                 }
@@ -149,6 +152,7 @@ pub fn find_slots(
                 target: value,
                 protection,
                 is_unprotected,
+                is_permanent: module.is_permanent,
             };
             // The program may have stored something else in a variable.
             if slot.kind == SlotKind::Data64 {

@@ -27,6 +27,8 @@ pub struct SlotSpec {
     pub protection: u32,
     /// The hook is to leave it alone: it is exchanged with all threads held.
     pub by_force: bool,
+    /// Its module is never unloaded.
+    pub is_permanent: bool,
 }
 
 /// A slot as the journal has it.
@@ -52,6 +54,8 @@ pub struct SlotView {
     pub state: u32,
     /// `PROT_*` bits of the slot's page.
     pub protection: u32,
+    /// Its module is never unloaded.
+    pub is_permanent: bool,
 }
 
 fn slot_offset(index: usize) -> usize {
@@ -95,6 +99,7 @@ impl Region {
             (offset_of!(SlotEntry, replacement), 0),
             (offset_of!(SlotEntry, module_base), spec.module_base),
             (offset_of!(SlotEntry, expected), spec.expected),
+            (offset_of!(SlotEntry, is_permanent), spec.is_permanent.into()),
         ] {
             m.u64(at + field).store(value, Relaxed);
         }
@@ -150,6 +155,7 @@ impl Region {
             variant: half(offset_of!(SlotEntry, variant)),
             state,
             protection: half(offset_of!(SlotEntry, protection)),
+            is_permanent: word(offset_of!(SlotEntry, is_permanent)) != 0,
         })
     }
 

@@ -95,6 +95,7 @@ impl Session {
                 variant,
                 protection: slot.protection,
                 by_force: slot.is_unprotected,
+                is_permanent: slot.is_permanent,
             });
             if pushed.is_err() {
                 unhookable.push((module_name(slot.module), "there are too many slots"));
@@ -160,19 +161,17 @@ impl Session {
         Ok(())
     }
 
-    /// Slots of modules that are gone, and those that do not hold our value although they did: their
-    /// module was replaced by another, or relocated once more.
+    /// Slots of modules that are gone; those that do not hold our value although they did, as their module
+    /// was replaced by another; and all that are not patched: what the journal says of their pages may
+    /// have been true of a module that was there before, while another is being relocated now.
     fn forget_slots(&self, now: &[ModuleImage]) {
         for slot in self.region.slots() {
             let there = now
                 .iter()
                 .any(|m| m.base == slot.module_base && m.contains(slot.address));
-            let lost = || {
-                slot.state == slot_state::PATCHED
-                    && self.word(slot.address) != Some(slot.replacement)
-            };
-            // What was found changed may have been under relocation.
-            if !there || slot.state == slot_state::CHANGED || lost() {
+            let is_patched = slot.state == slot_state::PATCHED
+                && self.word(slot.address) == Some(slot.replacement);
+            if !there || !is_patched {
                 self.region.set_slot_state(slot.index, slot_state::UNUSED);
             }
         }
@@ -204,6 +203,7 @@ impl Session {
                 variant: slot.variant,
                 protection: slot.protection,
                 by_force: false,
+                is_permanent: slot.is_permanent,
             })?;
             again = true;
         }
