@@ -31,7 +31,15 @@ fn attach_to_one(openers: &str, times: usize) {
             }
             continue;
         }
-        let report = attacher.finish();
+        attacher.signal(libc::SIGINT);
+        let (status, output, errors) = attacher.outcome();
+        // On a machine with too much to do the target may go on without us, and we say so.
+        if status.code() == Some(1) && errors.contains("waited for us too long") {
+            continue;
+        }
+        assert!(status.success(), "{status}: {errors}");
+        let report = output.lines().last().expect("a report");
+        let report: serde_json::Value = serde_json::from_str(report).expect("JSON");
         assert_eq!(report["totals"]["lost_events"], 0);
         assert!(report["totals"]["allocations"].as_u64() > Some(0), "{report}");
         mappings = target.our_mappings().max(mappings);

@@ -108,7 +108,7 @@ fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if t.unknown_releases > 0 {
         writeln!(
             out,
-            "  {} from before the attach released besides",
+            "  {} released besides whose allocation was not seen: from before the attach, or by constructors of libraries opened since",
             counted(t.unknown_releases, "block")
         )?;
     }
