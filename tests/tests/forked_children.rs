@@ -32,7 +32,10 @@ fn trace_shortly(pid: &str) {
     assert_eq!(code, 0, "{errors}");
     let last = output.lines().last().expect("a report");
     let report: serde_json::Value = serde_json::from_str(last).expect("JSON");
-    assert!(report["totals"]["allocations"].as_u64() >= Some(32), "{report}");
+    assert!(
+        report["totals"]["allocations"].as_u64() >= Some(32),
+        "{report}"
+    );
     assert_eq!(report["totals"]["lost_events"], 0);
 }
 
@@ -90,9 +93,14 @@ fn every_child(parent: Parent) {
                 let attacher = Attacher::start(&server, &[]);
                 both(&server);
                 // They check at their end that their slots are as without us.
-                fork_children(&mut server).iter().for_each(|child| detach(child));
+                fork_children(&mut server)
+                    .iter()
+                    .for_each(|child| detach(child));
                 let report = attacher.finish();
-                assert!(report["totals"]["allocations"].as_u64() >= Some(32), "{report}");
+                assert!(
+                    report["totals"]["allocations"].as_u64() >= Some(32),
+                    "{report}"
+                );
             }
         }
     }

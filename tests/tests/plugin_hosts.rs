@@ -41,7 +41,10 @@ fn attach_to_one(openers: &str, times: usize) {
         let report = output.lines().last().expect("a report");
         let report: serde_json::Value = serde_json::from_str(report).expect("JSON");
         assert_eq!(report["totals"]["lost_events"], 0);
-        assert!(report["totals"]["allocations"].as_u64() > Some(0), "{report}");
+        assert!(
+            report["totals"]["allocations"].as_u64() > Some(0),
+            "{report}"
+        );
         mappings = target.our_mappings().max(mappings);
     }
     assert!(mappings < 10, "{}", target.maps());

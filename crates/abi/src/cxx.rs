@@ -182,7 +182,12 @@ pub fn cxx_header() -> String {
         HookDescription::FIELDS,
         size_of::<HookDescription>(),
     );
-    print_struct(&mut out, "Exchange", Exchange::FIELDS, size_of::<Exchange>());
+    print_struct(
+        &mut out,
+        "Exchange",
+        Exchange::FIELDS,
+        size_of::<Exchange>(),
+    );
     out.push_str("}  // namespace memhook::abi\n\n#define MEMHOOK_HOOKED_FUNCTIONS(X)");
     for (id, function) in HOOKED_FUNCTIONS.iter().enumerate() {
         let _ = write!(

@@ -5,8 +5,8 @@ use crate::limits;
 use crate::output::say;
 use memhook_abi::{function_by_name, region_bytes};
 use memhook_process::{
-    AllocatorCalls, Check, ElfView, ModuleImage, allocator_calls, details, find_slots, hook_copies, mappings,
-    modules, preflight,
+    AllocatorCalls, Check, ElfView, ModuleImage, allocator_calls, details, find_slots, hook_copies,
+    mappings, modules, preflight,
 };
 use memhook_symbols::{ModuleFile, ModuleSymbols, Source, Symbolizer};
 use std::{process::ExitCode, time::Duration};

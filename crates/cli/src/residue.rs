@@ -125,7 +125,10 @@ impl Residue {
     /// The number that the process's regions bear, a new one if it has none.
     pub fn owner(&self, pid: i32) -> u64 {
         let owners = self.hooks.iter().map(|hook| hook.owner(pid));
-        owners.into_iter().find(|&owner| owner != 0).unwrap_or_else(new_owner)
+        owners
+            .into_iter()
+            .find(|&owner| owner != 0)
+            .unwrap_or_else(new_owner)
     }
 
     /// Functions that wrappers in the process stand for: function, variant, address (avma). A variant

@@ -23,12 +23,7 @@ impl SafePoints {
     }
 
     /// Holds a thread at one.
-    pub fn hold(
-        &self,
-        reach: &mut Reach<'_>,
-        pid: i32,
-        deadline: Duration,
-    ) -> Result<Held, Error> {
+    pub fn hold(&self, reach: &mut Reach<'_>, pid: i32, deadline: Duration) -> Result<Held, Error> {
         let unwind = |registers: &Registers, read: &dyn Fn(u64) -> Option<u64>| {
             let start = (registers.rip, registers.rsp, registers.rbp);
             unwind_for_safety(&self.modules, &self.ranges, start, read)

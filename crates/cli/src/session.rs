@@ -17,7 +17,8 @@ use anyhow::{Context, bail};
 use memhook_abi::{self as abi, function_by_name, hook_error};
 use memhook_inject::{Dlopen, Held, IdleThreads, load_object};
 use memhook_process::{
-    ElfView, Mapping, ModuleImage, find_slots, hook_copies, mappings, modules, seccomp_filters, vdso,
+    ElfView, Mapping, ModuleImage, find_slots, hook_copies, mappings, modules, seccomp_filters,
+    vdso,
 };
 use memhook_stream::{Config, Region};
 use std::{

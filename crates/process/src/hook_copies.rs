@@ -81,7 +81,9 @@ impl HookCopy {
     pub fn original_of(&self, wrapper: u64) -> Option<u64> {
         let d = self.description.as_ref()?;
         let &(function, variant) = d.wrappers.get(&wrapper)?;
-        let original = *d.originals.get((function * d.variants + variant) as usize)?;
+        let original = *d
+            .originals
+            .get((function * d.variants + variant) as usize)?;
         (original != 0).then_some(original)
     }
 

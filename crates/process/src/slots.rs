@@ -187,8 +187,7 @@ pub fn find_slots(
             let exported = v.as_ref().and_then(|v| v.exported(&slot.symbol));
             exported.is_some_and(|e| m.base.wrapping_add(e.svma) == slot.value)
         };
-        if resolved.get(&slot.symbol) == Some(&slot.value)
-            || modules.iter().zip(&views).any(is_own)
+        if resolved.get(&slot.symbol) == Some(&slot.value) || modules.iter().zip(&views).any(is_own)
         {
             scan.slots.push(slot);
         }

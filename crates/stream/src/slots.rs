@@ -99,7 +99,10 @@ impl Region {
             (offset_of!(SlotEntry, replacement), 0),
             (offset_of!(SlotEntry, module_base), spec.module_base),
             (offset_of!(SlotEntry, expected), spec.expected),
-            (offset_of!(SlotEntry, is_permanent), spec.is_permanent.into()),
+            (
+                offset_of!(SlotEntry, is_permanent),
+                spec.is_permanent.into(),
+            ),
         ] {
             m.u64(at + field).store(value, Relaxed);
         }

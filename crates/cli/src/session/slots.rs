@@ -109,7 +109,10 @@ impl Session {
         if let Some(&variant) = self.next_variant.get(&(function, original)) {
             return Some(variant);
         }
-        let of_function = self.next_variant.iter().filter(|((f, _), _)| *f == function);
+        let of_function = self
+            .next_variant
+            .iter()
+            .filter(|((f, _), _)| *f == function);
         let taken: HashSet<u32> = of_function.map(|(_, &variant)| variant).collect();
         let free = (0..abi::MAX_VARIANTS as u32).find(|variant| !taken.contains(variant))?;
         self.next_variant.insert((function, original), free);
@@ -150,7 +153,8 @@ impl Session {
                 }
             }
             let functions = self.functions.clone();
-            let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
+            let wanted =
+                |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
             let copies = hook_copies(self.pid, &maps);
             let scan = find_slots(self.pid, &self.modules, &maps, &wanted, &copies)?;
             self.journal(&scan);
@@ -232,8 +236,7 @@ impl Session {
                 bail!("the hook is not in process {} any more", self.pid);
             };
             let selective = self.region.flags() & flags::LIVE_FILTER != 0;
-            let are_current =
-                || mappings(self.pid).is_ok_and(|maps| layout(&maps) == self.layout);
+            let are_current = || mappings(self.pid).is_ok_and(|maps| layout(&maps) == self.layout);
             let held = refused_slots::patch(self.pid, &self.region, hook, selective, &are_current)?;
             longest = longest.max(held);
             let slots = self.region.slots();
