@@ -2,11 +2,15 @@
 
 use crate::Error;
 use crate::areas::areas;
-use crate::copy::{self, Runs};
+use crate::copy::{self, Patch, Runs};
 use crate::fork::fork;
 use crate::kernel_words::{KernelWords, kernel_words};
+use crate::limits::{Limits, Speed};
 use crate::modules::{module_info, vtable_names};
+use crate::pagemap;
 use crate::precopy::precopy;
+use crate::room::Room;
+use crate::text::bytes_text;
 use crate::settle::{hold_settled, is_inside};
 use crate::snapshot::{
     Area, AreaKind, Meta, Method, ModuleInfo, Region, Snapshot, ThreadState, words,
@@ -15,6 +19,14 @@ use memhook_inject::{AllHeld, PageScan, PageState, Registers, WriteWatch, memory
 use memhook_process::{ModuleImage, filter_may_kill, mappings, modules};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
+
+/// Beside a copy, its search takes a quarter of it: two bits for 16 bytes of heap, and bounds and marks of
+/// each block.
+const SEARCH_SHARE: u64 = 4;
+/// Copied to find out how fast that goes.
+const SAMPLE_BYTES: u64 = 16 << 20;
+/// How often threads are held again after a hold that was too long.
+pub(crate) const HOLDS: usize = 3;
 
 /// A snapshot, and the files of the modules for looking up names.
 pub struct Captured {
@@ -37,16 +49,78 @@ pub(crate) struct Prepared {
     unsearched: Vec<Area>,
     /// Threads inside malloc at the hold.
     in_malloc: u32,
+    /// What the snapshot may cost.
+    pub limits: Limits,
+    /// What is to be copied, as it was at the begin.
+    pub populated_bytes: u64,
+    /// The longest hold that came to nothing.
+    pub held_in_vain: Duration,
+    /// Methods that did not work.
+    failed: Vec<(Method, Error)>,
 }
 
 impl Prepared {
-    fn of(pid: i32) -> Result<Prepared, Error> {
+    fn of(pid: i32, limits: Limits) -> Result<Prepared, Error> {
         let begin = Instant::now();
         let images = modules(pid, &mappings(pid)?, &mut HashMap::new())?;
-        Ok(Prepared {
+        let mut prepared = Prepared {
             begin,
+            limits,
             ..Prepared::with(pid, images)
-        })
+        };
+        prepared.check_room()?;
+        Ok(prepared)
+    }
+
+    /// Fails if the copy would not fit into memory: before any thread is held.
+    fn check_room(&mut self) -> Result<(), Error> {
+        let mut runs = Runs::new();
+        for area in &self.areas()? {
+            self.populated(area, &mut runs);
+        }
+        self.populated_bytes = copy::run_bytes(&runs);
+        self.has_room(0, self.populated_bytes)
+    }
+
+    /// Fails if there is no room for so much beside what is copied already, with what the search takes.
+    pub fn has_room(&self, copied: u64, more: u64) -> Result<(), Error> {
+        let with_search = |bytes: u64| bytes + bytes / SEARCH_SHARE;
+        let (needed, room) = match self.limits.memory {
+            Some(most) => (with_search(copied + more), Some(Room::of(most))),
+            None => (
+                with_search(more),
+                Room::for_process(std::process::id() as i32),
+            ),
+        };
+        match room {
+            Some(room) if room.bytes < needed => Err(Error::NoRoom {
+                pid: self.pid,
+                needed: with_search(copied + more),
+                room,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The error for a hold that would take so long, or took it.
+    pub fn too_long(&self, needed: Duration, reason: String) -> Error {
+        let allowed = self.limits.hold.unwrap_or(Duration::MAX);
+        Error::TooLong {
+            needed_ms: needed.max(allowed).as_secs_f64() * 1e3,
+            allowed_ms: allowed.as_secs_f64() * 1e3,
+            reason,
+        }
+    }
+
+    /// Whether a hold of this length is allowed.
+    pub fn may_hold(&self, time: Duration) -> bool {
+        self.limits.hold.is_none_or(|most| time <= most)
+    }
+
+    /// When a hold has to end.
+    pub fn end_of(&self, held: &AllHeld) -> Option<Instant> {
+        let most = self.limits.hold?;
+        Some(Instant::now() + most.saturating_sub(held.held_for()))
     }
 
     fn with(pid: i32, images: Vec<ModuleImage>) -> Prepared {
@@ -62,6 +136,10 @@ impl Prepared {
             notes: Vec::new(),
             unsearched: Vec::new(),
             in_malloc: 0,
+            limits: Limits::NONE,
+            populated_bytes: 0,
+            held_in_vain: Duration::ZERO,
+            failed: Vec::new(),
         }
     }
 
@@ -71,35 +149,66 @@ impl Prepared {
     }
 
     /// Says why another method is taken; an error if none can help.
-    fn fall_back(
-        &mut self,
-        method: &str,
-        instead: &str,
-        error: memhook_inject::Error,
-    ) -> Result<(), Error> {
-        if let memhook_inject::Error::TargetGone { .. } = error {
-            return Err(error.into());
+    fn fall_back(&mut self, method: Method, instead: &str, error: Error) -> Result<(), Error> {
+        match &error {
+            Error::Inject(memhook_inject::Error::TargetGone { .. }) => return Err(error),
+            Error::Inject(_) | Error::TooLong { .. } | Error::NoRoomToFork { .. } => {}
+            _ => return Err(error),
         }
-        self.notes
-            .push(format!("no {method}, {instead} instead: {error}"));
+        let name = method.name();
+        self.notes.push(format!("no {name}, {instead} instead: {error}"));
+        self.failed.push((method, error));
         Ok(())
     }
 
-    /// Pages with contents. Without the scan call of Linux 6.7, all of them.
+    /// The error where each method would take too long, or fails.
+    fn no_way(&mut self, last: Error) -> Error {
+        let Error::TooLong { allowed_ms, .. } = last else {
+            return last;
+        };
+        self.failed.push((Method::Stop, last));
+        let mut enough_ms = f64::MAX;
+        let mut ways = Vec::new();
+        for (method, error) in &self.failed {
+            let name = method.name();
+            ways.push(match error {
+                Error::TooLong {
+                    needed_ms, reason, ..
+                } => {
+                    // Estimates are rough.
+                    enough_ms = enough_ms.min(1.5 * needed_ms + 1.0);
+                    format!("about {needed_ms:.0} ms by {name} ({reason})")
+                }
+                other => format!("not by {name} ({other})"),
+            });
+        }
+        Error::NoShortHold {
+            pid: self.pid,
+            allowed_ms,
+            ways: ways.join(", "),
+            enough_ms,
+        }
+    }
+
+    /// Pages with contents: not those that nobody touched, or only read.
     pub fn populated(&self, area: &Area, found: &mut Runs) {
         let (start, end) = (area.start, area.end);
         let before = found.len();
-        let scanned = match &self.pages {
-            // A file page that nobody touched has contents all the same: those of the file.
-            Some(pages) if area.kind != AreaKind::File => {
-                pages.find(start, end, PageState::Populated, found).is_ok()
+        // A file page that nobody touched has contents all the same: those of the file.
+        if area.kind != AreaKind::File {
+            let scan = self.pages.as_ref();
+            let scanned = scan.map(|p| p.find(start, end, PageState::Populated, found));
+            if matches!(scanned, Some(Ok(()))) {
+                return;
             }
-            _ => false,
-        };
-        if !scanned {
             found.truncate(before);
-            found.push((start, end));
+            // Before Linux 6.7.
+            if let Ok(runs) = pagemap::populated(self.pid, start, end) {
+                found.extend(runs);
+                return;
+            }
         }
+        found.push((start, end));
     }
 
     /// The mappings to be copied, as they are now.
@@ -155,7 +264,7 @@ impl Prepared {
         let meta = Meta {
             pid: self.pid,
             method,
-            held_ms: shot.held.as_secs_f64() * 1e3,
+            held_ms: shot.held.max(self.held_in_vain).as_secs_f64() * 1e3,
             prepare_held_ms: prepare.as_secs_f64() * 1e3,
             taken_ms: self.begin.elapsed().as_secs_f64() * 1e3,
             held_bytes: shot.held_bytes,
@@ -202,7 +311,16 @@ pub(crate) struct Shot {
 /// Takes a snapshot of `pid`: by the method asked for, else by one that works, with a note why. `None`:
 /// the one that holds its threads for the shortest time.
 pub fn capture(pid: i32, method: Option<Method>) -> Result<Captured, Error> {
-    let mut prepared = Prepared::of(pid)?;
+    capture_within(pid, method, Limits::default())
+}
+
+/// The same with other limits than those of everybody.
+pub fn capture_within(
+    pid: i32,
+    method: Option<Method>,
+    limits: Limits,
+) -> Result<Captured, Error> {
+    let mut prepared = Prepared::of(pid, limits)?;
     let is_filtered = method.is_none() && filter_may_kill(pid);
     let method = method.unwrap_or(if is_filtered {
         Method::Stop
@@ -218,27 +336,28 @@ pub fn capture(pid: i32, method: Option<Method>) -> Result<Captured, Error> {
         );
     }
     if method == Method::Precopy {
-        match WriteWatch::start(pid) {
-            Ok(watch) => {
-                let prepare = watch.held_for();
-                let shot = precopy(&mut prepared, &watch)?;
-                drop(watch);
-                return Ok(prepared.finish(Method::Precopy, shot, prepare));
-            }
-            Err(error) => prepared.fall_back("precopy", "a fork", error)?,
+        let started = WriteWatch::start(pid).map_err(Error::from);
+        let shot = started.and_then(|watch| {
+            let shot = precopy(&mut prepared, &watch)?;
+            Ok((shot, watch.held_for()))
+        });
+        match shot {
+            Ok((shot, prepare)) => return Ok(prepared.finish(Method::Precopy, shot, prepare)),
+            // A fork takes no less of our memory.
+            Err(error @ Error::NoRoom { .. }) => return Err(error),
+            Err(error) => prepared.fall_back(Method::Precopy, "a fork", error)?,
         }
     }
     if method != Method::Stop {
         match fork(&mut prepared) {
             Ok(shot) => return Ok(prepared.finish(Method::Fork, shot, Duration::ZERO)),
-            Err(Error::Inject(error)) => {
-                prepared.fall_back("fork", "all threads held", error)?;
-            }
-            Err(error) => return Err(error),
+            Err(error) => prepared.fall_back(Method::Fork, "all threads held", error)?,
         }
     }
-    let shot = stop(&mut prepared)?;
-    Ok(prepared.finish(Method::Stop, shot, Duration::ZERO))
+    match stop(&mut prepared) {
+        Ok(shot) => Ok(prepared.finish(Method::Stop, shot, Duration::ZERO)),
+        Err(error) => Err(prepared.no_way(error)),
+    }
 }
 
 /// Takes a snapshot of a process whose threads all stand still already: id, general registers and
@@ -254,7 +373,9 @@ pub fn capture_standing<'a>(
     let code = prepared.malloc_code();
     let inside = threads.iter().filter(|t| is_inside(pid, t.1, code));
     prepared.in_malloc = inside.count() as u32;
-    let mut shot = copy_all(&mut prepared)?;
+    let Some(mut shot) = copy_all(&mut prepared, None)? else {
+        return Err(prepared.too_long(prepared.begin.elapsed(), "it was not copied in time".into()));
+    };
     shot.threads = thread_states(threads.into_iter());
     shot.held = prepared.begin.elapsed();
     let mut captured = prepared.finish(Method::Stop, shot, Duration::ZERO);
@@ -285,30 +406,69 @@ pub(crate) fn thread_states<'a>(
         .collect()
 }
 
-/// The memory of a process that stands still, all at once.
-fn copy_all(prepared: &mut Prepared) -> Result<Shot, Error> {
+/// The memory of a process that stands still, all at once. `None`: not done `until` then.
+fn copy_all(prepared: &mut Prepared, until: Option<Instant>) -> Result<Option<Shot>, Error> {
     let areas = prepared.areas()?;
-    let mut regions = copy::regions_for(&areas);
+    let mut regions = copy::regions_for(prepared.pid, &areas)?;
     let mut runs = Runs::new();
     for area in &areas {
         prepared.populated(area, &mut runs);
     }
+    let bytes = copy::run_bytes(&runs);
+    prepared.has_room(0, bytes)?;
     let mut unread = Runs::new();
-    copy::copy_into(prepared.pid, &runs, &mut regions, &mut unread);
-    Ok(Shot {
+    let done = copy::copy_into(prepared.pid, &runs, &mut regions, &mut unread, until);
+    Ok(done.then_some(Shot {
         threads: Vec::new(),
         areas,
         held: Duration::ZERO,
-        held_bytes: copy::run_bytes(&runs),
+        held_bytes: bytes,
         regions,
         unread,
-    })
+    }))
 }
 
 fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
-    let held = prepared.hold()?;
-    let mut shot = copy_all(prepared)?;
-    shot.threads = thread_states(held.threads());
-    shot.held = held.release();
-    Ok(shot)
+    let needed = speed(prepared)?.time(prepared.populated_bytes);
+    let reason = || format!("{} are to be copied", bytes_text(prepared.populated_bytes));
+    if !prepared.may_hold(needed) {
+        return Err(prepared.too_long(needed, reason()));
+    }
+    let reason = reason();
+    for _ in 0..HOLDS {
+        let held = prepared.hold()?;
+        let until = prepared.end_of(&held);
+        if let Some(mut shot) = copy_all(prepared, until)? {
+            shot.threads = thread_states(held.threads());
+            shot.held = held.release();
+            return Ok(shot);
+        }
+        prepared.held_in_vain = prepared.held_in_vain.max(held.release());
+    }
+    Err(prepared.too_long(prepared.held_in_vain, reason))
+}
+
+/// How fast this process is copied, by a part of it.
+fn speed(prepared: &mut Prepared) -> Result<Speed, Error> {
+    let areas = prepared.areas()?;
+    let mut speed = Speed::default();
+    let mut left = SAMPLE_BYTES;
+    for area in areas.iter().filter(|a| a.kind != AreaKind::File) {
+        let mut runs = Runs::new();
+        prepared.populated(area, &mut runs);
+        for (start, end) in runs {
+            let end = end.min(start.saturating_add(left));
+            let mut part = Patch::with_room(0);
+            let begin = Instant::now();
+            // Into memory that is new, as that of the copy will be.
+            if part.read(prepared.pid, &[(start, end)], &mut Runs::new(), None) {
+                speed.copied(end - start, begin);
+            }
+            left -= end - start;
+            if left == 0 {
+                return Ok(speed);
+            }
+        }
+    }
+    Ok(speed)
 }

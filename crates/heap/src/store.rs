@@ -3,6 +3,7 @@
 //! order, and a last line.
 
 use crate::Error;
+use crate::backing::Backing;
 use crate::snapshot::{Meta, Region, Snapshot};
 use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
 use serde::{Deserialize, Serialize};
@@ -110,7 +111,7 @@ pub fn load(file: &str, from: impl Read) -> Result<Snapshot, Error> {
             ));
         };
         last = end;
-        let mut bytes = zeroed(region.bytes as usize).ok_or_else(|| {
+        let mut bytes = Backing::zeroed(region.bytes as usize).ok_or_else(|| {
             bad(format!(
                 "there is no room for its {} bytes of memory",
                 region.bytes
@@ -142,16 +143,6 @@ pub fn load(file: &str, from: impl Read) -> Result<Snapshot, Error> {
         meta: header.meta,
         regions,
     })
-}
-
-/// Pages that stay untouched cost nothing, so a length says little about the room it takes; but one that
-/// the system refuses must not end us, which `vec!` would do.
-fn zeroed(bytes: usize) -> Option<Vec<u8>> {
-    let mut room = Vec::<u8>::new();
-    room.try_reserve_exact(bytes).ok()?;
-    // An allocation without a use may be left out.
-    drop(std::hint::black_box(room));
-    Some(vec![0; bytes])
 }
 
 #[cfg(test)]
