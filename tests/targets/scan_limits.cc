@@ -2,8 +2,8 @@
 //
 //   scan_limits reserve BYTES   reserves so much and writes a few pages of it, far apart
 //   scan_limits zeros BYTES     reads so much memory that nobody has written, with small and with huge pages
-//   scan_limits write BYTES     writes to each page of so much memory, again and again, and measures its
-//                               longest pause
+//   scan_limits write BYTES     writes to each page of so much memory, again and again, and measures
+//                               its longest pause
 //   scan_limits fill BYTES      fills so much memory and stands still
 //
 // Protocol: "ready"; each byte on stdin is answered by "done RESIDENT-BYTES LONGEST-PAUSE-NS", the pause
@@ -30,8 +30,11 @@ static uint64_t now() {
 }
 
 static void* write_everywhere(void*) {
-  uint64_t last = now();
+  uint64_t last;
   for (uint64_t round = 1; !stop; round++) {
+    // The tests need the processor, too.
+    usleep(2000);
+    last = now();
     for (size_t at = 64; at < bytes && !stop; at += 4096) {
       *reinterpret_cast<volatile uint64_t*>(memory + at) = round;
       if (at % (1 << 20) == 64) {

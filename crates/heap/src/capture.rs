@@ -10,11 +10,12 @@ use crate::modules::{module_info, vtable_names};
 use crate::pagemap;
 use crate::precopy::precopy;
 use crate::room::Room;
-use crate::text::bytes_text;
 use crate::settle::{hold_settled, is_inside};
+use crate::shared_pages::add_untouched;
 use crate::snapshot::{
     Area, AreaKind, Meta, Method, ModuleInfo, Region, Snapshot, ThreadState, words,
 };
+use crate::text::bytes_text;
 use memhook_inject::{AllHeld, PageScan, PageState, Registers, WriteWatch, memory_sharers};
 use memhook_process::{ModuleImage, filter_may_kill, mappings, modules};
 use std::collections::{BTreeMap, HashMap};
@@ -156,7 +157,8 @@ impl Prepared {
             _ => return Err(error),
         }
         let name = method.name();
-        self.notes.push(format!("no {name}, {instead} instead: {error}"));
+        self.notes
+            .push(format!("no {name}, {instead} instead: {error}"));
         self.failed.push((method, error));
         Ok(())
     }
@@ -224,10 +226,13 @@ impl Prepared {
         let (held, in_malloc) = hold_settled(self.pid, self.malloc_code())?;
         self.in_malloc = in_malloc;
         self.kernel.words.extend(held.queued_values());
+        self.kernel.words.extend(held.rseq_places());
         Ok(held)
     }
 
-    fn finish(mut self, method: Method, shot: Shot, prepare: Duration) -> Captured {
+    fn finish(mut self, method: Method, mut shot: Shot, prepare: Duration) -> Captured {
+        let left_out = add_untouched(self.pid, &shot.areas, &mut shot.regions);
+        self.unsearched.extend(left_out);
         let mut classes = BTreeMap::new();
         for image in &self.images {
             vtable_names(image, &mut classes);
@@ -315,11 +320,7 @@ pub fn capture(pid: i32, method: Option<Method>) -> Result<Captured, Error> {
 }
 
 /// The same with other limits than those of everybody.
-pub fn capture_within(
-    pid: i32,
-    method: Option<Method>,
-    limits: Limits,
-) -> Result<Captured, Error> {
+pub fn capture_within(pid: i32, method: Option<Method>, limits: Limits) -> Result<Captured, Error> {
     let mut prepared = Prepared::of(pid, limits)?;
     let is_filtered = method.is_none() && filter_may_kill(pid);
     let method = method.unwrap_or(if is_filtered {

@@ -410,7 +410,10 @@ mod tests {
         assert_eq!(batches.len(), 3);
         assert!(batches.iter().all(|b| run_bytes(b) <= BATCH_BYTES));
         let mut again = Runs::new();
-        batches.concat().into_iter().for_each(|r| add_run(&mut again, r));
+        batches
+            .concat()
+            .into_iter()
+            .for_each(|r| add_run(&mut again, r));
         assert_eq!(again, runs);
         let many: Runs = (0..3000).map(|i| (i * 8192, i * 8192 + 4096)).collect();
         assert_eq!(Batches::of(&many).map(|b| b.len()).max(), Some(PIECES));
@@ -435,7 +438,10 @@ mod tests {
         patch.apply(&mut regions);
         assert!(regions[0].bytes.iter().all(|&b| b == 7) && failed.is_empty());
         assert_eq!(added_bytes(&[run], &regions), 0);
-        assert!(!patch.read(pid, &[(0, 1 << 60)], &mut failed, None), "no such room");
+        assert!(
+            !patch.read(pid, &[(0, 1 << 60)], &mut failed, None),
+            "no such room"
+        );
     }
 
     #[test]

@@ -58,10 +58,7 @@ pub(crate) fn precopy(prepared: &mut Prepared, watch: &WriteWatch) -> Result<Sho
         }
         let needed = copying.hold_for(rest);
         if !copying.prepared.may_hold(needed) {
-            let reason = format!(
-                "it writes {} while that much is copied",
-                bytes_text(rest)
-            );
+            let reason = format!("it writes {} while that much is copied", bytes_text(rest));
             return Err(copying.prepared.too_long(needed, reason));
         }
         if let Some(shot) = copying.hold(rest)? {
