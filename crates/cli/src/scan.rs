@@ -128,10 +128,10 @@ impl Args {
     fn capture(&self) -> anyhow::Result<Captured> {
         if let Some(file) = &self.from {
             let snapshot = if file == "-" {
-                memhook_heap::load("standard input", std::io::stdin().lock())?
+                memhook_heap::load("standard input", std::io::stdin().lock(), self.max_memory)?
             } else {
                 let open = File::open(file).with_context(|| file.clone())?;
-                memhook_heap::load(file, std::io::BufReader::new(open))?
+                memhook_heap::load(file, std::io::BufReader::new(open), self.max_memory)?
             };
             return Ok(Captured {
                 snapshot,

@@ -16,6 +16,8 @@ mod dissect;
 mod ended_threads;
 mod error;
 mod foreign;
+#[cfg(test)]
+mod foreign_file_tests;
 mod fork;
 mod free_lists;
 #[cfg(test)]
