@@ -58,19 +58,25 @@ pub fn areas(
 /// any, or only for execution; of a file, mapped privately and read-only by now.
 fn hidden(pid: i32, m: &Mapping, pages: Option<&PageScan>) -> io::Result<Runs> {
     let is_device = m.path.starts_with("/dev/") && !is_memory(&m.path);
-    let (state, scan): (_, fn(i32, u64, u64) -> io::Result<Runs>) = match m.shared {
-        // The kernel's own: [vvar], [vdso] and [vsyscall].
-        _ if m.path.starts_with("[v") || is_device => return Ok(Runs::new()),
-        true if m.read || !is_memory(&m.path) => return Ok(Runs::new()),
-        true => (PageState::Populated, pagemap::populated),
-        false => (PageState::Own, pagemap::own),
+    let is_kernels = m.path.starts_with("[v");
+    let is_disk_file = m.shared && (m.read || !is_memory(&m.path));
+    if is_kernels || is_device || is_disk_file {
+        return Ok(Runs::new());
+    }
+    let state = if m.shared {
+        PageState::Populated
+    } else {
+        PageState::Own
     };
     let mut runs = Runs::new();
-    let found = pages.map(|p| p.find(m.start, m.end, state, &mut runs));
-    match found {
-        Some(Ok(())) => Ok(runs),
-        // Before Linux 6.7.
-        _ => scan(pid, m.start, m.end),
+    if let Some(Ok(())) = pages.map(|p| p.find(m.start, m.end, state, &mut runs)) {
+        return Ok(runs);
+    }
+    // Before Linux 6.7.
+    if m.shared {
+        pagemap::populated(pid, m.start, m.end)
+    } else {
+        pagemap::own(pid, m.start, m.end)
     }
 }
 
