@@ -2,8 +2,9 @@
 
 use crate::Error;
 use crate::capture::{HOLDS, Prepared, Shot, thread_states};
-use crate::copy::{self, Patch, Runs, add_run, intersection, within};
+use crate::copy::{self, Patch, Runs, add_run};
 use crate::room::Room;
+use crate::runs::{intersection, within};
 use crate::text::bytes_text;
 use memhook_inject::ForkPlan;
 use std::time::Duration;

@@ -36,12 +36,14 @@ mod reclaim;
 mod report;
 mod room;
 mod roots;
+mod runs;
 mod segment;
 mod segments;
 mod settle;
 mod shared_pages;
 mod snapshot;
 mod sockets;
+mod stop;
 mod store;
 #[cfg(test)]
 mod testing;

@@ -3,9 +3,10 @@
 
 use crate::Error;
 use crate::capture::{HOLDS, Prepared, Shot, thread_states};
-use crate::copy::{self, Patch, Runs, within};
+use crate::copy::{self, Patch, Runs};
 use crate::limits::Speed;
 use crate::roots::joined;
+use crate::runs::within;
 use crate::snapshot::{Area, AreaKind, Region};
 use crate::text::bytes_text;
 use memhook_inject::WriteWatch;
