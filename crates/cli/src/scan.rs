@@ -7,8 +7,8 @@ mod round;
 
 use anyhow::{Context, bail};
 use memhook_heap::{
-    Captured, Heap, Leak, MarkOptions, Marked, Method, Pointers, Snapshot, Types, capture, dissect,
-    leaks, mark,
+    Captured, Heap, Leak, Limits, MarkOptions, Marked, Method, Pointers, Snapshot, Types,
+    capture_within, dissect, leaks, mark,
 };
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -49,6 +49,13 @@ pub struct Args {
     /// seccomp filter is active that cannot be passed by]
     #[arg(long, value_enum)]
     snapshot: Option<SnapshotMethod>,
+    /// For how long all threads may be held at a time; what would take longer is done in another way, or
+    /// refused [default: 50ms, and no limit for --snapshot stop]
+    #[arg(long, value_name = "DURATION", value_parser = crate::options::duration, conflicts_with = "from")]
+    max_hold: Option<Duration>,
+    /// Memory that the copy may take; a larger one is refused [default: what is available here]
+    #[arg(long, value_name = "SIZE", value_parser = crate::options::size)]
+    max_memory: Option<u64>,
     /// Which addresses of a block keep it alive
     #[arg(long, value_enum, default_value = "interior")]
     pointers: PointerRule,
@@ -109,13 +116,22 @@ impl Args {
         })
     }
 
+    fn limits(&self) -> Limits {
+        let is_stop = matches!(self.snapshot, Some(SnapshotMethod::Stop));
+        let usual = Limits::default().hold.filter(|_| !is_stop);
+        Limits {
+            hold: self.max_hold.or(usual),
+            memory: self.max_memory,
+        }
+    }
+
     fn capture(&self) -> anyhow::Result<Captured> {
         if let Some(file) = &self.from {
             let snapshot = if file == "-" {
-                memhook_heap::load("standard input", std::io::stdin().lock())?
+                memhook_heap::load("standard input", std::io::stdin().lock(), self.max_memory)?
             } else {
                 let open = File::open(file).with_context(|| file.clone())?;
-                memhook_heap::load(file, std::io::BufReader::new(open))?
+                memhook_heap::load(file, std::io::BufReader::new(open), self.max_memory)?
             };
             return Ok(Captured {
                 snapshot,
@@ -126,7 +142,7 @@ impl Args {
         if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
             bail!("{why}");
         }
-        Ok(capture(pid, self.method())?)
+        Ok(capture_within(pid, self.method(), self.limits())?)
     }
 }
 

@@ -103,7 +103,9 @@ pub fn census(snapshot: &Snapshot, heap: &Heap, types: &mut Types, top: usize) -
         .map(|a| a.counts.free_bytes + a.counts.cached_bytes + a.counts.fast_bytes)
         .sum();
     let tops: u64 = heap.arenas.iter().map(|a| a.counts.top_bytes).sum();
-    let system: u64 = heap.arenas.iter().map(|a| a.system_bytes).sum::<u64>() + heap.mmapped.1;
+    // What a damaged arena says of itself may be anything.
+    let arenas = heap.arenas.iter().map(|a| a.system_bytes);
+    let system = arenas.fold(heap.mmapped.1, u64::saturating_add);
     Census {
         schema: "memhook-rs/census/1",
         pid: snapshot.meta.pid,

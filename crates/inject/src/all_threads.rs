@@ -129,6 +129,13 @@ impl AllHeld {
         found
     }
 
+    /// Where the kernel writes to memory of a thread whenever that runs on (rseq(2)): often known to nobody
+    /// else.
+    pub fn rseq_places(&self) -> Vec<u64> {
+        let places = self.threads.keys().map(|&tid| ptrace::rseq_address(tid));
+        places.filter(|&place| place != 0).collect()
+    }
+
     /// Time since the first thread was told to stop.
     pub fn held_for(&self) -> Duration {
         self.stopped_at.elapsed()
