@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
+use crate::guard::Guard;
 use crate::procfs::Activity;
 use crate::restart::Sleep;
 use crate::stop::{self, STOP_LIMIT};
-use crate::urgency::Urgency;
 use crate::wait::{self, Pace, Stop};
 use crate::{Error, Registers, late, procfs, ptrace, regs, restart};
 
@@ -37,7 +37,7 @@ pub struct AllHeld {
     pub(crate) threads: BTreeMap<i32, Stopped>,
     /// Seized, but not (yet) stopped.
     seized: Vec<i32>,
-    _urgency: Urgency,
+    _guard: Guard,
     /// ptrace requests must come from the thread that seized.
     _not_send: PhantomData<*const ()>,
 }
@@ -71,12 +71,13 @@ pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
 }
 
 pub(crate) fn stop_all(pid: i32, known: &Known) -> Result<AllHeld, Error> {
+    let guard = Guard::begin(pid);
     let mut held = AllHeld {
         pid,
         stopped_at: Instant::now(),
         threads: BTreeMap::new(),
         seized: Vec::new(),
-        _urgency: Urgency::begin(),
+        _guard: guard,
         _not_send: PhantomData,
     };
     held.stop_the_rest(known)?;

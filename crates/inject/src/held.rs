@@ -7,11 +7,11 @@ use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use crate::guard::Guard;
 use crate::native_stack::{self, Room};
 use crate::restart::Sleep;
 use crate::scratch::{Place, Scratch};
 use crate::survey::{Clock, Gadgets, Survey};
-use crate::urgency::Urgency;
 use crate::wait::{self, Stop};
 use crate::way_home::WayHome;
 use crate::{Error, Registers, load, maps, ptrace, regs, restart, seccomp};
@@ -80,7 +80,7 @@ pub struct Held {
     pub(crate) earlier_loads: usize,
     /// ptrace requests must come from the thread that seized.
     _not_send: PhantomData<*const ()>,
-    _urgency: Urgency,
+    _guard: Guard,
 }
 
 impl Held {
@@ -90,7 +90,7 @@ impl Held {
         tid: i32,
         sleep: Sleep,
         survey: &Survey,
-        urgency: Urgency,
+        guard: Guard,
     ) -> Result<Held, Error> {
         let stopped_at = Instant::now();
         let adopted = (|| {
@@ -132,7 +132,7 @@ impl Held {
                 errno: None,
                 earlier_loads: load::earlier_loads(&survey.mappings),
                 _not_send: PhantomData,
-                _urgency: urgency,
+                _guard: guard,
             })
         })();
         adopted.map_err(|(request, source)| {

@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{self, Program, anywhere};
-use crate::{Dlopen, ForkPlan, create_region, hold, hold_all, load_object, read_bytes, steps};
+use crate::{
+    Dlopen, Error, ForkPlan, create_region, hold, hold_all, load_object, read_bytes, steps,
+};
 
 /// Where the attacher, this same test program started anew, finds its target.
 const TARGET: &str = "MEMHOOK_TEST_TARGET";
@@ -51,14 +53,22 @@ fn caller() {
     let Ok(target) = std::env::var(TARGET) else {
         return;
     };
+    if let Ok(folder) = std::env::var(steps::FREEZE) {
+        let own = std::process::id().to_string();
+        std::fs::write(format!("{folder}/cgroup.procs"), own).unwrap();
+    }
     let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
     let mut held = hold(numbers[0] as i32, &anywhere()).unwrap();
-    assert_eq!(held.call(numbers[1], &[]).unwrap(), numbers[0]);
+    match held.call(numbers[1], &[]) {
+        // Stopped and continued for a test.
+        Err(Error::WentHome { .. }) if std::env::var(steps::SIGNAL).is_ok() => {}
+        result => assert_eq!(result.unwrap(), numbers[0]),
+    }
     held.release().unwrap();
 }
 
-struct Target {
-    program: Program,
+pub(crate) struct Target {
+    pub program: Program,
     /// Address of its count of rounds.
     rounds: u64,
     /// Address of its count of calls that ended with EINTR.
@@ -69,7 +79,7 @@ struct Target {
 }
 
 impl Target {
-    fn start(name: &str, args: &[&str]) -> Target {
+    pub fn start(name: &str, args: &[&str]) -> Target {
         let mut program = Program::start(name, args);
         let at = program.addresses();
         let pid = program.pid();
@@ -105,15 +115,21 @@ impl Target {
         self.run("attacher", step, delay_us)
     }
 
-    fn run(&self, attacher: &str, step: u64, delay_us: Option<u64>) -> bool {
+    /// Starts an attacher that does something at this step.
+    pub fn attacher(&self, name: &str, step: u64) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args(["--exact", &format!("kill_tests::{attacher}"), "--ignored"])
+            .args(["--exact", &format!("kill_tests::{name}"), "--ignored"])
             .env(TARGET, &self.attacher)
             .env("MEMHOOK_TEST_OBJECT", &self.object)
             .env(steps::STEP, step.to_string())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, attacher: &str, step: u64, delay_us: Option<u64>) -> bool {
+        let mut command = self.attacher(attacher, step);
         if let Some(delay) = delay_us {
             command.env(steps::DELAY_US, delay.to_string());
         }
@@ -132,7 +148,7 @@ impl Target {
     }
 
     /// Checks that the target goes on, untraced and with its signal mask.
-    fn works(&self, when: &str) {
+    pub fn works(&self, when: &str) {
         let pid = self.program.pid();
         let begin = Instant::now();
         let until = begin + Duration::from_secs(20);
@@ -168,7 +184,7 @@ impl Target {
         }
     }
 
-    fn ends_well(self) {
+    pub fn ends_well(self) {
         let _ = std::fs::remove_file(&self.object);
         common::send(self.program.pid(), libc::SIGTERM);
         self.program.ends_well();

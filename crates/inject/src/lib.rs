@@ -18,6 +18,7 @@ mod descriptor;
 mod errno;
 mod error;
 mod forced_write;
+mod guard;
 mod held;
 mod huge_pages;
 mod idle;
@@ -46,8 +47,10 @@ mod signal_frame;
 mod signals;
 mod stop;
 mod survey;
+mod terminal_stops;
 mod urgency;
 mod wait;
+mod watchdog;
 mod way_home;
 mod write_watch;
 
@@ -58,6 +61,8 @@ mod common;
 mod kill_tests;
 #[cfg(test)]
 mod steps;
+#[cfg(test)]
+mod stop_tests;
 #[cfg(test)]
 extern crate self as memhook_inject;
 

@@ -5,14 +5,14 @@ use std::collections::BinaryHeap;
 use std::io;
 use std::time::{Duration, Instant};
 
+use crate::guard::Guard;
 use crate::held::Held;
 use crate::procfs::{self, Activity};
 use crate::restart::{self, Sleep};
 use crate::safe_point::{self, Unwind};
 use crate::survey::Survey;
-use crate::urgency::Urgency;
 use crate::wait::{self, Stop};
-use crate::{Error, late, ptrace};
+use crate::{Error, late, ptrace, watchdog};
 
 /// How [`hold`] chooses.
 #[derive(Clone)]
@@ -57,6 +57,8 @@ pub fn hold(pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
     late::let_late_threads_go();
     let begin = Instant::now();
     let until = begin + options.deadline;
+    // One for all tries.
+    let _watchdog = watchdog::start(pid);
     // Slow, so before anything is stopped; the first candidate before it, whose errors are clearer.
     let mut candidates = Candidates::of(pid, options.thread);
     let mut next = candidates.next()?;
@@ -190,11 +192,11 @@ pub(crate) fn try_hold(
     survey: &Survey,
 ) -> Result<Attempt, Error> {
     let sleep = Sleep::of(pid, tid);
-    let urgency = Urgency::begin();
+    let guard = Guard::begin(pid);
     if !seize(pid, tid)? || !await_stop(pid, tid)? {
         return Ok(Attempt::Vanished);
     }
-    let mut held = match Held::adopt(pid, tid, sleep, survey, urgency) {
+    let mut held = match Held::adopt(pid, tid, sleep, survey, guard) {
         Ok(held) => held,
         // Only this thread; whether the process lives shows at the next round.
         Err(Error::TargetGone { .. }) => {
