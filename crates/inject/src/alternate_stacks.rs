@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::stop::{HoldOptions, hold_thread};
 use crate::survey::Survey;
-use crate::{Error, procfs, watchdog};
+use crate::{Error, procfs};
 
 /// `stack_t`: the stack's address, flags, its size.
 const STACK_BYTES: usize = 24;
@@ -15,8 +15,6 @@ const DISABLED: u64 = 2;
 /// The alternate signal stacks of all threads of `pid`, as address ranges, and for how long one thread
 /// was held at most to ask it. An error if one of them could not be asked.
 pub fn alternate_stacks(pid: i32) -> Result<(Vec<(u64, u64)>, Duration), Error> {
-    // One for all threads.
-    let _watchdog = watchdog::start(pid);
     let survey = Survey::of(pid)?;
     let options = HoldOptions::anywhere(Duration::ZERO);
     let mut found = Vec::new();

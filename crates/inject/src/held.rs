@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::guard::Guard;
 use crate::native_stack::{self, Room};
-use crate::restart::Sleep;
 use crate::scratch::{Place, Scratch};
+use crate::slept::Sleep;
 use crate::survey::{Clock, Gadgets, Survey};
 use crate::wait::{self, Stop};
 use crate::way_home::WayHome;
@@ -43,7 +43,7 @@ pub struct Held {
     pub(crate) saved: Registers,
     pub(crate) saved_extended: Vec<u8>,
     pub(crate) saved_mask: u64,
-    /// What the interrupted system call was doing, if the kernel would not restart it.
+    /// Since when it has been in its call, if the kernel would not restart that.
     pub(crate) sleep: Sleep,
     /// Whether its seccomp filters are passed over.
     pub(crate) filters_suspended: bool,
@@ -97,7 +97,7 @@ impl Held {
             let saved = regs::read(tid).map_err(|e| ("GETREGSET NT_PRSTATUS", e))?;
             if restart::must_be_repeated(&saved) {
                 // At once: killed from here on, the program does not see EINTR.
-                regs::write(tid, &restart::repeat(&saved, &sleep, Duration::ZERO))
+                regs::write(tid, &restart::repeat(&saved, sleep.lasts(stopped_at)))
                     .map_err(|e| ("SETREGSET NT_PRSTATUS", e))?;
             }
             Ok(Held {
@@ -154,6 +154,11 @@ impl Held {
     /// Time since the thread stopped.
     pub fn held_for(&self) -> Duration {
         self.stopped_at.elapsed()
+    }
+
+    /// How long the call that the stop interrupted has lasted by now, at least.
+    pub(crate) fn call_lasts(&self) -> Duration {
+        self.sleep.lasts(self.stopped_at)
     }
 
     /// Registers at the stop; they will be put back.

@@ -1,8 +1,8 @@
 //! A process that ends a hold whose holder stands still.
 //!
 //! As long as its tracer does not run, a stopped thread stays stopped: SIGSTOP to this process, a
-//! frozen cgroup, a debugger or a file that never answers would stop the target with us. So there is
-//! a watchdog from before a hold to its end. It sends SIGCONT to a holder that has been stopped, and
+//! frozen cgroup, a debugger or a file that never answers would stop the target with us. So each
+//! thread that holds has a watchdog, which sleeps between holds. It sends SIGCONT to a holder that has been stopped, and
 //! kills one that makes no progress all the same: then the kernel lets the thread go, and its
 //! registers lead it home (`way_home.rs`).
 //!
@@ -16,10 +16,11 @@ mod cgroup;
 mod dog;
 
 use std::alloc::{self, Layout};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ffi::CString;
-use std::rc::{Rc, Weak};
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// What both sides know.
@@ -29,12 +30,12 @@ struct Shared {
     /// Status and scheduling figures of its thread that holds.
     stat: CString,
     schedstat: CString,
-    /// What is said when it is killed.
-    message: String,
     /// Whether the watchdog is on duty: in its own session, and without our descriptors.
     ready: AtomicU32,
-    /// Whether a thread of the target is held.
+    /// Whether a thread of the target is held; as long as not, the watchdog sleeps on it (futex(2)).
     armed: AtomicU32,
+    /// The target.
+    target: AtomicI32,
     /// Whether it has continued us.
     continued: AtomicU32,
 }
@@ -48,34 +49,32 @@ const STACK: Layout = match Layout::from_size_align(64 * 1024, 4096) {
     Err(_) => panic!("a power of two"),
 };
 
-/// The watchdog of this thread's holds of one process; it ends with the value.
-pub(crate) struct Watchdog {
-    target: i32,
+/// The watchdog of one thread of ours.
+struct Watchdog {
     /// `None`: it could not be started, for want of processes, say. A hold goes on without.
     child: Option<i32>,
     shared: Box<Shared>,
     stack: *mut u8,
-    holds: Cell<u32>,
+    holds: u32,
 }
 
 thread_local! {
-    static OF_THIS_THREAD: RefCell<Weak<Watchdog>> = const { RefCell::new(Weak::new()) };
+    /// Ends with the thread.
+    static OWN: RefCell<Option<Watchdog>> = const { RefCell::new(None) };
 }
 
-/// The watchdog for holds of `target` by this thread, off duty until one is armed. To be kept as long as
-/// there may be more of them: it takes some hundred microseconds to start.
-pub(crate) fn start(target: i32) -> Rc<Watchdog> {
-    let known = OF_THIS_THREAD.with_borrow(Weak::upgrade);
-    if let Some(known) = known.filter(|known| known.target == target) {
-        return known;
-    }
-    let new = Rc::new(Watchdog::start(target));
-    OF_THIS_THREAD.set(Rc::downgrade(&new));
-    new
+/// Starts the watchdog of this thread if there is none yet. To be called some time before the hold: until it is
+/// on duty a busy machine may take its time.
+pub(crate) fn start() {
+    OWN.with_borrow_mut(|own| {
+        if !own.as_mut().is_some_and(Watchdog::lives) {
+            *own = Some(Watchdog::start());
+        }
+    });
 }
 
 impl Watchdog {
-    fn start(target: i32) -> Watchdog {
+    fn start() -> Watchdog {
         let pid = std::process::id() as i32;
         // SAFETY: no pointers.
         let tid = unsafe { libc::gettid() };
@@ -87,11 +86,9 @@ impl Watchdog {
             pid,
             stat: path("stat"),
             schedstat: path("schedstat"),
-            message: format!(
-                "memhook-rs: killed by its watchdog: it stood still (stopped, frozen or blocked) while it held threads of process {target}, which goes on\n"
-            ),
             ready: AtomicU32::new(0),
             armed: AtomicU32::new(0),
+            target: AtomicI32::new(0),
             continued: AtomicU32::new(0),
         });
         // SAFETY: the layout is not empty.
@@ -99,59 +96,91 @@ impl Watchdog {
         let child = match stack.is_null() {
             true => None,
             // SAFETY: both live until `drop` has collected the child, or as long as this address
-            // space does: the child dies with this thread, the stack is no other's.
+            // space does: the child dies with this thread. The stack is no other's.
             false => unsafe { dog::spawn(&shared, stack.add(STACK.size())) },
         };
-        let dog = Watchdog {
-            target,
+        Watchdog {
             child,
             shared,
             stack,
-            holds: Cell::new(0),
-        };
-        let until = Instant::now() + READY_LIMIT;
-        while dog.child.is_some() && dog.shared.ready.load(SeqCst) == 0 && Instant::now() < until {
-            std::thread::sleep(Duration::from_micros(20));
+            holds: 0,
         }
-        dog
+    }
+
+    /// Whether it has not been ended by somebody; then it is collected.
+    fn lives(&mut self) -> bool {
+        let flags = libc::__WALL | libc::WNOHANG;
+        let waits = |child: &mut i32| {
+            // SAFETY: waitpid is not asked for a status.
+            unsafe { libc::waitpid(*child, ptr::null_mut(), flags) == 0 }
+        };
+        let child = self.child.take_if(|child| waits(child));
+        let lives = child.is_some();
+        self.child = child;
+        lives
+    }
+
+    fn arm(&mut self, target: i32) {
+        self.holds += 1;
+        if self.holds > 1 || self.child.is_none() {
+            return;
+        }
+        let until = Instant::now() + READY_LIMIT;
+        while self.shared.ready.load(SeqCst) == 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        self.shared.continued.store(0, SeqCst);
+        self.shared.target.store(target, SeqCst);
+        self.shared.armed.store(1, SeqCst);
+        dog::wake(&self.shared.armed);
+    }
+
+    fn disarm(&mut self) {
+        self.holds -= 1;
+        if self.holds > 0 {
+            return;
+        }
+        self.shared.armed.store(0, SeqCst);
+        if self.shared.continued.swap(0, SeqCst) != 0 {
+            // Somebody wants us stopped, and now nothing stops with us.
+            // SAFETY: no pointers.
+            unsafe { libc::kill(self.shared.pid, libc::SIGSTOP) };
+        }
     }
 }
 
 /// While it lives, the watchdog looks whether this thread makes progress.
-pub(crate) struct Armed(Rc<Watchdog>);
+pub(crate) struct Armed {
+    /// The watchdog is this thread's.
+    _not_send: PhantomData<*const ()>,
+}
 
 impl Armed {
     pub(crate) fn begin(target: i32) -> Armed {
-        let dog = start(target);
-        dog.holds.set(dog.holds.get() + 1);
-        dog.shared.armed.store(1, SeqCst);
-        Armed(dog)
+        let holds = OWN.with_borrow(|own| own.as_ref().is_some_and(|dog| dog.holds > 0));
+        if !holds {
+            start();
+        }
+        OWN.with_borrow_mut(|own| own.as_mut().map(|dog| dog.arm(target)));
+        Armed {
+            _not_send: PhantomData,
+        }
     }
 }
 
 impl Drop for Armed {
     fn drop(&mut self) {
-        let holds = self.0.holds.get() - 1;
-        self.0.holds.set(holds);
-        if holds > 0 {
-            return;
-        }
-        self.0.shared.armed.store(0, SeqCst);
-        if self.0.shared.continued.swap(0, SeqCst) != 0 {
-            // Somebody wants us stopped, and now nothing stops with us.
-            // SAFETY: no pointers.
-            unsafe { libc::kill(self.0.shared.pid, libc::SIGSTOP) };
-        }
+        OWN.with_borrow_mut(|own| own.as_mut().map(Watchdog::disarm));
     }
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
         if let Some(child) = self.child {
-            // SAFETY: no pointers; the child has not been waited for, so the number is still its own.
+            // SAFETY: no pointers; the child has not been collected, so the number is its own.
             unsafe { libc::kill(child, libc::SIGKILL) };
             // SAFETY: waitpid is not asked for a status. __WALL: it announces its end by no signal.
-            while unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) } < 0
+            while unsafe { libc::waitpid(child, ptr::null_mut(), libc::__WALL) } < 0
                 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
             {}
         }

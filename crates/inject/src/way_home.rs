@@ -42,7 +42,7 @@ impl Held {
         unmap.rip = gadgets.syscall;
         let frames = signal_frame::build(
             &State {
-                registers: &restart::unattended(&self.saved, &self.sleep),
+                registers: &restart::unattended(&self.saved, self.call_lasts()),
                 mask: self.saved_mask,
             },
             &State {

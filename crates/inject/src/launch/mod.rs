@@ -24,7 +24,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use crate::guard::Guard;
 use crate::held::Held;
-use crate::restart::Sleep;
+use crate::slept::Sleep;
 use crate::survey::Survey;
 use crate::{Error, ptrace};
 use watch::{Process, Status};

@@ -6,7 +6,7 @@
 use std::arch::{asm, naked_asm};
 use std::ffi::CStr;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use super::{Shared, cgroup};
 
@@ -173,6 +173,11 @@ extern "C" fn watch(shared: *const Shared) -> ! {
     let mut before = None;
     let mut looks = 0u32;
     loop {
+        if shared.armed.load(SeqCst) == 0 {
+            (before, looks) = (None, 0);
+            sleep(&shared.armed);
+            continue;
+        }
         nap();
         let now = look(shared);
         let progressed = match now.state {
@@ -183,12 +188,12 @@ extern "C" fn watch(shared: *const Shared) -> ! {
             _ => before != Some(now.turns),
         };
         before = Some(now.turns);
-        if progressed || shared.armed.load(SeqCst) == 0 {
+        if progressed {
             looks = 0;
         } else {
             looks = looks.wrapping_add(1);
         }
-        if shared.armed.load(SeqCst) != 0 && now.state == b'T' {
+        if now.state == b'T' && shared.armed.load(SeqCst) != 0 {
             shared.continued.store(1, SeqCst);
             plain(
                 libc::SYS_kill,
@@ -197,7 +202,7 @@ extern "C" fn watch(shared: *const Shared) -> ! {
                 0,
             );
         }
-        if looks >= LOOKS {
+        if looks >= LOOKS && shared.armed.load(SeqCst) != 0 {
             end(shared);
         }
     }
@@ -213,6 +218,20 @@ fn close_descriptors() {
             plain(libc::SYS_close, descriptor, 0, 0);
         }
     }
+}
+
+/// Waits while a word is zero.
+fn sleep(word: &AtomicU32) {
+    let operation = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
+    let arguments = [word.as_ptr().addr(), operation, 0, 0, 0, 0];
+    // SAFETY: the kernel reads the word; there is no time limit.
+    unsafe { call(libc::SYS_futex, arguments) };
+}
+
+/// Ends that.
+pub(super) fn wake(word: &AtomicU32) {
+    let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
+    plain(libc::SYS_futex, word.as_ptr().addr(), operation, 1);
 }
 
 fn nap() {
@@ -254,6 +273,24 @@ fn read(path: &CStr, into: &mut [u8]) {
     plain(libc::SYS_close, file as usize, 0, 0);
 }
 
+const BEFORE_PID: &[u8] = b"memhook-rs: killed by its watchdog: it stood still (stopped, frozen or blocked) while it held threads of process ";
+const BEHIND_PID: &[u8] = b", which goes on\n";
+
+/// A positive number in digits.
+fn decimal(number: i32, room: &mut [u8; 20]) -> &[u8] {
+    let mut left = number.unsigned_abs();
+    let mut at = room.len();
+    while at > 10 {
+        at -= 1;
+        room[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    &room[at..]
+}
+
 /// Kills the attacher, says so, and ends.
 fn end(shared: &Shared) -> ! {
     // Else this process would end with it, before it has said why.
@@ -272,8 +309,11 @@ fn end(shared: &Shared) -> ! {
     // SAFETY: the kernel writes the one structure.
     unsafe { call(libc::SYS_poll, [(&raw mut error).addr(), 1, 0, 0, 0, 0]) };
     if error.revents & libc::POLLOUT != 0 {
-        let text = shared.message.as_bytes();
-        plain(libc::SYS_write, 2, text.as_ptr().addr(), text.len());
+        let mut room = [0; 20];
+        let number = decimal(shared.target.load(SeqCst), &mut room);
+        for text in [BEFORE_PID, number, BEHIND_PID] {
+            plain(libc::SYS_write, 2, text.as_ptr().addr(), text.len());
+        }
     }
     exit()
 }
