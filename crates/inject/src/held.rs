@@ -45,6 +45,8 @@ pub struct Held {
     pub(crate) saved_mask: u64,
     /// Since when it has been in its call, if the kernel would not restart that.
     pub(crate) sleep: Sleep,
+    /// Where in the kernel it waited, if it was in restart_syscall(2).
+    pub(crate) waits_in: String,
     /// Whether its seccomp filters are passed over.
     pub(crate) filters_suspended: bool,
     /// Signals taken off the thread during remote work, to be sent again.
@@ -109,6 +111,7 @@ impl Held {
                     .map_err(|e| ("GETREGSET NT_X86_XSTATE", e))?,
                 saved_mask: ptrace::signal_mask(tid).map_err(|e| ("GETSIGMASK", e))?,
                 sleep,
+                waits_in: String::new(),
                 filters_suspended: false,
                 taken: Vec::new(),
                 used: false,

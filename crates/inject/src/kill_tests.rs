@@ -46,6 +46,24 @@ fn attacher() {
     read_bytes(copy.pid(), getpid, &mut [0; 8]).unwrap();
 }
 
+/// Started by the other tests with [`TARGET`] set. The second hold finds the thread in a call that the first one
+/// had restarted.
+#[test]
+#[ignore = "the process to be killed, started by the other tests"]
+fn caller_again() {
+    let Ok(target) = std::env::var(TARGET) else {
+        return;
+    };
+    let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
+    hold(numbers[0] as i32, &anywhere())
+        .unwrap()
+        .release()
+        .unwrap();
+    let mut held = hold(numbers[0] as i32, &anywhere()).unwrap();
+    assert_eq!(held.call(numbers[1], &[]).unwrap(), numbers[0]);
+    held.release().unwrap();
+}
+
 /// Started by the other tests with [`TARGET`] set; leaves nothing in the target when it is done.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
@@ -275,6 +293,34 @@ fn nothing_stays_mapped_after_a_kill() {
     assert!(step > 40, "only {step} steps");
     target.works("at the end");
     target.ends_well();
+}
+
+/// A kill at every third step of a hold of a thread whose call has been restarted before.
+fn killed_in_a_restarted_call(how: &str) {
+    let target = Target::start("waits", &["50", how]);
+    let mut step = 1;
+    while !target.run("caller_again", step, None) {
+        target.works(&format!("{how}: killed at step {step}"));
+        step += 3;
+    }
+    assert!(step > 50, "only {step} steps");
+    target.ends_well();
+}
+
+#[test]
+fn a_nanosleep_that_was_restarted_survives_a_killed_attacher() {
+    killed_in_a_restarted_call("nanosleep");
+}
+
+#[test]
+fn a_poll_that_was_restarted_survives_a_killed_attacher() {
+    killed_in_a_restarted_call("poll");
+}
+
+/// By glibc's function for any call, which does not have its number in front of it.
+#[test]
+fn a_futex_wait_that_was_restarted_survives_a_killed_attacher() {
+    killed_in_a_restarted_call("futex");
 }
 
 #[test]

@@ -40,6 +40,7 @@ mod remote_fork;
 mod remote_syscall;
 mod resend;
 mod restart;
+mod restarted;
 mod safe_point;
 mod scratch;
 mod seccomp;

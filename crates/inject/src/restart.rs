@@ -74,6 +74,11 @@ pub(crate) fn is_disturbed_by_a_stop(nr: i64) -> bool {
 /// ERESTARTNOHAND: the kernel makes the call again, or ends it with EINTR if a handler is to run.
 const RESTART_UNLESS_HANDLED: i64 = -514;
 
+/// Whether the thread was stopped in restart_syscall(2), as it was in another call at an earlier stop.
+pub(crate) fn is_restarted(saved: &Registers) -> bool {
+    saved.orig_rax as i64 == libc::SYS_restart_syscall && is_restart_code(saved.rax as i64)
+}
+
 /// Whether the thread was stopped in a call that is about to return EINTR although it may not.
 pub(crate) fn must_be_repeated(saved: &Registers) -> bool {
     saved.rax as i64 == -i64::from(libc::EINTR)
@@ -91,12 +96,13 @@ pub(crate) fn resumed(saved: &Registers, lasted: Duration) -> Registers {
 }
 
 /// Registers for a thread that goes home through rt_sigreturn, which rules out a restart by the
-/// kernel (restore_sigcontext): they make the interrupted call anew. Late, but never EINTR.
-pub(crate) fn unattended(saved: &Registers, lasted: Duration) -> Registers {
+/// kernel (restore_sigcontext): they make the interrupted call anew. Late, but never EINTR; where that is
+/// restart_syscall, the call for which it stands (`original`, if known).
+pub(crate) fn unattended(saved: &Registers, lasted: Duration, original: Option<i64>) -> Registers {
     let mut registers = resumed(saved, lasted);
     if registers.orig_rax as i64 >= 0 && is_restart_code(registers.rax as i64) {
         registers.rip = saved.rip.wrapping_sub(SYSCALL_BYTES);
-        registers.rax = saved.orig_rax;
+        registers.rax = original.map_or(saved.orig_rax, |number| number as u64);
         registers.orig_rax = u64::MAX;
     }
     registers
@@ -160,7 +166,7 @@ mod tests {
         assert_eq!(again.r10 as i32, -1);
         assert_eq!((again.rip, again.rax as i64), (0x1002, -514));
         assert_eq!(again.orig_rax, saved.orig_rax);
-        let alone = unattended(&saved, Duration::ZERO);
+        let alone = unattended(&saved, Duration::ZERO, None);
         assert_eq!(
             (alone.rip, alone.rax),
             (0x1000, libc::SYS_epoll_wait as u64)

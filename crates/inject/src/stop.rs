@@ -13,7 +13,7 @@ use crate::safe_point::{self, Unwind};
 use crate::slept::{Clocks, Sleep, Sleeper};
 use crate::survey::Survey;
 use crate::wait::{self, Stop};
-use crate::{Error, late, ptrace, watchdog};
+use crate::{Error, late, ptrace, restarted, watchdog};
 
 /// How [`hold`] chooses.
 #[derive(Clone)]
@@ -212,6 +212,10 @@ pub(crate) fn try_hold(
 ) -> Result<Attempt, Error> {
     let guard = Guard::begin(pid);
     let sleeper = Sleeper::of(pid, tid, &mut Clocks::default());
+    let waits_in = match procfs::activity(pid, tid) {
+        Activity::Blocked(libc::SYS_restart_syscall) => restarted::waits_in(pid, tid),
+        _ => String::new(),
+    };
     let Some(sleep) = seize(pid, tid, sleeper.as_ref())? else {
         return Ok(Attempt::Vanished);
     };
@@ -227,6 +231,7 @@ pub(crate) fn try_hold(
         }
         Err(error) => return Err(error),
     };
+    held.waits_in = waits_in;
     // Fails only where the thread is gone, which the next request says too.
     held.filters_suspended = ptrace::suspend_filters(tid).unwrap_or(false);
     if let Err(why) = usable(&held, options) {
