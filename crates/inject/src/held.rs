@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::guard::Guard;
+use crate::libc_functions::LibcFunctions;
 use crate::native_stack::{self, Room};
 use crate::scratch::{Place, Scratch};
 use crate::slept::Sleep;
@@ -75,7 +76,7 @@ pub struct Held {
     pub(crate) token: u64,
     /// Whether the thread has restored itself and must not be restored again.
     pub(crate) went_home: bool,
-    pub(crate) errno_function: Option<u64>,
+    pub(crate) functions: LibcFunctions,
     /// Address and value of `errno` of the thread before the first remote call.
     pub(crate) errno: Option<(u64, [u8; 4])>,
     /// How many objects of ours the target has loaded already.
@@ -131,7 +132,7 @@ impl Held {
                 guarded: false,
                 token: RandomState::new().hash_one(tid),
                 went_home: false,
-                errno_function: survey.errno_function,
+                functions: survey.functions,
                 errno: None,
                 earlier_loads: load::earlier_loads(&survey.mappings),
                 _not_send: PhantomData,

@@ -89,6 +89,11 @@ pub(crate) fn caught_signals(pid: i32) -> Option<u64> {
     u64::from_str_radix(&status_field(pid, pid, "SigCgt:")?, 16).ok()
 }
 
+/// Whether a seccomp filter looks at a thread's system calls, or may.
+pub(crate) fn is_filtered(pid: i32, tid: i32) -> bool {
+    status_field(pid, tid, "Seccomp:").is_none_or(|mode| mode != "0")
+}
+
 fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {
     let text = fs::read(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     String::from_utf8_lossy(&text)

@@ -13,7 +13,7 @@ use crate::safe_point::{self, Unwind};
 use crate::slept::{Clocks, Sleep, Sleeper};
 use crate::survey::Survey;
 use crate::wait::{self, Stop};
-use crate::{Error, late, ptrace, restarted, watchdog};
+use crate::{Error, late, processor, ptrace, restarted, watchdog};
 
 /// How [`hold`] chooses.
 #[derive(Clone)]
@@ -248,6 +248,7 @@ pub(crate) fn try_hold(
 pub(crate) fn usable(held: &Held, options: &HoldOptions<'_>) -> Result<(), String> {
     let (pid, tid) = (held.pid, held.tid);
     held.room.as_ref().map_err(String::clone)?;
+    processor::check_keys(tid, &held.saved_extended)?;
     safe_point::check_sequence(pid, tid, &held.saved)?;
     if !options.need_safe_point {
         return Ok(());
