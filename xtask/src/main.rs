@@ -3,9 +3,12 @@
 mod bench_report;
 mod check;
 mod debian_roots;
+mod disturbance;
 mod peers;
 mod peers_gate;
+mod slots_seen;
 mod storm;
+mod tally;
 mod victims;
 
 use clap::{Parser, Subcommand};
