@@ -143,11 +143,21 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let profile = profile.with_context(|| format!("{}", args.file.display()))?;
     sources::tell_refused(&symbols);
     tell_end(&recording, &args.file);
-    let bytes = match format {
-        Format::Export(format) => exported(args, &profile, format)?,
-        _ => told(args, format, &recording, &symbols, &profile).into_bytes(),
-    };
-    args.output.write(&bytes)?;
+    match format {
+        Format::Export(format) => {
+            let bytes = exported(args, &profile, format)?;
+            match args.output.output.is_none() && !binary && std::io::stdout().is_terminal() {
+                true => args
+                    .output
+                    .write_text(&String::from_utf8_lossy(&bytes), format.is_json())?,
+                false => args.output.write(&bytes)?,
+            }
+        }
+        _ => {
+            let text = told(args, format, &recording, &symbols, &profile);
+            args.output.write_text(&text, format == Format::Json)?;
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 

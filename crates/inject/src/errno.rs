@@ -5,6 +5,9 @@ use goblin::elf::program_header::PT_LOAD;
 
 use crate::maps::{self, Mapping};
 
+/// No C library is larger, with all of its debug information. What is, only has the name of one.
+const MOST_LIBRARY_BYTES: u64 = 256 << 20;
+
 /// Address of `__errno_location` in the target: a function without arguments that returns the
 /// address of the calling thread's `errno` (LSB; glibc and musl). `None` for a target without a
 /// C library as a shared object.
@@ -12,12 +15,9 @@ pub(crate) fn find_location_function(pid: i32, mappings: &[Mapping]) -> Option<u
     let first = mappings
         .iter()
         .find(|m| maps::is_libc(&m.name) && m.file_offset == 0)?;
-    // map_files shows the very file that is mapped, even if it was replaced or deleted since;
-    // without the privilege for that, look into the target's own root.
-    let (start, end) = (first.start_avma, first.end_avma);
-    let bytes = std::fs::read(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))
-        .or_else(|_| std::fs::read(format!("/proc/{pid}/root{}", first.name)))
-        .ok()?;
+    let at = first.start_avma..first.end_avma;
+    let most = MOST_LIBRARY_BYTES;
+    let bytes = memhook_foreign::read_mapped(pid, &at, &first.name, first.inode, most).ok()?;
     let elf = Elf::parse(&bytes).ok()?;
     let first_load = elf
         .program_headers

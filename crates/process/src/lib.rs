@@ -8,6 +8,7 @@ mod error;
 mod maps;
 mod memory;
 mod module;
+mod module_file;
 mod preflight;
 mod proc_text;
 mod slots;

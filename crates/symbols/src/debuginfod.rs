@@ -106,7 +106,7 @@ impl Debuginfod {
     pub(crate) fn find(&self, id: &[u8], problems: &mut Vec<SymbolError>) -> Option<DebugFile> {
         let name = hex(id);
         let path = self.folder.join(&name);
-        if let Ok(data) = open_checked(&path, Some(id)) {
+        if let Ok(data) = open_checked(&path, &[], Some(id)) {
             let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
             return Some(DebugFile { path, data });
         }
@@ -155,13 +155,13 @@ impl Debuginfod {
         let path = write_whole(&self.folder, &name, |file, path| {
             std::io::copy(&mut body, file)?;
             // It gets the name of the build only if it is of it.
-            let right = open_checked(path, Some(id));
+            let right = open_checked(path, &[], Some(id));
             right
                 .map(drop)
                 .map_err(|problem| Refusal::Wrong(problem.about(url)))
         })?;
         prune(&self.folder, &name, MAX_FILES_BYTES);
-        match open_checked(&path, Some(id)) {
+        match open_checked(&path, &[], Some(id)) {
             Ok(data) => Ok(DebugFile { path, data }),
             Err(problem) => Err(Refusal::Wrong(problem)),
         }

@@ -25,7 +25,6 @@ mod bundle;
 mod cache;
 mod debug_files;
 mod debuginfod;
-mod demangle;
 mod error;
 mod file;
 mod host_names;
@@ -38,8 +37,8 @@ pub use bundle::{Bundle, BundleError};
 pub use cache::SymbolCache;
 pub use debug_files::Places;
 pub use debuginfod::{Debuginfod, TimeLimits};
-pub use demangle::demangle;
 pub use error::SymbolError;
+pub use memhook_foreign::demangle;
 pub use symbolizer::Symbolizer;
 
 use serde::{Deserialize, Serialize};

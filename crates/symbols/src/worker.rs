@@ -94,7 +94,7 @@ impl Desk<'_> {
             ..ModuleSymbols::default()
         };
         let problems = &mut report.problems;
-        let opened = image(module, problems);
+        let opened = image(module, &places.roots, problems);
         let elf = opened.as_ref().and_then(|(path, image)| {
             let parsed = parse(path, image);
             parsed.map_err(|problem| problems.push(problem)).ok()

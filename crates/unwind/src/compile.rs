@@ -47,6 +47,12 @@ impl UnwindTable {
 /// A row before packing: begin, end (svma), rule.
 type Span = (u64, u64, u64);
 
+/// The rows of a module; the largest programs have a few million. One byte of a section makes a row, so one that is made
+/// for it would fill our memory.
+const MOST_ROWS: usize = memhook_abi::MAX_ROWS;
+/// Bytes of a CIE; compilers make 20 to 60. What it does is done again for each of its FDEs.
+const LONGEST_CIE: usize = 1024;
+
 /// Compiles the call frame information of an ELF file.
 ///
 /// # Errors
@@ -83,7 +89,9 @@ fn collect<'a, S, R>(
     // FDEs of one CIE stand together: the last one parsed is nearly always the one asked for.
     let mut cies = HashMap::new();
     let mut entries = frames.entries(&sections.bases);
-    while let Ok(Some(entry)) = entries.next() {
+    while spans.len() < MOST_ROWS
+        && let Ok(Some(entry)) = entries.next()
+    {
         let CieOrFde::Fde(partial) = entry else {
             continue;
         };
@@ -98,12 +106,17 @@ fn collect<'a, S, R>(
         }) else {
             continue;
         };
+        if fde.cie().entry_len() > LONGEST_CIE {
+            continue;
+        }
         let signal = fde.cie().is_signal_trampoline();
         let encoding = fde.cie().encoding();
         let Ok(mut rows) = fde.rows(frames, &sections.bases, &mut context) else {
             continue;
         };
-        while let Ok(Some(row)) = rows.next_row() {
+        while spans.len() < MOST_ROWS
+            && let Ok(Some(row)) = rows.next_row()
+        {
             let (begin, end) = (row.start_address(), row.end_address());
             if begin >= end {
                 continue;

@@ -206,12 +206,14 @@ fn module_start(mappings: &[Mapping], text: &Mapping) -> u64 {
     parts.next().map_or(text.start_avma, |m| m.start_avma)
 }
 
+/// No loader is larger, with all of its debug information.
+const MOST_LIBRARY_BYTES: u64 = 256 << 20;
+
 fn loader_debug(pid: i32, mappings: &[Mapping], base: u64) -> Option<LoaderDebug> {
     let first = mappings.iter().find(|m| m.start_avma == base)?;
-    let (start, end) = (first.start_avma, first.end_avma);
-    let bytes = std::fs::read(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))
-        .or_else(|_| std::fs::read(format!("/proc/{pid}/root{}", first.name)))
-        .ok()?;
+    let at = first.start_avma..first.end_avma;
+    let most = MOST_LIBRARY_BYTES;
+    let bytes = memhook_foreign::read_mapped(pid, &at, &first.name, first.inode, most).ok()?;
     let elf = Elf::parse(&bytes).ok()?;
     let find = |name: &str| {
         let mut symbols = elf.dynsyms.iter();
