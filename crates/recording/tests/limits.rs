@@ -136,7 +136,10 @@ fn later_parts_overwrite_nothing() {
             }
         }
         let end = writer.finish();
-        assert!(matches!(&end, End::Failed(why) if why.contains("run.1.mhk")), "{end:?}");
+        assert!(
+            matches!(&end, End::Failed(why) if why.contains("run.1.mhk")),
+            "{end:?}"
+        );
         Recording::open(&path).expect("what it has is readable");
         std::fs::remove_file(&path).unwrap();
         std::fs::remove_file(dir.0.join("run.1.mhk")).unwrap();

@@ -23,10 +23,12 @@
 
 mod bundle;
 mod cache;
+mod cache_folder;
 mod debug_files;
 mod debuginfod;
 mod error;
 mod file;
+mod fingerprint;
 mod host_names;
 mod lookup;
 mod symbol_table;

@@ -80,7 +80,9 @@ fn is_own(host: &str, own_name: &str) -> bool {
         Some((name, port)) if is_port(port) => name,
         _ => host,
     };
-    let inner = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let inner = name
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
     inner.unwrap_or(name).parse::<IpAddr>().is_ok()
         || name.eq_ignore_ascii_case("localhost")
         || (!own_name.is_empty() && name.eq_ignore_ascii_case(own_name))
@@ -104,7 +106,8 @@ fn answer(request: Request, page: Arc<[u8]>) -> std::io::Result<()> {
             let headers = headers.map(|(name, value)| Header::from_bytes(name, value));
             let headers = headers.into_iter().flatten().collect();
             let length = page.len();
-            let response = Response::new(200.into(), headers, Cursor::new(page), Some(length), None);
+            let response =
+                Response::new(200.into(), headers, Cursor::new(page), Some(length), None);
             request.respond(response)
         }
         (Method::Get | Method::Head, _) => request.respond(Response::empty(404)),
@@ -122,10 +125,23 @@ mod tests {
         assert_eq!(address("[::1]:80").unwrap().to_string(), "[::1]:80");
         assert_eq!(address("0.0.0.0:1").unwrap().to_string(), "0.0.0.0:1");
         assert!(address("nowhere").is_err() && address("70000").is_err());
-        for host in ["127.0.0.1:80", "127.0.0.1", "[::1]:80", "localhost:8080", "LocalHost", "box:1"] {
+        for host in [
+            "127.0.0.1:80",
+            "127.0.0.1",
+            "[::1]:80",
+            "localhost:8080",
+            "LocalHost",
+            "box:1",
+        ] {
             assert!(is_own(host, "box"), "{host}");
         }
-        for host in ["evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example", "", "box.evil:1"] {
+        for host in [
+            "evil.example:80",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "",
+            "box.evil:1",
+        ] {
             assert!(!is_own(host, "box") && !is_own(host, ""), "{host}");
         }
     }

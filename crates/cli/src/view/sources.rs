@@ -23,10 +23,11 @@ const LONGEST_LINE: usize = 300;
 /// Larger files are not source code that people wrote.
 const LARGEST_FILE: u64 = 8 << 20;
 /// How names of source files end.
-const ENDINGS: [&str; 44] = [
-    "c", "cc", "cp", "cpp", "cxx", "c++", "h", "hh", "hp", "hpp", "hxx", "h++", "inl", "inc", "ipp",
-    "ixx", "cppm", "tcc", "tpp", "txx", "def", "m", "mm", "cu", "cuh", "s", "asm", "rs", "go", "d",
-    "f", "f90", "f95", "zig", "swift", "pas", "adb", "ads", "y", "yy", "l", "ll", "re", "nim",
+const ENDINGS: &[&str] = &[
+    "c", "cc", "cp", "cpp", "cxx", "c++", "h", "hh", "hp", "hpp", "hxx", "h++", "inl", "inc",
+    "ipp", "ixx", "cppm", "tcc", "tpp", "txx", "def", "m", "mm", "cu", "cuh", "s", "asm", "rs",
+    "go", "d", "f", "f90", "f95", "zig", "swift", "pas", "adb", "ads", "y", "yy", "l", "ll", "re",
+    "nim",
 ];
 
 /// Refuses what is no folder.
@@ -55,9 +56,7 @@ pub fn around(profile: &Profile, folders: &[PathBuf]) -> Vec<SourceLines> {
         if lines >= MOST_LINES {
             break;
         }
-        let text = files
-            .entry(file)
-            .or_insert_with(|| read(file, folders));
+        let text = files.entry(file).or_insert_with(|| read(file, folders));
         let Some(text) = text else { continue };
         let first = line.saturating_sub(AROUND).max(1);
         let last = (line + AROUND).min(text.len() as u32);
@@ -105,8 +104,8 @@ fn places(profile: &Profile) -> impl Iterator<Item = (&str, u32)> {
 fn read(file: &str, folders: &[PathBuf]) -> Option<Vec<String>> {
     let path = plain(Path::new(file));
     let ending = Path::new(path.last()?).extension()?.to_str()?;
-    let is_source = |known: &&str| known.eq_ignore_ascii_case(ending);
-    ENDINGS.iter().find(is_source)?;
+    let mut known = ENDINGS.iter();
+    known.find(|known| known.eq_ignore_ascii_case(ending))?;
     let mut candidates = folders.iter().flat_map(|folder| {
         let ends = (0..path.len()).map(|n| path[n..].iter().collect::<PathBuf>());
         ends.map(move |end| (folder, end))
@@ -219,8 +218,17 @@ mod tests {
         ] {
             assert_eq!(read(name, given), None, "{name}");
         }
-        for name in ["src/a.cc", "/build/obj/../src/a.cc", "./src/./a.cc", "a/../../src/a.cc"] {
-            assert_eq!(read(name, given).map(|lines| lines.len()), Some(9), "{name}");
+        for name in [
+            "src/a.cc",
+            "/build/obj/../src/a.cc",
+            "./src/./a.cc",
+            "a/../../src/a.cc",
+        ] {
+            assert_eq!(
+                read(name, given).map(|lines| lines.len()),
+                Some(9),
+                "{name}"
+            );
             assert_eq!(read(name, &[]), None, "{name}");
         }
         std::fs::remove_dir_all(scratch).expect("there");
