@@ -146,11 +146,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match format {
         Format::Export(format) => {
             let bytes = exported(args, &profile, format)?;
-            match args.output.output.is_none() && !binary && std::io::stdout().is_terminal() {
-                true => args
-                    .output
-                    .write_text(&String::from_utf8_lossy(&bytes), format.is_json())?,
-                false => args.output.write(&bytes)?,
+            // What is compressed is no text.
+            match String::from_utf8(bytes) {
+                Ok(text) if !binary => args.output.write_text(&text, format.is_json())?,
+                Ok(text) => args.output.write(text.as_bytes())?,
+                Err(bytes) => args.output.write(bytes.as_bytes())?,
             }
         }
         _ => {

@@ -194,8 +194,11 @@ impl PartFile {
             return Err(error.into());
         }
         self.bytes += packed.len() as u64;
-        self.file.set_len(self.bytes)?;
-        Ok(())
+        match self.file.set_len(self.bytes) {
+            // Devices and pipes have no length (ftruncate(2)).
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
+            cut => Ok(cut?),
+        }
     }
 }
 
