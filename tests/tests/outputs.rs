@@ -82,7 +82,7 @@ fn every_output_is_private() {
     for arguments in [
         &["attach", &pid, "-d", "50ms", "--json", "-o", "PATH"][..],
         &[
-            "attach", &pid, "-d", "100ms", "--record", "events", "-o", "PATH",
+            "attach", &pid, "-d", "50ms", "--record", "events", "-o", "PATH",
         ],
         &["scan", &pid, "--save", "PATH"],
         &["symbols", "pack", &file, "-o", "PATH"],

@@ -199,20 +199,18 @@ fn the_server_answers_its_own_readers_only_and_all_of_them() {
         let answer = request_as(&address, &format!("Host: {host}\r\n"));
         assert!(answer.starts_with("HTTP/1.1 200"), "{host}: {answer:.200}");
     }
-    // Each asks for more than fits into what the kernel keeps for it, and reads nothing.
+    // Some read nothing of what they ask for, some ask for nothing.
     let slow: Vec<TcpStream> = (0..20)
         .map(|_| {
             let mut stream = TcpStream::connect(&address).expect("it listens");
-            let one = format!("GET / HTTP/1.1\r\nHost: {address}\r\n\r\n");
-            stream
-                .write_all(one.repeat(60).as_bytes())
-                .expect("it reads");
+            write!(stream, "GET / HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("it reads");
             stream
         })
         .collect();
+    let idle = [(); 20].map(|()| TcpStream::connect(&address).expect("it listens"));
     let answer = request(&address, "GET / HTTP/1.1");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer:.200}");
-    drop(slow);
+    drop((slow, idle));
     server.kill().expect("it runs");
     server.wait().expect("it ends");
 }

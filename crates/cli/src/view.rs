@@ -50,9 +50,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     symbols::tell_refused(&names);
     tell_end(&recording, &args.file);
     profile.sources = sources::around(&profile, &args.source_dir);
-    if args.source_dir.is_empty() && sources::are_named(&profile) {
-        eprintln!("memhook-rs: the page has no source lines: for those add --source-dir DIR");
-    }
+    let lacks_sources = args.source_dir.is_empty() && sources::are_named(&profile);
+    let tell = || {
+        if lacks_sources {
+            eprintln!("memhook-rs: the page has no source lines: for those add --source-dir DIR");
+        }
+    };
     let mut page = Vec::new();
     export(
         ExportFormat::Html,
@@ -61,13 +64,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         &mut page,
     )?;
     if let Some(listener) = listener {
-        return serve::run(&listener, page);
+        tell();
+        return serve::run(listener, page);
     }
     let path = args
         .output
         .clone()
         .unwrap_or_else(|| named_after(&args.file));
     report::write(Some(&path), args.force, &page)?;
+    tell();
     say!("{}", path.display());
     Ok(ExitCode::SUCCESS)
 }
