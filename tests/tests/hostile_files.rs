@@ -82,6 +82,32 @@ fn libraries_of_two_hundred_gibibytes() {
     assert!(target.finish().success());
 }
 
+/// What /proc says of a process may be the process's own words, of any length.
+#[test]
+fn a_command_line_of_sixty_four_gibibytes() {
+    let folder = Folder::new("command-line");
+    let mut target = Target::silent(&mut Command::new(build_target("long_command_line", &[])));
+    let allowed = target.expect("");
+    target.expect("ready");
+    if allowed.trim() != "long" {
+        return memhook_tests::not_run("only root may move a process's command line");
+    }
+    let pid = target.pid().to_string();
+    let file = folder.path("run.mhk");
+    for arguments in [
+        &["attach", &pid, "-d", "100ms", "-o", &file][..],
+        &["report", &file],
+        &["doctor", &pid],
+    ] {
+        let output = bounded(arguments);
+        let errors = text(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {errors}");
+    }
+    target.go();
+    target.expect("done");
+    assert!(target.finish().success());
+}
+
 /// A link of the target's file system that is absolute leads into that file system, not into ours; one that leads to a
 /// pipe makes nobody wait.
 #[test]

@@ -19,5 +19,5 @@ pub use inflate::{Compression, inflate, is_believable};
 pub use inside_root::open_below;
 pub use mapped_file::{open_mapped, read_mapped};
 pub use output_file::{OutputError, OutputFile, exists_already};
-pub use regular_file::{Extent, is_regular, not_regular, open_regular, read_exactly};
+pub use regular_file::{Extent, is_regular, not_regular, open_regular, read_exactly, read_start};
 pub use visible::{visible, visible_colored, visible_json, visible_lines};

@@ -133,6 +133,17 @@ pub fn read_exactly(file: &mut File, bytes: u64) -> Result<Arc<[u8]>> {
     Ok(read)
 }
 
+/// The start of a file, at most so many bytes. For texts of the kernel about a process, some of which are its own memory:
+/// it says where its command line is, and how long (prctl(2), `PR_SET_MM`).
+///
+/// # Errors
+/// Those of open(2) and read(2).
+pub fn read_start(path: impl AsRef<Path>, most: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,6 +184,7 @@ mod tests {
         let error = read_exactly(&mut file, 200 << 30).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::FileTooLarge);
         assert!(read_exactly(&mut file, 1 << 30).is_err());
+        assert_eq!(read_start(&path, 1000).unwrap().len(), 1000);
         assert_eq!(&read_exactly(&mut file, 1 << 20).unwrap()[..4], b"\x7fELF");
     }
 

@@ -192,7 +192,10 @@ fn auxiliary(pid: i32) -> Result<(u64, u64), Error> {
 }
 
 fn has_audit(pid: i32) -> bool {
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    /// The kernel takes no longer one (execve(2), "Limits on size of arguments and environment").
+    const MOST_BYTES: u64 = 8 << 20;
+    let path = format!("/proc/{pid}/environ");
+    let environment = memhook_foreign::read_start(path, MOST_BYTES).unwrap_or_default();
     environment
         .split(|&byte| byte == 0)
         .any(|variable| variable.starts_with(b"LD_AUDIT="))
