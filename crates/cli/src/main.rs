@@ -1,5 +1,8 @@
 //! The memhook-rs command: where does the heap of a running C or C++ process go?
 
+#[macro_use]
+mod printing;
+
 mod attach;
 mod claim;
 mod closed_region;
@@ -45,6 +48,7 @@ mod upkeep;
 mod view;
 
 use clap::{Parser, Subcommand};
+use memhook_foreign::visible;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -119,7 +123,8 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("memhook-rs: {error:#}");
+            let error = format!("{error:#}");
+            eprintln!("memhook-rs: {}", visible(&error));
             ExitCode::from(2)
         }
     }
@@ -148,6 +153,6 @@ fn usage(error: &clap::Error) -> ExitCode {
         .collect();
     let message = message.join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
-    eprintln!("memhook-rs: {message}; see memhook-rs --help");
+    eprintln!("memhook-rs: {}; see memhook-rs --help", visible(message));
     ExitCode::from(2)
 }

@@ -5,6 +5,7 @@ use crate::report::describe;
 use crate::snapshot::Snapshot;
 use crate::text::bytes_text;
 use crate::types::Types;
+use memhook_foreign::visible;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -155,7 +156,12 @@ pub fn census_text(census: &Census) -> String {
         let _ = writeln!(out, "\n{title}");
         for class in classes {
             let bytes = bytes_text(class.bytes);
-            let _ = writeln!(out, "{bytes:>12} {:>10}  {}", class.blocks, class.name);
+            let _ = writeln!(
+                out,
+                "{bytes:>12} {:>10}  {}",
+                class.blocks,
+                visible(&class.name)
+            );
         }
     };
     table("       bytes     blocks  type", &census.types);

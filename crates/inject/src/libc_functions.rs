@@ -5,6 +5,9 @@ use goblin::elf::program_header::PT_LOAD;
 
 use crate::maps::{self, Mapping};
 
+/// No C library is larger, with all of its debug information. What is, only has the name of one.
+const MOST_LIBRARY_BYTES: u64 = 256 << 20;
+
 /// Their addresses; none for a target without a C library as a shared object.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LibcFunctions {
@@ -26,12 +29,9 @@ fn found(pid: i32, mappings: &[Mapping]) -> Option<LibcFunctions> {
     let first = mappings
         .iter()
         .find(|m| maps::is_libc(&m.name) && m.file_offset == 0)?;
-    // map_files shows the very file that is mapped, even if it was replaced or deleted since;
-    // without the privilege for that, look into the target's own root.
-    let (start, end) = (first.start_avma, first.end_avma);
-    let bytes = std::fs::read(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))
-        .or_else(|_| std::fs::read(format!("/proc/{pid}/root{}", first.name)))
-        .ok()?;
+    let at = first.start_avma..first.end_avma;
+    let most = MOST_LIBRARY_BYTES;
+    let bytes = memhook_foreign::read_mapped(pid, &at, &first.name, first.inode, most).ok()?;
     let elf = Elf::parse(&bytes).ok()?;
     let first_load = elf
         .program_headers

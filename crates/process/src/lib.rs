@@ -9,6 +9,7 @@ mod hook_copies;
 mod maps;
 mod memory;
 mod module;
+mod module_file;
 mod preflight;
 mod proc_text;
 mod slots;

@@ -1,7 +1,11 @@
 //! Loaded modules.
 
-use crate::{ElfView, Error, Mapping};
-use std::{collections::HashMap, path::PathBuf, sync::Arc};
+use crate::{ElfView, Error, Mapping, module_file};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// One loaded ELF module.
 #[derive(Clone)]
@@ -61,35 +65,6 @@ pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
     })
 }
 
-/// The bytes of a mapped file: by the mapping itself if we may, else by path in the target's root,
-/// provided that it is still the same file.
-fn file_bytes(pid: i32, mapping: &Mapping) -> Option<Arc<[u8]>> {
-    let by_mapping = format!(
-        "/proc/{pid}/map_files/{:x}-{:x}",
-        mapping.start, mapping.end
-    );
-    if let Ok(bytes) = read(&by_mapping) {
-        return Some(bytes);
-    }
-    use std::os::unix::fs::MetadataExt;
-    let path = format!("/proc/{pid}/root{}", mapping.path);
-    let meta = std::fs::metadata(&path).ok()?;
-    (meta.ino() == mapping.file_id.2).then(|| read(&path).ok())?
-}
-
-/// Reads a file to where it stays: a `Vec` would be copied once more, and libraries are large.
-fn read(path: &str) -> std::io::Result<Arc<[u8]>> {
-    use std::io::Read;
-    let mut file = std::fs::File::open(path)?;
-    let length = usize::try_from(file.metadata()?.len()).unwrap_or(0);
-    let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, length).collect();
-    // Nobody else has it yet.
-    if let Some(bytes) = Arc::get_mut(&mut bytes) {
-        file.read_exact(bytes)?;
-    }
-    Ok(bytes)
-}
-
 /// A path that leads to a mapped file of so many bytes. The plain path comes first: it outlives the
 /// process, and it is right for a target behind a chroot, where the kernel gives the path as we
 /// see it. A target with a mount namespace of its own is reached through its root; a deleted file
@@ -98,7 +73,9 @@ fn readable_path(pid: i32, mapping: &Mapping, bytes: u64) -> PathBuf {
     use std::os::unix::fs::MetadataExt;
     let through_root = format!("/proc/{pid}/root{}", mapping.path);
     let is_same = |path: &&String| {
-        std::fs::metadata(path).is_ok_and(|m| m.ino() == mapping.file_id.2 && m.len() == bytes)
+        let file = memhook_foreign::open_regular(Path::new(path.as_str()));
+        let metadata = file.and_then(|file| file.metadata());
+        metadata.is_ok_and(|m| m.ino() == mapping.file_id.2 && m.len() >= bytes)
     };
     match [&mapping.path, &through_root].into_iter().find(is_same) {
         Some(path) => path.into(),
@@ -144,7 +121,8 @@ pub fn modules(
                 {
                     continue;
                 }
-                let Some(bytes) = file_bytes(pid, first) else {
+                let read = known.values().map(|bytes| bytes.len() as u64).sum();
+                let Some(bytes) = module_file::bytes(pid, maps, first, read) else {
                     continue;
                 };
                 known.insert(first.file_id, bytes.clone());

@@ -6,6 +6,7 @@ use super::{Args, PointerRule, Scan};
 use crate::claim::{Claim, claim};
 use crate::signals;
 use anyhow::{Context, bail};
+use memhook_foreign::visible_lines;
 use memhook_heap::{
     Captured, Fingerprints, MarkOptions, Types, bytes_text, fingerprints, reclaimable, refusal,
     report, text,
@@ -136,7 +137,9 @@ impl Looked {
         let leaks: Vec<_> = leaks.filter(|l| chosen.contains(&l.block)).collect();
         let Scan { heap, marked, .. } = &self.scan;
         let report = report(snapshot, heap, marked, &leaks, &mut types, args.top);
-        let _ = std::io::stderr().lock().write_all(text(&report).as_bytes());
+        let _ = std::io::stderr()
+            .lock()
+            .write_all(visible_lines(&text(&report)).as_bytes());
     }
 }
 
