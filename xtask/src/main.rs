@@ -3,6 +3,7 @@
 mod bench_report;
 mod check;
 mod debian_roots;
+mod fuzz;
 mod peers;
 mod peers_gate;
 mod storm;
@@ -24,6 +25,8 @@ enum Task {
     Storm(storm::Args),
     /// Fetch the C libraries of other Debian releases, for the tests of scan
     DebianRoots,
+    /// Search for inputs that harm what reads foreign bytes
+    Fuzz(fuzz::Args),
     /// One Markdown page from what `cargo bench` and `cargo xtask peers` measured
     BenchReport(bench_report::Args),
     /// Measure other tools that are installed on the same programs as memhook-rs
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Storm(args) => storm::run(&args),
         Task::DebianRoots => debian_roots::run(),
+        Task::Fuzz(args) => fuzz::run(&args),
         Task::BenchReport(args) => bench_report::run(&args),
         Task::Peers => peers::run(),
         Task::PeersGate(args) => peers_gate::run(&args),

@@ -17,6 +17,8 @@ mod error;
 mod foreign;
 mod fork;
 mod free_lists;
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod graph_tests;
 mod kernel_words;

@@ -18,6 +18,8 @@ mod descriptor;
 mod errno;
 mod error;
 mod forced_write;
+#[doc(hidden)]
+pub mod fuzzing;
 mod held;
 mod huge_pages;
 mod idle;
