@@ -44,7 +44,8 @@ pub fn walk(
             rule::AT_RBP => read(rbp.wrapping_add(cfa_offset)),
             rule::PLT => Some(sp.wrapping_add(if pc & 15 >= 11 { 16 } else { 8 })),
             rule::SIGNAL => {
-                let registers = (read(sp + 168), read(sp + 160), read(sp + 120));
+                let word = |offset| read(sp.wrapping_add(offset));
+                let registers = (word(168), word(160), word(120));
                 let (Some(at), Some(stack), Some(frame)) = registers else {
                     return (frames, false);
                 };

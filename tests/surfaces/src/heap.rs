@@ -57,12 +57,38 @@ fn check(blocks: &BlockTable) {
     }
 }
 
+/// The heap and what malloc knows of it, without all else that takes long to search.
+fn only_heap(mut snapshot: Snapshot) -> Snapshot {
+    let heap = dissect(&snapshot).expect("it has a heap");
+    let main = heap.arenas.first().expect("the main arena").address & !4095;
+    let (from, to) = (main - 4096, main + 8192);
+    let in_heap = |start: u64, end: u64| heap.ranges.iter().any(|r| r.0 < end && start < r.1);
+    snapshot.meta.modules.retain(|m| m.glibc_minor.is_some());
+    snapshot.meta.modules[0].data = vec![(from, to)];
+    snapshot
+        .regions
+        .retain(|r| in_heap(r.start, r.end()) || r.start <= main && main < r.end());
+    for region in &mut snapshot.regions {
+        if region.start <= main && main < region.end() {
+            let (low, high) = (from.max(region.start), to.min(region.end()));
+            let bytes = (low - region.start) as usize..(high - region.start) as usize;
+            region.bytes = region.bytes[bytes].to_vec();
+            region.start = low;
+            region.runs = vec![(low, high)];
+        }
+    }
+    let regions = &snapshot.regions;
+    let is_left = |start: u64| regions.iter().any(|r| r.start <= start && start < r.end());
+    snapshot.meta.areas.retain(|area| is_left(area.start));
+    snapshot
+}
+
 /// A snapshot of `templates/heap.cc`, and the places of all its words that are not zero: region and offset.
 fn template() -> &'static (Snapshot, Vec<(usize, usize)>) {
     static TEMPLATE: OnceLock<(Snapshot, Vec<(usize, usize)>)> = OnceLock::new();
     TEMPLATE.get_or_init(|| {
         let file = include_bytes!("../templates/heap.snapshot");
-        let snapshot = load("template", file.as_slice()).expect("it is whole");
+        let snapshot = only_heap(load("template", file.as_slice()).expect("it is whole"));
         let mut places = Vec::new();
         for (number, region) in snapshot.regions.iter().enumerate() {
             let (words, _) = region.bytes.as_chunks::<8>();
