@@ -18,8 +18,6 @@ mod descriptor;
 mod errno;
 mod error;
 mod forced_write;
-#[doc(hidden)]
-pub mod fuzzing;
 mod held;
 mod huge_pages;
 mod idle;
@@ -32,6 +30,8 @@ mod native_stack;
 mod page_scan;
 mod procfs;
 mod ptrace;
+#[doc(hidden)]
+pub mod fuzzing;
 mod region;
 mod regs;
 mod release;

@@ -23,10 +23,7 @@ impl<'d> SymbolTable<'d> {
         let code: Vec<(u64, u64)> = elf
             .sections()
             .filter(|section| section.kind() == SectionKind::Text)
-            .map(|section| (
-                    section.address(),
-                    section.address().saturating_add(section.size()),
-                ))
+            .map(|section| (section.address(), section.address() + section.size()))
             .collect();
         let full = elf.symbols().filter_map(|symbol| entry(&symbol, &code));
         let before = self.entries.len();
@@ -48,7 +45,7 @@ impl<'d> SymbolTable<'d> {
             let next = self.entries.get(i + 1).map_or(u64::MAX, |next| next.start);
             let entry = &mut self.entries[i];
             if entry.end == entry.start {
-                entry.end = next.min(entry.start.saturating_add(4096));
+                entry.end = next.min(entry.start + 4096);
             }
         }
     }

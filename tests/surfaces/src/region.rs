@@ -7,6 +7,7 @@ use memhook_abi::{
 };
 use memhook_ledger::{Ledger, LedgerOptions};
 use memhook_stream::{Admission, Config, Drain, Region, Sink, TickTime};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
 use std::mem::offset_of;
@@ -25,10 +26,12 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub fn new() -> Shared {
-        let fd = memfd_create("memhook-fuzz", MFdFlags::MFD_CLOEXEC).expect("a memory file");
-        let file = File::from(fd);
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = File::from(memfd_create("memhook-fuzz", flags).expect("a memory file"));
         file.set_len(region_bytes(RING_BYTES) as u64)
             .expect("sized");
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).expect("sealed");
         let region = Region::map(&file).expect("a region");
         Shared { file, region }
     }
@@ -165,7 +168,6 @@ impl<'a> Attacher<'a> {
             }
             4 => {
                 region.losses();
-                region.calls_under_way();
                 let waiting = region.rings().filter(|ring| ring.waiting > 0).count();
                 assert!(waiting <= region.rings_used().max(waiting));
             }
