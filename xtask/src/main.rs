@@ -1,9 +1,9 @@
 //! Tasks that a shell script would do.
 
 mod bench_report;
-mod fuzz;
 mod check;
 mod debian_roots;
+mod fuzz;
 mod peers;
 mod peers_gate;
 mod storm;

@@ -30,8 +30,6 @@ mod native_stack;
 mod page_scan;
 mod procfs;
 mod ptrace;
-#[doc(hidden)]
-pub mod fuzzing;
 mod region;
 mod regs;
 mod release;
@@ -84,3 +82,6 @@ pub use safe_point::Unwind;
 pub use signals::{catch_stops, stops};
 pub use stop::{HoldOptions, hold};
 pub use write_watch::WriteWatch;
+
+#[doc(hidden)]
+pub mod fuzzing;
