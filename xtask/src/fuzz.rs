@@ -108,7 +108,7 @@ fn one(args: &Args, folder: &Path, program: &Path, name: &str) -> std::io::Resul
     command.args([
         "-malloc_limit_mb=65536",
         "-rss_limit_mb=2048",
-        "-timeout=10",
+        "-timeout=25",
     ]);
     if let Some(input) = &args.input {
         command.arg(input.canonicalize()?);
