@@ -49,7 +49,7 @@ fn forty_cycles_on_a_hammering_target() {
 fn vector_registers_survive() {
     let program = build_target("canary", &[]);
     let target = Target::start(&program, &[]);
-    for _ in 0..15 {
+    for _ in 0..8 {
         Attacher::start(&target, &[]).finish();
     }
     assert!(target.finish().success());
