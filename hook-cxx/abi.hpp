@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0x7;
+inline constexpr uint64_t abi_version_value = 0x8;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -27,22 +27,22 @@ inline constexpr uint64_t memo_header_bytes = 0x20;
 inline constexpr uint64_t memo_block_bytes = 0x28;
 inline constexpr uint64_t max_rows = 0x1000000;
 inline constexpr uint64_t max_rules = 0x10000;
-inline constexpr uint64_t rules_offset = 0x109fa000;
-inline constexpr uint64_t row_offsets_offset = 0x10a7a000;
-inline constexpr uint64_t row_rules_offset = 0x14a7a000;
-inline constexpr uint64_t filter_offset = 0x16a7a000;
+inline constexpr uint64_t rules_offset = 0x10a3a000;
+inline constexpr uint64_t row_offsets_offset = 0x10aba000;
+inline constexpr uint64_t row_rules_offset = 0x14aba000;
+inline constexpr uint64_t filter_offset = 0x16aba000;
 inline constexpr uint64_t filter_counters = 0x100000;
-inline constexpr uint64_t filter_buckets_offset = 0x16b7a000;
+inline constexpr uint64_t filter_buckets_offset = 0x16bba000;
 inline constexpr uint64_t filter_buckets = 0x20000;
 inline constexpr uint64_t filter_bucket_blocks = 0x8;
-inline constexpr uint64_t sample_offset = 0x1737a000;
+inline constexpr uint64_t sample_offset = 0x173ba000;
 inline constexpr uint64_t sample_quantiles = 0x1000;
 inline constexpr uint64_t slots_offset = 0x2000;
-inline constexpr uint64_t modules_offset = 0x1c2000;
-inline constexpr uint64_t sequence_offset = 0x1ea000;
-inline constexpr uint64_t index_offset = 0x1fa000;
-inline constexpr uint64_t arena_offset = 0x9fa000;
-inline constexpr uint64_t rings_offset = 0x1738a000;
+inline constexpr uint64_t modules_offset = 0x202000;
+inline constexpr uint64_t sequence_offset = 0x22a000;
+inline constexpr uint64_t index_offset = 0x23a000;
+inline constexpr uint64_t arena_offset = 0xa3a000;
+inline constexpr uint64_t rings_offset = 0x173ca000;
 inline constexpr uint64_t function_count = 0x31;
 inline constexpr uint64_t first_operator = 0xb;
 inline constexpr uint64_t last_operator = 0x12;
@@ -82,8 +82,16 @@ inline constexpr uint64_t cfa_end = 0x6;
 inline constexpr uint64_t rbp_same = 0x0;
 inline constexpr uint64_t rbp_at_cfa = 0x1;
 inline constexpr uint64_t rbp_at_rbp = 0x2;
+inline constexpr uint64_t description_magic_0 = 0x3d1e57a9b60c42f8;
+inline constexpr uint64_t description_magic_1 = 0x9bc4706f18e3ad25;
+inline constexpr uint64_t description_version = 0x1;
+inline constexpr uint64_t any_loader_count = 0xffffffffffffffff;
 inline constexpr uint64_t ring_free = 0x0;
 inline constexpr uint64_t ring_claimed = 0x1;
+inline constexpr long not_our_region = -1;
+inline constexpr long no_wipe_on_fork = -2;
+inline constexpr long stale = -3;
+inline constexpr long no_loader = -4;
 
 struct Control {
   uint64_t magic;
@@ -112,7 +120,6 @@ struct Control {
   uint64_t stacks_dropped;
   uint64_t ringless_events;
   uint32_t rings_used;
-  uint32_t patch_lock;
   uint32_t module_requests;
   uint32_t module_answers;
   uint64_t module_list;
@@ -121,8 +128,12 @@ struct Control {
   uint32_t syscalls_filtered;
   uint32_t filter_shift;
   uint32_t forwarding_operators;
+  uint64_t owner;
+  uint64_t iterate_modules;
+  uint64_t loader_count_seen;
+  uint64_t loader_count_now;
 };
-static_assert(sizeof(Control) == 2592);
+static_assert(sizeof(Control) == 2624);
 static_assert(__builtin_offsetof(Control, magic) == 0);
 static_assert(__builtin_offsetof(Control, abi_version) == 8);
 static_assert(__builtin_offsetof(Control, epoch) == 12);
@@ -149,15 +160,18 @@ static_assert(__builtin_offsetof(Control, arena_next) == 2520);
 static_assert(__builtin_offsetof(Control, stacks_dropped) == 2528);
 static_assert(__builtin_offsetof(Control, ringless_events) == 2536);
 static_assert(__builtin_offsetof(Control, rings_used) == 2544);
-static_assert(__builtin_offsetof(Control, patch_lock) == 2548);
-static_assert(__builtin_offsetof(Control, module_requests) == 2552);
-static_assert(__builtin_offsetof(Control, module_answers) == 2556);
+static_assert(__builtin_offsetof(Control, module_requests) == 2548);
+static_assert(__builtin_offsetof(Control, module_answers) == 2552);
 static_assert(__builtin_offsetof(Control, module_list) == 2560);
 static_assert(__builtin_offsetof(Control, recorders_asked) == 2568);
 static_assert(__builtin_offsetof(Control, recorders_granted) == 2572);
 static_assert(__builtin_offsetof(Control, syscalls_filtered) == 2576);
 static_assert(__builtin_offsetof(Control, filter_shift) == 2580);
 static_assert(__builtin_offsetof(Control, forwarding_operators) == 2584);
+static_assert(__builtin_offsetof(Control, owner) == 2592);
+static_assert(__builtin_offsetof(Control, iterate_modules) == 2600);
+static_assert(__builtin_offsetof(Control, loader_count_seen) == 2608);
+static_assert(__builtin_offsetof(Control, loader_count_now) == 2616);
 
 struct SlotEntry {
   uint64_t address;
@@ -169,8 +183,9 @@ struct SlotEntry {
   uint32_t state;
   uint32_t protection;
   uint64_t expected;
+  uint64_t is_permanent;
 };
-static_assert(sizeof(SlotEntry) == 56);
+static_assert(sizeof(SlotEntry) == 64);
 static_assert(__builtin_offsetof(SlotEntry, address) == 0);
 static_assert(__builtin_offsetof(SlotEntry, original) == 8);
 static_assert(__builtin_offsetof(SlotEntry, replacement) == 16);
@@ -180,6 +195,7 @@ static_assert(__builtin_offsetof(SlotEntry, variant) == 36);
 static_assert(__builtin_offsetof(SlotEntry, state) == 40);
 static_assert(__builtin_offsetof(SlotEntry, protection) == 44);
 static_assert(__builtin_offsetof(SlotEntry, expected) == 48);
+static_assert(__builtin_offsetof(SlotEntry, is_permanent) == 56);
 
 struct ModuleEntry {
   uint64_t start;
@@ -262,6 +278,46 @@ static_assert(__builtin_offsetof(StackEntry, hash) == 0);
 static_assert(__builtin_offsetof(StackEntry, function) == 4);
 static_assert(__builtin_offsetof(StackEntry, truncated) == 5);
 static_assert(__builtin_offsetof(StackEntry, depth) == 6);
+
+struct HookDescription {
+  uint64_t magic[2];
+  uint64_t own_address;
+  uint32_t version;
+  uint32_t functions;
+  uint32_t variants;
+  uint32_t tables;
+  uint64_t wrappers;
+  uint64_t selective_wrappers;
+  uint64_t originals;
+  uint64_t gate;
+  uint64_t region;
+};
+static_assert(sizeof(HookDescription) == 80);
+static_assert(__builtin_offsetof(HookDescription, magic) == 0);
+static_assert(__builtin_offsetof(HookDescription, own_address) == 16);
+static_assert(__builtin_offsetof(HookDescription, version) == 24);
+static_assert(__builtin_offsetof(HookDescription, functions) == 28);
+static_assert(__builtin_offsetof(HookDescription, variants) == 32);
+static_assert(__builtin_offsetof(HookDescription, tables) == 36);
+static_assert(__builtin_offsetof(HookDescription, wrappers) == 40);
+static_assert(__builtin_offsetof(HookDescription, selective_wrappers) == 48);
+static_assert(__builtin_offsetof(HookDescription, originals) == 56);
+static_assert(__builtin_offsetof(HookDescription, gate) == 64);
+static_assert(__builtin_offsetof(HookDescription, region) == 72);
+
+struct Exchange {
+  uint64_t address;
+  uint64_t from;
+  uint64_t to;
+  uint32_t protection;
+  uint32_t state;
+};
+static_assert(sizeof(Exchange) == 32);
+static_assert(__builtin_offsetof(Exchange, address) == 0);
+static_assert(__builtin_offsetof(Exchange, from) == 8);
+static_assert(__builtin_offsetof(Exchange, to) == 16);
+static_assert(__builtin_offsetof(Exchange, protection) == 24);
+static_assert(__builtin_offsetof(Exchange, state) == 28);
 
 }  // namespace memhook::abi
 

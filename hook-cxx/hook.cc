@@ -2,9 +2,11 @@
 //
 // memhook_attach(region)   called by the attacher on a stopped thread: opens the gate, patches
 // memhook_patch()          the same, for slots that became pending later
-// memhook_detach()         closes the gate, restores the slots
+// memhook_exchange(...)    restores slots, given by their addresses
+// memhook_close()          closes the gate; from then on all wrappers pass through
 //
-// None of the three takes a lock of the process, so they can run on a thread stopped anywhere.
+// memhook_close can run on a thread stopped anywhere. The others ask the loader to keep still, so the
+// thread must be stopped outside of it.
 #include "selective.hpp"
 
 namespace memhook {
@@ -35,18 +37,37 @@ using namespace memhook;
 
 #define MEMHOOK_EXPORT extern "C" [[gnu::visibility("default")]]
 
-// Returns how many slots were patched; -1: not our region; -2: the gate page cannot be kept from
-// fork children, so tracing would not be safe; -3: patching is locked.
+// What a found hook says of itself: see abi::HookDescription.
+extern "C" {
+[[gnu::visibility("hidden")]] extern const HookDescription memhook_description;
+[[gnu::used]] const HookDescription memhook_description = {
+    {description_magic_0, description_magic_1},
+    reinterpret_cast<uint64_t>(&memhook_description),
+    description_version,
+    function_count,
+    max_variants,
+    2,
+    reinterpret_cast<uint64_t>(&replacements),
+    reinterpret_cast<uint64_t>(&selective_replacements),
+    reinterpret_cast<uint64_t>(&originals),
+    reinterpret_cast<uint64_t>(&gate_page),
+    reinterpret_cast<uint64_t>(&region),
+};
+}
+
+// Returns how many slots were patched, or why none: not_our_region; no_wipe_on_fork, where tracing
+// would not be safe; stale or no_loader, with the gate open.
 MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   auto* c = reinterpret_cast<Control*>(new_region);
-  if (c->magic != magic_value || c->abi_version != abi_version_value) return -1;
+  if (c->magic != magic_value || c->abi_version != abi_version_value) return not_our_region;
   __atomic_store_n(&gate().epoch, 0u, __ATOMIC_SEQ_CST);
   constexpr long madv_wipeonfork = 18;
   if (sys::call(sys::nr_madvise, reinterpret_cast<long>(&gate_page), sizeof gate_page,
                 madv_wipeonfork) != 0)
-    return -2;
+    return no_wipe_on_fork;
   region = new_region;
   Gate& g = gate();
+  g.owner = c->owner;
   g.flags = c->flags;
   g.depth = c->depth < 1 ? 1 : c->depth > max_depth ? max_depth : c->depth;
   g.clock_mode = c->clock_mode;
@@ -72,14 +93,18 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   // Open before the first slot is patched: a block allocated through an early slot and released
   // through a late one must not look live. Release: the settings are visible with the epoch.
   __atomic_store_n(&g.epoch, c->epoch, __ATOMIC_RELEASE);
-  long patched = patch_pending();
-  return patched < 0 ? -3 : patched;
+  return patch_pending();
 }
 
-MEMHOOK_EXPORT long memhook_patch() { return region ? patch_pending() : -1; }
+// As memhook_attach.
+MEMHOOK_EXPORT long memhook_patch() { return region ? patch_pending() : not_our_region; }
 
-// Returns how many slots could not be restored; -1: patching is locked.
-MEMHOOK_EXPORT long memhook_detach() {
+// Returns 0, or why nothing was exchanged; what became of each word is in the list.
+MEMHOOK_EXPORT long memhook_exchange(Exchange* words, uint64_t count, uint64_t iterate_modules,
+                                     uint64_t loader_count_seen, uint64_t* loader_count_now) {
+  return exchange_words(words, count, iterate_modules, loader_count_seen, loader_count_now);
+}
+
+MEMHOOK_EXPORT void memhook_close() {
   __atomic_store_n(&gate().epoch, 0u, __ATOMIC_SEQ_CST);
-  return region ? restore_all() : 0;
 }

@@ -1,4 +1,15 @@
-// Patching and restoring of GOT slots, from the journal in the region.
+// Exchanging GOT slots while the loader keeps still.
+//
+// Most slots lie in pages that the loader has made read-only (RELRO): such a page is made writable,
+// its slots are exchanged, and its protection is put back. Were its module unloaded meanwhile, and
+// its addresses used again, that would pull a page away under its new owner. So all of this happens
+// below dl_iterate_phdr(3): its lock (_dl_load_write_lock) is the one that glibc takes to unmap
+// modules (_dl_close_worker in elf/dl-close.c), and what it tells a callback says whether any module
+// came or went since the attacher compared the journal with the mappings. If so, only slots of modules
+// that were loaded with the program are touched, and the attacher looks again.
+//
+// A module is on the loader's list before it is relocated. Until its relocation is over its RELRO
+// pages are writable; the attacher leaves slots in such pages to be exchanged with all threads held.
 #pragma once
 #include "ring.hpp"
 
@@ -6,40 +17,63 @@ namespace memhook {
 
 inline constexpr long prot_write = 2;
 
-// One patcher at a time: two that change the protection of one page would pull it away under each
-// other. The holder never blocks on anything of the process, so the wait is short; not held after 2 s.
-struct PatchLock {
-  bool held = false;
-
-  PatchLock() {
-    for (int i = 0; i < 20'000 && !held; i++) {
-      uint32_t expected = 0;
-      held = __atomic_compare_exchange_n(&control()->patch_lock, &expected, 1u, false,
-                                         __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
-      if (!held) rest_ns(100'000);
-    }
-  }
-  ~PatchLock() {
-    if (held) __atomic_store_n(&control()->patch_lock, 0u, __ATOMIC_RELEASE);
-  }
+// struct dl_phdr_info of <link.h>, as far as it is looked at.
+struct LoaderInfo {
+  uint64_t base;
+  const char* name;
+  const void* headers;
+  uint16_t header_count;
+  uint64_t loaded;    // modules ever loaded
+  uint64_t unloaded;  // modules ever unloaded
 };
+static_assert(__builtin_offsetof(LoaderInfo, unloaded) == 40);
+
+// Runs `work(count)`, with the loader's counts as in Control::loader_count_seen, while no module can be unmapped or taken off the loader's list, and returns
+// what it does; no_loader if that cannot be had. pre: the caller is not inside the loader.
+template <typename Work>
+[[gnu::noinline, gnu::cold]] inline long with_loader_still(uint64_t iterate_modules, Work work) {
+  struct Call {
+    Work& work;
+    long result;
+  } call{work, no_loader};
+  using Callback = int (*)(const LoaderInfo*, uint64_t, void*);
+  Callback once = [](const LoaderInfo* info, uint64_t size, void* data) -> int {
+    if (size < sizeof(LoaderInfo)) return 1;
+    auto* c = static_cast<Call*>(data);
+    c->result = c->work(info->loaded << 32 | (info->unloaded & 0xffff'ffff));
+    return 1;  // the first module tells enough
+  };
+  if (iterate_modules) reinterpret_cast<int (*)(Callback, void*)>(iterate_modules)(once, &call);
+  return call.result;
+}
+
+// Tells the attacher the loader's counts. pre: the loader keeps still, which also means that no other
+// thread does this.
+inline void tell_count(uint64_t count) {
+  __atomic_store_n(&control()->loader_count_now, count, __ATOMIC_RELEASE);
+}
+
+// Whether the journal and the module list are still true.
+inline bool lists_are_current(uint64_t count) {
+  return __atomic_load_n(&control()->loader_count_seen, __ATOMIC_ACQUIRE) == count;
+}
 
 // Makes the pages of slots writable while they are written, and puts their protection back to exactly
-// what it was. The journal is sorted by address, so that slots of one page cost two calls together.
+// what it was. Slots come sorted by address, so that those of one page cost two calls together.
 class WritablePage {
  public:
   ~WritablePage() { close(); }
 
-  // Returns slot_patched when `entry`'s slot can be written, else the state that says why not.
-  uint32_t open(const SlotEntry& entry) {
-    uint64_t page = entry.address & ~4095ull;
+  // Returns slot_patched when the slot can be written, else the state that says why not.
+  uint32_t open(uint64_t address, uint64_t protection) {
+    uint64_t page = address & ~4095ull;
     if (page == page_) return state_;
     close();
     page_ = page;
-    protection_ = entry.protection;
+    protection_ = protection;
     uint64_t word;
-    // The module may be gone since the attacher looked; the kernel answers instead of a SIGSEGV.
-    if (!sys::read_own(entry.address, &word, sizeof word)) return state_ = slot_changed;
+    // Should the attacher's idea of the page be wrong, the kernel answers instead of a SIGSEGV.
+    if (!sys::read_own(address, &word, sizeof word)) return state_ = slot_changed;
     changed_ = !(protection_ & prot_write);
     if (changed_ && protect(protection_ | prot_write) != 0) {
       changed_ = false;
@@ -64,13 +98,13 @@ class WritablePage {
   bool changed_ = false;
 };
 
-// Writes `to` where the slot holds `from` or `or_from`: a slot that lazy binding had not resolved when
-// the attacher looked may hold the function by now. Returns the new state.
-inline uint32_t exchange_slot(WritablePage& page, const SlotEntry& entry, uint64_t from,
-                              uint64_t or_from, uint64_t to, uint32_t done) {
-  uint32_t state = page.open(entry);
+// Writes `to` where the word at `address` holds `from` or `or_from`: a slot that lazy binding had not
+// resolved when the attacher looked may hold the function by now. Returns the new state.
+inline uint32_t exchange_word(WritablePage& page, uint64_t address, uint64_t protection,
+                              uint64_t from, uint64_t or_from, uint64_t to, uint32_t done) {
+  uint32_t state = page.open(address, protection);
   if (state != slot_patched) return state;
-  auto* slot = reinterpret_cast<uint64_t*>(entry.address);
+  auto* slot = reinterpret_cast<uint64_t*>(address);
   bool exchanged = __atomic_compare_exchange_n(slot, &from, to, false, __ATOMIC_SEQ_CST,
                                                __ATOMIC_SEQ_CST);
   if (!exchanged && from == or_from)  // the failed exchange has put the slot's value into `from`
@@ -83,49 +117,57 @@ inline uint32_t exchange_slot(WritablePage& page, const SlotEntry& entry, uint64
 extern const uint64_t replacements[function_count][max_variants];
 extern const uint64_t selective_replacements[function_count][max_variants];
 
-// Patches every pending slot; returns how many now hold our value, or -1.
+// Patches every pending slot; returns how many now hold our value; `stale` if some were left out because
+// modules came or went since the attacher looked; or `no_loader`. Does nothing once the gate is closed: a
+// slot patched then would not be restored.
 inline long patch_pending() {
-  auto& wrappers = gate().flags & flag_live_filter ? selective_replacements : replacements;
-  PatchLock lock;
-  if (!lock.held) return -1;
-  WritablePage page;
   Control* c = control();
-  long patched = 0;
-  uint32_t count = __atomic_load_n(&c->slot_count, __ATOMIC_ACQUIRE);
-  for (uint32_t i = 0; i < count && i < max_slots; i++) {
-    auto* entry = at<SlotEntry>(slots_offset) + i;
-    if (__atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) != slot_pending) continue;
-    if (entry->function >= function_count || entry->variant >= max_variants) continue;
-    originals[entry->function][entry->variant] = entry->original;
-    entry->replacement = wrappers[entry->function][entry->variant];
-    // Journal first: if the attacher dies now, recovery looks at this slot.
-    __atomic_store_n(&entry->state, static_cast<uint32_t>(slot_patched), __ATOMIC_SEQ_CST);
-    uint32_t state = exchange_slot(page, *entry, entry->expected, entry->original,
-                                   entry->replacement, slot_patched);
-    __atomic_store_n(&entry->state, state, __ATOMIC_RELEASE);
-    patched += state == slot_patched;
-  }
-  return patched;
+  return with_loader_still(c->iterate_modules, [c](uint64_t loader_count) -> long {
+    tell_count(loader_count);
+    if (epoch_now() == 0) return 0;
+    bool is_current = lists_are_current(loader_count), left_out = false;
+    auto& wrappers = gate().flags & flag_live_filter ? selective_replacements : replacements;
+    WritablePage page;
+    long patched = 0;
+    uint32_t count = __atomic_load_n(&c->slot_count, __ATOMIC_ACQUIRE);
+    for (uint32_t i = 0; i < count && i < max_slots; i++) {
+      auto* entry = at<SlotEntry>(slots_offset) + i;
+      if (__atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) != slot_pending) continue;
+      if (entry->function >= function_count || entry->variant >= max_variants) continue;
+      if (!is_current && !entry->is_permanent) {
+        left_out = true;
+        continue;
+      }
+      originals[entry->function][entry->variant] = entry->original;
+      entry->replacement = wrappers[entry->function][entry->variant];
+      // Journal first: if the attacher dies now, recovery looks at this slot.
+      __atomic_store_n(&entry->state, static_cast<uint32_t>(slot_patched), __ATOMIC_SEQ_CST);
+      uint32_t state =
+          exchange_word(page, entry->address, entry->protection, entry->expected, entry->original,
+                        entry->replacement, slot_patched);
+      __atomic_store_n(&entry->state, state, __ATOMIC_RELEASE);
+      patched += state == slot_patched;
+    }
+    return left_out ? stale : patched;
+  });
 }
 
-// Puts the original back into every slot that still holds our value; returns how many slots could
-// not be restored, or -1.
-inline long restore_all() {
-  PatchLock lock;
-  if (!lock.held) return -1;
-  WritablePage page;
-  Control* c = control();
-  long failed = 0;
-  uint32_t count = __atomic_load_n(&c->slot_count, __ATOMIC_ACQUIRE);
-  for (uint32_t i = 0; i < count && i < max_slots; i++) {
-    auto* entry = at<SlotEntry>(slots_offset) + i;
-    if (__atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) != slot_patched) continue;
-    uint32_t state = exchange_slot(page, *entry, entry->replacement, entry->replacement,
-                                   entry->original, slot_restored);
-    __atomic_store_n(&entry->state, state, __ATOMIC_RELEASE);
-    failed += state == slot_refused;
-  }
-  return failed;
+// Exchanges each of the words that holds what it must; returns 0, `stale` or `no_loader`. The attacher
+// makes the list from what the slots hold, so this needs no region: in a fork child that has one, it
+// is its parent's.
+inline long exchange_words(Exchange* words, uint64_t count, uint64_t iterate_modules,
+                           uint64_t loader_count_seen, uint64_t* loader_count_now) {
+  return with_loader_still(iterate_modules, [=](uint64_t loader_count) -> long {
+    *loader_count_now = loader_count;
+    if (loader_count_seen != any_loader_count && loader_count != loader_count_seen) return stale;
+    WritablePage page;
+    for (uint64_t i = 0; i < count; i++) {
+      Exchange& word = words[i];
+      word.state = exchange_word(page, word.address, word.protection, word.from, word.from, word.to,
+                                 slot_restored);
+    }
+    return 0;
+  });
 }
 
 }  // namespace memhook

@@ -18,6 +18,9 @@ using namespace abi;
 struct Gate {
   uint32_t epoch;  // 0: tracing is off
   uint32_t flags;
+  // Of the region, see Control::owner; 0 in a fork child. These three are known from outside by their
+  // places (HookDescription::gate).
+  uint64_t owner;
   uint32_t depth;
   uint32_t clock_mode;
   // Remembered backtraces, coarse clock, no filter: what the fast half of record.hpp knows.
@@ -41,6 +44,7 @@ struct alignas(4096) GatePage {
   unsigned char rest[4096 - sizeof(Gate)];
 };
 static_assert(sizeof(GatePage) == 4096);
+static_assert(__builtin_offsetof(Gate, owner) == 8);
 
 extern GatePage gate_page;
 extern uint64_t originals[function_count][max_variants];

@@ -202,19 +202,29 @@ MEMHOOK_WRAPPER uint64_t Xallocx(void* block, uint64_t size, uint64_t extra, int
   leave(ring);
   return bytes;
 }
-MEMHOOK_WRAPPER void* Dlopen(const char* file, int mode) {
+template <uint32_t F, uint32_t V>
+[[gnu::noinline]] void* traced_dlopen(const char* file, int mode) {
   Frame frame = MEMHOOK_FRAME;
   void* handle = call_as(frame[1], originals[F][V], reinterpret_cast<uint64_t>(file),
                          static_cast<uint64_t>(mode), 0);
   modules_changed();
   return handle;
 }
-MEMHOOK_WRAPPER void* Dlmopen(uint64_t space, const char* file, int mode) {
+template <uint32_t F, uint32_t V>
+[[gnu::noinline]] void* traced_dlmopen(uint64_t space, const char* file, int mode) {
   Frame frame = MEMHOOK_FRAME;
   void* handle = call_as(frame[1], originals[F][V], space, reinterpret_cast<uint64_t>(file),
                          static_cast<uint64_t>(mode));
   modules_changed();
   return handle;
+}
+// Without tracing, in a fork child above all, a jump: the loader finds the caller's return address.
+MEMHOOK_WRAPPER void* Dlopen(const char* file, int mode) {
+  return epoch_now() ? traced_dlopen<F, V>(file, mode) : original<void*>(F, V, file, mode);
+}
+MEMHOOK_WRAPPER void* Dlmopen(uint64_t space, const char* file, int mode) {
+  return epoch_now() ? traced_dlmopen<F, V>(space, file, mode)
+                     : original<void*>(F, V, space, file, mode);
 }
 MEMHOOK_WRAPPER int Dlclose(void* handle) {
   int result = original<int>(F, V, handle);

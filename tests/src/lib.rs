@@ -85,6 +85,15 @@ impl Target {
         self.pid
     }
 
+    /// Whether it has not ended.
+    pub fn is_alive(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
+        let state = stat
+            .ok()
+            .and_then(|s| s.rsplit_once(')')?.1.trim().chars().next());
+        state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    }
+
     /// Reads a line and checks how it begins.
     pub fn expect(&mut self, beginning: &str) -> String {
         let line = patience::line(&mut self.output);

@@ -3,7 +3,10 @@
 // node and payload in use holds a pattern of its own address, checked at each visit, so a block that
 // was wrongly released and given out again does not stay unnoticed.
 //
-//   leaktest [THREADS] [PERCENT LOST] [OPERATIONS A ROUND] [PAUSE BETWEEN OPERATIONS, us]
+//   leaktest [THREADS] [PERCENT LOST] [OPERATIONS A ROUND] [PAUSE BETWEEN OPERATIONS, us] [BYTES]
+//
+// BYTES: what it may lose before the next byte on stdin, which allows as much again; then it releases
+// what it removes. So what a test has to do does not grow with the time that it takes. Without: any.
 //
 // Protocol: "ready"; each byte on stdin is answered by "done OPERATIONS NANOSECONDS HEAP LOST-BYTES",
 // sums since the start, HEAP what malloc has from the system; the end of input ends it, with status 2
@@ -13,6 +16,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -21,7 +25,7 @@
 #include <vector>
 
 static std::atomic<bool> stop;
-static std::atomic<long> operations, failed, lost_bytes;
+static std::atomic<long> operations, failed, lost_bytes, allowed_bytes;
 static std::atomic<long> busy_ns;
 
 struct Payload {
@@ -82,7 +86,7 @@ static void work(unsigned seed, unsigned percent, long round, unsigned pause_us)
       Node** at = &list;
       while (*at && (*at)->value < value) at = &(*at)->next;
       if (*at && (*at)->value == value) {
-        remove_next(at, random(100) < percent);
+        remove_next(at, random(100) < percent && lost_bytes < allowed_bytes);
       } else {
         auto* n = static_cast<Node*>(malloc(sizeof(Node)));
         // Sometimes large enough for a mapping of its own.
@@ -104,11 +108,14 @@ int main(int argc, char** argv) {
   unsigned percent = argc > 2 ? atoi(argv[2]) : 10;
   long round = argc > 3 ? atol(argv[3]) : 10000;
   unsigned pause_us = argc > 4 ? atoi(argv[4]) : 0;
+  long allowance = argc > 5 ? atol(argv[5]) : 0;
+  allowed_bytes = allowance ? allowance : LONG_MAX;
   std::vector<std::thread> all;
   for (int i = 0; i < threads; i++) all.emplace_back(work, i + 1, percent, round, pause_us);
   if (write(1, "ready\n", 6) != 6) return 1;
   char c;
   while (read(0, &c, 1) == 1) {
+    if (allowance) allowed_bytes = lost_bytes + allowance;
     struct mallinfo2 m = mallinfo2();
     char line[200];
     int n = snprintf(line, sizeof line, "done %ld %ld %zu %ld\n", operations.load(), busy_ns.load(),

@@ -2,7 +2,9 @@
 //   refuse   mprotect fails
 //   kill     every system call that a tracer might make, and the program can do without, is its end
 //   late     the same, from the first byte of input on
+//   opens    opens the library argv[2] under such a filter, which allows what the loader needs
 //   under    passes everything; argv[2..] is executed
+#include <dlfcn.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <malloc.h>
@@ -34,6 +36,13 @@ static void install(const std::vector<unsigned>& numbers, unsigned action) {
   CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0);
 }
 
+// What the loader calls too is left out.
+static void kill_at_calls_that_no_loader_makes() {
+  install({SYS_memfd_create, SYS_membarrier, SYS_process_vm_readv, SYS_nanosleep, SYS_gettid,
+           SYS_getpid, SYS_clock_gettime, SYS_futex},
+          SECCOMP_RET_KILL_PROCESS);
+}
+
 static void kill_at_foreign_calls() {
   install({SYS_mprotect, SYS_memfd_create, SYS_membarrier, SYS_process_vm_readv,
            SYS_nanosleep, SYS_gettid, SYS_getpid, SYS_clock_gettime},
@@ -61,6 +70,20 @@ int main(int argc, char** argv) {
     install({}, SECCOMP_RET_ALLOW);
     execvp(argv[2], argv + 2);
     return 1;
+  }
+  if (mode == "opens") {
+    kill_at_calls_that_no_loader_makes();
+    ready();
+    for (int i = 0; i < 6; i++) {
+      void* library = dlopen(argv[2], RTLD_NOW);
+      CHECK(library != nullptr);
+      auto leak = reinterpret_cast<void* (*)(size_t)>(dlsym(library, "leak_in_library"));
+      CHECK(leak != nullptr);
+      keep(leak(500));
+      CHECK(dlclose(library) == 0);
+    }
+    done();
+    return 0;
   }
   // Further arenas of malloc grow by mprotect.
   mallopt(M_ARENA_MAX, 1);

@@ -1,6 +1,6 @@
 //! A single-threaded target in a system call never learns of an attach and a detach.
 
-use memhook_tests::{Attacher, Target, build_target};
+use memhook_tests::{Attacher, Target, build_target, run};
 use std::time::Duration;
 
 const ETIMEDOUT: i64 = 110;
@@ -50,6 +50,24 @@ fn timeouts_are_neither_interrupted_nor_early() {
     .collect();
     for call in calls {
         call.join().expect("the call was left alone");
+    }
+}
+
+/// What an attach does to this process.
+#[test]
+fn doctor_says_which_thread_would_be_held() {
+    let program = build_target("blocked", &[]);
+    for (call, is_disturbed) in [("epoll_wait", true), ("read", false)] {
+        let target = Target::start(&program, &[call]);
+        let pid = target.pid().to_string();
+        memhook_tests::until("it waits", || target.status("State").starts_with('S'));
+        let (code, out, err) = run(&["doctor", &pid]);
+        assert_eq!(code, 0, "{out}{err}");
+        assert!(
+            out.contains(&format!("for milliseconds, {pid} as of now")),
+            "{out}"
+        );
+        assert_eq!(out.contains("no kernel restarts"), is_disturbed, "{out}");
     }
 }
 

@@ -145,7 +145,7 @@ fn heap(target: &mut Target) -> u64 {
 
 #[test]
 fn a_busy_program_again_and_again() {
-    let mut target = Target::start(leaktest(), &["4", "10", "2000", "20"]);
+    let mut target = Target::start(leaktest(), &["4", "10", "2000", "20", "4000000"]);
     let mut reclaimer = spawn(
         target.pid(),
         &["--reclaim", "--yes", "--every", "300ms", "--json"],
@@ -167,11 +167,16 @@ fn a_busy_program_again_and_again() {
     assert!(target.finish().success(), "its checks");
 }
 
+/// Reclaimers killed in a row.
+const KILLED: u32 = 25;
+
 #[test]
 fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
-    let mut target = Target::start(leaktest(), &["3", "30", "2000", "10"]);
+    // It loses no more than this for each of the reclaimers, however slow they are.
+    let mut target = Target::start(leaktest(), &["3", "30", "2000", "10", "200000"]);
     let mut state = 1u64;
-    for _ in 0..40 {
+    for _ in 0..KILLED {
+        heap(&mut target);
         let mut reclaimer = spawn(target.pid(), &["--reclaim", "--yes", "--every", "20ms"]);
         // From the end of the first round on, at any moment of the later ones.
         let mut line = String::new();
@@ -180,7 +185,7 @@ fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
         state = state
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);
-        std::thread::sleep(Duration::from_micros((state >> 33) % 200_000));
+        std::thread::sleep(Duration::from_micros((state >> 33) % 100_000));
         reclaimer.kill().unwrap();
         reclaimer.wait().unwrap();
     }
@@ -202,7 +207,7 @@ fn is_refused(pid: u32, options: &[&str], word: &str) {
 
 #[test]
 fn what_is_never_done() {
-    let target = Target::start(leaktest(), &["1", "50", "100", "1000"]);
+    let target = Target::start(leaktest(), &["1", "50", "100", "1000", "1000000"]);
     is_refused(
         target.pid(),
         &["--pointers", "start"],
@@ -227,7 +232,7 @@ fn another_allocator_is_left_alone() {
     let library = build_library("wrapping_allocator", "libwrapping_allocator.so", &[]);
     let target = Target::run(
         Command::new(leaktest())
-            .args(["1", "50", "100", "1000"])
+            .args(["1", "50", "100", "1000", "1000000"])
             .env("LD_PRELOAD", &library),
     );
     is_refused(

@@ -2,7 +2,7 @@
 
 use memhook_tests::programs::installed;
 use memhook_tests::{
-    Attacher, Target, binary, build_target, can_pass_by_filters, expect_sites, run,
+    Attacher, Target, binary, build_library, build_target, can_pass_by_filters, expect_sites, run,
 };
 use serde_json::Value;
 use std::path::PathBuf;
@@ -54,6 +54,28 @@ fn a_filter_that_kills() {
     target.expect("done");
     check(&attacher.finish());
     assert!(target.finish().success());
+}
+
+/// The hook cannot patch what is opened then; the attacher does before dlopen returns.
+#[test]
+fn libraries_opened_under_a_filter_that_kills() {
+    let library = build_library("late_library", "liblate.so", &[]);
+    let program = build_target("sandboxed", &["-ldl"]);
+    let library = library.to_str().expect("UTF-8");
+    let mut target = Target::start(&program, &["opens", library]);
+    if refuses(&target) {
+        return;
+    }
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    assert!(target.finish().success());
+    let of_library = |site: &&Value| site["stack"][0]["function"] == "leak_in_library";
+    let sites = report["sites"].as_array().expect("sites");
+    let found = sites.iter().filter(of_library);
+    let found: u64 = found.filter_map(|site| site["blocks"].as_u64()).sum();
+    assert_eq!(found, 6, "{report:#}");
 }
 
 /// The hook finds out before it has to wait for room.

@@ -45,6 +45,38 @@ fn forty_cycles_on_a_hammering_target() {
     assert!(target.finish().success());
 }
 
+/// Whatever it does at that moment: a thread that it holds goes on without it.
+#[test]
+fn a_stopped_attacher_stops_nobody_else() {
+    let program = build_target("canary", &[]);
+    let target = Target::start(&program, &[]);
+    let pid = target.pid().to_string();
+    for moment in (0..12).map(|n| Duration::from_millis(5 * n)) {
+        let mut attacher = Command::new(binary())
+            .args(["attach", "-q", "-d", "10ms", &pid])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("memhook-rs starts");
+        std::thread::sleep(moment);
+        let signal = |signal| {
+            // SAFETY: plain integers; the child has not been waited for.
+            unsafe { libc::kill(attacher.id() as i32, signal) };
+        };
+        signal(libc::SIGSTOP);
+        memhook_tests::until("it goes on", || {
+            target.status("TracerPid") == "0" && !target.status("State").starts_with(['t', 'T'])
+        });
+        signal(libc::SIGCONT);
+        let status = attacher.wait().expect("reaped");
+        // Or it says that the thread had gone back to its work meanwhile.
+        assert!(matches!(status.code(), Some(0 | 2)), "{status}");
+    }
+    let (code, out, err) = run(&["detach", &pid]);
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(target.finish().success());
+}
+
 #[test]
 fn vector_registers_survive() {
     let program = build_target("canary", &[]);

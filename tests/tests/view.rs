@@ -7,7 +7,7 @@ use memhook_tests::{Attacher, Target, binary, build_target, run};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// Records a run of `leaks.cc`.
 fn record(folder: &Folder) -> String {
@@ -39,7 +39,23 @@ fn the_page_holds_the_numbers_of_the_report_and_the_sources() {
     let folder = Folder::new("view");
     let file = record(&folder);
     let page = folder.path("page.html");
-    let (code, out, errors) = run(&["view", &file, "-o", &page]);
+    // Without a folder for them there are no sources: debug information may name any file of ours.
+    let (code, _, errors) = run(&["view", &file, "-o", &page]);
+    assert_eq!((code, errors.lines().count()), (0, 1), "{errors}");
+    assert!(errors.contains("--source-dir"), "{errors}");
+    let without = data(&std::fs::read_to_string(&page).expect("the page"));
+    assert_eq!(without["sources"].as_array().map(Vec::len), Some(0));
+    let sources = memhook_tests::source("");
+    let sources = sources.to_str().expect("text");
+    let (code, out, errors) = run(&[
+        "view",
+        &file,
+        "-o",
+        &page,
+        "--force",
+        "--source-dir",
+        sources,
+    ]);
     assert_eq!((code, out.trim()), (0, page.as_str()), "{errors}");
     let text = std::fs::read_to_string(&page).expect("the page");
     let data = data(&text);
@@ -129,12 +145,10 @@ fn request(address: &str, request: &str) -> String {
     answer
 }
 
-#[test]
-fn the_page_is_served_until_the_end_is_asked_for() {
-    let folder = Folder::new("view-served");
-    let file = record(&folder);
+/// A server for a recording, and its address.
+fn serve(file: &str, at: &str) -> (Child, String) {
     let mut server = Command::new(binary())
-        .args(["view", &file, "--serve", "127.0.0.1:0"])
+        .args(["view", file, "--serve", at])
         .env("XDG_CACHE_HOME", "/dev/null")
         .env_remove("DEBUGINFOD_URLS")
         .stdout(Stdio::piped())
@@ -149,6 +163,63 @@ fn the_page_is_served_until_the_end_is_asked_for() {
         .expect("a URL")
         .trim_end_matches('/')
         .to_owned();
+    (server, address)
+}
+
+/// An answer to a browser that was told this name.
+fn request_as(address: &str, host: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    write!(stream, "GET / HTTP/1.1\r\n{host}Connection: close\r\n\r\n").expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    answer
+}
+
+/// A page from elsewhere can have a name that leads here (DNS rebinding); whoever reads nothing keeps nobody waiting.
+#[test]
+fn the_server_answers_its_own_readers_only_and_all_of_them() {
+    let folder = Folder::new("view-readers");
+    let file = record(&folder);
+    let (mut server, address) = serve(&file, "0");
+    assert!(address.starts_with("127.0.0.1:"), "{address}");
+    let port = address.rsplit(':').next().expect("a port");
+    for host in [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example:1",
+        "",
+    ] {
+        let host = format!("Host: {host}\r\n");
+        let answer = request_as(&address, &host);
+        assert!(answer.starts_with("HTTP/1.1 421"), "{host}: {answer:.200}");
+    }
+    let two = format!("Host: {address}\r\nHost: evil.example\r\n");
+    assert!(request_as(&address, &two).starts_with("HTTP/1.1 421"));
+    for host in [&address, "localhost", &format!("localhost:{port}")] {
+        let answer = request_as(&address, &format!("Host: {host}\r\n"));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{host}: {answer:.200}");
+    }
+    // Some read nothing of what they ask for, some ask for nothing.
+    let slow: Vec<TcpStream> = (0..20)
+        .map(|_| {
+            let mut stream = TcpStream::connect(&address).expect("it listens");
+            write!(stream, "GET / HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("it reads");
+            stream
+        })
+        .collect();
+    let idle = [(); 20].map(|()| TcpStream::connect(&address).expect("it listens"));
+    let answer = request(&address, "GET / HTTP/1.1");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer:.200}");
+    drop((slow, idle));
+    server.kill().expect("it runs");
+    server.wait().expect("it ends");
+}
+
+#[test]
+fn the_page_is_served_until_the_end_is_asked_for() {
+    let folder = Folder::new("view-served");
+    let file = record(&folder);
+    let (mut server, address) = serve(&file, "127.0.0.1:0");
     let page = request(&address, "GET / HTTP/1.1");
     assert!(page.starts_with("HTTP/1.1 200"), "{page:.300}");
     assert!(

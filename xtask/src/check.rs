@@ -27,13 +27,19 @@ impl Footprint {
     }
 }
 
+/// Its resident memory.
+pub fn resident_kib(target: &Target) -> i64 {
+    let text = target.status("VmRSS");
+    text.trim_end_matches("kB").trim().parse().unwrap_or(0)
+}
+
 /// A set of signals in the target's status (proc_pid_status(5)).
 fn signals(target: &Target, name: &str) -> u64 {
     u64::from_str_radix(&target.status(name), 16).unwrap_or(0)
 }
 
 /// Whether the target is there, untraced, and runs, sleeps or stands stopped as it should. After a
-/// kill it has a second to come back by itself.
+/// kill or a stop of its attacher it has some seconds to come back by itself.
 pub fn healthy(target: &Target, stopped: bool) -> Result<(), String> {
     let start = Instant::now();
     loop {
@@ -51,7 +57,7 @@ pub fn healthy(target: &Target, stopped: bool) -> Result<(), String> {
         if tracer == "0" && state.starts_with('T') == stopped && !state.starts_with('t') {
             return Ok(());
         }
-        if start.elapsed() > Duration::from_secs(1) {
+        if start.elapsed() > Duration::from_secs(5) {
             return Err(format!("state {state}, traced by {tracer}"));
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -3,10 +3,13 @@
 mod bench_report;
 mod check;
 mod debian_roots;
+mod disturbance;
 mod fuzz;
 mod peers;
 mod peers_gate;
+mod slots_seen;
 mod storm;
+mod tally;
 mod victims;
 
 use clap::{Parser, Subcommand};

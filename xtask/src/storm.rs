@@ -1,24 +1,30 @@
-//! `cargo xtask storm`: attach and detach again and again, with kills at random moments.
+//! `cargo xtask storm`: attach and detach again and again, with kills and stops at random moments.
 
 use crate::{
-    check::{Footprint, healthy},
-    victims::Kind,
+    check::{Footprint, healthy, resident_kib},
+    disturbance::{Disturbance, Random},
+    slots_seen::SlotsSeen,
+    tally::{Class, Failure, Tally, failed},
+    victims::{Kind, Prey, fault_of},
 };
 use clap::ValueEnum;
-use memhook_tests::{Target, binary};
+use memhook_tests::binary;
 use std::{
     io::Read,
     os::unix::process::ExitStatusExt,
+    panic::{AssertUnwindSafe, catch_unwind},
     process::{Child, Command, ExitCode, Stdio},
     time::{Duration, Instant},
 };
 
 /// An attach that takes longer than this hangs.
 const LIMIT: Duration = Duration::from_secs(60);
-/// A kill comes at most this long after the start, injection included.
-const LATEST_KILL_US: u64 = 120_000;
 /// Cycles after which a target is ended, checked, and started anew.
 const CYCLES_OF_ONE_TARGET: u64 = 250;
+/// From then on its resident memory is compared: the first attaches leave what later ones use again.
+const CYCLES_TO_SETTLE: u64 = 5;
+/// Growth from then on that is a leak, whatever the program itself does.
+const GROWTH_KIB: i64 = 32 << 10;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -31,21 +37,12 @@ pub struct Args {
     /// One cycle in so many kills the attacher; 0: none
     #[arg(long, default_value_t = 5)]
     kill: u64,
+    /// One cycle in so many stops the attacher (SIGSTOP), and continues or kills it; 0: none
+    #[arg(long, default_value_t = 8)]
+    stop: u64,
     /// Of the random moments
     #[arg(long, default_value_t = 1)]
     seed: u64,
-}
-
-/// xorshift64
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
 }
 
 /// How an attacher ended.
@@ -55,17 +52,19 @@ struct Outcome {
     errors: String,
 }
 
-fn wait(mut child: Child) -> Result<Outcome, String> {
+fn wait(mut child: Child) -> Result<Outcome, Failure> {
     let start = Instant::now();
     // Reports are smaller than a pipe's buffer.
     let status = loop {
-        if let Some(status) = child.try_wait().map_err(|e| e.to_string())? {
-            break status;
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) => {}
+            Err(error) => return failed(Class::Attacher, error.to_string()),
         }
         if start.elapsed() > LIMIT {
             let _ = child.kill();
             let _ = child.wait();
-            return Err(format!("the attacher hung for {LIMIT:?}"));
+            return failed(Class::Attacher, format!("it hung for {LIMIT:?}"));
         }
         std::thread::sleep(Duration::from_micros(500));
     };
@@ -80,7 +79,7 @@ fn wait(mut child: Child) -> Result<Outcome, String> {
         .signal()
         .is_some_and(|signal| signal != libc::SIGKILL)
     {
-        return Err(format!("the attacher crashed: {status}: {errors}"));
+        return failed(Class::Attacher, format!("crashed: {status}: {errors}"));
     }
     Ok(Outcome {
         code: status.code(),
@@ -100,90 +99,223 @@ fn attach(pid: u32, milliseconds: u64) -> Child {
         .expect("memhook-rs starts")
 }
 
-/// One target and what it looked like after its first attach.
+/// One target and what it looked like before.
 struct Victim {
     kind: Kind,
-    target: Target,
+    prey: Prey,
+    /// Before the first attach.
+    slots: Option<SlotsSeen>,
+    /// After the first one.
     footprint: Option<Footprint>,
-    killed: bool,
+    /// After some.
+    resident_kib: Option<i64>,
+    cycles: u64,
+    disturbed: bool,
 }
 
 impl Victim {
-    fn new(kind: Kind) -> Victim {
-        Victim {
+    fn new(kind: Kind) -> Option<Victim> {
+        let prey = kind.start()?;
+        Some(Victim {
             kind,
-            target: kind.start(),
+            // A library that has just been opened is no failure.
+            slots: (kind != Kind::Plugins)
+                .then(|| SlotsSeen::of(prey.target.pid()))
+                .flatten(),
+            prey,
             footprint: None,
-            killed: false,
+            resident_kib: None,
+            cycles: 0,
+            disturbed: false,
+        })
+    }
+
+    /// The process to attach to.
+    fn pid(&self, random: &mut Random) -> u32 {
+        let parent = self.prey.target.pid();
+        if self.kind != Kind::Prefork {
+            return parent;
+        }
+        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
+        let children = children.unwrap_or_default();
+        let mut all: Vec<u32> = children.split_whitespace().flat_map(str::parse).collect();
+        all.push(parent);
+        all[random.below(all.len() as u64) as usize]
+    }
+
+    /// Whether the target is well; else with what the kernel says of its end.
+    fn is_well(&self) -> Result<(), Failure> {
+        let stopped = self.kind == Kind::Stopped;
+        match healthy(&self.prey.target, stopped) {
+            Ok(()) => Ok(()),
+            Err(what) if self.prey.target.is_alive() => failed(Class::Stuck, what),
+            Err(what) => {
+                let fault = fault_of(self.prey.target.pid());
+                failed(Class::Died, what + &fault)
+            }
         }
     }
 
-    /// An undisturbed attach and detach, or one that is killed.
-    fn cycle(&mut self, kill: bool, random: &mut Random) -> Result<(), String> {
-        let mut attacher = attach(self.target.pid(), 1 + random.below(40));
+    /// An attach and detach, disturbed or not.
+    fn cycle(
+        &mut self,
+        disturbance: Disturbance,
+        random: &mut Random,
+        tally: &mut Tally,
+    ) -> Result<(), Failure> {
+        self.cycles += 1;
+        let pid = self.pid(random);
+        let is_parent = pid == self.prey.target.pid();
+        let mut attacher = attach(pid, 1 + random.below(40));
         if self.kind == Kind::Dying {
-            std::thread::sleep(Duration::from_micros(random.below(LATEST_KILL_US)));
-            self.target.signal(libc::SIGKILL);
+            std::thread::sleep(random.moment());
+            self.prey.target.signal(libc::SIGKILL);
             return refused_or_reported(&wait(attacher)?);
         }
-        if kill {
-            std::thread::sleep(Duration::from_micros(random.below(LATEST_KILL_US)));
-            let _ = attacher.kill();
-            self.killed = true;
-            wait(attacher)?;
-            return healthy(&self.target, self.kind == Kind::Stopped);
-        }
+        let mut well = Ok(());
+        let applied = disturbance.apply(&mut attacher, || {
+            // Stopped while it holds a thread, it is continued by its watchdog to the end of that hold.
+            well = self.is_well();
+            Ok(())
+        });
         let outcome = wait(attacher)?;
-        let stopped = self.kind == Kind::Stopped;
-        healthy(&self.target, stopped)?;
-        if stopped && outcome.code == Some(2) {
+        self.disturbed |= disturbance != Disturbance::None;
+        well?;
+        applied.map_err(|what| Failure(Class::Stuck, what))?;
+        self.is_well()?;
+        if disturbance.kills() {
+            return Ok(());
+        }
+        let may_be_refused = self.kind == Kind::Stopped || !is_parent || self.disturbed;
+        if outcome.code == Some(2) && may_be_refused {
+            tally.refused += 1;
             return refused_or_reported(&outcome);
         }
+        if outcome.code.is_none() && outcome.errors.contains("watchdog") {
+            // Stopped longer than the watchdog could help.
+            return Ok(());
+        }
         if outcome.code != Some(0) {
-            return Err(format!("exit code {:?}: {}", outcome.code, outcome.errors));
+            let what = format!("exit code {:?}: {}", outcome.code, outcome.errors);
+            return failed(Class::Attacher, what);
         }
-        let report: serde_json::Value =
-            serde_json::from_str(outcome.output.trim()).map_err(|e| format!("the report: {e}"))?;
-        if report["totals"]["lost_events"] != 0 {
-            return Err(format!("lost events: {}", report["totals"]));
+        let report: serde_json::Value = match serde_json::from_str(outcome.output.trim()) {
+            Ok(report) => report,
+            Err(error) => return failed(Class::Attacher, format!("the report: {error}")),
+        };
+        // While it stands stopped, its target does not wait for it.
+        if report["totals"]["lost_events"] != 0 && disturbance == Disturbance::None {
+            return failed(Class::Lost, format!("lost events: {}", report["totals"]));
         }
+        if !is_parent {
+            return Ok(());
+        }
+        if let Some(slots) = &self.slots {
+            slots
+                .compare(pid)
+                .map_err(|what| Failure(Class::Slots, what))?;
+        }
+        self.compare_memory(tally)?;
         self.compare_footprint()
     }
 
-    fn compare_footprint(&mut self) -> Result<(), String> {
+    fn compare_memory(&mut self, tally: &mut Tally) -> Result<(), Failure> {
+        if self.cycles < CYCLES_TO_SETTLE {
+            return Ok(());
+        }
+        let now = resident_kib(&self.prey.target);
+        let before = *self.resident_kib.get_or_insert(now);
+        let growth = now - before;
+        tally.growth_kib = growth;
+        tally.growth_cycles = self.cycles - CYCLES_TO_SETTLE;
+        if growth > GROWTH_KIB {
+            self.resident_kib = Some(now);
+            return failed(Class::Memory, format!("{before} KiB became {now} KiB"));
+        }
+        Ok(())
+    }
+
+    fn compare_footprint(&mut self) -> Result<(), Failure> {
+        let target = &self.prey.target;
         let start = Instant::now();
-        let mut now = Footprint::of(&self.target);
-        // fork blocks all signals for a moment.
+        let mut now = Footprint::of(target);
+        // fork blocks all signals for a moment; a library is open while it is loaded.
         while self.footprint.as_ref().is_some_and(|before| *before != now)
             && start.elapsed() < Duration::from_millis(500)
         {
             std::thread::sleep(Duration::from_millis(2));
-            now = Footprint::of(&self.target);
+            now = Footprint::of(target);
         }
-        match &self.footprint {
-            // A kill may leave a mapping that the next attach adopts or replaces.
-            Some(before) if *before != now && !self.killed => {
-                let message = format!("{before:?} became {now:?}");
-                self.footprint = Some(now);
-                Err(message)
+        let before = self.footprint.replace(now.clone());
+        // A kill may leave a mapping that the next attach adopts or replaces.
+        let excused = std::mem::take(&mut self.disturbed);
+        match before {
+            Some(before) if before != now && !excused => {
+                failed(Class::Footprint, format!("{before:?} became {now:?}"))
             }
-            _ => {
-                self.footprint = Some(now);
-                self.killed = false;
-                Ok(())
-            }
+            _ => Ok(()),
         }
+    }
+
+    /// Ends it; a target that does not end has no result.
+    fn end(self, tally: &mut Tally) -> Result<(), Failure> {
+        let Victim { kind, prey, .. } = self;
+        let ended = catch_unwind(AssertUnwindSafe(|| kind.end(prey, tally)));
+        ended.unwrap_or_else(|_| failed(Class::Stuck, "it does not end"))
     }
 }
 
 /// A target that is not there, or not to be had: one line; one that ends while it is traced: a
 /// report.
-fn refused_or_reported(outcome: &Outcome) -> Result<(), String> {
+fn refused_or_reported(outcome: &Outcome) -> Result<(), Failure> {
     match outcome.code {
         Some(0) if outcome.output.contains("\"final\":true") => Ok(()),
         Some(2) if outcome.errors.lines().count() == 1 => Ok(()),
-        code => Err(format!("exit code {code:?}: {}", outcome.errors)),
+        code => failed(
+            Class::Attacher,
+            format!("exit code {code:?}: {}", outcome.errors),
+        ),
     }
+}
+
+/// All cycles of one kind.
+fn storm(kind: Kind, cycles: u64, args: &Args, random: &mut Random) -> Tally {
+    let mut tally = Tally::default();
+    let Some(mut victim) = Victim::new(kind) else {
+        return tally;
+    };
+    for cycle in 0..cycles {
+        let disturbance = Disturbance::choose(args.kill, args.stop, random);
+        tally.cycles += 1;
+        tally.killed += u64::from(disturbance.kills());
+        tally.stopped += u64::from(matches!(disturbance, Disturbance::Stop(..)));
+        let result = victim.cycle(disturbance, random, &mut tally);
+        if let Err(failure) = &result {
+            println!(
+                "{kind:?}, cycle {cycle}, {disturbance:?}: {:?}: {}",
+                failure.0, failure.1
+            );
+            tally.count(failure);
+        }
+        let is_last = cycle + 1 == cycles || (cycle + 1) % CYCLES_OF_ONE_TARGET == 0;
+        if is_last || result.is_err() || kind == Kind::Dying {
+            let Some(next) = Victim::new(kind) else {
+                break;
+            };
+            let old = std::mem::replace(&mut victim, next);
+            if let Err(failure) = old.end(&mut tally) {
+                println!(
+                    "{kind:?}, at the end, after cycle {cycle}: {:?}: {}",
+                    failure.0, failure.1
+                );
+                // Counted once.
+                if result.is_ok() {
+                    tally.count(&failure);
+                }
+            }
+        }
+    }
+    tally
 }
 
 /// Runs the storm; exit code 1 if anything went wrong.
@@ -192,41 +324,18 @@ pub fn run(args: &Args) -> ExitCode {
         [] => Kind::value_variants().to_vec(),
         kinds => kinds.to_vec(),
     };
-    let mut random = Random(args.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let mut failures = 0u64;
+    let mut random = Random::new(args.seed);
+    let mut total = Tally::default();
     let mut done = 0;
     for (index, &kind) in kinds.iter().enumerate() {
         let cycles = (index as u64 + 1) * args.cycles / kinds.len() as u64 - done;
-        let start = Instant::now();
-        let before = failures;
-        let mut victim = Victim::new(kind);
-        for cycle in 0..cycles {
-            let kill = args.kill > 0 && random.below(args.kill) == 0;
-            let result = victim.cycle(kill, &mut random);
-            let is_last = cycle + 1 == cycles || (cycle + 1) % CYCLES_OF_ONE_TARGET == 0;
-            if let Err(what) = &result {
-                failures += 1;
-                println!(
-                    "{kind:?}, cycle {cycle}{}: {what}",
-                    if kill { ", killed" } else { "" }
-                );
-            }
-            if is_last || result.is_err() || kind == Kind::Dying {
-                let next = Victim::new(kind);
-                let old = std::mem::replace(&mut victim, next);
-                if let Err(what) = kind.end(old.target) {
-                    failures += 1;
-                    println!("{kind:?}, after cycle {cycle}: {what}");
-                }
-            }
-        }
         done += cycles;
-        println!(
-            "{kind:?}: {} failures in {cycles} cycles, {:.0} ms a cycle",
-            failures - before,
-            start.elapsed().as_millis() as f64 / cycles.max(1) as f64
-        );
+        let start = Instant::now();
+        let tally = storm(kind, cycles, args, &mut random);
+        let time = start.elapsed().as_millis() as f64 / cycles.max(1) as f64;
+        println!("{kind:?}: {}; {time:.0} ms a cycle", tally.text());
+        total.add(&tally);
     }
-    println!("{failures} failures in {done} cycles (seed {})", args.seed);
-    ExitCode::from(u8::from(failures > 0))
+    println!("All: {} (seed {})", total.text(), args.seed);
+    ExitCode::from(u8::from(total.failures() > 0))
 }

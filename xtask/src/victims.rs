@@ -1,7 +1,11 @@
 //! The targets of a storm: what they do all day.
 
+use crate::tally::{Class, Failure, Tally, failed};
 use clap::ValueEnum;
 use memhook_tests::{Target, build_target};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::Command;
 
 /// A kind of target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -20,28 +24,121 @@ pub enum Kind {
     Registers,
     /// Ends at a random moment of the attach
     Dying,
+    /// A server that forks its workers beforehand; it or one of them is attached to
+    Prefork,
+    /// Opens and closes libraries of the system
+    Plugins,
+    /// Under a seccomp filter that kills
+    Sandboxed,
+    /// In a cgroup with little memory
+    Limited,
+    /// Runs out of memory: new-handlers, bad_alloc
+    Handler,
+    /// Threads that are cancelled
+    Cancelled,
+    /// Threads in all sorts of waits with a limit
+    Waits,
+}
+
+/// Libraries of the distribution, of those that are installed.
+const PLUGINS: [&str; 6] = [
+    "libxml2.so.2",
+    "libcurl.so.4",
+    "libsqlite3.so.0",
+    "liblzma.so.5",
+    "libzstd.so.1",
+    "libpq.so.5",
+];
+/// Memory of the small cgroup.
+const LIMIT_BYTES: u64 = 96 << 20;
+
+/// A cgroup of its own for a target; removed with the value.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn new() -> Option<Cgroup> {
+        let name = format!("memhook-storm-{}", std::process::id());
+        let kinds = [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+        ];
+        kinds.iter().find_map(|(mount, limit)| {
+            let folder = PathBuf::from(mount).join(&name);
+            if !folder.exists() {
+                std::fs::create_dir(&folder).ok()?;
+            }
+            let cgroup = Cgroup(folder);
+            std::fs::write(cgroup.0.join(limit), LIMIT_BYTES.to_string()).ok()?;
+            Some(cgroup)
+        })
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// A running target.
+pub struct Prey {
+    pub target: Target,
+    // Goes after the target.
+    _cgroup: Option<Cgroup>,
 }
 
 impl Kind {
-    /// Starts one.
-    pub fn start(self) -> Target {
-        let (name, args): (_, &[&str]) = match self {
-            Kind::Hammer | Kind::Dying => ("hammer", &[]),
-            Kind::Idle | Kind::Stopped => ("before_attach", &[]),
-            Kind::Forking => ("forking", &[]),
-            Kind::Signals => ("ticking", &["endless"]),
-            Kind::Registers => ("canary", &[]),
+    /// Starts one; `None` where that is not possible, with a line that says so.
+    pub fn start(self) -> Option<Prey> {
+        let (name, args): (_, Vec<&str>) = match self {
+            Kind::Hammer | Kind::Dying | Kind::Limited => ("hammer", vec![]),
+            Kind::Idle | Kind::Stopped => ("before_attach", vec![]),
+            Kind::Forking => ("forking", vec![]),
+            Kind::Signals => ("ticking", vec!["endless"]),
+            Kind::Registers => ("canary", vec![]),
+            Kind::Prefork => ("storm", vec!["prefork"]),
+            Kind::Plugins => {
+                let is_there = |name: &&&str| {
+                    PathBuf::from("/usr/lib/x86_64-linux-gnu")
+                        .join(name)
+                        .exists()
+                };
+                let plugins = PLUGINS.iter().filter(is_there).copied();
+                ("storm", ["plugins"].into_iter().chain(plugins).collect())
+            }
+            Kind::Sandboxed => ("storm", vec!["sandboxed"]),
+            Kind::Handler => ("storm", vec!["handler"]),
+            Kind::Cancelled => ("storm", vec!["cancelled"]),
+            Kind::Waits => ("storm", vec!["waits"]),
         };
-        let target = Target::start(&build_target(name, &[]), args);
+        let program = build_target(name, &[]);
+        let mut command = Command::new(&program);
+        command.args(&args);
+        let mut cgroup = None;
+        if self == Kind::Limited {
+            let Some(new) = Cgroup::new() else {
+                println!("Limited: not run, no cgroup can be made here");
+                return None;
+            };
+            command = Command::new("sh");
+            command.args(["-c", "echo $$ > \"$1\"; exec \"$2\"", "sh"]);
+            command.arg(new.0.join("cgroup.procs")).arg(&program);
+            cgroup = Some(new);
+        }
+        let target = Target::run(&mut command);
         if self == Kind::Stopped {
             target.signal(libc::SIGSTOP);
             memhook_tests::until("it stops", || target.status("State").starts_with('T'));
         }
-        target
+        Some(Prey {
+            target,
+            _cgroup: cgroup,
+        })
     }
 
-    /// Ends it; `Err` tells what its self-check found.
-    pub fn end(self, mut target: Target) -> Result<(), String> {
+    /// Ends it and takes its counts; `Err` tells what its self-check found.
+    pub fn end(self, prey: Prey, tally: &mut Tally) -> Result<(), Failure> {
+        let mut target = prey.target;
         match self {
             Kind::Stopped => target.signal(libc::SIGCONT),
             Kind::Dying => return Ok(()),
@@ -51,11 +148,49 @@ impl Kind {
             target.go();
             target.expect("done");
         }
-        let status = target.finish();
-        if status.success() {
-            Ok(())
-        } else {
-            Err(format!("its self-check: {status}"))
+        let mut early = String::new();
+        if self == Kind::Waits && target.is_alive() {
+            target.go();
+            // One line for each kind of wait: rounds, ended with EINTR, early, latest end.
+            for _ in 0..6 {
+                let line = target.expect("");
+                let mut words = line.split_ascii_whitespace();
+                let name = words.next().unwrap_or("").to_owned();
+                let numbers: Vec<u64> = words.flat_map(str::parse).collect();
+                let [rounds, interrupted, too_early, latest] = numbers[..] else {
+                    return failed(Class::WrongAnswer, format!("it says {line:?}"));
+                };
+                tally.waits += rounds;
+                tally.interrupted += interrupted;
+                tally.latest_ms = tally.latest_ms.max(latest);
+                if too_early > 0 {
+                    early += &format!(" {name} {too_early} of {rounds}");
+                }
+                if interrupted > 0 {
+                    println!("{self:?}: {name} ended with EINTR {interrupted} times of {rounds}");
+                }
+            }
         }
+        let (pid, status) = (target.pid(), target.finish());
+        if let Some(signal) = status.signal() {
+            let class = Class::Died;
+            return failed(class, format!("signal {signal}{}", fault_of(pid)));
+        }
+        if !status.success() {
+            return failed(Class::WrongAnswer, format!("its self-check: {status}"));
+        }
+        if !early.is_empty() {
+            return failed(Class::Early, format!("ended early:{early}"));
+        }
+        Ok(())
     }
+}
+
+/// What the kernel has noted about the fault of a process: address and module.
+pub fn fault_of(pid: u32) -> String {
+    let log = Command::new("dmesg").output();
+    let log = log.map_or(String::new(), |o| String::from_utf8_lossy(&o.stdout).into());
+    let mark = format!("[{pid}]");
+    let line = log.lines().rev().find(|line| line.contains(&mark));
+    line.map_or(String::new(), |line| format!(" ({})", line.trim()))
 }

@@ -132,11 +132,23 @@ pub fn cxx_header() -> String {
         ("rbp_same", unwind_rule::RBP_SAME),
         ("rbp_at_cfa", unwind_rule::RBP_AT_CFA),
         ("rbp_at_rbp", unwind_rule::RBP_AT_RBP),
+        ("description_magic_0", DESCRIPTION_MAGIC[0]),
+        ("description_magic_1", DESCRIPTION_MAGIC[1]),
+        ("description_version", u64::from(DESCRIPTION_VERSION)),
+        ("any_loader_count", ANY_LOADER_COUNT),
         ("ring_free", u64::from(ring_state::FREE)),
         ("ring_claimed", u64::from(ring_state::CLAIMED)),
     ];
     for (name, value) in constants {
         let _ = writeln!(out, "inline constexpr uint64_t {name} = {value:#x};");
+    }
+    for (name, value) in [
+        ("not_our_region", hook_error::NOT_OUR_REGION),
+        ("no_wipe_on_fork", hook_error::NO_WIPE_ON_FORK),
+        ("stale", hook_error::STALE),
+        ("no_loader", hook_error::NO_LOADER),
+    ] {
+        let _ = writeln!(out, "inline constexpr long {name} = {value};");
     }
     out.push('\n');
     print_struct(&mut out, "Control", Control::FIELDS, size_of::<Control>());
@@ -163,6 +175,18 @@ pub fn cxx_header() -> String {
         "StackEntry",
         StackEntry::FIELDS,
         size_of::<StackEntry>(),
+    );
+    print_struct(
+        &mut out,
+        "HookDescription",
+        HookDescription::FIELDS,
+        size_of::<HookDescription>(),
+    );
+    print_struct(
+        &mut out,
+        "Exchange",
+        Exchange::FIELDS,
+        size_of::<Exchange>(),
     );
     out.push_str("}  // namespace memhook::abi\n\n#define MEMHOOK_HOOKED_FUNCTIONS(X)");
     for (id, function) in HOOKED_FUNCTIONS.iter().enumerate() {

@@ -32,7 +32,7 @@ macro_rules! shared_struct {
 /// "MEMHOOK1", little endian.
 pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
 /// Changes with every change of this layout; hook and attacher must agree.
-pub const ABI_VERSION: u32 = 7;
+pub const ABI_VERSION: u32 = 8;
 
 /// Slots the journal can hold.
 pub const MAX_SLOTS: usize = 32_768;
@@ -247,8 +247,6 @@ shared_struct! {
         ringless_events: AtomicU64,
         /// Rings ever claimed: rings 0..this are worth looking at.
         rings_used: AtomicU32,
-        /// Guards slot patching inside the target.
-        patch_lock: AtomicU32,
         /// Modules were loaded or unloaded: counted up by the hook.
         module_requests: AtomicU32,
         /// The last request that the attacher has answered (futex word).
@@ -267,7 +265,86 @@ shared_struct! {
         /// Which operators new do nothing but call an allocation function that is hooked too: bit
         /// `(function - first operator) * MAX_VARIANTS + variant`.
         forwarding_operators: AtomicU32,
+        /// Which process the region was made for: a number that its hook keeps where a fork wipes it
+        /// ([`HookDescription::gate`]), so that a child's region is never taken for its own.
+        owner: u64,
+        /// Address of the C library's dl_iterate_phdr in the target (avma).
+        iterate_modules: u64,
+        /// How many modules the target's loader had loaded (upper half) and unloaded (lower half) when the
+        /// attacher compared the journal with the mappings: `dlpi_adds` and `dlpi_subs`,
+        /// dl_iterate_phdr(3). With other numbers now, slots and protections in the journal may be those of
+        /// memory that something else uses. Both, because glibc counts its own copy in a new namespace
+        /// only among those that are there, so that `dlpi_subs` alone can fall.
+        loader_count_seen: AtomicU64,
+        /// The same numbers as the hook has last found them.
+        loader_count_now: AtomicU64,
     }
+}
+
+/// "MEMHOOK description", as the hook holds it: two words that stand nowhere else, [`HookDescription::magic`].
+pub const DESCRIPTION_MAGIC: [u64; 2] = [0x3d1e_57a9_b60c_42f8, 0x9bc4_706f_18e3_ad25];
+/// Of [`HookDescription`]. Unlike [`ABI_VERSION`] it never changes for fields that are only added.
+pub const DESCRIPTION_VERSION: u32 = 1;
+
+shared_struct! {
+    /// What a loaded hook says of itself, so that whoever finds it in a process, another version of
+    /// memhook-rs included, knows which function stands behind each of its wrappers. It is found by its
+    /// magic number and its own address in the hook's data.
+    HookDescription {
+        /// [`DESCRIPTION_MAGIC`].
+        magic: [u64; 2],
+        /// Where it is (avma).
+        own_address: u64,
+        /// [`DESCRIPTION_VERSION`].
+        version: u32,
+        /// Hooked functions.
+        functions: u32,
+        /// Wrappers of a function, each with an original of its own.
+        variants: u32,
+        /// Tables of wrappers.
+        tables: u32,
+        /// Address (avma) of `u64[functions][variants]`: the wrappers.
+        wrappers: u64,
+        /// The same: those for selective tracing.
+        selective_wrappers: u64,
+        /// Address (avma) of `u64[functions][variants]`: the originals, 0 where there is none.
+        originals: u64,
+        /// Address (avma) of the gate, a page that a fork wipes: u32 epoch, u32 unused, u64 owner.
+        gate: u64,
+        /// Address (avma) of the hook's pointer to its region.
+        region: u64,
+    }
+}
+
+shared_struct! {
+    /// A word of the target that is to be exchanged: an argument of `memhook_exchange`.
+    Exchange {
+        /// Where (avma), 8-byte aligned.
+        address: u64,
+        /// What it must hold.
+        from: u64,
+        /// What it shall hold.
+        to: u64,
+        /// PROT_* bits of its page.
+        protection: u32,
+        /// One of [`slot_state`], filled in by the hook: `RESTORED`, `CHANGED` or `REFUSED`.
+        state: u32,
+    }
+}
+
+/// As what the loader should count, in `memhook_exchange`: anything.
+pub const ANY_LOADER_COUNT: u64 = u64::MAX;
+
+/// What the hook's entry points return besides counts.
+pub mod hook_error {
+    /// The region is not one of this version.
+    pub const NOT_OUR_REGION: i64 = -1;
+    /// The gate page cannot be kept from fork children, so that tracing would not be safe.
+    pub const NO_WIPE_ON_FORK: i64 = -2;
+    /// Modules were unloaded since the attacher looked: nothing was exchanged.
+    pub const STALE: i64 = -3;
+    /// The loader could not be asked to keep still: nothing was exchanged.
+    pub const NO_LOADER: i64 = -4;
 }
 
 shared_struct! {
@@ -292,6 +369,9 @@ shared_struct! {
         /// What the slot holds before patching: `original`, or the PLT stub of a slot that lazy
         /// binding has not resolved yet.
         expected: u64,
+        /// Not 0: the slot's module was loaded with the program and is never unloaded, so that nothing the
+        /// loader does makes this entry out of date.
+        is_permanent: u64,
     }
 }
 

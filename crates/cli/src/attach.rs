@@ -198,6 +198,9 @@ impl Tracing {
             libc_backtrace: 0,
             sample_bytes: self.sample.unwrap_or(0),
             attacher_pid: std::process::id(),
+            // Found in the target.
+            owner: 0,
+            iterate_modules: 0,
         })
     }
 }
@@ -275,7 +278,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let (slots, modules) = session.patched();
         eprintln!(
             "Attached to {pid} ({}) in {:.1} ms (one thread held {:.1} ms): {slots} slots in {modules} modules. Ctrl-C to detach",
-            name_of(pid),
+            memhook_foreign::visible(&name_of(pid)),
             session.attach_time.as_secs_f64() * 1e3,
             session.held_time.as_secs_f64() * 1e3,
         );

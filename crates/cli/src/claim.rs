@@ -10,10 +10,11 @@ pub struct Claim {
     _lock: File,
 }
 
-/// Takes it. A flock(2) on the process's own directory in /proc: it ends with its holder, goes with
-/// the process, and leaves no file behind.
+/// Takes it: a flock(2) that ends with its holder, goes with the process, and leaves no file behind. On
+/// the process's memory in /proc, because only those can open that who may trace the process
+/// (PTRACE_MODE_ATTACH, proc(5)): a lock on a file that everybody may read could be held by anybody.
 pub fn claim(pid: i32) -> anyhow::Result<Claim> {
-    let path = format!("/proc/{pid}");
+    let path = format!("/proc/{pid}/mem");
     let lock = File::open(&path).with_context(|| format!("cannot open {path}"))?;
     match lock.try_lock() {
         Ok(()) => Ok(Claim { _lock: lock }),

@@ -28,6 +28,11 @@ pub fn attacher_pid(pid: i32, address: u64) -> Option<u32> {
     control32(pid, address, offset_of!(Control, attacher_pid))
 }
 
+/// Which process it was made for ([`Control::owner`]); 0: none yet.
+pub fn owner(pid: i32, address: u64) -> u64 {
+    word64(pid, address + offset_of!(Control, owner) as u64).unwrap_or(0)
+}
+
 /// Number of the attach.
 pub fn epoch(pid: i32, address: u64) -> Option<u32> {
     control32(pid, address, offset_of!(Control, epoch))

@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         true => serde_json::to_string(&diff)? + "\n",
         false => diff.text(args.output.style()),
     };
-    args.output.write(text.as_bytes())?;
+    args.output.write_text(&text, args.json)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,9 +4,10 @@ use crate::coverage::{is_hooked, source_text};
 use crate::limits;
 use crate::output::say;
 use memhook_abi::{function_by_name, region_bytes};
+use memhook_inject::first_choice;
 use memhook_process::{
-    AllocatorCalls, Check, ElfView, ModuleImage, allocator_calls, details, find_slots, mappings,
-    modules, preflight,
+    AllocatorCalls, Check, ElfView, ModuleImage, allocator_calls, details, find_slots, hook_copies,
+    mappings, modules, preflight,
 };
 use memhook_symbols::{ModuleFile, ModuleSymbols, Source, Symbolizer};
 use std::{process::ExitCode, time::Duration};
@@ -20,6 +21,7 @@ pub fn run(pid: i32) -> anyhow::Result<ExitCode> {
     if checks.iter().all(|c| c.ok) {
         checks.extend(limits::checks(pid, region_bytes(RING_BYTES) as u64));
         checks.extend(details(pid));
+        checks.extend(held_thread(pid));
     }
     let mut survey = None;
     if checks.iter().all(|c| c.ok) {
@@ -43,6 +45,23 @@ pub fn run(pid: i32) -> anyhow::Result<ExitCode> {
         _ => say!("\nProcess {pid} cannot be traced."),
     }
     Ok(ExitCode::from(if failed == 0 { 0 } else { 2 }))
+}
+
+/// What an attach does to the threads.
+fn held_thread(pid: i32) -> Option<Check> {
+    let choice = first_choice(pid).ok()??;
+    let held = format!(
+        "an attach holds one thread for milliseconds, {} as of now",
+        choice.tid
+    );
+    Some(match choice.is_disturbed {
+        false => Check::good("held", held),
+        true => Check::note(
+            "held",
+            held + ": all threads wait in calls that no kernel restarts after a stop (epoll_wait, sigtimedwait, ...)",
+            "the call is made again with the time that is left of it, a seventh more at most; it ends with EINTR only if the attacher is killed at that moment",
+        ),
+    })
 }
 
 fn print_check(check: &Check) {
@@ -71,7 +90,9 @@ fn survey_modules(pid: i32) -> anyhow::Result<Vec<Surveyed>> {
     let maps = mappings(pid)?;
     let loaded = modules(pid, &maps, &mut Default::default())?;
     let wanted = |name: &str| function_by_name(name).is_some();
-    let scan = find_slots(pid, &loaded, &maps, &wanted, &|_| None)?;
+    let scan = find_slots(pid, &loaded, &maps, &wanted, &hook_copies(pid, &maps))?;
+    // An attach puts back first what others left in slots.
+    let hookable = scan.slots.iter().chain(&scan.held);
     let symbols = symbols_of(pid, &loaded);
     let mut surveyed = Vec::new();
     for (index, module) in loaded.into_iter().enumerate() {
@@ -82,7 +103,7 @@ fn survey_modules(pid: i32) -> anyhow::Result<Vec<Surveyed>> {
         let elf = ElfView::parse(&module.bytes).ok();
         let source = symbols.iter().find(|s| s.0 == module.path);
         surveyed.push(Surveyed {
-            slots: scan.slots.iter().filter(|s| s.module == index).count(),
+            slots: hookable.clone().filter(|s| s.module == index).count(),
             refused: unhookable
                 .map(|u| format!("{}: {}", u.symbol, u.reason))
                 .collect(),

@@ -7,7 +7,8 @@ pub const HOOK_OBJECT: &[u8] = include_bytes!(env!("MEMHOOK_HOOK_OBJECT"));
 pub struct EntryPoints {
     pub attach: u64,
     pub patch: u64,
-    pub detach: u64,
+    pub exchange: u64,
+    pub close: u64,
 }
 
 /// Finds the entry points in the dynamic symbol table of the embedded object.
@@ -23,7 +24,8 @@ pub fn entry_points() -> anyhow::Result<EntryPoints> {
     Ok(EntryPoints {
         attach: find("memhook_attach")?,
         patch: find("memhook_patch")?,
-        detach: find("memhook_detach")?,
+        exchange: find("memhook_exchange")?,
+        close: find("memhook_close")?,
     })
 }
 
@@ -47,6 +49,7 @@ pub fn hook_image(base: u64) -> anyhow::Result<memhook_process::ModuleImage> {
         build_id: None,
         is_main: false,
         is_loader: false,
+        is_permanent: true,
         bytes: BYTES.get_or_init(|| HOOK_OBJECT.into()).clone(),
     })
 }

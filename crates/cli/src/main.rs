@@ -1,5 +1,8 @@
 //! The memhook-rs command: where does the heap of a running C or C++ process go?
 
+#[macro_use]
+mod printing;
+
 mod attach;
 mod claim;
 mod closed_region;
@@ -27,6 +30,7 @@ mod record;
 mod refused_slots;
 mod report;
 mod residue;
+mod restore;
 mod ring_owners;
 mod rows;
 mod run;
@@ -36,6 +40,7 @@ mod session;
 mod signals;
 mod started;
 mod symbols_pack;
+mod target_libc;
 mod top;
 mod trace;
 mod unwind_tables;
@@ -43,6 +48,7 @@ mod upkeep;
 mod view;
 
 use clap::{Parser, Subcommand};
+use memhook_foreign::visible;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -117,7 +123,8 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("memhook-rs: {error:#}");
+            let error = format!("{error:#}");
+            eprintln!("memhook-rs: {}", visible(&error));
             ExitCode::from(2)
         }
     }
@@ -146,6 +153,6 @@ fn usage(error: &clap::Error) -> ExitCode {
         .collect();
     let message = message.join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
-    eprintln!("memhook-rs: {message}; see memhook-rs --help");
+    eprintln!("memhook-rs: {}; see memhook-rs --help", visible(message));
     ExitCode::from(2)
 }

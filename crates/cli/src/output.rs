@@ -1,23 +1,19 @@
 //! Where reports go, and in which form.
 
 use crate::options::Color;
-use anyhow::{Context, bail};
+use anyhow::bail;
+use memhook_foreign::{OutputFile, visible_colored, visible_json, visible_lines};
 use memhook_report::{ReportModel, Style};
 use std::{
-    fs::{File, OpenOptions},
     io::{IsTerminal, Write},
     path::{Path, PathBuf},
     sync::mpsc::{SyncSender, TrySendError, sync_channel},
     thread::JoinHandle,
 };
 
-/// Prints a line on standard output. A reader that went away (`| head`) is no error of ours; `println!` would
-/// panic, as SIGPIPE is ignored in Rust programs.
+/// Prints a line on standard output, as all of ours are: see [`crate::printing`].
 macro_rules! say {
-    ($($text:tt)*) => {{
-        use std::io::Write;
-        let _ = writeln!(std::io::stdout().lock(), $($text)*);
-    }};
+    ($($text:tt)*) => { crate::printing::out(format_args!($($text)*)) };
 }
 pub(crate) use say;
 
@@ -41,8 +37,6 @@ pub struct Output {
     reports: Option<SyncSender<String>>,
     writer: Option<JoinHandle<std::io::Result<()>>>,
     left_out: u64,
-    /// The file, if it was not there before.
-    created: Option<PathBuf>,
     json: bool,
     style: Style,
 }
@@ -67,10 +61,9 @@ impl Output {
         json: bool,
         style: Style,
     ) -> anyhow::Result<Output> {
-        let (file, created) = match path {
-            None => (None, false),
-            Some(path) => create(path, force).map(|(file, created)| (Some(file), created))?,
-        };
+        let file = path
+            .map(|path| OutputFile::create(path, force))
+            .transpose()?;
         let (reports, inbox) = sync_channel::<String>(BACKLOG);
         let writer = std::thread::Builder::new()
             .name("output".into())
@@ -79,7 +72,6 @@ impl Output {
             reports: Some(reports),
             writer: Some(writer),
             left_out: 0,
-            created: path.filter(|_| created).map(Path::to_owned),
             json,
             style,
         })
@@ -93,9 +85,10 @@ impl Output {
     /// The same below a title; in JSON there is none.
     pub fn write_titled(&mut self, title: &str, report: &ReportModel) {
         let text = if self.json {
-            memhook_report::json(report)
+            visible_json(&memhook_report::json(report)).into_owned()
         } else {
-            title.to_owned() + &memhook_report::text(report, self.style)
+            let text = title.to_owned() + &memhook_report::text(report, self.style);
+            shown(&text, self.style).into_owned()
         };
         let Some(reports) = &self.reports else { return };
         if report.is_final {
@@ -106,11 +99,9 @@ impl Output {
         }
     }
 
-    /// Nothing will be written: takes an empty file away again.
-    pub fn abandon(self) {
-        if let Some(path) = self.created {
-            let _ = std::fs::remove_file(path);
-        }
+    /// Nothing will be written: no new file stays, and an old one is as it was.
+    pub fn abandon(mut self) {
+        let _ = self.finish();
     }
 
     /// Whether nothing more can be written: the reader went away, or the disk is full.
@@ -133,6 +124,14 @@ impl Output {
             bail!("{} reports found no reader in time", self.left_out);
         }
         Ok(())
+    }
+}
+
+/// A report as text: nothing in it acts on a terminal but our own colours.
+pub fn shown(text: &str, style: Style) -> std::borrow::Cow<'_, str> {
+    match style.color {
+        true => visible_colored(text),
+        false => visible_lines(text),
     }
 }
 
@@ -180,7 +179,7 @@ pub fn expand(path: &Path, pid: i32) -> anyhow::Result<PathBuf> {
 
 fn write_all(
     stream: Stream,
-    file: Option<File>,
+    file: Option<OutputFile>,
     reports: impl Iterator<Item = String>,
 ) -> std::io::Result<()> {
     let mut reports = reports.peekable();
@@ -190,35 +189,12 @@ fn write_all(
     let mut to: Box<dyn Write> = match file {
         None if stream == Stream::Err => Box::new(std::io::stderr()),
         None => Box::new(std::io::stdout()),
-        Some(file) => {
-            // Devices and pipes have no length to set.
-            let _ = file.set_len(0);
-            Box::new(file)
-        }
+        Some(file) => Box::new(file.keep()?),
     };
     for report in reports {
         writeln!(to, "{report}").and_then(|()| to.flush())?;
     }
     Ok(())
-}
-
-/// The file, and whether it is new.
-fn create(path: &Path, force: bool) -> anyhow::Result<(File, bool)> {
-    let cannot = || format!("cannot write {}", path.display());
-    let mut options = OpenOptions::new();
-    options.write(true);
-    match options.clone().create_new(true).open(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && force => {
-            Ok((options.open(path).with_context(cannot)?, false))
-        }
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
-            bail!(
-                "{} exists already: choose another name or add --force",
-                path.display()
-            )
-        }
-        opened => Ok((opened.with_context(cannot)?, true)),
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::output::say;
 use anyhow::bail;
 use memhook_abi::{self as abi, HOOKED_FUNCTIONS, function_by_name};
-use memhook_process::{find_slots, mappings, modules};
+use memhook_process::{find_slots, hook_copies, mappings, modules};
 use std::{
     collections::{HashMap, HashSet},
     process::ExitCode,
@@ -36,12 +36,13 @@ pub fn dry_run(pid: i32, functions: &HashSet<usize>) -> anyhow::Result<ExitCode>
     let maps = mappings(pid)?;
     let loaded = modules(pid, &maps, &mut HashMap::new())?;
     let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
-    let scan = find_slots(pid, &loaded, &maps, &wanted, &|_| None)?;
-    say!("{} slots would be patched:", scan.slots.len());
+    let scan = find_slots(pid, &loaded, &maps, &wanted, &hook_copies(pid, &maps))?;
+    // An attach puts back first what others left in slots.
+    let hookable = scan.slots.iter().chain(&scan.held);
+    say!("{} slots would be patched:", hookable.clone().count());
     for (index, module) in loaded.iter().enumerate() {
-        let names: Vec<&str> = scan
-            .slots
-            .iter()
+        let names: Vec<&str> = hookable
+            .clone()
             .filter(|s| s.module == index)
             .map(|s| s.symbol.as_str())
             .collect();

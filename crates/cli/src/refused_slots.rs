@@ -1,74 +1,89 @@
-//! Slots in pages that the target cannot make writable: a seccomp filter refuses mprotect(2).
+//! Slots that no thread of the target can patch: its pages cannot be made writable (a seccomp filter refuses
+//! mprotect(2), or might kill for it), or may be under relocation just now, or modules come and go too
+//! fast.
 
-use memhook_abi::slot_state::{PATCHED, REFUSED, RESTORED};
+use memhook_abi::slot_state::{PATCHED, PENDING, REFUSED};
 use memhook_inject::{WordExchange, force_words};
+use memhook_process::HookCopy;
 use memhook_stream::{Region, SlotView};
 use std::time::Duration;
 
-fn refused(region: &Region) -> Vec<SlotView> {
-    let slots = region.slots().into_iter();
+/// What is to be written for a slot: the original where the hook looks for it, and then the wrapper.
+struct Forced {
+    slot: SlotView,
+    wrapper: u64,
+    place_of_original: u64,
+}
+
+fn forced(region: &Region, hook: &HookCopy, selective: bool) -> Vec<Forced> {
+    let open = |slot: &SlotView| matches!(slot.state, REFUSED | PENDING);
+    let slots = region.slots().into_iter().filter(open);
     slots
-        .filter(|slot| slot.state == REFUSED && slot.replacement != 0)
+        .filter_map(|slot| {
+            Some(Forced {
+                wrapper: hook.wrapper(slot.function, slot.variant, selective)?,
+                place_of_original: hook.place_of_original(slot.function, slot.variant)?,
+                slot,
+            })
+        })
         .collect()
 }
 
-/// Patches them with all threads held; returns for how long.
-pub fn patch(pid: i32, region: &Region) -> Result<Duration, memhook_inject::Error> {
+/// Patches them with all threads held; returns for how long. `are_current` says, with the threads held,
+/// whether the modules are still those that the slots were found in.
+pub fn patch(
+    pid: i32,
+    region: &Region,
+    hook: &HookCopy,
+    selective: bool,
+    are_current: &dyn Fn() -> bool,
+) -> Result<Duration, memhook_inject::Error> {
     let mut longest = Duration::ZERO;
-    let slots = refused(region);
+    let slots = forced(region, hook, selective);
     if slots.is_empty() {
         return Ok(longest);
     }
+    // An original is written once, before the first slot that leads to it; nobody calls it until then.
+    let originals: Vec<_> = slots
+        .iter()
+        .map(|forced| WordExchange {
+            address: forced.place_of_original,
+            from: 0,
+            to: forced.slot.original,
+            is_permanent: true,
+        })
+        .collect();
+    longest = longest.max(force_words(pid, &originals, are_current)?.1);
     // A slot that lazy binding had not resolved at the look may hold the function by now.
     for from in [
         |slot: &SlotView| slot.expected,
         |slot: &SlotView| slot.original,
     ] {
-        let open: Vec<&SlotView> = slots
-            .iter()
-            .filter(|slot| {
-                region
-                    .slot(slot.index)
-                    .is_some_and(|now| now.state == REFUSED)
-            })
-            .collect();
+        let is_open = |forced: &&Forced| {
+            let now = region.slot(forced.slot.index);
+            now.is_some_and(|now| now.state != PATCHED)
+        };
+        let open: Vec<&Forced> = slots.iter().filter(is_open).collect();
         let exchanges: Vec<_> = open
             .iter()
-            .map(|slot| WordExchange {
-                address: slot.address,
-                from: from(slot),
-                to: slot.replacement,
+            .map(|forced| WordExchange {
+                address: forced.slot.address,
+                from: from(&forced.slot),
+                to: forced.wrapper,
+                is_permanent: forced.slot.is_permanent,
             })
             .collect();
-        let (done, held) = force_words(pid, &exchanges)?;
+        if exchanges.is_empty() {
+            continue;
+        }
+        let (done, held) = force_words(pid, &exchanges, are_current)?;
         longest = longest.max(held);
-        for (slot, done) in open.iter().zip(done) {
+        for (forced, done) in open.iter().zip(done) {
             if done {
-                region.set_slot_state(slot.index, PATCHED);
+                region.set_slot_replacement(forced.slot.index, forced.wrapper);
+                region.set_slot_state(forced.slot.index, PATCHED);
             }
         }
     }
     Ok(longest)
-}
-
-/// Restores those that still hold our value, with all threads held.
-pub fn restore(pid: i32, region: &Region) -> Result<(), memhook_inject::Error> {
-    let slots = refused(region);
-    if slots.is_empty() {
-        return Ok(());
-    }
-    let exchanges: Vec<_> = slots
-        .iter()
-        .map(|slot| WordExchange {
-            address: slot.address,
-            from: slot.replacement,
-            to: slot.original,
-        })
-        .collect();
-    for (slot, done) in slots.iter().zip(force_words(pid, &exchanges)?.0) {
-        if done {
-            region.set_slot_state(slot.index, RESTORED);
-        }
-    }
-    Ok(())
 }

@@ -143,11 +143,21 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let profile = profile.with_context(|| format!("{}", args.file.display()))?;
     sources::tell_refused(&symbols);
     tell_end(&recording, &args.file);
-    let bytes = match format {
-        Format::Export(format) => exported(args, &profile, format)?,
-        _ => told(args, format, &recording, &symbols, &profile).into_bytes(),
-    };
-    args.output.write(&bytes)?;
+    match format {
+        Format::Export(format) => {
+            let bytes = exported(args, &profile, format)?;
+            // What is compressed is no text.
+            match String::from_utf8(bytes) {
+                Ok(text) if !binary => args.output.write_text(&text, format.is_json())?,
+                Ok(text) => args.output.write(text.as_bytes())?,
+                Err(bytes) => args.output.write(bytes.as_bytes())?,
+            }
+        }
+        _ => {
+            let text = told(args, format, &recording, &symbols, &profile);
+            args.output.write_text(&text, format == Format::Json)?;
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 

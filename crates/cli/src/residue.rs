@@ -1,13 +1,14 @@
-//! What an earlier attach left in a process: hook and region, and slots if its attacher was killed.
+//! What an earlier attach left in a process: hook and region, and slots if its attacher was killed; and
+//! what a process inherited from a traced parent.
 
 use crate::claim::claim;
 use crate::closed_region;
-use crate::hook_object::{HOOK_OBJECT, entry_points};
+use crate::hook_object::HOOK_OBJECT;
 use crate::reach::Reach;
-use crate::refused_slots;
+use crate::restore::{Files, Restored, restore};
 use anyhow::bail;
 use memhook_inject::{Held, HoldOptions, close_descriptor, create_region, hold};
-use memhook_process::{Mapping, mappings};
+use memhook_process::{HookCopy, Mapping, hook_copies, mappings};
 use memhook_stream::{Region, barrier};
 use std::{
     fs::OpenOptions,
@@ -15,15 +16,25 @@ use std::{
 };
 
 /// What of ours is already in a process.
+///
+/// A forked process maps its parent's regions too, and the parent's threads may be writing into them. Its
+/// own ones bear the number that its hook keeps in the gate page, which a fork wipes
+/// ([`memhook_abi::Control::owner`]).
 pub struct Residue {
-    /// Where the hook is loaded (avma).
+    /// Where the hook of this version is loaded (avma).
     pub hook_base: Option<u64>,
-    /// Regions, and where the target maps them (avma). More than one if ring sizes differed.
+    /// Hooks of all versions.
+    hooks: Vec<HookCopy>,
+    /// Regions of this process, and where it maps them (avma). More than one if ring sizes differed.
     regions: Vec<(Region, u64)>,
-    /// Regions that cannot be opened from here: addresses (avma) and bytes.
+    /// Such regions that cannot be opened from here: addresses (avma) and bytes.
     closed_regions: Vec<(u64, u64)>,
+    /// Regions that no hook was ever given, here or in a parent: addresses (avma) and bytes.
+    never_used: Vec<(u64, u64)>,
     /// Descriptors that an attacher had no time to close.
     descriptors: Vec<u64>,
+    /// The highest number of an attach in any region; words that threads keep may bear it.
+    last_epoch: u32,
 }
 
 /// Whether a pid is a running memhook-rs.
@@ -36,32 +47,19 @@ pub fn is_attacher(pid: u32) -> bool {
 
 /// Looks for it.
 pub fn residue(pid: i32, maps: &[Mapping]) -> Residue {
-    // Its first bytes hold the build-id: a hook of another version does not count as ours.
-    let same_hook = |m: &&Mapping| {
-        let mut start = [0; 1024];
-        m.path == "/memfd:memhook-hook"
-            && m.offset == 0
-            && memhook_process::read_memory(pid, m.start, &mut start).is_ok()
-            && HOOK_OBJECT.starts_with(&start)
-    };
+    let hooks = hook_copies(pid, maps);
     let mut found = Residue {
-        hook_base: maps.iter().find(same_hook).map(|m| m.start),
+        // Its first bytes hold the build-id: a hook of another version does not count as ours.
+        hook_base: hooks.iter().map(|h| h.base).find(|&b| has_hook(pid, b)),
         regions: Vec::new(),
         closed_regions: Vec::new(),
+        never_used: Vec::new(),
         descriptors: stray_descriptors(pid),
+        last_epoch: 0,
+        hooks,
     };
     for m in maps.iter().filter(|m| m.path == "/memfd:memhook-region") {
-        let path = format!("/proc/{pid}/map_files/{:x}-{:x}", m.start, m.end);
-        // To read that link takes CAP_CHECKPOINT_RESTORE.
-        let Ok(file) = OpenOptions::new().read(true).write(true).open(path) else {
-            found.closed_regions.push((m.start, m.end - m.start));
-            continue;
-        };
-        // A blank one is that of an attacher killed before it had written the control block.
-        let ours = |region: &Region| region.is_blank() || region.validate().is_ok();
-        if let Some(region) = Region::map(&file).ok().filter(ours) {
-            found.regions.push((region, m.start));
-        }
+        found.take_in(pid, m);
     }
     found
 }
@@ -86,6 +84,34 @@ fn stray_descriptors(pid: i32) -> Vec<u64> {
 }
 
 impl Residue {
+    fn take_in(&mut self, pid: i32, m: &Mapping) {
+        // Read through the process's memory: to open the file takes CAP_CHECKPOINT_RESTORE.
+        let owner = closed_region::owner(pid, m.start);
+        if let Some(epoch) = closed_region::epoch(pid, m.start) {
+            self.last_epoch = self.last_epoch.max(epoch);
+        }
+        let place = (m.start, m.end - m.start);
+        if owner == 0 || !self.hooks.iter().any(|hook| hook.owner(pid) == owner) {
+            // Without a hook, or unknown to it and blank, it was never used. Anything else is a
+            // parent's: a thread that was forked inside a wrapper may still touch it.
+            let is_known = |hook: &HookCopy| hook.region(pid) == Some(m.start);
+            if self.hooks.is_empty() || (owner == 0 && !self.hooks.iter().any(is_known)) {
+                self.never_used.push(place);
+            }
+            return;
+        }
+        let path = format!("/proc/{pid}/map_files/{:x}-{:x}", m.start, m.end);
+        let Ok(file) = OpenOptions::new().read(true).write(true).open(path) else {
+            self.closed_regions.push(place);
+            return;
+        };
+        // One without a control block is that of an attacher killed before it had written it.
+        let ours = |region: &Region| region.is_blank() || region.validate().is_ok();
+        if let Some(region) = Region::map(&file).ok().filter(ours) {
+            self.regions.push((region, m.start));
+        }
+    }
+
     /// A running attacher that uses one of the regions.
     pub fn attacher(&self, pid: i32) -> Option<u32> {
         let closed = self
@@ -96,31 +122,44 @@ impl Residue {
         open.chain(closed).find(|&attacher| is_attacher(attacher))
     }
 
-    /// Puts right what an attacher that was killed left: slots that hold our values, open descriptors.
-    /// Returns how many slots could not be restored, and how long one thread was held.
-    pub fn tidy_up(&mut self, pid: i32) -> anyhow::Result<(u64, Duration)> {
-        let (left, mut held_time) = match self.hook_base {
-            Some(base) => restore_slots(pid, base)?,
-            None => (0, Duration::ZERO),
-        };
-        if !self.descriptors.is_empty() {
+    /// The number that the process's regions bear, a new one if it has none.
+    pub fn owner(&self, pid: i32) -> u64 {
+        let owners = self.hooks.iter().map(|hook| hook.owner(pid));
+        owners
+            .into_iter()
+            .find(|&owner| owner != 0)
+            .unwrap_or_else(new_owner)
+    }
+
+    /// Functions that wrappers in the process stand for: function, variant, address (avma). A variant
+    /// keeps its function, as the program may have copied a wrapper's address.
+    pub fn originals(&self) -> impl Iterator<Item = (u32, u32, u64)> {
+        let hook = self.hooks.iter().find(|h| Some(h.base) == self.hook_base);
+        hook.into_iter().flat_map(HookCopy::originals)
+    }
+
+    /// Puts right what is left: slots that hold our values, open descriptors, memory that is no use.
+    pub fn tidy_up(&mut self, pid: i32, files: &mut Files) -> anyhow::Result<Restored> {
+        let mut restored = Restored::default();
+        if !self.hooks.is_empty() {
+            restored = restore(pid, self.hook_base, None, files)?;
+        }
+        if !self.descriptors.is_empty() || !self.never_used.is_empty() {
             let mut held = hold(pid, &any_point())?;
             for descriptor in std::mem::take(&mut self.descriptors) {
                 close_descriptor(&mut held, descriptor)?;
             }
-            held_time = held_time.max(held.release()?);
+            for (start, bytes) in std::mem::take(&mut self.never_used) {
+                held.syscall(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0])?;
+            }
+            restored.held = restored.held.max(held.release()?);
         }
-        // Where the journal can be read, those that the hook could not restore itself.
-        for (region, _) in &self.regions {
-            refused_slots::restore(pid, region)?;
-        }
-        let restored = left > 0 && !self.regions.is_empty();
-        Ok((if restored { 0 } else { left }, held_time))
+        Ok(restored)
     }
 
-    /// Whether there is something that a hold should put right before anything else.
+    /// Whether there is something that should be put right before anything else.
     pub fn is_untidy(&self) -> bool {
-        self.hook_base.is_some() || !self.descriptors.is_empty()
+        !self.hooks.is_empty() || !self.descriptors.is_empty() || !self.never_used.is_empty()
     }
 
     /// A region for rings of `ring_bytes`, one of those found if no thread is at work in it. The
@@ -132,10 +171,7 @@ impl Residue {
         ring_bytes: u64,
         held_time: &mut Duration,
     ) -> anyhow::Result<(Region, u64, u32)> {
-        let mut epoch = 1;
-        for (region, _) in &self.regions {
-            epoch = epoch.max(region.epoch() % 4095 + 1);
-        }
+        let epoch = self.last_epoch % 4095 + 1;
         for (region, address) in self.regions {
             if region.ring_bytes() as u64 == ring_bytes && comes_to_rest(&region) {
                 return Ok((region, address, epoch));
@@ -146,9 +182,6 @@ impl Residue {
         let over = self.closed_regions.iter().find(|&&(address, length)| {
             length == bytes && closed_region::comes_to_rest(pid, address, ring_bytes)
         });
-        if let Some(last) = over.and_then(|&(address, _)| closed_region::epoch(pid, address)) {
-            epoch = epoch.max(last % 4095 + 1);
-        }
         let mut held = reach.hold(pid, &any_point())?;
         let made = create_region(&mut held, bytes, over.map(|&(address, _)| address))?;
         *held_time = (*held_time).max(held.release()?);
@@ -156,7 +189,12 @@ impl Residue {
     }
 }
 
-/// The hook's own functions take no lock of the process: any stop will do.
+fn new_owner() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id()) | 1
+}
+
+/// For what takes no lock of the process: any stop will do.
 pub fn any_point() -> HoldOptions<'static> {
     HoldOptions::anywhere(Duration::from_secs(2))
 }
@@ -178,27 +216,6 @@ pub fn hold_with_hook(pid: i32, base: u64) -> anyhow::Result<Held> {
     Ok(held)
 }
 
-/// How often it is tried to restore slots while a thread of the target works on them.
-const LOCKED_TRIES: u32 = 20;
-
-/// Has the hook at `base` close the gate and put the originals back. Returns how many slots it could not
-/// restore, and how long one thread was held.
-pub fn restore_slots(pid: i32, base: u64) -> anyhow::Result<(u64, Duration)> {
-    let detach = base + entry_points()?.detach;
-    let mut longest = Duration::ZERO;
-    for _ in 0..LOCKED_TRIES {
-        let mut held = hold_with_hook(pid, base)?;
-        let left = held.call(detach, &[])? as i64;
-        longest = longest.max(held.release()?);
-        if let Ok(left) = u64::try_from(left) {
-            return Ok((left, longest));
-        }
-        // Locked: by a thread in dlopen, which needs its turn to go on.
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    bail!("a thread of process {pid} has been patching slots all the time: try again")
-}
-
 /// Whether no thread is inside a wrapper any more, now that the gate is closed: one that was, and
 /// stopped there, would go on writing into a ring that has another owner by then.
 pub fn comes_to_rest(region: &Region) -> bool {
@@ -214,7 +231,8 @@ pub fn comes_to_rest(region: &Region) -> bool {
     true
 }
 
-/// Restores what a killed attacher left in a process. `Ok(None)`: there was nothing of ours.
+/// Restores what a killed attacher left in a process, or its parent. `Ok(None)`: there was nothing of
+/// ours.
 pub fn recover(pid: i32) -> anyhow::Result<Option<u64>> {
     let _claim = claim(pid)?;
     let maps = mappings(pid)?;
@@ -225,5 +243,5 @@ pub fn recover(pid: i32) -> anyhow::Result<Option<u64>> {
     if !found.is_untidy() {
         return Ok(None);
     }
-    Ok(Some(found.tidy_up(pid)?.0))
+    Ok(Some(found.tidy_up(pid, &mut Files::new())?.left))
 }

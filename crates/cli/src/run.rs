@@ -328,7 +328,7 @@ fn announce(session: &Session, pid: i32, point: StartPoint) {
     };
     eprintln!(
         "Tracing {pid} ({}) from {from}, prepared in {:.1} ms: {slots} slots in {modules} modules",
-        crate::attach::name_of(pid),
+        memhook_foreign::visible(&crate::attach::name_of(pid)),
         session.attach_time.as_secs_f64() * 1e3,
     );
 }

@@ -1,7 +1,43 @@
 //! Code in which a thread may hold a lock that `dlopen` needs.
 
+use crate::reach::Reach;
+use crate::unwind_tables::UnwindTables;
+use memhook_inject::{Error, Held, HoldOptions, Registers};
 use memhook_process::{ElfView, ModuleImage};
 use memhook_unwind::{TableModule, walk};
+use std::time::Duration;
+
+/// Where a thread of one process may be made to call the loader.
+pub struct SafePoints {
+    modules: Vec<TableModule>,
+    ranges: Vec<(u64, u64)>,
+}
+
+impl SafePoints {
+    /// In a process with these modules, whose tables are compiled.
+    pub fn new(tables: &UnwindTables, modules: &[ModuleImage]) -> SafePoints {
+        SafePoints {
+            modules: tables.table_modules(modules),
+            ranges: unsafe_ranges(modules),
+        }
+    }
+
+    /// Holds a thread at one.
+    pub fn hold(&self, reach: &mut Reach<'_>, pid: i32, deadline: Duration) -> Result<Held, Error> {
+        let unwind = |registers: &Registers, read: &dyn Fn(u64) -> Option<u64>| {
+            let start = (registers.rip, registers.rsp, registers.rbp);
+            unwind_for_safety(&self.modules, &self.ranges, start, read)
+        };
+        let options = HoldOptions {
+            need_safe_point: true,
+            thread: None,
+            deadline,
+            unsafe_ranges: self.ranges.clone(),
+            unwind: Some(&unwind),
+        };
+        reach.hold(pid, &options)
+    }
+}
 
 /// How much of the stack above a lost frame is searched, in bytes.
 const SEARCH_BYTES: u64 = 16 * 1024;

@@ -6,9 +6,10 @@ mod release;
 mod round;
 
 use anyhow::{Context, bail};
+use memhook_foreign::{OutputFile, visible, visible_json, visible_lines};
 use memhook_heap::{
-    Captured, Heap, Leak, MarkOptions, Marked, Method, Pointers, Snapshot, Types, capture, dissect,
-    leaks, mark,
+    Captured, Heap, Leak, Limits, MarkOptions, Marked, Method, Pointers, Snapshot, Types,
+    capture_within, dissect, leaks, mark,
 };
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -45,10 +46,20 @@ pub struct Args {
     /// Save the snapshot (`-`: standard output) instead of looking at it
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     save: Option<String>,
+    /// Overwrite the file of --save
+    #[arg(long, requires = "save")]
+    force: bool,
     /// How memory is copied; what does not work falls back to the next [default: precopy, or stop where a
     /// seccomp filter is active that cannot be passed by]
     #[arg(long, value_enum)]
     snapshot: Option<SnapshotMethod>,
+    /// For how long all threads may be held at a time; what would take longer is done in another way, or
+    /// refused [default: 50ms, and no limit for --snapshot stop]
+    #[arg(long, value_name = "DURATION", value_parser = crate::options::duration, conflicts_with = "from")]
+    max_hold: Option<Duration>,
+    /// Memory that the copy may take; a larger one is refused [default: what is available here]
+    #[arg(long, value_name = "SIZE", value_parser = crate::options::size)]
+    max_memory: Option<u64>,
     /// Which addresses of a block keep it alive
     #[arg(long, value_enum, default_value = "interior")]
     pointers: PointerRule,
@@ -109,13 +120,22 @@ impl Args {
         })
     }
 
+    fn limits(&self) -> Limits {
+        let is_stop = matches!(self.snapshot, Some(SnapshotMethod::Stop));
+        let usual = Limits::default().hold.filter(|_| !is_stop);
+        Limits {
+            hold: self.max_hold.or(usual),
+            memory: self.max_memory,
+        }
+    }
+
     fn capture(&self) -> anyhow::Result<Captured> {
         if let Some(file) = &self.from {
             let snapshot = if file == "-" {
-                memhook_heap::load("standard input", std::io::stdin().lock())?
+                memhook_heap::load("standard input", std::io::stdin().lock(), self.max_memory)?
             } else {
                 let open = File::open(file).with_context(|| file.clone())?;
-                memhook_heap::load(file, std::io::BufReader::new(open))?
+                memhook_heap::load(file, std::io::BufReader::new(open), self.max_memory)?
             };
             return Ok(Captured {
                 snapshot,
@@ -126,7 +146,7 @@ impl Args {
         if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
             bail!("{why}");
         }
-        Ok(capture(pid, self.method())?)
+        Ok(capture_within(pid, self.method(), self.limits())?)
     }
 }
 
@@ -155,9 +175,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.reclaim {
         return reclaim::run(args);
     }
+    // Before the process is touched: a file that cannot be written costs nothing then.
+    let output = match args.save.as_deref() {
+        None | Some("-") => None,
+        Some(file) => Some(OutputFile::create(file.as_ref(), args.force)?),
+    };
     let mut captured = args.capture()?;
     if let Some(file) = &args.save {
-        save(&mut captured, file)?;
+        save(&mut captured, file, output)?;
         return Ok(ExitCode::SUCCESS);
     }
     let options = args.mark_options();
@@ -205,9 +230,9 @@ fn print<T: serde::Serialize>(
     text: impl Fn(&T) -> String,
 ) -> anyhow::Result<()> {
     let out = if args.json {
-        serde_json::to_string(report)? + "\n"
+        visible_json(&serde_json::to_string(report)?).into_owned() + "\n"
     } else {
-        text(report)
+        visible_lines(&text(report)).into_owned()
     };
     // A reader that went away is no error of ours.
     let _ = std::io::stdout().lock().write_all(out.as_bytes());
@@ -225,7 +250,7 @@ fn look(args: &Args, snapshot: &Snapshot, types: &mut Types) -> anyhow::Result<E
     let why = memhook_heap::why(snapshot, &heap, args.mark_options(), types, address)?;
     print(args, &why, |why| {
         let mut out = match &why.root {
-            Some(root) => format!("Kept alive by {root}\n"),
+            Some(root) => format!("Kept alive by {}\n", visible(root)),
             None => "Nothing reaches it: leaked\n".to_owned(),
         };
         for step in &why.path {
@@ -233,7 +258,9 @@ fn look(args: &Args, snapshot: &Snapshot, types: &mut Types) -> anyhow::Result<E
             let offset = offset.unwrap_or_default();
             let line = format!(
                 "  -> {} ({} B, {}){offset}\n",
-                step.address, step.bytes, step.kind
+                step.address,
+                step.bytes,
+                visible(&step.kind)
             );
             out.push_str(&line);
         }
@@ -243,7 +270,7 @@ fn look(args: &Args, snapshot: &Snapshot, types: &mut Types) -> anyhow::Result<E
 }
 
 /// Saves the snapshot with the names of the classes in it, which take the modules' files to find.
-fn save(captured: &mut Captured, file: &str) -> anyhow::Result<()> {
+fn save(captured: &mut Captured, file: &str, output: Option<OutputFile>) -> anyhow::Result<()> {
     let heap = dissect(&captured.snapshot)?;
     let mut types = Types::new(&captured.snapshot, &captured.images);
     for (_, block) in heap.blocks.iter() {
@@ -253,8 +280,8 @@ fn save(captured: &mut Captured, file: &str) -> anyhow::Result<()> {
     }
     let learnt: Vec<_> = types.learnt().collect();
     captured.snapshot.meta.classes.extend(learnt);
-    if file != "-" {
-        let to = File::create(file).with_context(|| file.to_owned())?;
+    if let Some(output) = output {
+        let to = output.keep().with_context(|| file.to_owned())?;
         memhook_heap::save(&captured.snapshot, to).with_context(|| file.to_owned())?;
         return Ok(());
     }
@@ -291,7 +318,8 @@ fn list(scan: &Scan) -> anyhow::Result<ExitCode> {
     let (chunks, bytes) = scan.heap.mmapped;
     writeln!(out, "mmapped {chunks} {bytes}")?;
     for finding in &scan.heap.findings {
-        writeln!(out, "finding {:#x} {}", finding.address, finding.what)?;
+        let what = visible(&finding.what);
+        writeln!(out, "finding {:#x} {what}", finding.address)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,14 +8,18 @@ use crate::claim::{Claim, claim};
 use crate::hook_object::{EntryPoints, HOOK_OBJECT, entry_points, hook_image};
 use crate::reach::Reach;
 use crate::record::OwnCode;
-use crate::refused_slots;
 use crate::residue::{has_hook, residue};
-use crate::safe_point::{unsafe_ranges, unwind_for_safety};
+use crate::restore::{Files, layout};
+use crate::safe_point::SafePoints;
+use crate::target_libc::libc_function;
 use crate::unwind_tables::UnwindTables;
 use anyhow::{Context, bail};
-use memhook_abi::{self as abi, function_by_name};
-use memhook_inject::{Dlopen, HoldOptions, IdleThreads, load_object};
-use memhook_process::{ElfView, ModuleImage, find_slots, mappings, modules, seccomp_filters, vdso};
+use memhook_abi::{self as abi, function_by_name, hook_error};
+use memhook_inject::{Dlopen, Held, IdleThreads, load_object};
+use memhook_process::{
+    ElfView, Mapping, ModuleImage, find_slots, hook_copies, mappings, modules, seccomp_filters,
+    vdso,
+};
 use memhook_stream::{Config, Region};
 use std::{
     collections::{HashMap, HashSet},
@@ -24,8 +28,10 @@ use std::{
 };
 use target_facts::{is_filtered, tid_offset};
 
-/// Files of modules that were read, by device and inode.
-type Files = HashMap<(u32, u32, u64), Arc<[u8]>>;
+/// How long a thread outside of the loader is looked for.
+const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the held thread waits for a moment in which no other thread unloads modules.
+const STILL_PATIENCE: Duration = Duration::from_millis(20);
 
 /// An attach to one process.
 pub struct Session {
@@ -35,6 +41,8 @@ pub struct Session {
     hook_base: u64,
     functions: HashSet<usize>,
     files: Files,
+    /// Mappings of files as last seen.
+    layout: Vec<Mapping>,
     /// Modules as last seen.
     pub modules: Vec<ModuleImage>,
     /// Modules that were unloaded: they still explain addresses in old backtraces.
@@ -79,20 +87,6 @@ fn find_dlopen(modules: &[ModuleImage]) -> anyhow::Result<Dlopen> {
     bail!("no dlopen in the process: its libc exports neither dlopen nor __libc_dlopen_mode")
 }
 
-/// A function of the target's C library (avma).
-fn find_libc(modules: &[ModuleImage], name: &str) -> anyhow::Result<u64> {
-    modules
-        .iter()
-        .filter(|m| m.name().starts_with("libc.so") || m.name().starts_with("libc-2"))
-        .find_map(|m| {
-            Some(
-                m.base
-                    .wrapping_add(ElfView::parse(&m.bytes).ok()?.exported(name)?.svma),
-            )
-        })
-        .with_context(|| format!("the process's libc has no {name}"))
-}
-
 impl Session {
     /// Attaches; on return every slot that can be patched is.
     pub fn start(pid: i32, config: Config, functions: HashSet<usize>) -> anyhow::Result<Session> {
@@ -116,22 +110,27 @@ impl Session {
             bail!("process {pid} is already traced by memhook-rs {attacher}: stop that first");
         }
         let mut held_time = Duration::ZERO;
+        let mut files = Files::new();
         if residue.is_untidy() {
-            held_time = residue.tidy_up(pid)?.1;
+            held_time = residue.tidy_up(pid, &mut files)?.held;
         }
         let hook_base = residue.hook_base;
-        let mut files = Files::new();
+        let maps = mappings(pid)?;
         let loaded = modules(pid, &maps, &mut files)?;
         let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
-        let scan = find_slots(pid, &loaded, &maps, &wanted, &|_| None)?;
+        let scan = find_slots(pid, &loaded, &maps, &wanted, &hook_copies(pid, &maps))?;
         if scan.slots.is_empty() {
             bail!("process {pid} calls no allocator through a GOT slot: nothing to hook");
         }
         let entry = entry_points()?;
         let dlopen = find_dlopen(&loaded)?;
         if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
-            config.libc_backtrace = find_libc(&loaded, "backtrace")?;
+            config.libc_backtrace = libc_function(&loaded, "backtrace")
+                .with_context(|| format!("the libc of process {pid} has no backtrace"))?;
         }
+        config.iterate_modules = libc_function(&loaded, "dl_iterate_phdr")
+            .with_context(|| format!("the libc of process {pid} has no dl_iterate_phdr"))?;
+        config.owner = residue.owner(pid);
         let vdso = vdso(pid, &maps);
         if let Some(v) = &vdso {
             let clock = ElfView::parse(&v.bytes)
@@ -148,6 +147,10 @@ impl Session {
             idle_held_time = time;
             config.flags |= abi::flags::LONE_RECORDER;
         }
+        // A variant keeps its function: the program may have copied a wrapper's address.
+        let next_variant = residue.originals();
+        let next_variant = next_variant.map(|(f, variant, o)| ((f as usize, o), variant));
+        let next_variant = next_variant.collect();
         let (region, address, epoch) =
             residue.region_for(reach, pid, config.ring_bytes, &mut held_time)?;
         config.epoch = epoch;
@@ -158,6 +161,7 @@ impl Session {
             entry,
             hook_base: 0,
             functions: functions.clone(),
+            layout: layout(&maps),
             files,
             modules: loaded,
             gone: Vec::new(),
@@ -168,11 +172,11 @@ impl Session {
             attach_time: Duration::ZERO,
             held_time,
             idle_held_time,
-            next_variant: HashMap::new(),
+            next_variant,
             filters: seccomp_filters(pid),
             _claim: claim,
         };
-        session.journal(&scan)?;
+        session.journal(&scan);
         session.publish_modules()?;
         session.load_and_start(reach, hook_base, dlopen, address)?;
         session.attach_time = start.elapsed();
@@ -188,23 +192,11 @@ impl Session {
         region_address: u64,
     ) -> anyhow::Result<()> {
         let pid = self.pid;
-        let modules = self.tables.table_modules(&with(&self.modules, &self.vdso));
-        let ranges = unsafe_ranges(&self.modules);
-        let unwind = |registers: &memhook_inject::Registers, read: &dyn Fn(u64) -> Option<u64>| {
-            let start = (registers.rip, registers.rsp, registers.rbp);
-            unwind_for_safety(&modules, &ranges, start, read)
-        };
-        let options = HoldOptions {
-            need_safe_point: hook_base.is_none(),
-            thread: None,
-            deadline: Duration::from_secs(5),
-            unsafe_ranges: ranges.clone(),
-            unwind: Some(&unwind),
-        };
         // So that nothing slow is left for the hold.
         let anywhere = hook_image(0)?;
         self.tables.prepare(&self.region, &[anywhere]);
-        let mut held = reach.hold(pid, &options)?;
+        // Also with the hook in place: it asks the loader to keep still.
+        let mut held = self.safe_points().hold(reach, pid, SAFE_POINT_PATIENCE)?;
         self.hook_base = match hook_base {
             Some(base) => base,
             None => load_object(&mut held, dlopen, HOOK_OBJECT)?.base,
@@ -221,16 +213,38 @@ impl Session {
         self.region.set_tid_offset(tid_offset(&held));
         self.region.set_syscalls_filtered(is_filtered(&held));
         let result = held.call(self.hook_base + self.entry.attach, &[region_address])? as i64;
+        let result = self.patch_until_current(&mut held, result);
         self.held_time = self.held_time.max(held.release()?);
-        if result < 0 {
-            bail!("the hook refused to start in process {pid} (code {result})");
+        match result? {
+            hook_error::NO_WIPE_ON_FORK => bail!(
+                "process {pid} cannot be traced: the kernel does not keep the hook's state from its children (MADV_WIPEONFORK, since Linux 4.14)"
+            ),
+            // Slots that are still pending are patched with all threads held.
+            hook_error::STALE | hook_error::NO_LOADER | 0.. => {}
+            code => bail!("the hook refused to start in process {pid} (code {code})"),
         }
         // If the threads cannot all be held, the slots stay as they are, and the coverage says so.
-        if let Ok(all_held) = refused_slots::patch(pid, &self.region) {
+        if let Ok(all_held) = self.force_slots() {
             self.held_time = self.held_time.max(all_held);
         }
         self.announce_forwarding_operators();
         Ok(())
+    }
+
+    fn safe_points(&self) -> SafePoints {
+        SafePoints::new(&self.tables, &with(&self.modules, &self.vdso))
+    }
+
+    /// After an answer of the hook's: if it found that modules came or went since they were looked at,
+    /// looks again and has it patch, until it agrees. Returns its last answer.
+    fn patch_until_current(&mut self, held: &mut Held, answer: i64) -> anyhow::Result<i64> {
+        let begin = Instant::now();
+        let mut answer = answer;
+        while answer == hook_error::STALE && begin.elapsed() < STILL_PATIENCE {
+            self.look_at_modules()?;
+            answer = held.call(self.hook_base + self.entry.patch, &[])? as i64;
+        }
+        Ok(answer)
     }
 
     /// To be called now and then: what a filter forbids that the program installs now is not known, so

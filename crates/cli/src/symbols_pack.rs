@@ -44,15 +44,7 @@ pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
     }
     progress.end();
     let bundle = memhook_symbols::Bundle::merged(bundles);
-    bundle.write(&args.output, args.force).map_err(|error| {
-        match args.output.exists() && !args.force {
-            true => anyhow::anyhow!(
-                "{} exists already: choose another name or add --force",
-                args.output.display()
-            ),
-            false => error.into(),
-        }
-    })?;
+    bundle.write(&args.output, args.force)?;
     let (named, all) = bundle.counts();
     let size = std::fs::metadata(&args.output).map_or(0, |metadata| metadata.len());
     eprintln!(

@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut session = Session::start(pid, config, functions)?;
     let region = Arc::clone(session.shared_region());
     let consumer = Consumer::new(&region, &args.tracing);
-    let mut board = Board::new(name_of(pid), pid);
+    let mut board = Board::new(memhook_foreign::visible(&name_of(pid)).into_owned(), pid);
     let code = consumer.while_draining(|| {
         let mut upkeep = Upkeep::new(pid);
         // A terminal that cannot be used, or goes away, ends the trace as `q` does.
@@ -83,9 +83,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         };
         match ended {
             Ok(End::Gone) => Ok(0),
-            Ok(End::Asked) => Ok(upkeep.detach(&session)),
+            Ok(End::Asked) => Ok(upkeep.detach(&mut session)),
             Err(error) => {
-                upkeep.detach(&session);
+                upkeep.detach(&mut session);
                 Err(error)
             }
         }

@@ -1,6 +1,7 @@
 //! Unwind tables of the target's modules, compiled once and kept in the region.
 
-use memhook_abi::MAX_RULES;
+use memhook_abi::unwind_rule::{self, pack};
+use memhook_abi::{MAX_MODULES, MAX_RULES};
 use memhook_process::{ElfView, ModuleImage};
 use memhook_stream::{ModuleSpec, Region};
 use memhook_unwind::{TableModule, UnwindTable, compile};
@@ -53,12 +54,11 @@ impl UnwindTables {
         let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let work = || {
             while let Some(module) = new.get(next.fetch_add(1, Relaxed)) {
+                let table = compile(&module.bytes).unwrap_or_default();
                 let compiled = Compiled {
                     _bytes: module.bytes.clone(),
-                    table: Arc::new(compile(&module.bytes).unwrap_or_default()),
-                    ret_gadget: ElfView::parse(&module.bytes)
-                        .ok()
-                        .and_then(|e| e.ret_gadget()),
+                    ret_gadget: ret_gadget(&module.bytes, &table),
+                    table: Arc::new(table),
                     first_row: None,
                 };
                 if let Ok(mut found) = found.lock() {
@@ -129,7 +129,7 @@ impl UnwindTables {
         }
     }
 
-    /// Makes `modules` the region's module list.
+    /// Makes `modules` the region's module list; of more than that can hold, the first ones.
     pub fn publish(&mut self, region: &Region, modules: &[ModuleImage]) -> anyhow::Result<()> {
         self.prepare(region, modules);
         let mut specs = Vec::with_capacity(modules.len());
@@ -149,9 +149,24 @@ impl UnwindTables {
                 row_count: file.first_row.map_or(0, |_| rows),
             });
         }
+        specs.truncate(MAX_MODULES);
         region.publish_modules(&specs)?;
         Ok(())
     }
+}
+
+/// The `ret` (svma) that a wrapped dlopen returns through. To an unwinder it is the return address of the
+/// loader's frame: it looks at the row of the byte before, and must find the next return address at the
+/// top of the stack there.
+fn ret_gadget(bytes: &[u8], table: &UnwindTable) -> Option<u64> {
+    let at_entry = pack(unwind_rule::RSP, 8, unwind_rule::RBP_SAME, 0);
+    let elf = ElfView::parse(bytes).ok()?;
+    let unwinds = |&svma: &u64| {
+        [svma.wrapping_sub(1), svma]
+            .iter()
+            .all(|&at| table.rule_at(at) == at_entry)
+    };
+    elf.ret_gadgets().find(unwinds)
 }
 
 /// The region's number of a rule; beyond what the region holds, number 0, which is the stop.

@@ -87,7 +87,7 @@ impl Upkeep {
     }
 
     /// Restores the slots; returns the exit code.
-    pub fn detach(&self, session: &Session) -> u8 {
+    pub fn detach(&self, session: &mut Session) -> u8 {
         let pid = self.target.pid;
         match session.detach() {
             Ok(0) => 0,

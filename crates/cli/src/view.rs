@@ -24,14 +24,14 @@ pub struct Args {
     /// Overwrite the output file
     #[arg(long)]
     force: bool,
-    /// Serve the page at this address (127.0.0.1:8080) until Ctrl-C instead of writing it
-    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["output", "force"])]
+    /// Serve the page at this port of 127.0.0.1, or at this address, until Ctrl-C instead of writing it
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = serve::address, conflicts_with_all = ["output", "force"])]
     serve: Option<SocketAddr>,
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
     symbols: symbols::Args,
-    /// Look for source files below this folder too
+    /// Show lines of source files below this folder. Without it the page has none: debug information may name any file
     #[arg(long, value_name = "DIR")]
     source_dir: Vec<PathBuf>,
 }
@@ -39,6 +39,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let recording = open(&args.file)?;
+    sources::check(&args.source_dir)?;
     // Before the work: a port that is taken costs nothing then.
     let listener = args.serve.map(serve::listen).transpose()?;
     let mut names = symbols::symbolizer(&recording, &args.symbols)?;
@@ -48,7 +49,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut profile = profile.with_context(|| format!("{}", args.file.display()))?;
     symbols::tell_refused(&names);
     tell_end(&recording, &args.file);
-    profile.sources = sources::around(&profile, &args.source_dir, &args.symbols.sysroot);
+    profile.sources = sources::around(&profile, &args.source_dir);
+    let lacks_sources = args.source_dir.is_empty() && sources::are_named(&profile);
+    let tell = || {
+        if lacks_sources {
+            eprintln!("memhook-rs: the page has no source lines: for those add --source-dir DIR");
+        }
+    };
     let mut page = Vec::new();
     export(
         ExportFormat::Html,
@@ -57,13 +64,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         &mut page,
     )?;
     if let Some(listener) = listener {
-        return serve::run(&listener, &page);
+        tell();
+        return serve::run(listener, page);
     }
     let path = args
         .output
         .clone()
         .unwrap_or_else(|| named_after(&args.file));
     report::write(Some(&path), args.force, &page)?;
+    tell();
     say!("{}", path.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -79,10 +79,10 @@ pub fn read<'a>(
 }
 
 fn demangled(name: &str) -> String {
-    let symbol = cpp_demangle::Symbol::new(name).ok();
-    let text = symbol.filter(|_| name.starts_with("_Z") && !name.contains(['*', '?']));
-    text.and_then(|s| s.demangle().ok())
-        .unwrap_or_else(|| name.to_owned())
+    match name.starts_with("_Z") && !name.contains(['*', '?']) {
+        true => memhook_foreign::demangle_in_full(name),
+        false => name.to_owned(),
+    }
 }
 
 impl Suppression {

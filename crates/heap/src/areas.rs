@@ -5,6 +5,7 @@ use crate::pagemap;
 use crate::snapshot::{Area, AreaKind, ModuleInfo};
 use memhook_inject::{PageScan, PageState};
 use memhook_process::Mapping;
+use std::io;
 
 /// A larger mapping is a sanitizer's shadow or the like, reserved but never filled.
 const MAX_AREA_BYTES: u64 = 256 << 30;
@@ -35,34 +36,60 @@ pub fn areas(
             Some(kind) if m.end - m.start <= MAX_AREA_BYTES => areas.push(area(kind)),
             Some(kind) => unsearched.push(area(kind)),
             None if m.path.starts_with("/memfd:memhook") => {}
-            None if m.write => unsearched.push(area(AreaKind::Shared)),
-            None if is_hidden(m) => {
-                let mut runs = Runs::new();
-                let found = pages.map(|p| p.find(m.start, m.end, PageState::Populated, &mut runs));
-                if !matches!(found, Some(Ok(()))) {
-                    // Before Linux 6.7.
-                    match pagemap::populated(pid, m.start, m.end) {
-                        Ok(found) => runs = found,
-                        Err(_) => unsearched.push(area(AreaKind::Hidden)),
-                    }
-                }
-                areas.extend(runs.into_iter().map(|(start, end)| Area {
+            // memfd_secret(2): only the process itself can read it.
+            None if m.write || m.path.starts_with("/secretmem") => {
+                unsearched.push(area(AreaKind::Shared))
+            }
+            None => match hidden(pid, m, pages) {
+                Ok(runs) => areas.extend(runs.into_iter().map(|(start, end)| Area {
                     start,
                     end,
                     kind: AreaKind::Hidden,
                     name: m.path.clone(),
-                }));
-            }
-            None => {}
+                })),
+                Err(_) => unsearched.push(area(AreaKind::Hidden)),
+            },
         }
     }
     (areas, unsearched)
 }
 
-/// Private memory without a file and without any access: mostly reserved and empty, but a program
-/// may have written to it and then called mprotect.
-fn is_hidden(m: &Mapping) -> bool {
-    !m.read && !m.exec && !m.shared && m.file_id.2 == 0
+/// Pages that the program has written to before it took away the access that would tell: of memory without
+/// any, or only for execution; of a file, mapped privately and read-only by now.
+fn hidden(pid: i32, m: &Mapping, pages: Option<&PageScan>) -> io::Result<Runs> {
+    let is_device = m.path.starts_with("/dev/") && !is_memory(&m.path);
+    let is_kernels = m.path.starts_with("[v");
+    let is_disk_file = m.shared && (m.read || !is_memory(&m.path));
+    if is_kernels || is_device || is_disk_file {
+        return Ok(Runs::new());
+    }
+    let state = if m.shared {
+        PageState::Populated
+    } else {
+        PageState::Own
+    };
+    let mut runs = Runs::new();
+    if let Some(Ok(())) = pages.map(|p| p.find(m.start, m.end, state, &mut runs)) {
+        return Ok(runs);
+    }
+    // Before Linux 6.7.
+    if m.shared {
+        pagemap::populated(pid, m.start, m.end)
+    } else {
+        pagemap::own(pid, m.start, m.end)
+    }
+}
+
+/// Whether shared memory of this name is no file on a disk.
+fn is_memory(path: &str) -> bool {
+    let names = [
+        "/dev/zero",
+        "/dev/shm/",
+        "/SYSV",
+        "/memfd:",
+        "/anon_hugepage",
+    ];
+    path.is_empty() || names.iter().any(|name| path.starts_with(name))
 }
 
 fn kind(m: &Mapping, modules: &[ModuleInfo]) -> Option<AreaKind> {
@@ -70,9 +97,11 @@ fn kind(m: &Mapping, modules: &[ModuleInfo]) -> Option<AreaKind> {
         return None;
     }
     if m.shared {
-        let memory = ["/dev/zero", "/dev/shm/", "/SYSV", "/memfd:"];
+        if m.path.starts_with("/secretmem") {
+            return None;
+        }
         // Read-only as well: written before an mprotect, or through another mapping.
-        if m.path.is_empty() || memory.iter().any(|p| m.path.starts_with(p)) {
+        if is_memory(&m.path) {
             return Some(AreaKind::Shared);
         }
         if !m.write {

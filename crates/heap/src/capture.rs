@@ -5,16 +5,27 @@ use crate::areas::areas;
 use crate::copy::{self, Runs};
 use crate::fork::fork;
 use crate::kernel_words::{KernelWords, kernel_words};
+use crate::limits::Limits;
 use crate::modules::{module_info, vtable_names};
+use crate::pagemap;
 use crate::precopy::precopy;
+use crate::room::Room;
 use crate::settle::{hold_settled, is_inside};
+use crate::shared_pages::add_untouched;
 use crate::snapshot::{
     Area, AreaKind, Meta, Method, ModuleInfo, Region, Snapshot, ThreadState, words,
 };
+use crate::stop::{copy_all, stop};
 use memhook_inject::{AllHeld, PageScan, PageState, Registers, WriteWatch, memory_sharers};
 use memhook_process::{ModuleImage, filter_may_kill, mappings, modules};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
+
+/// Beside a copy, its search takes a quarter of it: two bits for 16 bytes of heap, and bounds and marks of
+/// each block.
+const SEARCH_SHARE: u64 = 4;
+/// How often threads are held again after a hold that was too long.
+pub(crate) const HOLDS: usize = 3;
 
 /// A snapshot, and the files of the modules for looking up names.
 pub struct Captured {
@@ -37,16 +48,78 @@ pub(crate) struct Prepared {
     unsearched: Vec<Area>,
     /// Threads inside malloc at the hold.
     in_malloc: u32,
+    /// What the snapshot may cost.
+    pub limits: Limits,
+    /// What is to be copied, as it was at the begin.
+    pub populated_bytes: u64,
+    /// The longest hold that came to nothing.
+    pub held_in_vain: Duration,
+    /// Methods that did not work.
+    failed: Vec<(Method, Error)>,
 }
 
 impl Prepared {
-    fn of(pid: i32) -> Result<Prepared, Error> {
+    fn of(pid: i32, limits: Limits) -> Result<Prepared, Error> {
         let begin = Instant::now();
         let images = modules(pid, &mappings(pid)?, &mut HashMap::new())?;
-        Ok(Prepared {
+        let mut prepared = Prepared {
             begin,
+            limits,
             ..Prepared::with(pid, images)
-        })
+        };
+        prepared.check_room()?;
+        Ok(prepared)
+    }
+
+    /// Fails if the copy would not fit into memory: before any thread is held.
+    fn check_room(&mut self) -> Result<(), Error> {
+        let mut runs = Runs::new();
+        for area in &self.areas()? {
+            self.populated(area, &mut runs);
+        }
+        self.populated_bytes = copy::run_bytes(&runs);
+        self.has_room(0, self.populated_bytes)
+    }
+
+    /// Fails if there is no room for so much beside what is copied already, with what the search takes.
+    pub fn has_room(&self, copied: u64, more: u64) -> Result<(), Error> {
+        let with_search = |bytes: u64| bytes + bytes / SEARCH_SHARE;
+        let (needed, room) = match self.limits.memory {
+            Some(most) => (with_search(copied + more), Some(Room::of(most))),
+            None => (
+                with_search(more),
+                Room::for_process(std::process::id() as i32),
+            ),
+        };
+        match room {
+            Some(room) if room.bytes < needed => Err(Error::NoRoom {
+                pid: self.pid,
+                needed: with_search(copied + more),
+                room,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The error for a hold that would take so long, or took it.
+    pub fn too_long(&self, needed: Duration, reason: String) -> Error {
+        let allowed = self.limits.hold.unwrap_or(Duration::MAX);
+        Error::TooLong {
+            needed_ms: needed.max(allowed).as_secs_f64() * 1e3,
+            allowed_ms: allowed.as_secs_f64() * 1e3,
+            reason,
+        }
+    }
+
+    /// Whether a hold of this length is allowed.
+    pub fn may_hold(&self, time: Duration) -> bool {
+        self.limits.hold.is_none_or(|most| time <= most)
+    }
+
+    /// When a hold has to end.
+    pub fn end_of(&self, held: &AllHeld) -> Option<Instant> {
+        let most = self.limits.hold?;
+        Some(Instant::now() + most.saturating_sub(held.held_for()))
     }
 
     fn with(pid: i32, images: Vec<ModuleImage>) -> Prepared {
@@ -62,6 +135,10 @@ impl Prepared {
             notes: Vec::new(),
             unsearched: Vec::new(),
             in_malloc: 0,
+            limits: Limits::NONE,
+            populated_bytes: 0,
+            held_in_vain: Duration::ZERO,
+            failed: Vec::new(),
         }
     }
 
@@ -71,35 +148,67 @@ impl Prepared {
     }
 
     /// Says why another method is taken; an error if none can help.
-    fn fall_back(
-        &mut self,
-        method: &str,
-        instead: &str,
-        error: memhook_inject::Error,
-    ) -> Result<(), Error> {
-        if let memhook_inject::Error::TargetGone { .. } = error {
-            return Err(error.into());
+    fn fall_back(&mut self, method: Method, instead: &str, error: Error) -> Result<(), Error> {
+        match &error {
+            Error::Inject(memhook_inject::Error::TargetGone { .. }) => return Err(error),
+            Error::Inject(_) | Error::TooLong { .. } | Error::NoRoomToFork { .. } => {}
+            _ => return Err(error),
         }
+        let name = method.name();
         self.notes
-            .push(format!("no {method}, {instead} instead: {error}"));
+            .push(format!("no {name}, {instead} instead: {error}"));
+        self.failed.push((method, error));
         Ok(())
     }
 
-    /// Pages with contents. Without the scan call of Linux 6.7, all of them.
+    /// The error where each method would take too long, or fails.
+    fn no_way(&mut self, last: Error) -> Error {
+        let Error::TooLong { allowed_ms, .. } = last else {
+            return last;
+        };
+        self.failed.push((Method::Stop, last));
+        let mut enough_ms = f64::MAX;
+        let mut ways = Vec::new();
+        for (method, error) in &self.failed {
+            let name = method.name();
+            ways.push(match error {
+                Error::TooLong {
+                    needed_ms, reason, ..
+                } => {
+                    // Estimates are rough.
+                    enough_ms = enough_ms.min(1.5 * needed_ms + 1.0);
+                    format!("about {needed_ms:.0} ms by {name} ({reason})")
+                }
+                other => format!("not by {name} ({other})"),
+            });
+        }
+        Error::NoShortHold {
+            pid: self.pid,
+            allowed_ms,
+            ways: ways.join(", "),
+            enough_ms,
+        }
+    }
+
+    /// Pages with contents: not those that nobody touched, or only read.
     pub fn populated(&self, area: &Area, found: &mut Runs) {
         let (start, end) = (area.start, area.end);
         let before = found.len();
-        let scanned = match &self.pages {
-            // A file page that nobody touched has contents all the same: those of the file.
-            Some(pages) if area.kind != AreaKind::File => {
-                pages.find(start, end, PageState::Populated, found).is_ok()
+        // A file page that nobody touched has contents all the same: those of the file.
+        if area.kind != AreaKind::File {
+            let scan = self.pages.as_ref();
+            let scanned = scan.map(|p| p.find(start, end, PageState::Populated, found));
+            if matches!(scanned, Some(Ok(()))) {
+                return;
             }
-            _ => false,
-        };
-        if !scanned {
             found.truncate(before);
-            found.push((start, end));
+            // Before Linux 6.7.
+            if let Ok(runs) = pagemap::populated(self.pid, start, end) {
+                found.extend(runs);
+                return;
+            }
         }
+        found.push((start, end));
     }
 
     /// The mappings to be copied, as they are now.
@@ -115,10 +224,13 @@ impl Prepared {
         let (held, in_malloc) = hold_settled(self.pid, self.malloc_code())?;
         self.in_malloc = in_malloc;
         self.kernel.words.extend(held.queued_values());
+        self.kernel.words.extend(held.rseq_places());
         Ok(held)
     }
 
-    fn finish(mut self, method: Method, shot: Shot, prepare: Duration) -> Captured {
+    fn finish(mut self, method: Method, mut shot: Shot, prepare: Duration) -> Captured {
+        let left_out = add_untouched(self.pid, &shot.areas, &mut shot.regions);
+        self.unsearched.extend(left_out);
         let mut classes = BTreeMap::new();
         for image in &self.images {
             vtable_names(image, &mut classes);
@@ -155,7 +267,7 @@ impl Prepared {
         let meta = Meta {
             pid: self.pid,
             method,
-            held_ms: shot.held.as_secs_f64() * 1e3,
+            held_ms: shot.held.max(self.held_in_vain).as_secs_f64() * 1e3,
             prepare_held_ms: prepare.as_secs_f64() * 1e3,
             taken_ms: self.begin.elapsed().as_secs_f64() * 1e3,
             held_bytes: shot.held_bytes,
@@ -202,7 +314,12 @@ pub(crate) struct Shot {
 /// Takes a snapshot of `pid`: by the method asked for, else by one that works, with a note why. `None`:
 /// the one that holds its threads for the shortest time.
 pub fn capture(pid: i32, method: Option<Method>) -> Result<Captured, Error> {
-    let mut prepared = Prepared::of(pid)?;
+    capture_within(pid, method, Limits::default())
+}
+
+/// The same with other limits than those of everybody.
+pub fn capture_within(pid: i32, method: Option<Method>, limits: Limits) -> Result<Captured, Error> {
+    let mut prepared = Prepared::of(pid, limits)?;
     let is_filtered = method.is_none() && filter_may_kill(pid);
     let method = method.unwrap_or(if is_filtered {
         Method::Stop
@@ -218,27 +335,28 @@ pub fn capture(pid: i32, method: Option<Method>) -> Result<Captured, Error> {
         );
     }
     if method == Method::Precopy {
-        match WriteWatch::start(pid) {
-            Ok(watch) => {
-                let prepare = watch.held_for();
-                let shot = precopy(&mut prepared, &watch)?;
-                drop(watch);
-                return Ok(prepared.finish(Method::Precopy, shot, prepare));
-            }
-            Err(error) => prepared.fall_back("precopy", "a fork", error)?,
+        let started = WriteWatch::start(pid).map_err(Error::from);
+        let shot = started.and_then(|watch| {
+            let shot = precopy(&mut prepared, &watch)?;
+            Ok((shot, watch.held_for()))
+        });
+        match shot {
+            Ok((shot, prepare)) => return Ok(prepared.finish(Method::Precopy, shot, prepare)),
+            // A fork takes no less of our memory.
+            Err(error @ Error::NoRoom { .. }) => return Err(error),
+            Err(error) => prepared.fall_back(Method::Precopy, "a fork", error)?,
         }
     }
     if method != Method::Stop {
         match fork(&mut prepared) {
             Ok(shot) => return Ok(prepared.finish(Method::Fork, shot, Duration::ZERO)),
-            Err(Error::Inject(error)) => {
-                prepared.fall_back("fork", "all threads held", error)?;
-            }
-            Err(error) => return Err(error),
+            Err(error) => prepared.fall_back(Method::Fork, "all threads held", error)?,
         }
     }
-    let shot = stop(&mut prepared)?;
-    Ok(prepared.finish(Method::Stop, shot, Duration::ZERO))
+    match stop(&mut prepared) {
+        Ok(shot) => Ok(prepared.finish(Method::Stop, shot, Duration::ZERO)),
+        Err(error) => Err(prepared.no_way(error)),
+    }
 }
 
 /// Takes a snapshot of a process whose threads all stand still already: id, general registers and
@@ -254,7 +372,9 @@ pub fn capture_standing<'a>(
     let code = prepared.malloc_code();
     let inside = threads.iter().filter(|t| is_inside(pid, t.1, code));
     prepared.in_malloc = inside.count() as u32;
-    let mut shot = copy_all(&mut prepared)?;
+    let Some(mut shot) = copy_all(&mut prepared, None)? else {
+        return Err(prepared.too_long(prepared.begin.elapsed(), "it was not copied in time".into()));
+    };
     shot.threads = thread_states(threads.into_iter());
     shot.held = prepared.begin.elapsed();
     let mut captured = prepared.finish(Method::Stop, shot, Duration::ZERO);
@@ -283,32 +403,4 @@ pub(crate) fn thread_states<'a>(
             }
         })
         .collect()
-}
-
-/// The memory of a process that stands still, all at once.
-fn copy_all(prepared: &mut Prepared) -> Result<Shot, Error> {
-    let areas = prepared.areas()?;
-    let mut regions = copy::regions_for(&areas);
-    let mut runs = Runs::new();
-    for area in &areas {
-        prepared.populated(area, &mut runs);
-    }
-    let mut unread = Runs::new();
-    copy::copy_into(prepared.pid, &runs, &mut regions, &mut unread);
-    Ok(Shot {
-        threads: Vec::new(),
-        areas,
-        held: Duration::ZERO,
-        held_bytes: copy::run_bytes(&runs),
-        regions,
-        unread,
-    })
-}
-
-fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
-    let held = prepared.hold()?;
-    let mut shot = copy_all(prepared)?;
-    shot.threads = thread_states(held.threads());
-    shot.held = held.release();
-    Ok(shot)
 }

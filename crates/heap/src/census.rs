@@ -5,6 +5,7 @@ use crate::report::describe;
 use crate::snapshot::Snapshot;
 use crate::text::bytes_text;
 use crate::types::Types;
+use memhook_foreign::visible;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -103,7 +104,9 @@ pub fn census(snapshot: &Snapshot, heap: &Heap, types: &mut Types, top: usize) -
         .map(|a| a.counts.free_bytes + a.counts.cached_bytes + a.counts.fast_bytes)
         .sum();
     let tops: u64 = heap.arenas.iter().map(|a| a.counts.top_bytes).sum();
-    let system: u64 = heap.arenas.iter().map(|a| a.system_bytes).sum::<u64>() + heap.mmapped.1;
+    // What a damaged arena says of itself may be anything.
+    let arenas = heap.arenas.iter().map(|a| a.system_bytes);
+    let system = arenas.fold(heap.mmapped.1, u64::saturating_add);
     Census {
         schema: "memhook-rs/census/1",
         pid: snapshot.meta.pid,
@@ -153,7 +156,12 @@ pub fn census_text(census: &Census) -> String {
         let _ = writeln!(out, "\n{title}");
         for class in classes {
             let bytes = bytes_text(class.bytes);
-            let _ = writeln!(out, "{bytes:>12} {:>10}  {}", class.blocks, class.name);
+            let _ = writeln!(
+                out,
+                "{bytes:>12} {:>10}  {}",
+                class.blocks,
+                visible(&class.name)
+            );
         }
     };
     table("       bytes     blocks  type", &census.types);

@@ -10,9 +10,7 @@ use crate::mmapped;
 use crate::snapshot::{AreaKind, Snapshot};
 use crate::walk::{Counts, Finding, Piece, find_start, walk};
 use serde::Serialize;
-
-/// More heaps than that of one arena are a loop through garbage.
-const MAX_HEAPS: usize = 1 << 20;
+use std::collections::BTreeSet;
 
 /// One arena, walked.
 #[derive(Clone, Debug, Serialize)]
@@ -286,6 +284,7 @@ impl Building<'_> {
     /// `malloc_state` (arena.c, `heap_info`: ar_ptr, prev, size).
     fn heap_pieces(&mut self, index: u32, arena: &Arena) -> Vec<Piece> {
         let mut pieces = Vec::new();
+        let mut seen = BTreeSet::new();
         let mut heap = arena.top & !(HEAP_MAX_BYTES - 1);
         loop {
             let word = |offset| self.snapshot.word(heap.wrapping_add(offset));
@@ -297,7 +296,8 @@ impl Building<'_> {
                 return pieces;
             };
             let sound = owner == arena.address && size <= HEAP_MAX_BYTES && size % 4096 == 0;
-            if !sound || pieces.len() == MAX_HEAPS {
+            // One that is met again leads round in a ring.
+            if !sound || !seen.insert(heap) {
                 let what = format!("no heap of the arena at {:#x}", arena.address);
                 self.find(heap, what);
                 return pieces;

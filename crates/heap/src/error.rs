@@ -1,5 +1,8 @@
 //! What can go wrong in a scan.
 
+use crate::room::Room;
+use crate::text::bytes_text;
+
 /// Failure of a scan; one line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -16,6 +19,72 @@ pub enum Error {
         pid: i32,
         /// Why.
         source: std::io::Error,
+    },
+    /// A copy would not fit into memory.
+    #[error(
+        "the copy of process {pid} would take about {}, and {room}. The process was left alone; \
+         --max-memory SIZE allows more",
+        bytes_text(*.needed)
+    )]
+    NoRoom {
+        /// Process id.
+        pid: i32,
+        /// Bytes.
+        needed: u64,
+        /// What there is.
+        room: Room,
+    },
+    /// There is not even address space for a copy.
+    #[error(
+        "process {pid} has a mapping of {}, and there is no address space for a copy of it (ulimit -v, or \
+         vm.overcommit_memory is 2)",
+        bytes_text(*.bytes)
+    )]
+    NoSpace {
+        /// Process id.
+        pid: i32,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// The target could run out of memory while it shares it with a fork.
+    #[error(
+        "each page that process {pid} writes to meanwhile costs it another one, in all up to {}, and {room}",
+        bytes_text(*.needed)
+    )]
+    NoRoomToFork {
+        /// Process id.
+        pid: i32,
+        /// Bytes.
+        needed: u64,
+        /// What there is.
+        room: Room,
+    },
+    /// By this method its threads would be, or were, held for too long.
+    #[error(
+        "its threads would be held for about {needed_ms:.0} ms ({reason}), and {allowed_ms:.0} ms are allowed (--max-hold)"
+    )]
+    TooLong {
+        /// What it would take.
+        needed_ms: f64,
+        /// The limit.
+        allowed_ms: f64,
+        /// What takes so long.
+        reason: String,
+    },
+    /// By no method could its threads be held for as short a time as is allowed.
+    #[error(
+        "all threads of process {pid} would be held for longer than {allowed_ms:.0} ms: {ways}. \
+         --max-hold {enough_ms:.0}ms allows it"
+    )]
+    NoShortHold {
+        /// Process id.
+        pid: i32,
+        /// The limit.
+        allowed_ms: f64,
+        /// What each method takes, and why.
+        ways: String,
+        /// What should suffice for one of them.
+        enough_ms: f64,
     },
     /// No glibc, or none with a heap that we know.
     #[error("process {pid}: {reason}")]

@@ -1,45 +1,86 @@
 //! Copying a process from a frozen child that it forks with all threads held.
 
 use crate::Error;
-use crate::capture::{Prepared, Shot, thread_states};
+use crate::capture::{HOLDS, Prepared, Shot, thread_states};
 use crate::copy::{self, Patch, Runs, add_run};
-use crate::snapshot::Area;
+use crate::room::Room;
+use crate::runs::{intersection, within};
+use crate::text::bytes_text;
 use memhook_inject::ForkPlan;
+use std::time::Duration;
+
+/// What two forks take for a page at most, to copy its entry in the page table and count it.
+const PAGE_TIME: Duration = Duration::from_nanos(250);
+const PAGE_BYTES: u64 = 4096;
 
 /// Takes a snapshot this way.
 pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
     let pid = prepared.pid;
     let plan = ForkPlan::of(pid)?;
+    has_room(prepared)?;
     let not_inherited = not_inherited(&read_smaps(pid)?);
-    let mut held = prepared.hold()?;
-    let areas = prepared.areas()?;
-    let threads = thread_states(held.threads());
-    let mut runs = Runs::new();
-    for area in &areas {
-        prepared.populated(area, &mut runs);
+    let time = |bytes: u64| PAGE_TIME.mul_f64((bytes / PAGE_BYTES) as f64);
+    let needed = time(prepared.populated_bytes);
+    let reason = format!("{} are to be shared", bytes_text(prepared.populated_bytes));
+    if !prepared.may_hold(needed) {
+        return Err(prepared.too_long(needed, reason));
     }
-    let copy = held.fork(&plan)?;
-    let mut unread = Runs::new();
-    let patch = Patch::read(pid, within(&not_inherited, &areas), &mut unread);
-    let held = held.release();
-    let mut regions = copy::regions_for(&areas);
-    let mut not_in_copy = Runs::new();
-    copy::copy_into(copy.pid(), &runs, &mut regions, &mut not_in_copy);
-    drop(copy);
-    patch.apply(&mut regions);
-    let patched = |start| not_inherited.iter().any(|n| n.0 <= start && start < n.1);
-    let pages = not_in_copy.iter().flat_map(|r| (r.0..r.1).step_by(4096));
-    for page in pages.filter(|&page| !patched(page)) {
-        add_run(&mut unread, (page, page + 4096));
+    for _ in 0..HOLDS {
+        let mut held = prepared.hold()?;
+        let until = prepared.end_of(&held);
+        let areas = prepared.areas()?;
+        let threads = thread_states(held.threads());
+        let mut runs = Runs::new();
+        for area in &areas {
+            prepared.populated(area, &mut runs);
+        }
+        let mut unread = Runs::new();
+        let mut patch = Patch::with_room(0);
+        // First, as it can still be given up then.
+        let lost = intersection(&runs, &within(&not_inherited, &areas));
+        let done = prepared.may_hold(held.held_for() + time(copy::run_bytes(&runs)))
+            && patch.read(pid, &lost, &mut unread, until);
+        if !done {
+            prepared.held_in_vain = prepared.held_in_vain.max(held.release());
+            continue;
+        }
+        let copy = held.fork(&plan)?;
+        let held = held.release();
+        let mut regions = copy::regions_for(pid, &areas)?;
+        let mut not_in_copy = Runs::new();
+        copy::copy_into(copy.pid(), &runs, &mut regions, &mut not_in_copy, None);
+        drop(copy);
+        patch.apply(&mut regions);
+        let patched = |start| not_inherited.iter().any(|n| n.0 <= start && start < n.1);
+        let pages = not_in_copy.iter().flat_map(|r| (r.0..r.1).step_by(4096));
+        for page in pages.filter(|&page| !patched(page)) {
+            add_run(&mut unread, (page, page + 4096));
+        }
+        return Ok(Shot {
+            threads,
+            areas,
+            regions,
+            held,
+            held_bytes: patch.len(),
+            unread,
+        });
     }
-    Ok(Shot {
-        threads,
-        areas,
-        regions,
-        held,
-        held_bytes: patch.len(),
-        unread,
-    })
+    Err(prepared.too_long(prepared.held_in_vain, reason))
+}
+
+/// Until the copy is made, the target pays for each page that it writes to with another one, and its
+/// memory cgroup may kill it for that.
+fn has_room(prepared: &Prepared) -> Result<(), Error> {
+    // Twice, and a part for the search: our copy may have to come from the same memory.
+    let needed = prepared.populated_bytes.saturating_mul(9) / 4;
+    match Room::for_process(prepared.pid) {
+        Some(room) if room.bytes < needed => Err(Error::NoRoomToFork {
+            pid: prepared.pid,
+            needed: prepared.populated_bytes,
+            room,
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Raw bytes: paths in it may be no text.
@@ -65,20 +106,6 @@ pub(crate) fn not_inherited(smaps: &str) -> Runs {
         {
             let address = |text| u64::from_str_radix(text, 16).ok();
             current = address(start).zip(address(end));
-        }
-    }
-    found
-}
-
-/// The parts of the ranges that are in areas.
-fn within(ranges: &Runs, areas: &[Area]) -> Runs {
-    let mut found = Runs::new();
-    for area in areas {
-        for &(start, end) in ranges {
-            let (start, end) = (start.max(area.start), end.min(area.end));
-            if start < end {
-                add_run(&mut found, (start, end));
-            }
         }
     }
     found

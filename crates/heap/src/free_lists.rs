@@ -2,14 +2,12 @@
 //! bins, for their sums.
 
 use crate::arenas::Arena;
-use crate::layout::{BINS, FLAGS, HEADER_BYTES, Layout, TCACHE_BINS};
+use crate::layout::{BINS, FLAGS, HEADER_BYTES, Layout, MIN_CHUNK_BYTES, TCACHE_BINS};
 use crate::snapshot::Snapshot;
 use rustc_hash::FxHashMap;
 
 /// How far below a thread's TCB the static TLS of libc is looked for.
 const TLS_BYTES: u64 = 256 * 1024;
-/// A list longer than this is a loop.
-const MAX_LIST: usize = 1 << 26;
 
 /// Where a free chunk is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +37,8 @@ pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists
         damaged,
         ..FreeLists::default()
     };
+    // Each chunk is in one list at most: what goes on is a ring.
+    let mut left = most_chunks(snapshot);
     for cache in lists.caches.clone() {
         for bin in 0..TCACHE_BINS {
             let (count, mut entry) = cache_bin(snapshot, layout, cache, bin).unwrap_or((0, 0));
@@ -46,11 +46,12 @@ pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists
                 if entry == 0 {
                     break;
                 }
-                if chunk_bytes(snapshot, entry) != Some(bin * 16 + 32) {
+                if left == 0 || chunk_bytes(snapshot, entry) != Some(bin * 16 + 32) {
                     let what = format!("tcache bin {bin}: {entry:#x} is no chunk of that size");
                     lists.damaged.push((entry, what));
                     break;
                 }
+                left -= 1;
                 lists.chunks.push((entry - HEADER_BYTES, Kept::Tcache));
                 let link = snapshot.word(entry).unwrap_or(0);
                 entry = layout.unmangle(entry, link);
@@ -60,11 +61,10 @@ pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists
     for arena in arenas {
         for (i, &head) in arena.fastbins.iter().enumerate() {
             let mut chunk = head;
-            let mut seen = 0;
             while chunk != 0 {
                 let entry = chunk.wrapping_add(HEADER_BYTES);
                 let fits = chunk_bytes(snapshot, entry) == Some(i as u64 * 16 + 32);
-                if !fits || seen == MAX_LIST {
+                if !fits || left == 0 {
                     let what = format!(
                         "fast list {i} of the arena at {:#x}: {chunk:#x} is no chunk of that size",
                         arena.address
@@ -72,7 +72,7 @@ pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists
                     lists.damaged.push((chunk, what));
                     break;
                 }
-                seen += 1;
+                left -= 1;
                 lists.chunks.push((chunk, Kept::Fast));
                 chunk = layout.unmangle(entry, snapshot.word(entry).unwrap_or(0));
             }
@@ -81,6 +81,11 @@ pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists
     lists.chunks.sort_unstable();
     lists.chunks.dedup_by_key(|c| c.0);
     lists
+}
+
+/// More chunks than that have no room in what was copied.
+fn most_chunks(snapshot: &Snapshot) -> u64 {
+    snapshot.copied_bytes() / MIN_CHUNK_BYTES + 1
 }
 
 fn chunk_bytes(snapshot: &Snapshot, user: u64) -> Option<u64> {
@@ -172,17 +177,17 @@ pub fn binned(
     layout: &Layout,
     arena: &Arena,
 ) -> (u64, u64, Vec<(u64, String)>) {
-    let (mut chunks, mut bytes) = (0, 0);
+    let (mut chunks, mut bytes) = (0, 0u64);
     let mut damaged = Vec::new();
+    let most = most_chunks(snapshot);
     for i in 1..BINS {
         let bin = arena.bin(layout, i);
         let mut before = bin;
         let mut at = snapshot.word(bin + 16).unwrap_or(bin);
-        let mut seen = 0;
         while at != bin {
             let size = chunk_bytes(snapshot, at.wrapping_add(HEADER_BYTES));
             let back = snapshot.word(at.wrapping_add(24));
-            let (Some(size), true, true) = (size, back == Some(before), seen < MAX_LIST) else {
+            let (Some(size), true, true) = (size, back == Some(before), chunks < most) else {
                 let what = format!(
                     "bin {i} of the arena at {:#x}: {at:#x} does not point back to {before:#x}",
                     arena.address
@@ -191,8 +196,7 @@ pub fn binned(
                 break;
             };
             chunks += 1;
-            bytes += size;
-            seen += 1;
+            bytes = bytes.saturating_add(size);
             before = at;
             at = snapshot.word(at + 16).unwrap_or(bin);
         }

@@ -1,15 +1,23 @@
 //! Pointers that a program has given to the kernel, and that may stand nowhere else.
 
 use crate::pipes::Pipes;
+use crate::segments::has_detached_segments;
 use crate::sockets::{Sockets, socket_inode};
+use memhook_inject::robust_list;
+use memhook_process::thread_ids;
 use nix::errno::Errno;
+use nix::libc::__fsword_t as fs_type_t;
+use nix::sys::statfs::{FsType, statfs};
 use std::path::Path;
+
+/// MQUEUE_MAGIC (ipc/mqueue.c).
+const QUEUES: fs_type_t = 0x1980_0202;
 
 /// What the kernel holds for a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelWords {
-    /// User data of epoll entries and timers, and what has been written to pipes and local sockets and not
-    /// been read.
+    /// User data of epoll entries and timers, counters of eventfds, robust lists, and what has been written
+    /// to pipes and local sockets and not been read.
     pub words: Vec<u64>,
     /// Uses of the kernel whose user data can't be seen.
     pub unseen: Vec<&'static str>,
@@ -38,8 +46,15 @@ fn told_in(folder: &Path, pid: i32) -> KernelWords {
                 Err(error) if is_closed(&error) => {}
                 Err(_) => found.unseen.push("the user data of an epoll descriptor"),
             }
-        } else if link == Path::new("anon_inode:[io_uring]") {
-            found.unseen.push("an io_uring");
+        } else if link == Path::new("anon_inode:[eventfd]") {
+            let info = folder.join("fdinfo").join(entry.file_name());
+            match std::fs::read_to_string(info) {
+                Ok(text) => found.words.extend(counter(&text)),
+                Err(error) if is_closed(&error) => {}
+                Err(_) => found.unseen.push("the counter of an eventfd"),
+            }
+        } else if let Some(what) = opaque(&link, &entry.path()) {
+            found.unseen.push(what);
         } else if link.to_string_lossy().starts_with("pipe:") {
             let number = entry.file_name().to_string_lossy().parse().unwrap_or(0);
             if !pipes.read(pid, number, link, &mut found.words) {
@@ -51,6 +66,16 @@ fn told_in(folder: &Path, pid: i32) -> KernelWords {
                 found.unseen.push("what waits in a local socket");
             }
         }
+    }
+    // The kernel writes to the locks on it when the thread ends (get_robust_list(2)).
+    let threads = thread_ids(pid).unwrap_or_default();
+    found
+        .words
+        .extend(threads.into_iter().filter_map(robust_list));
+    if has_detached_segments(folder, pid) {
+        found
+            .unseen
+            .push("a System V shared memory segment that it has detached");
     }
     match std::fs::read_to_string(folder.join("timers")) {
         Ok(text) => found.words.extend(timer_values(&text)),
@@ -74,6 +99,33 @@ fn told_in(folder: &Path, pid: i32) -> KernelWords {
 pub fn is_closed(error: &std::io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
     matches!(errno, Some(Errno::EBADF | Errno::ENOENT | Errno::ESRCH))
+}
+
+/// Descriptors behind which there may be pointers that nothing tells.
+fn opaque(link: &Path, descriptor: &Path) -> Option<&'static str> {
+    let text = link.to_str()?;
+    let of_kernel = [
+        ("anon_inode:[io_uring]", "an io_uring"),
+        ("anon_inode:bpf-map", "a BPF map"),
+        ("anon_inode:kvm-vm", "a virtual machine (KVM)"),
+    ];
+    if let Some((_, what)) = of_kernel.iter().find(|(name, _)| text == *name) {
+        return Some(what);
+    }
+    // mq_overview(7): a queue has one name, in a file system of its own, whose root its path is told from.
+    // Messages, and what mq_notify(3) was given, may be pointers.
+    let name = text.strip_prefix('/')?;
+    let is_queue = !name.contains('/')
+        && statfs(descriptor).is_ok_and(|s| s.filesystem_type() == FsType(QUEUES));
+    is_queue.then_some("a POSIX message queue")
+}
+
+/// From a line like `eventfd-count:     55d0c0ffee00` (proc_pid_fdinfo(5)).
+fn counter(text: &str) -> Option<u64> {
+    let line = text
+        .lines()
+        .find_map(|l| l.strip_prefix("eventfd-count:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
 }
 
 /// From lines like `tfd:  5 events:  19 data:  55d0c0ffee00  pos:0 ino:61af sdev:7`.
@@ -105,6 +157,8 @@ mod tests {
         assert_eq!(epoll_data(info).collect::<Vec<_>>(), [0x55d0_c0ff_ee00]);
         let timers = "ID: 1\nsignal: 60/00007fff86e452a8\nnotify: signal/pid.2634\nClockID: 0\n";
         assert_eq!(timer_values(timers).collect::<Vec<_>>(), [0x7fff_86e4_52a8]);
+        let info = "pos:\t0\neventfd-count:     55d0c0ffee00\neventfd-id: 3\n";
+        assert_eq!(counter(info), Some(0x55d0_c0ff_ee00));
         assert_eq!(kernel_words(i32::MAX), KernelWords::default());
     }
 

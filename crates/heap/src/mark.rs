@@ -4,6 +4,7 @@ use crate::blocks::{Block, BlockSet, BlockTable, Near, Place, PlaceSet, SegmentK
 use crate::dissect::Heap;
 use crate::roots::root_ranges;
 use crate::snapshot::{Region, Snapshot, words};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Blocks from this size on are scanned only where they have pages.
@@ -61,6 +62,20 @@ pub struct Finder<'a> {
 /// Where `tcbhead_t` has the pointer guard (sysdeps/x86_64/nptl/tls.h).
 const GUARD_OFFSET: u64 = 0x30;
 
+/// The guard of all threads: glibc gives each new one that of its maker. One that has set its thread pointer
+/// to something of its own has another word there.
+fn guard(snapshot: &Snapshot) -> u64 {
+    let mut counts = BTreeMap::new();
+    for thread in &snapshot.meta.threads {
+        let at = thread.fs_base.checked_add(GUARD_OFFSET);
+        if let Some(word) = at.and_then(|at| snapshot.word(at)) {
+            *counts.entry(word).or_insert(0u32) += 1;
+        }
+    }
+    let most = counts.into_iter().max_by_key(|&(_, count)| count);
+    most.map_or(0, |(word, _)| word)
+}
+
 impl<'a> Finder<'a> {
     /// Prepares for the blocks of a snapshot.
     pub fn new(snapshot: &'a Snapshot, blocks: &'a BlockTable, options: MarkOptions) -> Self {
@@ -70,12 +85,7 @@ impl<'a> Finder<'a> {
             blocks,
             options,
             regions: segments.map(|s| snapshot.region(s.start)).collect(),
-            guard: snapshot
-                .meta
-                .threads
-                .iter()
-                .find_map(|t| snapshot.word(t.fs_base.checked_add(GUARD_OFFSET)?))
-                .unwrap_or(0),
+            guard: guard(snapshot),
         }
     }
 
@@ -169,6 +179,11 @@ impl<'a> Finder<'a> {
                     && let Some(near) = self.blocks.near(word)
                 {
                     found(Candidate::Near(near));
+                }
+                if i > 0
+                    && let Some(place) = self.mangled(word)
+                {
+                    found(Candidate::Mangled(place));
                 }
             }
             low = high;

@@ -105,7 +105,16 @@ fn chunk_at(snapshot: &Snapshot, page: u64, limit: u64) -> Option<Mmapped> {
 fn moved(snapshot: &Snapshot, chunk: Mmapped) -> Option<Mmapped> {
     let end = chunk.address + chunk.bytes;
     let first = HEADER_PLACES.iter().skip(1).copied();
-    let later = (1..chunk.bytes / PAGE_BYTES).map(|page| page * PAGE_BYTES + PAGE_BYTES - 16);
+    // Never touched pages hold no header: of a large block that may be nearly all.
+    let runs = snapshot.region(chunk.address).map_or(&[][..], |r| &r.runs);
+    let first_run = runs.partition_point(|r| r.1 <= chunk.address);
+    let touched = runs[first_run..].iter().take_while(|r| r.0 < end);
+    let pages = touched.flat_map(|&(from, to)| {
+        let from = from.max(chunk.address) - chunk.address;
+        let to = to.min(end) - chunk.address;
+        (from / PAGE_BYTES).max(1)..to.div_ceil(PAGE_BYTES).min(chunk.bytes / PAGE_BYTES)
+    });
+    let later = pages.map(|page| page * PAGE_BYTES + PAGE_BYTES - 16);
     first.chain(later).find_map(|place| {
         let address = chunk.address + place;
         let before = snapshot.word(address)?;

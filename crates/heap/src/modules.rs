@@ -3,6 +3,7 @@
 
 use crate::snapshot::ModuleInfo;
 use goblin::elf::{Elf, program_header::PT_LOAD, sym};
+use memhook_foreign::class_name;
 use memhook_process::ModuleImage;
 use std::collections::BTreeMap;
 
@@ -104,21 +105,6 @@ pub fn vtable_names(image: &ModuleImage, classes: &mut BTreeMap<u64, String>) {
     }
 }
 
-/// Demangles the name of a type as RTTI and vtable symbols hold it.
-pub fn class_name(mangled: &str) -> String {
-    // A bare type is no symbol; a typeinfo-name symbol of it is.
-    let symbol = format!("_ZTS{mangled}");
-    cpp_demangle::Symbol::new(symbol.as_bytes())
-        .ok()
-        .and_then(|s| s.demangle().ok())
-        .and_then(|text| {
-            text.strip_prefix("typeinfo name for ")
-                .or_else(|| text.strip_prefix("typeinfo string for "))
-                .map(str::to_owned)
-        })
-        .unwrap_or_else(|| mangled.to_owned())
-}
-
 /// A zero-terminated string of a module's file by its address in the process.
 pub fn string_at(image: &ModuleImage, address: u64) -> Option<String> {
     let elf = Elf::parse(&image.bytes).ok()?;
@@ -135,13 +121,6 @@ pub fn string_at(image: &ModuleImage, address: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_of_types() {
-        assert_eq!(class_name("6Widget"), "Widget");
-        assert_eq!(class_name("N2ns4BaseIiEE"), "ns::Base<int>");
-        assert_eq!(class_name("not mangled"), "not mangled");
-    }
 
     #[test]
     fn the_version_of_glibc() {

@@ -9,11 +9,24 @@ use std::os::unix::fs::FileExt;
 const PAGE_BYTES: u64 = 4096;
 /// Of a page's word: in memory, or swapped out. No privilege is needed to see these.
 const POPULATED: u64 = 1 << 63 | 1 << 62;
+/// A page of a file, or of shared memory.
+const OF_FILE: u64 = 1 << 61;
 /// Read at a time.
 const WORDS: u64 = 64 * 1024;
 
 /// Pages of [start, end) with contents.
 pub fn populated(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
+    find(pid, start, end, |word| word & POPULATED != 0)
+}
+
+/// Of these, the pages that are not of a file, nor of shared memory.
+pub fn own(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
+    find(pid, start, end, |word| {
+        word & POPULATED != 0 && word & OF_FILE == 0
+    })
+}
+
+fn find(pid: i32, start: u64, end: u64, is_wanted: impl Fn(u64) -> bool) -> io::Result<Runs> {
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
     let mut found = Runs::new();
     let mut at = start;
@@ -22,7 +35,7 @@ pub fn populated(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
         let mut words = vec![0; count as usize * 8];
         pagemap.read_exact_at(&mut words, at / PAGE_BYTES * 8)?;
         for word in words.as_chunks::<8>().0 {
-            if u64::from_le_bytes(*word) & POPULATED != 0 {
+            if is_wanted(u64::from_le_bytes(*word)) {
                 add_run(&mut found, (at, at + PAGE_BYTES));
             }
             at += PAGE_BYTES;

@@ -14,10 +14,8 @@ use std::io::IoSliceMut;
 
 /// Pieces in one process_vm_readv (UIO_MAXIOV).
 const PIECES: usize = 1024;
-/// Read of the process at a time, but for one block that is larger.
+/// Read of the process at a time, and of one block.
 const BATCH_BYTES: u64 = 16 << 20;
-/// The kernel takes no smaller alternate signal stack (MINSIGSTKSZ, arch/x86).
-const LEAST_STACK_BYTES: u64 = 2048;
 /// `dtv_t` has two words; `dtv[-1].counter` is the number of entries (sysdeps/generic/dl-dtv.h).
 const DTV_ENTRY_BYTES: u64 = 16;
 const MAX_DTV_ENTRIES: u64 = 1 << 16;
@@ -52,7 +50,7 @@ pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<String> {
 }
 
 /// The blocks that were leaked at both moments with the same contents, are nothing of libc's own,
-/// no alternate signal stack (`alternate_stacks`; `None`: these are not known), and to which no leaked
+/// no memory that the kernel uses for a thread (`kernel_places`; `None`: it is not known), and to which no leaked
 /// block points that is not among them: one that has just been leaked, or was written to meanwhile, may be
 /// in use after all, and what it points to with it.
 pub fn reclaimable(
@@ -61,8 +59,11 @@ pub fn reclaimable(
     options: MarkOptions,
     leaks: &[Leak],
     before: &Fingerprints,
-    alternate_stacks: Option<&[(u64, u64)]>,
+    kernel_places: Option<&[(u64, u64)]>,
 ) -> Vec<u32> {
+    let Some(kernel_places) = kernel_places else {
+        return Vec::new();
+    };
     let blocks = &heap.blocks;
     let mut kept = BlockSet::new(blocks.len());
     let mut waiting: Vec<u32> = Vec::new();
@@ -74,10 +75,7 @@ pub fn reclaimable(
     let changed = leaks.iter().map(|l| l.block);
     waiting.extend(changed.filter(|&b| !candidates.contains(b)));
     waiting.extend(of_libc(snapshot, heap));
-    match alternate_stacks {
-        Some(stacks) => waiting.extend(within(stacks, blocks, leaks)),
-        None => waiting.extend(large_enough_for_a_stack(blocks, leaks)),
-    }
+    waiting.extend(within(kernel_places, blocks, leaks));
     waiting.retain(|&b| kept.insert(b));
     let finder = Finder::new(snapshot, blocks, options);
     while let Some(block) = waiting.pop() {
@@ -93,15 +91,10 @@ pub fn reclaimable(
     may_go.filter(|&b| !kept.contains(b)).collect()
 }
 
-/// The leaked blocks that may be alternate signal stacks, by their size.
-pub fn large_enough_for_a_stack(blocks: &BlockTable, leaks: &[Leak]) -> impl Iterator<Item = u32> {
-    let leaked = leaks.iter().map(|l| l.block);
-    leaked.filter(|&b| blocks.get(b).bytes >= LEAST_STACK_BYTES)
-}
-
 /// The leaked blocks that the ranges touch.
 fn within(ranges: &[(u64, u64)], blocks: &BlockTable, leaks: &[Leak]) -> impl Iterator<Item = u32> {
-    large_enough_for_a_stack(blocks, leaks).filter(|&b| {
+    let leaked = leaks.iter().map(|l| l.block);
+    leaked.filter(|&b| {
         let block = blocks.get(b);
         let touches = |r: &(u64, u64)| r.0 < block.address + block.bytes && r.1 > block.address;
         ranges.iter().any(touches)
@@ -148,7 +141,9 @@ pub fn unchanged(
     most: u64,
 ) -> Vec<bool> {
     let mut result = Vec::with_capacity(blocks.len());
-    let compared = |number: u32| heap.blocks.get(number).bytes.min(most);
+    // Of a very large one the begin has to do: most of it may never have been touched, and reading would give
+    // it pages.
+    let compared = |number: u32| heap.blocks.get(number).bytes.min(most).min(BATCH_BYTES);
     let mut left = blocks;
     while !left.is_empty() {
         let mut bytes = 0;
@@ -290,9 +285,9 @@ mod tests {
         }
     }
 
-    /// Three leaked blocks: two large enough for a signal stack, of which the first points to the small one.
+    /// Three leaked blocks, of which the first points to the second.
     #[test]
-    fn what_may_be_a_signal_stack_is_kept_with_all_that_it_reaches() {
+    fn what_the_kernel_uses_is_kept_with_all_that_it_reaches() {
         let start = 0x1000u64;
         let mut memory = vec![0u8; 0x4000];
         let [first, small, second] = [start + 0x10, start + 0x1010, start + 0x1030];
@@ -315,6 +310,7 @@ mod tests {
         assert_eq!(go(Some(&[])), [0, 1, 2]);
         assert_eq!(go(Some(&[(first + 0x100, first + 0x900)])), [2]);
         assert_eq!(go(Some(&[(second, second + 0x800)])), [0, 1]);
+        assert_eq!(go(Some(&[(small + 8, small + 12)])), [0, 2]);
         assert!(go(None).is_empty(), "the kernel does not tell");
     }
 

@@ -114,14 +114,17 @@ struct Group {
     example: u32,
 }
 
+/// The begin of a large block says what it is; the rest may be memory that nobody has touched.
+const MOST_DESCRIBED: u64 = 1 << 20;
+
 /// What a block is called.
 pub fn describe(snapshot: &Snapshot, blocks: &BlockTable, types: &mut Types, block: u32) -> String {
     let block = blocks.get(block);
     if let Some(class) = snapshot.word(block.address).and_then(|w| types.class(w)) {
         return class;
     }
-    let bytes = snapshot.bytes(block.address, block.bytes).unwrap_or(&[]);
-    content(bytes, |word| blocks.find(word).is_some()).to_owned()
+    let bytes = snapshot.bytes(block.address, block.bytes.min(MOST_DESCRIBED));
+    content(bytes.unwrap_or(&[]), |word| blocks.find(word).is_some()).to_owned()
 }
 
 /// Groups leaked blocks by class or content, size, and what they hang on.

@@ -1,5 +1,6 @@
 //! A process at one moment: copied memory, registers, mappings, modules.
 
+use crate::backing::Backing;
 use serde::{Deserialize, Serialize};
 
 /// How a snapshot was taken.
@@ -135,12 +136,12 @@ pub struct Meta {
 }
 
 /// Copied memory without a gap in its addresses.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Region {
     /// Address of the first byte.
     pub start: u64,
     /// The bytes; zero where there was no page.
-    pub bytes: Vec<u8>,
+    pub bytes: Backing,
     /// Pages that were there, as ascending address ranges.
     pub runs: Vec<(u64, u64)>,
 }
@@ -153,7 +154,7 @@ impl Region {
 }
 
 /// A process at one moment.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Snapshot {
     /// Everything but the memory.
     pub meta: Meta,

@@ -1,4 +1,5 @@
-//! What waits in the local sockets of a process: threads hand each other pointers that way, too.
+//! What waits in the local sockets of a process, those of the loopback interface included: threads hand each
+//! other pointers that way, too.
 
 use crate::kernel_words::is_closed;
 use memhook_inject::duplicate_descriptor;
@@ -12,7 +13,7 @@ const PEEK_BYTES: usize = 1 << 20;
 /// Addresses of user space (47 bits), without the first page.
 const POINTERS: std::ops::Range<u64> = 4096..1 << 47;
 
-/// The local sockets of the process's network namespace, by inode.
+/// The local sockets of the process's network namespace, by inode; of TCP's, those where something waits.
 pub struct Sockets {
     /// `None`: the kernel does not list them.
     local: Option<BTreeSet<u64>>,
@@ -21,18 +22,24 @@ pub struct Sockets {
 
 impl Sockets {
     /// Lists them; `folder`: the process's in /proc. Other sockets carry nothing that is meant for the same
-    /// process.
+    /// process, as a rule.
     pub fn listed_in(folder: &Path) -> Sockets {
         // Num RefCount Protocol Flags Type St Inode Path
         let inode = |line: &str| line.split_whitespace().nth(6)?.parse().ok();
         // Raw bytes: names of sockets may be no text.
         let listed = std::fs::read(folder.join("net/unix"));
-        let inodes = |text: Vec<u8>| {
+        let mut local: Option<BTreeSet<u64>> = listed.ok().map(|text| {
             let text = String::from_utf8_lossy(&text);
             text.lines().filter_map(inode).collect()
-        };
+        });
+        if let Some(local) = &mut local {
+            for file in ["net/tcp", "net/tcp6"] {
+                let text = std::fs::read_to_string(folder.join(file)).unwrap_or_default();
+                local.extend(text.lines().filter_map(waiting_loopback));
+            }
+        }
         Sockets {
-            local: listed.ok().map(inodes),
+            local,
             buffer: Vec::new(),
         }
     }
@@ -65,6 +72,24 @@ impl Sockets {
     }
 }
 
+/// The inode of a TCP connection with this machine itself in which something waits, from lines like
+/// `0: 0100007F:8124 0100007F:0016 01 00000000:00000008 00:00000000 00000000 1000 0 61423 ...`
+/// (proc_pid_net(5)): addresses are 32-bit words as the processor has them.
+fn waiting_loopback(line: &str) -> Option<u64> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let (address, _) = fields.get(2)?.split_once(':')?;
+    let is_loopback = match address.len() {
+        8 => address.ends_with("7F"),
+        _ => {
+            address == "00000000000000000000000001000000"
+                || (address.starts_with("0000000000000000FFFF0000") && address.ends_with("7F"))
+        }
+    };
+    let (_, waiting) = fields.get(4)?.split_once(':')?;
+    let waits = u64::from_str_radix(waiting, 16).is_ok_and(|bytes| bytes > 0);
+    (is_loopback && waits).then(|| fields.get(9)?.parse().ok())?
+}
+
 /// From the link of a descriptor in /proc, like `socket:[61423]`.
 pub fn socket_inode(link: &Path) -> Option<u64> {
     let text = link.to_str()?.strip_prefix("socket:[")?;
@@ -76,6 +101,7 @@ mod tests {
     use super::*;
     use nix::errno::Errno;
     use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 
@@ -121,6 +147,32 @@ mod tests {
         };
         assert!(read(closed, 1 << 20), "closed meanwhile");
         assert!(!is_closed(&std::io::Error::from(Errno::EPERM)));
+    }
+
+    #[test]
+    fn connections_with_this_machine_itself() {
+        let mut pairs = Vec::new();
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            // Not every machine has IPv6.
+            let Ok(listening) = TcpListener::bind(address) else {
+                continue;
+            };
+            let near = TcpStream::connect(listening.local_addr().unwrap()).unwrap();
+            pairs.push((near, listening.accept().unwrap().0));
+        }
+        assert!(!pairs.is_empty());
+        for (near, far) in &mut pairs {
+            assert_eq!(read(far.as_raw_fd()), (vec![], true));
+            let word = 0x55d0_c0ff_ee00u64;
+            near.write_all(&word.to_le_bytes()).unwrap();
+            // On the loopback interface it is there when the call returns, or shortly after.
+            let mut waits = [0];
+            assert_eq!(far.peek(&mut waits).unwrap(), 1);
+            assert_eq!(read(far.as_raw_fd()), (vec![word], true));
+        }
+        let far_away = "1: 0100007F:8124 0200A8C0:0016 01 00000000:00000008 00:0 0 0 0 61423 1";
+        assert_eq!(waiting_loopback(far_away), None);
+        assert_eq!(waiting_loopback("sl local_address rem_address"), None);
     }
 
     #[test]

@@ -3,7 +3,10 @@
 //! order, and a last line.
 
 use crate::Error;
+use crate::backing::Backing;
+use crate::room::Room;
 use crate::snapshot::{Meta, Region, Snapshot};
+use crate::text::bytes_text;
 use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
@@ -11,13 +14,22 @@ use std::io::{self, Read, Write};
 const FORMAT: &[u8] = b"memhook-rs snapshot 1\n";
 const END: &[u8] = b"end of snapshot\n";
 /// A header longer than this is none.
-const MAX_HEADER_BYTES: u64 = 1 << 30;
+const MAX_HEADER_BYTES: u64 = 256 << 20;
+/// What a byte of it may become in memory: a text of no characters is 3 bytes there, and 24 here.
+const HEADER_GROWTH: u64 = 10;
 /// A region longer than this is none.
 const MAX_REGION_BYTES: u64 = 1 << 40;
+/// Data segments of a module, and bytes of one: the largest programs have some hundred megabytes.
+const MAX_DATA: usize = 64;
+const MAX_DATA_BYTES: u64 = 4 << 30;
+/// Far more than there are, and few enough to look at each.
+const MAX_THREADS: usize = 1 << 16;
+/// Addresses of user space have 56 bits at most (5-level paging, Documentation/arch/x86/x86_64/5level-paging.rst).
+const END_OF_ADDRESSES: u64 = 1 << 56;
 
 #[derive(Serialize, Deserialize)]
-struct Header {
-    meta: Meta,
+pub(crate) struct Header {
+    pub meta: Meta,
     regions: Vec<RegionHeader>,
 }
 
@@ -63,15 +75,30 @@ pub fn save(snapshot: &Snapshot, to: impl Write) -> io::Result<()> {
     to.flush()
 }
 
-/// Reads a snapshot; `file` names it in errors.
-pub fn load(file: &str, from: impl Read) -> Result<Snapshot, Error> {
+/// Reads a snapshot; `file` names it in errors, `memory` is what it may take (`None`: what is available).
+///
+/// A file of somebody else may say anything: every size is checked against what there is room for, and every
+/// address and order against what the search relies on.
+pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot, Error> {
     let bad = |reason: String| Error::Saved {
         file: file.to_owned(),
         reason,
     };
+    let damaged = |what: &str| bad(format!("the snapshot is damaged: {what}"));
     let cut = |e: io::Error| match e.kind() {
         io::ErrorKind::UnexpectedEof => bad("the snapshot is truncated".into()),
-        _ => bad(format!("the snapshot is damaged: {e}")),
+        _ => damaged(&e.to_string()),
+    };
+    let room = match memory {
+        Some(most) => Some(Room::of(most)),
+        None => Room::for_process(std::process::id() as i32),
+    };
+    let check_room = |needed: u64| match &room {
+        Some(room) if room.bytes < needed => Err(bad(format!(
+            "it would take about {}, and {room}",
+            bytes_text(needed)
+        ))),
+        _ => Ok(()),
     };
     let mut frame = FrameDecoder::new(from);
     let mut format = [0; FORMAT.len()];
@@ -86,8 +113,9 @@ pub fn load(file: &str, from: impl Read) -> Result<Snapshot, Error> {
     frame.read_exact(&mut length).map_err(cut)?;
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER_BYTES {
-        return Err(bad("the snapshot is damaged: its header is too long".into()));
+        return Err(damaged("its header is too long"));
     }
+    check_room(length * HEADER_GROWTH)?;
     let mut json = Vec::new();
     frame
         .by_ref()
@@ -99,31 +127,22 @@ pub fn load(file: &str, from: impl Read) -> Result<Snapshot, Error> {
     }
     let header: Header = serde_json::from_slice(&json)
         .map_err(|e| bad(format!("a snapshot of another version of memhook-rs ({e})")))?;
+    drop(json);
+    check(&header).map_err(damaged)?;
+    let runs = header.regions.iter().flat_map(|r| &r.runs);
+    check_room(runs.map(|r| r.1 - r.0).sum::<u64>() / 4 * 5)?;
     let mut regions = Vec::new();
-    let mut last = 0;
     for region in header.regions {
-        let end = region.start.checked_add(region.bytes);
-        let in_order = region.start >= last && region.bytes <= MAX_REGION_BYTES;
-        let (Some(end), true) = (end, in_order) else {
-            return Err(bad(
-                "the snapshot is damaged: its memory is out of order".into()
-            ));
-        };
-        last = end;
-        let mut bytes = zeroed(region.bytes as usize).ok_or_else(|| {
-            bad(format!(
-                "there is no room for its {} bytes of memory",
-                region.bytes
-            ))
-        })?;
-        let mut at = region.start;
+        let mut bytes = usize::try_from(region.bytes)
+            .ok()
+            .and_then(Backing::zeroed)
+            .ok_or_else(|| {
+                bad(format!(
+                    "there is no room for its {} bytes of memory",
+                    region.bytes
+                ))
+            })?;
         for &(from, to) in &region.runs {
-            if from < at || to < from || to > end {
-                return Err(bad(
-                    "the snapshot is damaged: its pages are out of order".into()
-                ));
-            }
-            at = to;
             let place = (from - region.start) as usize..(to - region.start) as usize;
             frame.read_exact(&mut bytes[place]).map_err(cut)?;
         }
@@ -134,7 +153,8 @@ pub fn load(file: &str, from: impl Read) -> Result<Snapshot, Error> {
         });
     }
     let mut end = Vec::new();
-    frame.read_to_end(&mut end).map_err(cut)?;
+    let most = END.len() as u64 + 1;
+    frame.take(most).read_to_end(&mut end).map_err(cut)?;
     if end != END {
         return Err(bad("the snapshot is truncated".into()));
     }
@@ -144,14 +164,47 @@ pub fn load(file: &str, from: impl Read) -> Result<Snapshot, Error> {
     })
 }
 
-/// Pages that stay untouched cost nothing, so a length says little about the room it takes; but one that
-/// the system refuses must not end us, which `vec!` would do.
-fn zeroed(bytes: usize) -> Option<Vec<u8>> {
-    let mut room = Vec::<u8>::new();
-    room.try_reserve_exact(bytes).ok()?;
-    // An allocation without a use may be left out.
-    drop(std::hint::black_box(room));
-    Some(vec![0; bytes])
+/// What everything after it relies on: addresses of user space, in order, none twice, and no module with more
+/// data than one can have, which is searched word by word. The error says what is not so.
+fn check(header: &Header) -> Result<(), &'static str> {
+    let mut last = 0;
+    for region in &header.regions {
+        let end = region.start.checked_add(region.bytes);
+        let Some(end) = end.filter(|&end| end <= END_OF_ADDRESSES) else {
+            return Err("its memory is out of all addresses");
+        };
+        if region.start < last || region.bytes > MAX_REGION_BYTES {
+            return Err("its memory is out of order");
+        }
+        last = end;
+        let mut at = region.start;
+        for &(from, to) in &region.runs {
+            if from < at || to <= from || to > end {
+                return Err("its pages are out of order");
+            }
+            at = to;
+        }
+    }
+    if header.meta.threads.len() > MAX_THREADS {
+        return Err("it has more threads than a process");
+    }
+    let mut last = 0;
+    for area in &header.meta.areas {
+        if area.start < last || area.end <= area.start || area.end > END_OF_ADDRESSES {
+            return Err("its mappings are out of order");
+        }
+        last = area.end;
+    }
+    for module in &header.meta.modules {
+        let bounds = [(module.start, module.end), module.malloc_code];
+        let is_range = |r: &(u64, u64)| r.0 <= r.1 && r.1 <= END_OF_ADDRESSES;
+        let is_data = |r: &(u64, u64)| is_range(r) && r.1 - r.0 <= MAX_DATA_BYTES;
+        let has_sound_data = module.data.len() <= MAX_DATA && module.data.iter().all(is_data);
+        if !bounds.iter().all(is_range) || !has_sound_data {
+            return Err("a module of it is at no addresses");
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -169,7 +222,7 @@ mod tests {
     fn comes_back_as_it_was() {
         let mut bytes = Vec::new();
         save(&small(), &mut bytes).unwrap();
-        let back = load("x", bytes.as_slice()).unwrap();
+        let back = load("x", bytes.as_slice(), None).unwrap();
         assert_eq!(back.word(0x1000), Some(0x0707_0707_0707_0707));
         assert_eq!(back.word(0x2000), Some(0));
         assert_eq!(back.meta.pid, 1);
@@ -192,7 +245,7 @@ mod tests {
         frame.write_all(&(json.len() as u64).to_le_bytes()).unwrap();
         frame.write_all(json.as_bytes()).unwrap();
         frame.write_all(END).unwrap();
-        let error = load("x", frame.finish().unwrap().as_slice()).unwrap_err();
+        let error = load("x", frame.finish().unwrap().as_slice(), None).unwrap_err();
         assert!(error.to_string().contains("no room"), "{error}");
     }
 
@@ -203,11 +256,11 @@ mod tests {
             save(&small(), &mut bytes).unwrap();
             let cut = cut % bytes.len();
             // Without the frame's last checksum it may still be whole.
-            let of_cut = load("x", &bytes[..cut]);
+            let of_cut = load("x", &bytes[..cut], None);
             prop_assert!(of_cut.is_err() || cut + 8 >= bytes.len());
             let at = at % bytes.len();
             bytes[at] ^= flip;
-            let _ = load("x", bytes.as_slice());
+            let _ = load("x", bytes.as_slice(), None);
         }
     }
 }

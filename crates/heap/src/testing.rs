@@ -32,7 +32,7 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
             .map(|(start, bytes)| Region {
                 start,
                 runs: vec![(start, start + bytes.len() as u64)],
-                bytes,
+                bytes: bytes.into(),
             })
             .collect(),
     }

@@ -1,6 +1,7 @@
 //! Reports as text.
 
 use crate::report::ScanReport;
+use memhook_foreign::visible;
 use std::fmt::Write;
 
 /// `1.5 MiB` and the like.
@@ -30,10 +31,15 @@ pub fn text(report: &ScanReport) -> String {
         } else {
             "DAMAGE"
         };
-        let _ = writeln!(out, "{word} at {:#x}: {}", finding.address, finding.what);
+        let _ = writeln!(
+            out,
+            "{word} at {:#x}: {}",
+            finding.address,
+            visible(&finding.what)
+        );
     }
     for note in &report.notes {
-        let _ = writeln!(out, "Note: {note}");
+        let _ = writeln!(out, "Note: {}", visible(note));
     }
     let _ = writeln!(
         out,
@@ -69,10 +75,10 @@ pub fn text(report: &ScanReport) -> String {
             bytes_text(group.bytes),
             group.blocks,
             group.block_bytes,
-            group.kind
+            visible(&group.kind)
         );
         if let Some(owner) = &group.owner {
-            let _ = write!(out, ", held by leaked {owner}");
+            let _ = write!(out, ", held by leaked {}", visible(owner));
         }
         if group.held_blocks > 0 {
             let _ = write!(

@@ -1,7 +1,8 @@
 //! What a block is, by its contents.
 
-use crate::modules::{class_name, string_at};
+use crate::modules::string_at;
 use crate::snapshot::{Snapshot, words};
+use memhook_foreign::class_name;
 use memhook_process::ModuleImage;
 use rustc_hash::FxHashMap;
 

@@ -1,15 +1,15 @@
 //! All threads of a process, held for a moment to look at it: nothing runs in them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
+use crate::guard::Guard;
 use crate::procfs::Activity;
-use crate::restart::Sleep;
+use crate::slept::{Clocks, Sleep, Sleeper};
 use crate::stop::{self, STOP_LIMIT};
-use crate::urgency::Urgency;
 use crate::wait::{self, Pace, Stop};
-use crate::{Error, Registers, late, procfs, ptrace, regs, restart};
+use crate::{Error, Registers, late, procfs, ptrace, regs, restart, watchdog};
 
 /// How long a thread may sleep uninterruptibly before anything is stopped.
 const SLEEPER_LIMIT: Duration = Duration::from_secs(2);
@@ -18,15 +18,16 @@ const SLEEPER_LIMIT: Duration = Duration::from_secs(2);
 pub(crate) struct Stopped {
     registers: Registers,
     extended: Vec<u8>,
+    /// When its stop was seen.
+    at: Instant,
     pub sleep: Sleep,
 }
 
 /// What was seen of the threads before they were disturbed.
 #[derive(Default)]
 pub(crate) struct Known {
-    sleeps: BTreeMap<i32, Sleep>,
-    /// In calls that a stop would end with EINTR.
-    delicate: BTreeSet<i32>,
+    /// In calls that a stop would end with EINTR; how long they have been there, where that is known.
+    delicate: BTreeMap<i32, Option<Sleeper>>,
 }
 
 /// Every thread of a process, seized and stopped. Dropping it lets all of them go, with their
@@ -36,8 +37,8 @@ pub struct AllHeld {
     stopped_at: Instant,
     pub(crate) threads: BTreeMap<i32, Stopped>,
     /// Seized, but not (yet) stopped.
-    seized: Vec<i32>,
-    _urgency: Urgency,
+    seized: BTreeMap<i32, Sleep>,
+    _guard: Guard,
     /// ptrace requests must come from the thread that seized.
     _not_send: PhantomData<*const ()>,
 }
@@ -49,6 +50,7 @@ pub struct AllHeld {
 /// is left to start another.
 pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
     late::let_late_threads_go();
+    watchdog::start();
     // Where each thread sleeps must be known before it is disturbed; slow, so before any stops.
     let mut known = Known::default();
     // One in uninterruptible sleep would let all others wait for it, held.
@@ -59,24 +61,26 @@ pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
+    let mut clocks = Clocks::default();
     for tid in procfs::threads(pid) {
-        known.sleeps.insert(tid, Sleep::of(pid, tid));
         if let Activity::Blocked(nr) = procfs::activity(pid, tid)
             && restart::is_disturbed_by_a_stop(nr)
         {
-            known.delicate.insert(tid);
+            let sleeper = Sleeper::of(pid, tid, &mut clocks);
+            known.delicate.insert(tid, sleeper);
         }
     }
     stop_all(pid, &known)
 }
 
 pub(crate) fn stop_all(pid: i32, known: &Known) -> Result<AllHeld, Error> {
+    let guard = Guard::begin(pid);
     let mut held = AllHeld {
         pid,
         stopped_at: Instant::now(),
         threads: BTreeMap::new(),
-        seized: Vec::new(),
-        _urgency: Urgency::begin(),
+        seized: BTreeMap::new(),
+        _guard: guard,
         _not_send: PhantomData,
     };
     held.stop_the_rest(known)?;
@@ -129,6 +133,13 @@ impl AllHeld {
         found
     }
 
+    /// Where the kernel writes to memory of a thread whenever that runs on (rseq(2)): often known to nobody
+    /// else.
+    pub fn rseq_places(&self) -> Vec<u64> {
+        let places = self.threads.keys().map(|&tid| ptrace::rseq_address(tid));
+        places.filter(|&place| place != 0).collect()
+    }
+
     /// Time since the first thread was told to stop.
     pub fn held_for(&self) -> Duration {
         self.stopped_at.elapsed()
@@ -139,16 +150,16 @@ impl AllHeld {
         for tid in tids {
             if self.threads.remove(tid).is_some() {
                 match ptrace::resume(*tid, 0) {
-                    Ok(()) => self.seized.push(*tid),
+                    Ok(()) => drop(self.seized.insert(*tid, Sleep::default())),
                     Err(_) => wait::reap(self.pid, *tid),
                 }
             }
         }
         // Not a busy wait: this thread has priority, and they may need its CPU.
         std::thread::sleep(time);
-        for tid in self.seized.clone() {
+        for tid in self.seized.keys().copied().collect::<Vec<_>>() {
             if ptrace::interrupt(tid).is_err() {
-                self.seized.retain(|&other| other != tid);
+                self.seized.remove(&tid);
                 wait::reap(self.pid, tid);
             }
         }
@@ -160,21 +171,22 @@ impl AllHeld {
         loop {
             let new: Vec<i32> = procfs::threads(self.pid)
                 .into_iter()
-                .filter(|tid| !self.threads.contains_key(tid) && !self.seized.contains(tid))
+                .filter(|tid| !self.threads.contains_key(tid) && !self.seized.contains_key(tid))
                 .collect();
             let before = self.threads.len();
             let (delicate, sturdy): (Vec<i32>, Vec<i32>) =
-                new.iter().partition(|tid| known.delicate.contains(tid));
+                new.iter().partition(|tid| known.delicate.contains_key(tid));
             // All are told before the first is waited for, so that they stop side by side.
             for tid in sturdy {
-                self.seize(tid)?;
+                self.seize(tid, None)?;
             }
-            self.wait_for_all(known)?;
+            self.wait_for_all()?;
             // If we are killed after such a thread stops and before its call is set to be repeated,
             // the call ends with EINTR: one by one, so that this takes only microseconds.
             for tid in delicate {
-                self.seize(tid)?;
-                self.wait_for_all(known)?;
+                let sleeper = known.delicate.get(&tid).and_then(Option::as_ref);
+                self.seize(tid, sleeper)?;
+                self.wait_for_all()?;
             }
             if self.threads.len() == before {
                 return Ok(());
@@ -188,29 +200,26 @@ impl AllHeld {
         self.stopped_at.elapsed()
     }
 
-    fn seize(&mut self, tid: i32) -> Result<(), Error> {
-        if stop::seize(self.pid, tid)? {
-            self.seized.push(tid);
+    fn seize(&mut self, tid: i32, sleeper: Option<&Sleeper>) -> Result<(), Error> {
+        if let Some(sleep) = stop::seize(self.pid, tid, sleeper)? {
+            self.seized.insert(tid, sleep);
         }
         Ok(())
     }
 
     /// Waits for the stops of all that were told to; takes them in the order in which they come, as
     /// a thread is safe from our being killed only when it is adopted.
-    fn wait_for_all(&mut self, known: &Known) -> Result<(), Error> {
+    fn wait_for_all(&mut self) -> Result<(), Error> {
         let until = Instant::now() + STOP_LIMIT;
         let mut pace = Pace::start();
-        while let Some(&first) = self.seized.first() {
-            for tid in self.seized.clone() {
+        while let Some((&first, _)) = self.seized.first_key_value() {
+            for (tid, sleep) in self.seized.clone() {
                 match wait::poll_stop(self.pid, tid) {
-                    Some(Stop::Event(_)) => {
-                        let sleep = known.sleeps.get(&tid).copied().unwrap_or_default();
-                        self.adopt(tid, sleep);
-                    }
+                    Some(Stop::Event(_)) => self.adopt(tid, sleep),
                     // Handed on: its handler starts, and the thread stops at the first instruction.
                     Some(Stop::Signal(signal)) => self.go_on(tid, signal),
                     Some(Stop::Syscall | Stop::Clone) => self.go_on(tid, 0),
-                    Some(Stop::Gone) => self.seized.retain(|&other| other != tid),
+                    Some(Stop::Gone) => drop(self.seized.remove(&tid)),
                     None => {}
                 }
             }
@@ -222,7 +231,7 @@ impl AllHeld {
             }
             if pace.pause() {
                 let pid = self.pid;
-                self.seized.retain(|&tid| !wait::has_ended(pid, tid));
+                self.seized.retain(|&tid, _| !wait::has_ended(pid, tid));
             }
         }
         Ok(())
@@ -230,18 +239,19 @@ impl AllHeld {
 
     fn go_on(&mut self, tid: i32, signal: i32) {
         if ptrace::resume(tid, signal).is_err() {
-            self.seized.retain(|&other| other != tid);
+            self.seized.remove(&tid);
             wait::reap(self.pid, tid);
         }
     }
 
     /// Reads the registers of a thread that has stopped; one that was killed meanwhile is left out.
     fn adopt(&mut self, tid: i32, sleep: Sleep) {
-        self.seized.retain(|&other| other != tid);
+        let at = Instant::now();
+        self.seized.remove(&tid);
         let state = regs::read(tid).and_then(|registers| {
             // At once, in case this process is killed and the kernel lets the thread go.
             if restart::must_be_repeated(&registers) {
-                let again = restart::repeat(&registers, &sleep, Duration::ZERO);
+                let again = restart::repeat(&registers, sleep.lasts(at));
                 regs::write(tid, &again)?;
             }
             Ok((registers, regs::read_extended(tid)?))
@@ -251,6 +261,7 @@ impl AllHeld {
                 let stopped = Stopped {
                     registers,
                     extended,
+                    at,
                     sleep,
                 };
                 self.threads.insert(tid, stopped);
@@ -261,10 +272,9 @@ impl AllHeld {
     }
 
     fn let_go(&mut self) {
-        let held = self.held_for();
         for (&tid, thread) in &self.threads {
             if restart::must_be_repeated(&thread.registers) {
-                let again = restart::repeat(&thread.registers, &thread.sleep, held);
+                let again = restart::repeat(&thread.registers, thread.sleep.lasts(thread.at));
                 let _ = regs::write(tid, &again);
             }
         }
@@ -275,7 +285,7 @@ impl AllHeld {
         }
         let seized = std::mem::take(&mut self.seized);
         if !seized.is_empty() {
-            for tid in seized {
+            for tid in seized.into_keys() {
                 late::let_go_later(self.pid, tid);
             }
             late::wait_for_late_threads(STOP_LIMIT);

@@ -119,6 +119,17 @@ pub enum Error {
         /// Process id.
         pid: i32,
     },
+    /// The thread may not read the time-stamp counter, which our code in the target does: it would be
+    /// killed (PR_SET_TSC, prctl(2)).
+    #[error(
+        "thread {tid} of process {pid} has forbidden itself the time-stamp counter (prctl PR_SET_TSC), which tracing needs"
+    )]
+    NoTimeStampCounter {
+        /// Process id.
+        pid: i32,
+        /// Thread id.
+        tid: i32,
+    },
     /// The thread runs with a shadow stack (CET), which refuses the prepared way back.
     #[error(
         "thread {tid} of process {pid} runs with a shadow stack: start the process without GLIBC_TUNABLES=glibc.cpu.hwcaps=SHSTK"
@@ -190,14 +201,14 @@ pub enum Error {
         reason: &'static str,
     },
     /// `dlopen` in the target returned NULL.
-    #[error(
-        "dlopen({path}) in process {pid} failed: the object does not fit the target, or /proc is not mounted in its mount namespace"
-    )]
+    #[error("dlopen({path}) in process {pid} failed: {reason}")]
     LoadFailed {
         /// Process id.
         pid: i32,
         /// Path given to dlopen.
         path: String,
+        /// What the target's loader says.
+        reason: String,
     },
 }
 

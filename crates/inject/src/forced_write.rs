@@ -13,16 +13,29 @@ pub struct WordExchange {
     pub from: u64,
     /// What shall.
     pub to: u64,
+    /// Whether the address means the same whatever the process does.
+    pub is_permanent: bool,
 }
 
 /// Exchanges words of `pid`'s memory with all its threads held, so that nobody reads or writes them
 /// meanwhile, through /proc/PID/mem, to which page protection does not matter (proc_pid_mem(5)).
 /// Returns which were exchanged, and for how long the threads were held; a word that does not hold what
-/// it must stays as it is, and so does one that is not there any more.
-pub fn force_words(pid: i32, words: &[WordExchange]) -> Result<(Vec<bool>, Duration), Error> {
+/// it must stays as it is, and so does one that is not there any more. Of those that are not permanent none
+/// is exchanged unless `are_current` says, with all threads held, that the addresses still mean what they
+/// did.
+pub fn force_words(
+    pid: i32,
+    words: &[WordExchange],
+    are_current: &dyn Fn() -> bool,
+) -> Result<(Vec<bool>, Duration), Error> {
     let held = hold_all(pid)?;
     let mut done = Vec::with_capacity(words.len());
+    let are_current = are_current();
     for word in words {
+        if !are_current && !word.is_permanent {
+            done.push(false);
+            continue;
+        }
         match exchange(pid, word) {
             Ok(exchanged) => done.push(exchanged),
             Err(error @ Error::TargetGone { .. }) => return Err(error),
@@ -51,15 +64,22 @@ mod tests {
     fn a_word_that_is_gone_does_not_keep_the_others() {
         let mut program = Program::start("waits", &["nanosleep"]);
         let word = program.addresses()["interrupted"];
-        let exchange = |address, from, to| WordExchange { address, from, to };
+        let exchange = |address, from, to| WordExchange {
+            address,
+            from,
+            to,
+            is_permanent: address == 8,
+        };
         let words = [
             exchange(8, 0, 1),
             exchange(word, 0, 1),
             exchange(word, 7, 2),
             exchange(word, 1, 0),
         ];
-        let (done, _) = force_words(program.pid(), &words).unwrap();
+        let (done, _) = force_words(program.pid(), &words, &|| true).unwrap();
         assert_eq!(done, [false, true, false, true]);
+        let (done, _) = force_words(program.pid(), &words[1..2], &|| false).unwrap();
+        assert_eq!(done, [false]);
         send(program.pid(), libc::SIGTERM);
         program.ends_well();
     }

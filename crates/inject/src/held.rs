@@ -7,11 +7,12 @@ use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use crate::guard::Guard;
+use crate::libc_functions::LibcFunctions;
 use crate::native_stack::{self, Room};
-use crate::restart::Sleep;
 use crate::scratch::{Place, Scratch};
+use crate::slept::Sleep;
 use crate::survey::{Clock, Gadgets, Survey};
-use crate::urgency::Urgency;
 use crate::wait::{self, Stop};
 use crate::way_home::WayHome;
 use crate::{Error, Registers, load, maps, ptrace, regs, restart, seccomp};
@@ -43,8 +44,10 @@ pub struct Held {
     pub(crate) saved: Registers,
     pub(crate) saved_extended: Vec<u8>,
     pub(crate) saved_mask: u64,
-    /// What the interrupted system call was doing, if the kernel would not restart it.
+    /// Since when it has been in its call, if the kernel would not restart that.
     pub(crate) sleep: Sleep,
+    /// Where in the kernel it waited, if it was in restart_syscall(2).
+    pub(crate) waits_in: String,
     /// Whether its seccomp filters are passed over.
     pub(crate) filters_suspended: bool,
     /// Signals taken off the thread during remote work, to be sent again.
@@ -73,14 +76,14 @@ pub struct Held {
     pub(crate) token: u64,
     /// Whether the thread has restored itself and must not be restored again.
     pub(crate) went_home: bool,
-    pub(crate) errno_function: Option<u64>,
+    pub(crate) functions: LibcFunctions,
     /// Address and value of `errno` of the thread before the first remote call.
     pub(crate) errno: Option<(u64, [u8; 4])>,
     /// How many objects of ours the target has loaded already.
     pub(crate) earlier_loads: usize,
     /// ptrace requests must come from the thread that seized.
     _not_send: PhantomData<*const ()>,
-    _urgency: Urgency,
+    _guard: Guard,
 }
 
 impl Held {
@@ -90,14 +93,14 @@ impl Held {
         tid: i32,
         sleep: Sleep,
         survey: &Survey,
-        urgency: Urgency,
+        guard: Guard,
     ) -> Result<Held, Error> {
         let stopped_at = Instant::now();
         let adopted = (|| {
             let saved = regs::read(tid).map_err(|e| ("GETREGSET NT_PRSTATUS", e))?;
             if restart::must_be_repeated(&saved) {
                 // At once: killed from here on, the program does not see EINTR.
-                regs::write(tid, &restart::repeat(&saved, &sleep, Duration::ZERO))
+                regs::write(tid, &restart::repeat(&saved, sleep.lasts(stopped_at)))
                     .map_err(|e| ("SETREGSET NT_PRSTATUS", e))?;
             }
             Ok(Held {
@@ -109,6 +112,7 @@ impl Held {
                     .map_err(|e| ("GETREGSET NT_X86_XSTATE", e))?,
                 saved_mask: ptrace::signal_mask(tid).map_err(|e| ("GETSIGMASK", e))?,
                 sleep,
+                waits_in: String::new(),
                 filters_suspended: false,
                 taken: Vec::new(),
                 used: false,
@@ -128,11 +132,11 @@ impl Held {
                 guarded: false,
                 token: RandomState::new().hash_one(tid),
                 went_home: false,
-                errno_function: survey.errno_function,
+                functions: survey.functions,
                 errno: None,
                 earlier_loads: load::earlier_loads(&survey.mappings),
                 _not_send: PhantomData,
-                _urgency: urgency,
+                _guard: guard,
             })
         })();
         adopted.map_err(|(request, source)| {
@@ -154,6 +158,11 @@ impl Held {
     /// Time since the thread stopped.
     pub fn held_for(&self) -> Duration {
         self.stopped_at.elapsed()
+    }
+
+    /// How long the call that the stop interrupted has lasted by now, at least.
+    pub(crate) fn call_lasts(&self) -> Duration {
+        self.sleep.lasts(self.stopped_at)
     }
 
     /// Registers at the stop; they will be put back.

@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{self, Program, anywhere};
-use crate::{Dlopen, ForkPlan, create_region, hold, hold_all, load_object, read_bytes, steps};
+use crate::{
+    Dlopen, Error, ForkPlan, create_region, hold, hold_all, load_object, read_bytes, steps,
+};
 
 /// Where the attacher, this same test program started anew, finds its target.
 const TARGET: &str = "MEMHOOK_TEST_TARGET";
@@ -44,6 +46,24 @@ fn attacher() {
     read_bytes(copy.pid(), getpid, &mut [0; 8]).unwrap();
 }
 
+/// Started by the other tests with [`TARGET`] set. The second hold finds the thread in a call that the first one
+/// had restarted.
+#[test]
+#[ignore = "the process to be killed, started by the other tests"]
+fn caller_again() {
+    let Ok(target) = std::env::var(TARGET) else {
+        return;
+    };
+    let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
+    hold(numbers[0] as i32, &anywhere())
+        .unwrap()
+        .release()
+        .unwrap();
+    let mut held = hold(numbers[0] as i32, &anywhere()).unwrap();
+    assert_eq!(held.call(numbers[1], &[]).unwrap(), numbers[0]);
+    held.release().unwrap();
+}
+
 /// Started by the other tests with [`TARGET`] set; leaves nothing in the target when it is done.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
@@ -51,14 +71,22 @@ fn caller() {
     let Ok(target) = std::env::var(TARGET) else {
         return;
     };
+    if let Ok(folder) = std::env::var(steps::FREEZE) {
+        let own = std::process::id().to_string();
+        std::fs::write(format!("{folder}/cgroup.procs"), own).unwrap();
+    }
     let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
     let mut held = hold(numbers[0] as i32, &anywhere()).unwrap();
-    assert_eq!(held.call(numbers[1], &[]).unwrap(), numbers[0]);
+    match held.call(numbers[1], &[]) {
+        // Stopped and continued for a test.
+        Err(Error::WentHome { .. }) if std::env::var(steps::SIGNAL).is_ok() => {}
+        result => assert_eq!(result.unwrap(), numbers[0]),
+    }
     held.release().unwrap();
 }
 
-struct Target {
-    program: Program,
+pub(crate) struct Target {
+    pub program: Program,
     /// Address of its count of rounds.
     rounds: u64,
     /// Address of its count of calls that ended with EINTR.
@@ -69,7 +97,7 @@ struct Target {
 }
 
 impl Target {
-    fn start(name: &str, args: &[&str]) -> Target {
+    pub fn start(name: &str, args: &[&str]) -> Target {
         let mut program = Program::start(name, args);
         let at = program.addresses();
         let pid = program.pid();
@@ -105,15 +133,21 @@ impl Target {
         self.run("attacher", step, delay_us)
     }
 
-    fn run(&self, attacher: &str, step: u64, delay_us: Option<u64>) -> bool {
+    /// Starts an attacher that does something at this step.
+    pub fn attacher(&self, name: &str, step: u64) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args(["--exact", &format!("kill_tests::{attacher}"), "--ignored"])
+            .args(["--exact", &format!("kill_tests::{name}"), "--ignored"])
             .env(TARGET, &self.attacher)
             .env("MEMHOOK_TEST_OBJECT", &self.object)
             .env(steps::STEP, step.to_string())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, attacher: &str, step: u64, delay_us: Option<u64>) -> bool {
+        let mut command = self.attacher(attacher, step);
         if let Some(delay) = delay_us {
             command.env(steps::DELAY_US, delay.to_string());
         }
@@ -132,7 +166,7 @@ impl Target {
     }
 
     /// Checks that the target goes on, untraced and with its signal mask.
-    fn works(&self, when: &str) {
+    pub fn works(&self, when: &str) {
         let pid = self.program.pid();
         let begin = Instant::now();
         let until = begin + Duration::from_secs(20);
@@ -168,7 +202,7 @@ impl Target {
         }
     }
 
-    fn ends_well(self) {
+    pub fn ends_well(self) {
         let _ = std::fs::remove_file(&self.object);
         common::send(self.program.pid(), libc::SIGTERM);
         self.program.ends_well();
@@ -259,6 +293,34 @@ fn nothing_stays_mapped_after_a_kill() {
     assert!(step > 40, "only {step} steps");
     target.works("at the end");
     target.ends_well();
+}
+
+/// A kill at every third step of a hold of a thread whose call has been restarted before.
+fn killed_in_a_restarted_call(how: &str) {
+    let target = Target::start("waits", &["50", how]);
+    let mut step = 1;
+    while !target.run("caller_again", step, None) {
+        target.works(&format!("{how}: killed at step {step}"));
+        step += 3;
+    }
+    assert!(step > 50, "only {step} steps");
+    target.ends_well();
+}
+
+#[test]
+fn a_nanosleep_that_was_restarted_survives_a_killed_attacher() {
+    killed_in_a_restarted_call("nanosleep");
+}
+
+#[test]
+fn a_poll_that_was_restarted_survives_a_killed_attacher() {
+    killed_in_a_restarted_call("poll");
+}
+
+/// By glibc's function for any call, which does not have its number in front of it.
+#[test]
+fn a_futex_wait_that_was_restarted_survives_a_killed_attacher() {
+    killed_in_a_restarted_call("futex");
 }
 
 #[test]

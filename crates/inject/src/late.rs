@@ -7,9 +7,8 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use crate::restart::{self, Sleep};
 use crate::wait::{self, Stop};
-use crate::{ptrace, regs};
+use crate::{ptrace, regs, restart};
 
 thread_local! {
     /// Process and thread.
@@ -49,7 +48,7 @@ fn has_gone(pid: i32, tid: i32) -> bool {
             if let Ok(now) = regs::read(tid)
                 && restart::must_be_repeated(&now)
             {
-                let again = restart::repeat(&now, &Sleep::default(), Duration::ZERO);
+                let again = restart::repeat(&now, Duration::ZERO);
                 let _ = regs::write(tid, &again);
             }
             ptrace::detach(tid).is_ok()

@@ -13,21 +13,24 @@
 
 mod address_space;
 mod all_threads;
-mod alternate_stacks;
+mod call_with_data;
 mod descriptor;
-mod errno;
 mod error;
 mod forced_write;
+mod guard;
 mod held;
 mod huge_pages;
 mod idle;
+mod kernel_places;
 mod late;
 mod launch;
+mod libc_functions;
 mod load;
 mod maps;
 mod memory;
 mod native_stack;
 mod page_scan;
+mod processor;
 mod procfs;
 mod ptrace;
 mod region;
@@ -39,15 +42,20 @@ mod remote_fork;
 mod remote_syscall;
 mod resend;
 mod restart;
+mod restarted;
+mod robust_list;
 mod safe_point;
 mod scratch;
 mod seccomp;
 mod signal_frame;
 mod signals;
+mod slept;
 mod stop;
 mod survey;
+mod terminal_stops;
 mod urgency;
 mod wait;
+mod watchdog;
 mod way_home;
 mod write_watch;
 
@@ -59,17 +67,20 @@ mod kill_tests;
 #[cfg(test)]
 mod steps;
 #[cfg(test)]
+mod stop_tests;
+#[cfg(test)]
 extern crate self as memhook_inject;
 
 pub use address_space::memory_sharers;
 pub use all_threads::{AllHeld, hold_all};
-pub use alternate_stacks::alternate_stacks;
+pub use call_with_data::MAX_CALL_DATA;
 pub use descriptor::duplicate_descriptor;
 pub use error::Error;
 pub use forced_write::{WordExchange, force_words};
 pub use held::Held;
 pub use huge_pages::prefer_huge_pages;
 pub use idle::IdleThreads;
+pub use kernel_places::kernel_places;
 pub use late::let_late_threads_go;
 pub use launch::{Child, EndingThread, Event, StartPoint, end_by, forward_signals, launch};
 pub use load::{Dlopen, Loaded, load_object};
@@ -78,9 +89,10 @@ pub use page_scan::{PageScan, PageState};
 pub use region::{Region, close_descriptor, create_region};
 pub use regs::Registers;
 pub use remote_fork::{ForkPlan, FrozenChild};
+pub use robust_list::robust_list;
 pub use safe_point::Unwind;
 pub use signals::{catch_stops, stops};
-pub use stop::{HoldOptions, hold};
+pub use stop::{FirstChoice, HoldOptions, first_choice, hold};
 pub use write_watch::WriteWatch;
 
 #[doc(hidden)]

@@ -25,6 +25,9 @@ pub struct Loaded {
     pub handle: u64,
 }
 
+/// So much of what the loader says is read.
+const REASON_BYTES: usize = 256;
+
 /// `__RTLD_DLOPEN` of glibc's include/dlfcn.h.
 const RTLD_DLOPEN_INTERNAL: u64 = 0x8000_0000;
 
@@ -73,9 +76,14 @@ fn fill_and_open(
     }
     let handle = held.call(dlopen.address, &[data, mode])?;
     if handle == 0 {
+        let reason = reason(held).unwrap_or_else(|| {
+            "the object does not fit the target, or /proc is not mounted in its mount namespace"
+                .into()
+        });
         return Err(Error::LoadFailed {
             pid: held.pid,
             path,
+            reason,
         });
     }
     held.earlier_loads += 1;
@@ -86,6 +94,27 @@ fn fill_and_open(
         base: u64::from_le_bytes(base),
         handle,
     })
+}
+
+/// What the loader says of the failure; it is asked also because its next answer is the program's own again.
+fn reason(held: &mut Held) -> Option<String> {
+    let text = held.call(held.functions.dlerror?, &[]).ok()?;
+    let mut bytes = [0u8; REASON_BYTES];
+    // It may end short of an unreadable page.
+    let read = (1..=REASON_BYTES).rev().step_by(16).find(|&length| {
+        let into = &mut bytes[..length];
+        text != 0 && held.read(text, into).is_ok()
+    })?;
+    let bytes = bytes[..read].split(|&byte| byte == 0).next()?;
+    let text: String = String::from_utf8_lossy(bytes).escape_debug().collect();
+    let advice = match text.contains("static TLS") {
+        // glibc's manual, "Dynamic Linking Tunables".
+        true => {
+            " (libraries that it has loaded have used up what was reserved: start it with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096)"
+        }
+        false => "",
+    };
+    (!text.is_empty()).then(|| text + advice)
 }
 
 /// Copies the object through memory of the target, where its descriptor can't be opened here.

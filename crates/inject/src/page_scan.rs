@@ -37,8 +37,11 @@ struct PageRegion {
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
 const IS_WRITTEN: u64 = 1 << 1;
+const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
+/// The page of zeros that all processes share: read and never written.
+const IS_ZERO: u64 = 1 << 5;
 /// Write-protect what is found, and refuse mappings that are not watched asynchronously.
 const WP_MATCHING_ASYNC: u64 = 1 | 2;
 const REGIONS_AT_ONCE: usize = 1024;
@@ -46,8 +49,11 @@ const REGIONS_AT_ONCE: usize = 1024;
 /// What pages to look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageState {
-    /// With contents: in memory or swapped out.
+    /// With contents: in memory or swapped out, but for those that were only read and are still zeros.
     Populated,
+    /// The same, but for those of files and of shared memory: in a private mapping of a file, pages that were
+    /// written.
+    Own,
     /// With contents that were written since the last time they were asked for, in mappings that a
     /// [`WriteWatch`](crate::WriteWatch) watches; at first all that have contents. Asking starts
     /// the next round. Pages that the target gave back meanwhile are not told.
@@ -89,7 +95,14 @@ impl PageScan {
                 ..ScanArgument::default()
             };
             match state {
-                PageState::Populated => {
+                PageState::Populated | PageState::Own => {
+                    let without = if state == PageState::Own {
+                        IS_ZERO | IS_FILE
+                    } else {
+                        IS_ZERO
+                    };
+                    argument.category_mask = without;
+                    argument.category_inverted = without;
                     argument.category_anyof_mask = IS_PRESENT | IS_SWAPPED;
                     argument.return_mask = IS_PRESENT;
                 }
@@ -97,7 +110,8 @@ impl PageScan {
                     // Only pages that exist: protecting holes as well would fill the target's page
                     // tables with markers, also those of a large area that it only reserved.
                     argument.flags = WP_MATCHING_ASYNC;
-                    argument.category_mask = IS_WRITTEN;
+                    argument.category_mask = IS_WRITTEN | IS_ZERO;
+                    argument.category_inverted = IS_ZERO;
                     argument.category_anyof_mask = IS_PRESENT | IS_SWAPPED;
                     argument.return_mask = IS_WRITTEN;
                 }

@@ -1,6 +1,7 @@
 //! Small files of /proc/PID/task/TID: state, current system call, tracer, sleep start.
 
 use std::fs;
+use std::time::Duration;
 
 /// Ids of all threads of `pid`; empty when it is gone.
 pub(crate) fn threads(pid: i32) -> Vec<i32> {
@@ -57,9 +58,40 @@ pub(crate) fn sleeps(pid: i32, tid: i32) -> Option<u64> {
         .ok()
 }
 
+/// When a thread last ran, by the clock of its processor (`se.exec_start`, proc_sched_show_task in
+/// kernel/sched/debug.c); `None` where the kernel does not say.
+pub(crate) fn last_ran(pid: i32, tid: i32) -> Option<Duration> {
+    let text = fs::read(format!("/proc/{pid}/task/{tid}/sched")).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let value = text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        (name.trim() == "se.exec_start").then_some(value.trim())
+    })?;
+    // Milliseconds and six more digits.
+    let (milliseconds, nanoseconds) = value.split_once('.')?;
+    let rest: u64 = (nanoseconds.len() == 6).then_some(nanoseconds.parse().ok()?)?;
+    let value = Duration::from_millis(milliseconds.parse().ok()?) + Duration::from_nanos(rest);
+    // Older kernels forget it when the thread moves.
+    (!value.is_zero()).then_some(value)
+}
+
+/// The processor that a thread is on, or was on last (proc_pid_stat(5), field 39).
+pub(crate) fn processor(pid: i32, tid: i32) -> Option<usize> {
+    let text = fs::read(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    // Behind the name in parentheses comes field 3.
+    let (_, fields) = text.rsplit_once(')')?;
+    fields.split_whitespace().nth(39 - 3)?.parse().ok()
+}
+
 /// Signals for which the process has a handler, bit `n - 1` for signal `n`.
 pub(crate) fn caught_signals(pid: i32) -> Option<u64> {
     u64::from_str_radix(&status_field(pid, pid, "SigCgt:")?, 16).ok()
+}
+
+/// Whether a seccomp filter looks at a thread's system calls, or may.
+pub(crate) fn is_filtered(pid: i32, tid: i32) -> bool {
+    status_field(pid, tid, "Seccomp:").is_none_or(|mode| mode != "0")
 }
 
 fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {

@@ -3,9 +3,13 @@
 use std::time::{Duration, Instant};
 
 use crate::held::{Held, STEP_DEADLINE};
-use crate::restart::{self, Sleep};
+use crate::native_stack::Room;
 use crate::scratch::Scratch;
-use crate::{Error, ptrace, regs, resend, wait};
+use crate::{Error, Registers, memory, ptrace, regs, resend, restart, wait};
+
+/// Where a shortened timeout stands below the stack pointer: below the frames that lead home, and within
+/// the room that every thread to be held has there.
+const TIMEOUT_DEPTH: u64 = 28 * 1024;
 
 impl Held {
     /// Restores registers, vector state, signal mask, `errno` and the interrupted system call and
@@ -66,10 +70,38 @@ impl Held {
             return first;
         }
         // Last: until here the registers lead home through the signal frame.
-        let registers = restart::resumed(&self.saved, &self.sleep, self.held_for());
+        let lasted = self.call_lasts();
+        let mut registers = restart::resumed(&self.saved, lasted);
+        if restart::must_be_repeated(&self.saved) {
+            self.shorten_timeout(&mut registers, lasted);
+        }
         let written = regs::write(self.tid, &registers);
         let written = self.check("SETREGSET NT_PRSTATUS", written);
         first.and(written)
+    }
+
+    /// A timeout in memory is the program's own and stays as it is: the call is pointed to another one, deep
+    /// below its stack pointer, which the kernel reads when the call begins, at once. Deep, in case that a
+    /// signal handler uses the stack just before that; not by us, who use less than [`TIMEOUT_DEPTH`].
+    fn shorten_timeout(&mut self, registers: &mut Registers, lasted: Duration) {
+        let at = (self.saved.rsp.wrapping_sub(TIMEOUT_DEPTH)) & !15;
+        let Some(register) = restart::timeout_register(registers) else {
+            return;
+        };
+        let mut bytes = [0; 16];
+        let (Ok(()), Ok(room)) = (self.read(*register, &mut bytes), &self.room) else {
+            return;
+        };
+        let Some(left) = shortened(bytes, lasted) else {
+            return;
+        };
+        let written = match room {
+            Room::Grows => self.write(at, &left),
+            Room::Mapped => memory::write_writable(self.pid, at, &left),
+        };
+        if written.is_ok() {
+            *register = at;
+        }
     }
 
     /// Removes what remote calls left: errno and the scratch mapping. Ends in an event stop, which
@@ -102,12 +134,33 @@ impl Held {
         let now = regs::read(self.tid);
         let now = self.check("GETREGSET NT_PRSTATUS", now)?;
         if restart::must_be_repeated(&now) {
-            let registers = restart::repeat(&now, &Sleep::default(), Duration::ZERO);
+            let registers = restart::repeat(&now, Duration::ZERO);
             let written = regs::write(self.tid, &registers);
             self.check("SETREGSET NT_PRSTATUS", written)?;
         }
         Ok(())
     }
+}
+
+/// Of a `struct timespec`, what is left; `None` if that is no time.
+fn shortened(timeout: [u8; 16], lasted: Duration) -> Option<[u8; 16]> {
+    let [seconds, nanoseconds] = timeout.as_chunks::<8>().0 else {
+        return None;
+    };
+    let (seconds, nanoseconds) = (
+        i64::from_le_bytes(*seconds),
+        i64::from_le_bytes(*nanoseconds),
+    );
+    let is_valid = (0..1_000_000_000).contains(&nanoseconds);
+    let timeout = Duration::new(
+        u64::try_from(seconds).ok()?,
+        is_valid.then_some(nanoseconds as u32)?,
+    );
+    let left = timeout.saturating_sub(lasted);
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&left.as_secs().to_le_bytes());
+    bytes[8..].copy_from_slice(&u64::from(left.subsec_nanos()).to_le_bytes());
+    Some(bytes)
 }
 
 impl Drop for Held {

@@ -69,7 +69,7 @@ impl Held {
             self.guarded = true;
         }
         if self.errno.is_none()
-            && let Some(location) = self.errno_function
+            && let Some(location) = self.functions.errno_location
         {
             let address = self.run(location, &[])?;
             let mut value = [0u8; 4];
@@ -95,6 +95,7 @@ impl Held {
         let counts = self.clock.rate() * SPIN.as_millis() as u64;
         let scratch = self.map_scratch(way)?;
         self.scratch = Some(scratch);
+        self.check_processor(way)?;
         // By mmap rather than mprotect, which sandboxes refuse more often.
         let read_execute = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         let fixed = SCRATCH_FLAGS | libc::MAP_FIXED as u64;

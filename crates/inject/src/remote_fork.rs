@@ -13,11 +13,11 @@
 use std::time::{Duration, Instant};
 
 use crate::all_threads::AllHeld;
+use crate::guard::Guard;
 use crate::held::{Held, STEP_DEADLINE};
 use crate::remote_call::Outcome;
 use crate::stop::{HoldOptions, usable};
 use crate::survey::Survey;
-use crate::urgency::Urgency;
 use crate::wait::{self, Pace, Stop};
 use crate::{Error, procfs, ptrace};
 
@@ -135,8 +135,8 @@ impl AllHeld {
             let Some(stopped) = self.threads.remove(&tid) else {
                 continue;
             };
-            let urgency = Urgency::begin();
-            let mut held = match Held::adopt(pid, tid, stopped.sleep, &plan.survey, urgency) {
+            let guard = Guard::begin(pid);
+            let mut held = match Held::adopt(pid, tid, stopped.sleep, &plan.survey, guard) {
                 Ok(held) => held,
                 // It was killed, so it changes nothing any more; the others may live.
                 Err(Error::TargetGone { .. }) => {

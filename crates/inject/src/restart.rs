@@ -71,24 +71,13 @@ pub(crate) fn is_disturbed_by_a_stop(nr: i64) -> bool {
     )
 }
 
-/// What was known about a sleeping thread before it was interrupted.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Sleep {
-    /// How long it had slept in its call; `None` if unknown.
-    slept: Option<Duration>,
-}
-
-impl Sleep {
-    /// Nothing: what /proc/PID/sched says of a thread's last run is on a clock that stands still while
-    /// interrupts and the hypervisor have the processor, so the difference to now is too long by seconds
-    /// on a busy machine, and the repeated call would end early. The wait starts over instead: late.
-    pub(crate) fn of(_pid: i32, _tid: i32) -> Sleep {
-        Sleep::default()
-    }
-}
-
 /// ERESTARTNOHAND: the kernel makes the call again, or ends it with EINTR if a handler is to run.
 const RESTART_UNLESS_HANDLED: i64 = -514;
+
+/// Whether the thread was stopped in restart_syscall(2), as it was in another call at an earlier stop.
+pub(crate) fn is_restarted(saved: &Registers) -> bool {
+    saved.orig_rax as i64 == libc::SYS_restart_syscall && is_restart_code(saved.rax as i64)
+}
 
 /// Whether the thread was stopped in a call that is about to return EINTR although it may not.
 pub(crate) fn must_be_repeated(saved: &Registers) -> bool {
@@ -97,21 +86,23 @@ pub(crate) fn must_be_repeated(saved: &Registers) -> bool {
 }
 
 /// Registers to resume with when this process lets the thread go itself.
-pub(crate) fn resumed(saved: &Registers, sleep: &Sleep, held: Duration) -> Registers {
+/// Its call has lasted this long.
+pub(crate) fn resumed(saved: &Registers, lasted: Duration) -> Registers {
     if must_be_repeated(saved) {
-        repeat(saved, sleep, held)
+        repeat(saved, lasted)
     } else {
         *saved
     }
 }
 
 /// Registers for a thread that goes home through rt_sigreturn, which rules out a restart by the
-/// kernel (restore_sigcontext): they make the interrupted call anew. Late, but never EINTR.
-pub(crate) fn unattended(saved: &Registers, sleep: &Sleep) -> Registers {
-    let mut registers = resumed(saved, sleep, Duration::ZERO);
+/// kernel (restore_sigcontext): they make the interrupted call anew. Late, but never EINTR; where that is
+/// restart_syscall, the call for which it stands (`original`, if known).
+pub(crate) fn unattended(saved: &Registers, lasted: Duration, original: Option<i64>) -> Registers {
+    let mut registers = resumed(saved, lasted);
     if registers.orig_rax as i64 >= 0 && is_restart_code(registers.rax as i64) {
         registers.rip = saved.rip.wrapping_sub(SYSCALL_BYTES);
-        registers.rax = saved.orig_rax;
+        registers.rax = original.map_or(saved.orig_rax, |number| number as u64);
         registers.orig_rax = u64::MAX;
     }
     registers
@@ -122,10 +113,9 @@ pub(crate) fn unattended(saved: &Registers, sleep: &Sleep) -> Registers {
 /// set by its handler must not sleep on. The kernel decides, because it alone sees a signal that
 /// comes between our release and the call.
 ///
-/// epoll_wait and epoll_pwait carry their timeout in a register (r10, milliseconds), so the time
-/// already slept and the time held are taken off. The others point to a `timespec` that belongs to
-/// the program: they start anew and end late rather than early.
-pub(crate) fn repeat(saved: &Registers, sleep: &Sleep, held: Duration) -> Registers {
+/// epoll_wait and epoll_pwait carry their timeout in a register (r10, milliseconds), so what it has
+/// `lasted` is taken off. For the others see [`timeout_register`].
+pub(crate) fn repeat(saved: &Registers, lasted: Duration) -> Registers {
     let mut registers = *saved;
     registers.rax = RESTART_UNLESS_HANDLED as u64;
     if matches!(
@@ -135,16 +125,24 @@ pub(crate) fn repeat(saved: &Registers, sleep: &Sleep, held: Duration) -> Regist
         let timeout_ms = saved.r10 as i32;
         if timeout_ms > 0 {
             let timeout = Duration::from_millis(timeout_ms as u64);
-            let slept = sleep
-                .slept
-                .filter(|slept| *slept <= timeout)
-                .unwrap_or_default();
-            let left = timeout.saturating_sub(slept + held);
+            let left = timeout.saturating_sub(lasted);
             // Rounded up: late, not early.
             registers.r10 = left.as_nanos().div_ceil(1_000_000) as u64;
         }
     }
     registers
+}
+
+/// The register that points to the timeout of a call, a `struct timespec`. The call only reads it, when
+/// it begins.
+pub(crate) fn timeout_register(registers: &mut Registers) -> Option<&mut u64> {
+    let register = match registers.orig_rax as i64 {
+        libc::SYS_rt_sigtimedwait => &mut registers.rdx,
+        libc::SYS_semtimedop | libc::SYS_epoll_pwait2 => &mut registers.r10,
+        libc::SYS_io_getevents | SYS_IO_PGETEVENTS => &mut registers.r8,
+        _ => return None,
+    };
+    (*register != 0).then_some(register)
 }
 
 #[cfg(test)]
@@ -164,17 +162,11 @@ mod tests {
     fn an_infinite_timeout_stays_infinite() {
         let saved = epoll(-1);
         assert!(must_be_repeated(&saved));
-        let again = repeat(
-            &saved,
-            &Sleep {
-                slept: Some(Duration::from_secs(9)),
-            },
-            Duration::ZERO,
-        );
+        let again = repeat(&saved, Duration::from_secs(9));
         assert_eq!(again.r10 as i32, -1);
         assert_eq!((again.rip, again.rax as i64), (0x1002, -514));
         assert_eq!(again.orig_rax, saved.orig_rax);
-        let alone = unattended(&saved, &Sleep::default());
+        let alone = unattended(&saved, Duration::ZERO, None);
         assert_eq!(
             (alone.rip, alone.rax),
             (0x1000, libc::SYS_epoll_wait as u64)
@@ -182,16 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn time_slept_and_held_is_taken_off() {
-        let held = Duration::from_millis(2);
-        let slept = |ms| Sleep {
-            slept: Some(Duration::from_millis(ms)),
-        };
-        assert_eq!(repeat(&epoll(300), &slept(100), held).r10, 198);
-        assert_eq!(repeat(&epoll(300), &slept(299), held).r10, 0);
-        // Not plausible: longer asleep than the timeout.
-        assert_eq!(repeat(&epoll(300), &slept(400), held).r10, 298);
-        assert_eq!(repeat(&epoll(300), &Sleep::default(), held).r10, 298);
+    fn what_it_has_lasted_is_taken_off() {
+        let left = |micros| repeat(&epoll(300), Duration::from_micros(micros)).r10;
+        assert_eq!(left(0), 300);
+        assert_eq!(left(900), 300, "late, not early");
+        assert_eq!(left(102_000), 198);
+        assert_eq!(left(300_000), 0);
+        assert_eq!(left(400_000), 0);
     }
 
     #[test]

@@ -59,11 +59,27 @@ pub(crate) fn handle(signal: i32, handler: Handler) {
 
 /// Whether this process ignores a signal.
 pub(crate) fn is_ignored(signal: i32) -> bool {
+    handler(signal) == libc::SIG_IGN
+}
+
+/// The handler of a signal, SIG_DFL or SIG_IGN.
+pub(crate) fn handler(signal: i32) -> libc::sighandler_t {
     // SAFETY: as in `handle`; the kernel writes one sigaction.
     let action: libc::sigaction = unsafe {
         let mut action = std::mem::zeroed();
         libc::sigaction(signal, ptr::null(), &raw mut action);
         action
     };
-    action.sa_sigaction == libc::SIG_IGN
+    action.sa_sigaction
+}
+
+/// Sets a handler that takes the signal's number, SIG_DFL or SIG_IGN; blocked signals stay so.
+pub(crate) fn set_handler(signal: i32, handler: libc::sighandler_t) {
+    // SAFETY: as in `handle`.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigaction(signal, &raw const action, ptr::null_mut());
+    }
 }

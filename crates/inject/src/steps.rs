@@ -1,4 +1,4 @@
-//! For tests: ends this process by SIGKILL at a chosen step of remote work.
+//! For tests: ends or stops this process at a chosen step of remote work.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,14 +7,27 @@ use std::time::{Duration, Instant};
 /// Variables of the environment: the step to die at, and after how many µs more.
 pub(crate) const STEP: &str = "MEMHOOK_TEST_STEP";
 pub(crate) const DELAY_US: &str = "MEMHOOK_TEST_DELAY_US";
+/// What to do instead of dying: send itself a signal, freeze its cgroup (whose folder it is), or sleep.
+pub(crate) const SIGNAL: &str = "MEMHOOK_TEST_SIGNAL";
+pub(crate) const FREEZE: &str = "MEMHOOK_TEST_FREEZE";
+pub(crate) const BLOCK: &str = "MEMHOOK_TEST_BLOCK";
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
 fn die() {
+    if let Ok(folder) = std::env::var(FREEZE) {
+        std::fs::write(format!("{folder}/cgroup.freeze"), "1").expect("it can be frozen");
+    }
+    if std::env::var(BLOCK).is_ok() {
+        // Not for ever, should nobody end it.
+        std::thread::sleep(Duration::from_secs(30));
+        return;
+    }
+    let signal = number(SIGNAL).unwrap_or(libc::SIGKILL as u64);
     // SAFETY: no pointers.
-    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    unsafe { libc::kill(libc::getpid(), signal as i32) };
 }
 
 /// Called after each ptrace request, wait and access to the target's memory.

@@ -5,14 +5,15 @@ use std::collections::BinaryHeap;
 use std::io;
 use std::time::{Duration, Instant};
 
+use crate::guard::Guard;
 use crate::held::Held;
 use crate::procfs::{self, Activity};
-use crate::restart::{self, Sleep};
+use crate::restart;
 use crate::safe_point::{self, Unwind};
+use crate::slept::{Clocks, Sleep, Sleeper};
 use crate::survey::Survey;
-use crate::urgency::Urgency;
 use crate::wait::{self, Stop};
-use crate::{Error, late, ptrace};
+use crate::{Error, late, processor, ptrace, restarted, watchdog};
 
 /// How [`hold`] chooses.
 #[derive(Clone)]
@@ -57,6 +58,7 @@ pub fn hold(pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
     late::let_late_threads_go();
     let begin = Instant::now();
     let until = begin + options.deadline;
+    watchdog::start();
     // Slow, so before anything is stopped; the first candidate before it, whose errors are clearer.
     let mut candidates = Candidates::of(pid, options.thread);
     let mut next = candidates.next()?;
@@ -88,6 +90,25 @@ pub fn hold(pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
         next = candidates.next()?;
         survey.refresh(pid)?;
     }
+}
+
+/// The thread that a hold would take just now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FirstChoice {
+    /// Thread id.
+    pub tid: i32,
+    /// Whether it sits in a call that the kernel does not restart, as all the others do.
+    pub is_disturbed: bool,
+}
+
+/// Which thread of `pid` a hold would take just now. None is stopped.
+pub fn first_choice(pid: i32) -> Result<Option<FirstChoice>, Error> {
+    let tid = Candidates::of(pid, None).next()?;
+    let choice = |tid| FirstChoice {
+        tid,
+        is_disturbed: matches!(rank(pid, tid, &mut true), Ok(Some(2))),
+    };
+    Ok(tid.map(choice))
 }
 
 /// Threads worth trying, best first. Of hundreds only so many are looked at as are needed to find a
@@ -189,12 +210,19 @@ pub(crate) fn try_hold(
     options: &HoldOptions<'_>,
     survey: &Survey,
 ) -> Result<Attempt, Error> {
-    let sleep = Sleep::of(pid, tid);
-    let urgency = Urgency::begin();
-    if !seize(pid, tid)? || !await_stop(pid, tid)? {
+    let guard = Guard::begin(pid);
+    let sleeper = Sleeper::of(pid, tid, &mut Clocks::default());
+    let waits_in = match procfs::activity(pid, tid) {
+        Activity::Blocked(libc::SYS_restart_syscall) => restarted::waits_in(pid, tid),
+        _ => String::new(),
+    };
+    let Some(sleep) = seize(pid, tid, sleeper.as_ref())? else {
+        return Ok(Attempt::Vanished);
+    };
+    if !await_stop(pid, tid)? {
         return Ok(Attempt::Vanished);
     }
-    let mut held = match Held::adopt(pid, tid, sleep, survey, urgency) {
+    let mut held = match Held::adopt(pid, tid, sleep, survey, guard) {
         Ok(held) => held,
         // Only this thread; whether the process lives shows at the next round.
         Err(Error::TargetGone { .. }) => {
@@ -203,6 +231,7 @@ pub(crate) fn try_hold(
         }
         Err(error) => return Err(error),
     };
+    held.waits_in = waits_in;
     // Fails only where the thread is gone, which the next request says too.
     held.filters_suspended = ptrace::suspend_filters(tid).unwrap_or(false);
     if let Err(why) = usable(&held, options) {
@@ -219,6 +248,7 @@ pub(crate) fn try_hold(
 pub(crate) fn usable(held: &Held, options: &HoldOptions<'_>) -> Result<(), String> {
     let (pid, tid) = (held.pid, held.tid);
     held.room.as_ref().map_err(String::clone)?;
+    processor::check_keys(tid, &held.saved_extended)?;
     safe_point::check_sequence(pid, tid, &held.saved)?;
     if !options.need_safe_point {
         return Ok(());
@@ -232,26 +262,29 @@ pub(crate) fn usable(held: &Held, options: &HoldOptions<'_>) -> Result<(), Strin
     )
 }
 
-/// Seizes a thread and tells it to stop; `false` if it has ended, or is about to: it touches no memory
+/// Seizes a thread and tells it to stop; `None` if it has ended, or is about to: it touches no memory
 /// any more.
-pub(crate) fn seize(pid: i32, tid: i32) -> Result<bool, Error> {
+pub(crate) fn seize(pid: i32, tid: i32, sleeper: Option<&Sleeper>) -> Result<Option<Sleep>, Error> {
     if let Err(source) = ptrace::seize(tid) {
         return match procfs::state(pid, tid) {
-            None | Some('Z' | 'X') => Ok(false),
+            None | Some('Z' | 'X') => Ok(None),
             Some(_) => refused(pid, tid, source),
         };
     }
-    if ptrace::interrupt(tid).is_err() {
+    let interrupted = match sleeper {
+        Some(sleeper) => sleeper.interrupt(tid),
+        None => ptrace::interrupt(tid).map(|()| Sleep::default()),
+    };
+    if interrupted.is_err() {
         wait::reap(pid, tid);
-        return Ok(false);
     }
-    Ok(true)
+    Ok(interrupted.ok())
 }
 
 /// Explains why a thread can't be seized.
-fn refused(pid: i32, tid: i32, source: io::Error) -> Result<bool, Error> {
+fn refused(pid: i32, tid: i32, source: io::Error) -> Result<Option<Sleep>, Error> {
     match source.raw_os_error() {
-        Some(libc::ESRCH) => Ok(false),
+        Some(libc::ESRCH) => Ok(None),
         Some(libc::EPERM) => match procfs::tracer(pid, tid) {
             0 => Err(Error::Permission { pid, source }),
             tracer => Err(Error::AlreadyTraced { pid, tracer }),

@@ -5,15 +5,16 @@ use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use std::time::Instant;
 
+use crate::libc_functions::LibcFunctions;
 use crate::maps::{self, Mapping};
-use crate::{Error, errno, procfs};
+use crate::{Error, procfs};
 
 /// Facts about the target, from before the stop.
 pub(crate) struct Survey {
     pub mappings: Vec<Mapping>,
     /// /proc/PID/mem: bound to the address space at open, so a write after execve hits nothing.
     pub mem: Rc<File>,
-    pub errno_function: Option<u64>,
+    pub functions: LibcFunctions,
     pub gadgets: Option<Gadgets>,
     /// A signal that does nothing in this process: ignored by default, and no handler installed.
     pub bell: Option<i32>,
@@ -53,7 +54,7 @@ impl Survey {
             })?;
         let mappings = maps::read(pid)?;
         Ok(Survey {
-            errno_function: errno::find_location_function(pid, &mappings),
+            functions: LibcFunctions::find(pid, &mappings),
             gadgets: Gadgets::find(&mem, &mappings),
             bell: find_bell(pid),
             mappings,

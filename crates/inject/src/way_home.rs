@@ -1,12 +1,14 @@
 //! What leads a held thread home if this process is killed: written before the thread is made to do
 //! anything.
 
+use std::os::unix::fs::FileExt;
+
 use crate::held::Held;
 use crate::native_stack::Room;
 use crate::scratch::Scratch;
 use crate::signal_frame::{self, State};
 use crate::survey::Gadgets;
-use crate::{Error, memory, regs, restart};
+use crate::{Error, memory, regs, restart, restarted};
 
 /// What leads the thread home if we are killed: frames on its own stack, and code to enter them by.
 #[derive(Clone, Copy)]
@@ -37,12 +39,18 @@ impl Held {
         if regs::has_shadow_stack(self.tid) {
             return Err(Error::ShadowStack { pid, tid: self.tid });
         }
+        let original = match restart::is_restarted(&self.saved) {
+            true => restarted::original(&self.saved, &self.waits_in, |address, into| {
+                self.mem.read_exact_at(into, address).is_ok()
+            }),
+            false => None,
+        };
         let arguments = [self.place.address(), Scratch::BYTES, 0, 0, 0, 0];
         let mut unmap = self.syscall_registers(libc::SYS_munmap, arguments);
         unmap.rip = gadgets.syscall;
         let frames = signal_frame::build(
             &State {
-                registers: &restart::unattended(&self.saved, &self.sleep),
+                registers: &restart::unattended(&self.saved, self.call_lasts(), original),
                 mask: self.saved_mask,
             },
             &State {

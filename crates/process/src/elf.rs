@@ -172,6 +172,27 @@ impl<'a> ElfView<'a> {
         })
     }
 
+    /// The name by which others need it (DT_SONAME).
+    pub fn soname(&self) -> Option<&'a str> {
+        self.elf.soname
+    }
+
+    /// Names of the libraries that are loaded with it (DT_NEEDED).
+    pub fn needed(&self) -> &[&'a str] {
+        &self.elf.libraries
+    }
+
+    /// The range (svma) that the loader makes read-only when it has relocated the module, as far as it
+    /// comes to whole pages (`_dl_protect_relro` in glibc's elf/dl-reloc.c).
+    pub fn relro(&self) -> Option<(u64, u64)> {
+        let headers = self.elf.program_headers.iter();
+        let relro = headers
+            .filter(|p| p.p_type == program_header::PT_GNU_RELRO)
+            .last()?;
+        let end = relro.p_vaddr.saturating_add(relro.p_memsz) & !0xfff;
+        Some((relro.p_vaddr & !0xfff, end))
+    }
+
     /// Whether a section of this name exists and has contents in this file.
     pub fn has_section(&self, name: &str) -> bool {
         self.elf.section_headers.iter().any(|s| {
@@ -189,10 +210,12 @@ impl<'a> ElfView<'a> {
         })
     }
 
-    /// The address (svma) of a byte that executes as `ret`.
-    pub fn ret_gadget(&self) -> Option<u64> {
-        self.code()
-            .find_map(|(svma, code)| Some(svma + code.iter().position(|&b| b == 0xc3)? as u64))
+    /// The addresses (svma) of bytes that execute as `ret`.
+    pub fn ret_gadgets(&self) -> impl Iterator<Item = u64> {
+        self.code().flat_map(|(svma, code)| {
+            let rets = code.iter().enumerate().filter(|(_, byte)| **byte == 0xc3);
+            rets.map(move |(at, _)| svma.wrapping_add(at as u64))
+        })
     }
 }
 
@@ -220,7 +243,7 @@ mod tests {
                 .any(|r| r.symbol == "malloc")
         );
         assert!(elf.build_id().is_some_and(|id| id.len() == 20));
-        assert!(elf.ret_gadget().is_some());
+        assert!(elf.ret_gadgets().next().is_some());
     }
 
     proptest! {
@@ -234,7 +257,7 @@ mod tests {
             if let Ok(elf) = ElfView::parse(&bytes) {
                 elf.slots(&|_| true);
                 elf.build_id();
-                elf.ret_gadget();
+                elf.ret_gadgets().count();
                 elf.exported("malloc");
                 elf.lowest_load();
             }

@@ -1,7 +1,11 @@
 //! Loaded modules.
 
-use crate::{ElfView, Error, Mapping};
-use std::{collections::HashMap, path::PathBuf, sync::Arc};
+use crate::{ElfView, Error, Mapping, module_file};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// One loaded ELF module.
 #[derive(Clone)]
@@ -22,6 +26,8 @@ pub struct ModuleImage {
     pub is_main: bool,
     /// The dynamic loader.
     pub is_loader: bool,
+    /// The executable, or a library that it needs: loaded with it and never unloaded.
+    pub is_permanent: bool,
     /// The file's bytes.
     pub bytes: Arc<[u8]>,
 }
@@ -52,39 +58,11 @@ pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
         build_id: elf.build_id(),
         is_main: false,
         is_loader: false,
+        is_permanent: true,
         path: mapping.path.clone(),
         file: PathBuf::new(),
         bytes: bytes.into(),
     })
-}
-
-/// The bytes of a mapped file: by the mapping itself if we may, else by path in the target's root,
-/// provided that it is still the same file.
-fn file_bytes(pid: i32, mapping: &Mapping) -> Option<Arc<[u8]>> {
-    let by_mapping = format!(
-        "/proc/{pid}/map_files/{:x}-{:x}",
-        mapping.start, mapping.end
-    );
-    if let Ok(bytes) = read(&by_mapping) {
-        return Some(bytes);
-    }
-    use std::os::unix::fs::MetadataExt;
-    let path = format!("/proc/{pid}/root{}", mapping.path);
-    let meta = std::fs::metadata(&path).ok()?;
-    (meta.ino() == mapping.file_id.2).then(|| read(&path).ok())?
-}
-
-/// Reads a file to where it stays: a `Vec` would be copied once more, and libraries are large.
-fn read(path: &str) -> std::io::Result<Arc<[u8]>> {
-    use std::io::Read;
-    let mut file = std::fs::File::open(path)?;
-    let length = usize::try_from(file.metadata()?.len()).unwrap_or(0);
-    let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, length).collect();
-    // Nobody else has it yet.
-    if let Some(bytes) = Arc::get_mut(&mut bytes) {
-        file.read_exact(bytes)?;
-    }
-    Ok(bytes)
 }
 
 /// A path that leads to a mapped file of so many bytes. The plain path comes first: it outlives the
@@ -95,7 +73,9 @@ fn readable_path(pid: i32, mapping: &Mapping, bytes: u64) -> PathBuf {
     use std::os::unix::fs::MetadataExt;
     let through_root = format!("/proc/{pid}/root{}", mapping.path);
     let is_same = |path: &&String| {
-        std::fs::metadata(path).is_ok_and(|m| m.ino() == mapping.file_id.2 && m.len() == bytes)
+        let file = memhook_foreign::open_regular(Path::new(path.as_str()));
+        let metadata = file.and_then(|file| file.metadata());
+        metadata.is_ok_and(|m| m.ino() == mapping.file_id.2 && m.len() >= bytes)
     };
     match [&mapping.path, &through_root].into_iter().find(is_same) {
         Some(path) => path.into(),
@@ -141,7 +121,8 @@ pub fn modules(
                 {
                     continue;
                 }
-                let Some(bytes) = file_bytes(pid, first) else {
+                let read = known.values().map(|bytes| bytes.len() as u64).sum();
+                let Some(bytes) = module_file::bytes(pid, maps, first, read) else {
                     continue;
                 };
                 known.insert(first.file_id, bytes.clone());
@@ -178,11 +159,45 @@ pub fn modules(
                 .rsplit('/')
                 .next()
                 .is_some_and(|n| n.starts_with("ld-linux") || n.starts_with("ld-2.")),
+            is_permanent: false,
             path: first.path.clone(),
             file: readable_path(pid, first, bytes.len() as u64),
             bytes,
         });
     }
     found.sort_by_key(|m| (!m.is_main, m.start));
+    mark_permanent(&mut found);
     Ok(found)
+}
+
+/// Follows DT_NEEDED from the executable. A name that two modules have (one in a namespace of its own)
+/// tells nothing.
+fn mark_permanent(modules: &mut [ModuleImage]) {
+    let views: Vec<Option<ElfView>> = modules
+        .iter()
+        .map(|m| ElfView::parse(&m.bytes).ok())
+        .collect();
+    let name_of = |index: usize| {
+        let soname = views[index].as_ref().and_then(ElfView::soname);
+        soname.unwrap_or_else(|| modules[index].name())
+    };
+    let mut by_name: HashMap<&str, Option<usize>> = HashMap::new();
+    for index in 0..modules.len() {
+        let only = by_name.entry(name_of(index));
+        only.and_modify(|only| *only = None).or_insert(Some(index));
+    }
+    let mut permanent = vec![false; modules.len()];
+    let mut open: Vec<usize> = (0..modules.len()).filter(|&i| modules[i].is_main).collect();
+    while let Some(index) = open.pop() {
+        if std::mem::replace(&mut permanent[index], true) {
+            continue;
+        }
+        let needed = views[index].iter().flat_map(ElfView::needed);
+        open.extend(needed.filter_map(|name| *by_name.get(name)?));
+    }
+    drop(by_name);
+    drop(views);
+    for (module, permanent) in modules.iter_mut().zip(permanent) {
+        module.is_permanent = permanent;
+    }
 }

@@ -1,6 +1,9 @@
 //! GOT slots of the hooked functions.
 
-use crate::{ElfView, Error, Exported, Mapping, ModuleImage, SlotKind, memory::Pages};
+use crate::{
+    Behind, ElfView, Error, Exported, HookCopy, Mapping, ModuleImage, SlotKind, behind,
+    memory::Pages,
+};
 use std::collections::{HashMap, HashSet};
 
 /// A slot that can be patched.
@@ -21,6 +24,11 @@ pub struct Slot {
     pub target: u64,
     /// PROT_* bits of its page.
     pub protection: u32,
+    /// Its page is one that the loader makes read-only after relocation, and is writable: the module may
+    /// be under relocation just now.
+    pub is_unprotected: bool,
+    /// Its module is never unloaded.
+    pub is_permanent: bool,
 }
 
 /// Allocator calls of a module that no slot carries.
@@ -32,6 +40,8 @@ pub struct Unhookable {
     pub symbol: String,
     /// Why.
     pub reason: &'static str,
+    /// A slot is there, but holds a wrapper that an unknown version of ours put there.
+    pub is_foreign_wrapper: bool,
 }
 
 /// The result of [`find_slots`].
@@ -39,19 +49,21 @@ pub struct Unhookable {
 pub struct SlotScan {
     /// Patchable slots.
     pub slots: Vec<Slot>,
+    /// Those that hold a wrapper of ours (`value`), of this attach or an earlier one, or inherited from a
+    /// traced parent, and what is behind it (`target`).
+    pub held: Vec<Slot>,
     /// What cannot be hooked.
     pub unhookable: Vec<Unhookable>,
 }
 
 /// Finds the slots of every module (the loader excepted: its own allocations are not the
-/// program's) for the symbols that `wanted` accepts. `original_of` says which function stands behind
-/// a slot's value, if it is a replacement; a slot that holds one is left out.
+/// program's) for the symbols that `wanted` accepts. `copies` are the hooks in the process.
 pub fn find_slots(
     pid: i32,
     modules: &[ModuleImage],
     maps: &[Mapping],
     wanted: &dyn Fn(&str) -> bool,
-    original_of: &dyn Fn(u64) -> Option<u64>,
+    copies: &[HookCopy],
 ) -> Result<SlotScan, Error> {
     let views: Vec<Option<ElfView>> = modules
         .iter()
@@ -66,7 +78,9 @@ pub fn find_slots(
             plt.map(move |svma| base.wrapping_add(svma))
         })
         .collect();
+    let is_code = |address: u64| mapping_of(maps, address).is_some_and(|m| m.exec);
     let mut pages = Pages::of(pid)?;
+    let mut data_slots = Vec::new();
     let mut scan = SlotScan::default();
     let mut unresolved = Vec::new();
     // What each symbol resolved to, as seen in slots.
@@ -76,10 +90,10 @@ pub fn find_slots(
         if module.is_loader {
             continue;
         }
+        let relro = view.relro().unwrap_or((0, 0));
         for relocation in view.slots(wanted) {
             let address = module.base.wrapping_add(relocation.svma);
-            let at = maps.partition_point(|m| m.end <= address);
-            let Some(mapping) = maps.get(at).filter(|m| m.start <= address) else {
+            let Some(mapping) = mapping_of(maps, address) else {
                 continue;
             };
             let Some(value) = pages.word(address) else {
@@ -93,13 +107,42 @@ pub fn find_slots(
             if stubs.contains(&value) {
                 continue;
             }
-            if let Some(original) = original_of(value) {
-                resolved.entry(relocation.symbol).or_insert(original);
-                continue;
-            }
             let protection = u32::from(mapping.read)
                 | u32::from(mapping.write) << 1
                 | u32::from(mapping.exec) << 2;
+            let is_unprotected = mapping.write && (relro.0..relro.1).contains(&relocation.svma);
+            match behind(copies, value) {
+                Behind::Itself => {}
+                Behind::Wrapped(original) => {
+                    let symbol = relocation.symbol;
+                    resolved.entry(symbol.clone()).or_insert(original);
+                    scan.held.push(Slot {
+                        address,
+                        symbol,
+                        kind: relocation.kind,
+                        module: index,
+                        value,
+                        target: original,
+                        protection,
+                        is_unprotected,
+                        is_permanent: module.is_permanent,
+                    });
+                    continue;
+                }
+                Behind::Unknown => {
+                    scan.unhookable.push(Unhookable {
+                        module: index,
+                        symbol: relocation.symbol,
+                        reason: "holds a wrapper of another memhook-rs",
+                        is_foreign_wrapper: true,
+                    });
+                    continue;
+                }
+            }
+            // A module that is just being relocated: its slots do not hold addresses yet.
+            if !is_code(value) {
+                continue;
+            }
             let slot = Slot {
                 address,
                 symbol: relocation.symbol,
@@ -108,7 +151,14 @@ pub fn find_slots(
                 value,
                 target: value,
                 protection,
+                is_unprotected,
+                is_permanent: module.is_permanent,
             };
+            // The program may have stored something else in a variable.
+            if slot.kind == SlotKind::Data64 {
+                data_slots.push(slot);
+                continue;
+            }
             // A value inside the module itself is either its PLT (lazy binding) or its own
             // definition of the function.
             let is_own = |e: Exported| module.base.wrapping_add(e.svma) == value;
@@ -128,7 +178,18 @@ pub fn find_slots(
                 module: index,
                 symbol: "malloc".into(),
                 reason: "binds to its own allocator (-Bsymbolic)",
+                is_foreign_wrapper: false,
             });
+        }
+    }
+    for slot in data_slots {
+        let is_own = |(m, v): (&ModuleImage, &Option<ElfView>)| {
+            let exported = v.as_ref().and_then(|v| v.exported(&slot.symbol));
+            exported.is_some_and(|e| m.base.wrapping_add(e.svma) == slot.value)
+        };
+        if resolved.get(&slot.symbol) == Some(&slot.value) || modules.iter().zip(&views).any(is_own)
+        {
+            scan.slots.push(slot);
         }
     }
     for mut slot in unresolved {
@@ -143,13 +204,20 @@ pub fn find_slots(
                 module: slot.module,
                 symbol: slot.symbol,
                 reason: "not bound yet, and not found in any module",
+                is_foreign_wrapper: false,
             });
         } else {
             scan.slots.push(slot);
         }
     }
     scan.slots.sort_by_key(|s| s.address);
+    scan.held.sort_by_key(|s| s.address);
     Ok(scan)
+}
+
+fn mapping_of(maps: &[Mapping], address: u64) -> Option<&Mapping> {
+    let at = maps.partition_point(|m| m.end <= address);
+    maps.get(at).filter(|m| m.start <= address)
 }
 
 /// The first definition, preferring allocator libraries that stand before libc in the link order

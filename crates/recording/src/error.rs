@@ -16,6 +16,9 @@ pub enum Error {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// The file cannot be made: there is one already, or a link.
+    #[error(transparent)]
+    Output(#[from] memhook_foreign::OutputError),
     /// The file does not begin as a recording does.
     #[error("not a recording of memhook-rs (the file begins with other bytes)")]
     NotARecording,

@@ -6,9 +6,9 @@ use crate::records::End;
 use crate::spool::ChunkJob;
 use crate::varint::put;
 use crate::{Error, Options};
-use std::fs::{File, OpenOptions};
+use memhook_foreign::OutputFile;
+use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes written between two looks at the disk's free space.
@@ -54,6 +54,26 @@ pub(crate) fn path_of(path: &Path, part: u32) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// A later part of a recording that stands there since before it began: each would be in the way when its
+/// number comes.
+pub(crate) fn first_in_the_way(path: &Path) -> Option<PathBuf> {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let entries = std::fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?;
+    let numbers = entries.flatten().filter_map(|entry| {
+        let name = PathBuf::from(entry.file_name());
+        let number = Path::new(name.file_stem()?)
+            .extension()?
+            .to_str()?
+            .parse()
+            .ok()?;
+        let its_name = path_of(path, number);
+        (number > 0 && its_name.file_name() == Some(name.as_os_str())).then_some(number)
+    });
+    numbers.min().map(|number| path_of(path, number))
+}
+
 pub(crate) struct PartFile {
     file: File,
     number: u32,
@@ -80,27 +100,18 @@ impl PartFile {
                 source,
             }
         };
-        let mut open = OpenOptions::new();
-        open.write(true).mode(0o600);
-        if options.overwrite || number > 0 {
-            open.create(true).truncate(true);
-        } else {
-            open.create_new(true);
-        }
-        let mut file = open.open(&path).map_err(failed("create"))?;
-        if let Some(free_bytes) = free_bytes(&file)
+        let output = OutputFile::create(&path, options.overwrite)?;
+        if let Some(free_bytes) = free_bytes(output.file())
             && free_bytes < options.min_free_bytes
         {
-            if number == 0 {
-                // Nothing was recorded: leave nothing behind.
-                let _ = std::fs::remove_file(&path);
-            }
+            // Nothing was recorded: nothing is left behind.
             return Err(Error::NoSpace {
                 path,
                 free_bytes,
                 needed_bytes: options.min_free_bytes,
             });
         }
+        let mut file = output.keep().map_err(failed("create"))?;
         let header = file_header(number);
         file.write_all(&header).map_err(failed("write"))?;
         Ok(Self {
@@ -183,8 +194,11 @@ impl PartFile {
             return Err(error.into());
         }
         self.bytes += packed.len() as u64;
-        self.file.set_len(self.bytes)?;
-        Ok(())
+        match self.file.set_len(self.bytes) {
+            // Devices and pipes have no length (ftruncate(2)).
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
+            cut => Ok(cut?),
+        }
     }
 }
 

@@ -81,6 +81,12 @@ impl Spool {
             path: path.clone(),
             source,
         };
+        if options.max_parts > 1
+            && !options.overwrite
+            && let Some(part) = crate::part::first_in_the_way(&path)
+        {
+            return Err(memhook_foreign::exists_already(&part).into());
+        }
         let part = PartFile::create(&path, 0, options)?;
         let shared = Arc::new(Shared::default());
         let (jobs, incoming) = channel();

@@ -91,8 +91,64 @@ fn nothing_is_begun_on_a_full_disk_or_over_a_file() {
     assert!(!path.exists());
     std::fs::write(&path, "precious").unwrap();
     let result = Writer::create(&path, &Meta::default(), &Options::default());
-    assert!(matches!(result.err(), Some(Error::Io { .. })));
+    assert!(matches!(result.err(), Some(Error::Output(_))));
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+}
+
+/// The parts of an earlier recording are as precious as its first file, and links are followed for none.
+#[test]
+fn later_parts_overwrite_nothing() {
+    let dir = Dir::new("later");
+    let (path, part) = (dir.0.join("run.mhk"), dir.0.join("run.3.mhk"));
+    for other in ["run.x.mhk", "run.0.mhk", "run.4.txt", "other.1.mhk"] {
+        std::fs::write(dir.0.join(other), "another file").unwrap();
+    }
+    std::fs::write(&part, "precious").unwrap();
+    let mut options = Options {
+        max_file_bytes: Some(400_000),
+        max_parts: 2,
+        ..Options::default()
+    };
+    let refused = Writer::create(&path, &Meta::default(), &options);
+    let error = refused.err().expect("there is a part").to_string();
+    assert!(error.contains("run.3.mhk exists already"), "{error}");
+    assert!(!path.exists());
+    // One that comes later ends the recording, as does a link.
+    std::fs::remove_file(&part).unwrap();
+    for put in [
+        |at: &std::path::Path| std::fs::write(at, "precious").unwrap(),
+        |at: &std::path::Path| std::os::unix::fs::symlink("run.x.mhk", at).unwrap(),
+    ] {
+        options.overwrite = false;
+        let mut writer = Writer::create(&path, &Meta::default(), &options).unwrap();
+        put(&dir.0.join("run.1.mhk"));
+        let mut ledger = Ledger::new(program::options(true));
+        let mut program = Program::new(1, 3);
+        for _ in 0..60 {
+            let before = writer.written_bytes();
+            record(&program.run(10, 1000), &mut writer, &mut ledger, 0);
+            program.now_ns += 1_000_000_000;
+            if matches!(writer.state(), memhook_recording::State::Ended(_)) {
+                break;
+            }
+            for _ in 0..200 {
+                if writer.written_bytes() != before {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let end = writer.finish();
+        assert!(
+            matches!(&end, End::Failed(why) if why.contains("run.1.mhk")),
+            "{end:?}"
+        );
+        Recording::open(&path).expect("what it has is readable");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(dir.0.join("run.1.mhk")).unwrap();
+    }
+    let kept = std::fs::read(dir.0.join("run.x.mhk")).unwrap();
+    assert_eq!(kept, b"another file");
 }
 
 /// Writing fails in the middle: a limit of the shell stands for the full disk.

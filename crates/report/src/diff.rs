@@ -6,6 +6,7 @@
 use crate::stacks::{End, stack};
 use crate::units::{bytes, change, counted, milliseconds, with_error};
 use crate::{Amount, Measure, Profile, StackFrame, Style};
+use memhook_foreign::visible;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -265,7 +266,7 @@ impl Diff {
                 with_error(run.bytes, run.error_bytes),
                 counted(run.blocks, "block"),
                 milliseconds((run.seconds * 1e3) as u64),
-                run.name
+                visible(&run.name)
             )?;
         }
         writeln!(
@@ -285,7 +286,7 @@ impl Diff {
                 counted(site.old_blocks, "block"),
                 bytes(site.new_bytes),
                 counted(site.new_blocks, "block"),
-                site.kind
+                visible(&site.kind)
             )?;
             let end = End::of(&site.stack, site.truncated, self.depth);
             stack(out, &site.stack, end, style)?;

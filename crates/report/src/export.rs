@@ -52,6 +52,11 @@ impl ExportFormat {
         }
     }
 
+    /// Whether it is JSON.
+    pub fn is_json(self) -> bool {
+        self == ExportFormat::Speedscope
+    }
+
     /// Whether the bytes are not for a terminal.
     pub fn is_binary(self) -> bool {
         self == ExportFormat::Pprof

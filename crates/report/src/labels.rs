@@ -2,6 +2,8 @@
 
 use crate::names::{is_plumbing, readable};
 use crate::{Profile, StackFrame};
+use memhook_foreign::visible;
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// Stands for the frames of a site that has none.
@@ -69,10 +71,10 @@ pub fn site_name(stack: &[StackFrame]) -> String {
     }
 }
 
-/// Control characters, which no format has a place for, become spaces.
+/// Control characters, which no format has a place for, are shown as what they are.
 pub(crate) fn one_line(text: String) -> String {
-    match text.contains(char::is_control) {
-        true => text.replace(char::is_control, " "),
-        false => text,
+    match visible(&text) {
+        Cow::Owned(shown) => shown,
+        Cow::Borrowed(_) => text,
     }
 }

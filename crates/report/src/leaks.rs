@@ -4,6 +4,7 @@ use crate::StackFrame;
 use crate::Style;
 use crate::stacks::{End, stack};
 use crate::units::{bytes, count, counted, percent};
+use memhook_foreign::visible;
 use serde::Serialize;
 use std::fmt::{Result, Write};
 
@@ -74,7 +75,7 @@ pub(crate) fn leaks(out: &mut String, leaks: &Leaks, depth: u32, style: Style) -
     let t = &leaks.totals;
     writeln!(out)?;
     for gap in &leaks.gaps {
-        writeln!(out, "{}", style.warning(&format!("Leaks: {gap}")))?;
+        writeln!(out, "{}", style.warning(&visible(&format!("Leaks: {gap}"))))?;
     }
     let Some(snapshot) = &leaks.snapshot else {
         return Ok(());
@@ -112,7 +113,7 @@ pub(crate) fn leaks(out: &mut String, leaks: &Leaks, depth: u32, style: Style) -
             style.number(&bytes(site.bytes)),
             percent(site.bytes + site.held_bytes, t.leaked_bytes),
             counted(site.blocks, "block"),
-            site.kind,
+            visible(&site.kind),
         )?;
         let end = End::of(&site.stack, site.truncated, depth);
         stack(out, &site.stack, end, style)?;

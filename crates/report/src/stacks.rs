@@ -1,5 +1,6 @@
 //! Call stacks as text: a column of functions, one of modules, then places.
 
+use crate::labels::one_line;
 use crate::names::{is_plumbing, readable};
 use crate::{StackFrame, Style};
 use std::fmt::{Result, Write};
@@ -119,7 +120,7 @@ fn line(frame: &StackFrame, style: Style) -> Line {
         place: place_of(frame, style),
         // The name says it already where there is no function.
         module: match &frame.function {
-            Some(_) => frame.module.clone().unwrap_or_default(),
+            Some(_) => one_line(frame.module.clone().unwrap_or_default()),
             None => String::new(),
         },
         note: if frame.inlined { " [inlined]" } else { "" }.to_owned(),
@@ -131,10 +132,10 @@ fn line(frame: &StackFrame, style: Style) -> Line {
 /// Function, or module and offset, or the bare address.
 pub(crate) fn name_of(frame: &StackFrame, style: Style) -> String {
     match (&frame.function, &frame.module, &frame.offset) {
-        (Some(function), _, _) if style.verbose => function.clone(),
-        (Some(function), _, _) => shortened(readable(function)),
-        (None, Some(module), Some(offset)) => format!("{module}+{offset}"),
-        _ => frame.address.clone(),
+        (Some(function), _, _) if style.verbose => one_line(function.clone()),
+        (Some(function), _, _) => shortened(one_line(readable(function))),
+        (None, Some(module), Some(offset)) => one_line(format!("{module}+{offset}")),
+        _ => one_line(frame.address.clone()),
     }
 }
 
@@ -152,7 +153,7 @@ pub(crate) fn place_of(frame: &StackFrame, style: Style) -> String {
             slashes.nth(1).map_or(file, |at| &file[at..])
         }
     };
-    format!("{short}{line}")
+    one_line(format!("{short}{line}"))
 }
 
 fn shortened(name: String) -> String {

@@ -4,6 +4,7 @@ use crate::leaks::leaks;
 use crate::stacks::{End, name_of, place_of, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
 use crate::{Coverage, ReportModel, Style};
+use memhook_foreign::visible;
 use std::fmt::{Result, Write};
 
 /// The report as text.
@@ -49,7 +50,7 @@ fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
     let errors = model.sampling.unwrap_or_default();
     let name = match model.target.name.is_empty() {
         true => String::new(),
-        false => format!("{}, ", model.target.name),
+        false => format!("{}, ", visible(&model.target.name)),
     };
     let mut aside = Vec::new();
     if let Some(seconds) = model.since_last_s {
@@ -108,7 +109,7 @@ fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if t.unknown_releases > 0 {
         writeln!(
             out,
-            "  {} from before the attach released besides",
+            "  {} released besides whose allocation was not seen: from before the attach, or by constructors of libraries opened since",
             counted(t.unknown_releases, "block")
         )?;
     }
@@ -160,7 +161,7 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
     }
     let width = shown
         .iter()
-        .map(|c| c.module.len())
+        .map(|c| visible(&c.module).len())
         .fold("module".len(), usize::max);
     let header = format!(
         "\n  {:<width$}  slots  calls seen  not seen  names from",
@@ -170,7 +171,7 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
     for c in shown {
         let line = format!(
             "  {:<width$}  {:>5}  {:>10}  {:>8}  {}",
-            c.module,
+            visible(&c.module),
             c.hooked,
             count(c.calls_seen),
             count(c.unhookable),
@@ -178,7 +179,12 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
         );
         writeln!(out, "{line}")?;
         if !c.note.is_empty() {
-            writeln!(out, "  {:<width$}  {}", "", style.warning(&c.note))?;
+            writeln!(
+                out,
+                "  {:<width$}  {}",
+                "",
+                style.warning(&visible(&c.note))
+            )?;
         }
     }
     if left_out > 0 && room > 0 {
@@ -260,7 +266,7 @@ fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
             counted(site.blocks, "block"),
             growth,
             oldest,
-            site.kind
+            visible(&site.kind)
         )?;
         let end = End::of(&site.stack, site.truncated, model.attach.depth);
         stack(out, &site.stack, end, style)?;
@@ -336,7 +342,7 @@ fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
 
 fn group_name(group: &crate::Group, style: Style) -> String {
     let Some(frame) = &group.frame else {
-        return style.name(&crate::names::readable(&group.name));
+        return style.name(&visible(&crate::names::readable(&group.name)));
     };
     let mut name = style.name(&name_of(frame, style));
     let place = place_of(frame, style);
@@ -349,7 +355,7 @@ fn group_name(group: &crate::Group, style: Style) -> String {
             (None, Some(offset)) => format!("+{offset}"),
             _ => String::new(),
         };
-        name += &style.faint(&format!(" ({module}{offset})"));
+        name += &style.faint(&visible(&format!(" ({module}{offset})")));
     }
     name
 }
@@ -367,7 +373,7 @@ fn releases(out: &mut String, model: &ReportModel, style: Style) -> Result {
             style.number(&with_error(site.bytes, site.error_bytes)),
             percent(site.bytes, model.totals.released_bytes),
             counted(site.blocks, "block"),
-            site.kind
+            visible(&site.kind)
         )?;
         let end = End::of(&site.stack, false, model.attach.depth);
         stack(out, &site.stack, end, style)?;

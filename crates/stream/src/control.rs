@@ -36,6 +36,10 @@ pub struct Config {
     pub sample_bytes: u64,
     /// Pid of the attacher in its own namespace.
     pub attacher_pid: u32,
+    /// Which process the region is for ([`Control::owner`]); not 0.
+    pub owner: u64,
+    /// Address of the C library's `dl_iterate_phdr` in the target (avma).
+    pub iterate_modules: u64,
 }
 
 impl Region {
@@ -70,6 +74,8 @@ impl Region {
             (offset_of!(Control, max_size), config.max_size),
             (offset_of!(Control, vdso_clock), config.vdso_clock),
             (offset_of!(Control, libc_backtrace), config.libc_backtrace),
+            (offset_of!(Control, owner), config.owner),
+            (offset_of!(Control, iterate_modules), config.iterate_modules),
             // Granule 0 stays empty: stack id 0 means "none".
             (offset_of!(Control, arena_next), 1),
         ] {
@@ -143,6 +149,31 @@ impl Region {
     /// Pid of the attacher that initialized the region, in that attacher's namespace.
     pub fn attacher_pid(&self) -> u32 {
         self.control32(offset_of!(Control, attacher_pid))
+    }
+
+    /// Which process the region is for ([`Control::owner`]); 0: it was never initialized.
+    pub fn owner(&self) -> u64 {
+        self.control64(offset_of!(Control, owner))
+    }
+
+    /// How many modules the target's loader had loaded and unloaded when the hook last looked. Ask before
+    /// looking at the target's mappings, and hand it to [`Region::set_loader_count_seen`] afterwards.
+    pub fn loader_count_now(&self) -> u64 {
+        let offset = offset_of!(Control, loader_count_now);
+        self.memory.u64(offset).load(Acquire)
+    }
+
+    /// Says that journal and module list are those of mappings looked at when the loader had counted so
+    /// far; the hook patches only as long as that is true.
+    pub fn set_loader_count_seen(&self, count: u64) {
+        let offset = offset_of!(Control, loader_count_seen);
+        // Release: who reads it finds the slots and modules.
+        self.memory.u64(offset).store(count, Release);
+    }
+
+    /// Whether the hook was told that a seccomp filter looks at its system calls.
+    pub fn syscalls_filtered(&self) -> bool {
+        self.control32(offset_of!(Control, syscalls_filtered)) != 0
     }
 
     /// Address of the C library's `backtrace` that the hook is told to use (avma), or 0.

@@ -25,6 +25,10 @@ pub struct SlotSpec {
     pub variant: u32,
     /// `PROT_*` bits of the slot's page.
     pub protection: u32,
+    /// The hook is to leave it alone: it is exchanged with all threads held.
+    pub by_force: bool,
+    /// Its module is never unloaded.
+    pub is_permanent: bool,
 }
 
 /// A slot as the journal has it.
@@ -50,6 +54,8 @@ pub struct SlotView {
     pub state: u32,
     /// `PROT_*` bits of the slot's page.
     pub protection: u32,
+    /// Its module is never unloaded.
+    pub is_permanent: bool,
 }
 
 fn slot_offset(index: usize) -> usize {
@@ -67,7 +73,7 @@ impl Region {
         (count as usize).min(MAX_SLOTS)
     }
 
-    /// Writes a pending slot into the journal and returns its place. Entries that were set to
+    /// Writes a pending slot (a refused one, if it is to be exchanged by force) into the journal and returns its place. Entries that were set to
     /// `UNUSED` are taken again when the journal is full. One thread at a time.
     pub fn push_slot(&self, spec: SlotSpec) -> Result<usize, Error> {
         let (function, variant) = (spec.function, spec.variant);
@@ -93,6 +99,10 @@ impl Region {
             (offset_of!(SlotEntry, replacement), 0),
             (offset_of!(SlotEntry, module_base), spec.module_base),
             (offset_of!(SlotEntry, expected), spec.expected),
+            (
+                offset_of!(SlotEntry, is_permanent),
+                spec.is_permanent.into(),
+            ),
         ] {
             m.u64(at + field).store(value, Relaxed);
         }
@@ -103,10 +113,14 @@ impl Region {
         ] {
             m.u32(at + field).store(value, Relaxed);
         }
+        let state = match spec.by_force {
+            true => slot_state::REFUSED,
+            false => slot_state::PENDING,
+        };
         // Release, state before count: a patcher in the target that runs at this moment sees either
         // no entry or a complete one.
         m.u32(at + offset_of!(SlotEntry, state))
-            .store(slot_state::PENDING, Release);
+            .store(state, Release);
         if index == count {
             m.u32(offset_of!(Control, slot_count))
                 .store(count as u32 + 1, Release);
@@ -144,6 +158,7 @@ impl Region {
             variant: half(offset_of!(SlotEntry, variant)),
             state,
             protection: half(offset_of!(SlotEntry, protection)),
+            is_permanent: word(offset_of!(SlotEntry, is_permanent)) != 0,
         })
     }
 
@@ -160,6 +175,13 @@ impl Region {
         self.memory
             .u32(offset_of!(Control, forwarding_operators))
             .store(bits, Relaxed);
+    }
+
+    /// Notes the wrapper of a slot that the attacher patches.
+    pub fn set_slot_replacement(&self, index: usize, wrapper: u64) {
+        self.memory
+            .u64(slot_offset(index) + offset_of!(SlotEntry, replacement))
+            .store(wrapper, Relaxed);
     }
 
     fn slot_state(&self, index: usize) -> u32 {

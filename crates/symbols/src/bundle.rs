@@ -4,6 +4,7 @@
 //! frames at each address that was asked for.
 
 use crate::{Frame, ModuleFile, Source, file::hex};
+use memhook_foreign::{OutputError, OutputFile};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
@@ -28,6 +29,9 @@ pub enum BundleError {
         /// errno.
         source: std::io::Error,
     },
+    /// It cannot be made: there is a file already, or a link.
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// Something else.
     #[error("{} is not a symbol bundle: make one with memhook-rs symbols pack", path.display())]
     NotABundle {
@@ -143,14 +147,14 @@ impl Bundle {
             path: path.to_owned(),
             source,
         };
-        let mut options = File::options();
-        match overwrite {
-            true => options.write(true).create(true).truncate(true),
-            false => options.write(true).create_new(true),
-        };
-        let file = options.open(path).map_err(failed)?;
-        let written = self.encode(file, 9).and_then(|file| file.sync_all());
-        written.map_err(failed)
+        let file = OutputFile::create(path, overwrite)?;
+        let file = file.keep().map_err(failed)?;
+        let file = self.encode(file, 9).map_err(failed)?;
+        match file.sync_all() {
+            // Pipes and devices cannot be synchronized (fsync(2)).
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
+            synced => synced.map_err(failed),
+        }
     }
 
     /// The bytes of a file, with zstd's checksum.
@@ -219,7 +223,7 @@ mod tests {
         let _ = std::fs::remove_file(&path);
         bundle.write(&path, false).unwrap();
         let error = bundle.write(&path, false).unwrap_err();
-        assert!(error.to_string().contains("cannot write"), "{error}");
+        assert!(error.to_string().contains("exists already"), "{error}");
         let back = Bundle::read(&path).unwrap();
         assert_eq!(back.counts(), (1, 2));
         assert_eq!(

@@ -1,25 +1,26 @@
-//! Names that were looked up once, kept by build-id for the next run.
+//! Names that were looked up once, kept for the next run.
 //!
-//! An entry is a [`Bundle`] of one module. Only names from DWARF are kept: a build-id stands for the
-//! contents of the file, so they cannot change; names from a symbol table are had at once, and a
-//! debug file that is installed later would be better.
+//! An entry is a [`Bundle`] of one module. Only names from DWARF are kept; names from a symbol table are had at once, and a
+//! debug file that is installed later would be better. An entry is found by the build-id and by the contents of
+//! the files that the names come from ([`Fingerprint`](crate::fingerprint::Fingerprint)): a build-id is what a file says
+//! of itself, and a file made to lie would otherwise name the functions of another one for all processes to come.
 //!
 //! Several processes may write: each writes a file of its own and renames it, so a reader sees one
 //! writer's entry or another's. What cannot be read, or is damaged, is as if it were not there.
 
 use crate::bundle::{Bundle, BundledModule};
-use crate::{Frame, Source, file::hex};
+use crate::fingerprint::Fingerprint;
+use crate::{Frame, Source, cache_folder, file::hex};
 use std::{
     collections::BTreeMap,
-    fs::{DirBuilder, File},
-    os::unix::fs::DirBuilderExt,
+    fs::{File, Metadata},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
     time::SystemTime,
 };
 
 /// Counts up when the same file gives other names than before.
-const NAMES_VERSION: u32 = 1;
+const NAMES_VERSION: u32 = 2;
 /// Bytes of all entries.
 const MAX_NAMES_BYTES: u64 = 256 << 20;
 
@@ -31,16 +32,9 @@ pub struct SymbolCache {
 }
 
 impl SymbolCache {
-    /// `memhook-rs` in the user's cache folder (XDG Base Directory Specification): below
-    /// `$XDG_CACHE_HOME`, or `.cache` in `$HOME`. `None` where neither is an absolute path.
+    /// `memhook-rs` in the user's cache folder, if there is one of the user's own.
     pub fn of_user() -> Option<SymbolCache> {
-        let absolute = |name: &str| {
-            let path = PathBuf::from(std::env::var_os(name)?);
-            path.is_absolute().then_some(path)
-        };
-        let folder = absolute("XDG_CACHE_HOME");
-        let folder = folder.or_else(|| Some(absolute("HOME")?.join(".cache")))?;
-        Some(SymbolCache::at(folder.join("memhook-rs")))
+        Some(SymbolCache::at(cache_folder::of_user()?.join("memhook-rs")))
     }
 
     /// A cache in this folder, which is made when something is kept.
@@ -51,27 +45,32 @@ impl SymbolCache {
         }
     }
 
-    fn names_folder(&self) -> PathBuf {
-        self.folder.join(format!("names-{NAMES_VERSION}"))
+    fn names_folder(&self) -> String {
+        format!("names-{NAMES_VERSION}")
     }
 
-    /// Where downloaded files are kept.
-    pub(crate) fn debug_files_folder(&self) -> PathBuf {
-        self.folder.join("debuginfod")
-    }
-
-    /// All names that are kept of a build.
-    pub(crate) fn names(&self, id: &[u8]) -> Option<BundledModule> {
-        let path = self.names_folder().join(hex(id));
+    /// All names that are kept of these files.
+    pub(crate) fn names(&self, id: &[u8], files: &Fingerprint) -> Option<BundledModule> {
+        let folder = self.folder.join(self.names_folder());
+        if !cache_folder::is_ours(&self.folder) || !cache_folder::is_ours(&folder) {
+            return None;
+        }
+        let path = folder.join(entry_name(id, files));
         let module = Bundle::read(&path).ok()?.into_only(id)?;
         // What is used is not what goes first.
         let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
         Some(module)
     }
 
-    /// Adds names to those that are kept of a build. What cannot be written is not kept.
-    pub(crate) fn keep_names(&self, id: &[u8], path: &str, names: &[(u64, Vec<Frame>)]) {
-        let old = self.names(id).map(|module| module.frames);
+    /// Adds names to those that are kept of these files. What cannot be written is not kept.
+    pub(crate) fn keep_names(
+        &self,
+        id: &[u8],
+        files: &Fingerprint,
+        path: &str,
+        names: &[(u64, Vec<Frame>)],
+    ) {
+        let old = self.names(id, files).map(|module| module.frames);
         let mut all: BTreeMap<u64, Vec<Frame>> = old.unwrap_or_default().into_iter().collect();
         let before = all.len();
         all.extend(names.iter().cloned());
@@ -84,62 +83,84 @@ impl SymbolCache {
             source: Source::DebugInfo,
             frames: all.into_iter().collect(),
         });
-        let folder = self.names_folder();
+        let place = Place {
+            caches: &self.folder,
+            name: &self.names_folder(),
+        };
+        let entry = entry_name(id, files);
         let write = |file: &mut File, _: &Path| bundle.encode(file, 1).map(drop);
-        if write_whole(&folder, &hex(id), write).is_ok() {
-            prune(&folder, &hex(id), self.max_names_bytes);
+        if place.write_whole(&entry, write).is_ok() {
+            place.prune(&entry, self.max_names_bytes);
         }
     }
-}
 
-/// Writes a file that others see when it is complete; until then it has a name of its own.
-pub(crate) fn write_whole<E: From<std::io::Error>>(
-    folder: &Path,
-    name: &str,
-    write: impl FnOnce(&mut File, &Path) -> Result<(), E>,
-) -> Result<PathBuf, E> {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    // The specification wants the folder for the user alone.
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)?;
-    let own = folder.join(format!("{name}.{}.{number}", std::process::id()));
-    let path = folder.join(name);
-    // A process of that number that died here left it.
-    let _ = std::fs::remove_file(&own);
-    let written = File::create_new(&own)
-        .map_err(E::from)
-        .and_then(|mut file| write(&mut file, &own))
-        .and_then(|()| Ok(std::fs::rename(&own, &path)?));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&own);
+    /// Where downloaded files are kept.
+    pub(crate) fn debug_files(&self) -> (PathBuf, &'static str) {
+        (self.folder.clone(), "debuginfod")
     }
-    written.map(|()| path)
 }
 
-/// Removes the files that were not used for longest, until all together have at most `max_bytes`; `keep`
-/// stays. Files that dead writers left go the same way.
-pub(crate) fn prune(folder: &Path, keep: &str, max_bytes: u64) {
-    let Ok(entries) = std::fs::read_dir(folder) else {
-        return;
-    };
-    let mut files: Vec<(SystemTime, u64, PathBuf)> = entries
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            let metadata = entry.metadata().ok()?;
-            Some((metadata.modified().ok()?, metadata.len(), entry.path()))
-        })
-        .collect();
-    files.sort_unstable();
-    let mut bytes: u64 = files.iter().map(|(_, size, _)| size).sum();
-    for (_, size, path) in files {
-        if bytes <= max_bytes {
+/// A build-id may be of any length.
+fn entry_name(id: &[u8], files: &Fingerprint) -> String {
+    format!("{}-{}", hex(&id[..id.len().min(32)]), files.hex())
+}
+
+/// A folder of files that come and go, below the one of all our caches.
+pub(crate) struct Place<'a> {
+    pub caches: &'a Path,
+    pub name: &'a str,
+}
+
+impl Place<'_> {
+    /// Writes a file that others see when it is complete; until then it has a name of its own.
+    pub fn write_whole<E: From<std::io::Error>>(
+        &self,
+        name: &str,
+        write: impl FnOnce(&mut File, &Path) -> Result<(), E>,
+    ) -> Result<PathBuf, E> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = cache_folder::make(self.caches, self.name)?;
+        let own = folder.join(format!("{name}.{}.{number}", std::process::id()));
+        let path = folder.join(name);
+        // A process of that number that died here left it.
+        let _ = std::fs::remove_file(&own);
+        let written = File::create_new(&own)
+            .map_err(E::from)
+            .and_then(|mut file| write(&mut file, &own))
+            .and_then(|()| Ok(std::fs::rename(&own, &path)?));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&own);
+        }
+        written.map(|()| path)
+    }
+
+    /// Removes the files that were not used for longest, until all together have at most `max_bytes`; `keep`
+    /// stays. Files that dead writers left go the same way.
+    pub fn prune(&self, keep: &str, max_bytes: u64) {
+        let folder = self.caches.join(self.name);
+        if !cache_folder::is_ours(self.caches) || !cache_folder::is_ours(&folder) {
             return;
         }
-        if path.file_name() != Some(keep.as_ref()) && std::fs::remove_file(&path).is_ok() {
-            bytes -= size;
+        let Ok(entries) = std::fs::read_dir(folder) else {
+            return;
+        };
+        let mut files: Vec<(SystemTime, u64, PathBuf)> = entries
+            .filter_map(|entry| {
+                let entry = entry.ok()?;
+                let metadata = entry.metadata().ok().filter(Metadata::is_file)?;
+                Some((metadata.modified().ok()?, metadata.len(), entry.path()))
+            })
+            .collect();
+        files.sort_unstable();
+        let mut bytes: u64 = files.iter().map(|(_, size, _)| size).sum();
+        for (_, size, path) in files {
+            if bytes <= max_bytes {
+                return;
+            }
+            if path.file_name() != Some(keep.as_ref()) && std::fs::remove_file(&path).is_ok() {
+                bytes -= size;
+            }
         }
     }
 }

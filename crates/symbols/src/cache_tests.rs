@@ -29,8 +29,27 @@ fn named(function: &str) -> Vec<Frame> {
 
 const ID: [u8; 4] = [0xab, 1, 2, 3];
 
-fn frames(cache: &SymbolCache, id: &[u8]) -> Option<Vec<(u64, Vec<Frame>)>> {
-    cache.names(id).map(|module| module.frames)
+type Names = Vec<(u64, Vec<Frame>)>;
+
+fn files(contents: &[u8]) -> Fingerprint {
+    Fingerprint::of([&crate::file::Image::Bytes(contents.into())]).unwrap()
+}
+
+fn frames(cache: &SymbolCache, id: &[u8]) -> Option<Names> {
+    cache.names(id, &files(b"x")).map(|module| module.frames)
+}
+
+fn keep(cache: &SymbolCache, id: &[u8], names: &[(u64, Vec<Frame>)]) {
+    cache.keep_names(id, &files(b"x"), "/x", names);
+}
+
+/// The folder of the entries, and the name of one.
+fn folder(cache: &SymbolCache) -> PathBuf {
+    cache.folder.join(cache.names_folder())
+}
+
+fn entry(id: &[u8]) -> String {
+    entry_name(id, &files(b"x"))
 }
 
 #[test]
@@ -38,15 +57,16 @@ fn names_add_up_by_build_id() {
     let scratch = Scratch::new();
     let cache = SymbolCache::at(scratch.0.clone());
     assert_eq!(frames(&cache, &ID), None);
-    cache.keep_names(&ID, "/x", &[(5, named("five")), (9, Vec::new())]);
-    cache.keep_names(&ID, "/y", &[(3, named("three"))]);
+    keep(&cache, &ID, &[(5, named("five")), (9, Vec::new())]);
+    keep(&cache, &ID, &[(3, named("three"))]);
     let expected = vec![(3, named("three")), (5, named("five")), (9, Vec::new())];
     assert_eq!(frames(&cache, &ID), Some(expected));
     assert_eq!(frames(&cache, &[0xab, 1, 2, 4]), None);
     // An entry under another build's name is not that build's.
-    let folder = cache.names_folder();
-    std::fs::rename(folder.join(hex(&ID)), folder.join("ab010204")).unwrap();
-    assert_eq!(frames(&cache, &[0xab, 1, 2, 4]), None);
+    let other = [0xab, 1, 2, 4];
+    let folder = folder(&cache);
+    std::fs::rename(folder.join(entry(&ID)), folder.join(entry(&other))).unwrap();
+    assert_eq!(frames(&cache, &other), None);
     let mode = std::fs::metadata(&scratch.0).unwrap().permissions();
     assert_eq!(
         std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777,
@@ -60,24 +80,24 @@ fn the_longest_unused_entries_go() {
     let mut cache = SymbolCache::at(scratch.0.clone());
     let id = |n: u8| [n, n, n];
     for n in 0..4 {
-        cache.keep_names(&id(n), "/x", &[(1, named("f"))]);
-        let path = cache.names_folder().join(hex(&id(n)));
+        keep(&cache, &id(n), &[(1, named("f"))]);
+        let path = folder(&cache).join(entry(&id(n)));
         let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(u64::from(n));
         File::open(path).unwrap().set_modified(time).unwrap();
     }
     // To be used is to be young.
     assert!(frames(&cache, &id(0)).is_some());
-    let path = cache.names_folder().join(hex(&id(0)));
+    let path = folder(&cache).join(entry(&id(0)));
     let size = std::fs::metadata(path).unwrap().len();
     cache.max_names_bytes = size * 7 / 2;
-    cache.keep_names(&id(4), "/x", &[(1, named("f"))]);
+    keep(&cache, &id(4), &[(1, named("f"))]);
     let there: Vec<u8> = (0..5)
         .filter(|&n| frames(&cache, &id(n)).is_some())
         .collect();
     assert_eq!(there, [0, 3, 4]);
     // One that is too large alone stays until the next one comes.
     cache.max_names_bytes = 1;
-    cache.keep_names(&id(5), "/x", &[(1, named("f"))]);
+    keep(&cache, &id(5), &[(1, named("f"))]);
     let there: Vec<u8> = (0..6)
         .filter(|&n| frames(&cache, &id(n)).is_some())
         .collect();
@@ -94,7 +114,7 @@ fn many_writers_and_readers_see_whole_entries() {
             scope.spawn(move || {
                 for at in 0..25 {
                     let svma = writer * 100 + at;
-                    cache.keep_names(&ID, "/x", &[(svma, named(&svma.to_string()))]);
+                    keep(&cache, &ID, &[(svma, named(&svma.to_string()))]);
                     let names = frames(&cache, &ID).expect("an entry stays whole");
                     for (svma, frames) in names {
                         assert_eq!(frames, named(&svma.to_string()));
@@ -103,20 +123,88 @@ fn many_writers_and_readers_see_whole_entries() {
             });
         }
     });
-    let left = std::fs::read_dir(cache.names_folder()).unwrap();
+    let left = std::fs::read_dir(folder(&cache)).unwrap();
     assert_eq!(left.count(), 1, "no writer's own file is left");
 }
 
 #[test]
 fn a_writer_that_fails_leaves_nothing() {
     let scratch = Scratch::new();
-    let failed = write_whole(&scratch.0, "x", |_, _| Err(std::io::Error::other("no")));
+    let place = Place {
+        caches: &scratch.0,
+        name: "files",
+    };
+    let failed = place.write_whole("x", |_, _| Err(std::io::Error::other("no")));
     assert!(failed.is_err());
-    assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0);
+    assert_eq!(
+        std::fs::read_dir(scratch.0.join("files")).unwrap().count(),
+        0
+    );
     // A folder that cannot be made: names are not kept, nothing else.
     let cache = SymbolCache::at(PathBuf::from("/proc/self/status/x"));
-    cache.keep_names(&ID, "/x", &[(1, named("f"))]);
+    keep(&cache, &ID, &[(1, named("f"))]);
     assert_eq!(frames(&cache, &ID), None);
+}
+
+/// A build-id is what a file says of itself: names are those of the contents.
+#[test]
+fn names_are_of_the_files_they_came_from() {
+    let scratch = Scratch::new();
+    let cache = SymbolCache::at(scratch.0.clone());
+    cache.keep_names(&ID, &files(b"forged"), "/x", &[(5, named("evil"))]);
+    assert_eq!(frames(&cache, &ID), None);
+    keep(&cache, &ID, &[(5, named("good"))]);
+    assert_eq!(frames(&cache, &ID), Some(vec![(5, named("good"))]));
+    let image = |bytes: &[u8]| crate::file::Image::Bytes(bytes.into());
+    let of = |files: &[crate::file::Image]| Fingerprint::of(files);
+    assert_ne!(
+        of(&[image(b"ab"), image(b"c")]),
+        of(&[image(b"a"), image(b"bc")])
+    );
+}
+
+/// Neither is anything written or removed where a link leads, nor in a folder that others write into.
+#[test]
+fn a_folder_that_is_not_ours_is_not_used() {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    let scratch = Scratch::new();
+    let victim = scratch.0.join("victim");
+    std::fs::create_dir_all(&victim).unwrap();
+    std::fs::write(victim.join("precious"), "precious".repeat(1000)).unwrap();
+    let untouched = |what: &str| {
+        let there: Vec<_> = std::fs::read_dir(&victim).unwrap().collect();
+        assert_eq!(there.len(), 1, "{what}");
+    };
+    let caches = scratch.0.join("caches");
+    std::fs::create_dir_all(&caches).unwrap();
+    let mut cache = SymbolCache::at(caches.clone());
+    cache.max_names_bytes = 1;
+    symlink(&victim, folder(&cache)).unwrap();
+    let by_link = SymbolCache {
+        folder: scratch.0.join("link"),
+        max_names_bytes: 1,
+    };
+    symlink(&caches, &by_link.folder).unwrap();
+    for cache in [&cache, &by_link] {
+        keep(cache, &ID, &[(1, named("f"))]);
+        assert_eq!(frames(cache, &ID), None);
+        untouched("a link");
+    }
+    let names = folder(&cache);
+    std::fs::remove_file(&names).unwrap();
+    std::fs::create_dir(&names).unwrap();
+    for mode in [0o777, 0o770] {
+        std::fs::set_permissions(&names, PermissionsExt::from_mode(mode)).unwrap();
+        keep(&cache, &ID, &[(1, named("f"))]);
+        assert_eq!(std::fs::read_dir(&names).unwrap().count(), 0, "{mode:o}");
+    }
+    std::fs::set_permissions(&names, PermissionsExt::from_mode(0o700)).unwrap();
+    keep(&cache, &ID, &[(1, named("f"))]);
+    assert!(frames(&cache, &ID).is_some());
+    // As root after `sudo -E`: the folder is another user's. Who is not root cannot give it away.
+    if chown(&names, Some(65534), Some(65534)).is_ok() {
+        assert_eq!(frames(&cache, &ID), None);
+    }
 }
 
 proptest! {
@@ -130,8 +218,8 @@ proptest! {
         let scratch = Scratch::new();
         let cache = SymbolCache::at(scratch.0.clone());
         let names: Vec<_> = (0..50).map(|at| (at, named(&format!("function {at}")))).collect();
-        cache.keep_names(&ID, "/x", &names);
-        let path = cache.names_folder().join(hex(&ID));
+        keep(&cache, &ID, &names);
+        let path = folder(&cache).join(entry(&ID));
         let mut bytes = std::fs::read(&path).unwrap();
         let length = (bytes.len() as f64 * cut) as usize;
         bytes.truncate(length);
@@ -147,7 +235,7 @@ proptest! {
             prop_assert_eq!(found, names.clone());
         }
         // And the next run makes it good again.
-        cache.keep_names(&ID, "/x", &names);
+        keep(&cache, &ID, &names);
         prop_assert_eq!(frames(&cache, &ID), Some(names));
     }
 }

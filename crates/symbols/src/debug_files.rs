@@ -6,6 +6,7 @@ use crate::{Debuginfod, SymbolCache, SymbolError};
 use object::Object;
 use std::{
     ffi::OsStr,
+    io::ErrorKind,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
@@ -89,7 +90,7 @@ pub(crate) fn find(
             // The link is a file name; a path would lead out of the places to search.
             let name = Path::new(OsStr::from_bytes(name)).file_name()?;
             let mut paths = places.by_link(module, Path::new(name)).into_iter();
-            paths.find_map(|path| accept(path, id, Some(checksum), problems))
+            paths.find_map(|path| accept(path, &places.roots, id, Some(checksum), problems))
         });
     linked.or_else(|| download(id?, places, problems))
 }
@@ -113,27 +114,31 @@ fn find_by_build_id(
     problems: &mut Vec<SymbolError>,
 ) -> Option<DebugFile> {
     let mut paths = places.by_build_id(id);
-    paths.find_map(|path| accept(path, Some(id), None, problems))
+    paths.find_map(|path| accept(path, &places.roots, Some(id), None, problems))
 }
 
 /// Opens a file if it is there and is the one meant.
 fn accept(
     path: PathBuf,
+    roots: &[PathBuf],
     id: Option<&[u8]>,
     checksum: Option<u32>,
     problems: &mut Vec<SymbolError>,
 ) -> Option<DebugFile> {
-    if !path.exists() {
-        return None;
-    }
-    let checked = Image::open(&path).and_then(|data| {
+    let checked = Image::open(&path, roots).and_then(|data| {
         check(&path, &data, id, checksum)?;
         Ok(data)
     });
     match checked {
         Ok(data) => Some(DebugFile { path, data }),
         Err(problem) => {
-            problems.push(problem);
+            // Most places have none.
+            let is_there = |error: &std::io::Error| {
+                !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+            };
+            let is_news =
+                !matches!(&problem, SymbolError::Read { source, .. } if !is_there(source));
+            problems.extend(is_news.then_some(problem));
             None
         }
     }
@@ -156,11 +161,10 @@ fn check(
             "nothing tells whether it is the right file",
         ));
     };
-    let bytes = std::fs::read(path).map_err(|source| SymbolError::Read {
+    let found = data.checksum().map_err(|source| SymbolError::Read {
         path: path.to_owned(),
         source,
     })?;
-    let found = crc32fast::hash(&bytes);
     if found == expected {
         return Ok(());
     }
@@ -188,7 +192,7 @@ pub(crate) fn find_supplementary(
         .into_iter()
         .chain(places.by_build_id(id))
         .chain(named);
-    let found = paths.find_map(|path| accept(path, Some(id), None, problems));
+    let found = paths.find_map(|path| accept(path, &places.roots, Some(id), None, problems));
     found.or_else(|| download(id, places, problems))
 }
 

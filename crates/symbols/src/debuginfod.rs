@@ -3,7 +3,8 @@
 //! A file is downloaded into a folder beside the cached names, and used from there the next time. It is
 //! the caller who decides whether servers are asked: see [`Debuginfod::from_environment`].
 
-use crate::cache::{prune, write_whole};
+use crate::cache::Place;
+use crate::cache_folder;
 use crate::debug_files::DebugFile;
 use crate::file::{hex, open_checked};
 use crate::host_names::Getent;
@@ -46,7 +47,8 @@ impl Default for TimeLimits {
 #[derive(Clone, Debug)]
 pub struct Debuginfod {
     servers: Vec<String>,
-    folder: PathBuf,
+    /// The folder of all caches, and the name of the one of files.
+    folder: (PathBuf, &'static str),
     agent: Agent,
     /// Servers that did not answer as they should: each is told once and asked no more.
     failed: Arc<Mutex<Vec<bool>>>,
@@ -97,7 +99,7 @@ impl Debuginfod {
         (!servers.is_empty()).then(|| Debuginfod {
             failed: Arc::new(Mutex::new(vec![false; servers.len()])),
             servers,
-            folder: cache.debug_files_folder(),
+            folder: cache.debug_files(),
             agent: Agent::with_parts(config, DefaultConnector::default(), Getent),
         })
     }
@@ -105,12 +107,14 @@ impl Debuginfod {
     /// The debug file of a build.
     pub(crate) fn find(&self, id: &[u8], problems: &mut Vec<SymbolError>) -> Option<DebugFile> {
         let name = hex(id);
-        let path = self.folder.join(&name);
-        if let Ok(data) = open_checked(&path, Some(id)) {
+        // It is made at the first download, unless a link or another user's is in its place.
+        let folder = cache_folder::make(&self.folder.0, self.folder.1).ok()?;
+        let path = folder.join(&name);
+        if let Ok(data) = open_checked(&path, &[], Some(id)) {
             let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
             return Some(DebugFile { path, data });
         }
-        let absence = self.folder.join(format!("{name}.absent"));
+        let absence = folder.join(format!("{name}.absent"));
         if is_recent(&absence) {
             return None;
         }
@@ -138,7 +142,7 @@ impl Debuginfod {
         }
         if is_sure {
             let nothing = |_: &mut File, _: &Path| Ok::<(), std::io::Error>(());
-            let _ = write_whole(&self.folder, &format!("{name}.absent"), nothing);
+            let _ = self.place().write_whole(&format!("{name}.absent"), nothing);
         }
         None
     }
@@ -152,16 +156,16 @@ impl Debuginfod {
         let body = response.into_body().into_with_config();
         let mut body = body.limit(MAX_FILE_BYTES).reader();
         let name = hex(id);
-        let path = write_whole(&self.folder, &name, |file, path| {
+        let path = self.place().write_whole(&name, |file, path| {
             std::io::copy(&mut body, file)?;
             // It gets the name of the build only if it is of it.
-            let right = open_checked(path, Some(id));
+            let right = open_checked(path, &[], Some(id));
             right
                 .map(drop)
                 .map_err(|problem| Refusal::Wrong(problem.about(url)))
         })?;
-        prune(&self.folder, &name, MAX_FILES_BYTES);
-        match open_checked(&path, Some(id)) {
+        self.place().prune(&name, MAX_FILES_BYTES);
+        match open_checked(&path, &[], Some(id)) {
             Ok(data) => Ok(DebugFile { path, data }),
             Err(problem) => Err(Refusal::Wrong(problem)),
         }
@@ -169,6 +173,13 @@ impl Debuginfod {
 }
 
 impl Debuginfod {
+    fn place(&self) -> Place<'_> {
+        Place {
+            caches: &self.folder.0,
+            name: self.folder.1,
+        }
+    }
+
     fn failures(&self) -> MutexGuard<'_, Vec<bool>> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,8 +1,10 @@
 //! Reading the files: only what is needed of them, and only if they are the right ones.
 
 use crate::{ModuleFile, SymbolError};
+use memhook_foreign::{Extent, is_regular, open_below, open_regular};
 use object::{Endianness, ReadCache, ReadRef, read::elf::ElfFile64};
 use std::{
+    cell::Cell,
     fs::File,
     ops::Range,
     os::unix::fs::FileExt,
@@ -16,8 +18,20 @@ pub(crate) enum Image {
     Bytes(Arc<[u8]>),
     /// Read when they are asked for: of a file of a gigabyte, most never are. What the cache has read
     /// it keeps, so large sections go around it, through the file.
-    Parts { cache: ReadCache<File>, file: File },
+    Parts {
+        cache: ReadCache<File>,
+        file: File,
+        extent: Extent,
+        /// So many bytes may still be read in large parts: the tables of a file may all name the same place in it, or
+        /// one after the other.
+        left: Cell<u64>,
+    },
 }
+
+/// Smaller parts are not counted: headers are read more than once.
+const SMALL_BYTES: u64 = 64 << 10;
+/// Names are shorter.
+const LONGEST_STRING: u64 = 64 << 10;
 
 impl<'a> ReadRef<'a> for &'a Image {
     fn len(self) -> Result<u64, ()> {
@@ -30,11 +44,15 @@ impl<'a> ReadRef<'a> for &'a Image {
     fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
         match self {
             Image::Bytes(bytes) => (&bytes[..]).read_bytes_at(offset, size),
-            Image::Parts { cache, .. } => cache.read_bytes_at(offset, size),
+            Image::Parts { cache, .. } => {
+                self.take(offset, size).ok_or(())?;
+                cache.read_bytes_at(offset, size)
+            }
         }
     }
 
     fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
+        let range = range.start..range.end.min(range.start.saturating_add(LONGEST_STRING));
         match self {
             Image::Bytes(bytes) => (&bytes[..]).read_bytes_at_until(range, delimiter),
             Image::Parts { cache, .. } => cache.read_bytes_at_until(range, delimiter),
@@ -44,19 +62,69 @@ impl<'a> ReadRef<'a> for &'a Image {
 
 impl Image {
     /// Opens a file for reading in parts. Anything but a regular file is refused: a target's file
-    /// system is not ours, and a pipe in it would hang us.
-    pub fn open(path: &Path) -> Result<Image, SymbolError> {
-        let read_error = |source| SymbolError::Read {
-            path: path.to_owned(),
-            source,
+    /// system is not ours, and a pipe in it would hang us. Below one of these roots, links stay in it.
+    pub fn open(path: &Path, roots: &[PathBuf]) -> Result<Image, SymbolError> {
+        let read_error = |source: std::io::Error| match is_regular(&source) {
+            true => SymbolError::Read {
+                path: path.to_owned(),
+                source,
+            },
+            false => format_error(path, source),
         };
-        let metadata = std::fs::metadata(path).map_err(read_error)?;
-        if !metadata.is_file() {
-            return Err(format_error(path, "not a regular file"));
-        }
-        let file = File::open(path).map_err(read_error)?;
+        let root = roots.iter().filter(|root| root.as_os_str() != "/");
+        let mut inside = root.filter_map(|root| Some((root, path.strip_prefix(root).ok()?)));
+        let opened = match inside.next() {
+            Some((root, inside)) => open_below(root, inside),
+            None => open_regular(path),
+        };
+        let file = opened.map_err(read_error)?;
+        let extent = Extent::of(&file).map_err(read_error)?;
         let cache = ReadCache::new(file.try_clone().map_err(read_error)?);
-        Ok(Image::Parts { cache, file })
+        Ok(Image::Parts {
+            cache,
+            file,
+            extent,
+            left: Cell::new(extent.believable_bytes().saturating_mul(2)),
+        })
+    }
+
+    /// Whether so many bytes there may be read; they count as read then.
+    fn take(&self, offset: u64, size: u64) -> Option<()> {
+        let Image::Parts { extent, left, .. } = self else {
+            return Some(());
+        };
+        if offset.checked_add(size)? > extent.bytes || !extent.may_hold(size) {
+            return None;
+        }
+        if size > SMALL_BYTES {
+            left.set(left.get().checked_sub(size)?);
+        }
+        Some(())
+    }
+
+    /// The checksum that `.gnu_debuglink` has of a file.
+    pub fn checksum(&self) -> std::io::Result<u32> {
+        let (file, extent) = match self {
+            Image::Bytes(bytes) => return Ok(crc32fast::hash(bytes)),
+            Image::Parts { file, extent, .. } => (file, extent),
+        };
+        if !extent.may_hold(extent.bytes) {
+            return Err(std::io::ErrorKind::FileTooLarge.into());
+        }
+        let mut hasher = crc32fast::Hasher::new();
+        let mut piece = vec![0; 1 << 20];
+        let mut at = 0;
+        // What is added meanwhile is not of the file that was found.
+        while at < extent.bytes {
+            let wanted = (extent.bytes - at).min(piece.len() as u64) as usize;
+            let read = file.read_at(&mut piece[..wanted], at)?;
+            if read == 0 {
+                break;
+            }
+            hasher.update(&piece[..read]);
+            at += read as u64;
+        }
+        Ok(hasher.finalize())
     }
 
     /// A large part; `None` if the file is shorter. The caller owns it: what it drops is free again.
@@ -65,9 +133,7 @@ impl Image {
             Image::Bytes(_) => Some(self.read_bytes_at(offset, size).ok()?.into()),
             Image::Parts { file, .. } => {
                 // Before memory is taken for what a damaged header asks for.
-                if offset.checked_add(size)? > file.metadata().ok()?.len() {
-                    return None;
-                }
+                self.take(offset, size)?;
                 let mut bytes = vec![0; usize::try_from(size).ok()?];
                 file.read_exact_at(&mut bytes, offset).ok()?;
                 Some(bytes.into())
@@ -117,24 +183,38 @@ pub(crate) fn check_build_id(
 /// A module's own file, and a name for it in messages.
 pub(crate) fn image(
     module: &ModuleFile,
+    roots: &[PathBuf],
     problems: &mut Vec<SymbolError>,
 ) -> Option<(PathBuf, Image)> {
     let given = module.image.clone();
-    if let Some(bytes) = given {
-        return Some((PathBuf::from(&module.path), Image::Bytes(bytes)));
+    let given = given.map(|bytes| (PathBuf::from(&module.path), Image::Bytes(bytes)));
+    // Of a very large file only what is mapped is at hand, which has no names; without a build-id nothing tells whether
+    // another file is the same.
+    let has_names = |image: &Image| {
+        parse(Path::new(""), image).is_ok_and(|elf| elf.elf_section_table().iter().len() > 1)
+    };
+    match given {
+        Some((path, image)) if module.build_id.is_none() || has_names(&image) => {
+            return Some((path, image));
+        }
+        _ => {}
     }
     for path in &module.candidates {
-        match open_checked(path, module.build_id.as_deref()) {
+        match open_checked(path, roots, module.build_id.as_deref()) {
             Ok(image) => return Some((path.clone(), image)),
             Err(problem) => problems.push(problem),
         }
     }
-    None
+    given
 }
 
 /// Opens a file that must have this build-id.
-pub(crate) fn open_checked(path: &Path, build_id: Option<&[u8]>) -> Result<Image, SymbolError> {
-    let image = Image::open(path)?;
+pub(crate) fn open_checked(
+    path: &Path,
+    roots: &[PathBuf],
+    build_id: Option<&[u8]>,
+) -> Result<Image, SymbolError> {
+    let image = Image::open(path, roots)?;
     check_build_id(path, &parse(path, &image)?, build_id)?;
     Ok(image)
 }

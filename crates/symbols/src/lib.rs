@@ -23,11 +23,12 @@
 
 mod bundle;
 mod cache;
+mod cache_folder;
 mod debug_files;
 mod debuginfod;
-mod demangle;
 mod error;
 mod file;
+mod fingerprint;
 mod host_names;
 mod lookup;
 mod symbol_table;
@@ -38,8 +39,8 @@ pub use bundle::{Bundle, BundleError};
 pub use cache::SymbolCache;
 pub use debug_files::Places;
 pub use debuginfod::{Debuginfod, TimeLimits};
-pub use demangle::demangle;
 pub use error::SymbolError;
+pub use memhook_foreign::demangle;
 pub use symbolizer::Symbolizer;
 
 use serde::{Deserialize, Serialize};

@@ -4,14 +4,21 @@ use crate::file::{Elf, Image};
 use crate::{Frame, Source, demangle, symbol_table::SymbolTable};
 use addr2line::Context;
 use gimli::{DwarfSections, EndianSlice, LittleEndian, SectionId};
-use object::{CompressedData, CompressionFormat, Object, ObjectSection};
+use memhook_foreign::{Compression, inflate};
+use object::{CompressionFormat, Object, ObjectSection};
 use std::borrow::Cow;
 
 /// DWARF sections, borrowed from their file, read or decompressed.
 pub(crate) type Sections<'d> = DwarfSections<Cow<'d, [u8]>>;
 
+/// All sections of a file, decompressed.
+const MOST_INFLATED_BYTES: u64 = 4 << 30;
+/// Functions inlined into each other at one place.
+const MOST_FRAMES: usize = 256;
+
 /// The DWARF sections of a file that tell functions and lines; those it has not are empty.
 pub(crate) fn sections<'d>(elf: &Elf<'d>, image: &'d Image) -> Sections<'d> {
+    let mut left = MOST_INFLATED_BYTES;
     let load = |id: SectionId| -> Result<Cow<'d, [u8]>, std::convert::Infallible> {
         // Where variables are, macros, types in sections of their own: in a debug file of a gigabyte
         // a good part of it.
@@ -25,7 +32,7 @@ pub(crate) fn sections<'d>(elf: &Elf<'d>, image: &'d Image) -> Sections<'d> {
         );
         let section = is_needed.then(|| elf.section_by_name(id.name())).flatten();
         Ok(section
-            .and_then(|section| contents(&section, image))
+            .and_then(|section| contents(&section, image, &mut left))
             .unwrap_or_default())
     };
     match DwarfSections::load(load) {
@@ -35,19 +42,21 @@ pub(crate) fn sections<'d>(elf: &Elf<'d>, image: &'d Image) -> Sections<'d> {
 }
 
 /// A section as the linker saw it. The compressed form is gone when this returns.
-fn contents<'d>(section: &impl ObjectSection<'d>, image: &'d Image) -> Option<Cow<'d, [u8]>> {
+fn contents<'d>(
+    section: &impl ObjectSection<'d>,
+    image: &'d Image,
+    left: &mut u64,
+) -> Option<Cow<'d, [u8]>> {
     let range = section.compressed_file_range().ok()?;
     let stored = image.part(range.offset, range.compressed_size)?;
-    if range.format == CompressionFormat::None {
-        return Some(stored);
-    }
-    let compressed = CompressedData {
-        format: range.format,
-        data: &stored,
-        uncompressed_size: range.uncompressed_size,
+    let compression = match range.format {
+        CompressionFormat::None => return Some(stored),
+        CompressionFormat::Zlib => Compression::Zlib,
+        CompressionFormat::Zstandard => Compression::Zstd,
+        _ => return None,
     };
-    let contents = compressed.decompress().ok()?.into_owned();
-    Some(contents.into())
+    *left = left.checked_sub(range.uncompressed_size)?;
+    inflate(&stored, compression, range.uncompressed_size).map(Cow::Owned)
 }
 
 /// Whether a file has DWARF.
@@ -95,7 +104,9 @@ impl Lookup<'_> {
         if let Some(context) = &self.dwarf
             && let Ok(mut frames) = context.find_frames(svma).skip_all_loads()
         {
-            while let Ok(Some(frame)) = frames.next() {
+            while found.len() < MOST_FRAMES
+                && let Ok(Some(frame)) = frames.next()
+            {
                 let name = frame.function.as_ref().and_then(|f| f.raw_name().ok());
                 let (file, line) = match &frame.location {
                     Some(location) => (location.file.map(str::to_owned), location.line),

@@ -9,6 +9,10 @@ struct Entry<'d> {
     name: &'d str,
 }
 
+/// The largest programs have some million functions, and a handful of sections with code.
+const MOST_ENTRIES: usize = 1 << 24;
+const MOST_CODE_SECTIONS: usize = 256;
+
 /// Functions by address (svma).
 #[derive(Default)]
 pub(crate) struct SymbolTable<'d> {
@@ -23,15 +27,23 @@ impl<'d> SymbolTable<'d> {
         let code: Vec<(u64, u64)> = elf
             .sections()
             .filter(|section| section.kind() == SectionKind::Text)
-            .map(|section| (section.address(), section.address() + section.size()))
+            .map(|section| {
+                let start = section.address();
+                (start, start.saturating_add(section.size()))
+            })
+            // Each symbol is compared with each of them.
+            .take(MOST_CODE_SECTIONS)
             .collect();
         let full = elf.symbols().filter_map(|symbol| entry(&symbol, &code));
         let before = self.entries.len();
-        self.entries.extend(full);
+        self.entries.extend(full.take(MOST_ENTRIES));
         self.is_full |= self.entries.len() > before;
         let dynamic = elf.dynamic_symbols();
-        self.entries
-            .extend(dynamic.filter_map(|symbol| entry(&symbol, &code)));
+        self.entries.extend(
+            dynamic
+                .filter_map(|symbol| entry(&symbol, &code))
+                .take(MOST_ENTRIES),
+        );
     }
 
     /// Sorts what was added; of names with one address the plainest comes first.
@@ -45,7 +57,7 @@ impl<'d> SymbolTable<'d> {
             let next = self.entries.get(i + 1).map_or(u64::MAX, |next| next.start);
             let entry = &mut self.entries[i];
             if entry.end == entry.start {
-                entry.end = next.min(entry.start + 4096);
+                entry.end = next.min(entry.start.saturating_add(4096));
             }
         }
     }

@@ -1,13 +1,14 @@
-//! One module's thread: names from the cache as long as they suffice, then from the files.
+//! One module's thread: names from the cache as long as they suffice, then from the debug information.
 //!
 //! The parsed forms borrow from the files' bytes; on a thread's stack both can live side by side for
 //! as long as requests may come.
 
 use crate::debug_files::{Places, find, find_alone, find_supplementary};
-use crate::file::{format_error, image, parse};
+use crate::file::{Image, format_error, image, parse};
+use crate::fingerprint::Fingerprint;
 use crate::lookup::{Lookup, context, has_dwarf, sections};
 use crate::symbol_table::SymbolTable;
-use crate::{Frame, ModuleFile, ModuleSymbols, Source};
+use crate::{Frame, ModuleFile, ModuleSymbols, Source, SymbolCache};
 use object::Object;
 use std::{
     collections::HashMap,
@@ -44,37 +45,40 @@ pub(crate) struct Desk<'a> {
     pub answers: &'a Sender<Answer>,
 }
 
-/// Names of one module that are known without its files, by svma.
+/// Names of one module that are known without its debug information, by svma.
 type Kept = HashMap<u64, Vec<Frame>>;
+
+/// A module's entry in the cache.
+struct Cached<'a> {
+    cache: &'a SymbolCache,
+    id: &'a [u8],
+    fingerprint: Fingerprint,
+    names: Kept,
+}
 
 impl Desk<'_> {
     /// Serves until the last sender of requests is gone.
     pub fn serve(&self) {
-        let kept = self.load();
-        let mut report = (!kept.is_empty()).then(|| ModuleSymbols {
-            path: self.module.path.clone(),
-            source: Source::DebugInfo,
-            ..ModuleSymbols::default()
-        });
-        for svmas in self.requests {
-            let names = svmas
-                .iter()
-                .map(|svma| Some((*svma, kept.get(svma)?.clone())));
-            let Some(names) = names.collect() else {
-                return self.open_files(svmas, kept);
-            };
-            if !self.answer(names, report.take()) {
-                return;
-            }
+        if let Ok(first) = self.requests.recv() {
+            self.open_files(first);
         }
     }
 
-    /// What the cache has.
-    fn load(&self) -> Kept {
-        let cache = self.places.cache.as_ref();
-        let names = cache.zip(self.module.build_id.as_deref());
-        let names = names.and_then(|(cache, id)| cache.names(id));
-        names.map_or_else(Kept::new, |module| module.frames.into_iter().collect())
+    /// What the cache has, and where: nothing without a build-id, or of files that cannot be read.
+    fn cached(&self, files: [Option<&Image>; 3]) -> Option<Cached<'_>> {
+        let cache = self.places.cache.as_ref()?;
+        let id = self.module.build_id.as_deref()?;
+        let mut files = files.into_iter().flatten().peekable();
+        files.peek()?;
+        let fingerprint = Fingerprint::of(files)?;
+        let names = cache.names(id, &fingerprint);
+        let names = names.map_or_else(Kept::new, |module| module.frames.into_iter().collect());
+        Some(Cached {
+            cache,
+            id,
+            fingerprint,
+            names,
+        })
     }
 
     fn answer(&self, frames: Vec<(u64, Vec<Frame>)>, symbols: Option<ModuleSymbols>) -> bool {
@@ -86,15 +90,16 @@ impl Desk<'_> {
         self.answers.send(answer).is_ok()
     }
 
-    /// Opens the files at a request that the cache cannot answer, and serves it and all others.
-    fn open_files(&self, first: Vec<u64>, kept: Kept) {
+    /// Opens the files at the first request, and serves it and all others. What is large in them is read at the first
+    /// address that the cache does not have.
+    fn open_files(&self, first: Vec<u64>) {
         let (module, places) = (self.module, self.places);
         let mut report = ModuleSymbols {
             path: module.path.clone(),
             ..ModuleSymbols::default()
         };
         let problems = &mut report.problems;
-        let opened = image(module, problems);
+        let opened = image(module, &places.roots, problems);
         let elf = opened.as_ref().and_then(|(path, image)| {
             let parsed = parse(path, image);
             parsed.map_err(|problem| problems.push(problem)).ok()
@@ -111,12 +116,6 @@ impl Desk<'_> {
         let separate_elf = separate
             .as_ref()
             .and_then(|file| parse(&file.path, &file.data).ok());
-        let mut symbols = SymbolTable::default();
-        for elf in [&elf, &separate_elf].into_iter().flatten() {
-            symbols.add(elf);
-        }
-        symbols.finish();
-        // The file with the DWARF, and its parts.
         let separate_file = separate.as_ref().map(|file| (&file.path, &file.data));
         let own_file = opened.as_ref().map(|(path, image)| (path, image));
         let with_dwarf = separate_file.zip(separate_elf.as_ref());
@@ -124,6 +123,22 @@ impl Desk<'_> {
         let with_dwarf = with_dwarf.filter(|(_, elf)| has_dwarf(elf));
         let supplementary =
             with_dwarf.and_then(|((path, _), elf)| find_supplementary(path, elf, places, problems));
+        report.debug_file = separate.as_ref().map(|file| file.path.clone());
+        let cached = self.cached([
+            own_file.map(|(_, image)| image),
+            separate_file.map(|(_, image)| image),
+            supplementary.as_ref().map(|file| &file.data),
+        ]);
+        let Some((first, mut report)) = self.answer_from(cached.as_ref(), first, report) else {
+            return;
+        };
+        let problems = &mut report.problems;
+        let mut symbols = SymbolTable::default();
+        for elf in [&elf, &separate_elf].into_iter().flatten() {
+            symbols.add(elf);
+        }
+        symbols.finish();
+        // The file with the DWARF, and its parts.
         let supplementary_elf = supplementary
             .as_ref()
             .and_then(|file| parse(&file.path, &file.data).ok());
@@ -144,30 +159,62 @@ impl Desk<'_> {
         });
         let lookup = Lookup { dwarf, symbols };
         report.source = lookup.source();
-        report.debug_file = separate.as_ref().map(|file| file.path.clone());
-        self.answer_all(first, kept, &lookup, report, is_final);
+        let cached = cached.filter(|_| is_final);
+        self.answer_all(first, cached.as_ref(), &lookup, report);
     }
 
-    /// `is_final`: nothing that may be installed later would give better names, so they may be kept.
+    /// Answers as long as the cache suffices. Returns the first request that it cannot answer; `None` when there
+    /// are no more.
+    fn answer_from(
+        &self,
+        cached: Option<&Cached<'_>>,
+        first: Vec<u64>,
+        report: ModuleSymbols,
+    ) -> Option<(Vec<u64>, ModuleSymbols)> {
+        let Some(cached) = cached else {
+            return Some((first, report));
+        };
+        let mut of_cache = Some(ModuleSymbols {
+            path: self.module.path.clone(),
+            source: Source::DebugInfo,
+            debug_file: report.debug_file.clone(),
+            ..ModuleSymbols::default()
+        });
+        for svmas in std::iter::once(first).chain(self.requests) {
+            let names = svmas
+                .iter()
+                .map(|svma| Some((*svma, cached.names.get(svma)?.clone())));
+            let Some(names) = names.collect() else {
+                return Some((svmas, report));
+            };
+            if !self.answer(names, of_cache.take()) {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// `cached`: where names are kept; none if something that may be installed later would give better ones.
     fn answer_all(
         &self,
         first: Vec<u64>,
-        kept: Kept,
+        cached: Option<&Cached<'_>>,
         lookup: &Lookup<'_>,
         report: ModuleSymbols,
-        is_final: bool,
     ) {
-        let cache = self.places.cache.as_ref().filter(|_| is_final);
         let mut report = Some(report);
         for svmas in std::iter::once(first).chain(self.requests) {
             let names = svmas.into_iter().map(|svma| {
-                let known = kept.get(&svma).cloned();
+                let known = cached.and_then(|cached| cached.names.get(&svma).cloned());
                 (svma, known.unwrap_or_else(|| lookup.frames(svma)))
             });
             let names: Vec<(u64, Vec<Frame>)> = names.collect();
             // Before they are told: who has all answers may end the process.
-            if let Some((cache, id)) = cache.zip(self.module.build_id.as_deref()) {
-                cache.keep_names(id, &self.module.path, &names);
+            if let Some(cached) = cached {
+                let (id, files) = (cached.id, &cached.fingerprint);
+                cached
+                    .cache
+                    .keep_names(id, files, &self.module.path, &names);
             }
             if !self.answer(names, report.take()) {
                 return;

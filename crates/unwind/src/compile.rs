@@ -47,6 +47,12 @@ impl UnwindTable {
 /// A row before packing: begin, end (svma), rule.
 type Span = (u64, u64, u64);
 
+/// The rows of a module; the largest programs have a few million. One byte of a section makes a row, so one that is made
+/// for it would fill our memory.
+const MOST_ROWS: usize = memhook_abi::MAX_ROWS;
+/// Bytes of a CIE; compilers make 20 to 60. What it does is done again for each of its FDEs.
+const LONGEST_CIE: usize = 1024;
+
 /// Compiles the call frame information of an ELF file.
 ///
 /// # Errors
@@ -58,11 +64,23 @@ pub fn compile(elf: &[u8]) -> Result<UnwindTable, Error> {
     if sections.eh_frame.is_empty() {
         let mut frames = DebugFrame::new(&sections.debug_frame, LittleEndian);
         frames.set_address_size(8);
-        collect(&frames, &sections, &mut spans, &mut inexpressible);
+        collect(
+            &frames,
+            &sections,
+            MOST_ROWS,
+            &mut spans,
+            &mut inexpressible,
+        );
     } else {
         let mut frames = EhFrame::new(&sections.eh_frame, LittleEndian);
         frames.set_address_size(8);
-        collect(&frames, &sections, &mut spans, &mut inexpressible);
+        collect(
+            &frames,
+            &sections,
+            MOST_ROWS,
+            &mut spans,
+            &mut inexpressible,
+        );
     }
     let mut table = pack(spans);
     table.inexpressible = inexpressible;
@@ -72,6 +90,7 @@ pub fn compile(elf: &[u8]) -> Result<UnwindTable, Error> {
 fn collect<'a, S, R>(
     frames: &S,
     sections: &Sections,
+    most_rows: usize,
     spans: &mut Vec<Span>,
     inexpressible: &mut usize,
 ) where
@@ -83,7 +102,9 @@ fn collect<'a, S, R>(
     // FDEs of one CIE stand together: the last one parsed is nearly always the one asked for.
     let mut cies = HashMap::new();
     let mut entries = frames.entries(&sections.bases);
-    while let Ok(Some(entry)) = entries.next() {
+    while spans.len() < most_rows
+        && let Ok(Some(entry)) = entries.next()
+    {
         let CieOrFde::Fde(partial) = entry else {
             continue;
         };
@@ -98,12 +119,17 @@ fn collect<'a, S, R>(
         }) else {
             continue;
         };
+        if fde.cie().entry_len() > LONGEST_CIE {
+            continue;
+        }
         let signal = fde.cie().is_signal_trampoline();
         let encoding = fde.cie().encoding();
         let Ok(mut rows) = fde.rows(frames, &sections.bases, &mut context) else {
             continue;
         };
-        while let Ok(Some(row)) = rows.next_row() {
+        while spans.len() < most_rows
+            && let Ok(Some(row)) = rows.next_row()
+        {
             let (begin, end) = (row.start_address(), row.end_address());
             if begin >= end {
                 continue;
@@ -292,6 +318,59 @@ mod tests {
         assert!(table.inexpressible < 20, "{}", table.inexpressible);
         let has = |kind| table.rules.iter().any(|r| r & 0xff == kind);
         assert!(has(rule::SIGNAL) && has(rule::END) && has(rule::RSP) && has(rule::PLT));
+    }
+
+    /// A CIE and FDEs of it that make a row with each byte.
+    fn frames(cie_bytes: usize, fdes: u32, rows: u32) -> Vec<u8> {
+        let entry = |body: &[u8]| {
+            let mut body = body.to_vec();
+            body.resize(body.len().next_multiple_of(4), 0);
+            [&(body.len() as u32).to_le_bytes()[..], &body].concat()
+        };
+        // Version 1, augmentation "R", alignments 1 and -8, return address in register 16, 4-byte absolute pointers;
+        // DW_CFA_def_cfa rsp + 8, and rip at CFA - 8 (DWARF 5, 6.4.1).
+        let mut cie = vec![
+            0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x03, 12, 7, 8, 0x90, 1,
+        ];
+        cie.resize(cie.len().max(cie_bytes), 0);
+        let mut bytes = entry(&cie);
+        for fde in 0..fdes {
+            let back = bytes.len() as u32 + 4;
+            let mut body = back.to_le_bytes().to_vec();
+            body.extend((0x1000 + fde * (rows + 1)).to_le_bytes());
+            body.extend((rows + 1).to_le_bytes());
+            body.push(0);
+            // DW_CFA_advance_loc 1, and now and then another offset.
+            for row in 0..rows {
+                body.push(0x41);
+                body.extend([0x0e, 8 + (row % 2) as u8 * 8]);
+            }
+            bytes.extend(entry(&body));
+        }
+        bytes.extend([0; 4]);
+        bytes
+    }
+
+    fn rows_of(eh_frame: &[u8], most: usize) -> Vec<Span> {
+        let mut frames = EhFrame::new(eh_frame, LittleEndian);
+        frames.set_address_size(8);
+        let sections = Sections {
+            eh_frame: std::borrow::Cow::Borrowed(eh_frame),
+            debug_frame: Default::default(),
+            bases: gimli::BaseAddresses::default().set_eh_frame(0),
+        };
+        let (mut spans, mut inexpressible) = (Vec::new(), 0);
+        collect(&frames, &sections, most, &mut spans, &mut inexpressible);
+        spans
+    }
+
+    #[test]
+    fn rows_without_end_are_cut() {
+        assert_eq!(rows_of(&frames(0, 3, 10), MOST_ROWS).len(), 33);
+        assert_eq!(rows_of(&frames(0, 3, 10), 20).len(), 20);
+        assert_eq!(rows_of(&frames(0, 1, 10_000), 1000).len(), 1000);
+        // What each FDE has to do again.
+        assert_eq!(rows_of(&frames(LONGEST_CIE + 8, 3, 10), MOST_ROWS).len(), 0);
     }
 
     #[test]

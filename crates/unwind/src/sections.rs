@@ -2,7 +2,10 @@
 
 use crate::Error;
 use gimli::{BaseAddresses, LittleEndian};
-use object::{Object, ObjectSection, ObjectSegment, read::elf::ElfFile64};
+use memhook_foreign::{Compression, inflate};
+use object::{
+    CompressedData, CompressionFormat, Object, ObjectSection, ObjectSegment, read::elf::ElfFile64,
+};
 use std::borrow::Cow;
 
 /// The sections that unwinding needs, at their svma.
@@ -33,7 +36,7 @@ impl<'a> Sections<'a> {
         }
         let data = |name: &str| {
             file.section_by_name(name)
-                .and_then(|s| s.uncompressed_data().ok())
+                .and_then(|s| contents(s.compressed_data().ok()?))
                 .unwrap_or_default()
         };
         let mut eh_frame = data(".eh_frame");
@@ -60,6 +63,17 @@ impl<'a> Sections<'a> {
             bases,
         })
     }
+}
+
+/// A section as the linker saw it, if its header can be believed.
+fn contents(data: CompressedData<'_>) -> Option<Cow<'_, [u8]>> {
+    let compression = match data.format {
+        CompressionFormat::None => return Some(Cow::Borrowed(data.data)),
+        CompressionFormat::Zlib => Compression::Zlib,
+        CompressionFormat::Zstandard => Compression::Zstd,
+        _ => return None,
+    };
+    inflate(data.data, compression, data.uncompressed_size).map(Cow::Owned)
 }
 
 /// `.eh_frame` from the pointer in `.eh_frame_hdr`, which PT_GNU_EH_FRAME names (LSB Core, 10.6.2);

@@ -3,8 +3,8 @@
 use crate::Input;
 use lz4_flex::frame::FrameEncoder;
 use memhook_heap::{
-    BlockTable, MarkOptions, Pointers, Snapshot, Types, census, census_text, dissect, fingerprints,
-    leaks, load, mark, report, still_leaked, text, why,
+    BlockTable, MarkOptions, Pointers, Region, Snapshot, Types, census, census_text, dissect,
+    fingerprints, leaks, load, mark, report, still_leaked, text, why,
 };
 use std::io::Write;
 use std::sync::OnceLock;
@@ -22,7 +22,7 @@ pub fn snapshot(bytes: &[u8]) {
         }
         _ => bytes,
     };
-    if let Ok(snapshot) = load("x", file) {
+    if let Ok(snapshot) = load("x", file, None) {
         search(&snapshot, MarkOptions::default());
     }
 }
@@ -72,7 +72,7 @@ fn only_heap(mut snapshot: Snapshot) -> Snapshot {
         if region.start <= main && main < region.end() {
             let (low, high) = (from.max(region.start), to.min(region.end()));
             let bytes = (low - region.start) as usize..(high - region.start) as usize;
-            region.bytes = region.bytes[bytes].to_vec();
+            region.bytes = region.bytes[bytes].to_vec().into();
             region.start = low;
             region.runs = vec![(low, high)];
         }
@@ -88,7 +88,7 @@ fn template() -> &'static (Snapshot, Vec<(usize, usize)>) {
     static TEMPLATE: OnceLock<(Snapshot, Vec<(usize, usize)>)> = OnceLock::new();
     TEMPLATE.get_or_init(|| {
         let file = include_bytes!("../templates/heap.snapshot");
-        let snapshot = only_heap(load("template", file.as_slice()).expect("it is whole"));
+        let snapshot = only_heap(load("template", file.as_slice(), None).expect("it is whole"));
         let mut places = Vec::new();
         for (number, region) in snapshot.regions.iter().enumerate() {
             let (words, _) = region.bytes.as_chunks::<8>();
@@ -102,10 +102,22 @@ fn template() -> &'static (Snapshot, Vec<(usize, usize)>) {
     })
 }
 
+fn copy(snapshot: &Snapshot) -> Snapshot {
+    let region = |region: &Region| Region {
+        start: region.start,
+        bytes: region.bytes.to_vec().into(),
+        runs: region.runs.clone(),
+    };
+    Snapshot {
+        meta: snapshot.meta.clone(),
+        regions: snapshot.regions.iter().map(region).collect(),
+    }
+}
+
 /// Changes of a real heap's words.
 pub fn made_up(bytes: &[u8]) {
     let (template, places) = template();
-    let mut snapshot = template.clone();
+    let mut snapshot = copy(template);
     let mut input = Input(bytes);
     let how = input.byte();
     let options = MarkOptions {

@@ -29,7 +29,10 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         bail!("{why}");
     }
     let measure = Measure::of(args)?;
-    let program = format!("process {pid} ({})", crate::attach::name_of(pid));
+    let program = format!(
+        "process {pid} ({})",
+        memhook_foreign::visible(&crate::attach::name_of(pid))
+    );
     let Some(duration) = options.duration else {
         return now(args, measure, pid, program);
     };

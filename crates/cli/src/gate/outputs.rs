@@ -2,17 +2,19 @@
 
 use super::options::{Args, OutputOptions};
 use anyhow::Context;
+use memhook_foreign::{OutputFile, visible_json, visible_lines};
 use memhook_gate::{Baseline, Outcome, Verdict, outcome};
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io::{IsTerminal, Write},
     path::Path,
 };
 
-/// Files, opened before the program starts: a run must not be lost because one cannot be written.
+/// Files, opened before the program starts: a run must not be lost because one cannot be written. Those that were
+/// there stay the files that they are: the next step of a build reads them.
 pub struct Outputs {
-    files: Vec<(Form, Option<File>)>,
-    baseline: Option<File>,
+    files: Vec<(Form, Option<OutputFile>)>,
+    baseline: Option<OutputFile>,
 }
 
 #[derive(Clone, Copy)]
@@ -63,18 +65,17 @@ impl Outputs {
                 Form::Markdown => memhook_gate::markdown(verdicts, options.top),
             };
             match file {
-                None => to_stdout(&text),
-                Some(mut file) => {
-                    if !matches!(form, Form::Markdown) {
-                        // Devices and pipes have no length to set.
-                        let _ = file.set_len(0);
-                    }
-                    file.write_all(text.as_bytes())
-                        .context("cannot write the verdict")?;
+                None => to_stdout(&match form {
+                    Form::Json | Form::Sarif => visible_json(&text),
+                    Form::Junit | Form::Markdown => visible_lines(&text),
+                }),
+                Some(file) => {
+                    let adds = matches!(form, Form::Markdown);
+                    put(file, !adds, &text).context("cannot write the verdict")?;
                 }
             }
         }
-        if let Some(mut file) = self.baseline {
+        if let Some(file) = self.baseline {
             let baseline = verdicts.iter().map(|verdict| {
                 let not_suppressed = verdict.findings.iter();
                 let leaks = not_suppressed
@@ -83,20 +84,18 @@ impl Outputs {
                 Baseline::of(&verdict.evidence, leaks)
             });
             let baseline = baseline.fold(Baseline::default(), Baseline::or_more);
-            let _ = file.set_len(0);
-            file.write_all(baseline.write().as_bytes())
-                .context("cannot write the baseline")?;
+            put(file, true, &baseline.write()).context("cannot write the baseline")?;
         }
         if options.github {
-            to_stdout(&memhook_gate::github(verdicts, &root));
+            to_stdout(&visible_lines(&memhook_gate::github(verdicts, &root)));
         }
         let mut text = text(options, verdicts, beside_program);
         if args.exceptions.gen_suppressions {
             text += "\n";
-            text += &memhook_gate::suppressions(verdicts);
+            text += &visible_lines(&memhook_gate::suppressions(verdicts));
         }
         match beside_program {
-            true => eprint!("{text}"),
+            true => drop(std::io::stderr().lock().write_all(text.as_bytes())),
             false => to_stdout(&text),
         }
         Ok(())
@@ -104,7 +103,8 @@ impl Outputs {
 }
 
 fn text(options: &OutputOptions, verdicts: &[Verdict], to_stderr: bool) -> String {
-    let mut text = memhook_gate::text(verdicts, options.top);
+    let text = memhook_gate::text(verdicts, options.top);
+    let mut text = visible_lines(&text).into_owned();
     let end = text.find('\n').unwrap_or(text.len());
     if options.quiet {
         text.truncate(end + 1);
@@ -126,15 +126,20 @@ fn text(options: &OutputOptions, verdicts: &[Verdict], to_stderr: bool) -> Strin
 }
 
 /// `None`: standard output.
-fn open(path: &Path) -> anyhow::Result<Option<File>> {
+fn open(path: &Path) -> anyhow::Result<Option<OutputFile>> {
     if path == Path::new("-") {
         return Ok(None);
     }
-    let mut options = OpenOptions::new();
-    let file = options.append(true).create(true).open(path);
-    Ok(Some(file.with_context(|| {
-        format!("cannot write {}", path.display())
-    })?))
+    Ok(Some(OutputFile::reopen(path)?))
+}
+
+fn put(file: OutputFile, from_the_start: bool, text: &str) -> std::io::Result<()> {
+    let mut file: File = file.keep()?;
+    if from_the_start {
+        // Devices and pipes have no length to set.
+        let _ = file.set_len(0);
+    }
+    file.write_all(text.as_bytes())
 }
 
 fn to_stdout(text: &str) {

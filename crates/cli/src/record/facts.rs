@@ -22,7 +22,7 @@ const CLOCK_PAUSE: Duration = Duration::from_secs(10);
 /// What is known of the run before the attach.
 pub fn meta(pid: i32, tracing: &Tracing, config: &Config) -> Meta {
     let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let command = file(&format!("/proc/{pid}/cmdline")).replace('\0', " ");
+    let command = crate::program::command_line(pid);
     let note = |name: &str, value: String| (name.to_owned(), value);
     Meta {
         pid: pid as u32,

@@ -85,12 +85,7 @@ impl Args {
         };
         match Writer::create(path, meta, &options) {
             Ok(writer) => Ok(Recorder::new(writer)),
-            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {
-                bail!(
-                    "{} exists already: choose another name or add --force",
-                    path.display()
-                )
-            }
+            Err(Error::Output(error)) => Err(error.into()),
             Err(error) => Err(error).context("the recording cannot begin"),
         }
     }

@@ -1,7 +1,8 @@
 //! The files that the commands about recordings read and write, and what the user sees meanwhile.
 
 use crate::options::Color;
-use anyhow::{Context, bail};
+use anyhow::Context;
+use memhook_foreign::{OutputFile, visible_json};
 use memhook_recording::{End, Recording};
 use std::{
     io::{ErrorKind, IsTerminal, Write},
@@ -54,6 +55,15 @@ impl OutputArgs {
         crate::output::style(self.output.as_deref(), self.color, self.verbose)
     }
 
+    /// Writes a report; nothing in it acts on a terminal but our own colours.
+    pub fn write_text(&self, text: &str, is_json: bool) -> anyhow::Result<()> {
+        let text = match is_json {
+            true => visible_json(text),
+            false => crate::output::shown(text, self.style()),
+        };
+        self.write(text.as_bytes())
+    }
+
     /// Writes all of it.
     pub fn write(&self, bytes: &[u8]) -> anyhow::Result<()> {
         write(self.output.as_deref(), self.force, bytes)
@@ -70,21 +80,9 @@ pub fn write(path: Option<&Path>, force: bool, bytes: &[u8]) -> anyhow::Result<(
             written => written.context("cannot write to standard output"),
         };
     };
-    let mut options = std::fs::File::options();
-    match force {
-        true => options.write(true).create(true).truncate(true),
-        false => options.write(true).create_new(true),
-    };
-    match options
-        .open(path)
-        .and_then(|mut file| file.write_all(bytes))
-    {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => bail!(
-            "{} exists already: choose another name or add --force",
-            path.display()
-        ),
-        written => written.with_context(|| format!("cannot write {}", path.display())),
-    }
+    let file = OutputFile::create(path, force)?;
+    let written = file.keep().and_then(|mut file| file.write_all(bytes));
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// A line on the terminal while something takes longer than a second.
@@ -104,10 +102,11 @@ impl Progress {
             while wait(Duration::from_secs(1)) {
                 seconds += 1;
                 shown = true;
-                eprint!("\r{what} ... {seconds} s");
+                let line = format!("\r{what} ... {seconds} s");
+                let _ = std::io::stderr().lock().write_all(line.as_bytes());
             }
             if shown {
-                eprint!("\r\x1b[K");
+                let _ = std::io::stderr().lock().write_all(b"\r\x1b[K");
             }
         };
         let thread = match std::io::stderr().is_terminal() {

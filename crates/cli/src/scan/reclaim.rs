@@ -6,11 +6,12 @@ use super::{Args, PointerRule, Scan};
 use crate::claim::{Claim, claim};
 use crate::signals;
 use anyhow::{Context, bail};
+use memhook_foreign::visible_lines;
 use memhook_heap::{
-    Captured, Fingerprints, MarkOptions, Types, bytes_text, fingerprints, large_enough_for_a_stack,
-    reclaimable, refusal, report, text,
+    Captured, Fingerprints, MarkOptions, Types, bytes_text, fingerprints, reclaimable, refusal,
+    report, text,
 };
-use memhook_inject::alternate_stacks;
+use memhook_inject::kernel_places;
 use memhook_process::filter_may_kill;
 use std::collections::HashSet;
 use std::fs::File;
@@ -55,7 +56,7 @@ struct Looked {
     captured: Captured,
     /// The process's memory, opened before it was copied: it ends with an execve.
     memory: File,
-    /// For how long one thread was held at most to ask where its signal stack is.
+    /// For how long one thread was held at most to ask what the kernel uses for it.
     asked: Duration,
     scan: Scan,
     chosen: Vec<u32>,
@@ -77,14 +78,14 @@ impl Looked {
         let mut asked = Duration::ZERO;
         let chosen = match (before, &refused) {
             (Some(before), None) => {
-                let stacks = signal_stacks(&captured, &scan, &mut asked);
+                let places = places(&captured, &scan, &mut asked);
                 reclaimable(
                     &captured.snapshot,
                     &scan.heap,
                     options,
                     &scan.leaks,
                     before,
-                    stacks.as_deref(),
+                    places.as_deref(),
                 )
             }
             _ => Vec::new(),
@@ -136,24 +137,22 @@ impl Looked {
         let leaks: Vec<_> = leaks.filter(|l| chosen.contains(&l.block)).collect();
         let Scan { heap, marked, .. } = &self.scan;
         let report = report(snapshot, heap, marked, &leaks, &mut types, args.top);
-        let _ = std::io::stderr().lock().write_all(text(&report).as_bytes());
+        let _ = std::io::stderr()
+            .lock()
+            .write_all(visible_lines(&text(&report)).as_bytes());
     }
 }
 
-/// The alternate signal stacks of the process, if one may be among the leaked blocks; `None`: unknown.
-/// After the scan: who sets one later has its address until then, so that it was found reachable.
-fn signal_stacks(
-    captured: &Captured,
-    scan: &Scan,
-    asked: &mut Duration,
-) -> Option<Vec<(u64, u64)>> {
-    let mut large = large_enough_for_a_stack(&scan.heap.blocks, &scan.leaks);
-    if large.next().is_none() {
+/// Memory that the kernel uses for the threads of the process; `None`: unknown, so that nothing can be released.
+/// After the scan: who gives some to the kernel later has its address until then, so that it was found
+/// reachable.
+fn places(captured: &Captured, scan: &Scan, asked: &mut Duration) -> Option<Vec<(u64, u64)>> {
+    if scan.leaks.is_empty() {
         return Some(Vec::new());
     }
-    let (stacks, longest) = alternate_stacks(captured.snapshot.meta.pid).ok()?;
+    let (places, longest) = kernel_places(captured.snapshot.meta.pid).ok()?;
     *asked = longest;
-    Some(stacks)
+    Some(places)
 }
 
 /// Whether to go on. Only a terminal can answer.

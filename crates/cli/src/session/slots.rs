@@ -1,13 +1,16 @@
 //! The slots of an attach: which there are, whether they still hold our value, and back again.
 
-use super::Session;
+use super::{SAFE_POINT_PATIENCE, Session};
+use crate::reach::Reach;
 use crate::refused_slots;
-use crate::residue::{hold_with_hook, restore_slots};
-use anyhow::Context;
-use memhook_abi::{self as abi, function_by_name, slot_state};
-use memhook_process::{ModuleImage, SlotScan, find_slots, mappings, modules};
+use crate::residue::has_hook;
+use crate::restore::{layout, restore};
+use anyhow::{Context, bail};
+use memhook_abi::{self as abi, flags, function_by_name, slot_state};
+use memhook_process::{ModuleImage, SlotScan, find_slots, hook_copies, mappings, modules};
 use memhook_stream::{SlotSpec, barrier};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::time::Duration;
 
 /// What libstdc++ and libc++abi define with nothing but a call of malloc or of another of these
 /// (libsupc++/new_op.cc and its neighbours, libcxxabi/src/stdlib_new_delete.cpp).
@@ -18,6 +21,9 @@ const FORWARDING_OPERATORS: [&str; 4] = [
     "_ZnamRKSt9nothrow_t",
 ];
 const CXX_RUNTIMES: [&str; 3] = ["libstdc++.so", "libc++abi.so", "libc++.so"];
+
+/// How often all threads are held to find the modules as they were looked at.
+const FORCED_TRIES: u32 = 5;
 
 impl Session {
     /// Tells the hook which operators new end in a call of a hooked malloc: when most allocations are
@@ -57,14 +63,16 @@ impl Session {
         (slots.len() as u64, modules.len() as u64)
     }
 
-    /// Writes the slots of a scan into the journal, those that are not in it yet.
-    pub(super) fn journal(&mut self, scan: &SlotScan) -> anyhow::Result<()> {
-        let known: HashSet<u64> = self
-            .region
-            .slots()
-            .iter()
-            .filter(|s| s.state != slot_state::UNUSED)
-            .map(|s| s.address)
+    /// Writes the slots of a scan into the journal, those that are not in it yet, and notes what cannot
+    /// be hooked.
+    pub(super) fn journal(&mut self, scan: &SlotScan) {
+        let known: HashSet<u64> = self.region.slots().iter().map(|s| s.address).collect();
+        let names = self.modules.iter().map(|m| m.name().to_owned());
+        let names: Vec<String> = names.collect();
+        let module_name = |index: usize| names[index].clone();
+        let unhookable = scan.unhookable.iter();
+        let mut unhookable: Vec<_> = unhookable
+            .map(|u| (module_name(u.module), u.reason))
             .collect();
         for slot in &scan.slots {
             let Some(function) = function_by_name(&slot.symbol) else {
@@ -73,39 +81,42 @@ impl Session {
             if known.contains(&slot.address) {
                 continue;
             }
-            // Where slots of one symbol hold different originals, each keeps its own.
-            let of_function = self
-                .next_variant
-                .keys()
-                .filter(|(f, _)| *f == function)
-                .count() as u32;
-            let variant = *self
-                .next_variant
-                .entry((function, slot.target))
-                .or_insert(of_function);
-            let module = &self.modules[slot.module];
-            if variant as usize >= abi::MAX_VARIANTS {
-                self.unhookable.push((
-                    module.name().to_owned(),
-                    "more than four different originals of one function",
-                ));
+            let Some(variant) = self.variant_of(function, slot.target) else {
+                let reason = "more than four different originals of one function";
+                unhookable.push((module_name(slot.module), reason));
                 continue;
-            }
-            self.region.push_slot(SlotSpec {
+            };
+            let pushed = self.region.push_slot(SlotSpec {
                 address: slot.address,
                 original: slot.target,
                 expected: slot.value,
-                module_base: module.base,
+                module_base: self.modules[slot.module].base,
                 function: function as u32,
                 variant,
                 protection: slot.protection,
-            })?;
+                by_force: slot.is_unprotected,
+                is_permanent: slot.is_permanent,
+            });
+            if pushed.is_err() {
+                unhookable.push((module_name(slot.module), "there are too many slots"));
+            }
         }
-        for u in &scan.unhookable {
-            let name = self.modules[u.module].name().to_owned();
-            self.unhookable.push((name, u.reason));
+        self.unhookable = unhookable;
+    }
+
+    /// Where slots of one symbol hold different originals, each keeps its own.
+    fn variant_of(&mut self, function: usize, original: u64) -> Option<u32> {
+        if let Some(&variant) = self.next_variant.get(&(function, original)) {
+            return Some(variant);
         }
-        Ok(())
+        let of_function = self
+            .next_variant
+            .iter()
+            .filter(|((f, _), _)| *f == function);
+        let taken: HashSet<u32> = of_function.map(|(_, &variant)| variant).collect();
+        let free = (0..abi::MAX_VARIANTS as u32).find(|variant| !taken.contains(variant))?;
+        self.next_variant.insert((function, original), free);
+        Some(free)
     }
 
     /// Answers dlopen and dlclose calls of the target: new slots go into the journal, slots of
@@ -115,89 +126,141 @@ impl Session {
         if request == *answered {
             return Ok(());
         }
+        let mut looked = self.look_at_modules();
+        // Threads of the target make no system calls of ours, so they cannot patch.
+        if looked.is_ok() && self.region.syscalls_filtered() {
+            looked = self.force_slots().map(drop);
+        }
+        // Whatever became of it: the target's dlopen waits for this.
+        *answered = request;
+        self.region.answer_modules(request);
+        looked
+    }
+
+    /// Brings journal and module list up to date.
+    pub(super) fn look_at_modules(&mut self) -> anyhow::Result<()> {
+        // Before the mappings are read: what comes or goes after this makes the lists out of date.
+        let count = self.region.loader_count_now();
         let maps = mappings(self.pid)?;
-        let now = modules(self.pid, &maps, &mut self.files)?;
+        let now_layout = layout(&maps);
+        if now_layout != self.layout {
+            let now = modules(self.pid, &maps, &mut self.files)?;
+            self.forget_slots(&now);
+            for module in std::mem::replace(&mut self.modules, now) {
+                let same = |m: &ModuleImage| m.base == module.base && m.path == module.path;
+                if !self.modules.iter().chain(&self.gone).any(same) {
+                    self.gone.push(module);
+                }
+            }
+            let functions = self.functions.clone();
+            let wanted =
+                |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
+            let copies = hook_copies(self.pid, &maps);
+            let scan = find_slots(self.pid, &self.modules, &maps, &wanted, &copies)?;
+            self.journal(&scan);
+            self.publish_modules()?;
+            self.layout = now_layout;
+        }
+        self.region.set_loader_count_seen(count);
+        Ok(())
+    }
+
+    /// Slots of modules that are gone; those that do not hold our value although they did, as their module
+    /// was replaced by another; and all that are not patched: what the journal says of their pages may
+    /// have been true of a module that was there before, while another is being relocated now.
+    fn forget_slots(&self, now: &[ModuleImage]) {
         for slot in self.region.slots() {
             let there = now
                 .iter()
                 .any(|m| m.base == slot.module_base && m.contains(slot.address));
-            if !there && slot.state != slot_state::UNUSED {
+            let is_patched = slot.state == slot_state::PATCHED
+                && self.word(slot.address) == Some(slot.replacement);
+            if !there || !is_patched {
                 self.region.set_slot_state(slot.index, slot_state::UNUSED);
             }
         }
-        let functions = self.functions.clone();
-        let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
-        for module in std::mem::replace(&mut self.modules, now) {
-            let same = |m: &ModuleImage| m.base == module.base && m.path == module.path;
-            if !self.modules.iter().chain(&self.gone).any(same) {
-                self.gone.push(module);
-            }
-        }
-        let originals: HashMap<u64, u64> = self
-            .region
-            .slots()
-            .iter()
-            .map(|s| (s.replacement, s.original))
-            .collect();
-        let original_of = |value: u64| originals.get(&value).copied();
-        let scan = find_slots(self.pid, &self.modules, &maps, &wanted, &original_of)?;
-        self.journal(&scan)?;
-        self.publish_modules()?;
-        *answered = request;
-        self.region.answer_modules(request);
-        Ok(())
+    }
+
+    fn word(&self, address: u64) -> Option<u64> {
+        let mut word = [0; 8];
+        memhook_process::read_memory(self.pid, address, &mut word).ok()?;
+        Some(u64::from_le_bytes(word))
     }
 
     /// Patches slots again that a lazy resolver, already under way at the attach, has overwritten, and
-    /// those that a thread of the target could not make writable for itself.
-    pub fn verify_slots(&self) -> anyhow::Result<()> {
+    /// those that a thread of the target could not patch.
+    pub fn verify_slots(&mut self) -> anyhow::Result<()> {
         let mut again = false;
         for slot in self.region.slots() {
-            let mut word = [0; 8];
-            if slot.state == slot_state::REFUSED {
-                self.region.set_slot_state(slot.index, slot_state::PENDING);
-                again = true;
+            again |= slot.state == slot_state::PENDING;
+            if slot.state != slot_state::PATCHED || self.word(slot.address) != Some(slot.original) {
                 continue;
             }
-            if slot.state != slot_state::PATCHED
-                || memhook_process::read_memory(self.pid, slot.address, &mut word).is_err()
-            {
-                continue;
-            }
-            if u64::from_le_bytes(word) == slot.original {
-                // A new entry, which expects what the resolver wrote.
-                self.region.set_slot_state(slot.index, slot_state::UNUSED);
-                self.region.push_slot(SlotSpec {
-                    address: slot.address,
-                    original: slot.original,
-                    expected: slot.original,
-                    module_base: slot.module_base,
-                    function: slot.function,
-                    variant: slot.variant,
-                    protection: slot.protection,
-                })?;
-                again = true;
-            }
+            // A new entry, which expects what the resolver wrote.
+            self.region.set_slot_state(slot.index, slot_state::UNUSED);
+            self.region.push_slot(SlotSpec {
+                address: slot.address,
+                original: slot.original,
+                expected: slot.original,
+                module_base: slot.module_base,
+                function: slot.function,
+                variant: slot.variant,
+                protection: slot.protection,
+                by_force: false,
+                is_permanent: slot.is_permanent,
+            })?;
+            again = true;
         }
         if again {
-            let mut held = hold_with_hook(self.pid, self.hook_base)?;
-            held.call(self.hook_base + self.entry.patch, &[])?;
+            let safe = self.safe_points();
+            let mut held = safe.hold(&mut Reach::Running, self.pid, SAFE_POINT_PATIENCE)?;
+            if !has_hook(self.pid, self.hook_base) {
+                bail!("process {} runs another program now", self.pid);
+            }
+            let patched = held.call(self.hook_base + self.entry.patch, &[])? as i64;
+            self.patch_until_current(&mut held, patched)?;
             held.release()?;
-            refused_slots::patch(self.pid, &self.region)?;
         }
+        self.force_slots()?;
         self.announce_forwarding_operators();
         Ok(())
     }
 
+    /// Patches with all threads held what the hook could not patch. Returns for how long they were held.
+    pub(super) fn force_slots(&mut self) -> anyhow::Result<Duration> {
+        let mut longest = Duration::ZERO;
+        for _ in 0..FORCED_TRIES {
+            let maps = mappings(self.pid)?;
+            let copies = hook_copies(self.pid, &maps);
+            let Some(hook) = copies.iter().find(|copy| copy.base == self.hook_base) else {
+                bail!("the hook is not in process {} any more", self.pid);
+            };
+            let selective = self.region.flags() & flags::LIVE_FILTER != 0;
+            let are_current = || mappings(self.pid).is_ok_and(|maps| layout(&maps) == self.layout);
+            let held = refused_slots::patch(self.pid, &self.region, hook, selective, &are_current)?;
+            longest = longest.max(held);
+            let slots = self.region.slots();
+            if !slots.iter().any(|slot| slot.state == slot_state::PENDING) {
+                break;
+            }
+            self.look_at_modules()?;
+        }
+        Ok(longest)
+    }
+
     /// Closes the gate and restores the slots; returns how many could not be restored.
-    pub fn detach(&self) -> anyhow::Result<u64> {
-        let (mut left, _) = restore_slots(self.pid, self.hook_base)
+    pub fn detach(&mut self) -> anyhow::Result<u64> {
+        let safe = self.safe_points();
+        let restored = restore(self.pid, Some(self.hook_base), Some(safe), &mut self.files)
             .with_context(|| format!("cannot restore the slots of process {}", self.pid))?;
         barrier();
-        if left > 0 {
-            refused_slots::restore(self.pid, &self.region)?;
-            left = 0;
+        for slot in self.region.slots() {
+            if matches!(slot.state, slot_state::PATCHED)
+                && self.word(slot.address) != Some(slot.replacement)
+            {
+                self.region.set_slot_state(slot.index, slot_state::RESTORED);
+            }
         }
-        Ok(left)
+        Ok(restored.left)
     }
 }

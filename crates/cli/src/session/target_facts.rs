@@ -19,8 +19,10 @@ pub fn tid_offset(held: &Held) -> u32 {
     if known { GLIBC_TID_OFFSET } else { 0 }
 }
 
-/// What the hook calls when it has to wait, or to read a stack of unknown bounds.
-const CALLS_OF_THE_HOOK: [i64; 5] = [
+/// What the hook calls when it has to wait, to read a stack of unknown bounds, or to patch new modules.
+const CALLS_OF_THE_HOOK: [i64; 7] = [
+    libc::SYS_mprotect,
+    libc::SYS_futex,
     libc::SYS_nanosleep,
     libc::SYS_clock_gettime,
     libc::SYS_getpid,

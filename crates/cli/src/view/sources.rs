@@ -1,10 +1,17 @@
-//! Source lines of the frames that a page shows, from files that are found on this machine.
+//! Source lines of the frames that a page shows, from files below the folders that the user gave.
+//!
+//! The page is made to be shown to others, and which files it shows lines of is up to debug information, which may come
+//! from anywhere: it could name any file of the user's. So only source code is taken, and nothing outside the folders.
 
+use anyhow::{Context, bail};
+use memhook_foreign::open_below;
 use memhook_report::{Profile, SourceLines};
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap},
-    path::{Path, PathBuf},
+    ffi::OsStr,
+    io::Read,
+    path::{Component, Path, PathBuf},
 };
 
 /// Lines before and after a frame's.
@@ -15,9 +22,33 @@ const MOST_LINES: usize = 40_000;
 const LONGEST_LINE: usize = 300;
 /// Larger files are not source code that people wrote.
 const LARGEST_FILE: u64 = 8 << 20;
+/// How names of source files end.
+const ENDINGS: &[&str] = &[
+    "c", "cc", "cp", "cpp", "cxx", "c++", "h", "hh", "hp", "hpp", "hxx", "h++", "inl", "inc",
+    "ipp", "ixx", "cppm", "tcc", "tpp", "txx", "def", "m", "mm", "cu", "cuh", "s", "asm", "rs",
+    "go", "d", "f", "f90", "f95", "zig", "swift", "pas", "adb", "ads", "y", "yy", "l", "ll", "re",
+    "nim",
+];
+
+/// Refuses what is no folder.
+pub fn check(folders: &[PathBuf]) -> anyhow::Result<()> {
+    for folder in folders {
+        let metadata = std::fs::metadata(folder);
+        let metadata = metadata.with_context(|| format!("cannot read {}", folder.display()))?;
+        if !metadata.is_dir() {
+            bail!("{} is no folder", folder.display());
+        }
+    }
+    Ok(())
+}
+
+/// Whether any frame has a file and a line.
+pub fn are_named(profile: &Profile) -> bool {
+    places(profile).next().is_some()
+}
 
 /// The lines around every line of a frame.
-pub fn around(profile: &Profile, folders: &[PathBuf], sysroots: &[PathBuf]) -> Vec<SourceLines> {
+pub fn around(profile: &Profile, folders: &[PathBuf]) -> Vec<SourceLines> {
     let mut files: HashMap<&str, Option<Vec<String>>> = HashMap::new();
     let mut wanted: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
     let mut lines = 0;
@@ -25,9 +56,7 @@ pub fn around(profile: &Profile, folders: &[PathBuf], sysroots: &[PathBuf]) -> V
         if lines >= MOST_LINES {
             break;
         }
-        let text = files
-            .entry(file)
-            .or_insert_with(|| read(file, folders, sysroots));
+        let text = files.entry(file).or_insert_with(|| read(file, folders));
         let Some(text) = text else { continue };
         let first = line.saturating_sub(AROUND).max(1);
         let last = (line + AROUND).min(text.len() as u32);
@@ -71,26 +100,39 @@ fn places(profile: &Profile) -> impl Iterator<Item = (&str, u32)> {
     frames.filter_map(|frame| Some((frame.frame.file.as_deref()?, frame.frame.line?)))
 }
 
-/// The file at its own path, or, below a given folder, at as much of the end of its path as is there.
-fn read(file: &str, folders: &[PathBuf], sysroots: &[PathBuf]) -> Option<Vec<String>> {
-    let relative = Path::new(file.trim_start_matches('/'));
-    let in_sysroots = sysroots.iter().map(|root| root.join(relative));
-    let in_folders = folders.iter().flat_map(|folder| {
-        let parts: Vec<_> = relative.components().collect();
-        let ends = (0..parts.len()).map(move |n| parts[n..].iter().collect::<PathBuf>());
-        ends.map(|end| folder.join(end)).collect::<Vec<_>>()
+/// The file at as much of the end of its path as is there below a folder.
+fn read(file: &str, folders: &[PathBuf]) -> Option<Vec<String>> {
+    let path = plain(Path::new(file));
+    let ending = Path::new(path.last()?).extension()?.to_str()?;
+    let mut known = ENDINGS.iter();
+    known.find(|known| known.eq_ignore_ascii_case(ending))?;
+    let mut candidates = folders.iter().flat_map(|folder| {
+        let ends = (0..path.len()).map(|n| path[n..].iter().collect::<PathBuf>());
+        ends.map(move |end| (folder, end))
     });
-    let own = Path::new(file);
-    let own = own.is_absolute().then(|| own.to_owned());
-    let mut candidates = in_folders.chain(in_sysroots).chain(own);
-    let text = candidates.find_map(|path| {
-        let metadata = std::fs::metadata(&path).ok()?;
-        let fits = metadata.is_file() && metadata.len() <= LARGEST_FILE;
-        fits.then(|| std::fs::read(&path).ok())?
+    let text = candidates.find_map(|(folder, end)| {
+        // Links lead out of no folder.
+        let file = open_below(folder, &end).ok()?;
+        let mut text = Vec::new();
+        let read = file.take(LARGEST_FILE + 1).read_to_end(&mut text).ok()?;
+        (read as u64 <= LARGEST_FILE).then_some(text)
     })?;
     let text = String::from_utf8_lossy(&text);
     let cut = |line: &str| line.chars().take(LONGEST_LINE).collect();
     Some(text.lines().map(cut).collect())
+}
+
+/// The names in a path, without `.` and `..`.
+fn plain(path: &Path) -> Vec<&OsStr> {
+    let mut names = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => names.push(name),
+            Component::ParentDir => drop(names.pop()),
+            _ => {}
+        }
+    }
+    names
 }
 
 #[cfg(test)]
@@ -132,12 +174,63 @@ mod tests {
             sites: vec![ProfileSite::default()],
             ..Profile::default()
         };
-        let found = around(&profile, std::slice::from_ref(&folder), &[]);
+        let found = around(&profile, std::slice::from_ref(&folder));
         let ranges: Vec<_> = found.iter().map(|s| (s.first, s.lines.len())).collect();
         assert_eq!(ranges, [(1, 14), (33, 8)]);
         assert_eq!(found[1].lines[0], "line 33");
         profile.sites[0].stack = 7;
-        assert!(around(&profile, std::slice::from_ref(&folder), &[]).is_empty());
+        assert!(around(&profile, std::slice::from_ref(&folder)).is_empty());
         std::fs::remove_dir_all(folder).expect("there");
+    }
+
+    /// A page is for others to see: nothing outside the folder gets into it, and nothing that is no source code.
+    #[test]
+    fn only_source_code_below_the_folder() {
+        let scratch = std::env::temp_dir().join(format!("memhook-secrets-{}", std::process::id()));
+        let folder = scratch.join("project");
+        std::fs::create_dir_all(folder.join("src")).expect("a folder");
+        let secret = scratch.join("secret.cc");
+        for file in [&secret, &folder.join("key.pem"), &folder.join("src/a.cc")] {
+            std::fs::write(file, "text\n".repeat(9)).expect("a file");
+        }
+        std::os::unix::fs::symlink(&secret, folder.join("link.cc")).expect("a link");
+        std::os::unix::fs::symlink("../secret.cc", folder.join("up.cc")).expect("a link");
+        let pipe = folder.join("pipe.cc");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.expect("mkfifo").success());
+        let large = std::fs::File::create(folder.join("large.cc")).expect("a file");
+        large.set_len(LARGEST_FILE + 1).expect("a length");
+        let given = std::slice::from_ref(&folder);
+        for name in [
+            secret.to_str().expect("text"),
+            "/etc/passwd",
+            "/etc/shadow",
+            "../secret.cc",
+            "src/../../secret.cc",
+            "key.pem",
+            "link.cc",
+            "up.cc",
+            "pipe.cc",
+            "large.cc",
+            "src",
+            "..",
+            "",
+        ] {
+            assert_eq!(read(name, given), None, "{name}");
+        }
+        for name in [
+            "src/a.cc",
+            "/build/obj/../src/a.cc",
+            "./src/./a.cc",
+            "a/../../src/a.cc",
+        ] {
+            assert_eq!(
+                read(name, given).map(|lines| lines.len()),
+                Some(9),
+                "{name}"
+            );
+            assert_eq!(read(name, &[]), None, "{name}");
+        }
+        std::fs::remove_dir_all(scratch).expect("there");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{NO_STACK, amount, frame_line, headline, headline_of_all, sentence, the_rest};
 use crate::{Outcome, Subject, Verdict};
+use memhook_foreign::visible;
 
 /// The verdict, a table of sums, and at most `most` leaks, folded. Of several processes, those that pass are only
 /// listed.
@@ -17,7 +18,7 @@ pub fn markdown(verdicts: &[Verdict], most: usize) -> String {
         out += "\n";
     }
     for verdict in passed {
-        let program = verdict.evidence.program.replace('`', "'");
+        let program = visible(&verdict.evidence.program).replace('`', "'");
         out += &format!("- {}: `{program}`\n", escape(&headline(verdict)));
     }
     out
@@ -28,7 +29,7 @@ fn of_one(verdict: &Verdict, most: usize, level: &str) -> String {
     let mut out = format!("{level} {}\n\n", escape(&headline(verdict)));
     out += &format!(
         "`{}` {}\n\n",
-        evidence.program.replace('`', "'"),
+        visible(&evidence.program).replace('`', "'"),
         evidence.ending
     );
     out += "| | |\n|---|---|\n";
@@ -75,6 +76,6 @@ fn of_one(verdict: &Verdict, most: usize, level: &str) -> String {
 }
 
 fn escape(text: &str) -> String {
-    let text = text.replace('&', "&amp;").replace('<', "&lt;");
+    let text = visible(text).replace('&', "&amp;").replace('<', "&lt;");
     text.replace('>', "&gt;").replace('|', "\\|")
 }

@@ -18,6 +18,7 @@ pub use text::text;
 
 use crate::evidence::{Frame, Subject, Sum};
 use crate::{Finding, Outcome, Verdict, outcome};
+use memhook_foreign::visible;
 use memhook_report::{bytes, counted};
 
 /// `4.1 KiB in 12 blocks`
@@ -110,10 +111,11 @@ const NO_STACK: &str =
 fn frame_line(frame: &Frame) -> String {
     let place = frame.place();
     let inlined = if frame.inlined { " [inlined]" } else { "" };
-    match place.is_empty() {
+    let line = match place.is_empty() {
         true => format!("{}{inlined}", frame.name()),
         false => format!("{}  {place}{inlined}", frame.name()),
-    }
+    };
+    visible(&line).into_owned()
 }
 
 /// A path below `root` without it; others as they are, a leading `./` taken off.

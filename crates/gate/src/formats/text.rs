@@ -2,6 +2,7 @@
 
 use super::{NO_STACK, amount, frame_line, headline, headline_of_all, sentence, the_rest};
 use crate::{Finding, Outcome, Site, Verdict};
+use memhook_foreign::visible;
 use memhook_report::{bytes, counted};
 
 /// Sites listed below a leak that holds others.
@@ -22,7 +23,11 @@ pub fn text(verdicts: &[Verdict], most: usize) -> String {
     }
     out += "\n";
     for verdict in passed {
-        out += &format!("  {}: {}\n", headline(verdict), verdict.evidence.program);
+        out += &format!(
+            "  {}: {}\n",
+            headline(verdict),
+            visible(&verdict.evidence.program)
+        );
         for unused in &verdict.unused_suppressions {
             out += &format!("  unused suppression: {unused}\n");
         }
@@ -46,7 +51,7 @@ fn of_one(verdict: &Verdict, most: usize) -> String {
         out += &format!("\n... and {more} (--top)\n");
     }
     out += "\n";
-    out += &format!("  {} {}\n", evidence.program, evidence.ending);
+    out += &format!("  {} {}\n", visible(&evidence.program), evidence.ending);
     let mut sums = vec![format!(
         "{} {}",
         the_rest(verdict),
@@ -64,10 +69,10 @@ fn of_one(verdict: &Verdict, most: usize) -> String {
     }
     out += &format!("  {}\n", sums.join(", "));
     for gap in &evidence.gaps {
-        out += &format!("  not seen: {gap}\n");
+        out += &format!("  not seen: {}\n", visible(gap));
     }
     for note in &evidence.notes {
-        out += &format!("  {note}\n");
+        out += &format!("  {}\n", visible(note));
     }
     for unused in &verdict.unused_suppressions {
         out += &format!("  unused suppression: {unused}\n");

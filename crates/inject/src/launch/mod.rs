@@ -22,10 +22,10 @@ use std::io::{self, Read, Write};
 use std::marker::PhantomData;
 use std::os::fd::{FromRawFd, OwnedFd};
 
+use crate::guard::Guard;
 use crate::held::Held;
-use crate::restart::Sleep;
+use crate::slept::Sleep;
 use crate::survey::Survey;
-use crate::urgency::Urgency;
 use crate::{Error, ptrace};
 use watch::{Process, Status};
 
@@ -152,7 +152,7 @@ impl Child {
             return Err(Error::TargetGone { pid });
         };
         survey.refresh(pid)?;
-        let mut held = Held::adopt(pid, pid, Sleep::default(), survey, Urgency::begin())?;
+        let mut held = Held::adopt(pid, pid, Sleep::default(), survey, Guard::begin(pid))?;
         held.stays_traced = true;
         held.room.clone().map_err(|reason| Error::NoSafeThread {
             pid,

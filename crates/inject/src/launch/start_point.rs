@@ -192,7 +192,10 @@ fn auxiliary(pid: i32) -> Result<(u64, u64), Error> {
 }
 
 fn has_audit(pid: i32) -> bool {
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    /// The kernel takes no longer one (execve(2), "Limits on size of arguments and environment").
+    const MOST_BYTES: u64 = 8 << 20;
+    let path = format!("/proc/{pid}/environ");
+    let environment = memhook_foreign::read_start(path, MOST_BYTES).unwrap_or_default();
     environment
         .split(|&byte| byte == 0)
         .any(|variable| variable.starts_with(b"LD_AUDIT="))
@@ -206,12 +209,14 @@ fn module_start(mappings: &[Mapping], text: &Mapping) -> u64 {
     parts.next().map_or(text.start_avma, |m| m.start_avma)
 }
 
+/// No loader is larger, with all of its debug information.
+const MOST_LIBRARY_BYTES: u64 = 256 << 20;
+
 fn loader_debug(pid: i32, mappings: &[Mapping], base: u64) -> Option<LoaderDebug> {
     let first = mappings.iter().find(|m| m.start_avma == base)?;
-    let (start, end) = (first.start_avma, first.end_avma);
-    let bytes = std::fs::read(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))
-        .or_else(|_| std::fs::read(format!("/proc/{pid}/root{}", first.name)))
-        .ok()?;
+    let at = first.start_avma..first.end_avma;
+    let most = MOST_LIBRARY_BYTES;
+    let bytes = memhook_foreign::read_mapped(pid, &at, &first.name, first.inode, most).ok()?;
     let elf = Elf::parse(&bytes).ok()?;
     let find = |name: &str| {
         let mut symbols = elf.dynsyms.iter();

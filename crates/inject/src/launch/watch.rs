@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Child;
 use crate::procfs::{self, Activity};
-use crate::restart::{self, Sleep};
+use crate::restart;
 use crate::survey::Survey;
 use crate::{Error, Registers, ptrace, regs};
 
@@ -305,7 +305,7 @@ impl Child {
                 if let Ok(now) = regs::read(tid)
                     && restart::must_be_repeated(&now)
                 {
-                    let again = restart::repeat(&now, &Sleep::default(), Duration::ZERO);
+                    let again = restart::repeat(&now, Duration::ZERO);
                     let _ = regs::write(tid, &again);
                 }
                 let _ = ptrace::resume(tid, signal);

@@ -1,11 +1,13 @@
-// Waits again and again in the call named by argv[1], 3 ms each time, and counts the rounds; status
-// 1 as soon as a wait ends early or with an error. EINTR from epoll_wait is only counted: the
+// Waits again and again in the call named by the last argument, 3 ms each time or as many as the one before
+// says, and counts the rounds; status 1 as soon as a wait ends early or with an error. EINTR from epoll_wait is only counted: the
 // kernel decides for it at the stop, before any tracer can act. Ends well on SIGTERM.
 // With "signals" it waits for SIGUSR1 in epoll_wait without a limit.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <linux/futex.h>
+#include <poll.h>
+#include <stdlib.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -35,7 +37,8 @@ int main(int argc, char **argv) {
     sigaction(SIGTERM, &term, NULL);
     int epoll = epoll_create1(0), word = 5;
     struct epoll_event event;
-    struct timespec limit = {0, 3000000};
+    long ms = argc > 2 ? atol(argv[1]) : 3;
+    struct timespec limit = {0, ms * 1000000};
     pthread_t feeder;
     int feeds = !strcmp(how, "read");
     if (feeds && (pipe(ends) || pthread_create(&feeder, NULL, feed, NULL))) return 9;
@@ -51,14 +54,15 @@ int main(int argc, char **argv) {
         errno = 77;
         if (!strcmp(how, "nanosleep")) result = nanosleep(&limit, NULL);
         else if (!strcmp(how, "futex")) { result = syscall(SYS_futex, &word, FUTEX_WAIT, 5, &limit, 0, 0); wanted = -1; error = ETIMEDOUT; }
-        else if (!strcmp(how, "epoll")) result = epoll_wait(epoll, &event, 1, 3);
+        else if (!strcmp(how, "poll")) { struct pollfd none = {-1, POLLIN, 0}; result = poll(&none, 1, ms); }
+        else if (!strcmp(how, "epoll")) result = epoll_wait(epoll, &event, 1, ms);
         else if (!strcmp(how, "signals")) { result = epoll_wait(epoll, &event, 1, -1); wanted = -1; error = EINTR; timed = 0; }
         else if (feeds) { result = read(ends[0], &byte, 1); wanted = 1; timed = 0; }
         int e = errno;
         double took = now() - begin;
         if (done) break;
         if (!strcmp(how, "epoll") && result == -1 && e == EINTR) { interrupted++; continue; }
-        if (result != wanted || e != (error ? error : 77) || (timed && took < 2.9)) {
+        if (result != wanted || e != (error ? error : 77) || (timed && took < ms - 0.1)) {
             fprintf(stderr, "%s: result %ld (%s) after %.2f ms in round %lu\n", how, result, strerror(e), took, rounds);
             return 1;
         }

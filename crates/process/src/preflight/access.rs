@@ -78,6 +78,15 @@ pub(super) fn state(pid: i32, status: &Status) -> Result<Check, Check> {
         ));
     }
     if status.field("VmSize").is_empty() {
+        // Kernel threads are children of kthreadd, process 2 (kernel/kthread.c); an ending process has
+        // given up its memory already.
+        if pid != 2 && status.field("PPid") != "2" {
+            return Err(Check::bad(
+                "state",
+                format!("process {pid} ({name}) is ending"),
+                "nothing of it is left to be traced",
+            ));
+        }
         return Err(Check::bad(
             "state",
             format!("process {pid} ({name}) is a kernel thread"),

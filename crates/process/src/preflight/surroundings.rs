@@ -105,7 +105,7 @@ pub(super) fn residue(maps: &[Mapping]) -> Option<Check> {
         .then(|| {
             Check::good(
                 "earlier attach",
-                "its hook is still loaded and is used again",
+                "the hook of one is still loaded, here or in the parent that this process was forked from; it is used again",
             )
         })
 }

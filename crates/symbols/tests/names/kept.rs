@@ -16,15 +16,26 @@ fn caching(program: &Program) -> Places {
 fn names_are_kept_for_the_next_run() {
     let program = Program::build(&["-Wl,--build-id=sha1"]);
     check_frames(&program.look_in(program.module(), caching(&program)).0);
-    // Without any file; and with one that is of another build.
-    std::fs::remove_file(&program.path).unwrap();
+    // They come from there: an entry of one name more tells.
+    let entries = program.folder.join("cache/names-2");
+    let entry = std::fs::read_dir(&entries)
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap();
+    let before = entry.metadata().unwrap().modified().unwrap();
     let (frames, source, problems) = program.look_in(program.module(), caching(&program));
     check_frames(&frames);
     assert_eq!(source, Source::DebugInfo);
     assert!(problems.is_empty(), "{problems:?}");
+    let used = entry.metadata().unwrap().modified().unwrap();
+    assert!(used > before, "an entry that was used is young");
+    // With a file of another build; and without any: nothing tells then that the names are right.
     let mut other = program.module();
     other.build_id.as_mut().unwrap()[0] ^= 1;
     assert_eq!(program.look_in(other, caching(&program)).0, []);
+    std::fs::remove_file(&program.path).unwrap();
+    assert_eq!(program.look_in(program.module(), caching(&program)).0, []);
     // Addresses that were not asked for then: the files are opened again, the rest is as it was.
     let again = Program::build(&["-Wl,--build-id=sha1"]);
     let mut symbols = Symbolizer::searching(caching(&program));
@@ -33,6 +44,27 @@ fn names_are_kept_for_the_next_run() {
     symbols.set_modules(vec![module]);
     check_frames(&symbols.resolve(BASE + program.mark + 1).frames);
     assert!(!symbols.resolve(BASE + program.mark + 2).frames.is_empty());
+}
+
+/// A file says of itself which build it is; the names of one that lies are nobody else's.
+#[test]
+fn a_forged_build_id_names_nothing_of_the_real_file() {
+    let program = Program::build(&["-Wl,--build-id=sha1"]);
+    let id = program.build_id.clone().unwrap();
+    let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
+    let forged = Program::build(&[
+        &format!("-Wl,--build-id=0x{hex}"),
+        "-Dplace_order=evil",
+        "-Dshop=evil",
+    ]);
+    assert_eq!(forged.build_id.as_ref(), Some(&id));
+    let mut module = forged.module();
+    module.path = program.str().into();
+    // The forged file is looked at first, with the same cache.
+    let (frames, ..) = forged.look_in(module, caching(&program));
+    assert!(format!("{frames:?}").contains("evil"), "{frames:?}");
+    let (frames, ..) = program.look_in(program.module(), caching(&program));
+    check_frames(&frames);
 }
 
 #[test]

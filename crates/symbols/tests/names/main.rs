@@ -2,5 +2,6 @@
 
 mod downloads;
 mod files;
+mod hostile;
 mod kept;
 mod program;

@@ -1,0 +1,265 @@
+//! C++ and Rust names, within bounds.
+//!
+//! A mangled name refers back to its own parts, so each ten bytes of it may double the length of the demangled
+//! one: what a demangler may write must be limited, not what it reads.
+
+use cpp_demangle::{DemangleNodeType, DemangleOptions, DemangleWrite, Symbol};
+use std::fmt;
+
+/// No name is longer, mangled or not; longer ones are shown mangled, and cut. The longest of honest programs have a
+/// few thousand bytes.
+pub const MOST_NAME_BYTES: usize = 16 << 10;
+
+/// The name as its source has it, without return types and hashes; any other name as it is.
+pub fn demangle(name: &str) -> String {
+    // Symbol tables of shared objects may carry versions: `f@@VERSION`.
+    let plain = name.split_once('@').map_or(name, |(plain, _)| plain);
+    let options = DemangleOptions::new()
+        .no_return_type()
+        .hide_expression_literal_types();
+    demangled(plain, &options)
+}
+
+/// The name with return types, as valgrind and c++filt write it.
+pub fn demangle_in_full(name: &str) -> String {
+    demangled(name, &DemangleOptions::new())
+}
+
+/// The name of a type, as RTTI and the symbols of vtables hold it.
+pub fn class_name(mangled: &str) -> String {
+    // A bare type is no symbol; a typeinfo-name symbol of it is.
+    let symbol = format!("_ZTS{mangled}");
+    let text = cpp(&symbol, &DemangleOptions::new());
+    let text = text.as_deref().and_then(|text| {
+        text.strip_prefix("typeinfo name for ")
+            .or_else(|| text.strip_prefix("typeinfo string for "))
+    });
+    cut(text.unwrap_or(mangled))
+}
+
+fn demangled(name: &str, options: &DemangleOptions) -> String {
+    // Rust first: its old scheme uses the Itanium prefix, and would demangle with a hash.
+    let readable = rust(name).or_else(|| cpp(name, options));
+    readable.unwrap_or_else(|| cut(name))
+}
+
+fn rust(name: &str) -> Option<String> {
+    if name.len() > MOST_NAME_BYTES {
+        return None;
+    }
+    let name = rustc_demangle::try_demangle(name).ok()?;
+    let mut out = Bounded::default();
+    fmt::write(&mut out, format_args!("{name:#}")).ok()?;
+    out.finished()
+}
+
+fn cpp(name: &str, options: &DemangleOptions) -> Option<String> {
+    if !name.starts_with("_Z") || name.len() > MOST_NAME_BYTES {
+        return None;
+    }
+    let symbol = Symbol::new(name).ok()?;
+    let mut out = Bounded::default();
+    symbol
+        .structured_demangle(&mut Parts(&mut out), options)
+        .ok()?;
+    out.finished()
+}
+
+/// As much of a name as is shown.
+fn cut(name: &str) -> String {
+    /// More of a mangled name tells nobody anything.
+    const SHOWN_BYTES: usize = 1024;
+    if name.len() <= MOST_NAME_BYTES && !name.starts_with("_Z") || name.len() <= SHOWN_BYTES {
+        return name.to_owned();
+    }
+    let end = (0..=SHOWN_BYTES)
+        .rev()
+        .find(|&end| name.is_char_boundary(end));
+    format!("{}...", &name[..end.unwrap_or(0)])
+}
+
+/// Takes so much, and fails then, which ends the demangling. Parts that write nothing end it too when they are too
+/// many: each visit of a demangler costs time.
+#[derive(Default)]
+struct Bounded {
+    text: String,
+    visits: usize,
+    is_full: bool,
+}
+
+/// As many parts as a name of full length may have.
+const MOST_VISITS: usize = MOST_NAME_BYTES * 64;
+
+impl Bounded {
+    fn visit(&mut self) -> bool {
+        self.visits += 1;
+        self.is_full |= self.visits > MOST_VISITS;
+        !self.is_full
+    }
+
+    fn finished(self) -> Option<String> {
+        (!self.is_full).then_some(self.text)
+    }
+}
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.is_full |= self.text.len() + text.len() > MOST_NAME_BYTES;
+        if !self.visit() {
+            return Err(fmt::Error);
+        }
+        self.text.push_str(text);
+        Ok(())
+    }
+}
+
+/// For the demangler of C++, which tells of parts that write nothing too.
+struct Parts<'a>(&'a mut Bounded);
+
+impl DemangleWrite for Parts<'_> {
+    fn push_demangle_node(&mut self, _: DemangleNodeType) {
+        self.0.visit();
+    }
+
+    fn write_string(&mut self, text: &str) -> fmt::Result {
+        fmt::Write::write_str(self.0, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::fmt::Write;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn schemes() {
+        for (mangled, readable) in [
+            ("main", "main"),
+            ("malloc@@GLIBC_2.2.5", "malloc"),
+            ("_ZN3foo3barEi", "foo::bar(int)"),
+            ("_Z3maxIiET_S0_S0_", "max<int>(int, int)"),
+            ("_ZN4core3fmt5write17h0123456789abcdefE", "core::fmt::write"),
+            (
+                "_RNvCskwGfYPst2Cb_3foo16example_function",
+                "foo::example_function",
+            ),
+            ("_Z", "_Z"),
+            ("_ZN3foo", "_ZN3foo"),
+            ("", ""),
+        ] {
+            assert_eq!(demangle(mangled), readable);
+        }
+        assert_eq!(
+            demangle_in_full("_Z3maxIiET_S0_S0_"),
+            "int max<int>(int, int)"
+        );
+        assert_eq!(class_name("6Widget"), "Widget");
+        assert_eq!(class_name("N2ns4BaseIiEE"), "ns::Base<int>");
+        assert_eq!(class_name("not mangled"), "not mangled");
+    }
+
+    /// A type whose n-th argument is a pair of the one before it, twice.
+    fn doubling(times: usize) -> String {
+        // `1PI i i E` is substitution S_ for `1P`, S0_ for P<int, int>; each next P<X, X> is the following one.
+        let mut inner = "1PIiiE".to_owned();
+        for n in 0..times {
+            let seq = match n {
+                0 => "S0_".to_owned(),
+                n => format!("S{}_", base36(n)),
+            };
+            write!(inner, "S_I{seq}{seq}E").unwrap();
+        }
+        inner
+    }
+
+    fn base36(n: usize) -> String {
+        let digits = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+        let (high, low) = (n / 36, digits[n % 36] as char);
+        match high {
+            0 => low.to_string(),
+            high => format!("{}{low}", base36(high)),
+        }
+    }
+
+    /// Each step doubles the name; the whole symbol has some hundred bytes.
+    #[test]
+    fn a_name_that_doubles_itself_is_shown_as_it_is() {
+        let symbol = format!("_Z1f{}", doubling(24));
+        assert!(symbol.len() < 300, "{}", symbol.len());
+        let full = Symbol::new(&symbol).expect("it is well formed");
+        let mut few = Bounded::default();
+        assert!(
+            full.structured_demangle(&mut Parts(&mut few), &DemangleOptions::new())
+                .is_err()
+        );
+        assert_eq!(demangle(&symbol), symbol);
+        assert_eq!(demangle_in_full(&symbol), symbol);
+        // What is short enough is demangled as ever.
+        let short = demangle(&format!("_Z1f{}", doubling(4)));
+        assert!(
+            short.starts_with("f(P<int, int>, P<P<int, int>, P<int, int>"),
+            "{short}"
+        );
+        let class = format!("1QIJ{}EE", doubling(24));
+        assert_eq!(class_name(&class), class);
+    }
+
+    #[test]
+    fn a_long_name_is_cut() {
+        let long = format!("_Z{}", "x".repeat(100_000));
+        let shown = demangle(&long);
+        assert!(shown.len() < 2000 && long.starts_with(shown.trim_end_matches('.')));
+        assert!(demangle(&"\u{e9}".repeat(100_000)).len() < 2000);
+    }
+
+    /// Tuples of twice the tuple before (Rust RFC 2603: references back are by position).
+    #[test]
+    fn a_rust_name_that_doubles_itself_is_shown_as_it_is() {
+        let of = |times| {
+            let mut symbol = "_RIC1a".to_owned();
+            let mut tuple = "TuuE".to_owned();
+            for _ in 0..times {
+                let at = base62(symbol.len() - "_R".len());
+                symbol += &tuple;
+                tuple = format!("TB{at}B{at}E");
+            }
+            symbol + "E"
+        };
+        assert_eq!(demangle(&of(2)), "a::<((), ()), (((), ()), ((), ()))>");
+        let long = of(24);
+        assert!(long.len() < 300);
+        assert_eq!(demangle(&long), long);
+    }
+
+    fn base62(n: usize) -> String {
+        let digits = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+        let mut digits_of = Vec::new();
+        let mut rest = n.checked_sub(1);
+        while let Some(n) = rest {
+            digits_of.push(digits[n % 62] as char);
+            rest = (n >= 62).then_some(n / 62);
+        }
+        digits_of.iter().rev().collect::<String>() + "_"
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+        /// Whatever the name, the answer is bounded and comes. The limit of time is far above what the slowest
+        /// machine needs, and far below what one unbounded name takes.
+        #[test]
+        fn any_name_has_an_end(
+            prefix in "(_Z|_R|_ZN|_ZTS|_Z1f)",
+            parts in prop::collection::vec(
+                "(S_|S[0-9A-Z]_|T_|T[0-9]_|I|E|J|Dp|DpT_|1P|1f|N|K|P|R|i|L|Li0E|X|B[0-9a-f]_|F|vE|C1|sr|St|Sa|Dt|cv|M|A_|D[a-z])", 0..120),
+        ) {
+            let name = format!("{prefix}{}", parts.concat());
+            let begin = Instant::now();
+            for name in [demangle(&name), demangle_in_full(&name), class_name(&name)] {
+                prop_assert!(name.len() <= MOST_NAME_BYTES + 3);
+            }
+            prop_assert!(begin.elapsed() < Duration::from_secs(20), "{name}");
+        }
+    }
+}

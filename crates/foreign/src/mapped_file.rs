@@ -1,0 +1,48 @@
+//! The files that a process has mapped.
+
+use crate::regular_file::{Extent, open_regular, read_exactly};
+use std::{
+    fs::File,
+    io::{Error, ErrorKind, Result},
+    ops::Range,
+    os::unix::fs::MetadataExt,
+    path::PathBuf,
+    sync::Arc,
+};
+
+/// Opens the file of a mapping: the very one, even if it was replaced or deleted since; without the privilege for that,
+/// what stands at its path in the root of the process, if it has this inode number.
+///
+/// # Errors
+/// When there is no such file, or it is not a regular one.
+pub fn open_mapped(pid: i32, at: &Range<u64>, path: &str, inode: u64) -> Result<File> {
+    let by_mapping = format!("/proc/{pid}/map_files/{:x}-{:x}", at.start, at.end);
+    if let Ok(file) = open_regular(by_mapping.as_ref()) {
+        return Ok(file);
+    }
+    // `/proc/PID/root` and an absolute path.
+    let file = open_regular(&PathBuf::from(format!("/proc/{pid}/root{path}")))?;
+    match file.metadata()?.ino() == inode {
+        true => Ok(file),
+        false => Err(Error::from(ErrorKind::NotFound)),
+    }
+}
+
+/// All bytes of such a file, if there are not more than `most`.
+///
+/// # Errors
+/// As [`open_mapped`], and when its length is not to be believed.
+pub fn read_mapped(
+    pid: i32,
+    at: &Range<u64>,
+    path: &str,
+    inode: u64,
+    most: u64,
+) -> Result<Arc<[u8]>> {
+    let mut file = open_mapped(pid, at, path, inode)?;
+    let bytes = Extent::of(&file)?.bytes;
+    match bytes <= most {
+        true => read_exactly(&mut file, bytes),
+        false => Err(Error::from(ErrorKind::FileTooLarge)),
+    }
+}

@@ -1,0 +1,461 @@
+//! Files that we make.
+//!
+//! What is written there is out of a process's memory, or names in it: for the user alone. The folder may be one
+//! where others write (/tmp): they may have put a link, a pipe or a file of theirs at the name.
+
+use std::{
+    ffi::OsString,
+    fs::{File, Metadata, OpenOptions},
+    io::{Error, ErrorKind, Result},
+    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// Why an output cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum OutputError {
+    /// There is a file, and nobody said that it may go.
+    #[error("{} exists already: choose another name or add --force", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A symbolic link: it may be somebody's who wants us to write elsewhere.
+    #[error("{} is a symbolic link, which is not followed: name the file itself", path.display())]
+    Link {
+        /// The link.
+        path: PathBuf,
+    },
+    /// Nothing that can be written, or another user's.
+    #[error("{} is {what}: choose another name", path.display())]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The operating system refused it.
+    #[error("cannot write {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// errno.
+        source: Error,
+    },
+}
+
+impl OutputError {
+    /// As an error of the operating system's kind; the text stays.
+    pub fn into_io(self) -> Error {
+        let kind = match &self {
+            OutputError::Exists { .. } => ErrorKind::AlreadyExists,
+            OutputError::Link { .. } | OutputError::NotOurs { .. } => ErrorKind::InvalidInput,
+            OutputError::Io { source, .. } => source.kind(),
+        };
+        Error::new(kind, self)
+    }
+}
+
+/// The error of a file that is there already.
+pub fn exists_already(path: &Path) -> OutputError {
+    OutputError::Exists {
+        path: path.to_owned(),
+    }
+}
+
+/// An output, open for writing. With its first contents it is to be [kept](OutputFile::keep); until then a
+/// file that stood there is untouched.
+#[derive(Debug)]
+pub struct OutputFile {
+    file: File,
+    path: PathBuf,
+    standing: Standing,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Standing {
+    /// Ours, at its path; it was not there before.
+    New,
+    /// Beside its path, under this name.
+    Beside(PathBuf),
+    /// At its path since long, or no file: a pipe, a terminal.
+    There,
+}
+
+impl OutputFile {
+    /// Makes a file for its owner alone. One that exists is refused unless `replace`: then it is replaced by another
+    /// file when that is kept. Terminals, pipes and other streams of the user's are opened as they are.
+    ///
+    /// # Errors
+    /// [`OutputError`]
+    pub fn create(path: &Path, replace: bool) -> std::result::Result<OutputFile, OutputError> {
+        if let Some(file) = own_descriptor(path)? {
+            return Ok(OutputFile::there(path, file));
+        }
+        match new_file(path) {
+            Ok(file) => {
+                return Ok(OutputFile {
+                    file,
+                    path: path.to_owned(),
+                    standing: Standing::New,
+                });
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed(path)(error)),
+        }
+        let found = std::fs::symlink_metadata(path).map_err(failed(path))?;
+        if found.is_file() && replace {
+            let (file, beside) = beside(path).map_err(failed(path))?;
+            return Ok(OutputFile {
+                file,
+                path: path.to_owned(),
+                standing: Standing::Beside(beside),
+            });
+        }
+        if found.is_file() {
+            return Err(exists_already(path));
+        }
+        stream(path, &found).map(|file| OutputFile::there(path, file))
+    }
+
+    /// Opens a file that is written again and again, as reports of a build are: one that exists stays the same file,
+    /// with its owner and permissions, and is written at its end. In a folder where others write it must be the
+    /// user's own; there no link is followed either.
+    ///
+    /// # Errors
+    /// [`OutputError`]
+    pub fn reopen(path: &Path) -> std::result::Result<OutputFile, OutputError> {
+        if let Some(file) = own_descriptor(path)? {
+            return Ok(OutputFile::there(path, file));
+        }
+        match new_file(path) {
+            Ok(file) => {
+                return Ok(OutputFile {
+                    file,
+                    path: path.to_owned(),
+                    standing: Standing::New,
+                });
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed(path)(error)),
+        }
+        let is_public = is_public_folder_of(path);
+        let look = match is_public {
+            true => std::fs::symlink_metadata(path),
+            false => std::fs::metadata(path),
+        };
+        let found = match look {
+            // A link to a file that is not there yet.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(link(path)),
+            found => found.map_err(failed(path))?,
+        };
+        if !found.is_file() {
+            return stream(path, &found).map(|file| OutputFile::there(path, file));
+        }
+        let no_link = if is_public { libc::O_NOFOLLOW } else { 0 };
+        let mut options = OpenOptions::new();
+        let options = options
+            .append(true)
+            .custom_flags(no_link | libc::O_NONBLOCK);
+        let file = options.open(path).map_err(failed(path))?;
+        // What was found may be another one by now.
+        let opened = file.metadata().map_err(failed(path))?;
+        if !opened.is_file() {
+            return Err(not_ours(path, "no regular file"));
+        }
+        if is_public && (opened.uid() != own_user() || opened.nlink() != 1) {
+            return Err(not_ours(path, "a file of another user in a folder for all"));
+        }
+        Ok(OutputFile::there(path, file))
+    }
+
+    fn there(path: &Path, file: File) -> OutputFile {
+        OutputFile {
+            file,
+            path: path.to_owned(),
+            standing: Standing::There,
+        }
+    }
+
+    /// Puts the file in its place, and gives it away for writing.
+    ///
+    /// # Errors
+    /// When what stands there cannot be replaced.
+    pub fn keep(mut self) -> Result<File> {
+        if let Standing::Beside(beside) = &self.standing {
+            std::fs::rename(beside, &self.path)?;
+        }
+        self.standing = Standing::There;
+        self.file.try_clone()
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whether no file stood at the path before.
+    pub fn is_new(&self) -> bool {
+        self.standing == Standing::New
+    }
+}
+
+/// What was not kept was not wanted.
+impl Drop for OutputFile {
+    fn drop(&mut self) {
+        let path = match &self.standing {
+            Standing::New => &self.path,
+            Standing::Beside(beside) => beside,
+            Standing::There => return,
+        };
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+fn failed(path: &Path) -> impl Fn(Error) -> OutputError + '_ {
+    |source| OutputError::Io {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn not_ours(path: &Path, what: &'static str) -> OutputError {
+    OutputError::NotOurs {
+        path: path.to_owned(),
+        what,
+    }
+}
+
+fn link(path: &Path) -> OutputError {
+    OutputError::Link {
+        path: path.to_owned(),
+    }
+}
+
+/// O_EXCL follows no link (open(2)).
+fn new_file(path: &Path) -> Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+}
+
+/// A new file in the same folder, which a rename puts in the place of the old one.
+fn beside(path: &Path) -> Result<(File, PathBuf)> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let mut last = Error::from(ErrorKind::AlreadyExists);
+    // A process of this number that was killed may have left some.
+    for _ in 0..100 {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let mut name = OsString::from(".");
+        name.push(path.file_name().unwrap_or_default());
+        name.push(format!(".{}.{number}", std::process::id()));
+        let beside = path.with_file_name(name);
+        match new_file(&beside) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => last = error,
+            made => return made.map(|file| (file, beside)),
+        }
+    }
+    Err(last)
+}
+
+/// A descriptor that we were started with, by one of its names (`/dev/stdout`, `/dev/fd/63`). The shell has opened what
+/// is behind it, so it is what the user means.
+fn own_descriptor(path: &Path) -> std::result::Result<Option<File>, OutputError> {
+    let number = match path.to_str() {
+        Some("/dev/stdout") => "1",
+        Some("/dev/stderr") => "2",
+        Some(text) => {
+            let folders = ["/dev/fd/", "/proc/self/fd/"];
+            match folders.iter().find_map(|folder| text.strip_prefix(folder)) {
+                Some(number) => number,
+                None => return Ok(None),
+            }
+        }
+        None => return Ok(None),
+    };
+    if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(None);
+    }
+    // A file behind it may have been written to already.
+    let opened = OpenOptions::new()
+        .append(true)
+        .open(format!("/proc/self/fd/{number}"));
+    opened.map(Some).map_err(failed(path))
+}
+
+/// A terminal, a pipe, /dev/null: nothing is lost by writing into it. A pipe must be ours: whoever put it there reads
+/// what we write.
+fn stream(path: &Path, found: &Metadata) -> std::result::Result<File, OutputError> {
+    let kind = found.file_type();
+    if kind.is_symlink() {
+        return Err(link(path));
+    }
+    if kind.is_dir() {
+        return Err(not_ours(path, "a folder"));
+    }
+    if !kind.is_char_device() && !kind.is_fifo() {
+        return Err(not_ours(path, "no file to write into"));
+    }
+    let file = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_NOCTTY)
+        .open(path)
+        .map_err(failed(path))?;
+    let opened = file.metadata().map_err(failed(path))?;
+    let same =
+        opened.file_type() == kind && (opened.dev(), opened.ino()) == (found.dev(), found.ino());
+    let is_ours = kind.is_char_device() || opened.uid() == own_user();
+    match same && is_ours {
+        true => Ok(file),
+        false => Err(not_ours(path, "another user's pipe")),
+    }
+}
+
+fn own_user() -> u32 {
+    nix::unistd::geteuid().as_raw()
+}
+
+/// Whether everybody may write into the folder that a path is in.
+fn is_public_folder_of(path: &Path) -> bool {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let metadata = std::fs::metadata(folder.unwrap_or(Path::new(".")));
+    metadata.is_ok_and(|metadata| metadata.mode() & 0o002 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inside_root::tests::Scratch;
+    use std::fs::{read_to_string, write};
+    use std::io::{Read, Write};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn put(path: &Path, replace: bool, text: &str) -> std::result::Result<(), OutputError> {
+        let file = OutputFile::create(path, replace)?;
+        file.keep().unwrap().write_all(text.as_bytes()).unwrap();
+        Ok(())
+    }
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+
+    fn names(folder: &Path) -> usize {
+        std::fs::read_dir(folder).unwrap().count()
+    }
+
+    #[test]
+    fn for_the_owner_alone_and_never_over_a_file() {
+        let scratch = Scratch::new("output");
+        let path = scratch.0.join("out");
+        put(&path, false, "first").unwrap();
+        assert_eq!(mode(&path), 0o600);
+        let error = put(&path, false, "second").unwrap_err();
+        assert!(matches!(error, OutputError::Exists { .. }), "{error}");
+        assert_eq!(read_to_string(&path).unwrap(), "first");
+        // Replaced by another file: who has the old one open, or a name of it, does not see the new one.
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+        let other = scratch.0.join("other");
+        std::fs::hard_link(&path, &other).unwrap();
+        put(&path, true, "second").unwrap();
+        assert_eq!(
+            (mode(&path), read_to_string(&path).unwrap()),
+            (0o600, "second".into())
+        );
+        assert_eq!(read_to_string(&other).unwrap(), "first");
+        assert_eq!(names(&scratch.0), 2);
+    }
+
+    #[test]
+    fn what_is_not_kept_leaves_all_as_it_was() {
+        let scratch = Scratch::new("abandoned");
+        let (old, new) = (scratch.0.join("old"), scratch.0.join("new"));
+        write(&old, "old").unwrap();
+        for path in [&old, &new] {
+            drop(OutputFile::create(path, true).unwrap());
+            drop(OutputFile::reopen(path).unwrap());
+        }
+        assert_eq!(read_to_string(&old).unwrap(), "old");
+        assert_eq!(names(&scratch.0), 1);
+    }
+
+    #[test]
+    fn no_link_is_followed() {
+        let scratch = Scratch::new("links");
+        let (victim, link, dangling) = (
+            scratch.0.join("victim"),
+            scratch.0.join("link"),
+            scratch.0.join("dangling"),
+        );
+        write(&victim, "mine").unwrap();
+        symlink(&victim, &link).unwrap();
+        symlink(scratch.0.join("none"), &dangling).unwrap();
+        for path in [&link, &dangling] {
+            for replace in [false, true] {
+                let error = put(path, replace, "x").unwrap_err();
+                assert!(error.to_string().contains("symbolic link"), "{error}");
+            }
+        }
+        // The same in a folder for all, where the outputs of builds follow none either.
+        std::fs::set_permissions(&scratch.0, PermissionsExt::from_mode(0o1777)).unwrap();
+        for path in [&link, &dangling] {
+            let error = OutputFile::reopen(path).unwrap_err();
+            assert!(error.to_string().contains("symbolic link"), "{error}");
+        }
+        let named = scratch.0.join("second-name");
+        std::fs::hard_link(&victim, &named).unwrap();
+        let error = OutputFile::reopen(&named).unwrap_err();
+        assert!(error.to_string().contains("another user"), "{error}");
+        assert_eq!(read_to_string(&victim).unwrap(), "mine");
+        assert!(!scratch.0.join("none").exists());
+    }
+
+    #[test]
+    fn outputs_of_builds_are_written_again() {
+        let scratch = Scratch::new("builds");
+        let (path, link) = (scratch.0.join("junit.xml"), scratch.0.join("link"));
+        let add = |path: &Path, text: &str| {
+            let file = OutputFile::reopen(path).unwrap().keep();
+            file.unwrap().write_all(text.as_bytes()).unwrap();
+        };
+        add(&path, "a");
+        assert_eq!(mode(&path), 0o600);
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+        symlink("junit.xml", &link).unwrap();
+        add(&path, "b");
+        add(&link, "c");
+        assert_eq!(
+            (mode(&path), read_to_string(&path).unwrap()),
+            (0o644, "abc".into())
+        );
+    }
+
+    #[test]
+    fn streams_are_used_as_they_are() {
+        let scratch = Scratch::new("streams");
+        let pipe = scratch.0.join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for open in [|p: &Path| OutputFile::create(p, false), OutputFile::reopen] {
+            let to = pipe.clone();
+            let reader = std::thread::spawn(move || read_to_string(to).unwrap());
+            let file = open(&pipe).unwrap().keep();
+            file.unwrap().write_all(b"through").unwrap();
+            assert_eq!(reader.join().unwrap(), "through");
+            put(Path::new("/dev/null"), false, "x").unwrap();
+            assert!(open(&scratch.0).is_err());
+        }
+        let (mut from, to) = std::io::pipe().unwrap();
+        let name = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&to));
+        put(Path::new(&name), false, "through").unwrap();
+        drop(to);
+        let mut text = String::new();
+        from.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through");
+        assert_eq!(mode(&pipe), 0o700);
+    }
+}

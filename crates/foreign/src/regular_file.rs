@@ -1,0 +1,206 @@
+//! Opening files whose names somebody else chose.
+
+use crate::inside_root;
+use nix::fcntl::{AT_FDCWD, OFlag, openat};
+use nix::sys::stat::Mode;
+use std::{
+    fs::{File, Metadata},
+    io::{Error, ErrorKind, Read, Result},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Opens a regular file for reading; anything else is refused without having been opened. A pipe would
+/// make us wait, and some devices act when they are opened (watchdogs, tapes).
+///
+/// A path below `/proc/PID/root` is looked up inside that root, absolute links included: the kernel
+/// would follow those into our own (path_resolution(7)).
+///
+/// # Errors
+/// Those of open(2); [`is_regular`] tells whether the file is of another kind.
+pub fn open_regular(path: &Path) -> Result<File> {
+    if let Some((root, inside)) = root_of_process(path) {
+        return inside_root::open_below(&root, &inside);
+    }
+    // Nothing happens to what O_PATH finds (open(2)).
+    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+    open_found(openat(AT_FDCWD, path, flags, Mode::empty())?)
+}
+
+/// `/proc/PID/root` and the path in it.
+fn root_of_process(path: &Path) -> Option<(PathBuf, PathBuf)> {
+    let rest = path.strip_prefix("/proc").ok()?;
+    let mut parts = rest.components();
+    let pid = parts.next()?.as_os_str().to_str()?;
+    let is_pid = pid == "self" || pid.bytes().all(|byte| byte.is_ascii_digit());
+    let is_root = is_pid && parts.next()?.as_os_str() == "root";
+    let inside = parts.as_path();
+    let root = Path::new("/proc").join(pid).join("root");
+    (is_root && !inside.as_os_str().is_empty()).then(|| (root, inside.to_owned()))
+}
+
+/// Opens what O_PATH has found, if it is a regular file. It is still the same file then.
+pub(crate) fn open_found(found: OwnedFd) -> Result<File> {
+    let found = File::from(found);
+    if !found.metadata()?.is_file() {
+        return Err(not_regular());
+    }
+    // O_NONBLOCK: who holds a lease on the file could make an open wait (fcntl(2), "Leases").
+    File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(format!("/proc/self/fd/{}", found.as_raw_fd()))
+}
+
+/// The error for a file of another kind.
+pub fn not_regular() -> Error {
+    Error::new(ErrorKind::InvalidInput, "not a regular file")
+}
+
+/// Whether this error of [`open_regular`] is about something else than the kind of the file.
+pub fn is_regular(error: &Error) -> bool {
+    error.kind() != ErrorKind::InvalidInput
+}
+
+/// Nobody reads more of a file at once.
+const MOST_BYTES: u64 = 4 << 30;
+/// A file may be so many times larger than what the disk holds of it: holes, and file systems that compress.
+const MOST_TIMES_THE_DISK: u64 = 16;
+/// And so much in any case: some file systems count the blocks of a new file later.
+const ALWAYS_BYTES: u64 = 64 << 20;
+
+/// How long a file is, and how much of it there really is.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Its length.
+    pub bytes: u64,
+    /// What it takes on the disk.
+    pub disk_bytes: u64,
+}
+
+impl Extent {
+    /// That of an open file.
+    ///
+    /// # Errors
+    /// Those of stat(2).
+    pub fn of(file: &File) -> Result<Extent> {
+        Ok(Extent::from(&file.metadata()?))
+    }
+
+    /// Whether so many bytes of it may be read into memory. A file with holes is of any length at no
+    /// cost to who made it, and would cost us all of it.
+    pub fn may_hold(&self, bytes: u64) -> bool {
+        bytes <= self.believable_bytes()
+    }
+
+    /// So much of it may be read into memory.
+    pub fn believable_bytes(&self) -> u64 {
+        let on_disk = self.disk_bytes.saturating_mul(MOST_TIMES_THE_DISK);
+        let believable = on_disk.saturating_add(ALWAYS_BYTES);
+        self.bytes.min(MOST_BYTES).min(believable)
+    }
+}
+
+impl From<&Metadata> for Extent {
+    fn from(metadata: &Metadata) -> Extent {
+        Extent {
+            bytes: metadata.len(),
+            disk_bytes: metadata.blocks().saturating_mul(512),
+        }
+    }
+}
+
+/// The next so many bytes of a file, where they stay: a `Vec` would be copied once more, and libraries are
+/// large.
+///
+/// # Errors
+/// When the file is shorter than that, or its length is not to be believed.
+pub fn read_exactly(file: &mut File, bytes: u64) -> Result<Arc<[u8]>> {
+    if !Extent::of(file)?.may_hold(bytes) {
+        let why = "larger than what the disk holds of it, or than 4 GiB";
+        return Err(Error::new(ErrorKind::FileTooLarge, why));
+    }
+    let length = usize::try_from(bytes).map_err(|_| ErrorKind::FileTooLarge)?;
+    let mut read: Arc<[u8]> = std::iter::repeat_n(0, length).collect();
+    // Nobody else has it yet.
+    if let Some(into) = Arc::get_mut(&mut read) {
+        file.read_exact(into)?;
+    }
+    Ok(read)
+}
+
+/// The start of a file, at most so many bytes. For texts of the kernel about a process, some of which are its own memory:
+/// it says where its command line is, and how long (prctl(2), `PR_SET_MM`).
+///
+/// # Errors
+/// Those of open(2) and read(2).
+pub fn read_start(path: impl AsRef<Path>, most: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inside_root::tests::Scratch;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn pipes_and_devices_are_refused_at_once() {
+        let scratch = Scratch::new("regular");
+        let pipe = scratch.0.join("pipe");
+        nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+        for path in [pipe.as_path(), Path::new("/dev/zero"), &scratch.0] {
+            let error = open_regular(path).unwrap_err();
+            assert!(!is_regular(&error), "{}: {error}", path.display());
+        }
+        let file = scratch.0.join("file");
+        std::fs::write(&file, "text").unwrap();
+        symlink("file", scratch.0.join("link")).unwrap();
+        let mut opened = open_regular(&scratch.0.join("link")).unwrap();
+        assert_eq!(&*read_exactly(&mut opened, 4).unwrap(), b"text");
+        assert!(is_regular(
+            &open_regular(&scratch.0.join("none")).unwrap_err()
+        ));
+    }
+
+    #[test]
+    fn a_file_of_holes_is_not_read() {
+        let scratch = Scratch::new("holes");
+        let path = scratch.0.join("sparse");
+        std::fs::write(&path, b"\x7fELF").unwrap();
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(200 << 30)
+            .unwrap();
+        let mut file = open_regular(&path).unwrap();
+        let error = read_exactly(&mut file, 200 << 30).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::FileTooLarge);
+        assert!(read_exactly(&mut file, 1 << 30).is_err());
+        assert_eq!(read_start(&path, 1000).unwrap().len(), 1000);
+        assert_eq!(&read_exactly(&mut file, 1 << 20).unwrap()[..4], b"\x7fELF");
+    }
+
+    #[test]
+    fn paths_below_the_root_of_a_process() {
+        let split = |path: &str| root_of_process(Path::new(path));
+        let expected = ("/proc/7/root".into(), "usr/lib/x.so".into());
+        assert_eq!(split("/proc/7/root/usr/lib/x.so"), Some(expected));
+        for other in [
+            "/proc/7/root",
+            "/proc/7/maps",
+            "/proc/x/root/y",
+            "/lib/x.so",
+            "proc/7/root/x",
+        ] {
+            assert_eq!(split(other), None, "{other}");
+        }
+    }
+}

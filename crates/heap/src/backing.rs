@@ -1,0 +1,144 @@
+//! Memory of ours for copies of a process's memory, which may be far larger than what is in it: a program
+//! may reserve hundreds of gigabytes and use little.
+
+use memmap2::{Advice, MmapMut, MmapOptions};
+use std::ops::{Deref, DerefMut};
+
+/// From this size on it is a mapping of its own.
+const MAPPED_BYTES: usize = 1 << 20;
+/// Address space behind a mapping for what the copied mapping may grow by.
+const SPARE_BYTES: usize = 64 << 20;
+
+/// Zeroed bytes, of which only those that are written to take room.
+///
+/// Nothing of a mapping is accounted beforehand (MAP_NORESERVE, mmap(2)), and it may fail, which
+/// `vec!` answers by ending the process.
+#[derive(Debug)]
+pub struct Backing {
+    memory: Memory,
+    length: usize,
+    /// That it ever had.
+    longest: usize,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Small(Vec<u8>),
+    Mapped(MmapMut),
+}
+
+impl Backing {
+    /// So many zeros; `None` if the system has no room even for their addresses.
+    pub fn zeroed(length: usize) -> Option<Backing> {
+        if length < MAPPED_BYTES {
+            let mut bytes = Vec::new();
+            bytes.try_reserve_exact(length).ok()?;
+            bytes.resize(length, 0);
+            return Some(Backing::from(bytes));
+        }
+        let reserved = length.checked_add(SPARE_BYTES + length / 8)?;
+        let mut options = MmapOptions::new();
+        let map = |bytes| options.len(bytes).no_reserve_swap().map_anon().ok();
+        let map = [reserved, length].into_iter().find_map(map)?;
+        // Where huge pages are the rule, one page written would take 512.
+        let _ = map.advise(Advice::NoHugePage);
+        Some(Backing {
+            memory: Memory::Mapped(map),
+            length,
+            longest: length,
+        })
+    }
+
+    /// Makes it longer or shorter in its place. `false` if there is no room for that, or it was longer
+    /// before: what is behind its end is not zero then.
+    #[must_use]
+    pub fn resize(&mut self, length: usize) -> bool {
+        match &mut self.memory {
+            Memory::Small(bytes) => {
+                if bytes
+                    .try_reserve_exact(length.saturating_sub(bytes.len()))
+                    .is_err()
+                {
+                    return false;
+                }
+                bytes.resize(length, 0);
+            }
+            Memory::Mapped(map) => {
+                let is_clean = length <= self.length || self.length == self.longest;
+                if length > map.len() || !is_clean {
+                    return false;
+                }
+            }
+        }
+        self.length = length;
+        self.longest = self.longest.max(length);
+        true
+    }
+}
+
+impl Default for Backing {
+    fn default() -> Backing {
+        Backing::from(Vec::new())
+    }
+}
+
+impl From<Vec<u8>> for Backing {
+    fn from(bytes: Vec<u8>) -> Backing {
+        Backing {
+            length: bytes.len(),
+            longest: bytes.len(),
+            memory: Memory::Small(bytes),
+        }
+    }
+}
+
+impl Deref for Backing {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let all: &[u8] = match &self.memory {
+            Memory::Small(bytes) => bytes,
+            Memory::Mapped(map) => map,
+        };
+        &all[..self.length]
+    }
+}
+
+impl DerefMut for Backing {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let all: &mut [u8] = match &mut self.memory {
+            Memory::Small(bytes) => bytes,
+            Memory::Mapped(map) => map,
+        };
+        &mut all[..self.length]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn far_more_than_the_machine_has() {
+        let mut large = Backing::zeroed(200 << 30).expect("nothing is reserved");
+        assert_eq!(large.len(), 200 << 30);
+        large[150 << 30] = 7;
+        assert_eq!((large[150 << 30], large[0]), (7, 0));
+        assert!(large.resize(210 << 30) && large.resize(100 << 30));
+        assert!(!large.resize(151 << 30), "there is a 7 in it");
+        assert_eq!(large.len(), 100 << 30);
+        assert!(Backing::zeroed(1 << 60).is_none(), "more than addresses");
+    }
+
+    #[test]
+    fn it_grows_with_zeros() {
+        for length in [0, 100, MAPPED_BYTES] {
+            let mut bytes = Backing::zeroed(length).unwrap();
+            bytes.fill(1);
+            assert!(bytes.resize(length + 4096));
+            assert!(bytes[..length].iter().all(|&b| b == 1));
+            assert!(bytes[length..].iter().all(|&b| b == 0));
+            assert_eq!(bytes.len(), length + 4096);
+        }
+    }
+}

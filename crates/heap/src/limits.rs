@@ -1,0 +1,67 @@
+//! What a snapshot may cost the target, and this machine.
+
+use std::time::{Duration, Instant};
+
+/// Limits of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// For how long all threads may be held at a time; `None`: as long as it takes.
+    pub hold: Option<Duration>,
+    /// Memory that the copy may take; `None`: what is available.
+    pub memory: Option<u64>,
+}
+
+impl Limits {
+    /// None.
+    pub const NONE: Limits = Limits {
+        hold: None,
+        memory: None,
+    };
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            hold: Some(Duration::from_millis(50)),
+            memory: None,
+        }
+    }
+}
+
+/// How fast memory is copied, by what was copied so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Speed {
+    bytes: u64,
+    took: Duration,
+}
+
+impl Speed {
+    /// So many bytes were copied since then. The last round says more than those before.
+    pub fn copied(&mut self, bytes: u64, since: Instant) {
+        self.bytes = self.bytes / 2 + bytes;
+        self.took = self.took / 2 + since.elapsed();
+    }
+
+    /// What so many bytes take.
+    pub fn time(&self, bytes: u64) -> Duration {
+        if self.bytes == 0 {
+            return Duration::ZERO;
+        }
+        self.took.mul_f64(bytes as f64 / self.bytes as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_goes_with_bytes() {
+        let mut speed = Speed::default();
+        assert_eq!(speed.time(1 << 40), Duration::ZERO, "nothing is known");
+        let since = Instant::now().checked_sub(Duration::from_millis(100));
+        speed.copied(100 << 20, since.unwrap());
+        let time = speed.time(1 << 30);
+        assert!(time >= Duration::from_millis(1000), "{time:?}");
+    }
+}

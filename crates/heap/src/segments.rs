@@ -1,0 +1,72 @@
+//! System V shared memory (sysvipc(7)): a segment stays when the last process has detached it, with all that is
+//! written in it.
+
+use memhook_process::mappings;
+use nix::sched::{CloneFlags, setns};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::Path;
+
+/// Whether there is a segment that the process has made or was the last to attach or detach, and that is
+/// not among its mappings: it may attach it again, and find pointers there. `folder`: the process's in /proc.
+/// Where it can't be told, as in an IPC namespace that we may not enter, there is none.
+pub fn has_detached_segments(folder: &Path, pid: i32) -> bool {
+    let Some(text) = listed(folder) else {
+        return false;
+    };
+    let mut segments = of_process(&text, pid).peekable();
+    if segments.peek().is_none() {
+        return false;
+    }
+    let attached: BTreeSet<u64> = mappings(pid)
+        .unwrap_or_default()
+        .iter()
+        .filter(|m| m.path.starts_with("/SYSV"))
+        // The inode is the number of the segment (ipc/shm.c, newseg).
+        .map(|m| m.file_id.2)
+        .collect();
+    segments.any(|segment| !attached.contains(&segment))
+}
+
+/// /proc/sysvipc/shm of the process's namespace: the file shows that of the thread that opens it.
+fn listed(folder: &Path) -> Option<String> {
+    let read = || std::fs::read_to_string("/proc/sysvipc/shm").ok();
+    let theirs = folder.join("ns/ipc");
+    if std::fs::read_link(&theirs).ok()? == std::fs::read_link("/proc/self/ns/ipc").ok()? {
+        return read();
+    }
+    let namespace = File::open(theirs).ok()?;
+    // A thread of its own, which ends in that namespace.
+    let thread = std::thread::spawn(move || {
+        setns(namespace, CloneFlags::CLONE_NEWIPC).ok()?;
+        std::fs::read_to_string("/proc/sysvipc/shm").ok()
+    });
+    thread.join().ok()?
+}
+
+/// Numbers of the segments from lines of
+/// `key shmid perms size cpid lpid nattch uid gid cuid cgid atime dtime ctime rss swap`.
+fn of_process(text: &str, pid: i32) -> impl Iterator<Item = u64> + '_ {
+    text.lines().skip(1).filter_map(move |line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let number = |index: usize| fields.get(index)?.parse::<i64>().ok();
+        let is_its = [4, 5].iter().any(|&i| number(i) == Some(i64::from(pid)));
+        is_its.then(|| number(1)?.try_into().ok()).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_by_who_used_them() {
+        let text = "       key      shmid perms                  size  cpid  lpid nattch\n\
+                             0          5  1600                  4096    70    80      0\n\
+                             0          6  1600                  4096    90    70      2\n\
+                             0          7  1600                  4096    90    80      2\n";
+        assert_eq!(of_process(text, 70).collect::<Vec<_>>(), [5, 6]);
+        assert_eq!(of_process(text, 1).count(), 0);
+        assert!(!has_detached_segments(Path::new("/proc/none"), i32::MAX));
+    }
+}

@@ -1,0 +1,28 @@
+//! Calls that are handed memory.
+
+use crate::scratch::Scratch;
+use crate::{Error, Held};
+
+/// So many bytes [`Held::call_with_data`] can hand over.
+pub const MAX_CALL_DATA: usize = Scratch::DATA_BYTES as usize;
+
+impl Held {
+    /// As [`Held::call`], for a function that reads and writes memory of its caller: `data` is copied
+    /// into the target, `args` makes the arguments from its address there (8-byte aligned), and after
+    /// the call it is copied back.
+    ///
+    /// Panics if `data` is longer than [`MAX_CALL_DATA`].
+    pub fn call_with_data(
+        &mut self,
+        function: u64,
+        data: &mut [u8],
+        args: impl FnOnce(u64) -> Vec<u64>,
+    ) -> Result<u64, Error> {
+        assert!(data.len() <= MAX_CALL_DATA, "{} bytes", data.len());
+        let at = self.scratch()?.data();
+        self.write(at, data)?;
+        let result = self.call(function, &args(at))?;
+        self.read(at, data)?;
+        Ok(result)
+    }
+}

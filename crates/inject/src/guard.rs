@@ -1,0 +1,25 @@
+//! What protects a target from us while threads of it are held.
+
+use crate::terminal_stops::PutOff;
+use crate::urgency::Urgency;
+use crate::watchdog::Armed;
+
+/// From before the first thread is told to stop until the last one runs again.
+pub(crate) struct Guard {
+    // In this order they end: what stops us comes last.
+    _urgency: Urgency,
+    _watchdog: Armed,
+    _terminal: PutOff,
+}
+
+impl Guard {
+    pub(crate) fn begin(pid: i32) -> Guard {
+        let terminal = PutOff::begin();
+        let watchdog = Armed::begin(pid);
+        Guard {
+            _urgency: Urgency::begin(),
+            _watchdog: watchdog,
+            _terminal: terminal,
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The call behind restart_syscall(2).
+//!
+//! poll, futex, nanosleep and clock_nanosleep, interrupted by a stop, are resumed by the kernel through
+//! restart_syscall, which takes what is left of the timeout from a block that the kernel keeps. If we are killed
+//! while such a thread is held, it goes home through rt_sigreturn, and that empties the block
+//! (restore_sigcontext in arch/x86/kernel/signal_64.c): restart_syscall would return EINTR, which
+//! a futex(2) or a nanosleep(2) of a program without signal handlers never does. So it makes the original call anew,
+//! whose arguments are still in the registers; only its number is not. It is late then, as any wait that starts over.
+
+use std::fs;
+
+use crate::Registers;
+
+/// Those that use restart_syscall(2).
+const CALLS: [i64; 4] = [
+    libc::SYS_poll,
+    libc::SYS_nanosleep,
+    libc::SYS_futex,
+    libc::SYS_clock_nanosleep,
+];
+
+/// Length of the `syscall` instruction.
+const SYSCALL_BYTES: u64 = 2;
+/// How far before it its number is looked for.
+const CODE_BYTES: usize = 32;
+/// `mov $number, %eax`
+const LOAD_NUMBER: u8 = 0xb8;
+/// More clocks than there are, fewer than the address of anything.
+const CLOCKS: u64 = 64;
+
+/// Function of the kernel in which a thread waits (proc_pid_wchan(5)); to be asked before it is stopped.
+pub(crate) fn waits_in(pid: i32, tid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default()
+}
+
+/// The number of the call that restart_syscall stands for, if it can be told for certain: from the code in front
+/// of the call, or, where that is a function for any call, from where the thread waits.
+pub(crate) fn original(
+    saved: &Registers,
+    waits_in: &str,
+    read: impl FnOnce(u64, &mut [u8]) -> bool,
+) -> Option<i64> {
+    let mut code = [0; CODE_BYTES];
+    let at = saved.rip.wrapping_sub(SYSCALL_BYTES + CODE_BYTES as u64);
+    let loaded = read(at, &mut code).then(|| loaded_number(&code)).flatten();
+    let waited = match waits_in {
+        place if place.contains("futex") => Some(libc::SYS_futex),
+        place if place.contains("poll") => Some(libc::SYS_poll),
+        _ => None,
+    };
+    let number = loaded.or(waited)?;
+    let agrees = waited.is_none_or(|waited| waited == number);
+    (agrees && has_arguments_of(saved, number)).then_some(number)
+}
+
+/// The last number of such a call that is loaded.
+fn loaded_number(code: &[u8; CODE_BYTES]) -> Option<i64> {
+    let load = |window: &[u8]| {
+        let (&opcode, number) = window.split_first()?;
+        let number = i32::from_le_bytes(number.try_into().ok()?);
+        (opcode == LOAD_NUMBER && CALLS.contains(&number.into())).then_some(number.into())
+    };
+    code.windows(5).rev().find_map(load)
+}
+
+/// Whether a call that sleeps could have been made with these registers.
+fn has_arguments_of(saved: &Registers, number: i64) -> bool {
+    match number {
+        libc::SYS_clock_nanosleep => saved.rdi < CLOCKS && saved.rdx != 0,
+        libc::SYS_nanosleep => saved.rdi >= CLOCKS,
+        // Without a timeout it would not be here.
+        libc::SYS_futex => saved.rdi >= CLOCKS && saved.r10 != 0,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registers(arguments: [u64; 4]) -> Registers {
+        let mut registers = crate::regs::zeroed();
+        registers.rip = 0x1000;
+        [registers.rdi, registers.rsi, registers.rdx, registers.r10] = arguments;
+        registers
+    }
+
+    fn found(arguments: [u64; 4], code: &[u8], waits_in: &str) -> Option<i64> {
+        original(&registers(arguments), waits_in, |at, into| {
+            assert_eq!(at, 0x1000 - 2 - CODE_BYTES as u64);
+            let room = into.len() - code.len();
+            into[room..].copy_from_slice(code);
+            !code.is_empty()
+        })
+    }
+
+    #[test]
+    fn the_number_is_in_the_code_or_in_the_kernel() {
+        let futex = [0x5000, 0x89, 0, 0x6000];
+        // mov $0xca, %eax; xor %edx, %edx
+        let code = [0xb8, 0xca, 0, 0, 0, 0x31, 0xd2];
+        assert_eq!(found(futex, &code, "0"), Some(libc::SYS_futex));
+        assert_eq!(found(futex, &code, "futex_do_wait"), Some(libc::SYS_futex));
+        assert_eq!(found(futex, &code, "poll_schedule_timeout"), None);
+        // mov %rdi, %rax: syscall(3)
+        let any = [0x48, 0x89, 0xf8];
+        assert_eq!(
+            found(futex, &any, "futex_wait_queue"),
+            Some(libc::SYS_futex)
+        );
+        assert_eq!(found(futex, &any, "hrtimer_nanosleep"), None);
+        assert_eq!(found(futex, &[], "0"), None);
+        assert_eq!(found([0x5000, 0, 0, 0], &code, "0"), None, "no timeout");
+        // mov $0xe6, %eax
+        let sleep = [0xb8, 0xe6, 0, 0, 0];
+        let number = libc::SYS_clock_nanosleep;
+        assert_eq!(
+            found([1, 0, 0x7000, 0], &sleep, "do_syscall_64"),
+            Some(number)
+        );
+        assert_eq!(found([0x5000, 0, 0, 0], &sleep, "do_syscall_64"), None);
+    }
+}

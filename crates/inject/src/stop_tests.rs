@@ -1,0 +1,152 @@
+//! The attacher is stopped, frozen or blocked while it holds a thread: the target goes on.
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Output};
+use std::time::{Duration, Instant};
+
+use crate::common::{send, state};
+use crate::kill_tests::Target;
+use crate::steps;
+
+/// Many times what a watchdog may need.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Killed when the test ends early: a target that it holds could not be ended.
+struct Attacher(Option<Child>);
+
+impl Attacher {
+    fn child(&mut self) -> &mut Child {
+        self.0.as_mut().unwrap()
+    }
+
+    fn output(mut self) -> Output {
+        let child = self.0.take().unwrap();
+        child.wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Attacher {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Waits until the attacher is stopped (`true`) or has ended.
+fn is_stopped(attacher: &mut Child, target: &Target) -> bool {
+    let pid = target.program.pid();
+    let until = Instant::now() + LIMIT;
+    loop {
+        if attacher.try_wait().unwrap().is_some() {
+            return false;
+        }
+        // Stopped, but not while it holds.
+        if state(attacher.id() as i32, attacher.id() as i32) == 'T'
+            && crate::procfs::tracer(pid, pid) == 0
+        {
+            return true;
+        }
+        assert!(Instant::now() < until, "it neither stops nor ends");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Stops the attacher by this signal at every third step of a hold with a call.
+fn stopped_everywhere(name: &str, args: &[&str], signal: i32) {
+    let target = Target::start(name, args);
+    let mut stops = 0;
+    for step in (1..).step_by(3) {
+        let mut command = target.attacher("caller", step);
+        // A group of its own with a parent in another: not orphaned, so that the terminal's signals stop it.
+        command.process_group(0);
+        command.env(steps::SIGNAL, signal.to_string());
+        let mut attacher = Attacher(Some(command.spawn().unwrap()));
+        let stopped = is_stopped(attacher.child(), &target);
+        target.works(&format!("stopped by {signal} at step {step}"));
+        if stopped {
+            stops += 1;
+            send(attacher.child().id() as i32, libc::SIGCONT);
+        }
+        let Output { status, stderr, .. } = attacher.output();
+        let errors = String::from_utf8_lossy(&stderr);
+        assert!(status.success(), "step {step}: {status}: {errors}");
+        target.works(&format!("continued at step {step}"));
+        if !stopped {
+            break;
+        }
+    }
+    assert!(stops > 10, "only {stops} steps");
+    target.ends_well();
+}
+
+#[test]
+fn a_stopped_attacher_stops_nobody_else() {
+    stopped_everywhere("canary", &[], libc::SIGSTOP);
+}
+
+#[test]
+fn a_stop_from_the_terminal_comes_after_the_hold() {
+    stopped_everywhere("waits", &["nanosleep"], libc::SIGTSTP);
+}
+
+#[test]
+fn writing_to_the_terminal_from_the_background_stops_after_the_hold() {
+    stopped_everywhere("waits", &["futex"], libc::SIGTTOU);
+}
+
+/// Has the attacher stand still at some steps, so that nothing but its end helps.
+fn ended_by_the_watchdog(variable: &str, value: &str, again: impl Fn()) {
+    let target = Target::start("waits", &["nanosleep"]);
+    for step in [2, 9, 20, 31] {
+        let mut command = target.attacher("caller", step);
+        let mut attacher = Attacher(Some(command.env(variable, value).spawn().unwrap()));
+        let until = Instant::now() + LIMIT;
+        while attacher.child().try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "it does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let Output { status, stderr, .. } = attacher.output();
+        let errors = String::from_utf8_lossy(&stderr);
+        assert_eq!(
+            status.signal(),
+            Some(libc::SIGKILL),
+            "step {step}: {errors}"
+        );
+        assert!(errors.contains("killed by its watchdog"), "{errors}");
+        target.works(&format!("still at step {step}"));
+        again();
+    }
+    target.ends_well();
+}
+
+#[test]
+fn an_attacher_that_blocks_is_ended() {
+    ended_by_the_watchdog(steps::BLOCK, "1", || {});
+}
+
+#[test]
+fn an_attacher_that_is_frozen_is_ended() {
+    let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+    let folder = mounts.iter().find_map(|mount| {
+        std::fs::metadata(format!("{mount}/cgroup.procs")).ok()?;
+        let folder = format!("{mount}/memhook-test-{}", std::process::id());
+        std::fs::create_dir(&folder).ok()?;
+        Some(folder)
+    });
+    let Some(folder) = folder.filter(|f| std::fs::metadata(format!("{f}/cgroup.freeze")).is_ok())
+    else {
+        println!("not run: no cgroup of version 2 can be made here");
+        return;
+    };
+    struct Folder(String);
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir(&self.0);
+        }
+    }
+    let folder = Folder(folder);
+    let thaw = || std::fs::write(format!("{}/cgroup.freeze", folder.0), "0").unwrap();
+    ended_by_the_watchdog(steps::FREEZE, &folder.0, thaw);
+}

@@ -1,0 +1,93 @@
+//! Ctrl-Z and its kin wait for the end of a hold.
+//!
+//! By default they stop the whole process, whichever thread they come to (signal(7)), and a held thread
+//! would stand still with us. SIGSTOP cannot be put off: for that there is the watchdog.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
+
+use crate::signals;
+
+const SIGNALS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+
+/// How many threads of ours hold, and for which signals the handler below stands.
+static HOLDS: Mutex<(u32, [bool; 3])> = Mutex::new((0, [false; 3]));
+/// Whether any does; for the handler, which may not wait for a lock.
+static HOLDING: AtomicBool = AtomicBool::new(false);
+/// Those that came meanwhile, bit by number.
+static CAME: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn note(signal: i32) {
+    CAME.fetch_or(1 << signal, SeqCst);
+    if !HOLDING.load(SeqCst) {
+        // It came during the hold, but its handler is late.
+        stop();
+    } else if signal != libc::SIGTSTP {
+        // The use of the terminal that it is about is tried again at once, with another signal.
+        let time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 1_000_000,
+        };
+        // SAFETY: nanosleep is async-signal-safe (signal-safety(7)) and reads one timespec; errno is
+        // this thread's, and whom the signal interrupted may be about to read it.
+        unsafe {
+            let errno = libc::__errno_location();
+            let before = *errno;
+            libc::nanosleep(&raw const time, std::ptr::null_mut());
+            *errno = before;
+        }
+    }
+}
+
+/// Stops this process as it should have been, if it should. To be called when the default actions are back.
+fn stop() {
+    let came = CAME.swap(0, SeqCst);
+    let first = SIGNALS.into_iter().find(|signal| came & 1 << signal != 0);
+    if let Some(signal) = first {
+        // SAFETY: no pointers; it cannot fail, so errno stays as it is.
+        unsafe { libc::kill(libc::getpid(), signal) };
+    }
+}
+
+/// While one lives, no terminal stops this process.
+pub(crate) struct PutOff;
+
+impl PutOff {
+    pub(crate) fn begin() -> PutOff {
+        let mut holds = HOLDS.lock().unwrap_or_else(PoisonError::into_inner);
+        holds.0 += 1;
+        if holds.0 == 1 {
+            HOLDING.store(true, SeqCst);
+            // Where they are handled or ignored they do not stop us.
+            holds.1 = SIGNALS.map(|signal| signals::handler(signal) == libc::SIG_DFL);
+            for signal in chosen(holds.1) {
+                signals::set_handler(signal, note as *const () as usize);
+            }
+        }
+        PutOff
+    }
+}
+
+impl Drop for PutOff {
+    fn drop(&mut self) {
+        let mut holds = HOLDS.lock().unwrap_or_else(PoisonError::into_inner);
+        holds.0 -= 1;
+        if holds.0 > 0 {
+            return;
+        }
+        for signal in chosen(holds.1) {
+            // Another part of this process may have set its own since.
+            if signals::handler(signal) == note as *const () as usize {
+                signals::set_handler(signal, libc::SIG_DFL);
+            }
+        }
+        HOLDING.store(false, SeqCst);
+        drop(holds);
+        stop();
+    }
+}
+
+fn chosen(ours: [bool; 3]) -> impl Iterator<Item = i32> {
+    let all = SIGNALS.into_iter().zip(ours);
+    all.filter_map(|(signal, ours)| ours.then_some(signal))
+}

@@ -1,0 +1,192 @@
+//! A process that ends a hold whose holder stands still.
+//!
+//! As long as its tracer does not run, a stopped thread stays stopped: SIGSTOP to this process, a
+//! frozen cgroup, a debugger or a file that never answers would stop the target with us. So each
+//! thread that holds has a watchdog, which sleeps between holds. It sends SIGCONT to a holder that has been stopped, and
+//! kills one that makes no progress all the same: then the kernel lets the thread go, and its
+//! registers lead it home (`way_home.rs`).
+//!
+//! It is made by clone(2) with our memory, so that nothing is copied, and lives in a session of its
+//! own, where no terminal stops it. It dies with the thread that made it. Where the kernel lets us,
+//! it is born in the root of the cgroup hierarchy, so that a freezer of version 2 does not stop it
+//! together with us. Version 1 cannot be helped: a task that it has frozen does not even die before
+//! it is thawed (cgroup-v1/freezer-subsystem.rst).
+
+mod cgroup;
+mod dog;
+
+use std::alloc::{self, Layout};
+use std::cell::RefCell;
+use std::ffi::CString;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// What both sides know.
+struct Shared {
+    /// The attacher.
+    pid: i32,
+    /// Status and scheduling figures of its thread that holds.
+    stat: CString,
+    schedstat: CString,
+    /// Whether the watchdog is on duty: in its own session, and without our descriptors.
+    ready: AtomicU32,
+    /// Whether a thread of the target is held; as long as not, the watchdog sleeps on it (futex(2)).
+    armed: AtomicU32,
+    /// The target.
+    target: AtomicI32,
+    /// Whether it has continued us.
+    continued: AtomicU32,
+}
+
+/// The time that the watchdog has to go on duty; it is a dozen system calls.
+const READY_LIMIT: Duration = Duration::from_secs(2);
+
+/// Of its stack.
+const STACK: Layout = match Layout::from_size_align(64 * 1024, 4096) {
+    Ok(layout) => layout,
+    Err(_) => panic!("a power of two"),
+};
+
+/// The watchdog of one thread of ours.
+struct Watchdog {
+    /// `None`: it could not be started, for want of processes, say. A hold goes on without.
+    child: Option<i32>,
+    shared: Box<Shared>,
+    stack: *mut u8,
+    holds: u32,
+}
+
+thread_local! {
+    /// Ends with the thread.
+    static OWN: RefCell<Option<Watchdog>> = const { RefCell::new(None) };
+}
+
+/// Starts the watchdog of this thread if there is none yet. To be called some time before the hold: until it is
+/// on duty a busy machine may take its time.
+pub(crate) fn start() {
+    OWN.with_borrow_mut(|own| {
+        if !own.as_mut().is_some_and(Watchdog::lives) {
+            *own = Some(Watchdog::start());
+        }
+    });
+}
+
+impl Watchdog {
+    fn start() -> Watchdog {
+        let pid = std::process::id() as i32;
+        // SAFETY: no pointers.
+        let tid = unsafe { libc::gettid() };
+        let path = |name| {
+            CString::new(format!("/proc/{pid}/task/{tid}/{name}"))
+                .expect("a number has no zero byte")
+        };
+        let shared = Box::new(Shared {
+            pid,
+            stat: path("stat"),
+            schedstat: path("schedstat"),
+            ready: AtomicU32::new(0),
+            armed: AtomicU32::new(0),
+            target: AtomicI32::new(0),
+            continued: AtomicU32::new(0),
+        });
+        // SAFETY: the layout is not empty.
+        let stack = unsafe { alloc::alloc(STACK) };
+        let child = match stack.is_null() {
+            true => None,
+            // SAFETY: both live until `drop` has collected the child, or as long as this address
+            // space does: the child dies with this thread. The stack is no other's.
+            false => unsafe { dog::spawn(&shared, stack.add(STACK.size())) },
+        };
+        Watchdog {
+            child,
+            shared,
+            stack,
+            holds: 0,
+        }
+    }
+
+    /// Whether it has not been ended by somebody; then it is collected.
+    fn lives(&mut self) -> bool {
+        let flags = libc::__WALL | libc::WNOHANG;
+        let waits = |child: &mut i32| {
+            // SAFETY: waitpid is not asked for a status.
+            unsafe { libc::waitpid(*child, ptr::null_mut(), flags) == 0 }
+        };
+        let child = self.child.take_if(|child| waits(child));
+        let lives = child.is_some();
+        self.child = child;
+        lives
+    }
+
+    fn arm(&mut self, target: i32) {
+        self.holds += 1;
+        if self.holds > 1 || self.child.is_none() {
+            return;
+        }
+        let until = Instant::now() + READY_LIMIT;
+        while self.shared.ready.load(SeqCst) == 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        self.shared.continued.store(0, SeqCst);
+        self.shared.target.store(target, SeqCst);
+        self.shared.armed.store(1, SeqCst);
+        dog::wake(&self.shared.armed);
+    }
+
+    fn disarm(&mut self) {
+        self.holds -= 1;
+        if self.holds > 0 {
+            return;
+        }
+        self.shared.armed.store(0, SeqCst);
+        if self.shared.continued.swap(0, SeqCst) != 0 {
+            // Somebody wants us stopped, and now nothing stops with us.
+            // SAFETY: no pointers.
+            unsafe { libc::kill(self.shared.pid, libc::SIGSTOP) };
+        }
+    }
+}
+
+/// While it lives, the watchdog looks whether this thread makes progress.
+pub(crate) struct Armed {
+    /// The watchdog is this thread's.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Armed {
+    pub(crate) fn begin(target: i32) -> Armed {
+        let holds = OWN.with_borrow(|own| own.as_ref().is_some_and(|dog| dog.holds > 0));
+        if !holds {
+            start();
+        }
+        OWN.with_borrow_mut(|own| own.as_mut().map(|dog| dog.arm(target)));
+        Armed {
+            _not_send: PhantomData,
+        }
+    }
+}
+
+impl Drop for Armed {
+    fn drop(&mut self) {
+        OWN.with_borrow_mut(|own| own.as_mut().map(Watchdog::disarm));
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        if let Some(child) = self.child {
+            // SAFETY: no pointers; the child has not been collected, so the number is its own.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+            // SAFETY: waitpid is not asked for a status. __WALL: it announces its end by no signal.
+            while unsafe { libc::waitpid(child, ptr::null_mut(), libc::__WALL) } < 0
+                && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
+            {}
+        }
+        if !self.stack.is_null() {
+            // SAFETY: allocated with this layout; nobody runs on it any more.
+            unsafe { alloc::dealloc(self.stack, STACK) };
+        }
+    }
+}

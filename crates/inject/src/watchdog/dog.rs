@@ -1,0 +1,319 @@
+//! What the watchdog process does.
+//!
+//! It shares our memory, and with it the thread-local variables of the thread that made it: no call of
+//! libc (`errno` is one), no allocation, no panic. System calls are made directly.
+
+use std::arch::{asm, naked_asm};
+use std::ffi::CStr;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+use super::{Shared, cgroup};
+
+/// Between two looks.
+const PERIOD_NS: i64 = 50_000_000;
+/// So many looks without progress are the end. Counted rather than timed: after a pause of the whole
+/// machine nobody is late.
+const LOOKS: u32 = 10;
+
+/// Missing in the libc crate: clone3(2), clone_args of <linux/sched.h>.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+#[repr(C)]
+#[derive(Default)]
+struct CloneArguments {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// Starts the watchdog; its id.
+///
+/// # Safety
+/// `stack_end` is the aligned end of a stack for it alone; that and `shared` live as long as it does.
+pub(super) unsafe fn spawn(shared: &Shared, stack_end: *mut u8) -> Option<i32> {
+    let all = u64::MAX;
+    let mut before = 0u64;
+    // No handler may run in the child: it would see the variables of this thread.
+    mask(libc::SIG_SETMASK, &all, Some(&mut before));
+    let root = cgroup::root();
+    let shared: *const Shared = shared;
+    let mut child = -1;
+    if let Some(root) = &root {
+        // SAFETY: as this function's.
+        child = unsafe { clone_into(root.as_raw_fd(), shared, stack_end) };
+    }
+    if child < 0 {
+        let argument = shared.cast_mut().cast();
+        // SAFETY: as this function's. No exit signal; the handlers are the child's own copy.
+        child = unsafe { libc::clone(run, stack_end.cast(), libc::CLONE_VM, argument).into() };
+    }
+    mask(libc::SIG_SETMASK, &before, None);
+    (child > 0).then_some(child as i32)
+}
+
+/// rt_sigprocmask(2) with all 64 signals; libc keeps two to itself.
+fn mask(how: i32, set: &u64, before: Option<&mut u64>) {
+    let before = before.map_or(0, |before| (&raw mut *before).addr());
+    let set = (&raw const *set).addr();
+    let arguments = [how as usize, set, before, size_of::<u64>(), 0, 0];
+    // SAFETY: the kernel reads one set, and writes one if asked to.
+    unsafe { call(libc::SYS_rt_sigprocmask, arguments) };
+}
+
+/// As `libc::clone`, into a cgroup.
+///
+/// # Safety
+/// As [`spawn`].
+unsafe fn clone_into(cgroup: i32, shared: *const Shared, stack_end: *mut u8) -> i64 {
+    const STACK_BYTES: usize = 4096;
+    let arguments = CloneArguments {
+        flags: libc::CLONE_VM as u64 | CLONE_INTO_CGROUP,
+        // The kernel adds both; how far the stack goes down is not its business.
+        stack: stack_end.addr().wrapping_sub(STACK_BYTES) as u64,
+        stack_size: STACK_BYTES as u64,
+        cgroup: cgroup as u64,
+        ..CloneArguments::default()
+    };
+    // SAFETY: the kernel reads the arguments; the rest as this function's.
+    unsafe {
+        clone3(
+            (&raw const arguments).cast(),
+            size_of::<CloneArguments>(),
+            shared,
+        )
+    }
+}
+
+/// clone3(2), which no libc wraps: the child calls [`watch`] with `shared`.
+#[unsafe(naked)]
+unsafe extern "C" fn clone3(arguments: *const u8, bytes: usize, shared: *const Shared) -> i64 {
+    naked_asm!(
+        "mov r8, rdx",
+        "mov eax, {clone3}",
+        "syscall",
+        "test rax, rax",
+        "jz 1f",
+        "ret",
+        "1: xor ebp, ebp",
+        "mov rdi, r8",
+        "call {watch}",
+        "ud2",
+        clone3 = const libc::SYS_clone3,
+        watch = sym watch,
+    )
+}
+
+extern "C" fn run(shared: *mut libc::c_void) -> i32 {
+    watch(shared.cast_const().cast())
+}
+
+/// A system call that leaves `errno` alone.
+///
+/// # Safety
+/// As of the call itself.
+unsafe fn call(nr: i64, arguments: [usize; 6]) -> i64 {
+    let [a, b, c, d, e, f] = arguments;
+    let result;
+    // SAFETY: the kernel changes rax, rcx and r11, and the memory that the caller vouches for.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") nr => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+fn plain(nr: i64, a: usize, b: usize, c: usize) -> i64 {
+    // SAFETY: used below for calls that write no memory; those that read some get it with its length.
+    unsafe { call(nr, [a, b, c, 0, 0, 0]) }
+}
+
+fn exit() -> ! {
+    loop {
+        plain(libc::SYS_exit_group, 0, 0, 0);
+    }
+}
+
+/// What a look at the holder shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Look {
+    /// As in proc_pid_stat(5).
+    state: u8,
+    /// Time on a processor, time waiting for one, number of turns (Documentation/scheduler/sched-stats).
+    turns: [u8; 64],
+}
+
+extern "C" fn watch(shared: *const Shared) -> ! {
+    // SAFETY: who made this process keeps it until it has ended.
+    let shared = unsafe { &*shared };
+    let kill = libc::SIGKILL as usize;
+    plain(libc::SYS_prctl, libc::PR_SET_PDEATHSIG as usize, kill, 0);
+    if plain(libc::SYS_getppid, 0, 0, 0) != i64::from(shared.pid) {
+        exit();
+    }
+    plain(libc::SYS_setsid, 0, 0, 0);
+    let name = c"memhook-watch".as_ptr().addr();
+    plain(libc::SYS_prctl, libc::PR_SET_NAME as usize, name, 0);
+    close_descriptors();
+    shared.ready.store(1, SeqCst);
+
+    let mut before = None;
+    let mut looks = 0u32;
+    loop {
+        if shared.armed.load(SeqCst) == 0 {
+            (before, looks) = (None, 0);
+            sleep(&shared.armed);
+            continue;
+        }
+        nap();
+        let now = look(shared);
+        let progressed = match now.state {
+            // It runs, or waits for a processor: killed, it would need one too.
+            b'R' => true,
+            // Where the kernel keeps no such figures.
+            state if now.turns[0] == 0 => !matches!(state, b'T' | b't'),
+            _ => before != Some(now.turns),
+        };
+        before = Some(now.turns);
+        if progressed {
+            looks = 0;
+        } else {
+            looks = looks.wrapping_add(1);
+        }
+        if now.state == b'T' && shared.armed.load(SeqCst) != 0 {
+            shared.continued.store(1, SeqCst);
+            plain(
+                libc::SYS_kill,
+                shared.pid as usize,
+                libc::SIGCONT as usize,
+                0,
+            );
+        }
+        if looks >= LOOKS && shared.armed.load(SeqCst) != 0 {
+            end(shared);
+        }
+    }
+}
+
+/// All but standard error: a pipe or a lock of ours must end with us.
+fn close_descriptors() {
+    let last = u32::MAX as usize;
+    plain(libc::SYS_close_range, 0, 1, 0);
+    if plain(libc::SYS_close_range, 3, last, 0) < 0 {
+        // Before Linux 5.9.
+        for descriptor in (0..65_536).filter(|&descriptor| descriptor != 2) {
+            plain(libc::SYS_close, descriptor, 0, 0);
+        }
+    }
+}
+
+/// Waits while a word is zero.
+fn sleep(word: &AtomicU32) {
+    let operation = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
+    let arguments = [word.as_ptr().addr(), operation, 0, 0, 0, 0];
+    // SAFETY: the kernel reads the word; there is no time limit.
+    unsafe { call(libc::SYS_futex, arguments) };
+}
+
+/// Ends that.
+pub(super) fn wake(word: &AtomicU32) {
+    let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
+    plain(libc::SYS_futex, word.as_ptr().addr(), operation, 1);
+}
+
+fn nap() {
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: PERIOD_NS,
+    };
+    plain(libc::SYS_nanosleep, (&raw const time).addr(), 0, 0);
+}
+
+fn look(shared: &Shared) -> Look {
+    let mut text = [0u8; 512];
+    read(&shared.stat, &mut text);
+    // The name in parentheses may hold anything, so look behind the last one.
+    let mut state = 0;
+    let mut at = 0;
+    while at + 2 < text.len() {
+        if text[at] == b')' {
+            state = text[at + 2];
+        }
+        at += 1;
+    }
+    let mut turns = [0u8; 64];
+    read(&shared.schedstat, &mut turns);
+    Look { state, turns }
+}
+
+/// Fills the buffer from a file; it stays as it is where that fails.
+fn read(path: &CStr, into: &mut [u8]) {
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+    let (at, path) = (libc::AT_FDCWD as usize, path.as_ptr().addr());
+    let file = plain(libc::SYS_openat, at, path, flags);
+    if file < 0 {
+        return;
+    }
+    let arguments = [file as usize, into.as_mut_ptr().addr(), into.len(), 0, 0, 0];
+    // SAFETY: the kernel writes at most the length of the buffer.
+    unsafe { call(libc::SYS_read, arguments) };
+    plain(libc::SYS_close, file as usize, 0, 0);
+}
+
+const BEFORE_PID: &[u8] = b"memhook-rs: killed by its watchdog: it stood still (stopped, frozen or blocked) while it held threads of process ";
+const BEHIND_PID: &[u8] = b", which goes on\n";
+
+/// A positive number in digits.
+fn decimal(number: i32, room: &mut [u8; 20]) -> &[u8] {
+    let mut left = number.unsigned_abs();
+    let mut at = room.len();
+    while at > 10 {
+        at -= 1;
+        room[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    &room[at..]
+}
+
+/// Kills the attacher, says so, and ends.
+fn end(shared: &Shared) -> ! {
+    // Else this process would end with it, before it has said why.
+    plain(libc::SYS_prctl, libc::PR_SET_PDEATHSIG as usize, 0, 0);
+    if plain(libc::SYS_getppid, 0, 0, 0) != i64::from(shared.pid) {
+        exit();
+    }
+    let kill = libc::SIGKILL as usize;
+    plain(libc::SYS_kill, shared.pid as usize, kill, 0);
+    let mut error = libc::pollfd {
+        fd: 2,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    // A terminal that was stopped by Ctrl-S, or a full pipe, is not waited for.
+    // SAFETY: the kernel writes the one structure.
+    unsafe { call(libc::SYS_poll, [(&raw mut error).addr(), 1, 0, 0, 0, 0]) };
+    if error.revents & libc::POLLOUT != 0 {
+        let mut room = [0; 20];
+        let number = decimal(shared.target.load(SeqCst), &mut room);
+        for text in [BEFORE_PID, number, BEHIND_PID] {
+            plain(libc::SYS_write, 2, text.as_ptr().addr(), text.len());
+        }
+    }
+    exit()
+}

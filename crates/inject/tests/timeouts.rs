@@ -1,0 +1,126 @@
+//! A call with a timeout that is interrupted again and again ends when it is due: never early, and not
+//! later and later.
+
+mod common;
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Program, anywhere, send, wait_until_blocked};
+use memhook_inject::{HoldOptions, hold, hold_all};
+
+/// Holds a program that waits for 400 ms every 50 ms: if each time the wait began anew, it would not end.
+/// The program itself checks that it does not end early.
+fn ends_under_holds(how: &str, hold_once: fn(i32)) {
+    let path = common::build("blocked", &["-DLATE_IS_FINE"]);
+    let mut child = Command::new(&path)
+        .arg(how)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id() as i32;
+    wait_until_blocked(pid);
+    let until = Instant::now() + Duration::from_secs(20);
+    let mut holds = 0;
+    let status = loop {
+        std::thread::sleep(Duration::from_millis(50));
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        // About ten are to be expected, and a busy machine keeps us from looking in time now and then.
+        if Instant::now() >= until || holds > 100 {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("{how} does not end: {holds} holds");
+        }
+        hold_once(pid);
+        holds += 1;
+    };
+    let mut text = String::new();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
+    println!("{holds} holds: {}", text.lines().last().unwrap_or(""));
+    let _ = std::fs::remove_file(path);
+    assert!(status.success(), "{text}");
+}
+
+/// It may end meanwhile.
+fn one(pid: i32) {
+    if let Ok(mut held) = hold(pid, &anywhere()) {
+        let _ = held.syscall(libc::SYS_getpid, [0; 6]);
+        let _ = held.release();
+    }
+}
+
+#[test]
+fn epoll_wait_ends() {
+    ends_under_holds("epoll_finite", one);
+}
+
+#[test]
+fn epoll_pwait2_ends() {
+    ends_under_holds("epoll_pwait2", one);
+}
+
+#[test]
+fn sigtimedwait_ends() {
+    ends_under_holds("sigtimedwait", one);
+}
+
+#[test]
+fn semtimedop_ends() {
+    ends_under_holds("semop", one);
+}
+
+#[test]
+fn epoll_wait_ends_though_all_threads_are_held() {
+    ends_under_holds("epoll_finite", |pid| {
+        if let Ok(held) = hold_all(pid) {
+            held.release();
+        }
+    });
+}
+
+/// What ends a wait comes at any moment, also just before the stop.
+fn is_never_early(how: &str) {
+    let mut program = Program::start("timeouts", &[how]);
+    assert_eq!(program.line(), "ready");
+    let pid = program.pid();
+    let options = HoldOptions {
+        thread: Some(pid),
+        ..anywhere()
+    };
+    let until = Instant::now() + Duration::from_secs(4);
+    let mut holds = 0u64;
+    while Instant::now() < until {
+        match hold(pid, &options) {
+            Ok(held) => drop(held.release()),
+            Err(_) => break,
+        }
+        holds += 1;
+        std::thread::sleep(Duration::from_millis(holds * 7 % 30));
+    }
+    send(pid, libc::SIGTERM);
+    let line = program.line();
+    println!("{how}: {holds} holds, {line}");
+    let words: Vec<&str> = line.split(' ').collect();
+    assert!(words.len() == 7, "{line}");
+    let whole: u32 = words[2].parse().unwrap();
+    assert!(whole > 0, "{line}");
+    program.ends_well();
+}
+
+#[test]
+fn epoll_wait_is_never_early() {
+    is_never_early("epoll");
+}
+
+#[test]
+fn sigtimedwait_is_never_early() {
+    is_never_early("sigtimedwait");
+}

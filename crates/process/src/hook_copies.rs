@@ -1,0 +1,261 @@
+//! Copies of our hook that a process has mapped, of this version or another, and what stands behind their
+//! wrappers. A fork child inherits the slots of its traced parent; an address inside any of these copies
+//! is never the original of a slot.
+
+use crate::{Mapping, memory::read_memory};
+use memhook_abi::{DESCRIPTION_MAGIC, HookDescription};
+use std::{collections::HashMap, mem::offset_of};
+
+/// The name of the hook's memory object, as /proc/PID/maps shows it.
+const MAPPING_NAME: &str = "/memfd:memhook-hook";
+/// Of a copy's writable data so much is searched for its description, in bytes.
+const MOST_DATA: u64 = 1 << 20;
+/// No version has more functions, variants, or tables of wrappers.
+const LIMITS: (u32, u32, u32) = (1024, 64, 2);
+
+/// What a value in a slot is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behind {
+    /// Nothing of ours.
+    Itself,
+    /// A wrapper that calls this function (avma).
+    Wrapped(u64),
+    /// Something in a hook of which more cannot be told.
+    Unknown,
+}
+
+/// One copy of the hook.
+#[derive(Clone, Debug)]
+pub struct HookCopy {
+    /// First mapped byte (avma): the load bias.
+    pub base: u64,
+    /// Past the last byte mapped from its file.
+    pub end: u64,
+    /// What it says of itself.
+    description: Option<Description>,
+}
+
+#[derive(Clone, Debug)]
+struct Description {
+    /// Function and variant of each wrapper (avma).
+    wrappers: HashMap<u64, (u32, u32)>,
+    /// The wrappers, selective ones second, by function and variant.
+    tables: Vec<Vec<u64>>,
+    originals: Vec<u64>,
+    originals_address: u64,
+    variants: u32,
+    gate: u64,
+    region: u64,
+}
+
+/// All copies in a process.
+pub fn hook_copies(pid: i32, maps: &[Mapping]) -> Vec<HookCopy> {
+    let ours = |m: &&Mapping| m.path == MAPPING_NAME;
+    let mut copies: Vec<HookCopy> = Vec::new();
+    for first in maps.iter().filter(ours).filter(|m| m.offset == 0) {
+        let parts = maps.iter().filter(ours).filter(|m| {
+            m.file_id == first.file_id && m.start >= first.start && m.start - first.start < 1 << 30
+        });
+        let data = parts.clone().filter(|m| m.write);
+        copies.push(HookCopy {
+            base: first.start,
+            end: parts.map(|m| m.end).max().unwrap_or(first.end),
+            description: data.filter_map(|m| Description::find(pid, m)).next(),
+        });
+    }
+    copies
+}
+
+/// What stands behind a value that a slot of the process holds.
+pub fn behind(copies: &[HookCopy], value: u64) -> Behind {
+    match copies.iter().find(|c| (c.base..c.end).contains(&value)) {
+        None => Behind::Itself,
+        Some(copy) => copy
+            .original_of(value)
+            .map_or(Behind::Unknown, Behind::Wrapped),
+    }
+}
+
+impl HookCopy {
+    /// The function that a wrapper (avma) calls.
+    pub fn original_of(&self, wrapper: u64) -> Option<u64> {
+        let d = self.description.as_ref()?;
+        let &(function, variant) = d.wrappers.get(&wrapper)?;
+        let original = *d
+            .originals
+            .get((function * d.variants + variant) as usize)?;
+        (original != 0).then_some(original)
+    }
+
+    /// The originals that it keeps: function, variant, address (avma).
+    pub fn originals(&self) -> impl Iterator<Item = (u32, u32, u64)> {
+        self.description.iter().flat_map(|d| {
+            let known = d.originals.iter().enumerate().filter(|(_, o)| **o != 0);
+            known.map(|(i, &original)| (i as u32 / d.variants, i as u32 % d.variants, original))
+        })
+    }
+
+    /// Where it keeps the original of a function's variant (avma).
+    pub fn place_of_original(&self, function: u32, variant: u32) -> Option<u64> {
+        let d = self.description.as_ref()?;
+        let index = u64::from(function) * u64::from(d.variants) + u64::from(variant);
+        (variant < d.variants && index < d.originals.len() as u64)
+            .then(|| d.originals_address + index * 8)
+    }
+
+    /// The wrapper (avma) of a function's variant.
+    pub fn wrapper(&self, function: u32, variant: u32, selective: bool) -> Option<u64> {
+        let d = self.description.as_ref()?;
+        let table = d.tables.get(usize::from(selective))?;
+        let index = function as usize * d.variants as usize + variant as usize;
+        (variant < d.variants).then(|| table.get(index).copied())?
+    }
+
+    /// The number of the attach while tracing is on, else 0; `None` if it cannot be told.
+    pub fn epoch(&self, pid: i32) -> Option<u32> {
+        self.gate_word(pid).map(|word| word as u32)
+    }
+
+    /// Whose regions it uses ([`memhook_abi::Control::owner`]); 0: nobody's, as in a fork child.
+    pub fn owner(&self, pid: i32) -> u64 {
+        let gate = self.description.as_ref().map(|d| d.gate);
+        gate.and_then(|gate| word(pid, gate.wrapping_add(8)))
+            .unwrap_or(0)
+    }
+
+    /// Where its gate is (avma).
+    pub fn gate(&self) -> Option<u64> {
+        Some(self.description.as_ref()?.gate)
+    }
+
+    /// The gate's first word: epoch and flags.
+    pub fn gate_word(&self, pid: i32) -> Option<u64> {
+        word(pid, self.gate()?)
+    }
+
+    /// Where the region is (avma) that it was last given, or its parent's; 0: none.
+    pub fn region(&self, pid: i32) -> Option<u64> {
+        word(pid, self.description.as_ref()?.region)
+    }
+}
+
+fn word(pid: i32, address: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    read_memory(pid, address, &mut bytes).ok()?;
+    Some(u64::from_le_bytes(bytes))
+}
+
+fn words(pid: i32, address: u64, count: u64) -> Option<Vec<u64>> {
+    let mut bytes = vec![0; usize::try_from(count).ok()? * 8];
+    read_memory(pid, address, &mut bytes).ok()?;
+    let words = bytes.as_chunks::<8>().0;
+    Some(words.iter().map(|w| u64::from_le_bytes(*w)).collect())
+}
+
+impl Description {
+    /// Looks for it in a writable mapping of a copy.
+    fn find(pid: i32, data: &Mapping) -> Option<Description> {
+        let bytes = (data.end - data.start).min(MOST_DATA);
+        let data_words = words(pid, data.start, bytes / 8)?;
+        let length = size_of::<HookDescription>() / 8;
+        let at = data_words.windows(length).enumerate().find(|(i, w)| {
+            w[..2] == DESCRIPTION_MAGIC
+                && w[offset_of!(HookDescription, own_address) / 8] == data.start + *i as u64 * 8
+        })?;
+        Description::read(pid, at.1)
+    }
+
+    fn read(pid: i32, words_of: &[u64]) -> Option<Description> {
+        let word = |offset: usize| words_of[offset / 8];
+        let half = |offset: usize| (word(offset & !7) >> ((offset & 4) * 8)) as u32;
+        let functions = half(offset_of!(HookDescription, functions));
+        let variants = half(offset_of!(HookDescription, variants));
+        let tables = half(offset_of!(HookDescription, tables));
+        if variants == 0 || functions > LIMITS.0 || variants > LIMITS.1 || tables > LIMITS.2 {
+            return None;
+        }
+        let count = u64::from(functions * variants);
+        let places = [
+            offset_of!(HookDescription, wrappers),
+            offset_of!(HookDescription, selective_wrappers),
+        ];
+        let tables = places.into_iter().take(tables as usize);
+        let tables: Option<Vec<_>> = tables.map(|at| words(pid, word(at), count)).collect();
+        let tables = tables?;
+        let originals_address = word(offset_of!(HookDescription, originals));
+        let numbered = tables.iter().flat_map(|table| table.iter().enumerate());
+        Some(Description {
+            wrappers: numbered
+                .map(|(i, &wrapper)| (wrapper, (i as u32 / variants, i as u32 % variants)))
+                .collect(),
+            originals: words(pid, originals_address, count)?,
+            tables,
+            originals_address,
+            variants,
+            gate: word(offset_of!(HookDescription, gate)),
+            region: word(offset_of!(HookDescription, region)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A made-up copy in this process's own memory.
+    #[test]
+    fn a_description_is_read_and_believed_only_within_bounds() {
+        let pid = std::process::id() as i32;
+        let wrappers = [0x1000u64, 0x1010, 0x1020, 0x1030];
+        let originals = [0x2000u64, 0, 0x2020, 0];
+        let mut memory = vec![0u64; 512];
+        let at = 17;
+        let start = memory.as_ptr() as u64;
+        let halves = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let description = [
+            DESCRIPTION_MAGIC[0],
+            DESCRIPTION_MAGIC[1],
+            start + at as u64 * 8,
+            halves(1, 2),
+            halves(2, 2),
+            wrappers.as_ptr() as u64,
+            wrappers.as_ptr() as u64,
+            originals.as_ptr() as u64,
+            0,
+            0,
+        ];
+        memory[at..at + description.len()].copy_from_slice(&description);
+        // One that is only a copy of the bytes.
+        memory[200..200 + description.len()].copy_from_slice(&description);
+        memory[200] = DESCRIPTION_MAGIC[0];
+        let mapping = |start: u64| Mapping {
+            start,
+            end: start + 4096,
+            read: true,
+            write: true,
+            exec: false,
+            shared: false,
+            offset: 0,
+            file_id: (0, 0, 1),
+            path: MAPPING_NAME.into(),
+            deleted: true,
+        };
+        let found = Description::find(pid, &mapping(start)).expect("a description");
+        let copy = HookCopy {
+            base: 0x1000,
+            end: 0x2000,
+            description: Some(found),
+        };
+        let copies = [copy];
+        assert_eq!(behind(&copies, 0x1000), Behind::Wrapped(0x2000));
+        assert_eq!(behind(&copies, 0x1020), Behind::Wrapped(0x2020));
+        assert_eq!(behind(&copies, 0x1010), Behind::Unknown);
+        assert_eq!(behind(&copies, 0x1001), Behind::Unknown);
+        assert_eq!(behind(&copies, 0x2000), Behind::Itself);
+        assert_eq!(copies[0].originals().count(), 2);
+        assert_eq!(copies[0].wrapper(1, 0, true), Some(0x1020));
+        // As if it claimed a million functions.
+        memory[at + 3] = halves(1, 1 << 20);
+        assert!(Description::find(pid, &mapping(start)).is_none());
+    }
+}

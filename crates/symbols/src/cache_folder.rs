@@ -1,0 +1,67 @@
+//! Whose folder a cache is in.
+//!
+//! What is kept there is believed in the next run, and files in it are removed. So it must be the user's own: not what a
+//! link leads to, nor another user's, which HOME names after `sudo -E`.
+
+use std::{
+    fs::{DirBuilder, Metadata},
+    os::unix::fs::{DirBuilderExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+/// The user's cache folder (XDG Base Directory Specification): `$XDG_CACHE_HOME`, or `.cache` in `$HOME`; for root,
+/// whose HOME may be another user's, in root's own home. `None` where there is none of the user's own.
+pub(crate) fn of_user() -> Option<PathBuf> {
+    let user = nix::unistd::geteuid().as_raw();
+    let absolute = |name: &str| {
+        let path = PathBuf::from(std::env::var_os(name)?);
+        path.is_absolute().then_some(path)
+    };
+    if let Some(folder) = absolute("XDG_CACHE_HOME") {
+        // Asked for: if it cannot be used, no other one is.
+        let is_own = folder.ancestors().find_map(|path| path.metadata().ok());
+        return is_own.filter(|found| is_of(found, user)).map(|_| folder);
+    }
+    let is_own = |home: &PathBuf| home.metadata().is_ok_and(|found| is_of(&found, user));
+    let home = absolute("HOME").filter(is_own);
+    let home = home.or_else(|| home_of_root().filter(|home| user == 0 && is_own(home)));
+    Some(home?.join(".cache"))
+}
+
+/// By passwd(5): the functions of the C library are not for static programs.
+fn home_of_root() -> Option<PathBuf> {
+    let users = std::fs::read_to_string("/etc/passwd").ok()?;
+    let home = users.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        (*fields.get(2)? == "0")
+            .then(|| fields.get(5).copied())
+            .flatten()
+    });
+    home.map(PathBuf::from).filter(|home| home.is_absolute())
+}
+
+/// A folder of this user's that nobody else writes into.
+fn is_of(found: &Metadata, user: u32) -> bool {
+    found.is_dir() && found.uid() == user && found.mode() & 0o002 == 0
+}
+
+/// Whether a folder of ours, which nobody reaches through a link, is there.
+pub(crate) fn is_ours(folder: &Path) -> bool {
+    let user = nix::unistd::geteuid().as_raw();
+    let found = std::fs::symlink_metadata(folder);
+    found.is_ok_and(|found| is_of(&found, user) && found.mode() & 0o020 == 0)
+}
+
+/// Makes a folder below the one of all our caches, where that is ours, or can be made.
+pub(crate) fn make(caches: &Path, name: &str) -> std::io::Result<PathBuf> {
+    let folder = caches.join(name);
+    // The specification wants them for the user alone.
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder)?;
+    match is_ours(caches) && is_ours(&folder) {
+        true => Ok(folder),
+        false => Err(std::io::ErrorKind::PermissionDenied.into()),
+    }
+}

@@ -1,0 +1,41 @@
+//! Targets that have forbidden themselves, or used up, what the hook needs: refused with the reason, and
+//! nothing happens to them.
+
+use memhook_tests::{Target, build_library, build_target, run};
+
+/// An attach is refused in one line with this word, and the target passes its self-check.
+fn is_refused(mut target: Target, word: &str) {
+    let pid = target.pid().to_string();
+    for _ in 0..2 {
+        let (code, out, err) = run(&["attach", "-d", "100ms", "-q", &pid]);
+        assert_eq!(code, 2, "{out}{err}");
+        assert!(err.contains(word), "{err}");
+        assert_eq!(err.trim_end().lines().count(), 1, "{err}");
+        assert_eq!(target.status("TracerPid"), "0");
+    }
+    target.go();
+    target.expect("done");
+    let status = target.finish();
+    assert!(status.success(), "the target's self-check: {status}");
+}
+
+#[test]
+fn the_time_stamp_counter() {
+    let program = build_target("forbidding", &[]);
+    is_refused(Target::start(&program, &["tsc"]), "time-stamp counter");
+}
+
+#[test]
+fn static_tls() {
+    // Whatever is left, it is a sum of some of these, and less than eight bytes.
+    let library = |power: u32| {
+        let bytes = format!("-DBYTES={}", 1u32 << power);
+        let path = build_library("tls_library", &format!("libtls{power}.so"), &[&bytes]);
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let libraries: Vec<String> = (3..13).rev().map(library).collect();
+    let mut arguments = vec!["tls"];
+    arguments.extend(libraries.iter().map(String::as_str));
+    let program = build_target("forbidding", &[]);
+    is_refused(Target::start(&program, &arguments), "static TLS");
+}

@@ -1,0 +1,125 @@
+//! Children of a traced process, each a target of its own: whenever it was forked, in whatever way, and
+//! whatever became of the attacher of its parent.
+
+use memhook_tests::{Attacher, Target, build_target, run};
+
+/// What becomes of the trace of the parent before its children are attended to.
+#[derive(Clone, Copy, PartialEq)]
+enum Parent {
+    StillTraced,
+    Detached,
+    AttacherKilled,
+}
+
+/// Has the server fork one child of each kind.
+fn fork_children(server: &mut Target) -> Vec<String> {
+    server.send("f");
+    let line = |_| server.expect("child ");
+    let lines = (0..5).map(line);
+    lines
+        .map(|line| line.trim()["child ".len()..].to_owned())
+        .collect()
+}
+
+fn detach(pid: &str) {
+    let (code, output, errors) = run(&["detach", pid]);
+    assert_eq!(code, 0, "{output}{errors}");
+}
+
+/// A whole trace of a process: its own allocations are seen.
+fn trace_shortly(pid: &str) {
+    let (code, output, errors) = run(&["attach", "--json", "-d", "100ms", pid]);
+    assert_eq!(code, 0, "{errors}");
+    let last = output.lines().last().expect("a report");
+    let report: serde_json::Value = serde_json::from_str(last).expect("JSON");
+    assert!(
+        report["totals"]["allocations"].as_u64() >= Some(32),
+        "{report}"
+    );
+    assert_eq!(report["totals"]["lost_events"], 0);
+}
+
+fn every_child(parent: Parent) {
+    let mut server = Target::start(&build_target("prefork", &["-pthread", "-ldl"]), &[]);
+    let mut children = fork_children(&mut server);
+    let attacher = Attacher::start(&server, &[]);
+    children.extend(fork_children(&mut server));
+    let attacher = match parent {
+        Parent::StillTraced => Some(attacher),
+        Parent::Detached => {
+            attacher.finish();
+            None
+        }
+        Parent::AttacherKilled => {
+            attacher.kill();
+            None
+        }
+    };
+    children.extend(fork_children(&mut server));
+    let pid = server.pid().to_string();
+    for (i, child) in children.iter().enumerate() {
+        match i % 3 {
+            0 => detach(child),
+            1 => trace_shortly(child),
+            _ => {
+                detach(child);
+                trace_shortly(child);
+            }
+        }
+        trace_shortly(child);
+        if parent == Parent::AttacherKilled && i == children.len() / 2 {
+            detach(&pid);
+        }
+    }
+    // Both at once, and twice.
+    let both = |server: &Target| {
+        let child = &children[6];
+        let other = std::thread::scope(|scope| {
+            let other = scope.spawn(|| trace_shortly(child));
+            trace_shortly(&children[5]);
+            other.join()
+        });
+        other.expect("traced");
+        assert!(server.our_mappings() > 0);
+    };
+    match attacher {
+        Some(attacher) => {
+            both(&server);
+            let report = attacher.finish();
+            assert_eq!(report["totals"]["lost_events"], 0);
+        }
+        None => {
+            for _ in 0..2 {
+                let attacher = Attacher::start(&server, &[]);
+                both(&server);
+                // They check at their end that their slots are as without us.
+                fork_children(&mut server)
+                    .iter()
+                    .for_each(|child| detach(child));
+                let report = attacher.finish();
+                assert!(
+                    report["totals"]["allocations"].as_u64() >= Some(32),
+                    "{report}"
+                );
+            }
+        }
+    }
+    server.send("e");
+    server.expect("done");
+    assert!(server.finish().success());
+}
+
+#[test]
+fn of_a_parent_that_is_traced() {
+    every_child(Parent::StillTraced);
+}
+
+#[test]
+fn of_a_parent_that_was_traced() {
+    every_child(Parent::Detached);
+}
+
+#[test]
+fn of_a_parent_whose_attacher_was_killed() {
+    every_child(Parent::AttacherKilled);
+}

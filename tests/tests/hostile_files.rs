@@ -1,0 +1,156 @@
+//! Files that a target has made to harm whoever looks at it.
+
+use memhook_tests::programs::Folder;
+use memhook_tests::{Target, binary, build_library, build_target};
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs memhook-rs with an address space that its own region, threads and honest files fit into many times, and 200 GiB
+/// do not.
+fn bounded(arguments: &[&str]) -> Output {
+    Command::new("sh")
+        .args(["-c", "ulimit -v 25165824; exec \"$0\" \"$@\""])
+        .arg(binary())
+        .args(arguments)
+        .env("XDG_CACHE_HOME", "/dev/null")
+        .env_remove("DEBUGINFOD_URLS")
+        .output()
+        .expect("sh")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A library with a hole of 200 GiB behind it. Mapped is what it always was.
+fn with_hole(folder: &Folder, name: &str) -> String {
+    let built = build_library("late_library", "libhole.so", &[]);
+    let path = folder.path(name);
+    std::fs::copy(built, &path).expect("copied");
+    let file = std::fs::File::options().write(true).open(&path);
+    file.expect("there")
+        .set_len(200 << 30)
+        .expect("a file system with holes");
+    path
+}
+
+/// Names that memhook-rs looks for, each 200 GiB long: read whole, any of them would be the end of us or of the machine.
+#[test]
+fn libraries_of_two_hundred_gibibytes() {
+    let folder = Folder::new("holes");
+    let names = [
+        "libplain.so",
+        "libc.so.6.hole",
+        "libdl.so.hole",
+        "ld-linux-x86-64.so.hole",
+    ];
+    let paths = names.map(|name| with_hole(&folder, name));
+    let paths = paths.each_ref().map(String::as_str);
+    let program = build_target("opens_library", &[]);
+    let target = Target::start(&program, &paths);
+    let pid = target.pid().to_string();
+    let file = folder.path("run.mhk");
+    for arguments in [
+        &["doctor", &pid][..],
+        &["attach", &pid, "--dry-run"],
+        &["attach", &pid, "-d", "300ms", "--json"],
+        &["attach", &pid, "-d", "300ms", "-o", &file],
+        &["report", &file],
+        &["scan", &pid],
+        &["detach", &pid],
+    ] {
+        let output = bounded(arguments);
+        let (out, errors) = (text(&output.stdout), text(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {:?} {out}{errors}",
+            output.status
+        );
+    }
+    assert!(target.finish().success());
+    // What is mapped of them is known: their slots were found.
+    let mut target = Target::start(&program, &paths);
+    let pid = target.pid().to_string();
+    let output = bounded(&["attach", &pid, "--dry-run"]);
+    assert!(
+        text(&output.stdout).contains("libplain.so"),
+        "{}",
+        text(&output.stdout)
+    );
+    target.go();
+    target.expect("done");
+    assert!(target.finish().success());
+}
+
+/// What /proc says of a process may be the process's own words, of any length.
+#[test]
+fn a_command_line_of_sixty_four_gibibytes() {
+    let folder = Folder::new("command-line");
+    let mut target = Target::silent(&mut Command::new(build_target("long_command_line", &[])));
+    let allowed = target.expect("");
+    target.expect("ready");
+    if allowed.trim() != "long" {
+        return memhook_tests::not_run("this kernel does not let a process move its command line");
+    }
+    let pid = target.pid().to_string();
+    let file = folder.path("run.mhk");
+    for arguments in [
+        &["attach", &pid, "-d", "100ms", "-o", &file][..],
+        &["report", &file],
+        &["doctor", &pid],
+    ] {
+        let output = bounded(arguments);
+        let errors = text(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {errors}");
+    }
+    target.go();
+    target.expect("done");
+    assert!(target.finish().success());
+}
+
+/// A link of the target's file system that is absolute leads into that file system, not into ours; one that leads to a
+/// pipe makes nobody wait.
+#[test]
+fn debug_links_of_a_root_of_its_own() {
+    let folder = Folder::new("own-root");
+    let root = folder.path("root");
+    let lib = format!("{root}/usr/lib/debug");
+    std::fs::create_dir_all(&lib).expect("a folder");
+    let outside = folder.path("outside");
+    let made = Command::new("mkfifo").arg(&outside).status();
+    assert!(made.expect("mkfifo").success());
+    let program = build_target("leaks", &["-Wl,--build-id=sha1"]);
+    let file = folder.path("run.mhk");
+    let mut target = Target::start(&program, &[]);
+    let attacher = memhook_tests::Attacher::start(&target, &["-o", &file]);
+    target.go();
+    target.expect("done");
+    attacher.finish();
+    assert!(target.finish().success());
+    let id = build_id(&program);
+    let place = format!("{lib}/.build-id/{}", &id[..2]);
+    std::fs::create_dir_all(&place).expect("a folder");
+    let debug = format!("{place}/{}.debug", &id[2..]);
+    for to in [
+        outside.as_str(),
+        "/dev/zero",
+        program.to_str().expect("text"),
+    ] {
+        let _ = std::fs::remove_file(&debug);
+        std::os::unix::fs::symlink(to, &debug).expect("a link");
+        let output = bounded(&["report", &file, "--sysroot", &root, "--json"]);
+        assert!(output.status.success(), "{to}: {}", text(&output.stderr));
+        // Our own copy of the program, which the link names, is outside of that root.
+        let out = text(&output.stdout);
+        assert!(!out.contains("leak_by_growing"), "{to}");
+    }
+}
+
+fn build_id(program: &Path) -> String {
+    let output = Command::new("readelf").arg("-n").arg(program).output();
+    let notes = text(&output.expect("readelf").stdout);
+    let id = notes
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Build ID: "));
+    id.expect("a build-id").to_owned()
+}

@@ -1,0 +1,206 @@
+//! Files that memhook-rs writes: for their owner alone, over nothing, through no link.
+
+use memhook_tests::programs::Folder;
+use memhook_tests::{Target, binary, build_target, run};
+use std::fs::{Permissions, read_to_string, set_permissions, symlink_metadata, write};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+fn mode(path: &str) -> u32 {
+    let metadata = symlink_metadata(path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    metadata.permissions().mode() & 0o7777
+}
+
+/// A command that writes `PATH`: refused where something stands there, or a link, and private where it is new. With
+/// `--force` another file takes the place of the old one.
+fn check(folder: &Folder, arguments: &[&str]) {
+    let what = arguments.join(" ");
+    let path = folder.path("out");
+    let _ = std::fs::remove_file(&path);
+    let with = |path: &str, more: &[&str]| {
+        let replaced = arguments
+            .iter()
+            .map(|&word| if word == "PATH" { path } else { word });
+        let words: Vec<&str> = replaced.chain(more.iter().copied()).collect();
+        run(&words)
+    };
+    let (code, _, errors) = with(&path, &[]);
+    assert_eq!(code, 0, "{what}: {errors}");
+    assert_eq!(mode(&path), 0o600, "{what}");
+    let length = symlink_metadata(&path).expect("there").len();
+    assert!(length > 0, "{what}");
+    // Over a file that is there, its other names, and whoever may read it.
+    let other = folder.path("other-name");
+    let _ = std::fs::remove_file(&other);
+    write(&path, "precious").expect("written");
+    set_permissions(&path, Permissions::from_mode(0o644)).expect("ours");
+    std::fs::hard_link(&path, &other).expect("a second name");
+    let (code, _, errors) = with(&path, &[]);
+    assert_eq!((code, errors.lines().count()), (2, 1), "{what}: {errors}");
+    assert!(errors.contains("exists already"), "{what}: {errors}");
+    let (code, _, errors) = with(&path, &["--force"]);
+    assert_eq!(code, 0, "{what}: {errors}");
+    assert_eq!(mode(&path), 0o600, "{what}");
+    assert_eq!(read_to_string(&other).expect("text"), "precious", "{what}");
+    // Through a link, to a file and to none.
+    let (link, target) = (folder.path("link"), folder.path("target"));
+    for is_there in [true, false] {
+        let _ = (std::fs::remove_file(&link), std::fs::remove_file(&target));
+        if is_there {
+            write(&target, "precious").expect("written");
+        }
+        symlink(&target, &link).expect("a link");
+        for more in [&[][..], &["--force"]] {
+            let (code, _, errors) = with(&link, more);
+            assert_eq!((code, errors.lines().count()), (2, 1), "{what}: {errors}");
+            assert!(errors.contains("symbolic link"), "{what}: {errors}");
+        }
+        assert_eq!(Path::new(&target).exists(), is_there, "{what}");
+    }
+    // What is no file is written to as it is.
+    let (code, _, errors) = with("/dev/null", &[]);
+    assert_eq!(code, 0, "{what}: {errors}");
+}
+
+/// A target at rest, and a recording of it.
+fn recorded(folder: &Folder) -> (Target, String) {
+    let target = Target::start(&build_target("leaks", &[]), &[]);
+    let file = folder.path("run.mhk");
+    let pid = target.pid().to_string();
+    let (code, _, errors) = run(&["attach", &pid, "-d", "200ms", "-o", &file]);
+    assert_eq!(code, 0, "{errors}");
+    assert_eq!(mode(&file), 0o600);
+    (target, file)
+}
+
+#[test]
+fn every_output_is_private() {
+    let folder = Folder::new("outputs");
+    let (target, file) = recorded(&folder);
+    let pid = target.pid().to_string();
+    for arguments in [
+        &["attach", &pid, "-d", "50ms", "--json", "-o", "PATH"][..],
+        &[
+            "attach", &pid, "-d", "50ms", "--record", "events", "-o", "PATH",
+        ],
+        &["scan", &pid, "--save", "PATH"],
+        &["symbols", "pack", &file, "-o", "PATH"],
+        &["view", &file, "-o", "PATH"],
+        &["diff", &file, &file, "-o", "PATH"],
+        &["report", &file, "-o", "PATH"],
+        &["report", &file, "--format", "pprof", "-o", "PATH"],
+    ] {
+        check(&folder, arguments);
+    }
+    assert!(target.finish().success());
+}
+
+/// Pipes and descriptors by their names go on working.
+#[test]
+fn streams_by_their_names() {
+    let folder = Folder::new("streams");
+    let (target, file) = recorded(&folder);
+    let pid = target.pid().to_string();
+    for arguments in [
+        &["report", &file, "-o", "/dev/stdout"][..],
+        &["report", &file, "-o", "/proc/self/fd/1"],
+        &["attach", &pid, "-q", "-d", "100ms", "-o", "/dev/stdout"],
+        &["scan", &pid, "--save", "/dev/stdout"],
+        &["scan", &pid, "--save", "-"],
+    ] {
+        let output = Command::new(binary())
+            .args(arguments)
+            .output()
+            .expect("it runs");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {errors}");
+        assert!(output.stdout.len() > 100, "{arguments:?}");
+    }
+    let pipe = folder.path("pipe");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .expect("mkfifo")
+            .success()
+    );
+    let reader = {
+        let pipe = pipe.clone();
+        std::thread::spawn(move || read_to_string(pipe).expect("text"))
+    };
+    assert_eq!(run(&["report", &file, "-o", &pipe]).0, 0);
+    assert!(reader.join().expect("it ends").contains("live"));
+    assert!(target.finish().success());
+}
+
+/// An attach that fails leaves an old output as it was, and no new one.
+#[test]
+fn a_failed_attach_leaves_no_output() {
+    let folder = Folder::new("failed");
+    let (old, new) = (folder.path("old.json"), folder.path("new.json"));
+    write(&old, "precious").expect("written");
+    let target = Target::start(&build_target("before_attach", &["-static"]), &[]);
+    let pid = target.pid().to_string();
+    for path in [&old, &new] {
+        let (code, ..) = run(&["attach", &pid, "-d", "1s", "--force", "-o", path]);
+        assert_eq!(code, 2);
+        assert_eq!(run(&["scan", "2147483647", "--force", "--save", path]).0, 2);
+    }
+    assert_eq!(read_to_string(&old).expect("text"), "precious");
+    let entries = std::fs::read_dir(folder.path("")).expect("a folder");
+    assert_eq!(entries.count(), 1);
+}
+
+/// What builds expect: reports are written again, the summary is added to, files keep their permissions. Not through
+/// what others have put into a folder for all.
+#[test]
+fn outputs_of_the_gate() {
+    let folder = Folder::new("gate-outputs");
+    let program = build_target("gate_cases", &["-O1", "-g"]);
+    let (junit, summary) = (folder.path("junit.xml"), folder.path("summary.md"));
+    let gate = |junit: &str, summary: &str| {
+        let output = Command::new(binary())
+            .args(["gate", "--junit", junit, "--markdown", summary, "--"])
+            .arg(&program)
+            .args(["ends", "exit"])
+            .output()
+            .expect("it runs");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), errors)
+    };
+    assert_eq!(gate(&junit, &summary).0, Some(1));
+    let (once, one) = (
+        read_to_string(&junit).expect("text"),
+        read_to_string(&summary).expect("text"),
+    );
+    assert_eq!((mode(&junit), mode(&summary)), (0o600, 0o600));
+    for path in [&junit, &summary] {
+        set_permissions(path, Permissions::from_mode(0o644)).expect("ours");
+    }
+    // A link in a folder of one's own is one's own.
+    let link = folder.path("link.xml");
+    symlink("junit.xml", &link).expect("a link");
+    assert_eq!(gate(&link, &summary).0, Some(1));
+    assert_eq!((mode(&junit), mode(&summary)), (0o644, 0o644));
+    let again = read_to_string(&junit).expect("text");
+    assert_eq!(
+        again.matches("<testsuites").count(),
+        once.matches("<testsuites").count()
+    );
+    assert_eq!(
+        read_to_string(&summary)
+            .expect("text")
+            .matches("FAILED")
+            .count(),
+        2 * one.matches("FAILED").count()
+    );
+    set_permissions(folder.path(""), Permissions::from_mode(0o1777)).expect("ours");
+    let (code, errors) = gate(&link, &summary);
+    assert_eq!(code, Some(2), "{errors}");
+    assert!(
+        errors.contains("symbolic link") && errors.lines().count() == 1,
+        "{errors}"
+    );
+    assert_eq!(read_to_string(&junit).expect("text"), again);
+}

@@ -1,0 +1,62 @@
+//! Programs that open and close libraries while they are attached to, traced and left.
+
+use memhook_tests::{Attacher, Target, build_target, run};
+
+/// Of Debian's; each brings others along, and most have constructors.
+const LIBRARIES: [&str; 6] = [
+    "libxml2.so.2",
+    "libcurl.so.4",
+    "libsqlite3.so.0",
+    "liblzma.so.5",
+    "libzstd.so.1",
+    "libpq.so.5",
+];
+
+/// Attaches and detaches `times` times; every third attacher is killed.
+fn attach_to_one(openers: &str, times: usize) {
+    let program = build_target("plugin_host", &["-pthread", "-ldl"]);
+    let mut arguments = vec![openers];
+    arguments.extend(LIBRARIES);
+    let target = Target::start(&program, &arguments);
+    let pid = target.pid().to_string();
+    let mut mappings = 0;
+    for i in 0..times {
+        let attacher = Attacher::start(&target, &[]);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        if i % 3 == 2 {
+            attacher.kill();
+            if i % 2 == 0 {
+                let (code, output, errors) = run(&["detach", &pid]);
+                assert_eq!(code, 0, "{output}{errors}");
+            }
+            continue;
+        }
+        attacher.signal(libc::SIGINT);
+        let (status, output, errors) = attacher.outcome();
+        // On a machine with too much to do the target may go on without us, and we say so.
+        if status.code() == Some(1) && errors.contains("waited for us too long") {
+            continue;
+        }
+        assert!(status.success(), "{status}: {errors}");
+        let report = output.lines().last().expect("a report");
+        let report: serde_json::Value = serde_json::from_str(report).expect("JSON");
+        assert_eq!(report["totals"]["lost_events"], 0);
+        assert!(
+            report["totals"]["allocations"].as_u64() > Some(0),
+            "{report}"
+        );
+        mappings = target.our_mappings().max(mappings);
+    }
+    assert!(mappings < 10, "{}", target.maps());
+    assert!(target.finish().success());
+}
+
+#[test]
+fn by_its_main_thread() {
+    attach_to_one("0", 10);
+}
+
+#[test]
+fn by_several_threads() {
+    attach_to_one("3", 10);
+}

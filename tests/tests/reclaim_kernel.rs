@@ -1,0 +1,62 @@
+//! Reclaiming beside blocks in use whose address the kernel has, and the program itself cannot find by looking
+//! at what it may read and write: they are kept, or nothing is released.
+
+use memhook_tests::scans::scan;
+use memhook_tests::{Target, build_target, run};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| build_target("kernel_references", &[]))
+}
+
+/// It releases what is lost, and the target then finds all that it uses as it was.
+fn reclaims_only_what_is_lost(mut target: Target) {
+    let options = ["--reclaim", "--yes", "--json", "--twice", "50ms"];
+    let report: serde_json::Value = serde_json::from_str(&scan(target.pid(), &options)).unwrap();
+    assert!(report["released_blocks"].as_u64() >= Some(290), "{report}");
+    target.send("c");
+    assert_eq!(target.expect("done"), "done 0\n");
+    assert!(target.finish().success());
+}
+
+/// The counter of an eventfd, memory without read access, written pages of a file that is mapped read-only,
+/// shared memory in no page table, a frame pointer mangled by setjmp, set_tid_address, set_robust_list.
+#[test]
+fn what_the_kernel_tells_is_kept() {
+    reclaims_only_what_is_lost(Target::start(program(), &[]));
+}
+
+/// A thread whose rseq area is released ends by a fault: the kernel writes to it at each switch.
+#[test]
+fn restartable_sequences_of_its_own() {
+    let mut command = Command::new(program());
+    command
+        .arg("r")
+        .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
+    reclaims_only_what_is_lost(Target::run(&mut command));
+}
+
+/// Nothing tells what stands there.
+#[test]
+fn what_the_kernel_does_not_tell_is_a_refusal() {
+    for (mode, why) in [
+        ("q", "a POSIX message queue"),
+        ("m", "a POSIX message queue"),
+        ("s", "a System V shared memory segment that it has detached"),
+    ] {
+        let mut target = Target::start(program(), &[mode]);
+        let pid = target.pid().to_string();
+        let (code, out, err) = run(&["scan", &pid, "--reclaim", "--yes", "--twice", "10ms"]);
+        assert_eq!((code, out.as_str()), (2, ""), "{err}");
+        assert!(err.contains(why) && err.lines().count() == 1, "{err}");
+        // A scan says so, too.
+        let report = scan(target.pid(), &[]);
+        assert!(report.contains(&format!("not searched: {why}")), "{report}");
+        target.send("c");
+        assert_eq!(target.expect("done"), "done 0\n");
+        assert!(target.finish().success());
+    }
+}

@@ -1,0 +1,96 @@
+//! What happens to an attacher on its way.
+
+use std::process::Child;
+use std::time::Duration;
+
+/// It comes at most this long after the start, injection included.
+const LATEST_US: u64 = 120_000;
+/// A stopped attacher stays so for at most this long: longer than its watchdog waits.
+const LONGEST_STOP_US: u64 = 800_000;
+
+/// xorshift64
+pub struct Random(u64);
+
+impl Random {
+    /// From a seed.
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// A number below this one.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+
+    /// Whether one case in so many has come; 0: none ever does.
+    pub fn one_in(&mut self, count: u64) -> bool {
+        count > 0 && self.below(count) == 0
+    }
+
+    /// A moment of an attach.
+    pub fn moment(&mut self) -> Duration {
+        Duration::from_micros(self.below(LATEST_US))
+    }
+}
+
+/// What is done, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disturbance {
+    /// Nothing
+    None,
+    /// SIGKILL
+    Kill(Duration),
+    /// SIGSTOP; after the second time SIGCONT, or SIGKILL
+    Stop(Duration, Duration, bool),
+}
+
+impl Disturbance {
+    /// One kill and one stop in so many.
+    pub fn choose(kill: u64, stop: u64, random: &mut Random) -> Disturbance {
+        let at = random.moment();
+        if random.one_in(kill) {
+            Disturbance::Kill(at)
+        } else if random.one_in(stop) {
+            let time = Duration::from_micros(random.below(LONGEST_STOP_US));
+            Disturbance::Stop(at, time, random.one_in(2))
+        } else {
+            Disturbance::None
+        }
+    }
+
+    /// Whether the attacher ends without a word.
+    pub fn kills(self) -> bool {
+        matches!(self, Disturbance::Kill(_) | Disturbance::Stop(_, _, true))
+    }
+
+    /// Does it; `between` is called while the attacher stands stopped.
+    pub fn apply(
+        self,
+        attacher: &mut Child,
+        between: impl FnOnce() -> Result<(), String>,
+    ) -> Result<(), String> {
+        let send = |child: &Child, signal| {
+            // SAFETY: plain integers; the child has not been waited for.
+            unsafe { libc::kill(child.id() as i32, signal) };
+        };
+        match self {
+            Disturbance::None => Ok(()),
+            Disturbance::Kill(at) => {
+                std::thread::sleep(at);
+                send(attacher, libc::SIGKILL);
+                Ok(())
+            }
+            Disturbance::Stop(at, time, kill) => {
+                std::thread::sleep(at);
+                send(attacher, libc::SIGSTOP);
+                let result = between();
+                std::thread::sleep(time);
+                send(attacher, if kill { libc::SIGKILL } else { libc::SIGCONT });
+                result
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What went wrong, by class, and how often.
+
+use std::collections::BTreeMap;
+
+/// A kind of failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// The target ended
+    Died,
+    /// The target stood still, stopped or traced
+    Stuck,
+    /// Its self-check failed
+    WrongAnswer,
+    /// A wait ended too early
+    Early,
+    /// A slot does not hold what it held
+    Slots,
+    /// Mappings, descriptors, blocked signals
+    Footprint,
+    /// Resident memory grows
+    Memory,
+    /// The attacher crashed, hung, or failed without a reason
+    Attacher,
+    /// Events were lost
+    Lost,
+}
+
+/// One failure.
+#[derive(Debug)]
+pub struct Failure(pub Class, pub String);
+
+/// Makes one.
+pub fn failed<T>(class: Class, what: impl Into<String>) -> Result<T, Failure> {
+    Err(Failure(class, what.into()))
+}
+
+/// Numbers of one kind of target, or of all.
+#[derive(Default)]
+pub struct Tally {
+    /// Cycles in all, with the attacher killed, stopped, refused.
+    pub cycles: u64,
+    pub killed: u64,
+    pub stopped: u64,
+    pub refused: u64,
+    failures: BTreeMap<Class, u64>,
+    /// Waits of the target, and how many of them ended with EINTR.
+    pub waits: u64,
+    pub interrupted: u64,
+    /// The latest end of one, in milliseconds.
+    pub latest_ms: u64,
+    /// Growth of resident memory in KiB, over so many cycles.
+    pub growth_kib: i64,
+    pub growth_cycles: u64,
+}
+
+impl Tally {
+    /// Counts a failure.
+    pub fn count(&mut self, failure: &Failure) {
+        *self.failures.entry(failure.0).or_default() += 1;
+    }
+
+    /// Failures in all.
+    pub fn failures(&self) -> u64 {
+        self.failures.values().sum()
+    }
+
+    /// Adds another one.
+    pub fn add(&mut self, other: &Tally) {
+        self.cycles += other.cycles;
+        self.killed += other.killed;
+        self.stopped += other.stopped;
+        self.refused += other.refused;
+        for (&class, &count) in &other.failures {
+            *self.failures.entry(class).or_default() += count;
+        }
+        self.waits += other.waits;
+        self.interrupted += other.interrupted;
+        self.latest_ms = self.latest_ms.max(other.latest_ms);
+        self.growth_kib += other.growth_kib;
+        self.growth_cycles += other.growth_cycles;
+    }
+
+    /// In words.
+    pub fn text(&self) -> String {
+        let mut text = format!(
+            "{} cycles ({} killed, {} stopped, {} refused), {} failures",
+            self.cycles,
+            self.killed,
+            self.stopped,
+            self.refused,
+            self.failures()
+        );
+        for (class, count) in &self.failures {
+            let share = *count as f64 * 100.0 / self.cycles.max(1) as f64;
+            text += &format!("; {class:?} {count} ({share:.1} %)");
+        }
+        if self.waits > 0 {
+            text += &format!(
+                "; EINTR in {} of {} waits, at most {} ms late",
+                self.interrupted, self.waits, self.latest_ms
+            );
+        }
+        if self.growth_cycles > 0 {
+            let cycles = self.growth_cycles;
+            text += &format!("; resident {:+} KiB in {cycles} cycles", self.growth_kib);
+        }
+        text
+    }
+}
