@@ -16,7 +16,11 @@ pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "-q", "-p", "memhook-cli", "--message-format=json"]);
+        // With the features that `cargo test --workspace` builds it with, for which cargo has to be told
+        // of all packages and of a test: with those of `-p memhook-cli` half of what it depends on would be
+        // built once more, while the first test waits.
+        build.args(["build", "-q", "--workspace", "--bin", "memhook-rs"]);
+        build.args(["--test", "forks", "--message-format=json"]);
         if !cfg!(debug_assertions) {
             build.arg("--release");
         }

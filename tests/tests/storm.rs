@@ -24,12 +24,12 @@ fn killed_after(target: &Target, delay: Duration) {
 }
 
 #[test]
-fn a_hundred_cycles_on_a_hammering_target() {
+fn forty_cycles_on_a_hammering_target() {
     let program = build_target("hammer", &[]);
     let target = Target::start(&program, &[]);
     let mut constant = None;
     let mut random = 12345u64;
-    for cycle in 0..100 {
+    for cycle in 0..40 {
         if cycle % 5 == 4 {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
             killed_after(&target, Duration::from_micros((random >> 33) % 400_000));
@@ -81,7 +81,7 @@ fn a_stopped_attacher_stops_nobody_else() {
 fn vector_registers_survive() {
     let program = build_target("canary", &[]);
     let target = Target::start(&program, &[]);
-    for _ in 0..15 {
+    for _ in 0..8 {
         Attacher::start(&target, &[]).finish();
     }
     assert!(target.finish().success());

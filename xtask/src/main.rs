@@ -4,6 +4,7 @@ mod bench_report;
 mod check;
 mod debian_roots;
 mod disturbance;
+mod fuzz;
 mod peers;
 mod peers_gate;
 mod slots_seen;
@@ -27,6 +28,8 @@ enum Task {
     Storm(storm::Args),
     /// Fetch the C libraries of other Debian releases, for the tests of scan
     DebianRoots,
+    /// Search for inputs that harm what reads foreign bytes
+    Fuzz(fuzz::Args),
     /// One Markdown page from what `cargo bench` and `cargo xtask peers` measured
     BenchReport(bench_report::Args),
     /// Measure other tools that are installed on the same programs as memhook-rs
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Storm(args) => storm::run(&args),
         Task::DebianRoots => debian_roots::run(),
+        Task::Fuzz(args) => fuzz::run(&args),
         Task::BenchReport(args) => bench_report::run(&args),
         Task::Peers => peers::run(),
         Task::PeersGate(args) => peers_gate::run(&args),

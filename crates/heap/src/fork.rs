@@ -92,7 +92,7 @@ fn read_smaps(pid: i32) -> Result<String, Error> {
 
 /// Mappings that a child does not get, or gets empty: flags `dc` (MADV_DONTFORK) and `wf`
 /// (MADV_WIPEONFORK) of proc_pid_smaps(5).
-fn not_inherited(smaps: &str) -> Runs {
+pub(crate) fn not_inherited(smaps: &str) -> Runs {
     let mut found = Runs::new();
     let mut current = None;
     for line in smaps.lines() {

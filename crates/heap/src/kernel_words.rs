@@ -129,7 +129,7 @@ fn counter(text: &str) -> Option<u64> {
 }
 
 /// From lines like `tfd:  5 events:  19 data:  55d0c0ffee00  pos:0 ino:61af sdev:7`.
-fn epoll_data(text: &str) -> impl Iterator<Item = u64> + '_ {
+pub(crate) fn epoll_data(text: &str) -> impl Iterator<Item = u64> + '_ {
     text.lines()
         .filter(|line| line.starts_with("tfd:"))
         .filter_map(|line| {
@@ -139,7 +139,7 @@ fn epoll_data(text: &str) -> impl Iterator<Item = u64> + '_ {
 }
 
 /// From lines like `signal: 60/00007fff86e452a8`.
-fn timer_values(text: &str) -> impl Iterator<Item = u64> + '_ {
+pub(crate) fn timer_values(text: &str) -> impl Iterator<Item = u64> + '_ {
     text.lines().filter_map(|line| {
         let value = line.strip_prefix("signal:")?.split('/').nth(1)?;
         u64::from_str_radix(value.trim(), 16).ok()

@@ -20,6 +20,8 @@ mod foreign;
 mod foreign_file_tests;
 mod fork;
 mod free_lists;
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod graph_tests;
 mod kernel_words;

@@ -94,3 +94,6 @@ pub use safe_point::Unwind;
 pub use signals::{catch_stops, stops};
 pub use stop::{FirstChoice, HoldOptions, first_choice, hold};
 pub use write_watch::WriteWatch;
+
+#[doc(hidden)]
+pub mod fuzzing;

@@ -146,6 +146,9 @@ fn results(program: &[Instruction], data: [Option<u32>; 2]) -> Option<Vec<u32>> 
 fn calculate(code: u16, a: Option<u32>, b: Option<u32>) -> Option<Option<u32>> {
     let (a, b) = match (a, b) {
         (Some(a), Some(b)) => (a, b),
+        // Division by what may be zero: the kernel then returns 0 for the filter, which is to kill
+        // (bpf_convert_filter in net/core/filter.c).
+        (_, None | Some(0)) if code & 0xf0 == 0x30 => return None,
         _ => return Some(None),
     };
     Some(Some(match code & 0xf0 {
@@ -230,6 +233,27 @@ mod tests {
         }
         many.push(instruction(0x06, 0, 0, 0x7fff_0000));
         assert!(!is_harmless(&many, 35));
+    }
+
+    #[test]
+    fn a_division_by_what_is_not_known_may_kill() {
+        let by_argument = |operation| {
+            [
+                instruction(0x20, 0, 0, 16),
+                instruction(0x07, 0, 0, 0),
+                instruction(0x00, 0, 0, 1),
+                instruction(operation, 0, 0, 0),
+                instruction(0x06, 0, 0, 0x7fff_0000),
+            ]
+        };
+        assert!(is_harmless(&by_argument(0x2c), 1));
+        assert!(!is_harmless(&by_argument(0x3c), 1));
+        let argument_by_zero = [
+            instruction(0x20, 0, 0, 16),
+            instruction(0x34, 0, 0, 0),
+            instruction(0x06, 0, 0, 0x7fff_0000),
+        ];
+        assert!(!is_harmless(&argument_by_zero, 1));
     }
 
     #[test]

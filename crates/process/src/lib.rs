@@ -5,6 +5,8 @@
 mod calls;
 mod elf;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod hook_copies;
 mod maps;
 mod memory;

@@ -8,7 +8,7 @@ mod program;
 mod surroundings;
 
 use crate::mappings;
-use access::Status;
+pub(crate) use access::Status;
 pub use surroundings::filter_may_kill;
 
 /// One finding.

@@ -35,8 +35,12 @@ pub fn seccomp_filters(pid: i32) -> Option<u32> {
 /// A field of a thread's status (proc_pid_status(5)).
 fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {
     let status = proc_text(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    in_status(&status, name).map(str::to_owned)
+}
+
+pub(crate) fn in_status<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     let value = status.lines().find_map(|line| line.strip_prefix(name))?;
-    Some(value.trim().to_owned())
+    Some(value.trim())
 }
 
 /// The threads of a process.
@@ -78,10 +82,14 @@ pub fn has_ended(pid: i32) -> bool {
 /// A field of proc_pid_stat(5), by its number there; from 3 on.
 fn stat_field(pid: i32, tid: i32, number: usize) -> Option<String> {
     let stat = proc_text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    in_stat(&stat, number).map(str::to_owned)
+}
+
+pub(crate) fn in_stat(stat: &str, number: usize) -> Option<&str> {
     // The name before it, in parentheses, may hold anything.
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_ascii_whitespace();
-    Some(fields.nth(number.checked_sub(3)?)?.to_owned())
+    fields.nth(number.checked_sub(3)?)
 }
 
 /// A thread's id in its own pid namespace.

@@ -148,7 +148,8 @@ impl Drain {
             let mut end = head;
             if claims && head != tail {
                 end = claimed_end(region, ring, tail, head);
-                stats.left += head.wrapping_sub(end);
+                // What is more than the ring holds is damage, which is counted when it is taken.
+                stats.left = stats.left.saturating_add(head.wrapping_sub(end));
             }
             self.spans.push((tail, end, head));
         }

@@ -44,7 +44,8 @@ pub fn walk(
             rule::AT_RBP => read(rbp.wrapping_add(cfa_offset)),
             rule::PLT => Some(sp.wrapping_add(if pc & 15 >= 11 { 16 } else { 8 })),
             rule::SIGNAL => {
-                let registers = (read(sp + 168), read(sp + 160), read(sp + 120));
+                let word = |offset| read(sp.wrapping_add(offset));
+                let registers = (word(168), word(160), word(120));
                 let (Some(at), Some(stack), Some(frame)) = registers else {
                     return (frames, false);
                 };
@@ -72,4 +73,30 @@ pub fn walk(
         frames.push(pc);
     }
     (frames, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Registers of a signal frame are read relative to a stack pointer that the target chose.
+    #[test]
+    fn a_stack_pointer_at_the_end_of_memory() {
+        let signal = rule::pack(rule::SIGNAL, 0, rule::RBP_SAME, 0);
+        let table = UnwindTable {
+            offsets: vec![0],
+            row_rules: vec![1],
+            rules: vec![rule::STOP, signal],
+            inexpressible: 0,
+        };
+        let modules = [TableModule {
+            base: 0,
+            start: 0,
+            end: u64::MAX,
+            table: Arc::new(table),
+        }];
+        let read = |_| None;
+        let (frames, complete) = walk(&modules, (0x1000, u64::MAX - 7, 0), &read, 8);
+        assert_eq!((frames, complete), (vec![0x1000], false));
+    }
 }

@@ -5,7 +5,7 @@ use crate::proc_text;
 use std::{fs, os::unix::fs::MetadataExt};
 
 /// `/proc/PID/status` (proc_pid_status(5)).
-pub(super) struct Status {
+pub(crate) struct Status {
     text: String,
     /// Name, as `ps` shows it.
     pub name: String,

@@ -1,0 +1,38 @@
+//! Bundles of names.
+
+use crate::scratch_file::with_file;
+use memhook_symbols::{Bundle, ModuleFile, Symbolizer};
+
+/// As they are, or, after a byte that is not the magic number's, as the contents of a whole bundle: no
+/// mutation gets through zstd's checksum.
+pub fn bundle(bytes: &[u8]) {
+    let whole;
+    let file = match bytes.split_first() {
+        Some((0, contents)) => {
+            let mut packed = b"MHKSYMS1".to_vec();
+            packed.extend(zstd::bulk::compress(contents, 1).expect("packed"));
+            whole = packed;
+            &whole
+        }
+        _ => bytes,
+    };
+    let Ok(read) = with_file(file, |path| Bundle::read(&path)) else {
+        return;
+    };
+    let (named, all) = read.counts();
+    assert!(named <= all);
+    let twice = Bundle::merged([read.clone(), read]);
+    assert!(twice.counts().1 <= all);
+    let mut symbols = Symbolizer::new(Vec::new());
+    symbols.add_bundle(twice);
+    symbols.set_modules(vec![ModuleFile {
+        path: "/p".into(),
+        build_id: Some(vec![1]),
+        start: 0x1000,
+        end: 0x9000,
+        base: 0x1000,
+        ..ModuleFile::default()
+    }]);
+    symbols.resolve(0x1101);
+    symbols.to_bundle();
+}

@@ -1,0 +1,162 @@
+//! Snapshots: files of anybody, and heaps in whatever state a program has brought them.
+
+use crate::Input;
+use lz4_flex::frame::FrameEncoder;
+use memhook_heap::{
+    BlockTable, MarkOptions, Pointers, Region, Snapshot, Types, census, census_text, dissect,
+    fingerprints, leaks, load, mark, report, still_leaked, text, why,
+};
+use std::io::Write;
+use std::sync::OnceLock;
+
+/// As it is, or, after a byte that is not the frame's, as the contents of a whole frame: no mutation gets
+/// through its checksums.
+pub fn snapshot(bytes: &[u8]) {
+    let packed;
+    let file = match bytes.split_first() {
+        Some((0, contents)) => {
+            let mut frame = FrameEncoder::new(Vec::new());
+            frame.write_all(contents).expect("in memory");
+            packed = frame.finish().expect("in memory");
+            &packed
+        }
+        _ => bytes,
+    };
+    if let Ok(snapshot) = load("x", file, None) {
+        search(&snapshot, MarkOptions::default());
+    }
+}
+
+/// All that `scan` does with a snapshot.
+fn search(snapshot: &Snapshot, options: MarkOptions) {
+    let Ok(heap) = dissect(snapshot) else {
+        return;
+    };
+    check(&heap.blocks);
+    let marked = mark(snapshot, &heap, options);
+    let leaks = leaks(snapshot, &heap.blocks, &marked, options);
+    let mut types = Types::new(snapshot, &[]);
+    text(&report(snapshot, &heap, &marked, &leaks, &mut types, 10));
+    census_text(&census(snapshot, &heap, &mut types, 10));
+    let before = fingerprints(snapshot, &heap.blocks, &leaks);
+    let still = still_leaked(&before, snapshot, &heap.blocks, &leaks);
+    assert!(still.len() <= leaks.len());
+    if let Some((_, block)) = heap.blocks.iter().next() {
+        let _ = why(snapshot, &heap, options, &mut types, block.address);
+    }
+}
+
+/// Blocks stand one after the other, and each is found by its address.
+fn check(blocks: &BlockTable) {
+    let mut end = 0;
+    for (number, block) in blocks.iter().take(2000) {
+        assert!(block.address >= end, "{block:x?} begins before {end:#x}");
+        end = block.address.checked_add(block.bytes).expect("ends");
+        let found = blocks.find(block.address).map(|(number, _)| number);
+        assert_eq!(found, Some(number), "{block:x?}");
+    }
+}
+
+/// The heap and what malloc knows of it, without all else that takes long to search.
+fn only_heap(mut snapshot: Snapshot) -> Snapshot {
+    let heap = dissect(&snapshot).expect("it has a heap");
+    let main = heap.arenas.first().expect("the main arena").address & !4095;
+    let (from, to) = (main - 4096, main + 8192);
+    let in_heap = |start: u64, end: u64| heap.ranges.iter().any(|r| r.0 < end && start < r.1);
+    snapshot.meta.modules.retain(|m| m.glibc_minor.is_some());
+    snapshot.meta.modules[0].data = vec![(from, to)];
+    snapshot
+        .regions
+        .retain(|r| in_heap(r.start, r.end()) || r.start <= main && main < r.end());
+    for region in &mut snapshot.regions {
+        if region.start <= main && main < region.end() {
+            let (low, high) = (from.max(region.start), to.min(region.end()));
+            let bytes = (low - region.start) as usize..(high - region.start) as usize;
+            region.bytes = region.bytes[bytes].to_vec().into();
+            region.start = low;
+            region.runs = vec![(low, high)];
+        }
+    }
+    let regions = &snapshot.regions;
+    let is_left = |start: u64| regions.iter().any(|r| r.start <= start && start < r.end());
+    snapshot.meta.areas.retain(|area| is_left(area.start));
+    snapshot
+}
+
+/// A snapshot of `templates/heap.cc`, and the places of all its words that are not zero: region and offset.
+fn template() -> &'static (Snapshot, Vec<(usize, usize)>) {
+    static TEMPLATE: OnceLock<(Snapshot, Vec<(usize, usize)>)> = OnceLock::new();
+    TEMPLATE.get_or_init(|| {
+        let file = include_bytes!("../templates/heap.snapshot");
+        let snapshot = only_heap(load("template", file.as_slice(), None).expect("it is whole"));
+        let mut places = Vec::new();
+        for (number, region) in snapshot.regions.iter().enumerate() {
+            let (words, _) = region.bytes.as_chunks::<8>();
+            let used = words
+                .iter()
+                .enumerate()
+                .filter(|(_, word)| **word != [0; 8]);
+            places.extend(used.map(|(i, _)| (number, i * 8)));
+        }
+        (snapshot, places)
+    })
+}
+
+fn copy(snapshot: &Snapshot) -> Snapshot {
+    let region = |region: &Region| Region {
+        start: region.start,
+        bytes: region.bytes.to_vec().into(),
+        runs: region.runs.clone(),
+    };
+    Snapshot {
+        meta: snapshot.meta.clone(),
+        regions: snapshot.regions.iter().map(region).collect(),
+    }
+}
+
+/// Changes of a real heap's words.
+pub fn made_up(bytes: &[u8]) {
+    let (template, places) = template();
+    let mut snapshot = copy(template);
+    let mut input = Input(bytes);
+    let how = input.byte();
+    let options = MarkOptions {
+        pointers: match how & 1 {
+            0 => Pointers::default(),
+            _ => Pointers::Start,
+        },
+        unaligned: how & 2 != 0,
+    };
+    if how & 4 != 0 {
+        for module in &mut snapshot.meta.modules {
+            module.glibc_minor = module.glibc_minor.map(|_| 26 + u32::from(how >> 4));
+        }
+    }
+    while !input.is_empty() {
+        let kind = input.byte();
+        let (number, offset) = places[(input.u32() as usize) % places.len()];
+        let region = &mut snapshot.regions[number];
+        let Some(place) = region.bytes.get_mut(offset..offset + 8) else {
+            continue;
+        };
+        let old = u64::from_le_bytes((&*place).try_into().expect("a word"));
+        let new = match kind % 6 {
+            0 => input.size(),
+            1 => old.wrapping_add(input.size()),
+            2 => old.wrapping_sub(input.size()),
+            3 => old ^ 1 << (input.byte() % 64),
+            // Another word of the heap: lists that are loops, chunks that overlap.
+            4 => {
+                let (number, offset) = places[(input.u32() as usize) % places.len()];
+                template.regions[number].start + offset as u64
+            }
+            _ => {
+                let (number, offset) = places[(input.u32() as usize) % places.len()];
+                let word = template.regions[number].bytes[offset..offset + 8].try_into();
+                u64::from_le_bytes(word.expect("a word"))
+            }
+        };
+        place.copy_from_slice(&new.to_le_bytes());
+    }
+    search(&snapshot, options);
+}

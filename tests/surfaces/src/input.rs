@@ -1,0 +1,63 @@
+//! Bytes as a source of decisions. Past the end everything is zero, so every input means something.
+
+/// What is left of an input.
+pub struct Input<'a>(pub &'a [u8]);
+
+impl<'a> Input<'a> {
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// So many bytes, or what is left.
+    pub fn take(&mut self, bytes: usize) -> &'a [u8] {
+        let (taken, left) = self.0.split_at(bytes.min(self.0.len()));
+        self.0 = left;
+        taken
+    }
+
+    /// One byte.
+    pub fn byte(&mut self) -> u8 {
+        self.take(1).first().copied().unwrap_or(0)
+    }
+
+    /// Two bytes, little-endian.
+    pub fn u16(&mut self) -> u16 {
+        u16::from_le_bytes(self.array())
+    }
+
+    /// Four bytes.
+    pub fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.array())
+    }
+
+    /// Eight bytes.
+    pub fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.array())
+    }
+
+    /// A value of which small ones and those next to powers of two are frequent: where mistakes are.
+    pub fn size(&mut self) -> u64 {
+        match self.byte() {
+            kind @ 0..64 => u64::from(kind),
+            kind @ 64..128 => 1 << (kind - 64),
+            kind @ 128..192 => (1u64 << (kind - 128)).wrapping_sub(1),
+            192..208 => u64::MAX - u64::from(self.byte()),
+            208..232 => u64::from(self.u16()),
+            _ => self.u64(),
+        }
+    }
+
+    /// A part with its length before it.
+    pub fn part(&mut self) -> &'a [u8] {
+        let bytes = usize::from(self.u16());
+        self.take(bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        let mut out = [0; N];
+        let taken = self.take(N);
+        out[..taken.len()].copy_from_slice(taken);
+        out
+    }
+}

@@ -1,0 +1,49 @@
+//! Everything that reads foreign bytes, as functions over bytes: what a target, a file or the kernel's
+//! text about a hostile process may hold. None of them may panic, hang or take memory without bound.
+//!
+//! The fuzzer (`fuzz/README.md`) searches for inputs that do; the test of this crate runs the inputs
+//! that are kept, and changes of them.
+
+mod elf;
+mod files;
+mod heap;
+mod input;
+mod names;
+mod raced;
+mod recording;
+mod region;
+mod report;
+mod scratch_file;
+mod seccomp;
+mod text;
+
+pub use input::Input;
+
+/// A function that takes any bytes.
+pub type Surface = fn(&[u8]);
+
+/// All surfaces by name, which is also that of the folder with their inputs in `fuzz/corpus`.
+pub const SURFACES: [(&str, Surface); 17] = [
+    ("baseline", text::baseline),
+    ("bundle", files::bundle),
+    ("debuglink", names::debug_link),
+    ("demangle", names::demangle),
+    ("dwarf", names::look_up),
+    ("eh_frame", elf::unwinding),
+    ("elf", elf::view),
+    ("heap", heap::made_up),
+    ("json_report", report::read_back),
+    ("proc_text", text::proc_text),
+    ("recording", recording::chunks),
+    ("recording_file", recording::file),
+    ("region", region::changed),
+    ("region_raced", raced::changed_meanwhile),
+    ("seccomp", seccomp::filter),
+    ("snapshot", heap::snapshot),
+    ("suppressions", text::suppressions),
+];
+
+/// The surface of this name.
+pub fn surface(name: &str) -> Option<Surface> {
+    SURFACES.iter().find(|(n, _)| *n == name).map(|(_, f)| *f)
+}

@@ -1,0 +1,238 @@
+//! The shared region: whatever a target writes into it, between passes and during them.
+
+use crate::Input;
+use memhook_abi::{
+    ARENA_OFFSET, Control, Event, RING_PREFIX_BYTES, RINGS_OFFSET, RingHeader, SLOTS_OFFSET,
+    SlotEntry, region_bytes, ring_stride,
+};
+use memhook_ledger::{Ledger, LedgerOptions};
+use memhook_stream::{Admission, Config, Drain, Region, Sink, TickTime};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::fs::File;
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
+
+/// The smallest that there is.
+const RING_BYTES: usize = 4096;
+const RING_EVENTS: u64 = RING_BYTES as u64 / 16;
+/// Rings that are written to; others are only claimed to be used.
+const RINGS: usize = 3;
+
+pub(crate) struct Shared {
+    pub file: File,
+    pub region: Region,
+}
+
+impl Shared {
+    pub fn new() -> Shared {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = File::from(memfd_create("memhook-fuzz", flags).expect("a memory file"));
+        file.set_len(region_bytes(RING_BYTES) as u64)
+            .expect("sized");
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).expect("sealed");
+        let region = Region::map(&file).expect("a region");
+        Shared { file, region }
+    }
+
+    pub fn start(&self, flags: u32) {
+        let config = Config {
+            epoch: 1,
+            ring_bytes: RING_BYTES as u64,
+            depth: 8,
+            flags: flags & !memhook_abi::flags::SAMPLE,
+            max_size: u64::MAX,
+            ..Config::default()
+        };
+        self.region.initialize(&config).expect("a fresh region");
+    }
+
+    fn write(&self, (at, bytes): (usize, &[u8])) {
+        self.file.write_all_at(bytes, at as u64).expect("written");
+    }
+}
+
+thread_local! {
+    pub(crate) static SHARED: Shared = Shared::new();
+}
+
+/// What a target may write at a time: a place and bytes.
+pub(crate) fn a_write<'a>(input: &mut Input<'a>) -> (usize, Vec<u8>) {
+    let ring = |ring: u8| RINGS_OFFSET + usize::from(ring) % RINGS * ring_stride(RING_BYTES);
+    let word = |input: &mut Input| input.size().to_le_bytes().to_vec();
+    match input.byte() % 8 {
+        0 => {
+            const FIELDS: [usize; 6] = [
+                offset_of!(Control, slot_count),
+                offset_of!(Control, rings_used),
+                offset_of!(Control, module_requests),
+                offset_of!(Control, module_list),
+                offset_of!(Control, recorders_asked),
+                offset_of!(Control, arena_next),
+            ];
+            let choice = input.byte();
+            let field = FIELDS[usize::from(choice) % FIELDS.len()];
+            // Seldom all rings and slots: to look at each takes a page of memory.
+            let most = if choice < 240 { 8 } else { u64::MAX };
+            (field, ((input.size() % most) as u32).to_le_bytes().to_vec())
+        }
+        1 => {
+            let field = usize::from(input.u16()) % (size_of::<Control>() / 8) * 8;
+            (field, word(input))
+        }
+        2 | 3 => {
+            const FIELDS: [usize; 6] = [
+                offset_of!(RingHeader, head),
+                offset_of!(RingHeader, tail),
+                offset_of!(RingHeader, claimed),
+                offset_of!(RingHeader, folding),
+                offset_of!(RingHeader, outer),
+                offset_of!(RingHeader, state),
+            ];
+            let header = ring(input.byte());
+            let field = FIELDS[usize::from(input.byte()) % FIELDS.len()];
+            (header + field, word(input))
+        }
+        4 => {
+            let header = ring(input.byte());
+            let field = usize::from(input.byte()) * 8 % size_of::<RingHeader>();
+            (header + field, word(input))
+        }
+        5 => {
+            let events = ring(input.byte()) + RING_PREFIX_BYTES;
+            let place = usize::from(input.byte()) * 16;
+            let count = usize::from(input.byte() % 16) + 1;
+            let bytes = input.take((count * 16).min(RING_BYTES - place));
+            (events + place, bytes.to_vec())
+        }
+        6 => {
+            let place = ARENA_OFFSET + usize::from(input.byte()) * 8;
+            (place, input.take(16).to_vec())
+        }
+        _ => {
+            let slot = SLOTS_OFFSET + usize::from(input.byte()) * size_of::<SlotEntry>();
+            (slot, input.take(size_of::<SlotEntry>()).to_vec())
+        }
+    }
+}
+
+struct ToLedger<'a> {
+    ledger: &'a mut Ledger,
+    events: u64,
+}
+
+impl Sink for ToLedger<'_> {
+    fn begin_ring(&mut self, ring: usize, tid: u32) {
+        self.ledger.begin_ring(ring, tid);
+    }
+    fn event(&mut self, event: Event, size: u64, time_ns: u64) {
+        self.events += 1;
+        self.ledger.event(event, size, time_ns);
+    }
+    fn end_pass(&mut self) {
+        self.ledger.end_pass(0);
+    }
+}
+
+/// The attacher of a region that it does not trust.
+pub(crate) struct Attacher<'a> {
+    region: &'a Region,
+    drain: Drain,
+    ledger: Ledger,
+    admission: Admission,
+}
+
+impl<'a> Attacher<'a> {
+    pub fn of(region: &'a Region) -> Attacher<'a> {
+        Attacher {
+            region,
+            drain: Drain::new(),
+            ledger: Ledger::new(LedgerOptions {
+                track_release_stacks: true,
+                ..LedgerOptions::default()
+            }),
+            admission: Admission::default(),
+        }
+    }
+
+    /// One of the things that it does.
+    pub fn act(&mut self, input: &mut Input) {
+        let region = self.region;
+        match input.byte() % 8 {
+            0..=2 => self.pass(false),
+            3 => {
+                let _ = region.validate();
+                self.admission.answer(region);
+                region.answer_modules(region.module_requests());
+            }
+            4 => {
+                region.losses();
+                let waiting = region.rings().filter(|ring| ring.waiting > 0).count();
+                assert!(waiting <= region.rings_used().max(waiting));
+            }
+            5 => {
+                region.free_ring(usize::from(input.byte()) % RINGS);
+            }
+            6 => {
+                for slot in region.slots() {
+                    assert_eq!(
+                        region.slot(slot.index).map(|again| again.index),
+                        Some(slot.index)
+                    );
+                }
+            }
+            _ => {
+                for id in [u32::from(input.byte()), input.u32(), u32::MAX] {
+                    let depth = region.stack(id).map_or(0, |stack| stack.frames.len());
+                    assert!(depth <= memhook_abi::MAX_DEPTH);
+                }
+            }
+        }
+    }
+
+    fn pass(&mut self, is_last: bool) {
+        let mut sink = ToLedger {
+            ledger: &mut self.ledger,
+            events: 0,
+        };
+        let stats = match is_last {
+            true => self.drain.last_pass(self.region, &mut sink),
+            false => self.drain.pass(self.region, &mut sink),
+        };
+        assert_eq!(stats.events, sink.events);
+        assert!(stats.events + stats.damaged <= (RING_EVENTS + 1) * memhook_abi::MAX_RINGS as u64);
+    }
+
+    /// Detaches and reports.
+    pub fn end(mut self) {
+        self.drain.set_tick_time(TickTime::Fixed(7));
+        self.pass(true);
+        self.ledger.finish();
+        self.ledger.totals();
+        for site in self.ledger.sites() {
+            self.region.stack(site.stack);
+        }
+        self.ledger.live_by(None);
+        self.ledger.release_sites();
+    }
+}
+
+/// Writes and what the attacher does, in turn.
+pub fn changed(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    SHARED.with(|shared| {
+        shared.start(input.u16().into());
+        let mut attacher = Attacher::of(&shared.region);
+        while !input.is_empty() {
+            match input.byte() % 4 {
+                0 => attacher.act(&mut input),
+                _ => {
+                    let (at, bytes) = a_write(&mut input);
+                    shared.write((at, &bytes));
+                }
+            }
+        }
+        attacher.end();
+    });
+}

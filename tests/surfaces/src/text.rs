@@ -1,0 +1,50 @@
+//! Texts: of /proc, and those that people write for the gate.
+
+use memhook_gate::{Baseline, Frame, Site, Sum, Suppressions};
+
+/// Any file of /proc.
+pub fn proc_text(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    memhook_process::fuzzing::proc_text(&text);
+    memhook_heap::fuzzing::proc_text(&text);
+}
+
+fn site() -> Site {
+    let frame = |function: &str| Frame {
+        function: Some(function.into()),
+        file: Some("src/a.cc".into()),
+        module: Some("/usr/lib/libfoo.so.1".into()),
+        ..Frame::default()
+    };
+    Site {
+        symbol: Some("malloc".into()),
+        kind: "malloc".into(),
+        stack: ["make(int)", "Widget::grow()", "main"].map(frame).to_vec(),
+        ..Site::default()
+    }
+}
+
+/// Suppressions of LeakSanitizer's and Valgrind's kind.
+pub fn suppressions(bytes: &[u8]) {
+    let mut all = Suppressions::default();
+    if all.read("x", &String::from_utf8_lossy(bytes)).is_ok() {
+        all.suppresses(&site());
+        all.unused();
+    }
+}
+
+/// A baseline; what was read is written so that it is read as the same.
+pub fn baseline(bytes: &[u8]) {
+    let Ok(read) = Baseline::read("x", &String::from_utf8_lossy(bytes)) else {
+        return;
+    };
+    let again = Baseline::read("x", &read.write()).expect("our own text");
+    assert_eq!(again, read);
+    let most = Sum {
+        blocks: u64::MAX,
+        bytes: u64::MAX,
+    };
+    read.covers(&site().identity(), most, f64::MAX);
+    let all = read.clone().or_more(read.clone());
+    assert_eq!(all, read);
+}

@@ -1,0 +1,138 @@
+//! The inputs that are kept, and some thousand changes of them that are the same in every run.
+
+use memhook_surfaces::{SURFACES, Surface, surface};
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// How many changed inputs a surface is given.
+const CHANGES: usize = 2000;
+/// Changes make nothing longer than this.
+const LONGEST: usize = 1 << 14;
+
+/// A small generator (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit.max(1) as u64) as usize
+    }
+}
+
+/// One change of the kinds that libFuzzer makes too.
+fn change(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
+    const VALUES: [u8; 8] = [0, 1, 0x7f, 0x80, 0xff, 0x40, 8, 16];
+    let at = random.below(bytes.len());
+    match random.below(7) {
+        0 if !bytes.is_empty() => bytes[at] ^= 1 << random.below(8),
+        1 if !bytes.is_empty() => bytes[at] = VALUES[random.below(VALUES.len())],
+        2 if !bytes.is_empty() => {
+            bytes[at] = bytes[at]
+                .wrapping_add(random.below(7) as u8)
+                .wrapping_sub(3)
+        }
+        3 => {
+            let end = (at + random.below(16)).min(bytes.len());
+            bytes.drain(at..end);
+        }
+        4 => bytes.insert(at, random.next() as u8),
+        5 => {
+            let from = random.below(other.len());
+            let part = &other[from..(from + random.below(32)).min(other.len())];
+            bytes.splice(at..at, part.iter().copied());
+        }
+        _ => {
+            let end = (at + 8).min(bytes.len());
+            let word = [0, 1, u64::MAX, 1 << 63, 1 << 32, random.next()][random.below(6)];
+            bytes[at..end].copy_from_slice(&word.to_le_bytes()[..end - at]);
+        }
+    }
+    bytes.truncate(LONGEST);
+}
+
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+/// Panics of threads that the code under test starts and survives count too.
+fn count_panics() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let tell = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICS.fetch_add(1, Relaxed);
+            tell(panic);
+        }));
+    });
+}
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fuzz/corpus")
+        .join(name)
+}
+
+fn kept(name: &str) -> Vec<Vec<u8>> {
+    let folder = folder(name);
+    let entries =
+        std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a file").path()).collect();
+    files.sort();
+    files
+        .iter()
+        .map(|file| std::fs::read(file).expect("readable"))
+        .collect()
+}
+
+/// Runs one input; one that fails is kept where the message says.
+fn try_input(name: &str, run: Surface, input: &[u8]) {
+    let before = PANICS.load(Relaxed);
+    let outcome = std::panic::catch_unwind(|| run(input));
+    if outcome.is_err() || PANICS.load(Relaxed) != before {
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.input"));
+        std::fs::write(&file, input).expect("written");
+        panic!("{name} fails with the input in {}", file.display());
+    }
+}
+
+fn run_all(name: &str) {
+    count_panics();
+    let run = surface(name).expect("a surface");
+    let inputs = kept(name);
+    assert!(!inputs.is_empty(), "no inputs for {name}");
+    for input in &inputs {
+        try_input(name, run, input);
+    }
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..CHANGES {
+        let mut input = inputs[random.below(inputs.len())].clone();
+        let other = &inputs[random.below(inputs.len())];
+        for _ in 0..=random.below(4) {
+            change(&mut input, other, &mut random);
+        }
+        try_input(name, run, &input);
+    }
+}
+
+/// In one test, one after the other: a panic anywhere belongs to the input that was running.
+#[test]
+fn no_kept_or_changed_input_does_harm() {
+    for (name, _) in SURFACES {
+        run_all(name);
+    }
+}
+
+#[test]
+fn each_folder_of_inputs_has_a_surface() {
+    for entry in std::fs::read_dir(folder("")).expect("fuzz/corpus") {
+        let name = entry.expect("a folder").file_name();
+        let name = name.to_str().expect("text");
+        assert!(surface(name).is_some(), "fuzz/corpus/{name}");
+    }
+}
