@@ -13,7 +13,7 @@ impl SlotsSeen {
         let maps = mappings(pid).ok()?;
         let loaded = modules(pid, &maps, &mut Default::default()).ok()?;
         let wanted = |name: &str| memhook_abi::function_by_name(name).is_some();
-        let scan = find_slots(pid, &loaded, &maps, &wanted, &|_| None).ok()?;
+        let scan = find_slots(pid, &loaded, &maps, &wanted, &[]).ok()?;
         let seen = scan.slots.into_iter();
         Some(SlotsSeen(
             seen.map(|slot| (slot.address, (slot.symbol, slot.value)))
