@@ -24,8 +24,9 @@ struct Gate {
   bool simple;
   bool folds;  // see folding.hpp
   uint32_t recorders;  // how many threads record: see sequence.hpp
-  uint64_t ring_mask;   // events in a ring - 1
-  uint64_t memo_mask;   // remembered backtraces - 1
+  uint64_t first_ring_mask;  // events in a ring at first - 1
+  uint64_t memo_mask;        // remembered backtraces at most - 1
+  uint64_t first_memo_mask;  // and at first
   uint64_t memo_bytes;  // bytes of one
   uint32_t memo_words;  // stack words one can have
   uint32_t filter_shift;  // address bits that share a counter of the live filter

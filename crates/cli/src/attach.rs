@@ -8,7 +8,7 @@ use crate::record::{self, Recording, Wish};
 use crate::{limits, plan, session::Session, signals, trace};
 use anyhow::bail;
 use memhook_abi::{clock_mode, flags};
-use memhook_stream::Config;
+use memhook_stream::{Config, Plan};
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 /// Options of `attach`.
@@ -198,6 +198,7 @@ impl Tracing {
             libc_backtrace: 0,
             sample_bytes: self.sample.unwrap_or(0),
             attacher_pid: std::process::id(),
+            plan: Plan::default(),
         })
     }
 }

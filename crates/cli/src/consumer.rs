@@ -221,6 +221,7 @@ impl<'a> Consumer<'a> {
             };
             let stats = drain.pass(self.region, &mut sink);
             drop(state);
+            self.region.grant(|ring| drain.waiting(ring));
             if self.region.module_requests() != self.answered.load(Relaxed) {
                 reporter.unpark();
             }
@@ -282,15 +283,10 @@ mod tests {
     /// The drain thread ends with it, so that the process does, too, and the target is not kept waiting.
     #[test]
     fn a_panic_ends_the_draining() {
-        let path = std::env::temp_dir().join(format!("memhook-consumer-{}", std::process::id()));
-        let mut options = std::fs::File::options();
-        let file = options.read(true).write(true).create_new(true).open(&path);
-        let file = file.expect("created");
-        std::fs::remove_file(&path).expect("removed");
         let args = Args::plain(1, Duration::ZERO, 1);
         let config = args.tracing.config().expect("valid");
         let bytes = memhook_abi::region_bytes(config.ring_bytes as usize);
-        file.set_len(bytes as u64).expect("sparse");
+        let file = memhook_stream::sealed_file(bytes as u64).expect("sparse");
         let region = Region::map(&file).expect("mapped");
         region.initialize(&config).expect("initialized");
         let consumer = Consumer::new(&region, &args.tracing);

@@ -15,6 +15,7 @@ mod gate;
 mod hook_object;
 mod leaks;
 mod limits;
+mod memory_budget;
 mod model;
 mod options;
 mod output;

@@ -1,7 +1,7 @@
 //! The control block: configuration of an attach, clock, module requests.
 
 use crate::selection::filter_shift;
-use crate::{Error, Region};
+use crate::{Error, Plan, Region};
 use memhook_abi::{
     ABI_VERSION, Control, HOOKED_FUNCTIONS, MAGIC, MAX_DEPTH, MAX_EXACT_SIZES, MAX_VARIANTS,
 };
@@ -36,6 +36,8 @@ pub struct Config {
     pub sample_bytes: u64,
     /// Pid of the attacher in its own namespace.
     pub attacher_pid: u32,
+    /// What it may take of memory.
+    pub plan: Plan,
 }
 
 impl Region {
@@ -84,6 +86,12 @@ impl Region {
         }
         for counter in &self.retired {
             counter.store(0, Relaxed);
+        }
+        self.begin_grants(&config.plan);
+        if config.flags & memhook_abi::flags::LIVE_FILTER != 0 {
+            // Each release looks into it, and to look makes a page exist.
+            m.touch(memhook_abi::FILTER_OFFSET, memhook_abi::FILTER_COUNTERS);
+            self.note_spent(memhook_abi::FILTER_COUNTERS as u64);
         }
         m.u64(offset_of!(Control, magic)).store(MAGIC, Release);
         Ok(())

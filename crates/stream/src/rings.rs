@@ -1,9 +1,13 @@
 //! Ring headers: owners, stack bounds, loss counters, recycling.
 
 use crate::Region;
-use memhook_abi::{Control, MAX_RINGS, Op, RING_PREFIX_BYTES, RawEvent, RingHeader, ring_state};
+use memhook_abi::{
+    Control, LEAST_RING_BYTES, MAX_RINGS, Op, RING_PREFIX_BYTES, RawEvent, RingHeader, ring_state,
+};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+const EVENT_BYTES: u64 = size_of::<RawEvent>() as u64;
 
 /// What was not recorded, and how backtraces were made. All counts only ever grow during an attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,9 +87,30 @@ impl Region {
         high_word.store(high, Release);
     }
 
+    /// Places for events of a ring, less 1, that its owner uses at this moment. To be read behind the head:
+    /// the hook's `ring.hpp` says why any later one will do. Never more than was granted.
+    #[inline]
+    pub(crate) fn ring_mask(&self, ring: usize) -> u64 {
+        let first = self.control64(offset_of!(Control, first_ring_bytes)) / EVENT_BYTES;
+        let granted = match self.places[ring].load(Relaxed) {
+            0 => first,
+            places => places,
+        };
+        let places = self
+            .ring64(ring, offset_of!(RingHeader, mask))
+            .load(Relaxed);
+        let places = places.wrapping_add(1).min(granted);
+        let most = self.ring_bytes() as u64 / EVENT_BYTES;
+        let least = LEAST_RING_BYTES as u64 / EVENT_BYTES;
+        match places.is_power_of_two() {
+            true => places.clamp(least, most) - 1,
+            false => least - 1,
+        }
+    }
+
     /// Op of the event with this number, counted as heads and tails are; `None` if it is none.
     pub(crate) fn event_op(&self, ring: usize, number: u64) -> Option<Op> {
-        let place = number as usize & (self.ring_bytes() / size_of::<RawEvent>() - 1);
+        let place = number as usize & self.ring_mask(ring) as usize;
         let offset = self.ring_offset(ring) + RING_PREFIX_BYTES + place * size_of::<RawEvent>();
         let word0 = self.memory.u64(offset).load(Relaxed);
         Op::from_code(word0 >> 45 & 7)
@@ -123,7 +148,7 @@ impl Region {
     /// Makes a ring claimable again, after its owner is gone. False, and nothing done, if the ring
     /// is free already or events still wait in it: drain first.
     ///
-    /// Its loss counters go into a total of this `Region`, so that [`Region::losses`] never falls.
+    /// Its memory is given back. Its loss counters go into a total of this `Region`, so that [`Region::losses`] never falls.
     pub fn free_ring(&self, ring: usize) -> bool {
         let word = |field| self.ring64(ring, field);
         let state = self.ring32(ring, offset_of!(RingHeader, state));
@@ -134,14 +159,18 @@ impl Region {
         if state.load(Acquire) == ring_state::FREE || head.load(Acquire) != tail.load(Relaxed) {
             return false;
         }
-        for (total, field) in self.retired.iter().zip(LOSS_FIELDS) {
-            total.fetch_add(word(field).swap(0, Relaxed), Relaxed);
+        self.retire(ring);
+        if self.empty_ring(ring) {
+            return true;
         }
+        // The pages stay: their words are put back one by one.
         for field in [
             offset_of!(RingHeader, head),
             offset_of!(RingHeader, tail),
-            offset_of!(RingHeader, cached_tail),
+            offset_of!(RingHeader, limit),
             offset_of!(RingHeader, claimed),
+            offset_of!(RingHeader, granted),
+            offset_of!(RingHeader, granted_caches),
             offset_of!(RingHeader, folding),
             offset_of!(RingHeader, outer),
             offset_of!(RingHeader, last_tick),
@@ -157,6 +186,20 @@ impl Region {
         // Release: the next owner, who claims with acquire, finds an empty ring.
         state.store(ring_state::FREE, Release);
         true
+    }
+
+    /// Moves a ring's loss counters into the total of this `Region`.
+    fn retire(&self, ring: usize) {
+        for (total, field) in self.retired.iter().zip(LOSS_FIELDS) {
+            total.fetch_add(self.ring64(ring, field).swap(0, Relaxed), Relaxed);
+        }
+    }
+
+    /// The same for all rings.
+    pub(crate) fn retire_losses(&self) {
+        for ring in 0..self.rings_used() {
+            self.retire(ring);
+        }
     }
 
     /// What was lost since the attach.
