@@ -61,6 +61,7 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   g.memo_bytes = (g.memo_bytes + 63) / 64 * 64;  // whole cache lines
   g.memo_mask = memos_in(ring_prefix_bytes - memo_offset) - 1;
   g.first_memo_mask = memos_in(memo_first_bytes) - 1;
+  g.last_epoch = c->epoch;
   g.filter_shift = c->filter_shift;
   g.min_size = c->min_size;
   g.max_size = c->max_size;

@@ -16,7 +16,8 @@ namespace memhook {
 using namespace abi;
 
 struct Gate {
-  uint32_t epoch;  // 0: tracing is off
+  uint32_t epoch;       // 0: tracing is off
+  uint32_t last_epoch;  // of the last attach, which may be over
   uint32_t flags;
   uint32_t depth;
   uint32_t clock_mode;

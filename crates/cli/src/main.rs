@@ -28,6 +28,7 @@ mod record;
 mod refused_slots;
 mod report;
 mod residue;
+mod rest;
 mod ring_owners;
 mod rows;
 mod run;

@@ -116,15 +116,20 @@ impl Region {
         Op::from_code(word0 >> 45 & 7)
     }
 
-    /// Threads that are inside a wrapper at this moment.
-    pub fn calls_under_way(&self) -> usize {
-        (0..self.rings_used())
-            .filter(|&ring| {
-                self.ring64(ring, offset_of!(RingHeader, outer))
-                    .load(Acquire)
-                    != 0
-            })
-            .count()
+    /// Rings whose owner is inside a wrapper, or was left there on a way that the hook does not see: the
+    /// ring, its owner and the wrapper's frame (avma).
+    pub fn marked_inside(&self) -> Vec<(RingView, u64)> {
+        let outer = |ring: &RingView| self.ring64(ring.index, offset_of!(RingHeader, outer));
+        self.rings()
+            .map(|ring| (ring, outer(&ring).load(Acquire) & !1))
+            .filter(|(_, frame)| *frame != 0)
+            .collect()
+    }
+
+    /// Takes such a mark away: its owner is known not to be inside.
+    pub fn clear_mark(&self, ring: usize) {
+        self.ring64(ring, offset_of!(RingHeader, outer))
+            .store(0, Release);
     }
 
     /// Stack pointer of the owner when it claimed the ring (avma); 0 if nobody has.
