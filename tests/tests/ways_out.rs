@@ -1,0 +1,63 @@
+//! Calls of operator new that do not return: what is noted of them must not stay.
+
+use memhook_tests::{Attacher, Target, build_target, sites};
+
+fn regions(target: &Target) -> usize {
+    target.maps().matches("memhook-region").count()
+}
+
+fn leaves_one_region(way: &str) {
+    let target = Target::start(&build_target("ways_out", &[]), &[way]);
+    for attach in 0..10 {
+        let report = Attacher::start(&target, &["-d", "100ms"]).last_report();
+        let allocations = report["totals"]["allocations"].as_u64();
+        assert!(allocations > Some(0), "{way}, attach {attach}: {report}");
+        assert_eq!(regions(&target), 1, "{way}, attach {attach}");
+    }
+    assert!(target.finish().success(), "{way}");
+}
+
+#[test]
+fn exceptions() {
+    for way in ["throw", "nothrow", "handler"] {
+        leaves_one_region(way);
+    }
+}
+
+#[test]
+fn jumps() {
+    for way in ["longjmp", "coroutine"] {
+        leaves_one_region(way);
+    }
+}
+
+#[test]
+fn ends_of_threads() {
+    for way in ["pthread_exit", "cancel", "die"] {
+        leaves_one_region(way);
+    }
+}
+
+/// Calls below a frame that was left by longjmp look as if they were part of the call that was left.
+#[test]
+fn what_comes_after_a_jump_is_recorded_or_counted() {
+    let mut target = Target::start(&build_target("ways_out", &[]), &["lose"]);
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    let found = sites(&report, "ways_out.cc");
+    let blocks: u64 = found
+        .iter()
+        .filter(|((function, _), _)| {
+            function.starts_with("lose_below") || function.contains("lose_below")
+        })
+        .map(|(_, (blocks, _))| blocks)
+        .sum();
+    let passed = report["totals"]["reentrant_calls"]
+        .as_u64()
+        .expect("a count");
+    assert_eq!(blocks + passed, 2000, "{report:#}");
+    assert!(blocks > 1800, "{blocks}");
+    assert!(target.finish().success());
+}
