@@ -1,5 +1,7 @@
 // Has memory mapped that looks like an attacher's, and takes its pages away all the time.
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 #include <atomic>
 #include <thread>
@@ -19,18 +21,25 @@ int main() {
   void* map = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                    MAP_SHARED | MAP_NORESERVE, fd, 0);
   CHECK(map != MAP_FAILED);
-  std::atomic<bool> stop{false};
-  std::thread truncating([&] {
-    while (!stop) {
+  // Another process has the descriptor: one of that name in the target would be closed as left behind.
+  int parent = getpid();
+  if (fork() == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (getppid() == parent) {
       CHECK(ftruncate(fd, 0) == 0);
       usleep(300);
       CHECK(ftruncate(fd, bytes) == 0);
       usleep(100);
-      free(malloc(100));
     }
+    _exit(0);
+  }
+  CHECK(close(fd) == 0);
+  std::atomic<bool> stop{false};
+  std::thread working([&] {
+    while (!stop) free(malloc(100));
   });
   say("ready");
   wait_for_byte();
   stop = true;
-  truncating.join();
+  working.join();
 }

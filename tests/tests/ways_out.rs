@@ -49,15 +49,14 @@ fn what_comes_after_a_jump_is_recorded_or_counted() {
     let found = sites(&report, "ways_out.cc");
     let blocks: u64 = found
         .iter()
-        .filter(|((function, _), _)| {
-            function.starts_with("lose_below") || function.contains("lose_below")
-        })
+        .filter(|((function, _), _)| function.contains("lose_below"))
         .map(|(_, (blocks, _))| blocks)
         .sum();
     let passed = report["totals"]["reentrant_calls"]
         .as_u64()
         .expect("a count");
-    assert_eq!(blocks + passed, 2000, "{report:#}");
-    assert!(blocks > 1800, "{blocks}");
+    // The call of malloc that was part of the one that was left may be among those passed by.
+    assert!(blocks <= 2000 && blocks + passed >= 2000, "{report:#}");
+    assert!(blocks > 1800 && passed < 200, "{blocks}, {passed}");
     assert!(target.finish().success());
 }

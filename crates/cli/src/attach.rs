@@ -95,7 +95,7 @@ pub struct Tracing {
     /// Where time stamps come from
     #[arg(long, value_enum, default_value = "coarse")]
     pub clock: Clock,
-    /// Bytes of each thread's ring
+    /// Bytes that a thread's ring can grow to
     #[arg(long, value_parser = size, default_value = "1M")]
     ring_size: u64,
     /// What a thread does when its ring is full

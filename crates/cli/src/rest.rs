@@ -6,7 +6,9 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// How long is waited for threads that are inside.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_millis(400);
+/// The same for those that record: the hook's own work, which only a thread leaves unfinished that is stopped.
+const LONG_PATIENCE: Duration = Duration::from_secs(1);
 /// Calls take less, so whoever is marked after that is looked at.
 const USUAL: Duration = Duration::from_millis(20);
 /// A thread that runs, or waits for a processor, may be between any two instructions, but not for so long.
@@ -14,8 +16,9 @@ const BETWEEN: Duration = Duration::from_millis(300);
 /// A wrapper's own frame is smaller: what it calls returns to an address that stands within.
 const FRAME_BYTES: u64 = 512;
 
-/// Whether no thread is inside a wrapper any more, now that the gate is closed: one that was, and
-/// stopped there, would go on writing into a ring that has another owner by then.
+/// Whether no thread is inside a wrapper any more, now that the gate is closed: one that stopped in the
+/// middle of the hook's work would go on writing what has another meaning by then. One that is inside the
+/// function that it has called, a new-handler that waits for example, keeps its ring (`Region::initialize`).
 ///
 /// A mark can stay behind: the thread has ended inside, or has left on a way that the hook does not see
 /// (longjmp, a switch of coroutines). Such marks are taken away.
@@ -30,14 +33,17 @@ pub fn comes_to_rest(pid: i32, region: &Region) -> bool {
         let waited = start.elapsed();
         if waited > USUAL {
             let threads = Threads::of(pid);
-            for (ring, frame) in &marked {
-                if threads.has_left(ring.tid, *frame, waited > BETWEEN) {
-                    region.clear_mark(ring.index);
+            for mark in &marked {
+                if threads.has_left(mark.tid, mark.frame, waited > BETWEEN) {
+                    region.clear_mark(mark.ring);
                 }
             }
         }
         if waited > PATIENCE {
-            return region.marked_inside().is_empty();
+            let records = region.marked_inside().iter().any(|mark| mark.records);
+            if !records || waited > LONG_PATIENCE {
+                return !records;
+            }
         }
         // A thread that waits for room in a full ring gives up when the clock stands still.
         std::thread::sleep(Duration::from_millis(2));

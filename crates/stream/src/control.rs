@@ -44,10 +44,14 @@ impl Region {
     /// Discards all contents and writes the control block of a new attach, the magic number last.
     ///
     /// No thread of the target may be recording: the gate is closed, or the hook does not have the
-    /// region yet.
+    /// region yet. Threads that are still inside a function that they called before keep their rings.
     pub fn initialize(&self, config: &Config) -> Result<(), Error> {
         self.check(config)?;
         let m = &self.memory;
+        let inside = match self.is_blank() {
+            true => Vec::new(),
+            false => self.marked_inside(),
+        };
         m.u64(offset_of!(Control, magic)).store(0, Release);
         m.clear()?;
         for (offset, value) in [
@@ -92,6 +96,9 @@ impl Region {
             // Each release looks into it, and to look makes a page exist.
             m.touch(memhook_abi::FILTER_OFFSET, memhook_abi::FILTER_COUNTERS);
             self.note_spent(memhook_abi::FILTER_COUNTERS as u64);
+        }
+        for mark in &inside {
+            self.retain(mark);
         }
         m.u64(offset_of!(Control, magic)).store(MAGIC, Release);
         Ok(())

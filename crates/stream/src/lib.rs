@@ -36,6 +36,6 @@ pub use memory::{SEALS, sealed_file};
 pub use modules::ModuleSpec;
 pub use recorders::{Admission, REGISTER_GLOBAL_EXPEDITED, barrier};
 pub use region::Region;
-pub use rings::{Losses, RingView};
+pub use rings::{Losses, Mark, RingView};
 pub use slots::{SlotSpec, SlotView};
 pub use stacks::Stack;

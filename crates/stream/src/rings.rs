@@ -43,6 +43,19 @@ pub struct RingView {
     pub waiting: u64,
 }
 
+/// A thread that is inside a wrapper, as its ring says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Number of the ring.
+    pub ring: usize,
+    /// Its owner.
+    pub tid: u32,
+    /// The wrapper's frame (avma).
+    pub frame: u64,
+    /// It is the hook's own work that goes on there; else that of the function that it has called.
+    pub records: bool,
+}
+
 impl Region {
     /// Rings that were ever claimed: 0..this.
     pub fn rings_used(&self) -> usize {
@@ -116,14 +129,35 @@ impl Region {
         Op::from_code(word0 >> 45 & 7)
     }
 
-    /// Rings whose owner is inside a wrapper, or was left there on a way that the hook does not see: the
-    /// ring, its owner and the wrapper's frame (avma).
-    pub fn marked_inside(&self) -> Vec<(RingView, u64)> {
+    /// Rings whose owner is inside a wrapper, or was left there on a way that the hook does not see.
+    pub fn marked_inside(&self) -> Vec<Mark> {
         let outer = |ring: &RingView| self.ring64(ring.index, offset_of!(RingHeader, outer));
-        self.rings()
-            .map(|ring| (ring, outer(&ring).load(Acquire) & !1))
-            .filter(|(_, frame)| *frame != 0)
-            .collect()
+        let mark = |ring: RingView| {
+            let outer = outer(&ring).load(Acquire);
+            Mark {
+                ring: ring.index,
+                tid: ring.tid,
+                frame: outer & !1,
+                records: outer & 1 != 0,
+            }
+        };
+        let marks = self.rings().map(mark);
+        marks.filter(|m| m.frame != 0 || m.records).collect()
+    }
+
+    /// In a region that was just cleared: keeps a ring for a thread that may still be inside the allocator's
+    /// function. Nobody else gets it, and the thread itself finds no room in it, nor waits for any, since
+    /// this is another attach than that of its ring.
+    pub(crate) fn retain(&self, mark: &Mark) {
+        let state = self.ring32(mark.ring, offset_of!(RingHeader, state));
+        state.store(ring_state::CLAIMED, Relaxed);
+        self.ring32(mark.ring, offset_of!(RingHeader, tid))
+            .store(mark.tid, Relaxed);
+        self.ring64(mark.ring, offset_of!(RingHeader, outer))
+            .store(mark.frame, Relaxed);
+        self.memory
+            .u32(offset_of!(Control, rings_used))
+            .fetch_max(mark.ring as u32 + 1, Release);
     }
 
     /// Takes such a mark away: its owner is known not to be inside.
