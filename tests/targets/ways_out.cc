@@ -2,6 +2,7 @@
 // allocates in between. The ways begin in a new-handler, or in operator new itself.
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
 
@@ -113,6 +114,20 @@ int main(int, char** arguments) {
     lose_below<16>();
     go_out();
     lose_below<4000>();
+    done();
+    return 0;
+  }
+  if (way == "signal") {
+    // A signal handler that allocates while operator new is under way.
+    signal(SIGUSR1, [](int) { free(malloc(55)); });
+    ready();
+    for (int i = 0; i < 50; i++) {
+      std::set_new_handler([] {
+        raise(SIGUSR1);
+        std::set_new_handler(nullptr);
+      });
+      CHECK(!::operator new(huge, std::nothrow));
+    }
     done();
     return 0;
   }

@@ -197,7 +197,7 @@ mod tests {
         let roomy = plan(32, level(16 << 30), None);
         assert_eq!(
             (roomy.first_ring, roomy.budget),
-            (16 << 10, (16 << 30) / 50)
+            (64 << 10, (16 << 30) / 50)
         );
         // The target's own limit makes rings small; the budget is ours.
         let boxed = plan(32, level(16 << 30), level(18 << 20));

@@ -25,6 +25,8 @@ const SMALL_PREFIX_BYTES: usize = 2 * PAGE + MEMO_FIRST_BYTES;
 const SPARE_RINGS: usize = 4;
 /// Rings that are made ready before the target begins.
 const MOST_AT_ONCE: usize = 256;
+/// Places that a ring is granted before it has shown that it needs them.
+const MOST_AT_FIRST: u64 = 16 << 10;
 /// The stack arena is touched so far ahead of what is in use.
 const ARENA_AHEAD: usize = 64 << 10;
 /// Backtraces that a thread has unwound when it gets room to remember more of them.
@@ -60,13 +62,16 @@ impl Plan {
 
     /// The best for so many threads within a budget (bytes), with rings of at most `ring_bytes`. `None`: not even the smallest rings fit.
     pub fn within(budget: u64, threads: usize, ring_bytes: u64) -> Option<Plan> {
-        const GOOD: u64 = 16 << 10;
+        // A burst of four million events a second fits into the time between two passes.
+        const GOOD: u64 = 64 << 10;
+        const FAIR: u64 = 16 << 10;
         let threads = threads.clamp(1, MAX_RINGS) as u64;
         let least = LEAST_RING_BYTES as u64;
         let with = |first: u64| Plan::FIXED + threads * Plan::small_ring(first);
         let first_ring = match budget {
-            // Half of it is left for what turns out to need more.
-            b if b / 2 >= with(GOOD) => GOOD.min(ring_bytes),
+            // Most of it is left for what turns out to need more.
+            b if b / 8 >= with(GOOD) => GOOD.min(ring_bytes),
+            b if b / 2 >= with(FAIR) => FAIR.min(ring_bytes),
             b if b >= with(least) => least,
             _ => return None,
         };
@@ -86,7 +91,7 @@ impl Default for Plan {
     fn default() -> Plan {
         Plan {
             budget: u64::MAX,
-            first_ring: 16 << 10,
+            first_ring: 64 << 10,
             stacks: u64::MAX,
             threads: 0,
         }
@@ -102,6 +107,8 @@ pub(crate) struct Accounts {
     first_ring: u64,
     /// Bytes granted, by ring.
     rings: Vec<u64>,
+    /// The most places that a ring has got.
+    typical: u64,
     /// Bytes of the arena that were touched.
     arena: usize,
     /// Entries of the index that were touched.
@@ -115,6 +122,7 @@ impl Accounts {
             spent: 0,
             first_ring: LEAST_RING_BYTES as u64,
             rings: vec![0; MAX_RINGS],
+            typical: 0,
             arena: 0,
             index: 0,
         }
@@ -230,6 +238,27 @@ impl Region {
         accounts.rings[ring] = small;
         let places = (events / size_of::<RawEvent>()) as u64;
         self.places[ring].store(places, Relaxed);
+        // Where threads that were here had much to do and needed more, those that come will, too: they
+        // find it granted when they have filled what they begin with, and never wait.
+        let typical = accounts.typical.min(MOST_AT_FIRST);
+        if typical > places {
+            self.grow_events(accounts, ring, places, typical);
+        }
+    }
+
+    fn grow_events(&self, accounts: &mut Accounts, ring: usize, places: u64, more: u64) {
+        let bytes = (more - places) as usize * size_of::<RawEvent>();
+        if !accounts.spend_on_growth(bytes as u64) {
+            return;
+        }
+        let end = RING_PREFIX_BYTES + places as usize * size_of::<RawEvent>();
+        self.memory.touch(self.ring_offset(ring) + end, bytes);
+        accounts.rings[ring] += bytes as u64;
+        accounts.typical = accounts.typical.max(more);
+        self.places[ring].store(more, Relaxed);
+        // Release: who finds it granted finds the pages.
+        self.ring64(ring, offset_of!(RingHeader, granted))
+            .store(more, Release);
     }
 
     fn grow_ring(&self, accounts: &mut Accounts, ring: usize, waiting: u64) {
@@ -244,14 +273,7 @@ impl Region {
         let has_taken = self.ring_mask(ring) + 1 >= places;
         if has_taken && places < most && waiting * 1000 > places * FULL {
             let more = (places * GROWTH as u64).min(most);
-            let bytes = (more - places) as usize * size_of::<RawEvent>();
-            if accounts.spend_on_growth(bytes as u64) {
-                let end = places as usize * size_of::<RawEvent>();
-                self.memory.touch(start + RING_PREFIX_BYTES + end, bytes);
-                accounts.rings[ring] += bytes as u64;
-                self.places[ring].store(more, Relaxed);
-                word(offset_of!(RingHeader, granted)).store(more, Release);
-            }
+            self.grow_events(accounts, ring, places, more);
         }
         let caches = word(offset_of!(RingHeader, granted_caches));
         let misses = word(offset_of!(RingHeader, memo_misses)).load(Relaxed);
