@@ -119,7 +119,11 @@ int main(int, char** arguments) {
   }
   if (way == "signal") {
     // A signal handler that allocates while operator new is under way.
-    signal(SIGUSR1, [](int) { free(malloc(55)); });
+    signal(SIGUSR1, [](int) {
+      void* block = malloc(55);
+      keep(block);
+      free(block);
+    });
     ready();
     for (int i = 0; i < 50; i++) {
       std::set_new_handler([] {
