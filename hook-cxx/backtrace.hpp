@@ -20,8 +20,13 @@ inline uint64_t* scratch_of(RingHeader* ring) {
 // The caches were filled 65,536 or more versions of the module list ago: their keys, which carry
 // 16 bits of it, may look current again.
 [[gnu::noinline, gnu::cold]] inline void clear_caches(RingHeader* ring, uint64_t version) {
-  auto* word = reinterpret_cast<volatile uint64_t*>(in_ring(ring, pc_cache_offset));
-  for (uint64_t i = 0; i < (ring_prefix_bytes - pc_cache_offset) / 8; i++) word[i] = 0;
+  // What is not in use was never written, unless the ring had another owner, who cleared it as well.
+  auto clear = [ring](uint64_t offset, uint64_t bytes) {
+    auto* word = reinterpret_cast<volatile uint64_t*>(in_ring(ring, offset));
+    for (uint64_t i = 0; i < bytes / 8; i++) word[i] = 0;
+  };
+  clear(pc_cache_offset, (ring->pc_mask + 1) * sizeof(PcCacheEntry));
+  clear(memo_offset, (ring->memo_mask + 1) * gate().memo_bytes);
   ring->cache_version = version;
 }
 

@@ -26,13 +26,13 @@ inline uint64_t op_of(const RawEvent& event) { return (event.word0 >> 45) & 7; }
 // Whether the last event is the allocation of `block`.
 [[gnu::always_inline]] inline bool is_of_last_event(RingHeader* ring, uint64_t block) {
   uint64_t allocation = ((block >> 3) & address_mask) | op_allocation << 45;
-  return ((events_of(ring)[(ring->head - 1) & gate().ring_mask].word0 ^ allocation) << 16) == 0;
+  return ((events_of(ring)[(ring->head - 1) & ring->mask].word0 ^ allocation) << 16) == 0;
 }
 
 // Whether the release is done with: it was folded. pre: is_of_last_event(), the thread is recording, and
 // no stack of the release is wanted.
 [[gnu::always_inline]] inline bool fold(RingHeader* ring, uint64_t block) {
-  uint64_t head = ring->head, mask = gate().ring_mask;
+  uint64_t head = ring->head, mask = ring->mask;
   RawEvent* events = events_of(ring);
   RawEvent& last = events[(head - 1) & mask];
   RawEvent& before = events[(head - 2) & mask];

@@ -75,14 +75,14 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   g.simple = g.clock_mode == clock_coarse && !(g.flags & special);
   g.folds = g.simple && (g.flags & flag_fold_pairs);
   reset_recorders();
-  g.ring_mask = c->ring_bytes / sizeof(RawEvent) - 1;
+  g.first_ring_mask = c->first_ring_bytes / sizeof(RawEvent) - 1;
   // At most two words a frame: the return address and a saved rbp.
   g.memo_words = 2 * g.depth;
   g.memo_bytes = memo_header_bytes + (g.memo_words + 3) / 4 * memo_block_bytes;
   g.memo_bytes = (g.memo_bytes + 63) / 64 * 64;  // whole cache lines
-  uint64_t memos = 1;
-  while (memos * 2 * g.memo_bytes <= ring_prefix_bytes - memo_offset) memos *= 2;
-  g.memo_mask = memos - 1;
+  g.memo_mask = memos_in(ring_prefix_bytes - memo_offset) - 1;
+  g.first_memo_mask = memos_in(memo_first_bytes) - 1;
+  g.last_epoch = c->epoch;
   g.filter_shift = c->filter_shift;
   g.min_size = c->min_size;
   g.max_size = c->max_size;

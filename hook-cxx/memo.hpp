@@ -134,10 +134,17 @@ struct MemoPlace {
   return {guide, hash ^ ((a + (b << 20 | b >> 44)) * 0xd6e8feb86659fd93), tag_of(hash)};
 }
 
+// How many fit into so many bytes: a power of two, for the hash.
+inline uint64_t memos_in(uint64_t bytes) {
+  uint64_t memos = 1;
+  while (memos * 2 * gate().memo_bytes <= bytes) memos *= 2;
+  return memos;
+}
+
 [[gnu::always_inline]] inline Memo* memo_of(RingHeader* ring, uint64_t hash) {
   const Gate& g = gate();
   return reinterpret_cast<Memo*>(in_ring(ring, memo_offset) +
-                                 ((hash >> 40) & g.memo_mask) * g.memo_bytes);
+                                 ((hash >> 40) & ring->memo_mask) * g.memo_bytes);
 }
 
 // Whether everything that `memo`'s unwinding depended on is as it was.
@@ -215,8 +222,11 @@ inline constexpr uint16_t vain_many = 64, vain_pause = 512, vain_tries = 8;
 [[gnu::always_inline]] inline void count_unwinding(RingHeader* ring) {
   uint64_t misses = ring->memo_misses + 1, head = ring->head;
   __atomic_store_n(&ring->memo_misses, misses, __ATOMIC_RELAXED);
-  if (__builtin_expect((misses & 63) == 0, 0))
-    ring->memo_window = head << 1 | (head - (ring->memo_window >> 1) < 64 * 16);
+  if (__builtin_expect((misses & 63) != 0, 1)) return;
+  ring->memo_window = head << 1 | (head - (ring->memo_window >> 1) < 64 * 16);
+  if (ring->memo_mask != gate().memo_mask &&
+      __atomic_load_n(&ring->granted_caches, __ATOMIC_ACQUIRE))
+    use_caches(ring, true);
 }
 
 struct FoundMemo {

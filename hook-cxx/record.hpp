@@ -4,8 +4,8 @@
 // it calls in turn is part of it: operator new calling malloc is one event, of kind new),
 // frame | 1: recording. A signal handler that allocates while we record is passed by and counted.
 #pragma once
-#include "backtrace.hpp"
 #include "folding.hpp"
+#include "nested.hpp"
 #include "selection.hpp"
 
 namespace memhook {
@@ -18,7 +18,7 @@ namespace memhook {
   }
   // A stack grows down: a call made inside the outer one has a lower frame. A frame at or above it
   // means that the outer call was left by longjmp.
-  if (frame < outer) return false;
+  if (frame < outer && !judge_nested(ring, frame, outer)) return false;
   ring->outer = frame;
   return true;
 }

@@ -2,7 +2,17 @@
 //
 // Protocol: the owner writes events at head & mask and then publishes head with a release store;
 // the attacher reads head with acquire, takes the events, and stores tail with release. The owner
-// reads tail only when its cached copy says that the ring is full.
+// reads tail only when `limit` says that there might be no room.
+//
+// A ring begins small and grows: the attacher grants more places, whose pages it has touched, so that
+// they are its own memory and not the target's. The owner takes them when head is C (mod G), C being
+// the places in use and G those granted, both powers of two and G the larger. Then every event that is
+// not yet taken keeps its place, because its number n lies in [head - C, head), which is [0, C) (mod G),
+// so that n & (C - 1) and n & (G - 1) are the same. So at any time event n stands at n & mask for the
+// mask of that time, and a consumer that loads `mask` after it has loaded `head` finds all events
+// below that head, whether it sees this mask or a later one: the mask is stored before the first head
+// that needs it. What is written behind keeps off what is not yet taken by the same rule as ever:
+// head - tail <= mask + 1.
 #pragma once
 #include "sequence.hpp"
 
@@ -20,6 +30,13 @@ inline RawEvent* events_of(RingHeader* ring) {
   return reinterpret_cast<RawEvent*>(reinterpret_cast<unsigned char*>(ring) + ring_prefix_bytes);
 }
 
+// Sets how much room there is for what is remembered: little at first. Where something is kept decides
+// nothing about whether it is right, so this can change at any time between two unwindings.
+inline void use_caches(RingHeader* ring, bool all) {
+  ring->memo_mask = all ? gate().memo_mask : gate().first_memo_mask;
+  ring->pc_mask = (all ? pc_cache_entries : pc_cache_first_entries) - 1;
+}
+
 // Claims a free ring for this thread; null when all are taken. pre: thread_word is not of `epoch`.
 [[gnu::noinline, gnu::cold]] inline RingHeader* claim_ring(uint32_t epoch, uint64_t sp) {
   Control* c = control();
@@ -31,7 +48,9 @@ inline RawEvent* events_of(RingHeader* ring) {
     __atomic_fetch_add(&c->ringless_events, 1, __ATOMIC_RELAXED);
     return nullptr;
   }
-  uint32_t rings = admit_recorder(c, epoch) ? max_rings : 0;
+  uint32_t limit = __atomic_load_n(&c->ring_limit, __ATOMIC_RELAXED);
+  if (limit > max_rings) limit = max_rings;
+  uint32_t rings = admit_recorder(c, epoch) ? limit : 0;
   uint64_t stride = ring_prefix_bytes + c->ring_bytes;
   for (uint32_t i = 0; i < rings; i++) {
     auto* ring = at<RingHeader>(rings_offset + i * stride);
@@ -45,6 +64,9 @@ inline RawEvent* events_of(RingHeader* ring) {
     asm("mov %%fs:0, %0" : "=r"(thread_pointer));
     ring->outer = 0;
     ring->last_tick = 0;
+    __atomic_store_n(&ring->mask, gate().first_ring_mask, __ATOMIC_RELAXED);
+    ring->limit = gate().first_ring_mask + 1;
+    use_caches(ring, false);
     __atomic_store_n(&ring->thread_pointer, thread_pointer, __ATOMIC_RELAXED);
     __atomic_store_n(&ring->first_sp, sp, __ATOMIC_RELAXED);
     uint32_t tid = c->tid_offset
@@ -72,19 +94,43 @@ inline RawEvent* events_of(RingHeader* ring) {
   return reinterpret_cast<RingHeader*>(word - epoch);
 }
 
-// A ring is full: waits for room, or drops the event, or finds the attacher dead and closes the
+// Looks at the tail, and takes what has been granted. Whether there is room for a record.
+inline bool look_for_room(RingHeader* ring) {
+  uint64_t head = ring->head, capacity = ring->mask + 1;
+  uint64_t tail = __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
+  uint64_t granted = __atomic_load_n(&ring->granted, __ATOMIC_ACQUIRE);
+  ring->limit = tail + capacity;
+  if (head + reserve_events - tail > capacity) return false;
+  if (granted <= capacity) return true;
+  uint64_t missing = (capacity - head) & (granted - 1);
+  if (missing >= reserve_events) {
+    // To come here again right before the next chance.
+    if (ring->limit - head > missing) ring->limit = head + missing;
+    return true;
+  }
+  // The clock as it was says nothing new. There is room for these.
+  for (; missing > 0; missing--)
+    events_of(ring)[head++ & ring->mask] = {op_tick << 45, ring->last_tick};
+  __atomic_store_n(&ring->mask, granted - 1, __ATOMIC_RELAXED);
+  __atomic_store_n(&ring->head, head, __ATOMIC_RELEASE);
+  ring->limit = tail + granted;
+  return true;
+}
+
+// A ring may be full: waits for room, or drops the event, or finds the attacher dead and closes the
 // gate. False: the event is lost (and counted). A detach meanwhile changes nothing: the attacher
 // drains what was under way.
 [[gnu::noinline, gnu::cold]] inline bool wait_for_room(RingHeader* ring) {
   Control* c = control();
   uint32_t mine = static_cast<uint32_t>(thread_word & 0xfff);
-  uint64_t capacity = gate().ring_mask + 1;
   Wait wait;
   for (;;) {
-    // The next attach has cleared the region: this ring is no longer ours, nor is the loss.
-    if (__atomic_load_n(&c->epoch, __ATOMIC_ACQUIRE) != mine) return false;
-    ring->cached_tail = __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
-    if (ring->head + reserve_events - ring->cached_tail <= capacity) return true;
+    // The next attach has cleared the region, or the last has given its memory back: this ring is no
+    // longer ours, nor is the loss.
+    if (__atomic_load_n(&c->epoch, __ATOMIC_ACQUIRE) != mine ||
+        __atomic_load_n(&ring->state, __ATOMIC_ACQUIRE) != ring_claimed)
+      return false;
+    if (look_for_room(ring)) return true;
     if (gate().flags & flag_drop_when_full) break;
     if (!wait.a_moment()) break;
   }
@@ -94,7 +140,7 @@ inline RawEvent* events_of(RingHeader* ring) {
 
 // Whether there is room, as far as is known without a look at the tail.
 [[gnu::always_inline]] inline bool has_room(const RingHeader* ring) {
-  return ring->head + reserve_events - ring->cached_tail <= gate().ring_mask + 1;
+  return ring->limit - ring->head >= reserve_events;
 }
 
 [[gnu::always_inline]] inline bool reserve(RingHeader* ring) {
@@ -111,14 +157,14 @@ inline RawEvent* events_of(RingHeader* ring) {
 [[gnu::always_inline]] inline void write_tick(RingHeader* ring, uint64_t& head, uint64_t time) {
   if (__builtin_expect(time == ring->last_tick, 1)) return;
   ring->last_tick = time;
-  events_of(ring)[head++ & gate().ring_mask] = {op_tick << 45, time};
+  events_of(ring)[head++ & ring->mask] = {op_tick << 45, time};
 }
 
 // Writes one event behind what was written at `head`, and publishes.
 [[gnu::always_inline]] inline void publish(RingHeader* ring, uint64_t head, uint64_t op,
                                            uint64_t address, uint32_t sequence, uint64_t size,
                                            uint32_t stack) {
-  events_of(ring)[head & gate().ring_mask] = {
+  events_of(ring)[head & ring->mask] = {
       ((address >> 3) & address_mask) | (op << 45) | (static_cast<uint64_t>(sequence) << 48),
       size | (static_cast<uint64_t>(stack) << 32) |
           (static_cast<uint64_t>((sequence >> 16) & 0x3f) << 58)};
@@ -135,7 +181,7 @@ inline RawEvent* events_of(RingHeader* ring) {
     time = gate().clock_mode == clock_attacher ? ring->last_tick : precise_time();
   write_tick(ring, head, time);
   if (size >= 0xffff'ffff) {
-    events_of(ring)[head++ & gate().ring_mask] = {op_size_extension << 45, size};
+    events_of(ring)[head++ & ring->mask] = {op_size_extension << 45, size};
     size = 0xffff'ffff;
   }
   publish(ring, head, op, address, sequence, size, stack);

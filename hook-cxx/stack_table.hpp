@@ -24,15 +24,49 @@ namespace memhook {
   return mix(mix(mix(a, b), c), d);
 }
 
-[[gnu::noinline]] inline uint32_t insert_stack(uint64_t* slot, uint64_t tag, uint32_t function,
-                                               const uint64_t* pcs, uint32_t count, bool truncated) {
+// Where a backtrace stands in the index, or would.
+struct IndexPlace {
+  uint64_t* slot;  // null: there is no room in its neighbourhood
+  uint32_t id;     // 0: not there
+};
+
+// Backtraces with one hash stand side by side; nothing is ever taken out, so the first empty place ends
+// the search.
+[[gnu::always_inline]] inline IndexPlace find_in_index(uint64_t hash, uint64_t mask,
+                                                       uint32_t function, const uint64_t* pcs,
+                                                       uint32_t count, bool truncated) {
+  uint64_t tag = hash >> 32;
+  auto* index = at<uint64_t>(index_offset);
+  for (uint64_t probe = 0; probe < 64; probe++) {
+    uint64_t* slot = &index[(hash + probe) & mask & (index_entries - 1)];
+    uint64_t value = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
+    if (value == 0) return {slot, 0};
+    if ((value >> 32) != tag) continue;
+    auto* entry = at<StackEntry>(arena_offset + (value & 0xffff'ffff) * granule_bytes);
+    if (entry->depth != count || entry->function != function || entry->truncated != truncated)
+      continue;
+    auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
+    uint32_t i = 0;
+    while (i < count && frames[i] == pcs[i]) i++;
+    if (i == count) return {slot, static_cast<uint32_t>(value)};
+  }
+  return {nullptr, 0};
+}
+
+inline void drop_stack() {
+  __atomic_fetch_add(&control()->stacks_dropped, 1, __ATOMIC_RELAXED);
+}
+
+// Writes a backtrace into the arena; 0 when that is full.
+inline uint32_t write_stack(uint64_t tag, uint32_t function, const uint64_t* pcs, uint32_t count,
+                            bool truncated) {
   Control* c = control();
   uint64_t bytes = sizeof(StackEntry) + 8 * count;
   uint64_t granules = (bytes + granule_bytes - 1) / granule_bytes;
+  uint64_t limit = c->arena_limit < arena_bytes ? c->arena_limit : arena_bytes;
   uint64_t id = __atomic_fetch_add(&c->arena_next, granules, __ATOMIC_RELAXED);
-  if ((id + granules) * granule_bytes > arena_bytes) {
+  if ((id + granules) * granule_bytes > limit) {
     __atomic_fetch_sub(&c->arena_next, granules, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&c->stacks_dropped, 1, __ATOMIC_RELAXED);
     return 0;
   }
   auto* entry = at<StackEntry>(arena_offset + id * granule_bytes);
@@ -42,35 +76,54 @@ namespace memhook {
   entry->depth = static_cast<uint16_t>(count);
   auto* frames = reinterpret_cast<uint64_t*>(entry + 1);
   for (uint32_t i = 0; i < count; i++) frames[i] = pcs[i];
+  return static_cast<uint32_t>(id);
+}
+
+// Where half of the index is in use, more of it is taken.
+inline void grow_index(uint64_t stacks) {
+  Control* c = control();
+  uint64_t mask = __atomic_load_n(&c->index_mask, __ATOMIC_RELAXED);
+  if (stacks * 2 <= mask || mask >= c->index_limit) return;
+  __atomic_compare_exchange_n(&c->index_mask, &mask, mask * index_growth + index_growth - 1, false,
+                              __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+// pre: the backtrace was not found under `mask`; `slot` is the place for it there.
+[[gnu::noinline]] inline uint32_t insert_stack(uint64_t* slot, uint64_t mask, uint64_t hash,
+                                               uint32_t function, const uint64_t* pcs,
+                                               uint32_t count, bool truncated) {
+  uint64_t tag = hash >> 32;
+  uint32_t id = 0;
+  // It may stand where it was put when less of the index was in use.
+  while (id == 0 && mask > index_first_entries) {
+    mask /= index_growth;
+    id = find_in_index(hash, mask, function, pcs, count, truncated).id;
+  }
+  if (!slot || id != 0) {
+    if (id == 0) drop_stack();
+  } else if ((id = write_stack(tag, function, pcs, count, truncated)) == 0) {
+    drop_stack();
+    return 0;
+  } else {
+    grow_index(__atomic_add_fetch(&control()->stack_count, 1, __ATOMIC_RELAXED));
+  }
   uint64_t expected = 0;
   // Release: whoever finds the id in the index finds the frames written. When another thread took
   // the place first, our copy stays valid for this event; the stack is merely stored twice.
-  __atomic_compare_exchange_n(slot, &expected, (tag << 32) | id, false, __ATOMIC_RELEASE,
-                              __ATOMIC_RELAXED);
-  return static_cast<uint32_t>(id);
+  if (slot)
+    __atomic_compare_exchange_n(slot, &expected, (tag << 32) | id, false, __ATOMIC_RELEASE,
+                                __ATOMIC_RELAXED);
+  return id;
 }
 
 // The id of a backtrace in the shared stack table; 0 when the table is full.
 [[gnu::always_inline]] inline uint32_t intern_stack(uint32_t function, const uint64_t* pcs,
                                                     uint32_t count, bool truncated) {
   uint64_t hash = hash_frames(function | (truncated ? 256 : 0), pcs, count);
-  uint64_t tag = hash >> 32;
-  auto* index = at<uint64_t>(index_offset);
-  for (uint64_t probe = 0; probe < 64; probe++) {
-    uint64_t* slot = &index[(hash + probe) & (index_entries - 1)];
-    uint64_t value = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
-    if (value == 0) return insert_stack(slot, tag, function, pcs, count, truncated);
-    if ((value >> 32) != tag) continue;
-    auto* entry = at<StackEntry>(arena_offset + (value & 0xffff'ffff) * granule_bytes);
-    if (entry->depth != count || entry->function != function || entry->truncated != truncated)
-      continue;
-    auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
-    uint32_t i = 0;
-    while (i < count && frames[i] == pcs[i]) i++;
-    if (i == count) return static_cast<uint32_t>(value);
-  }
-  __atomic_fetch_add(&control()->stacks_dropped, 1, __ATOMIC_RELAXED);
-  return 0;
+  uint64_t mask = __atomic_load_n(&control()->index_mask, __ATOMIC_RELAXED);
+  IndexPlace place = find_in_index(hash, mask, function, pcs, count, truncated);
+  if (place.id) return place.id;
+  return insert_stack(place.slot, mask, hash, function, pcs, count, truncated);
 }
 
 }  // namespace memhook

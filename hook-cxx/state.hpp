@@ -16,19 +16,21 @@ namespace memhook {
 using namespace abi;
 
 struct Gate {
-  uint32_t epoch;  // 0: tracing is off
-  uint32_t flags;
+  uint32_t epoch;       // 0: tracing is off
+  uint32_t last_epoch;  // of the last attach, which may be over
   // Of the region, see Control::owner; 0 in a fork child. These three are known from outside by their
   // places (HookDescription::gate).
   uint64_t owner;
+  uint32_t flags;
   uint32_t depth;
   uint32_t clock_mode;
   // Remembered backtraces, coarse clock, no filter: what the fast half of record.hpp knows.
   bool simple;
   bool folds;  // see folding.hpp
   uint32_t recorders;  // how many threads record: see sequence.hpp
-  uint64_t ring_mask;   // events in a ring - 1
-  uint64_t memo_mask;   // remembered backtraces - 1
+  uint64_t first_ring_mask;  // events in a ring at first - 1
+  uint64_t memo_mask;        // remembered backtraces at most - 1
+  uint64_t first_memo_mask;  // and at first
   uint64_t memo_bytes;  // bytes of one
   uint32_t memo_words;  // stack words one can have
   uint32_t filter_shift;  // address bits that share a counter of the live filter

@@ -5,7 +5,7 @@ use memhook_abi::{
     ring_state, ring_stride,
 };
 use memhook_ledger::Ledger;
-use memhook_stream::{Config, Region, Sink};
+use memhook_stream::{Config, Plan, Region, Sink, sealed_file};
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
@@ -39,17 +39,8 @@ pub struct Feeder {
 impl Feeder {
     /// A region of its own with rings of `ring_bytes`.
     pub fn new(ring_bytes: usize) -> Self {
-        let path = format!("/dev/shm/memhook-bench-{}", std::process::id());
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path)
-            .expect("/dev/shm");
-        std::fs::remove_file(&path).expect("/dev/shm");
-        file.set_len(region_bytes(ring_bytes) as u64)
-            .expect("a sparse file");
+        let file = sealed_file(region_bytes(ring_bytes) as u64).expect("a sparse file");
+        let file = File::from(file);
         let region = Region::map(&file).expect("a mapping");
         region
             .initialize(&Config {
@@ -57,6 +48,10 @@ impl Feeder {
                 ring_bytes: ring_bytes as u64,
                 depth: 1,
                 max_size: u64::MAX,
+                plan: Plan {
+                    first_ring: ring_bytes as u64,
+                    ..Plan::default()
+                },
                 ..Config::default()
             })
             .expect("a region");
@@ -69,6 +64,8 @@ impl Feeder {
         };
         feeder.write(offset_of!(Control, rings_used), &1u32.to_ne_bytes());
         feeder.write_header(offset_of!(RingHeader, tid), &1u32.to_ne_bytes());
+        let mask = feeder.capacity() as u64 - 1;
+        feeder.write_header(offset_of!(RingHeader, mask), &mask.to_ne_bytes());
         feeder.write_header(
             offset_of!(RingHeader, state),
             &ring_state::CLAIMED.to_ne_bytes(),

@@ -2,6 +2,7 @@
 
 mod building;
 mod debian_sources;
+mod memory_box;
 mod patience;
 pub mod programs;
 mod requirements;
@@ -11,6 +12,7 @@ pub mod terminal;
 
 pub use building::{binary, build_library, build_target, compile, source};
 pub use debian_sources::debian_source;
+pub use memory_box::MemoryBox;
 pub use patience::until;
 pub use requirements::{can_pass_by_filters, not_run};
 pub use sites::{Sites, expect_sites, sites};

@@ -155,3 +155,19 @@ fn an_attacher_without_privileges() {
     }
     assert!(target.finish().success());
 }
+
+/// Memory of that name that can lose its pages is none of ours, and is not looked at: that would be the
+/// end of whoever looks.
+#[test]
+fn memory_that_is_not_sealed_is_not_mapped() {
+    let target = Target::start(&build_target("false_region", &[]), &[]);
+    for _ in 0..3 {
+        let report = Attacher::start(&target, &["-d", "300ms"]).last_report();
+        assert_eq!(report["totals"]["lost_events"], 0);
+        let (code, _, errors) = run(&["detach", &target.pid().to_string()]);
+        assert_eq!(code, 0, "{errors}");
+    }
+    // Its own and ours.
+    assert_eq!(target.maps().matches("memhook-region").count(), 2);
+    assert!(target.finish().success());
+}

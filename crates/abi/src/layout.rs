@@ -55,21 +55,31 @@ pub const MAX_RINGS: usize = 1_024;
 /// Bytes of a ring before its events: header and scratch memory of the unwinder. Untouched pages
 /// cost nothing.
 pub const RING_PREFIX_BYTES: usize = 1 << 18;
-/// Offset of the scratch memory in a ring: frames being collected, and one page of a stack that is
-/// read through the kernel.
-pub const RING_SCRATCH_OFFSET: usize = 4_096;
-/// Offset of the PC cache in a ring: [`PC_CACHE_ENTRIES`] times PC and rule.
-pub const PC_CACHE_OFFSET: usize = 12_288;
-/// Entries of the PC cache, a power of two.
-pub const PC_CACHE_ENTRIES: usize = 2_048;
+/// Offset of the scratch memory in a ring: frames being collected, on the page of the header, and one
+/// page of a stack that is read through the kernel.
+pub const RING_SCRATCH_OFFSET: usize = 1_024;
 /// Offset of the guides: by which words the remembered backtraces differ that begin alike.
-pub const MEMO_GUIDES_OFFSET: usize = PC_CACHE_OFFSET + PC_CACHE_ENTRIES * 16;
+pub const MEMO_GUIDES_OFFSET: usize = 8_192;
 /// Guides of a ring.
 pub const MEMO_GUIDES: usize = 256;
 /// Bytes of one.
 pub const MEMO_GUIDE_BYTES: usize = 8;
-/// Offset of the backtraces remembered by a ring's thread; they take the rest of the prefix.
-pub const MEMO_OFFSET: usize = MEMO_GUIDES_OFFSET + MEMO_GUIDES * MEMO_GUIDE_BYTES;
+/// Offset of the PC cache in a ring: PC and rule, on the page of the guides as long as it is small.
+pub const PC_CACHE_OFFSET: usize = MEMO_GUIDES_OFFSET + MEMO_GUIDES * MEMO_GUIDE_BYTES;
+/// Entries of the PC cache at its largest, a power of two.
+pub const PC_CACHE_ENTRIES: usize = 2_048;
+/// Entries of the PC cache of a ring at first: what is left of one page.
+pub const PC_CACHE_FIRST_ENTRIES: usize = (4_096 - MEMO_GUIDES * MEMO_GUIDE_BYTES) / 16;
+/// Offset of the backtraces remembered by a ring's thread; they can take the rest of the prefix.
+pub const MEMO_OFFSET: usize = 45_056;
+/// Bytes of remembered backtraces that a ring has at first.
+pub const MEMO_FIRST_BYTES: usize = 8_192;
+/// Fewest bytes of a ring's events: a page.
+pub const LEAST_RING_BYTES: usize = 4_096;
+/// Entries of the stack index that are used at first, a power of two.
+pub const INDEX_FIRST_ENTRIES: usize = 4_096;
+/// By how much rings and the stack index grow at a time.
+pub const GROWTH: usize = 4;
 /// Bytes of a remembered backtrace before its checked words.
 pub const MEMO_HEADER_BYTES: usize = 32;
 /// Bytes of four checked words with their offsets.
@@ -265,6 +275,8 @@ shared_struct! {
         /// Which operators new do nothing but call an allocation function that is hooked too: bit
         /// `(function - first operator) * MAX_VARIANTS + variant`.
         forwarding_operators: AtomicU32,
+        /// Rings that may be claimed.
+        ring_limit: AtomicU32,
         /// Which process the region was made for: a number that its hook keeps where a fork wipes it
         /// ([`HookDescription::gate`]), so that a child's region is never taken for its own.
         owner: u64,
@@ -278,6 +290,16 @@ shared_struct! {
         loader_count_seen: AtomicU64,
         /// The same numbers as the hook has last found them.
         loader_count_now: AtomicU64,
+        /// Bytes of events that a ring has at first, a power of two.
+        first_ring_bytes: u64,
+        /// Bytes of the stack arena that may be used.
+        arena_limit: u64,
+        /// Entries of the stack index in use, less 1; raised by the hook.
+        index_mask: AtomicU64,
+        /// What it may be raised to.
+        index_limit: u64,
+        /// Backtraces in the stack table.
+        stack_count: AtomicU64,
     }
 }
 
@@ -309,7 +331,7 @@ shared_struct! {
         selective_wrappers: u64,
         /// Address (avma) of `u64[functions][variants]`: the originals, 0 where there is none.
         originals: u64,
-        /// Address (avma) of the gate, a page that a fork wipes: u32 epoch, u32 unused, u64 owner.
+        /// Address (avma) of the gate, a page that a fork wipes: u32 epoch, u32 last epoch, u64 owner.
         gate: u64,
         /// Address (avma) of the hook's pointer to its region.
         region: u64,
@@ -399,14 +421,35 @@ shared_struct! {
     RingHeader {
         /// Events ever published; written by the owning thread with release order.
         head: AtomicU64,
-        /// The producer's last look at `tail`.
-        cached_tail: u64,
+        /// The producer need not look at `tail` as long as `head` stays so far below this that a
+        /// record fits.
+        limit: u64,
         /// The frame of the outermost wrapper of this thread, bit 0: while recording. 0: none.
         outer: u64,
         /// Time of the last tick written.
         last_tick: u64,
         /// `head` + 1 while the owner may change the last two events, else 0.
         folding: AtomicU64,
+        /// Places for events - 1; written by the owner, raised when [`RingHeader::granted`] is.
+        mask: AtomicU64,
+        /// Remembered backtraces - 1.
+        memo_mask: u64,
+        /// Entries of the PC cache - 1.
+        pc_mask: u64,
+        /// Bounds of the thread's stack (avma), filled in by the attacher; 0: not known.
+        stack_low: AtomicU64,
+        /// End of the thread's stack.
+        stack_high: AtomicU64,
+        /// Version of the module list that the caches were filled under, plus 1; 0: clear them.
+        cache_version: u64,
+        /// Bytes until the next sampled allocation, signed.
+        sample_left: u64,
+        /// State of the owner's random numbers; 0: not yet in use.
+        random: u64,
+        /// Unwindings done because no remembered backtrace fitted.
+        memo_misses: AtomicU64,
+        /// `head` some unwindings ago << 1; bit 0: unwindings were many before that.
+        memo_window: u64,
         /// Events dropped because the ring was full.
         dropped: AtomicU64,
         /// Calls passed by because they came from inside the hook (signal handlers).
@@ -415,32 +458,26 @@ shared_struct! {
         truncated: AtomicU64,
         /// The owner's thread pointer (fs base): the TCB stands at the top of a thread's stack.
         thread_pointer: AtomicU64,
-        /// Bounds of the thread's stack (avma), filled in by the attacher; 0: not known.
-        stack_low: AtomicU64,
-        /// End of the thread's stack.
-        stack_high: AtomicU64,
         /// Stack pointer at the claim, for the attacher to find the bounds.
         first_sp: AtomicU64,
-        /// Bytes until the next sampled allocation, signed.
-        sample_left: u64,
-        /// State of the owner's random numbers; 0: not yet in use.
-        random: u64,
-        /// Version of the module list that the caches were filled under, plus 1; 0: clear them.
-        cache_version: u64,
-        /// Unwindings done because no remembered backtrace fitted.
-        memo_misses: AtomicU64,
-        /// `head` some unwindings ago << 1; bit 0: unwindings were many before that.
-        memo_window: u64,
         /// Remembered backtraces checked ([`flags::CHECK_MEMO`]).
         memo_checked: AtomicU64,
         /// Those found wrong.
         memo_wrong: AtomicU64,
+        /// Calls passed by as part of the same outer one since `nested_head`.
+        nested: u64,
+        /// `head` when the first of them came.
+        nested_head: u64,
         /// Keeps the consumer's line apart.
         producer_pad: [u64; 15],
         /// Events taken; written by the attacher.
         tail: AtomicU64,
         /// Events that the owner may not change any more; written by the attacher.
         claimed: AtomicU64,
+        /// Places for events that the owner may use, a power of two; 0: those of the beginning.
+        granted: AtomicU64,
+        /// Not 0: the owner may use the whole room for what it remembers.
+        granted_caches: AtomicU64,
         /// Keeps the state apart from the tail.
         consumer_pad: [u64; 15],
         /// [`ring_state`].
@@ -469,7 +506,10 @@ const _: () = assert!(size_of::<RingHeader>() <= RING_SCRATCH_OFFSET);
 const _: () = assert!(size_of::<RawEvent>() == 16);
 const _: () = assert!(ARENA_OFFSET.is_multiple_of(4096) && RINGS_OFFSET.is_multiple_of(4096));
 const _: () = assert!(ARENA_BYTES / GRANULE_BYTES <= 1 << 26);
-const _: () = assert!(PC_CACHE_OFFSET >= RING_SCRATCH_OFFSET + MAX_DEPTH * 8 + 4096);
+const _: () = assert!(MEMO_GUIDES_OFFSET >= RING_SCRATCH_OFFSET + MAX_DEPTH * 8 + 4096);
+const _: () = assert!(PC_CACHE_FIRST_ENTRIES.is_power_of_two());
+const _: () = assert!(MEMO_OFFSET >= PC_CACHE_OFFSET + PC_CACHE_ENTRIES * 16);
+const _: () = assert!(MEMO_OFFSET.is_multiple_of(4096) && RING_PREFIX_BYTES.is_multiple_of(4096));
 const _: () = assert!((SAMPLE_QUANTILES + 1) * 8 <= 65_536);
 const _: () = assert!(RULES_OFFSET.is_multiple_of(4096));
 const _: () = assert!(crate::HOOKED_FUNCTIONS.len() * MAX_VARIANTS <= 256);

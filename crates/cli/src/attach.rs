@@ -8,7 +8,7 @@ use crate::record::{self, Recording, Wish};
 use crate::{limits, plan, session::Session, signals, trace};
 use anyhow::bail;
 use memhook_abi::{clock_mode, flags};
-use memhook_stream::Config;
+use memhook_stream::{Config, Plan};
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 /// Options of `attach`.
@@ -95,7 +95,7 @@ pub struct Tracing {
     /// Where time stamps come from
     #[arg(long, value_enum, default_value = "coarse")]
     pub clock: Clock,
-    /// Bytes of each thread's ring
+    /// Bytes that a thread's ring can grow to
     #[arg(long, value_parser = size, default_value = "1M")]
     ring_size: u64,
     /// What a thread does when its ring is full
@@ -201,6 +201,7 @@ impl Tracing {
             // Found in the target.
             owner: 0,
             iterate_modules: 0,
+            plan: Plan::default(),
         })
     }
 }

@@ -11,7 +11,7 @@ use memhook_stream::{Admission, Drain, Region, Sink, TickTime, monotonic_ns, tim
 use std::{
     sync::{
         Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     thread::Thread,
     time::{Duration, Instant},
@@ -20,6 +20,10 @@ use std::{
 /// After this time without a step of the clock word the watchdog takes one. The hook takes an attacher
 /// for dead after 300 ms.
 const WATCHDOG_PAUSE: Duration = Duration::from_millis(50);
+/// So long the watchdog speaks for a drain thread that does not come to its next pass: a report of a large
+/// heap holds the ledger for some hundred milliseconds. After that the clock word stands still, so a target
+/// that waits for room in a ring goes on untraced: it must not wait for us without end.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// How long calls that were under way at the detach are waited for.
 const LAST_EVENTS: Duration = Duration::from_millis(200);
 
@@ -54,6 +58,8 @@ pub struct Consumer<'a> {
     start: Instant,
     ticks: ClockPair,
     admission: Admission,
+    /// When the last pass ended, in nanoseconds since the attach.
+    drained_ns: AtomicU64,
     /// The last dlopen or dlclose of the target that was answered.
     pub answered: AtomicU32,
     finishing: AtomicBool,
@@ -132,6 +138,7 @@ impl<'a> Consumer<'a> {
             start: Instant::now(),
             ticks: ClockPair::now(),
             admission: Admission::default(),
+            drained_ns: AtomicU64::new(0),
             answered: AtomicU32::new(0),
             finishing: AtomicBool::new(false),
             stands_still: AtomicBool::new(false),
@@ -221,6 +228,9 @@ impl<'a> Consumer<'a> {
             };
             let stats = drain.pass(self.region, &mut sink);
             drop(state);
+            let ended = self.elapsed().as_nanos() as u64;
+            self.drained_ns.store(ended, Relaxed);
+            self.region.grant(|ring| drain.waiting(ring));
             if self.region.module_requests() != self.answered.load(Relaxed) {
                 reporter.unpark();
             }
@@ -258,12 +268,13 @@ impl<'a> Consumer<'a> {
         state.ledger.finish();
     }
 
-    /// Keeps the clock word going while the drain thread has to wait for a report.
+    /// Keeps the clock word going while the drain thread has to wait for a report; not for ever.
     fn watch(&self) {
         let mut last = 0;
         while !self.finished.load(Relaxed) {
             let clock = self.region.clock_ns();
-            if clock == last {
+            let drained = Duration::from_nanos(self.drained_ns.load(Relaxed));
+            if clock == last && self.elapsed().saturating_sub(drained) < LONGEST_WAIT {
                 self.region
                     .set_clock_ns(self.elapsed().as_nanos() as u64 + 1);
             }
@@ -279,23 +290,54 @@ mod tests {
     use super::*;
     use crate::attach::Args;
 
-    /// The drain thread ends with it, so that the process does, too, and the target is not kept waiting.
-    #[test]
-    fn a_panic_ends_the_draining() {
-        let path = std::env::temp_dir().join(format!("memhook-consumer-{}", std::process::id()));
-        let mut options = std::fs::File::options();
-        let file = options.read(true).write(true).create_new(true).open(&path);
-        let file = file.expect("created");
-        std::fs::remove_file(&path).expect("removed");
+    fn with_consumer(work: impl FnOnce(&Region, &Consumer)) {
         let args = Args::plain(1, Duration::ZERO, 1);
         let config = args.tracing.config().expect("valid");
         let bytes = memhook_abi::region_bytes(config.ring_bytes as usize);
-        file.set_len(bytes as u64).expect("sparse");
+        let file = memhook_stream::sealed_file(bytes as u64).expect("sparse");
         let region = Region::map(&file).expect("mapped");
         region.initialize(&config).expect("initialized");
-        let consumer = Consumer::new(&region, &args.tracing);
-        let work = std::panic::AssertUnwindSafe(|| consumer.while_draining(|| panic!("work")));
-        assert!(std::panic::catch_unwind(work).is_err());
-        assert!(consumer.finished.load(Relaxed));
+        work(&region, &Consumer::new(&region, &args.tracing));
+    }
+
+    /// The drain thread ends with it, so that the process does, too, and the target is not kept waiting.
+    #[test]
+    fn a_panic_ends_the_draining() {
+        with_consumer(|_, consumer| {
+            let work = std::panic::AssertUnwindSafe(|| consumer.while_draining(|| panic!("work")));
+            assert!(std::panic::catch_unwind(work).is_err());
+            assert!(consumer.finished.load(Relaxed));
+        });
+    }
+
+    /// Who holds the state and does not let it go, must not keep the target waiting for room in its rings.
+    #[test]
+    fn the_clock_stands_still_when_nothing_is_drained() {
+        with_consumer(|region, consumer| {
+            consumer.while_draining(|| {
+                let state = consumer.lock();
+                let (start, mut clock) = (Instant::now(), region.clock_ns());
+                let mut moved = start;
+                // At first it goes on; the hook takes us for dead after 300 ms without a step.
+                while moved.elapsed() < Duration::from_millis(300) {
+                    assert!(start.elapsed() < 20 * LONGEST_WAIT, "it never stands still");
+                    std::thread::sleep(Duration::from_millis(5));
+                    let now = region.clock_ns();
+                    if now != clock {
+                        (clock, moved) = (now, Instant::now());
+                    }
+                }
+                assert!(moved - start > LONGEST_WAIT / 4, "{:?}", moved - start);
+                drop(state);
+                // And goes on when the draining does.
+                while region.clock_ns() == clock {
+                    assert!(
+                        start.elapsed() < 40 * LONGEST_WAIT,
+                        "it stands still for ever"
+                    );
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            });
+        });
     }
 }

@@ -1,5 +1,6 @@
 //! Resource limits of the target that the shared memory could run into.
 
+use crate::memory_budget::Budget;
 use memhook_process::Check;
 
 /// The checks; `region_bytes`: what would be mapped.
@@ -14,7 +15,9 @@ pub fn checks(pid: i32, region_bytes: u64) -> Vec<Check> {
         .next()
         .and_then(|n| n.parse().ok())
         .unwrap_or(0);
-    look(&limits, pages * 4096, region_bytes, pid)
+    let mut checks = look(&limits, pages * 4096, region_bytes, pid);
+    checks.push(Budget::of(pid, region_bytes).check());
+    checks
 }
 
 /// A soft limit in bytes; `None`: unlimited.
@@ -42,7 +45,7 @@ fn look(limits: &str, mapped: u64, region_bytes: u64, pid: i32) -> Vec<Check> {
     let left = limit(limits, "Max address space").map(|most| most.saturating_sub(mapped));
     if let Some(left) = left.filter(|&left| left < region_bytes) {
         checks.push(Check::bad(
-            "memory",
+            "address space",
             format!(
                 "process {pid} has {} of address space left, and the shared memory takes {}",
                 mib(left),
@@ -75,7 +78,7 @@ mod tests {
         };
         assert_eq!(failed(text, 0, 1 << 20), Vec::<&str>::new());
         assert_eq!(failed(text, 0, 1 << 21), ["file size"]);
-        assert_eq!(failed(text, 8_500_000, 1 << 20), ["memory"]);
+        assert_eq!(failed(text, 8_500_000, 1 << 20), ["address space"]);
         let unlimited = text
             .replace("1048576  ", "unlimited")
             .replace("9000000  ", "unlimited");

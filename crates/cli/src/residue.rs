@@ -5,15 +5,13 @@ use crate::claim::claim;
 use crate::closed_region;
 use crate::hook_object::HOOK_OBJECT;
 use crate::reach::Reach;
+use crate::rest::comes_to_rest;
 use crate::restore::{Files, Restored, restore};
 use anyhow::bail;
 use memhook_inject::{Held, HoldOptions, close_descriptor, create_region, hold};
 use memhook_process::{HookCopy, Mapping, hook_copies, mappings};
-use memhook_stream::{Region, barrier};
-use std::{
-    fs::OpenOptions,
-    time::{Duration, Instant},
-};
+use memhook_stream::Region;
+use std::{fs::OpenOptions, time::Duration};
 
 /// What of ours is already in a process.
 ///
@@ -173,7 +171,7 @@ impl Residue {
     ) -> anyhow::Result<(Region, u64, u32)> {
         let epoch = self.last_epoch % 4095 + 1;
         for (region, address) in self.regions {
-            if region.ring_bytes() as u64 == ring_bytes && comes_to_rest(&region) {
+            if region.ring_bytes() as u64 == ring_bytes && comes_to_rest(pid, &region) {
                 return Ok((region, address, epoch));
             }
         }
@@ -216,21 +214,6 @@ pub fn hold_with_hook(pid: i32, base: u64) -> anyhow::Result<Held> {
     Ok(held)
 }
 
-/// Whether no thread is inside a wrapper any more, now that the gate is closed: one that was, and
-/// stopped there, would go on writing into a ring that has another owner by then.
-pub fn comes_to_rest(region: &Region) -> bool {
-    let start = Instant::now();
-    barrier();
-    while region.calls_under_way() > 0 {
-        if start.elapsed() > Duration::from_secs(1) {
-            return false;
-        }
-        // A thread that waits for room in a full ring gives up when the clock stands still.
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    true
-}
-
 /// Restores what a killed attacher left in a process, or its parent. `Ok(None)`: there was nothing of
 /// ours.
 pub fn recover(pid: i32) -> anyhow::Result<Option<u64>> {
@@ -243,5 +226,9 @@ pub fn recover(pid: i32) -> anyhow::Result<Option<u64>> {
     if !found.is_untidy() {
         return Ok(None);
     }
-    Ok(Some(found.tidy_up(pid, &mut Files::new())?.left))
+    let restored = found.tidy_up(pid, &mut Files::new())?;
+    for (region, _) in &found.regions {
+        region.give_all_back();
+    }
+    Ok(Some(restored.left))
 }

@@ -1,11 +1,13 @@
 //! One attach: load the hook, fill the journal, patch; later modules; detach.
 
 mod lone_recorder;
+mod memory;
 mod slots;
 mod target_facts;
 
 use crate::claim::{Claim, claim};
 use crate::hook_object::{EntryPoints, HOOK_OBJECT, entry_points, hook_image};
+use crate::memory_budget::Budget;
 use crate::reach::Reach;
 use crate::record::OwnCode;
 use crate::residue::{has_hook, residue};
@@ -20,7 +22,7 @@ use memhook_process::{
     ElfView, Mapping, ModuleImage, find_slots, hook_copies, mappings, modules, seccomp_filters,
     vdso,
 };
-use memhook_stream::{Config, Region};
+use memhook_stream::{Config, Plan, Region};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -62,6 +64,8 @@ pub struct Session {
     next_variant: HashMap<(usize, u64), u32>,
     /// Seccomp filters of the process before the hook was told what they allow.
     filters: Option<u32>,
+    /// What it may take of memory.
+    plan: Plan,
     _claim: Claim,
 }
 
@@ -103,6 +107,7 @@ impl Session {
         let start = Instant::now();
         // First: who holds the claim finds nobody else changing what is looked at here.
         let claim = claim(pid)?;
+        config.plan = Budget::of(pid, config.ring_bytes).plan()?;
         let idle = IdleThreads::of(pid);
         let maps = mappings(pid)?;
         let mut residue = residue(pid, &maps);
@@ -174,6 +179,7 @@ impl Session {
             idle_held_time,
             next_variant,
             filters: seccomp_filters(pid),
+            plan: config.plan,
             _claim: claim,
         };
         session.journal(&scan);

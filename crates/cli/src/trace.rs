@@ -35,6 +35,7 @@ pub fn run(
             &mut facts,
         )
     });
+    region.give_rings_back();
     if args.tracing.check_memo || args.verbose {
         let losses = region.losses();
         eprintln!(

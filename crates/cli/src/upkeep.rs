@@ -2,6 +2,7 @@
 //! target is still there.
 
 use crate::consumer::Consumer;
+use crate::memory_budget::KillCount;
 use crate::ring_owners::RingOwners;
 use crate::session::Session;
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
@@ -44,6 +45,7 @@ pub struct Turn {
 pub struct Upkeep {
     target: Identity,
     owners: RingOwners,
+    kills: KillCount,
     next_look: Duration,
     next_verify: Option<Duration>,
 }
@@ -54,6 +56,7 @@ impl Upkeep {
         Upkeep {
             target: Identity::of(pid),
             owners: RingOwners::new(pid),
+            kills: KillCount::of(pid),
             next_look: Duration::ZERO,
             next_verify: Some(VERIFY_AFTER),
         }
@@ -79,6 +82,10 @@ impl Upkeep {
                 let _ = session.verify_slots();
             }
             session.look_at_filters();
+            session.look_at_memory();
+        }
+        if gone && let Some(why) = self.kills.explain(self.target.pid) {
+            eprintln!("memhook-rs: {why}");
         }
         Turn {
             gone,

@@ -39,7 +39,7 @@ const NAME: &std::ffi::CStr = c"memhook-hook";
 /// `dlopen` takes the loader's lock; if another thread does not release it within 5 s the call is
 /// backed out of with [`Error::CallTimeout`].
 pub fn load_object(held: &mut Held, dlopen: Dlopen, object: &[u8]) -> Result<Loaded, Error> {
-    let number = region::memfd(held, NAME, true)?;
+    let number = region::memfd(held, NAME, region::MemfdFor::Code)?;
     let loaded = fill_and_open(held, dlopen, object, number);
     let closed = region::close_descriptor(held, number);
     let loaded = loaded?;

@@ -128,7 +128,7 @@ impl HookCopy {
         Some(self.description.as_ref()?.gate)
     }
 
-    /// The gate's first word: epoch and flags.
+    /// The gate's first word: epoch and last epoch.
     pub fn gate_word(&self, pid: i32) -> Option<u64> {
         word(pid, self.gate()?)
     }

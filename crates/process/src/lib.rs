@@ -3,6 +3,7 @@
 //! Nothing here writes to the target or uses ptrace; the ELF part takes bytes.
 
 mod calls;
+mod cgroup_memory;
 mod elf;
 mod error;
 #[doc(hidden)]
@@ -18,6 +19,7 @@ mod slots;
 mod threads;
 
 pub use calls::{AllocatorCalls, allocator_calls};
+pub use cgroup_memory::{CgroupMemory, MemoryLevel};
 pub use elf::{ElfView, Exported, Relocation, SlotKind};
 pub use error::Error;
 pub use hook_copies::{Behind, HookCopy, behind, hook_copies};

@@ -1,7 +1,7 @@
 //! The control block: configuration of an attach, clock, module requests.
 
 use crate::selection::filter_shift;
-use crate::{Error, Region};
+use crate::{Error, Plan, Region};
 use memhook_abi::{
     ABI_VERSION, Control, HOOKED_FUNCTIONS, MAGIC, MAX_DEPTH, MAX_EXACT_SIZES, MAX_VARIANTS,
 };
@@ -40,16 +40,22 @@ pub struct Config {
     pub owner: u64,
     /// Address of the C library's `dl_iterate_phdr` in the target (avma).
     pub iterate_modules: u64,
+    /// What it may take of memory.
+    pub plan: Plan,
 }
 
 impl Region {
     /// Discards all contents and writes the control block of a new attach, the magic number last.
     ///
     /// No thread of the target may be recording: the gate is closed, or the hook does not have the
-    /// region yet.
+    /// region yet. Threads that are still inside a function that they called before keep their rings.
     pub fn initialize(&self, config: &Config) -> Result<(), Error> {
         self.check(config)?;
         let m = &self.memory;
+        let inside = match self.is_blank() {
+            true => Vec::new(),
+            false => self.marked_inside(),
+        };
         m.u64(offset_of!(Control, magic)).store(0, Release);
         m.clear()?;
         for (offset, value) in [
@@ -90,6 +96,15 @@ impl Region {
         }
         for counter in &self.retired {
             counter.store(0, Relaxed);
+        }
+        self.begin_grants(&config.plan);
+        if config.flags & memhook_abi::flags::LIVE_FILTER != 0 {
+            // Each release looks into it, and to look makes a page exist.
+            m.touch(memhook_abi::FILTER_OFFSET, memhook_abi::FILTER_COUNTERS);
+            self.note_spent(memhook_abi::FILTER_COUNTERS as u64);
+        }
+        for mark in &inside {
+            self.retain(mark);
         }
         m.u64(offset_of!(Control, magic)).store(MAGIC, Release);
         Ok(())

@@ -130,6 +130,12 @@ impl Drain {
         self.take(region, folds, sink)
     }
 
+    /// How many events waited in a ring when the last pass began.
+    pub fn waiting(&self, ring: usize) -> u64 {
+        let span = self.spans.get(ring);
+        span.map_or(0, |(tail, _, head)| head.wrapping_sub(*tail))
+    }
+
     /// The last pass, when no thread records any more: takes everything.
     pub fn last_pass(&mut self, region: &Region, sink: &mut impl Sink) -> PassStats {
         self.take(region, false, sink)
@@ -158,7 +164,7 @@ impl Drain {
         }
         for ring in 0..used {
             let (tail, end, head) = self.spans[ring];
-            let capacity = (region.ring_bytes() / size_of::<RawEvent>()) as u64;
+            let capacity = region.ring_mask(ring) + 1;
             let waiting = head.wrapping_sub(tail).min(capacity);
             stats.fullest = stats.fullest.max((waiting * 1000 / capacity) as u32);
             if tail != end {
@@ -179,7 +185,8 @@ impl Drain {
         sink: &mut impl Sink,
         stats: &mut PassStats,
     ) {
-        let capacity = region.ring_bytes() / size_of::<RawEvent>();
+        // Behind the load of the head.
+        let capacity = region.ring_mask(ring) as usize + 1;
         let tail_word = region.ring64(ring, offset_of!(RingHeader, tail));
         let waiting = head.wrapping_sub(tail);
         if waiting > capacity as u64 {

@@ -14,6 +14,11 @@ pub enum Error {
     /// The memfd could not be mapped.
     #[error("cannot map the shared region: {0}")]
     Map(#[source] std::io::Error),
+    /// Somebody could change the size of the file.
+    #[error(
+        "the shared memory in the process is not sealed against a change of its size: it is not ours, or of an older version"
+    )]
+    NotSealed,
     /// No ring size gives a region of this size.
     #[error("a shared region of {bytes} bytes is of no version this program knows")]
     Size {

@@ -2,8 +2,34 @@
 
 use crate::Error;
 use memmap2::MmapRaw;
-use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+const PAGE: usize = 4096;
+
+/// What keeps a file at its size: nobody can make it shorter or longer, nor take that back
+/// (memfd_create(2), fcntl(2)). Holes can be punched all the same.
+pub const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Makes a memory file of this size with those seals, as the target makes one for an attach.
+pub fn sealed_file(bytes: u64) -> std::io::Result<OwnedFd> {
+    // SAFETY: the name is a C string; the result is a new descriptor, or -1.
+    let raw = unsafe { libc::memfd_create(c"memhook-region".as_ptr(), libc::MFD_ALLOW_SEALING) };
+    if raw < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: it is open, and nobody else's.
+    let file = unsafe { OwnedFd::from_raw_fd(raw) };
+    // SAFETY: an open descriptor and integers.
+    let made = unsafe {
+        libc::ftruncate(raw, bytes as libc::off_t) == 0
+            && libc::fcntl(raw, libc::F_ADD_SEALS, SEALS) == 0
+    };
+    match made {
+        true => Ok(file),
+        false => Err(std::io::Error::last_os_error()),
+    }
+}
 
 /// A shared mapping whose words are only ever accessed as atomics.
 pub(crate) struct Memory {
@@ -11,13 +37,20 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
+    /// Maps the whole file. Looks first: a process that could make the file shorter could end this one,
+    /// because pages that are gone are SIGBUS (mmap(2)).
     pub(crate) fn map(fd: impl AsFd) -> Result<Self, Error> {
         let raw = fd.as_fd().as_raw_fd();
-        // Best effort: once the file cannot shrink, no process can take pages away under us, which
-        // would be SIGBUS (mmap(2)). Refused if the memfd was made without MFD_ALLOW_SEALING.
-        // SAFETY: fcntl with an open descriptor and an integer argument touches no memory.
-        unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
+        // SAFETY: fcntl with an open descriptor touches no memory.
+        let seals = unsafe { libc::fcntl(raw, libc::F_GET_SEALS) };
+        if seals < 0 || seals & SEALS != SEALS {
+            return Err(Error::NotSealed);
+        }
         let map = MmapRaw::map_raw(raw).map_err(Error::Map)?;
+        // A page that is touched must not become two megabytes, where huge pages are on for shared
+        // memory. Kernels without them refuse.
+        // SAFETY: address and length are those of the mapping, whose contents stay as they are.
+        unsafe { libc::madvise(map.as_mut_ptr().cast(), map.len(), libc::MADV_NOHUGEPAGE) };
         Ok(Self { map })
     }
 
@@ -80,19 +113,31 @@ impl Memory {
 
     /// Gives the pages back: the whole region reads as zero afterwards, in every process.
     pub(crate) fn clear(&self) -> Result<(), Error> {
-        // SAFETY: address and length are those of the mapping. MADV_REMOVE (madvise(2)) changes the
-        // contents of shared pages like a store by another process would; only atomics look at them.
+        self.discard(0, self.map.len())
+    }
+
+    /// The same for a part of it: whole pages.
+    pub(crate) fn discard(&self, offset: usize, bytes: usize) -> Result<(), Error> {
+        assert!(offset.is_multiple_of(PAGE) && self.holds(offset, bytes, 1));
+        // SAFETY: the range is inside the mapping. MADV_REMOVE (madvise(2)) changes the contents of
+        // shared pages like a store by another process would; only atomics look at them.
         let result = unsafe {
-            libc::madvise(
-                self.map.as_mut_ptr().cast(),
-                self.map.len(),
-                libc::MADV_REMOVE,
-            )
+            let start = self.map.as_mut_ptr().add(offset);
+            libc::madvise(start.cast(), bytes, libc::MADV_REMOVE)
         };
         if result != 0 {
             return Err(Error::Clear(std::io::Error::last_os_error()));
         }
         Ok(())
+    }
+
+    /// Makes the pages of a range exist, as memory of this process's control group where they do not yet.
+    /// What stands in them stays.
+    pub(crate) fn touch(&self, offset: usize, bytes: usize) {
+        assert!(offset.is_multiple_of(PAGE) && self.holds(offset, bytes, 1));
+        for page in (offset..offset + bytes).step_by(PAGE) {
+            self.u64(page).fetch_or(0, Relaxed);
+        }
     }
 
     /// Wakes every thread, in any process, that waits for the word at `offset`.

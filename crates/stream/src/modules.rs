@@ -55,6 +55,7 @@ impl Region {
         for (word, &rule) in to.iter().zip(rules) {
             word.store(rule, Relaxed);
         }
+        self.note_spent((offsets.len() * (size_of::<u32>() + size_of::<u16>())) as u64);
         Ok(())
     }
 

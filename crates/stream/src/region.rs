@@ -1,12 +1,13 @@
 //! The region as a whole: mapping, geometry, validation.
 
-use crate::{Error, memory::Memory};
+use crate::{Error, grants::Accounts, memory::Memory};
 use memhook_abi::{
     ABI_VERSION, Control, MAGIC, MAX_RINGS, MAX_SLOTS, RINGS_OFFSET, region_bytes, ring_stride,
 };
 use std::mem::offset_of;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
 
 /// The shared region, mapped into this process.
 ///
@@ -19,11 +20,15 @@ pub struct Region {
     ring_bytes: usize,
     /// Counters of rings that were freed: dropped, reentrant, truncated.
     pub(crate) retired: [AtomicU64; crate::rings::LOSS_FIELDS.len()],
+    /// Places for events that were granted, by ring; 0: those of the beginning. What stands in the ring can be
+    /// changed by the target.
+    pub(crate) places: Vec<AtomicU64>,
+    accounts: Mutex<Accounts>,
 }
 
 impl Region {
-    /// Maps the whole file, which must already have the size that [`region_bytes`] gives for some
-    /// ring size. The contents are not looked at: call [`Region::initialize`] for a new region,
+    /// Maps the whole file, which must be sealed ([`crate::SEALS`]) and already have the size that
+    /// [`region_bytes`] gives for some ring size. The contents are not looked at: call [`Region::initialize`] for a new region,
     /// [`Region::validate`] for one that was found in a process.
     pub fn map(fd: impl AsFd) -> Result<Self, Error> {
         let memory = Memory::map(fd)?;
@@ -35,7 +40,13 @@ impl Region {
             memory,
             ring_bytes,
             retired: Default::default(),
+            places: (0..MAX_RINGS).map(|_| AtomicU64::new(0)).collect(),
+            accounts: Mutex::new(Accounts::new()),
         })
+    }
+
+    pub(crate) fn accounts(&self) -> MutexGuard<'_, Accounts> {
+        self.accounts.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Bytes of the region.

@@ -1,9 +1,13 @@
 //! Ring headers: owners, stack bounds, loss counters, recycling.
 
 use crate::Region;
-use memhook_abi::{Control, MAX_RINGS, Op, RING_PREFIX_BYTES, RawEvent, RingHeader, ring_state};
+use memhook_abi::{
+    Control, LEAST_RING_BYTES, MAX_RINGS, Op, RING_PREFIX_BYTES, RawEvent, RingHeader, ring_state,
+};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+const EVENT_BYTES: u64 = size_of::<RawEvent>() as u64;
 
 /// What was not recorded, and how backtraces were made. All counts only ever grow during an attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +41,19 @@ pub struct RingView {
     pub state: u32,
     /// Events that wait to be taken.
     pub waiting: u64,
+}
+
+/// A thread that is inside a wrapper, as its ring says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Number of the ring.
+    pub ring: usize,
+    /// Its owner.
+    pub tid: u32,
+    /// The wrapper's frame (avma).
+    pub frame: u64,
+    /// It is the hook's own work that goes on there; else that of the function that it has called.
+    pub records: bool,
 }
 
 impl Region {
@@ -83,23 +100,70 @@ impl Region {
         high_word.store(high, Release);
     }
 
+    /// Places for events of a ring, less 1, that its owner uses at this moment. To be read behind the head:
+    /// the hook's `ring.hpp` says why any later one will do. Never more than was granted.
+    #[inline]
+    pub(crate) fn ring_mask(&self, ring: usize) -> u64 {
+        let first = self.control64(offset_of!(Control, first_ring_bytes)) / EVENT_BYTES;
+        let granted = match self.places[ring].load(Relaxed) {
+            0 => first,
+            places => places,
+        };
+        let places = self
+            .ring64(ring, offset_of!(RingHeader, mask))
+            .load(Relaxed);
+        let places = places.wrapping_add(1).min(granted);
+        let most = self.ring_bytes() as u64 / EVENT_BYTES;
+        let least = LEAST_RING_BYTES as u64 / EVENT_BYTES;
+        match places.is_power_of_two() {
+            true => places.clamp(least, most) - 1,
+            false => least - 1,
+        }
+    }
+
     /// Op of the event with this number, counted as heads and tails are; `None` if it is none.
     pub(crate) fn event_op(&self, ring: usize, number: u64) -> Option<Op> {
-        let place = number as usize & (self.ring_bytes() / size_of::<RawEvent>() - 1);
+        let place = number as usize & self.ring_mask(ring) as usize;
         let offset = self.ring_offset(ring) + RING_PREFIX_BYTES + place * size_of::<RawEvent>();
         let word0 = self.memory.u64(offset).load(Relaxed);
         Op::from_code(word0 >> 45 & 7)
     }
 
-    /// Threads that are inside a wrapper at this moment.
-    pub fn calls_under_way(&self) -> usize {
-        (0..self.rings_used())
-            .filter(|&ring| {
-                self.ring64(ring, offset_of!(RingHeader, outer))
-                    .load(Acquire)
-                    != 0
-            })
-            .count()
+    /// Rings whose owner is inside a wrapper, or was left there on a way that the hook does not see.
+    pub fn marked_inside(&self) -> Vec<Mark> {
+        let outer = |ring: &RingView| self.ring64(ring.index, offset_of!(RingHeader, outer));
+        let mark = |ring: RingView| {
+            let outer = outer(&ring).load(Acquire);
+            Mark {
+                ring: ring.index,
+                tid: ring.tid,
+                frame: outer & !1,
+                records: outer & 1 != 0,
+            }
+        };
+        let marks = self.rings().map(mark);
+        marks.filter(|m| m.frame != 0 || m.records).collect()
+    }
+
+    /// In a region that was just cleared: keeps a ring for a thread that may still be inside the allocator's
+    /// function. Nobody else gets it, and the thread itself finds no room in it, nor waits for any, since
+    /// this is another attach than that of its ring.
+    pub(crate) fn retain(&self, mark: &Mark) {
+        let state = self.ring32(mark.ring, offset_of!(RingHeader, state));
+        state.store(ring_state::CLAIMED, Relaxed);
+        self.ring32(mark.ring, offset_of!(RingHeader, tid))
+            .store(mark.tid, Relaxed);
+        self.ring64(mark.ring, offset_of!(RingHeader, outer))
+            .store(mark.frame, Relaxed);
+        self.memory
+            .u32(offset_of!(Control, rings_used))
+            .fetch_max(mark.ring as u32 + 1, Release);
+    }
+
+    /// Takes such a mark away: its owner is known not to be inside.
+    pub fn clear_mark(&self, ring: usize) {
+        self.ring64(ring, offset_of!(RingHeader, outer))
+            .store(0, Release);
     }
 
     /// Stack pointer of the owner when it claimed the ring (avma); 0 if nobody has.
@@ -123,7 +187,7 @@ impl Region {
     /// Makes a ring claimable again, after its owner is gone. False, and nothing done, if the ring
     /// is free already or events still wait in it: drain first.
     ///
-    /// Its loss counters go into a total of this `Region`, so that [`Region::losses`] never falls.
+    /// Its memory is given back. Its loss counters go into a total of this `Region`, so that [`Region::losses`] never falls.
     pub fn free_ring(&self, ring: usize) -> bool {
         let word = |field| self.ring64(ring, field);
         let state = self.ring32(ring, offset_of!(RingHeader, state));
@@ -134,14 +198,18 @@ impl Region {
         if state.load(Acquire) == ring_state::FREE || head.load(Acquire) != tail.load(Relaxed) {
             return false;
         }
-        for (total, field) in self.retired.iter().zip(LOSS_FIELDS) {
-            total.fetch_add(word(field).swap(0, Relaxed), Relaxed);
+        self.retire(ring);
+        if self.empty_ring(ring) {
+            return true;
         }
+        // The pages stay: their words are put back one by one.
         for field in [
             offset_of!(RingHeader, head),
             offset_of!(RingHeader, tail),
-            offset_of!(RingHeader, cached_tail),
+            offset_of!(RingHeader, limit),
             offset_of!(RingHeader, claimed),
+            offset_of!(RingHeader, granted),
+            offset_of!(RingHeader, granted_caches),
             offset_of!(RingHeader, folding),
             offset_of!(RingHeader, outer),
             offset_of!(RingHeader, last_tick),
@@ -157,6 +225,20 @@ impl Region {
         // Release: the next owner, who claims with acquire, finds an empty ring.
         state.store(ring_state::FREE, Release);
         true
+    }
+
+    /// Moves a ring's loss counters into the total of this `Region`.
+    fn retire(&self, ring: usize) {
+        for (total, field) in self.retired.iter().zip(LOSS_FIELDS) {
+            total.fetch_add(self.ring64(ring, field).swap(0, Relaxed), Relaxed);
+        }
+    }
+
+    /// The same for all rings.
+    pub(crate) fn retire_losses(&self) {
+        for ring in 0..self.rings_used() {
+            self.retire(ring);
+        }
     }
 
     /// What was lost since the attach.

@@ -2,9 +2,9 @@
 //! threads, rings so small that they are full most of the time and change hands often.
 
 use memhook_abi::{Event, Op, region_bytes, ring_state};
-use memhook_stream::{Admission, Config, Drain, Region, Sink};
+use memhook_stream::{Admission, Config, Drain, Plan, Region, Sink};
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::OnceLock;
@@ -42,29 +42,24 @@ fn compile() -> PathBuf {
 }
 
 /// A region for child processes: without close-on-exec.
-fn region_file() -> OwnedFd {
-    // SAFETY: the name is a C string; the result is a new descriptor, or -1, which is asserted.
-    let fd = unsafe {
-        let fd = libc::memfd_create(c"region".as_ptr(), 0);
-        assert!(fd >= 0);
-        OwnedFd::from_raw_fd(fd)
-    };
-    let bytes = region_bytes(RING_BYTES) as libc::off_t;
-    // SAFETY: an open descriptor and an integer.
-    assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), bytes) }, 0);
-    fd
+fn region_file(ring_bytes: usize) -> OwnedFd {
+    memhook_stream::sealed_file(region_bytes(ring_bytes) as u64).unwrap()
 }
 
-/// A region for one attach with these flags, and its file.
-fn new_region(flags: u32) -> (OwnedFd, Region) {
-    let file = region_file();
+/// A region for one attach with these flags, and its file. Rings begin with a page of events.
+fn new_region(flags: u32, ring_bytes: usize) -> (OwnedFd, Region) {
+    let file = region_file(ring_bytes);
     let region = Region::map(&file).unwrap();
     let config = Config {
         epoch: 5,
-        ring_bytes: RING_BYTES as u64,
+        ring_bytes: ring_bytes as u64,
         depth: 1,
         flags,
         max_size: u64::MAX,
+        plan: Plan {
+            first_ring: RING_BYTES as u64,
+            ..Plan::default()
+        },
         ..Config::default()
     };
     region.initialize(&config).unwrap();
@@ -167,8 +162,8 @@ impl Sink for Blocks {
 }
 
 /// Threads that allocate and release, with passes in quick succession: nearly every fold meets a claim.
-fn run_folding(threads: u64, events: u64) -> Blocks {
-    let (file, region) = new_region(memhook_abi::flags::FOLD_PAIRS);
+fn run_folding(threads: u64, events: u64, ring_bytes: usize) -> Blocks {
+    let (file, region) = new_region(memhook_abi::flags::FOLD_PAIRS, ring_bytes);
     let mut child = Command::new(program())
         .arg(file.as_raw_fd().to_string())
         .args([1, threads, events].map(|n: u64| n.to_string()))
@@ -186,6 +181,7 @@ fn run_folding(threads: u64, events: u64) -> Blocks {
         region.set_clock_ns(start.elapsed().as_millis() as u64 + 1);
         admission.answer(&region);
         assert_eq!(drain.pass(&region, &mut blocks).damaged, 0);
+        region.grant(|ring| drain.waiting(ring));
         passes += 1;
         if let Some(status) = ended {
             assert!(status.success(), "{status}");
@@ -216,7 +212,13 @@ fn allocated(t: u64, events: u64) -> u64 {
 #[test]
 fn folded_pairs_are_all_counted() {
     let (threads, events) = (3, 100_000);
-    let blocks = run_folding(threads, events);
+    for ring_bytes in [RING_BYTES, 16 * RING_BYTES] {
+        check_folding(threads, events, ring_bytes);
+    }
+}
+
+fn check_folding(threads: u64, events: u64, ring_bytes: usize) {
+    let blocks = run_folding(threads, events, ring_bytes);
     assert!(blocks.live.is_empty(), "{:?}", blocks.live.len());
     let expected: u64 = (0..threads).map(|t| allocated(t, events)).sum();
     assert_eq!((blocks.allocations, blocks.releases), (expected, expected));
@@ -232,10 +234,12 @@ struct Run {
     full: usize,
     /// Rings that changed hands.
     freed: usize,
+    /// The most events that were seen in a ring.
+    most: u64,
 }
 
-fn run(waves: u64, threads: u64, events: u64) -> Run {
-    let (file, region) = new_region(memhook_abi::flags::LONE_RECORDER);
+fn run(waves: u64, threads: u64, events: u64, ring_bytes: usize) -> Run {
+    let (file, region) = new_region(memhook_abi::flags::LONE_RECORDER, ring_bytes);
     let mut child = Command::new(program())
         .arg(file.as_raw_fd().to_string())
         .args([waves, threads, events].map(|n: u64| n.to_string()))
@@ -245,15 +249,17 @@ fn run(waves: u64, threads: u64, events: u64) -> Run {
     let mut drain = Drain::new();
     let admission = Admission::default();
     let mut check = Check::default();
-    let (mut full, mut freed) = (0, 0);
+    let (mut full, mut freed, mut most) = (0, 0, 0);
     loop {
         check.now = start.elapsed().as_nanos() as u64 + 1;
         region.set_clock_ns(check.now);
         admission.answer(&region);
         let ended = child.try_wait().unwrap();
+        most = region.rings().map(|ring| ring.waiting).fold(most, u64::max);
         full += region.rings().filter(|ring| ring.waiting > 250).count();
         let stats = drain.pass(&region, &mut check);
         assert_eq!(stats.damaged, 0);
+        region.grant(|ring| drain.waiting(ring));
         freed += free_ended(&region, &child);
         if let Some(status) = ended {
             assert!(status.success(), "{status}");
@@ -269,20 +275,36 @@ fn run(waves: u64, threads: u64, events: u64) -> Run {
     }
     let losses = region.losses();
     assert_eq!((losses.dropped, losses.ringless), (0, 0));
-    Run { check, full, freed }
+    Run {
+        check,
+        full,
+        freed,
+        most,
+    }
 }
 
 #[test]
 fn nothing_is_lost_and_nothing_is_torn() {
-    let Run { full, freed, .. } = run(40, 3, 20_000);
+    let Run { full, freed, .. } = run(40, 3, 20_000, RING_BYTES);
     assert!(full > 100, "the rings were full only {full} times");
     assert!(freed > 10, "only {freed} rings changed hands");
+}
+
+/// Rings that begin with 256 places and are full all the time take what they are granted, while events are
+/// written and taken.
+#[test]
+fn rings_grow_and_lose_nothing() {
+    let Run { freed, most, .. } = run(8, 3, 200_000, 256 * RING_BYTES);
+    assert!(most > 4 * 256, "no ring had more than {most} events");
+    assert!(freed > 10, "only {freed} rings changed hands");
+    let one = run(1, 1, 400_000, 4 * RING_BYTES).most;
+    assert!((257..=1024).contains(&one), "{one} events");
 }
 
 /// The producer counts the increments of a sequence word that all threads share.
 #[test]
 fn no_increment_is_lost_when_the_second_thread_comes() {
     for _ in 0..100 {
-        assert_eq!(run(1, 3, 3_000).check.threads.len(), 3);
+        assert_eq!(run(1, 3, 3_000, RING_BYTES).check.threads.len(), 3);
     }
 }

@@ -94,7 +94,7 @@ int main(int arguments, char** argv) {
   Gate& g = gate();  // as memhook_attach does
   g.flags = control()->flags;
   g.clock_mode = control()->clock_mode;
-  g.ring_mask = control()->ring_bytes / sizeof(RawEvent) - 1;
+  g.first_ring_mask = control()->first_ring_bytes / sizeof(RawEvent) - 1;
   reset_recorders();
   constexpr int register_global_expedited = 1 << 2;
   if (syscall(SYS_membarrier, register_global_expedited, 0, 0) != 0) return 4;

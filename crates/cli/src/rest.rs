@@ -1,0 +1,143 @@
+//! Whether a region can be used again: no thread is inside a wrapper any more.
+
+use memhook_process::{Mapping, inner_tid, mappings, proc_text, read_memory, thread_ids};
+use memhook_stream::{Region, barrier};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// How long is waited for threads that are inside.
+const PATIENCE: Duration = Duration::from_millis(400);
+/// The same for those that record: the hook's own work, which only a thread leaves unfinished that is stopped.
+const LONG_PATIENCE: Duration = Duration::from_secs(1);
+/// Calls take less, so whoever is marked after that is looked at.
+const USUAL: Duration = Duration::from_millis(20);
+/// A thread that runs, or waits for a processor, may be between any two instructions, but not for so long.
+const BETWEEN: Duration = Duration::from_millis(300);
+/// A wrapper's own frame is smaller: what it calls returns to an address that stands within.
+const FRAME_BYTES: u64 = 512;
+
+/// Whether no thread is inside a wrapper any more, now that the gate is closed: one that stopped in the
+/// middle of the hook's work would go on writing what has another meaning by then. One that is inside the
+/// function that it has called, a new-handler that waits for example, keeps its ring (`Region::initialize`).
+///
+/// A mark can stay behind: the thread has ended inside, or has left on a way that the hook does not see
+/// (longjmp, a switch of coroutines). Such marks are taken away.
+pub fn comes_to_rest(pid: i32, region: &Region) -> bool {
+    let start = Instant::now();
+    barrier();
+    loop {
+        let marked = region.marked_inside();
+        if marked.is_empty() {
+            return true;
+        }
+        let waited = start.elapsed();
+        if waited > USUAL {
+            let threads = Threads::of(pid);
+            for mark in &marked {
+                if threads.has_left(mark.tid, mark.frame, waited > BETWEEN) {
+                    region.clear_mark(mark.ring);
+                }
+            }
+        }
+        if waited > PATIENCE {
+            let records = region.marked_inside().iter().any(|mark| mark.records);
+            if !records || waited > LONG_PATIENCE {
+                return !records;
+            }
+        }
+        // A thread that waits for room in a full ring gives up when the clock stands still.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The threads of a process at one moment.
+struct Threads {
+    pid: i32,
+    ids: Option<Vec<i32>>,
+    maps: Vec<Mapping>,
+}
+
+impl Threads {
+    fn of(pid: i32) -> Threads {
+        Threads {
+            pid,
+            ids: thread_ids(pid).ok(),
+            maps: mappings(pid).unwrap_or_default(),
+        }
+    }
+
+    /// The thread that has this number inside the target's pid namespace.
+    fn outer_id(&self, ids: &[i32], tid: u32) -> Option<i32> {
+        let is_it = |id: &&i32| inner_tid(self.pid, **id) == Some(tid);
+        ids.iter().find(is_it).copied()
+    }
+
+    /// Whether a thread is certainly not inside the wrapper with this frame.
+    fn has_left(&self, tid: u32, frame: u64, long_ago: bool) -> bool {
+        let Some(ids) = &self.ids else {
+            return false;
+        };
+        let Some(id) = self.outer_id(ids, tid) else {
+            return true;
+        };
+        let call = proc_text(format!("/proc/{}/task/{id}/syscall", self.pid)).unwrap_or_default();
+        match position(&call) {
+            Some((sp, pc)) => {
+                !self.is_hook(pc) && (self.is_behind(sp, frame) || !self.holds_our_address(frame))
+            }
+            None => long_ago && !self.holds_our_address(frame),
+        }
+    }
+
+    fn mapping(&self, address: u64) -> Option<&Mapping> {
+        self.maps
+            .iter()
+            .find(|m| (m.start..m.end).contains(&address))
+    }
+
+    fn is_hook(&self, address: u64) -> bool {
+        let hook = self.mapping(address);
+        hook.is_some_and(|m| m.path == "/memfd:memhook-hook")
+    }
+
+    /// Whether the frame lies below the stack pointer of the same stack: it is no more.
+    fn is_behind(&self, sp: u64, frame: u64) -> bool {
+        let stack = self.mapping(frame);
+        sp > frame && stack.is_some_and(|m| (m.start..m.end).contains(&sp))
+    }
+
+    /// Whether something in the frame could be an address that what the wrapper has called returns to.
+    fn holds_our_address(&self, frame: u64) -> bool {
+        let mut bytes = [0; FRAME_BYTES as usize];
+        let Range { start, .. } = frame.wrapping_sub(FRAME_BYTES)..frame;
+        if read_memory(self.pid, start, &mut bytes).is_err() {
+            // A stack that is no more, such as a coroutine's.
+            return self.mapping(frame).is_some();
+        }
+        let (words, _) = bytes.as_chunks::<8>();
+        words
+            .iter()
+            .any(|word| self.is_hook(u64::from_le_bytes(*word)))
+    }
+}
+
+/// Stack pointer and program counter of a thread that sleeps (proc_pid_syscall(5)).
+fn position(call: &str) -> Option<(u64, u64)> {
+    let hex = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+    let mut words = call.split_whitespace().rev();
+    let pc = hex(words.next()?)?;
+    Some((hex(words.next()?)?, pc))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions() {
+        assert_eq!(position("running\n"), None);
+        assert_eq!(position("-1 0x7ffc10 0x55aa\n"), Some((0x7ffc10, 0x55aa)));
+        let call = "35 0x7ffc 0x0 0x0 0x0 0x0 0x0 0x7ffe20 0x7f01\n";
+        assert_eq!(position(call), Some((0x7ffe20, 0x7f01)));
+    }
+}

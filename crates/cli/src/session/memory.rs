@@ -1,0 +1,20 @@
+//! The memory of an attach: no more than is good, and none after the end.
+
+use super::Session;
+use crate::memory_budget::budget_now;
+
+impl Session {
+    /// To be called now and then: memory may have become scarce since.
+    pub fn look_at_memory(&self) {
+        let budget = budget_now(&self.plan, self.region.memory_granted());
+        self.region.set_budget(budget);
+    }
+}
+
+impl Drop for Session {
+    /// By now the gate is closed and everything has been read. Where it could not be closed, the hook
+    /// goes on with what it finds: rings without an owner, in which it neither waits nor counts.
+    fn drop(&mut self) {
+        self.region.give_all_back();
+    }
+}

@@ -1,0 +1,308 @@
+//! How much memory a process's control groups still let it have: version 1 and 2, all levels.
+//!
+//! A process that goes beyond is killed, so this is looked at before anything is touched.
+
+use crate::proc_text;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+/// One control group with a limit, or the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryLevel {
+    /// Its folder; `/` stands for the machine.
+    pub path: PathBuf,
+    /// Bytes that it may have. Of the machine: all.
+    pub limit: u64,
+    /// Bytes that it can still take, page cache that can be dropped at once included.
+    pub free: u64,
+}
+
+/// The limits that a process lives under.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CgroupMemory {
+    /// Its own group first; only those with a limit.
+    pub levels: Vec<MemoryLevel>,
+    /// Folder of its own group, if it has one for memory that can be seen from here.
+    group: Option<PathBuf>,
+}
+
+impl CgroupMemory {
+    /// Of a process. Nothing where there is none, or where it cannot be read.
+    pub fn of(pid: i32) -> CgroupMemory {
+        let groups = proc_text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let mounts = proc_text("/proc/self/mountinfo").unwrap_or_default();
+        CgroupMemory::find(&groups, &mounts, Path::new("/"))
+    }
+
+    /// From the text of `/proc/PID/cgroup` (cgroups(7)) and of `/proc/self/mountinfo`
+    /// (proc_pid_mountinfo(5)); mount points are looked for below `root`.
+    pub fn find(groups: &str, mounts: &str, root: &Path) -> CgroupMemory {
+        let mut found = CgroupMemory::default();
+        // Version 1 first: where both are mounted, the controller is in one of them only.
+        for version in [Version::One, Version::Two] {
+            let Some(group) = version.group(groups) else {
+                continue;
+            };
+            for mount in mounts.lines().filter_map(|line| version.mount(line)) {
+                let Some(below) = below(group, mount.root) else {
+                    continue;
+                };
+                let top = root.join(mount.point.trim_start_matches('/'));
+                let folder = top.join(below);
+                if found.group.is_none() && folder.join(version.usage()).is_file() {
+                    found.group = Some(folder.clone());
+                }
+                let levels = folder.ancestors().take_while(|f| f.starts_with(&top));
+                found.levels.extend(levels.filter_map(|f| version.level(f)));
+                break;
+            }
+        }
+        found
+    }
+
+    /// The level that has least left, if there is one with a limit.
+    pub fn tightest(&self) -> Option<&MemoryLevel> {
+        self.levels.iter().min_by_key(|level| level.free)
+    }
+
+    /// The same with the whole machine among the levels.
+    pub fn tightest_of_all(&self) -> Option<MemoryLevel> {
+        let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let levels = self.levels.iter().cloned().chain(machine(&text));
+        levels.min_by_key(|level| level.free)
+    }
+
+    /// How many processes of its own group were killed because it had no memory left.
+    pub fn kills(&self) -> Option<u64> {
+        let group = self.group.as_ref()?;
+        ["memory.events", "memory.oom_control"]
+            .iter()
+            .find_map(|file| field(&group.join(file), "oom_kill"))
+    }
+
+    /// Folder of its own group.
+    pub fn group(&self) -> Option<&Path> {
+        self.group.as_deref()
+    }
+}
+
+/// What /proc/meminfo says (proc_meminfo(5)).
+fn machine(text: &str) -> Option<MemoryLevel> {
+    let kib = |name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    Some(MemoryLevel {
+        path: PathBuf::from("/"),
+        limit: kib("MemTotal:")? * 1024,
+        free: kib("MemAvailable:")? * 1024,
+    })
+}
+
+/// A number of a file that holds names and numbers.
+fn field(file: &Path, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    text.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
+        .and_then(|number| number.trim().parse().ok())
+}
+
+fn number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// The part of a group's path below a mount's root; `None` where it lies elsewhere.
+fn below<'a>(group: &'a str, root: &str) -> Option<&'a Path> {
+    let below = Path::new(group).strip_prefix(root).ok()?;
+    // A group outside of our cgroup namespace is shown by a path with `..` (cgroup_namespaces(7)).
+    let plain = |part: Component| matches!(part, Component::Normal(_));
+    below.components().all(plain).then_some(below)
+}
+
+struct Mount<'a> {
+    root: &'a str,
+    point: &'a str,
+}
+
+#[derive(Clone, Copy)]
+enum Version {
+    One,
+    Two,
+}
+
+impl Version {
+    /// The group's path of /proc/PID/cgroup.
+    fn group(self, groups: &str) -> Option<&str> {
+        groups.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':');
+            let (number, controllers) = (fields.next()?, fields.next()?);
+            let path = fields.next()?;
+            let fits = match self {
+                Version::One => controllers.split(',').any(|name| name == "memory"),
+                Version::Two => number == "0" && controllers.is_empty(),
+            };
+            fits.then_some(path)
+        })
+    }
+
+    fn mount(self, line: &str) -> Option<Mount<'_>> {
+        let (mount, kind) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ').skip(3);
+        let (root, point) = (mount.next()?, mount.next()?);
+        let mut kind = kind.split(' ');
+        let (file_system, options) = (kind.next()?, kind.nth(1)?);
+        let fits = match self {
+            Version::One => {
+                file_system == "cgroup" && options.split(',').any(|option| option == "memory")
+            }
+            Version::Two => file_system == "cgroup2",
+        };
+        fits.then_some(Mount { root, point })
+    }
+
+    fn usage(self) -> &'static str {
+        match self {
+            Version::One => "memory.usage_in_bytes",
+            Version::Two => "memory.current",
+        }
+    }
+
+    /// The limit of one group: the lowest of those that it has.
+    fn level(self, folder: &Path) -> Option<MemoryLevel> {
+        let usage = number(&folder.join(self.usage()))?;
+        let stat = folder.join("memory.stat");
+        // Pages of files that nobody has looked at again are what the kernel takes first.
+        let (limits, droppable): (&[(&str, Option<&str>)], _) = match self {
+            Version::One => (
+                &[
+                    ("memory.limit_in_bytes", None),
+                    (
+                        "memory.memsw.limit_in_bytes",
+                        Some("memory.memsw.usage_in_bytes"),
+                    ),
+                ],
+                field(&stat, "total_inactive_file"),
+            ),
+            // Above memory.high a process is slowed down without bound.
+            Version::Two => (
+                &[("memory.max", None), ("memory.high", None)],
+                field(&stat, "inactive_file"),
+            ),
+        };
+        // Version 1 has no word for "unlimited": it shows the highest number of whole pages.
+        const UNLIMITED: u64 = i64::MAX as u64 & !0xffff;
+        limits
+            .iter()
+            .filter_map(|(file, own_usage)| {
+                // `max` is no number.
+                let limit = number(&folder.join(file)).filter(|limit| *limit < UNLIMITED)?;
+                let usage = own_usage.map_or(Some(usage), |file| number(&folder.join(file)))?;
+                let used = usage.saturating_sub(droppable.unwrap_or(0));
+                Some(MemoryLevel {
+                    path: folder.to_owned(),
+                    limit,
+                    free: limit.saturating_sub(used),
+                })
+            })
+            .min_by_key(|level| level.free)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder with these files, removed at the end.
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new(name: &str, files: &[(&str, &str)]) -> Tree {
+            let root = std::env::temp_dir().join(format!("cgroups-{name}-{}", std::process::id()));
+            for (file, text) in files {
+                let path = root.join(file);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            Tree(root)
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn version_two_on_all_levels() {
+        let tree = Tree::new(
+            "two",
+            &[
+                ("fs/a/memory.max", "1000000\n"),
+                ("fs/a/memory.high", "max\n"),
+                ("fs/a/memory.current", "900000\n"),
+                ("fs/a/memory.stat", "anon 5\ninactive_file 50000\n"),
+                ("fs/a/b/memory.max", "max\n"),
+                ("fs/a/b/memory.high", "500000\n"),
+                ("fs/a/b/memory.current", "100000\n"),
+                ("fs/a/b/c/memory.max", "max\n"),
+                ("fs/a/b/c/memory.high", "max\n"),
+                ("fs/a/b/c/memory.current", "1\n"),
+                (
+                    "fs/a/b/c/memory.events",
+                    "low 0\noom 3\noom_kill 2\noom_group_kill 0\n",
+                ),
+            ],
+        );
+        let mounts = "36 31 0:33 / /elsewhere rw - tmpfs tmpfs rw\n\
+                      41 31 0:38 /x /fs rw,relatime shared:1 - cgroup2 cgroup2 rw\n";
+        let found = CgroupMemory::find("0::/x/a/b/c\n", mounts, &tree.0);
+        let free: Vec<u64> = found.levels.iter().map(|level| level.free).collect();
+        assert_eq!(free, [400_000, 150_000]);
+        let tightest = found.tightest().unwrap();
+        assert_eq!((tightest.limit, tightest.free), (1_000_000, 150_000));
+        assert!(tightest.path.ends_with("fs/a"));
+        assert_eq!(found.kills(), Some(2));
+    }
+
+    #[test]
+    fn version_one_with_swap() {
+        let tree = Tree::new(
+            "one",
+            &[
+                ("m/memory.limit_in_bytes", "9223372036854771712\n"),
+                ("m/memory.usage_in_bytes", "1\n"),
+                ("m/g/memory.limit_in_bytes", "25165824\n"),
+                ("m/g/memory.usage_in_bytes", "5165824\n"),
+                ("m/g/memory.memsw.limit_in_bytes", "25165824\n"),
+                ("m/g/memory.memsw.usage_in_bytes", "6165824\n"),
+                (
+                    "m/g/memory.stat",
+                    "inactive_file 7\ntotal_inactive_file 1000000\n",
+                ),
+                (
+                    "m/g/memory.oom_control",
+                    "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+                ),
+            ],
+        );
+        let groups = "9:name=systemd:/\n4:cpu,memory:/g\n0::/\n";
+        let mounts = "35 31 0:32 / /m rw,relatime - cgroup cgroup rw,memory\n\
+                      41 31 0:38 / /unified rw,relatime - cgroup2 cgroup2 rw\n";
+        let found = CgroupMemory::find(groups, mounts, &tree.0);
+        assert_eq!(found.levels.len(), 1);
+        assert_eq!(found.levels[0].free, 20_000_000);
+        assert_eq!(found.kills(), Some(1));
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_no_limit() {
+        let mounts = "41 31 0:38 / /fs rw - cgroup2 cgroup2 rw\n";
+        for group in ["0::/../../other\n", "0::/gone\n", "garbage", ""] {
+            let found = CgroupMemory::find(group, mounts, Path::new("/nowhere"));
+            assert_eq!(found, CgroupMemory::default(), "{group}");
+        }
+        let machine = machine("MemTotal: 100 kB\nMemAvailable:    40 kB\n").unwrap();
+        assert_eq!((machine.limit, machine.free), (102_400, 40_960));
+    }
+}

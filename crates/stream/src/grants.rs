@@ -1,0 +1,377 @@
+//! Who gets how much of the region, and giving it back.
+//!
+//! A page of a memory file belongs to the control group of whoever touches it first (`mem_cgroup_charge`
+//! in mm/memcontrol.c, called by `shmem_alloc_and_add_folio` for the faulting process). So what the hook
+//! may use is touched from here before it is granted: it is our memory then, not the target's, and
+//! the sum stays below a budget. Rings begin small; those that are busy get more, and the ring of a
+//! thread that has ended is emptied.
+
+use crate::Region;
+use memhook_abi::{
+    ARENA_BYTES, ARENA_OFFSET, Control, GRANULE_BYTES, GROWTH, INDEX_ENTRIES, INDEX_FIRST_ENTRIES,
+    INDEX_OFFSET, LEAST_RING_BYTES, MAX_RINGS, MEMO_FIRST_BYTES, MEMO_GUIDES_OFFSET, MEMO_OFFSET,
+    RING_PREFIX_BYTES, RINGS_OFFSET, RawEvent, RingHeader, SEQUENCE_OFFSET, SEQUENCE_WORDS,
+    ring_state,
+};
+use std::mem::offset_of;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
+/// A ring's pages that are in use from the beginning, but for events: the header with the frames that
+/// are being collected, the guides with the PC cache, remembered backtraces.
+const SMALL_PREFIX_BYTES: usize = 2 * PAGE + MEMO_FIRST_BYTES;
+/// Rings that are ready for threads that come.
+const SPARE_RINGS: usize = 4;
+/// Rings that are made ready before the target begins.
+const MOST_AT_ONCE: usize = 256;
+/// Places that a ring is granted before it has shown that it needs them.
+const MOST_AT_FIRST: u64 = 16 << 10;
+/// The stack arena is touched so far ahead of what is in use.
+const ARENA_AHEAD: usize = 64 << 10;
+/// Backtraces that a thread has unwound when it gets room to remember more of them.
+const MANY_UNWINDINGS: u64 = 128;
+/// A ring gets more when it has been seen so full, in thousandths: above what the pace of the passes
+/// aims at, so that it is more room that helps.
+const FULL: u64 = 300;
+
+/// How much memory an attach may take, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// All together.
+    pub budget: u64,
+    /// Events of a ring at first, a power of two and at least [`LEAST_RING_BYTES`].
+    pub first_ring: u64,
+    /// Backtraces, with their index.
+    pub stacks: u64,
+    /// Threads that there are.
+    pub threads: usize,
+}
+
+impl Plan {
+    /// What a ring takes at first, with `first_ring` bytes of events. One page more than we touch: the
+    /// kernel's, that says where the ring's pages are.
+    pub const fn small_ring(first_ring: u64) -> u64 {
+        SMALL_PREFIX_BYTES as u64 + first_ring + PAGE as u64
+    }
+
+    /// What any attach takes, besides rings: control block, sequence words, a first piece of the stack
+    /// table, and the pages of the kernel that say where all this is.
+    pub const FIXED: u64 =
+        (16 * PAGE + SEQUENCE_WORDS * 4 + INDEX_FIRST_ENTRIES * 8 + ARENA_AHEAD) as u64;
+
+    /// The best for so many threads within a budget (bytes), with rings of at most `ring_bytes`. `None`: not even the smallest rings fit.
+    pub fn within(budget: u64, threads: usize, ring_bytes: u64) -> Option<Plan> {
+        // A burst of four million events a second fits into the time between two passes.
+        const GOOD: u64 = 64 << 10;
+        const FAIR: u64 = 16 << 10;
+        let threads = threads.clamp(1, MAX_RINGS) as u64;
+        let least = LEAST_RING_BYTES as u64;
+        let with = |first: u64| Plan::FIXED + threads * Plan::small_ring(first);
+        let first_ring = match budget {
+            // Most of it is left for what turns out to need more.
+            b if b / 8 >= with(GOOD) => GOOD.min(ring_bytes),
+            b if b / 2 >= with(FAIR) => FAIR.min(ring_bytes),
+            b if b >= with(least) => least,
+            _ => return None,
+        };
+        // A quarter for backtraces; all of the table where that is much.
+        let stacks = (budget / 4).max(Plan::FIXED / 4);
+        Some(Plan {
+            budget,
+            first_ring,
+            stacks,
+            threads: threads as usize,
+        })
+    }
+}
+
+impl Default for Plan {
+    /// No bound but those of the region.
+    fn default() -> Plan {
+        Plan {
+            budget: u64::MAX,
+            first_ring: 64 << 10,
+            stacks: u64::MAX,
+            threads: 0,
+        }
+    }
+}
+
+/// What has been granted.
+pub(crate) struct Accounts {
+    /// Bytes that may be granted.
+    budget: u64,
+    /// Bytes of everything granted.
+    spent: u64,
+    first_ring: u64,
+    /// Bytes granted, by ring.
+    rings: Vec<u64>,
+    /// The most places that a ring has got.
+    typical: u64,
+    /// Bytes of the arena that were touched.
+    arena: usize,
+    /// Entries of the index that were touched.
+    index: usize,
+}
+
+impl Accounts {
+    pub(crate) fn new() -> Accounts {
+        Accounts {
+            budget: 0,
+            spent: 0,
+            first_ring: LEAST_RING_BYTES as u64,
+            rings: vec![0; MAX_RINGS],
+            typical: 0,
+            arena: 0,
+            index: 0,
+        }
+    }
+
+    fn left(&self) -> u64 {
+        self.budget.saturating_sub(self.spent)
+    }
+
+    fn spend(&mut self, bytes: u64) -> bool {
+        let fits = bytes <= self.left();
+        if fits {
+            self.spent += bytes;
+        }
+        fits
+    }
+
+    /// For more than what everybody gets. A quarter is kept for threads that come.
+    fn spend_on_growth(&mut self, bytes: u64) -> bool {
+        bytes <= self.left().saturating_sub(self.budget / 4) && self.spend(bytes)
+    }
+}
+
+impl Region {
+    /// Begins an attach with this plan: says it in the control block and touches what every attach needs.
+    pub(crate) fn begin_grants(&self, plan: &Plan) {
+        let mut accounts = self.accounts();
+        *accounts = Accounts::new();
+        accounts.budget = plan.budget;
+        accounts.first_ring = plan.first_ring.min(self.ring_bytes() as u64);
+        let share = usize::try_from(plan.stacks).unwrap_or(usize::MAX);
+        // An entry of the index for each 96 bytes of backtraces (10 frames), and half of it in use.
+        let mut index = INDEX_FIRST_ENTRIES;
+        while index * GROWTH <= INDEX_ENTRIES && index * GROWTH * 8 <= share / 4 {
+            index *= GROWTH;
+        }
+        let arena = (share - share / 4).clamp(ARENA_AHEAD, ARENA_BYTES);
+        for (offset, value) in [
+            (offset_of!(Control, first_ring_bytes), accounts.first_ring),
+            (offset_of!(Control, arena_limit), arena as u64),
+            (
+                offset_of!(Control, index_mask),
+                INDEX_FIRST_ENTRIES as u64 - 1,
+            ),
+            (offset_of!(Control, index_limit), index as u64 - 1),
+        ] {
+            self.memory.u64(offset).store(value, Relaxed);
+        }
+        self.memory.touch(SEQUENCE_OFFSET, SEQUENCE_WORDS * 4);
+        accounts.spent = Plan::FIXED;
+        for places in &self.places {
+            places.store(0, Relaxed);
+        }
+        self.grant_stacks(&mut accounts);
+        for ring in 0..plan.threads.min(MOST_AT_ONCE) {
+            self.prepare_ring(&mut accounts, ring);
+        }
+        self.limit_rings(&accounts);
+    }
+
+    /// As many rings may be claimed as the budget has room for.
+    fn limit_rings(&self, accounts: &Accounts) {
+        let prepared = accounts.rings.iter().filter(|bytes| **bytes > 0).count() as u64;
+        let more = accounts.left() / Plan::small_ring(accounts.first_ring);
+        let limit = prepared.saturating_add(more).min(MAX_RINGS as u64);
+        self.memory
+            .u32(offset_of!(Control, ring_limit))
+            .store(limit as u32, Relaxed);
+    }
+
+    /// Another budget (bytes) from now on. What has been granted stays so.
+    pub fn set_budget(&self, budget: u64) {
+        self.accounts().budget = budget;
+    }
+
+    /// Bytes that the attach has taken, as far as they were granted.
+    pub fn memory_granted(&self) -> u64 {
+        self.accounts().spent
+    }
+
+    /// Gives those more that need it, as long as the budget lasts. To be called after each pass; `waiting`
+    /// says how many events were in a ring.
+    pub fn grant(&self, waiting: impl Fn(usize) -> u64) {
+        let mut accounts = self.accounts();
+        let used = self.rings_used();
+        for ring in 0..(used + SPARE_RINGS).min(MAX_RINGS) {
+            if accounts.rings[ring] == 0 {
+                self.prepare_ring(&mut accounts, ring);
+            }
+        }
+        for ring in 0..used {
+            let waiting = waiting(ring);
+            if waiting > 0 && accounts.rings[ring] > 0 {
+                self.grow_ring(&mut accounts, ring, waiting);
+            }
+        }
+        self.grant_stacks(&mut accounts);
+        self.limit_rings(&accounts);
+    }
+
+    /// Touches a small ring, if the budget has room for it.
+    fn prepare_ring(&self, accounts: &mut Accounts, ring: usize) {
+        let small = Plan::small_ring(accounts.first_ring);
+        if !accounts.spend(small) {
+            return;
+        }
+        let start = self.ring_offset(ring);
+        self.memory.touch(start, PAGE);
+        self.memory.touch(start + MEMO_GUIDES_OFFSET, PAGE);
+        self.memory.touch(start + MEMO_OFFSET, MEMO_FIRST_BYTES);
+        let events = accounts.first_ring as usize;
+        self.memory.touch(start + RING_PREFIX_BYTES, events);
+        accounts.rings[ring] = small;
+        let places = (events / size_of::<RawEvent>()) as u64;
+        self.places[ring].store(places, Relaxed);
+        // Where threads that were here had much to do and needed more, those that come will, too: they
+        // find it granted when they have filled what they begin with, and never wait.
+        let typical = accounts.typical.min(MOST_AT_FIRST);
+        if typical > places {
+            self.grow_events(accounts, ring, places, typical);
+        }
+    }
+
+    fn grow_events(&self, accounts: &mut Accounts, ring: usize, places: u64, more: u64) {
+        let bytes = (more - places) as usize * size_of::<RawEvent>();
+        if !accounts.spend_on_growth(bytes as u64) {
+            return;
+        }
+        let end = RING_PREFIX_BYTES + places as usize * size_of::<RawEvent>();
+        self.memory.touch(self.ring_offset(ring) + end, bytes);
+        accounts.rings[ring] += bytes as u64;
+        accounts.typical = accounts.typical.max(more);
+        self.places[ring].store(more, Relaxed);
+        // Release: who finds it granted finds the pages.
+        self.ring64(ring, offset_of!(RingHeader, granted))
+            .store(more, Release);
+    }
+
+    fn grow_ring(&self, accounts: &mut Accounts, ring: usize, waiting: u64) {
+        let word = |field| self.ring64(ring, field);
+        let state = self.ring32(ring, offset_of!(RingHeader, state));
+        if state.load(Acquire) != ring_state::CLAIMED {
+            return;
+        }
+        let start = self.ring_offset(ring);
+        let places = self.places[ring].load(Relaxed);
+        let most = (self.ring_bytes() / size_of::<RawEvent>()) as u64;
+        let has_taken = self.ring_mask(ring) + 1 >= places;
+        if has_taken && places < most && waiting * 1000 > places * FULL {
+            let more = (places * GROWTH as u64).min(most);
+            self.grow_events(accounts, ring, places, more);
+        }
+        let caches = word(offset_of!(RingHeader, granted_caches));
+        let misses = word(offset_of!(RingHeader, memo_misses)).load(Relaxed);
+        if caches.load(Relaxed) == 0 && misses > MANY_UNWINDINGS {
+            let first = MEMO_GUIDES_OFFSET + PAGE;
+            let bytes = RING_PREFIX_BYTES - first;
+            if accounts.spend_on_growth(bytes as u64) {
+                self.memory.touch(start + first, bytes);
+                accounts.rings[ring] += bytes as u64;
+                caches.store(1, Release);
+            }
+        }
+    }
+
+    /// Touches the next piece of the stack arena, and of the index what the hook has begun to use.
+    fn grant_stacks(&self, accounts: &mut Accounts) {
+        let next = self.control64(offset_of!(Control, arena_next)) as usize;
+        let limit = self.control64(offset_of!(Control, arena_limit)) as usize;
+        let wanted = next
+            .saturating_mul(GRANULE_BYTES)
+            .saturating_add(ARENA_AHEAD);
+        let wanted = wanted.next_multiple_of(PAGE).min(limit.min(ARENA_BYTES));
+        // The first piece has been counted.
+        if wanted > accounts.arena
+            && (accounts.arena == 0 || accounts.spend((wanted - accounts.arena) as u64))
+        {
+            let first = accounts.arena;
+            self.memory.touch(ARENA_OFFSET + first, wanted - first);
+            accounts.arena = wanted;
+        }
+        let entries = self.control64(offset_of!(Control, index_mask)) as usize;
+        let entries = entries.saturating_add(1).min(INDEX_ENTRIES);
+        if entries > accounts.index {
+            let (first, bytes) = (accounts.index * 8, (entries - accounts.index) * 8);
+            if first == 0 || accounts.spend(bytes as u64) {
+                self.memory.touch(INDEX_OFFSET + first, bytes);
+            }
+            accounts.index = entries;
+        }
+    }
+
+    /// Gives the memory of a ring back that has no owner and no events: afterwards it is free, since
+    /// everything in it reads as zero.
+    pub(crate) fn empty_ring(&self, ring: usize) -> bool {
+        let mut accounts = self.accounts();
+        let start = self.ring_offset(ring);
+        let bytes = RING_PREFIX_BYTES + self.ring_bytes();
+        if self.memory.discard(start, bytes).is_err() {
+            return false;
+        }
+        let granted = std::mem::take(&mut accounts.rings[ring]);
+        self.places[ring].store(0, Relaxed);
+        accounts.spent = accounts.spent.saturating_sub(granted);
+        true
+    }
+
+    /// Gives the memory of all rings and of what only the hook reads back, after the detach and the last
+    /// pass. A thread that is still inside a wrapper keeps the page that says so; what it or one that is
+    /// about to leave one writes beyond, goes into pages that are ours to clear at the next attach.
+    pub fn give_rings_back(&self) {
+        let mut accounts = self.accounts();
+        self.retire_losses();
+        let (used, ring_bytes) = (self.rings_used(), RING_PREFIX_BYTES + self.ring_bytes());
+        let mut still_used = 0;
+        // Where that is refused, it stays as it would have stayed.
+        for ring in 0..used {
+            let outer = self.ring64(ring, offset_of!(RingHeader, outer));
+            let kept = if outer.load(Acquire) != 0 { PAGE } else { 0 };
+            if kept != 0 {
+                still_used = ring + 1;
+            }
+            let _ = self
+                .memory
+                .discard(self.ring_offset(ring) + kept, ring_bytes - kept);
+        }
+        let behind = RINGS_OFFSET + used * ring_bytes;
+        let _ = self.memory.discard(behind, self.len() - behind);
+        self.memory
+            .u32(offset_of!(Control, rings_used))
+            .store(still_used as u32, Release);
+        let _ = self
+            .memory
+            .discard(SEQUENCE_OFFSET, INDEX_OFFSET - SEQUENCE_OFFSET);
+        accounts.rings.fill(0);
+        accounts.spent = 0;
+    }
+
+    /// Gives everything back but the control block, the journal of slots and the list of modules: when
+    /// no backtrace is to be read any more.
+    pub fn give_all_back(&self) {
+        self.give_rings_back();
+        let _ = self
+            .memory
+            .discard(SEQUENCE_OFFSET, RINGS_OFFSET - SEQUENCE_OFFSET);
+    }
+
+    /// Notes memory that was written to from here because the target needs it (bytes).
+    pub(crate) fn note_spent(&self, bytes: u64) {
+        self.accounts().spent += bytes;
+    }
+}

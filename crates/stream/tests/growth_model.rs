@@ -1,0 +1,109 @@
+//! How a ring grows, under every interleaving and every reordering that C++11 allows (loom).
+//!
+//! | here | there |
+//! |---|---|
+//! | `Growing::look`, `Growing::commit` | `look_for_room` (ring.hpp): the tail, what is granted, the step at its place |
+//! | `Growing::drain` | `Region::ring_mask`, loaded behind the head |
+//! | the grant | `Region::grant` |
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicUsize;
+use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use loom::thread;
+
+/// With at most so many forced thread switches: every bug that needs no more is found.
+fn explore(switches: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(switches);
+    builder.check(model);
+}
+
+/// A ring that grows from two places to four: the places of four are there from the beginning, as those of
+/// the shared memory are.
+struct Growing {
+    head: AtomicUsize,
+    tail: AtomicUsize,
+    mask: AtomicUsize,
+    granted: AtomicUsize,
+    events: Vec<UnsafeCell<u32>>,
+}
+
+impl Growing {
+    /// Whether there is room for one event; takes what is granted where that leaves all in its place.
+    fn look(&self) -> bool {
+        let head = self.head.load(Relaxed);
+        let capacity = self.mask.load(Relaxed) + 1;
+        let tail = self.tail.load(Acquire);
+        let granted = self.granted.load(Acquire);
+        if head + 1 - tail > capacity {
+            return false;
+        }
+        if granted > capacity && head & (granted - 1) == capacity {
+            self.mask.store(granted - 1, Relaxed);
+        }
+        true
+    }
+
+    fn commit(&self, event: u32) {
+        let head = self.head.load(Relaxed);
+        let place = &self.events[head & self.mask.load(Relaxed)];
+        // SAFETY: head - tail <= mask, so the consumer has done with this place; loom checks it.
+        place.with_mut(|place| unsafe { *place = event });
+        self.head.store(head + 1, Release);
+    }
+
+    fn drain(&self) -> Vec<u32> {
+        let (tail, head) = (self.tail.load(Relaxed), self.head.load(Acquire));
+        let mask = self.mask.load(Relaxed);
+        assert!(head - tail <= mask + 1);
+        let take = |at: usize| {
+            // SAFETY: at < head, so the owner has published this place; loom checks it.
+            self.events[at & mask].with(|place| unsafe { *place })
+        };
+        let events = (tail..head).map(take).collect();
+        self.tail.store(head, Release);
+        events
+    }
+}
+
+/// Whenever the grant comes, and whichever mask the consumer sees: nothing lost, nothing torn, in order.
+#[test]
+fn a_ring_grows_in_use() {
+    for granted_after in [0, 2] {
+        explore(2, move || {
+            let ring = Arc::new(Growing {
+                head: AtomicUsize::new(0),
+                tail: AtomicUsize::new(0),
+                mask: AtomicUsize::new(1),
+                granted: AtomicUsize::new(0),
+                events: (0..4).map(|_| UnsafeCell::new(0)).collect(),
+            });
+            let producer = {
+                let ring = ring.clone();
+                thread::spawn(move || {
+                    for event in 1..=5 {
+                        while !ring.look() {
+                            thread::yield_now();
+                        }
+                        ring.commit(event);
+                    }
+                    ring.mask.load(Relaxed)
+                })
+            };
+            let mut got = Vec::new();
+            let mut passes = 0;
+            while got.len() < 5 {
+                if passes == granted_after {
+                    ring.granted.store(4, Release);
+                }
+                passes += 1;
+                got.extend(ring.drain());
+                thread::yield_now();
+            }
+            let mask = producer.join().unwrap();
+            assert_eq!(got, [1, 2, 3, 4, 5]);
+            assert!(mask == 1 || mask == 3);
+        });
+    }
+}

@@ -1,0 +1,61 @@
+// Calls that come while this thread is already inside a hooked call.
+//
+// Nearly all are part of that call: operator new calls malloc. Two kinds are not: those of a signal
+// handler that has interrupted the call, and those after the call was left on a way that no code of ours
+// sees (longjmp, a switch to another coroutine). Neither can be told by the frame's address alone, so
+// where it may be one of them, the stack is unwound.
+#pragma once
+#include "backtrace.hpp"
+
+namespace memhook {
+
+// What a signal handler's frames have above them takes at least so much: the red zone, siginfo_t and
+// ucontext_t (psABI 3.2.2; struct rt_sigframe of the kernel). What an allocator function puts between
+// itself and another that it calls is less.
+inline constexpr uint64_t signal_frame_bytes = 768;
+// So many calls in a row that all seem to be part of one.
+inline constexpr uint64_t many_nested = 64;
+
+// Looks for the return address of one frame on the way.
+struct FrameSearch {
+  uint64_t wanted;
+  bool found = false, passed = false, signal = false;
+
+  void reads(uint64_t place, uint64_t) {
+    found |= place == wanted;
+    passed |= place > wanted && !found;
+  }
+  void restores_rbp(uint64_t, uint64_t) {}
+  void uses_rbp() {}
+  void spoil() { signal |= !found; }
+};
+
+// Decides about a call whose frame is below that of the outer one. True: the outer one was left.
+[[gnu::noinline, gnu::cold]] inline bool judge_nested(RingHeader* ring, uint64_t frame,
+                                                      uint64_t outer) {
+  if (ring->nested_head != ring->head) {
+    ring->nested_head = ring->head;
+    ring->nested = 0;
+  }
+  uint64_t nested = ++ring->nested;
+  if (outer - frame < signal_frame_bytes && nested % many_nested != 0) return false;
+  // The scratch memory is in use: a signal handler has to keep off.
+  ring->outer = outer | 1;
+  asm volatile("" ::: "memory");
+  uint64_t tag = module_list() >> 32 << 48;
+  auto words = reinterpret_cast<const uint64_t*>(frame);
+  FrameSearch search{outer + 8};
+  bool truncated = false;
+  uint32_t count = unwind(ring, tag, {words[1], frame + 16, words[0]}, scratch_of(ring), max_depth,
+                          &truncated, search);
+  asm volatile("" ::: "memory");
+  ring->outer = outer;
+  bool from_handler = search.found && search.signal;
+  // A walk that was cut short before it came there says nothing.
+  bool left = !search.found && (search.passed || (!truncated && count < max_depth));
+  if (from_handler || left)
+    __atomic_store_n(&ring->reentrant, ring->reentrant + (left ? nested - 1 : 1), __ATOMIC_RELAXED);
+  return left;
+}
+
+}  // namespace memhook

@@ -1,0 +1,75 @@
+//! A control group with a limit of memory, as a container has.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The group; removed when the test is over. Its processes must have ended by then.
+pub struct MemoryBox {
+    folder: PathBuf,
+    usage: &'static str,
+    limit: &'static str,
+}
+
+impl MemoryBox {
+    /// Makes one, of version 1 or 2, whichever this machine has. `None`: we may not.
+    pub fn new(name: &str, limit: u64) -> Option<MemoryBox> {
+        let name = format!("memhook-{name}-{}", std::process::id());
+        let kinds = [
+            (
+                "/sys/fs/cgroup/memory",
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+            ),
+            ("/sys/fs/cgroup", "memory.max", "memory.current"),
+        ];
+        kinds.iter().find_map(|(top, limit_file, usage)| {
+            if *usage == "memory.current" {
+                // Refused where the controller is not to be had.
+                let _ = std::fs::write(Path::new(top).join("cgroup.subtree_control"), "+memory");
+            }
+            let folder = Path::new(top).join(&name);
+            std::fs::create_dir(&folder).ok()?;
+            let made = MemoryBox {
+                folder,
+                usage,
+                limit: limit_file,
+            };
+            (made.set_limit(limit) && made.usage().is_some()).then_some(made)
+        })
+    }
+
+    /// Sets another limit (bytes).
+    pub fn set_limit(&self, limit: u64) -> bool {
+        std::fs::write(self.folder.join(self.limit), limit.to_string()).is_ok()
+    }
+
+    /// A command that runs a program in it.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("sh");
+        command
+            .arg("-c")
+            .arg("echo $$ > \"$0\" && exec \"$1\"")
+            .arg(self.folder.join("cgroup.procs"))
+            .arg(program);
+        command
+    }
+
+    /// Bytes that it has in use.
+    pub fn usage(&self) -> Option<u64> {
+        let text = std::fs::read_to_string(self.folder.join(self.usage)).ok()?;
+        text.trim().parse().ok()
+    }
+}
+
+impl Drop for MemoryBox {
+    fn drop(&mut self) {
+        // A process that has just ended may still be counted.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.folder).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

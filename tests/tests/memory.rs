@@ -1,0 +1,100 @@
+//! What tracing takes of memory, in a process that has little.
+
+use memhook_tests::{Attacher, MemoryBox, Target, build_target, expect_sites, not_run, run};
+
+const LIMIT: u64 = 24 << 20;
+
+/// A box with a target in it that has 32 threads.
+fn boxed(name: &str) -> Option<(MemoryBox, Target)> {
+    let Some(group) = MemoryBox::new(name, LIMIT) else {
+        not_run("no control group with a limit of memory can be made here");
+        return None;
+    };
+    let target = Target::run(&mut group.command(&build_target("boxed", &[])));
+    Some((group, target))
+}
+
+#[test]
+fn a_small_container_lives_is_traced_and_gets_its_memory_back() {
+    let Some((group, mut target)) = boxed("lives") else {
+        return;
+    };
+    let start = group.usage().expect("it can be read");
+    let pid = target.pid().to_string();
+    let (code, text, _) = run(&["doctor", &pid]);
+    assert_eq!(code, 0, "{text}");
+    let line = text.lines().find(|line| line.contains("tracing takes"));
+    assert!(line.is_some_and(|l| l.contains("33 threads")), "{text}");
+    assert!(text.contains("below the limit of 24.0 MiB"), "{text}");
+    let attacher = Attacher::start(&target, &[]);
+    let attached = group.usage().expect("it can be read");
+    target.go();
+    target.expect("done");
+    let most = group.usage().expect("it can be read");
+    let report = attacher.finish();
+    expect_sites(&report, "boxed.cc", &[("lose", "malloc", 32 * 20, 48)]);
+    let end = group.usage().expect("it can be read");
+    eprintln!(
+        "usage: {start} at first, {attached} attached, {most} at the end of the work, {end} after the detach"
+    );
+    assert!(most < LIMIT * 3 / 4, "{most}");
+    // What is left is the hook; and the counts of a group lag behind by 64 pages on each processor
+    // (MEMCG_CHARGE_BATCH).
+    assert!(end < start + (2 << 20), "{start} before, {end} after");
+    assert!(target.finish().success());
+}
+
+#[test]
+fn memory_comes_back_when_threads_end_and_at_the_detach() {
+    let mut target = Target::start(&build_target("boxed", &[]), &[]);
+    // Shared memory that the target has touched, in KiB.
+    let touched = |target: &Target| -> u64 {
+        let text = target.status("RssShmem");
+        let kib = text.split_whitespace().next().and_then(|n| n.parse().ok());
+        kib.expect("a number")
+    };
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    // The rings of 32 threads: gone as soon as it is seen that these have ended.
+    memhook_tests::until("the rings of ended threads are given back", || {
+        touched(&target) < 1024
+    });
+    let report = attacher.finish();
+    expect_sites(&report, "boxed.cc", &[("lose", "malloc", 32 * 20, 48)]);
+    // The hook itself, control block and journal.
+    assert!(touched(&target) < 512, "{} KiB", touched(&target));
+    assert!(target.finish().success());
+}
+
+#[test]
+fn a_target_that_is_killed_for_lack_of_memory() {
+    let Some((_group, mut target)) = boxed("killed") else {
+        return;
+    };
+    let attacher = Attacher::start(&target, &[]);
+    target.send("e");
+    let (status, output, errors) = attacher.outcome();
+    assert!(status.success(), "{status}: {errors}");
+    assert!(errors.contains("ran out of memory meanwhile"), "{errors}");
+    assert!(output.contains("\"final\":true"), "{output}");
+    assert!(!target.finish().success());
+}
+
+#[test]
+fn a_target_without_room_is_left_alone() {
+    let Some(group) = MemoryBox::new("full", 8 << 20) else {
+        return not_run("no control group with a limit of memory can be made here");
+    };
+    let target = Target::run(&mut group.command(&build_target("boxed", &[])));
+    // What is in use, and half a megabyte.
+    let used = group.usage().expect("it can be read");
+    if !group.set_limit(used + (512 << 10)) {
+        return not_run("the limit cannot be lowered");
+    }
+    let (code, _, errors) = run(&["attach", &target.pid().to_string(), "-d", "100ms"]);
+    assert_eq!(code, 2, "{errors}");
+    assert!(errors.contains("MiB free below the limit of"), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert_eq!(target.our_mappings(), 0);
+}

@@ -1,0 +1,72 @@
+//! An attacher that lives and does nothing must not keep its target waiting.
+
+use memhook_tests::programs::Folder;
+use memhook_tests::{Attacher, Target, binary, build_target, run, until};
+use std::process::{Command, Stdio};
+
+fn calls(target: &mut Target) -> u64 {
+    target.go();
+    let line = target.expect("calls ");
+    line["calls ".len()..].trim().parse().expect("a number")
+}
+
+/// More calls than rings and passes under way can hold.
+fn goes_on(target: &mut Target) {
+    let before = calls(target);
+    until("the target goes on", || calls(target) > before + 2_000_000);
+}
+
+#[test]
+fn a_stopped_attacher() {
+    let mut target = Target::start(&build_target("progress", &[]), &[]);
+    let attacher = Attacher::start(&target, &[]);
+    attacher.signal(libc::SIGSTOP);
+    goes_on(&mut target);
+    attacher.signal(libc::SIGCONT);
+    let (status, _, errors) = attacher.outcome();
+    assert_eq!(status.code(), Some(1), "{errors}");
+    assert!(
+        errors.contains("waited for us too long and went on untraced"),
+        "{errors}"
+    );
+    // As good as new.
+    let report = Attacher::start(&target, &[]).finish();
+    assert_eq!(report["totals"]["lost_events"], 0);
+    assert!(target.finish().success());
+}
+
+/// Nobody reads what it writes: neither its reports nor its messages.
+#[test]
+fn an_attacher_whose_output_is_full() {
+    let mut target = Target::start(&build_target("progress", &[]), &[]);
+    let folder = Folder::new("full-pipe");
+    let fifo = folder.path("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.expect("mkfifo runs").success());
+    // Both ends: neither side has to wait for the other to open it.
+    let mut options = std::fs::File::options();
+    let reader = options.read(true).write(true).open(&fifo).expect("a fifo");
+    let mut attacher = Command::new(binary())
+        .args(["attach", "--json", "-i", "1ms", "-T", "1000", "--force"])
+        .args(["-o", &fifo, &target.pid().to_string()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    until("it is traced", || target.our_mappings() > 0);
+    for _ in 0..3 {
+        goes_on(&mut target);
+    }
+    let (code, _, errors) = run(&["detach", &target.pid().to_string()]);
+    assert_eq!(code, 2, "{errors}");
+    assert!(
+        errors.contains("is being traced") || errors.contains("already traced"),
+        "{errors}"
+    );
+    attacher.kill().expect("killed");
+    attacher.wait().expect("reaped");
+    drop(reader);
+    goes_on(&mut target);
+    assert_eq!(run(&["detach", &target.pid().to_string()]).0, 0);
+    assert!(target.finish().success());
+}

@@ -1,0 +1,75 @@
+//! Calls of operator new that do not return: what is noted of them must not stay.
+
+use memhook_tests::{Attacher, Target, build_target, sites};
+
+fn regions(target: &Target) -> usize {
+    target.maps().matches("memhook-region").count()
+}
+
+fn leaves_one_region(way: &str) {
+    let target = Target::start(&build_target("ways_out", &[]), &[way]);
+    let mut allocations = 0;
+    for attach in 0..10 {
+        let report = Attacher::start(&target, &["-d", "100ms"]).last_report();
+        allocations += report["totals"]["allocations"].as_u64().expect("a count");
+        assert_eq!(regions(&target), 1, "{way}, attach {attach}");
+    }
+    assert!(allocations > 0, "{way}");
+    assert!(target.finish().success(), "{way}");
+}
+
+#[test]
+fn exceptions() {
+    for way in ["throw", "nothrow", "handler"] {
+        leaves_one_region(way);
+    }
+}
+
+#[test]
+fn jumps() {
+    for way in ["longjmp", "coroutine"] {
+        leaves_one_region(way);
+    }
+}
+
+#[test]
+fn ends_of_threads() {
+    for way in ["pthread_exit", "cancel", "die"] {
+        leaves_one_region(way);
+    }
+}
+
+/// Calls below a frame that was left by longjmp look as if they were part of the call that was left.
+#[test]
+fn what_comes_after_a_jump_is_recorded_or_counted() {
+    let mut target = Target::start(&build_target("ways_out", &[]), &["lose"]);
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    let found = sites(&report, "ways_out.cc");
+    let blocks: u64 = found
+        .iter()
+        .filter(|((function, _), _)| function.contains("lose_below"))
+        .map(|(_, (blocks, _))| blocks)
+        .sum();
+    let passed = report["totals"]["reentrant_calls"]
+        .as_u64()
+        .expect("a count");
+    // The call of malloc that was part of the one that was left may be among those passed by.
+    assert!(blocks <= 2000 && blocks + passed >= 2000, "{report:#}");
+    assert!(blocks > 1800 && passed < 200, "{blocks}, {passed}");
+    assert!(target.finish().success());
+}
+
+#[test]
+fn calls_of_a_signal_handler_inside_a_call_are_counted() {
+    let mut target = Target::start(&build_target("ways_out", &[]), &["signal"]);
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    let passed = report["totals"]["reentrant_calls"].as_u64();
+    assert!(passed >= Some(50), "{report:#}");
+    assert!(target.finish().success());
+}
