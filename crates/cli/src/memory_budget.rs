@@ -199,6 +199,7 @@ mod tests {
             (roomy.first_ring, roomy.budget),
             (64 << 10, (16 << 30) / 50)
         );
+        assert_eq!(plan(2, level(16 << 30), None).first_ring, 256 << 10);
         // The target's own limit makes rings small; the budget is ours.
         let boxed = plan(32, level(16 << 30), level(18 << 20));
         assert_eq!((boxed.first_ring, boxed.budget), (4096, (16 << 30) / 50));

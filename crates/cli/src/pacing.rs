@@ -6,7 +6,8 @@ use std::time::Duration;
 /// Passes without an event after which the target counts as quiet.
 const QUIET_PASSES: u32 = 100;
 /// While the target is quiet. The first events after a pause may carry a time that is that much too
-/// early, and a ring of the usual size takes a burst of 13 million events a second meanwhile.
+/// early. A ring that has grown takes a burst of 13 million events a second meanwhile; the owner of one that has
+/// not may have to wait for the next pass, and then gets more.
 const QUIET: Duration = Duration::from_millis(5);
 /// The resolution of the clock word, which moves once a pass, when all is recorded.
 const LONGEST: Duration = Duration::from_millis(1);

@@ -62,7 +62,9 @@ impl Plan {
 
     /// The best for so many threads within a budget (bytes), with rings of at most `ring_bytes`. `None`: not even the smallest rings fit.
     pub fn within(budget: u64, threads: usize, ring_bytes: u64) -> Option<Plan> {
-        // A burst of four million events a second fits into the time between two passes.
+        // A burst of three million events a second fits into the time between two passes over a target that
+        // was quiet; and with a quarter of it, between two passes over one that was not.
+        const BEST: u64 = 256 << 10;
         const GOOD: u64 = 64 << 10;
         const FAIR: u64 = 16 << 10;
         let threads = threads.clamp(1, MAX_RINGS) as u64;
@@ -70,6 +72,7 @@ impl Plan {
         let with = |first: u64| Plan::FIXED + threads * Plan::small_ring(first);
         let first_ring = match budget {
             // Most of it is left for what turns out to need more.
+            b if b / 64 >= with(BEST) => BEST.min(ring_bytes),
             b if b / 8 >= with(GOOD) => GOOD.min(ring_bytes),
             b if b / 2 >= with(FAIR) => FAIR.min(ring_bytes),
             b if b >= with(least) => least,
