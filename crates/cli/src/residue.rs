@@ -89,17 +89,22 @@ impl Residue {
             self.last_epoch = self.last_epoch.max(epoch);
         }
         let place = (m.start, m.end - m.start);
+        let path = format!("/proc/{pid}/map_files/{:x}-{:x}", m.start, m.end);
+        let file = OpenOptions::new().read(true).write(true).open(path);
         if owner == 0 || !self.hooks.iter().any(|hook| hook.owner(pid) == owner) {
             // Without a hook, or unknown to it and blank, it was never used. Anything else is a
-            // parent's: a thread that was forked inside a wrapper may still touch it.
+            // parent's: a thread that was forked inside a wrapper may still touch it; or, without our
+            // seals, the program's own.
             let is_known = |hook: &HookCopy| hook.region(pid) == Some(m.start);
-            if self.hooks.is_empty() || (owner == 0 && !self.hooks.iter().any(is_known)) {
+            let is_sealed = file.is_ok_and(|file| Region::map(&file).is_ok());
+            if is_sealed
+                && (self.hooks.is_empty() || (owner == 0 && !self.hooks.iter().any(is_known)))
+            {
                 self.never_used.push(place);
             }
             return;
         }
-        let path = format!("/proc/{pid}/map_files/{:x}-{:x}", m.start, m.end);
-        let Ok(file) = OpenOptions::new().read(true).write(true).open(path) else {
+        let Ok(file) = file else {
             self.closed_regions.push(place);
             return;
         };
