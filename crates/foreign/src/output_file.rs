@@ -36,7 +36,7 @@ pub enum OutputError {
         what: &'static str,
     },
     /// The operating system refused it.
-    #[error("cannot write {}: {source}", path.display())]
+    #[error("cannot write {}", path.display())]
     Io {
         /// The file.
         path: PathBuf,

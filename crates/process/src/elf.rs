@@ -185,10 +185,8 @@ impl<'a> ElfView<'a> {
     /// The range (svma) that the loader makes read-only when it has relocated the module, as far as it
     /// comes to whole pages (`_dl_protect_relro` in glibc's elf/dl-reloc.c).
     pub fn relro(&self) -> Option<(u64, u64)> {
-        let headers = self.elf.program_headers.iter();
-        let relro = headers
-            .filter(|p| p.p_type == program_header::PT_GNU_RELRO)
-            .last()?;
+        let mut headers = self.elf.program_headers.iter();
+        let relro = headers.rfind(|p| p.p_type == program_header::PT_GNU_RELRO)?;
         let end = relro.p_vaddr.saturating_add(relro.p_memsz) & !0xfff;
         Some((relro.p_vaddr & !0xfff, end))
     }

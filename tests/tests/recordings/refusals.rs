@@ -129,7 +129,7 @@ fn what_cannot_be_recorded_is_said_before_the_attach() {
     let nowhere = folder.path("no/such/folder/run.mhk");
     for (options, word) in [
         (vec!["-o", &taken], "exists already"),
-        (vec!["-o", &nowhere], "cannot create"),
+        (vec!["-o", &nowhere], "cannot write"),
         (vec!["-o", &new, "--max-file-size", "10"], "at least 1M"),
         (vec!["-o", &new, "--max-files", "3"], "--max-file-size"),
         (vec!["--record", "events"], "--output"),

@@ -22,7 +22,10 @@ static void *hammer(void *arg) {
 }
 // Runs for a moment, starts its successor, ends.
 static void *brief(void *arg) {
-    for (volatile int i = 0; i < 20000; i++);
+    // Some live shorter than it takes to stop them, some longer.
+    static volatile unsigned count;
+    int rounds = 20000 << count++ % 7;
+    for (volatile int i = 0; i < rounds; i++);
     pthread_t next;
     if (!done && pthread_create(&next, NULL, brief, arg) == 0) pthread_detach(next);
     return arg;

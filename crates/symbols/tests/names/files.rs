@@ -170,9 +170,11 @@ fn own_functions() {
     symbols.set_modules(vec![module]);
     let location = symbols.resolve(address + 1);
     let last = location.frames.last().unwrap();
-    assert_eq!(
-        last.function.as_deref(),
-        Some("names::files::own_functions")
+    // Debug information that holds no more than lines leaves out the modules' names.
+    assert!(
+        last.function
+            .as_deref()
+            .is_some_and(|name| name.ends_with("own_functions"))
     );
     assert!(last.file.as_deref().unwrap().ends_with("names/files.rs"));
     assert_eq!(symbols.location(1).module, None);
