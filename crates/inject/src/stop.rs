@@ -59,10 +59,12 @@ pub fn hold(pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
     let begin = Instant::now();
     let until = begin + options.deadline;
     watchdog::start();
-    // Slow, so before anything is stopped; the first candidate before it, whose errors are clearer.
+    // Whose errors are clearer than those of the survey.
+    Candidates::of(pid, options.thread).next()?;
+    // Slow, so before anything is stopped, and before the choice: threads may come and go meanwhile.
+    let mut survey = Survey::of(pid)?;
     let mut candidates = Candidates::of(pid, options.thread);
     let mut next = candidates.next()?;
-    let mut survey = Survey::of(pid)?;
     let mut reason = "every thread sleeps uninterruptibly".to_owned();
     let mut pause = Duration::from_micros(100);
     loop {
