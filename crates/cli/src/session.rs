@@ -184,7 +184,11 @@ impl Session {
         };
         session.journal(&scan);
         session.publish_modules()?;
-        session.load_and_start(reach, hook_base, dlopen, address)?;
+        if let Err(error) = session.load_and_start(reach, hook_base, dlopen, address) {
+            // Some slots may hold wrappers by now; what this cannot put back, `detach` can.
+            let _ = session.detach();
+            return Err(error);
+        }
         session.attach_time = start.elapsed();
         Ok(session)
     }
