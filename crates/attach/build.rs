@@ -32,7 +32,7 @@ fn main() {
             "-Wextra",
             "-Werror",
             "-Wl,-z,now",
-            // To protect relocated data takes mprotect(2), which a sandbox may refuse: dlopen would fail.
+            // Protecting relocated data takes mprotect(2), which a sandbox may refuse: dlopen would fail.
             "-Wl,-z,norelro",
             // A thread may still return through a wrapper long after the detach.
             "-Wl,-z,nodelete",
@@ -52,30 +52,4 @@ fn main() {
         String::from_utf8_lossy(&output.stderr)
     );
     println!("cargo:rustc-env=MEMHOOK_HOOK_OBJECT={}", object.display());
-    build_demo(&compiler);
-}
-
-/// The service that `memhook-rs demo` attaches to: an ordinary program, as a distribution would build
-/// it but with line numbers.
-fn build_demo(compiler: &cc::Tool) {
-    let source = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap()).join("demo/service.cc");
-    println!("cargo:rerun-if-changed={}", source.display());
-    let program = PathBuf::from(env::var("OUT_DIR").unwrap()).join("demo-service");
-    let output = Command::new(compiler.path())
-        .args(["-std=c++20", "-O2", "-g1", "-pthread", "-o"])
-        .arg(&program)
-        // Short paths in the demo's report.
-        .arg(format!(
-            "-ffile-prefix-map={}=.",
-            env::var("CARGO_MANIFEST_DIR").unwrap()
-        ))
-        .arg(&source)
-        .output()
-        .unwrap_or_else(|e| panic!("cannot run the C++ compiler {:?}: {e}", compiler.path()));
-    assert!(
-        output.status.success(),
-        "the demo service does not compile:\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    println!("cargo:rustc-env=MEMHOOK_DEMO_SERVICE={}", program.display());
 }

@@ -1,20 +1,13 @@
 //! Recording an attach into a file: what the drain thread hands to the writer.
 
-mod facts;
-mod options;
-mod start;
-
-pub use facts::Facts;
-pub use options::Args;
-pub use start::{Recording, Wish};
-
 use memhook_abi::Event;
 use memhook_ledger::Ledger;
+use memhook_process::ModuleImage;
 use memhook_recording::Writer;
 use memhook_stream::{Region, Stack};
 use std::collections::HashSet;
 
-/// Addresses of ours that stand in backtraces, and that nobody wants to see there.
+/// Addresses of our own code in backtraces, which reports leave out.
 #[derive(Clone, Default)]
 pub struct OwnCode {
     /// The hook's mapping (avma).
@@ -25,15 +18,19 @@ pub struct OwnCode {
 
 /// Records what the drain takes, on the drain's thread.
 pub struct Recorder {
+    /// The file.
     pub writer: Writer,
+    /// What backtraces in the file leave out.
     pub own_code: OwnCode,
-    /// Threads that have recorded something, and those of them whose name was not asked for yet.
+    /// Threads that have recorded something.
     threads: HashSet<u32>,
+    /// Those of them whose names have not been asked for yet.
     pub new_threads: Vec<u32>,
     last_thread: u32,
 }
 
 impl Recorder {
+    /// A recorder that has recorded nothing yet.
     pub fn new(writer: Writer) -> Recorder {
         Recorder {
             writer,
@@ -55,6 +52,7 @@ impl Recorder {
         }
     }
 
+    /// Records an event of the ring that was begun.
     #[inline]
     pub fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
         self.writer.event(event, size_bytes, time_ns);
@@ -95,4 +93,14 @@ fn stack(region: &Region, own_code: &OwnCode, id: u32) -> Option<Stack> {
         .frames
         .retain(|pc| !own_code.hook.contains(pc) && !own_code.gadgets.contains(pc));
     Some(stack)
+}
+
+impl OwnCode {
+    /// The hook at its mapping, and the addresses that a wrapped dlopen returns through.
+    pub fn new(hook: Option<&ModuleImage>, gadgets: HashSet<u64>) -> OwnCode {
+        OwnCode {
+            hook: hook.map_or(0..0, |hook| hook.start..hook.end),
+            gadgets,
+        }
+    }
 }

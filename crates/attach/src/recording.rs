@@ -1,66 +1,57 @@
 //! A recording between the creation of its file and the first event.
 
-use super::{Args, Facts, Recorder, facts};
-use crate::attach::Tracing;
+use crate::config::TraceConfig;
 use crate::consumer::Consumer;
+use crate::error::Error;
+use crate::recorder::Recorder;
+use crate::run_facts::{Facts, meta};
 use crate::session::Session;
-use memhook_stream::Config;
+use memhook_recording::{Options, Writer};
 use std::path::{Path, PathBuf};
 
-/// A file that is there, of a run that has not begun.
+/// The file of a run that has not begun.
 pub struct Recording {
     path: PathBuf,
     recorder: Recorder,
     facts: Facts,
-    /// It has replaced a file: nothing brings that back.
-    replaced: bool,
-}
-
-/// What the options ask for.
-pub struct Wish<'a> {
-    pub options: &'a Args,
-    pub tracing: &'a Tracing,
-    /// Overwrite the file.
-    pub force: bool,
-    /// Say nothing about it.
-    pub quiet: bool,
+    /// It has overwritten a file, which cannot be brought back.
+    has_replaced: bool,
 }
 
 impl Recording {
-    /// Creates the file. Before the target is touched: a disk that is full costs nothing then.
+    /// Creates the file. Do that before the target is touched: then a full disk costs nothing.
     pub fn create(
-        wish: &Wish<'_>,
-        pid: i32,
-        config: &Config,
         path: &Path,
-    ) -> anyhow::Result<Recording> {
-        let meta = facts::meta(pid, wish.tracing, config);
-        let replaced = path.exists();
-        let recorder = wish.options.create(path, wish.force, wish.tracing, &meta)?;
+        options: &Options,
+        pid: i32,
+        config: &TraceConfig,
+    ) -> Result<Recording, Error> {
+        let meta = meta(pid, config);
+        let has_replaced = path.exists();
+        let writer = Writer::create(path, &meta, options).map_err(|error| match error {
+            memhook_recording::Error::Output(error) => Error::Output(error),
+            error => Error::Recording(error),
+        })?;
         Ok(Recording {
             path: path.to_owned(),
-            recorder,
-            facts: Facts::new(path, meta, wish.quiet),
-            replaced,
+            recorder: Recorder::new(writer),
+            facts: Facts::new(path, meta),
+            has_replaced,
         })
     }
 
-    /// The attach failed: takes the empty file away again.
+    /// The attach failed: removes the empty file.
     pub fn abandon(self) {
         drop(self.recorder);
-        if !self.replaced {
+        if !self.has_replaced {
             let _ = std::fs::remove_file(self.path);
         }
     }
 
     /// The run begins: hands the recorder to the drain thread.
-    pub fn begin(self, session: &Session, consumer: &Consumer) -> Facts {
-        let Recording {
-            recorder,
-            mut facts,
-            ..
-        } = self;
-        consumer.lock().recorder = Some(recorder);
+    pub fn begin(self, session: &Session, consumer: &Consumer<'_>) -> Facts {
+        let mut facts = self.facts;
+        consumer.lock().recorder = Some(self.recorder);
         facts.begin(session, consumer);
         facts
     }

@@ -1,10 +1,11 @@
 //! Options of a recording, and the file that they ask for.
 
-use super::Recorder;
-use crate::attach::Tracing;
 use crate::options::{duration, size};
-use anyhow::{Context, bail};
-use memhook_recording::{Error, Meta, Mode, Options, Writer};
+use crate::tracing::Tracing;
+use anyhow::bail;
+use memhook_attach::Recorded;
+use memhook_recording::{End, Mode, Options};
+use memhook_report::ReportModel;
 use std::{path::Path, time::Duration};
 
 /// What a recording holds.
@@ -47,14 +48,8 @@ impl Args {
         self.record.is_some() || output.is_some_and(named)
     }
 
-    /// Creates the file; a wrong option and a file that cannot be written are found here.
-    pub fn create(
-        &self,
-        path: &Path,
-        force: bool,
-        tracing: &Tracing,
-        meta: &Meta,
-    ) -> anyhow::Result<Recorder> {
+    /// The settings of the file. `force`: it may overwrite another one.
+    pub fn resolve(&self, force: bool, tracing: &Tracing) -> anyhow::Result<Options> {
         let mode = match self.record.unwrap_or(What::Events) {
             What::Events => Mode::Events,
             What::Summary => Mode::Summary {
@@ -76,17 +71,39 @@ impl Args {
         if let Some(bytes) = self.max_file_size.filter(|&bytes| bytes < MIN_FILE_BYTES) {
             bail!("--max-file-size {bytes}: at least 1M is needed");
         }
-        let options = Options {
+        Ok(Options {
             mode,
             max_file_bytes: self.max_file_size,
             max_parts: self.max_files,
             overwrite: force,
             ..Options::default()
-        };
-        match Writer::create(path, meta, &options) {
-            Ok(writer) => Ok(Recorder::new(writer)),
-            Err(Error::Output(error)) => Err(error.into()),
-            Err(error) => Err(error).context("the recording cannot begin"),
+        })
+    }
+}
+
+/// What a recording keeps of the last report: the coverage, as JSON.
+pub fn coverage(report: &ReportModel) -> Option<String> {
+    serde_json::to_string(&report.coverage).ok()
+}
+
+/// Tells what a recording has come to. Returns whether it is complete.
+pub fn tell(recorded: &Recorded, quiet: bool) -> bool {
+    if let Some(notice) = &recorded.notice {
+        eprintln!("memhook-rs: {notice}");
+    }
+    if !quiet && recorded.end == End::Finished {
+        let (path, size) = (
+            recorded.path.display(),
+            memhook_report::bytes(recorded.bytes),
+        );
+        match recorded.events {
+            0 => eprintln!("Recorded into {path}: {size}"),
+            events => eprintln!(
+                "Recorded {} into {path}: {size}, {:.2} bytes each",
+                memhook_report::counted(events, "event"),
+                recorded.bytes as f64 / events as f64
+            ),
         }
     }
+    recorded.is_complete()
 }

@@ -1,0 +1,26 @@
+//! Builds the service that `memhook-rs demo` attaches to: an ordinary program, as a distribution would
+//! build it, but with line numbers.
+
+use std::{env, path::PathBuf, process::Command};
+
+fn main() {
+    let here = env::var("CARGO_MANIFEST_DIR").unwrap();
+    let source = PathBuf::from(&here).join("demo/service.cc");
+    println!("cargo:rerun-if-changed={}", source.display());
+    let program = PathBuf::from(env::var("OUT_DIR").unwrap()).join("demo-service");
+    let compiler = cc::Build::new().cpp(true).opt_level(2).get_compiler();
+    let output = Command::new(compiler.path())
+        .args(["-std=c++20", "-O2", "-g1", "-pthread", "-o"])
+        .arg(&program)
+        // Short paths in the demo's report.
+        .arg(format!("-ffile-prefix-map={here}=."))
+        .arg(&source)
+        .output()
+        .unwrap_or_else(|e| panic!("cannot run the C++ compiler {:?}: {e}", compiler.path()));
+    assert!(
+        output.status.success(),
+        "the demo service does not compile:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    println!("cargo:rustc-env=MEMHOOK_DEMO_SERVICE={}", program.display());
+}
