@@ -3,9 +3,9 @@
 use super::release::release;
 use super::round::{Round, SCHEMA};
 use super::{Args, PointerRule, Scan};
-use crate::claim::{Claim, claim};
 use crate::signals;
 use anyhow::{Context, bail};
+use memhook_attach::{Claim, claim};
 use memhook_foreign::visible_lines;
 use memhook_heap::{
     Captured, Fingerprints, MarkOptions, Types, bytes_text, fingerprints, reclaimable, refusal,

@@ -1,10 +1,9 @@
 //! Releasing blocks of a running process by calls of its own `free`.
 
 use super::budget::Budget;
-use crate::safe_point::{unsafe_ranges, unwind_for_safety};
 use crate::signals;
-use crate::unwind_tables::UnwindTables;
 use anyhow::{Context, bail};
+use memhook_attach::{UnwindTables, unsafe_ranges, unwind_for_safety};
 use memhook_heap::{Captured, Heap, unchanged};
 use memhook_inject::{Held, HoldOptions, Registers, hold};
 use memhook_process::{ElfView, ModuleImage, mappings, vdso};

@@ -1,5 +1,6 @@
 //! Unwind tables of the target's modules, compiled once and kept in the region.
 
+use crate::error::Error;
 use memhook_abi::unwind_rule::{self, pack};
 use memhook_abi::{MAX_MODULES, MAX_RULES};
 use memhook_process::{ElfView, ModuleImage};
@@ -130,7 +131,7 @@ impl UnwindTables {
     }
 
     /// Makes `modules` the region's module list; of more than that can hold, the first ones.
-    pub fn publish(&mut self, region: &Region, modules: &[ModuleImage]) -> anyhow::Result<()> {
+    pub fn publish(&mut self, region: &Region, modules: &[ModuleImage]) -> Result<(), Error> {
         self.prepare(region, modules);
         let mut specs = Vec::with_capacity(modules.len());
         for module in modules {

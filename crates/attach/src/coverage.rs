@@ -3,8 +3,6 @@
 use crate::session::Session;
 use memhook_abi::{function_by_name, slot_state};
 use memhook_process::{AllocatorCalls, ModuleImage, allocator_calls};
-use memhook_report::Coverage;
-use memhook_symbols::{Source, Symbolizer};
 use std::{
     collections::HashMap,
     sync::mpsc::{Receiver, Sender, channel},
@@ -14,23 +12,40 @@ use std::{
 /// A module's path and its calls.
 type Scanned = (String, AllocatorCalls);
 
+/// What is seen of one module.
+#[derive(Clone, Debug)]
+pub struct ModuleCoverage {
+    /// The module's file name.
+    pub module: String,
+    /// Its path.
+    pub path: String,
+    /// Slots that lead, or led, to the hook.
+    pub hooked: u64,
+    /// Slots and calls that cannot be hooked.
+    pub unhookable: u64,
+    /// Why they cannot.
+    pub reasons: Vec<String>,
+    /// Calls in its code that go through slots.
+    pub calls_seen: u64,
+}
+
 /// Scans the modules' code for calls to allocators, in the background.
-pub struct Coverages {
+pub struct CallScans {
     /// By path; `None`: under way.
     calls: HashMap<String, Option<AllocatorCalls>>,
     results: (Sender<Scanned>, Receiver<Scanned>),
 }
 
-impl Default for Coverages {
+impl Default for CallScans {
     fn default() -> Self {
-        Coverages {
+        CallScans {
             calls: HashMap::new(),
             results: channel(),
         }
     }
 }
 
-impl Coverages {
+impl CallScans {
     /// Has modules scanned that were not yet.
     pub fn request(&mut self, modules: &[ModuleImage]) {
         let new = |m: &&ModuleImage| !m.is_loader && !self.calls.contains_key(&m.path);
@@ -69,7 +84,7 @@ impl Coverages {
     }
 
     /// The modules of which something is seen, or known not to be.
-    pub fn of(&self, session: &Session, symbols: &Symbolizer) -> Vec<Coverage> {
+    pub fn coverage(&self, session: &Session) -> Vec<ModuleCoverage> {
         let slots = session.region().slots();
         let mut found = Vec::new();
         for module in &session.modules {
@@ -105,15 +120,14 @@ impl Coverages {
             if hooked + unhookable == 0 {
                 continue;
             }
-            let source = symbols.sources().find(|s| s.path == module.path);
             reasons.dedup();
-            found.push(Coverage {
+            found.push(ModuleCoverage {
                 module: module.name().to_owned(),
+                path: module.path.clone(),
                 hooked,
                 unhookable,
-                note: reasons.join("; "),
+                reasons,
                 calls_seen: calls.map_or(0, |calls| calls.through_slots),
-                symbols: source.map(|s| source_text(s.source)),
             });
         }
         found
@@ -128,14 +142,4 @@ fn is_slot_of(slot: &memhook_stream::SlotView, module: &ModuleImage) -> bool {
 pub fn is_hooked(name: &str) -> bool {
     function_by_name(name)
         .is_some_and(|f| memhook_abi::HOOKED_FUNCTIONS[f].role != memhook_abi::Role::Modules)
-}
-
-/// A word for where names come from.
-pub fn source_text(source: Source) -> &'static str {
-    match source {
-        Source::DebugInfo => "debug info",
-        Source::Symbols => "symbols",
-        Source::DynamicSymbols => "dynamic symbols",
-        Source::Nothing => "nothing",
-    }
 }

@@ -2,16 +2,18 @@
 //! that was killed, or the parent of a forked process. What the slots hold decides, not what somebody
 //! wrote down.
 
+use crate::error::Error;
 use crate::hook_object::entry_points;
+use crate::hook_presence::{has_hook, hold_with_hook};
 use crate::reach::Reach;
-use crate::residue::{has_hook, hold_with_hook};
 use crate::safe_point::SafePoints;
 use crate::target_libc::libc_function;
 use crate::unwind_tables::UnwindTables;
 use memhook_abi::{ANY_LOADER_COUNT, Exchange, hook_error};
 use memhook_inject::{Held, MAX_CALL_DATA, WordExchange, force_words};
 use memhook_process::{
-    HookCopy, Mapping, ModuleImage, Slot, find_slots, hook_copies, mappings, modules, read_memory,
+    HookCopy, Mapping, ModuleImage, Slot, SlotScan, find_slots, hook_copies, mappings, modules,
+    read_memory,
 };
 use std::{
     collections::HashMap,
@@ -59,14 +61,15 @@ pub fn layout(maps: &[Mapping]) -> Vec<Mapping> {
 
 impl SlotLook {
     /// Looks.
-    fn new(pid: i32, files: &mut Files) -> anyhow::Result<SlotLook> {
+    fn new(pid: i32, files: &mut Files) -> Result<SlotLook, Error> {
         let maps = mappings(pid)?;
         let modules = modules(pid, &maps, files)?;
         let copies = hook_copies(pid, &maps);
         let any = |name: &str| memhook_abi::function_by_name(name).is_some();
-        let scan = match copies.is_empty() {
-            true => Default::default(),
-            false => find_slots(pid, &modules, &maps, &any, &copies)?,
+        let scan = if copies.is_empty() {
+            SlotScan::default()
+        } else {
+            find_slots(pid, &modules, &maps, &any, &copies)?
         };
         let is_unknown = |u: &&memhook_process::Unhookable| u.is_foreign_wrapper;
         Ok(SlotLook {
@@ -79,7 +82,7 @@ impl SlotLook {
     }
 
     /// Looks again if modules came or went.
-    fn refresh(&mut self, pid: i32, files: &mut Files) -> anyhow::Result<()> {
+    fn refresh(&mut self, pid: i32, files: &mut Files) -> Result<(), Error> {
         if layout(&mappings(pid)?) != self.layout {
             *self = SlotLook::new(pid, files)?;
         }
@@ -111,7 +114,7 @@ pub fn restore(
     hook_base: Option<u64>,
     safe: Option<SafePoints>,
     files: &mut Files,
-) -> anyhow::Result<Restored> {
+) -> Result<Restored, Error> {
     let mut look = SlotLook::new(pid, files)?;
     let mut done = Restored::default();
     let is_open = |copy: &HookCopy| copy.epoch(pid).is_some_and(|epoch| epoch != 0);
@@ -170,7 +173,7 @@ fn by_hook(
     look: &mut SlotLook,
     files: &mut Files,
     done: &mut Restored,
-) -> anyhow::Result<()> {
+) -> Result<(), Error> {
     let entry = entry_points()?;
     let iterate = libc_function(&look.modules, "dl_iterate_phdr").unwrap_or(0);
     if iterate == 0 || look.slots.iter().all(|slot| slot.is_unprotected) {
@@ -208,7 +211,7 @@ fn exchange_all(
     iterate: u64,
     look: &mut SlotLook,
     files: &mut Files,
-) -> anyhow::Result<()> {
+) -> Result<(), Error> {
     let pid = held.pid();
     let begin = Instant::now();
     while begin.elapsed() < STILL_PATIENCE {

@@ -1,88 +1,74 @@
-//! A program that is started here and traced from its first instruction to its end; with the processes that it
-//! makes, if they are to be followed.
+//! A program that is started here and traced from its first instruction to its end, along with the processes
+//! that it makes if they are to be followed.
 
-use crate::attach::Tracing;
+use crate::config::TraceConfig;
+use crate::error::Error;
 use crate::reach::Reach;
+use crate::session::Session;
 use crate::started::{End, Job, Started};
-use crate::{limits, plan, session::Session};
-use anyhow::{Context, bail};
 use memhook_inject::{Child, Event, StartPoint, forward_signals, launch};
 use memhook_process::ModuleImage;
-use memhook_stream::Config;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     ffi::{CString, OsString},
     os::unix::ffi::OsStringExt,
-    process::ExitCode,
     time::{Duration, Instant},
 };
 
-/// How long processes are waited for that still run when the one that was started has ended.
+/// How long we wait, once the process that was started has ended, for others that still run.
 const LINGER: Duration = Duration::from_secs(2);
-
-/// Options of the commands that start a program.
-#[derive(clap::Args)]
-pub struct StartOptions {
-    /// Trace the processes that it makes too, each for itself
-    #[arg(long)]
-    pub follow_fork: bool,
-}
 
 /// A started program.
 pub struct Program {
     child: Child,
-    config: Config,
-    functions: HashSet<usize>,
-    tracing: Tracing,
+    config: TraceConfig,
     /// Traced processes.
     running: HashMap<i32, Started>,
-    /// Threads that write their last.
+    /// Traces of processes that have ended, whose jobs may still be at work.
     ended: Vec<Started>,
 }
 
 /// What is done with each traced process.
 pub trait Observer {
     /// One begins to be traced.
-    fn begins(&mut self, session: &Session, point: StartPoint) -> anyhow::Result<Box<dyn Job>>;
-    /// One stands still at its end. `modules`: of a traced one.
+    fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Box<dyn Job>, Error>;
+    /// One has stopped at its end. `modules`: those of a traced one.
     fn at_end(&mut self, _child: &Child, _pid: i32, _modules: Option<Vec<ModuleImage>>) {}
-    /// It executes another program that is traced in its place, or not.
+    /// One executes another program, which is traced in its place if that is possible.
     fn executes(&mut self, _pid: i32) {}
     /// One is not traced (any more).
-    fn is_not_traced(&mut self, pid: i32, why: &anyhow::Error);
+    fn is_not_traced(&mut self, pid: i32, why: &Error);
     /// One has ended, or is left alone although it has not (no status).
     fn ends(&mut self, _pid: i32, _status: Option<i32>) {}
 }
 
 /// What came of the attempt to trace what a process executes.
 enum Attached {
-    /// It is traced, and stands at this point.
+    /// It is traced, and is stopped at this point.
     Traced(Box<Session>, StartPoint),
     /// It ended before that.
     Ended,
 }
 
 impl Program {
-    /// Starts it; it stands before its first instruction.
+    /// Starts the program, and leaves it stopped before its first instruction. `follow_forks`: the processes
+    /// that it makes are traced too.
     pub fn start(
         command: &[OsString],
-        options: &StartOptions,
-        tracing: &Tracing,
-    ) -> anyhow::Result<Program> {
-        let config = tracing.config()?;
-        let functions = plan::selected_functions(&tracing.functions)?;
-        let arguments: Result<Vec<CString>, _> = command
+        follow_forks: bool,
+        config: &TraceConfig,
+    ) -> Result<Program, Error> {
+        config.check()?;
+        let arguments = command
             .iter()
-            .map(|a| CString::new(a.clone().into_vec()))
-            .collect();
-        let arguments = arguments.context("an argument holds a zero byte")?;
-        let child = launch(&arguments, options.follow_fork)?;
+            .map(|argument| CString::new(argument.clone().into_vec()))
+            .collect::<Result<Vec<CString>, _>>()
+            .map_err(|_| Error::ZeroByte)?;
+        let child = launch(&arguments, follow_forks)?;
         forward_signals(child.pid());
         Ok(Program {
             child,
-            config,
-            functions,
-            tracing: tracing.clone(),
+            config: config.clone(),
             running: HashMap::new(),
             ended: Vec::new(),
         })
@@ -93,14 +79,13 @@ impl Program {
         self.child.pid()
     }
 
-    /// Ends it.
+    /// Kills it.
     pub fn kill(self) {
         self.child.kill();
     }
 
-    /// Lets it run to its end; returns the wait status. If what was started cannot be traced it is killed, and the
-    /// error is returned.
-    pub fn run(mut self, observer: &mut dyn Observer) -> anyhow::Result<i32> {
+    /// Lets it run to its end and returns the wait status. A program that cannot be traced is killed.
+    pub fn run(mut self, observer: &mut dyn Observer) -> Result<i32, Error> {
         let first = self.child.pid();
         if let Err(error) = self.begin(first, observer) {
             self.child.kill();
@@ -129,7 +114,7 @@ impl Program {
                 }
             }
         }
-        // Those that are left go on: the kernel lets go of them when we end, and their hooks pass through.
+        // Processes that still run go on: the kernel lets go of them when we end, and their hooks pass through.
         let left: Vec<i32> = self.child.processes().collect();
         for pid in left {
             self.ended(pid, None, observer);
@@ -137,13 +122,13 @@ impl Program {
         for started in self.ended {
             started.join();
         }
-        status.context("the program's end was missed")
+        status.ok_or(Error::EndMissed { pid: first })
     }
 
-    fn executed(&mut self, pid: i32, observer: &mut dyn Observer) -> anyhow::Result<()> {
+    fn executed(&mut self, pid: i32, observer: &mut dyn Observer) -> Result<(), Error> {
         if let Some(mut before) = self.running.remove(&pid) {
             before.end(End::Executed);
-            // The claim on the process is free again only then.
+            // The claim on the process is free again only when its trace has ended.
             before.join();
         }
         observer.executes(pid);
@@ -166,17 +151,17 @@ impl Program {
     }
 
     /// Begins to trace what a process executes now, and lets it run.
-    fn begin(&mut self, pid: i32, observer: &mut dyn Observer) -> anyhow::Result<()> {
+    fn begin(&mut self, pid: i32, observer: &mut dyn Observer) -> Result<(), Error> {
         let Attached::Traced(session, point) = self.attach(pid)? else {
             return Ok(());
         };
         let job = observer.begins(&session, point)?;
-        let started = Started::new(*session, &self.tracing, job)?;
+        let started = Started::new(*session, &self.config, job)?;
         self.running.insert(pid, started);
         Ok(self.child.set_off(pid)?)
     }
 
-    fn attach(&mut self, pid: i32) -> anyhow::Result<Attached> {
+    fn attach(&mut self, pid: i32) -> Result<Attached, Error> {
         let mut point = self.child.run_to_start(pid, true)?;
         loop {
             if let StartPoint::Ended(_) = point {
@@ -192,41 +177,8 @@ impl Program {
         }
     }
 
-    fn start_session(&mut self, pid: i32) -> anyhow::Result<Session> {
-        let mut checks = memhook_process::preflight(pid);
-        let region_bytes = memhook_abi::region_bytes(self.config.ring_bytes as usize) as u64;
-        checks.extend(limits::checks(pid, region_bytes));
-        if let Some(why) = memhook_process::first_failure(&checks) {
-            bail!("{why}");
-        }
+    fn start_session(&mut self, pid: i32) -> Result<Session, Error> {
         let mut reach = Reach::AtStart(&mut self.child);
-        Session::start_by(&mut reach, pid, self.config.clone(), self.functions.clone())
+        Session::start_by(&mut reach, pid, &self.config)
     }
-}
-
-/// What remains of us when all is written: the program's own status. A shell script ends by Ctrl-C only if what it
-/// runs dies of it.
-pub fn end_as(status: i32) -> ExitCode {
-    if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGINT {
-        memhook_inject::end_by(libc::SIGINT);
-    }
-    ExitCode::from(exit_code(status))
-}
-
-/// What a shell would say: the exit status, or 128 and the signal.
-pub fn exit_code(status: i32) -> u8 {
-    match libc::WIFSIGNALED(status) {
-        true => 128 | libc::WTERMSIG(status) as u8,
-        false => libc::WEXITSTATUS(status) as u8,
-    }
-}
-
-/// The command line of a process, as the kernel has it.
-pub fn command_line(pid: i32) -> String {
-    /// Longer ones tell nobody more.
-    const MOST_BYTES: u64 = 64 << 10;
-    let path = format!("/proc/{pid}/cmdline");
-    let bytes = memhook_foreign::read_start(path, MOST_BYTES).unwrap_or_default();
-    let words = String::from_utf8_lossy(&bytes);
-    words.trim_end_matches('\0').replace('\0', " ")
 }

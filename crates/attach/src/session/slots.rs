@@ -1,11 +1,11 @@
 //! The slots of an attach: which there are, whether they still hold our value, and back again.
 
 use super::{SAFE_POINT_PATIENCE, Session};
+use crate::error::Error;
+use crate::hook_presence::has_hook;
 use crate::reach::Reach;
 use crate::refused_slots;
-use crate::residue::has_hook;
 use crate::restore::{layout, restore};
-use anyhow::{Context, bail};
 use memhook_abi::{self as abi, flags, function_by_name, slot_state};
 use memhook_process::{ModuleImage, SlotScan, find_slots, hook_copies, mappings, modules};
 use memhook_stream::{SlotSpec, barrier};
@@ -121,7 +121,7 @@ impl Session {
 
     /// Answers dlopen and dlclose calls of the target: new slots go into the journal, slots of
     /// modules that are gone are forgotten.
-    pub fn follow_modules(&mut self, answered: &mut u32) -> anyhow::Result<()> {
+    pub fn follow_modules(&mut self, answered: &mut u32) -> Result<(), Error> {
         let request = self.region.module_requests();
         if request == *answered {
             return Ok(());
@@ -138,7 +138,7 @@ impl Session {
     }
 
     /// Brings journal and module list up to date.
-    pub(super) fn look_at_modules(&mut self) -> anyhow::Result<()> {
+    pub(super) fn look_at_modules(&mut self) -> Result<(), Error> {
         // Before the mappings are read: what comes or goes after this makes the lists out of date.
         let count = self.region.loader_count_now();
         let maps = mappings(self.pid)?;
@@ -189,7 +189,7 @@ impl Session {
 
     /// Patches slots again that a lazy resolver, already under way at the attach, has overwritten, and
     /// those that a thread of the target could not patch.
-    pub fn verify_slots(&mut self) -> anyhow::Result<()> {
+    pub fn verify_slots(&mut self) -> Result<(), Error> {
         let mut again = false;
         for slot in self.region.slots() {
             again |= slot.state == slot_state::PENDING;
@@ -215,7 +215,7 @@ impl Session {
             let safe = self.safe_points();
             let mut held = safe.hold(&mut Reach::Running, self.pid, SAFE_POINT_PATIENCE)?;
             if !has_hook(self.pid, self.hook_base) {
-                bail!("process {} runs another program now", self.pid);
+                return Err(Error::OtherProgram { pid: self.pid });
             }
             let patched = held.call(self.hook_base + self.entry.patch, &[])? as i64;
             self.patch_until_current(&mut held, patched)?;
@@ -227,13 +227,13 @@ impl Session {
     }
 
     /// Patches with all threads held what the hook could not patch. Returns for how long they were held.
-    pub(super) fn force_slots(&mut self) -> anyhow::Result<Duration> {
+    pub(super) fn force_slots(&mut self) -> Result<Duration, Error> {
         let mut longest = Duration::ZERO;
         for _ in 0..FORCED_TRIES {
             let maps = mappings(self.pid)?;
             let copies = hook_copies(self.pid, &maps);
             let Some(hook) = copies.iter().find(|copy| copy.base == self.hook_base) else {
-                bail!("the hook is not in process {} any more", self.pid);
+                return Err(Error::OtherProgram { pid: self.pid });
             };
             let selective = self.region.flags() & flags::LIVE_FILTER != 0;
             let are_current = || mappings(self.pid).is_ok_and(|maps| layout(&maps) == self.layout);
@@ -249,10 +249,13 @@ impl Session {
     }
 
     /// Closes the gate and restores the slots; returns how many could not be restored.
-    pub fn detach(&mut self) -> anyhow::Result<u64> {
+    pub fn detach(&mut self) -> Result<u64, Error> {
         let safe = self.safe_points();
         let restored = restore(self.pid, Some(self.hook_base), Some(safe), &mut self.files)
-            .with_context(|| format!("cannot restore the slots of process {}", self.pid))?;
+            .map_err(|source| Error::Restore {
+                pid: self.pid,
+                source: Box::new(source),
+            })?;
         barrier();
         for slot in self.region.slots() {
             if matches!(slot.state, slot_state::PATCHED)

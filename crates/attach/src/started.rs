@@ -1,8 +1,9 @@
 //! One traced process of a program that was started here: the threads that empty its rings and follow its modules,
 //! while another one waits for its stops, because ptrace requests must come from that.
 
-use crate::attach::Tracing;
+use crate::config::TraceConfig;
 use crate::consumer::Consumer;
+use crate::error::Error;
 use crate::session::Session;
 use crate::upkeep::Upkeep;
 use memhook_process::ModuleImage;
@@ -62,17 +63,21 @@ pub struct Started {
 
 impl Started {
     /// Takes the session over.
-    pub fn new(session: Session, tracing: &Tracing, job: Box<dyn Job>) -> std::io::Result<Started> {
+    pub fn new(
+        session: Session,
+        config: &TraceConfig,
+        job: Box<dyn Job>,
+    ) -> Result<Started, Error> {
         let course = Arc::new(Course::default());
         let (tell_modules, modules) = channel();
         let (ends, end) = channel();
-        let tracing = tracing.clone();
+        let config = config.clone();
         let told = Arc::clone(&course);
-        let work = move || follow(session, &tracing, job, &told, &tell_modules, &end);
+        let work = move || follow(session, &config, job, &told, &tell_modules, &end);
         let builder = std::thread::Builder::new().name("follower".into());
         Ok(Started {
             course,
-            thread: builder.spawn(work)?,
+            thread: builder.spawn(work).map_err(Error::Thread)?,
             modules,
             ends,
         })
@@ -107,14 +112,14 @@ impl Started {
 
 fn follow(
     mut session: Session,
-    tracing: &Tracing,
+    config: &TraceConfig,
     mut job: Box<dyn Job>,
     course: &Course,
     tell_modules: &Sender<Vec<ModuleImage>>,
     end: &Receiver<End>,
 ) {
     let region = Arc::clone(session.shared_region());
-    let consumer = Consumer::new(&region, tracing);
+    let consumer = Consumer::new(&region, config);
     job.begin(&session, &consumer);
     consumer.while_draining(|| {
         let mut upkeep = Upkeep::new(session.pid());

@@ -1,13 +1,13 @@
 //! What a recording says of the run besides the events: modules, names of threads, losses, clocks.
 
-use super::{OwnCode, Recorder};
-use crate::attach::{self, Tracing};
+use crate::config::TraceConfig;
 use crate::consumer::Consumer;
+use crate::process_names::{command_line, process_name};
+use crate::recorder::Recorder;
 use crate::session::Session;
 use memhook_process::ModuleImage;
 use memhook_recording::{ClockPoint, End, Meta, Module, State, ThreadName};
-use memhook_report::ReportModel;
-use memhook_stream::{Config, time_stamp_counter};
+use memhook_stream::time_stamp_counter;
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
@@ -20,9 +20,9 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 const CLOCK_PAUSE: Duration = Duration::from_secs(10);
 
 /// What is known of the run before the attach.
-pub fn meta(pid: i32, tracing: &Tracing, config: &Config) -> Meta {
+pub fn meta(pid: i32, config: &TraceConfig) -> Meta {
     let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let command = crate::program::command_line(pid);
+    let command = command_line(pid);
     let note = |name: &str, value: String| (name.to_owned(), value);
     Meta {
         pid: pid as u32,
@@ -30,12 +30,12 @@ pub fn meta(pid: i32, tracing: &Tracing, config: &Config) -> Meta {
         command: command.trim_end().to_owned(),
         host: file("/proc/sys/kernel/hostname").trim_end().to_owned(),
         recorder: concat!("memhook-rs ", env!("CARGO_PKG_VERSION")).to_owned(),
-        clock_mode: config.clock_mode,
-        flags: config.flags,
-        sample_bytes: config.sample_bytes,
+        clock_mode: config.clock_mode(),
+        flags: config.flags(),
+        sample_bytes: config.sample_bytes.unwrap_or(0),
         notes: vec![
-            note("name", attach::name_of(pid)),
-            note("depth", tracing.depth.to_string()),
+            note("name", process_name(pid)),
+            note("depth", config.depth.to_string()),
         ],
     }
 }
@@ -49,7 +49,6 @@ fn unix_ns() -> u64 {
 pub struct Facts {
     path: PathBuf,
     meta: Meta,
-    quiet: bool,
     /// By load bias and path: those that were recorded as there.
     modules: HashMap<(u64, String), ()>,
     threads: HashMap<u32, String>,
@@ -57,22 +56,22 @@ pub struct Facts {
     next_clock: Duration,
     /// Time stamp counter and time of the first point.
     first_clock: Option<(u64, Duration)>,
-    warned: bool,
+    /// It has ended before the trace, which was said.
+    has_ended: bool,
 }
 
 impl Facts {
     /// For the recording at `path`, which begins with `meta`.
-    pub fn new(path: &Path, meta: Meta, quiet: bool) -> Facts {
+    pub fn new(path: &Path, meta: Meta) -> Facts {
         Facts {
             path: path.to_owned(),
             meta,
-            quiet,
             modules: HashMap::new(),
             threads: HashMap::new(),
             next_look: Duration::ZERO,
             next_clock: Duration::ZERO,
             first_clock: None,
-            warned: false,
+            has_ended: false,
         }
     }
 
@@ -104,25 +103,29 @@ impl Facts {
         self.note("modules", modules.to_string());
     }
 
-    /// Whenever the main thread looks around; `modules_changed`: the target's modules are others
-    /// than at the last call.
-    pub fn follow(&mut self, session: &Session, consumer: &Consumer, modules_changed: bool) {
+    /// To be called on every turn. `modules_changed`: the target's modules are others than at the last
+    /// call. Returns once what to tell the user if no more is recorded; the trace goes on.
+    pub fn follow(
+        &mut self,
+        session: &Session,
+        consumer: &Consumer,
+        modules_changed: bool,
+    ) -> Option<String> {
         let now = consumer.elapsed();
         let look = now >= self.next_look;
         let mut state = consumer.lock();
-        let Some(recorder) = &mut state.recorder else {
-            return;
-        };
+        let recorder = state.recorder.as_mut()?;
         if modules_changed {
             self.modules(session, recorder, now);
         }
-        let asked: Vec<u32> = match look {
-            true => recorder.threads().collect(),
-            false => Vec::new(),
+        let asked: Vec<u32> = if look {
+            recorder.threads().collect()
+        } else {
+            Vec::new()
         };
         let new = std::mem::take(&mut recorder.new_threads);
         if !look && new.is_empty() {
-            return;
+            return None;
         }
         drop(state);
         // /proc is read without the lock: the rings do not wait for it.
@@ -133,9 +136,7 @@ impl Facts {
             .filter(|(tid, name)| !name.is_empty() && self.threads.get(tid) != Some(name))
             .collect();
         let mut state = consumer.lock();
-        let Some(recorder) = &mut state.recorder else {
-            return;
-        };
+        let recorder = state.recorder.as_mut()?;
         let time_ns = now.as_nanos() as u64;
         for (tid, name) in names {
             if self.threads.get(&tid) == Some(&name) {
@@ -154,8 +155,9 @@ impl Facts {
                 let point = self.clock(now);
                 recorder.writer.clock(&point);
             }
-            self.warn(recorder);
+            return self.early_end(recorder);
         }
+        None
     }
 
     fn clock(&mut self, now: Duration) -> ClockPoint {
@@ -179,9 +181,10 @@ impl Facts {
         let there: HashMap<(u64, String), ()> =
             session.modules.iter().map(|m| (key(m), ())).collect();
         // Those there at the attach were there before the first event.
-        let time_ns = match self.modules.is_empty() {
-            true => 0,
-            false => now.as_nanos() as u64,
+        let time_ns = if self.modules.is_empty() {
+            0
+        } else {
+            now.as_nanos() as u64
         };
         for (base, _) in self.modules.keys().filter(|key| !there.contains_key(*key)) {
             recorder.writer.module_unloaded(*base, time_ns);
@@ -202,91 +205,87 @@ impl Facts {
         self.modules = there;
     }
 
-    /// Says once why no more is recorded. The trace goes on.
-    fn warn(&mut self, recorder: &Recorder) {
-        if let State::Ended(end) = recorder.writer.state()
-            && !self.warned
-        {
-            self.warned = true;
-            eprintln!(
-                "memhook-rs: {} ends here: {end}; what it has is readable, and the tracing goes on",
-                self.path.display()
-            );
+    /// Why no more is recorded, if that was not said before.
+    fn early_end(&mut self, recorder: &Recorder) -> Option<String> {
+        let State::Ended(end) = recorder.writer.state() else {
+            return None;
+        };
+        if std::mem::replace(&mut self.has_ended, true) {
+            return None;
         }
+        Some(format!(
+            "{} ends here: {end}; what it has is readable, and the tracing goes on",
+            self.path.display()
+        ))
     }
 
-    /// Ends the recording; the drain thread has ended. `last`: the last report, whose coverage is
-    /// recorded. Returns false if not everything was recorded.
+    /// Ends the recording, when the drain thread has ended. `coverage`: what of each module was seen, as JSON.
+    /// `None`: nothing was recorded.
     pub fn finish(
         &mut self,
         session: &Session,
         consumer: &Consumer,
-        last: Option<&ReportModel>,
-    ) -> bool {
+        coverage: Option<String>,
+    ) -> Option<Recorded> {
         self.note_slots(session);
-        if let Some(coverage) = last.and_then(|report| serde_json::to_string(&report.coverage).ok())
-        {
+        if let Some(coverage) = coverage {
             self.note("coverage", coverage);
         }
         let mut state = consumer.lock();
-        let Some(mut recorder) = state.recorder.take() else {
-            return true;
-        };
+        let mut recorder = state.recorder.take()?;
         let now = consumer.elapsed();
+        let time_ns = now.as_nanos() as u64;
         for tid in std::mem::take(&mut recorder.new_threads) {
             let name = session.thread_name(tid);
-            let time_ns = now.as_nanos() as u64;
             if !name.is_empty() {
                 recorder
                     .writer
                     .thread_name(&ThreadName { tid, name, time_ns });
             }
         }
-        recorder
-            .writer
-            .losses(&session.region().losses(), now.as_nanos() as u64);
-        let point = self.clock(consumer.elapsed());
-        recorder.writer.clock(&point);
+        recorder.writer.losses(&session.region().losses(), time_ns);
+        recorder.writer.clock(&self.clock(now));
         recorder.writer.meta(&self.meta);
         recorder.last_interval(&state.ledger, session.region());
         drop(state);
-        self.warn(&recorder);
+        let early_end = self.early_end(&recorder);
         let events = recorder.writer.events();
         let (end, bytes) = recorder.writer.finish_counted();
-        if end == End::SizeLimit {
-            // As asked for; it was said when it happened.
-            return true;
-        }
-        if end != End::Finished {
-            if !self.warned {
-                eprintln!(
-                    "memhook-rs: {} is not complete: {end}; what it has is readable",
-                    self.path.display()
-                );
-            }
-            return false;
-        }
-        if !self.quiet {
-            let (path, size) = (self.path.display(), memhook_report::bytes(bytes));
-            match events {
-                0 => eprintln!("Recorded into {path}: {size}"),
-                _ => eprintln!(
-                    "Recorded {} into {path}: {size}, {:.2} bytes each",
-                    memhook_report::counted(events, "event"),
-                    bytes as f64 / events as f64
-                ),
-            }
-        }
-        true
+        let is_complete = matches!(end, End::Finished | End::SizeLimit);
+        let incomplete = (!is_complete && !self.has_ended).then(|| {
+            format!(
+                "{} is not complete: {end}; what it has is readable",
+                self.path.display()
+            )
+        });
+        Some(Recorded {
+            path: self.path.clone(),
+            events,
+            bytes,
+            end,
+            notice: early_end.or(incomplete),
+        })
     }
 }
 
-impl OwnCode {
-    /// The hook at its mapping, and the addresses that a wrapped dlopen returns through.
-    pub fn new(hook: Option<&ModuleImage>, gadgets: std::collections::HashSet<u64>) -> OwnCode {
-        OwnCode {
-            hook: hook.map_or(0..0, |hook| hook.start..hook.end),
-            gadgets,
-        }
+/// What a recording has come to.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// Its file, the first one if there are several.
+    pub path: PathBuf,
+    /// Events in it; 0 if it holds sums.
+    pub events: u64,
+    /// Bytes written.
+    pub bytes: u64,
+    /// How it ended.
+    pub end: End,
+    /// What to tell the user about that.
+    pub notice: Option<String>,
+}
+
+impl Recorded {
+    /// Whether it holds all that it was to hold. The largest size of a file may be reached before the end.
+    pub fn is_complete(&self) -> bool {
+        matches!(self.end, End::Finished | End::SizeLimit)
     }
 }

@@ -1,15 +1,14 @@
 //! What an earlier attach left in a process: hook and region, and slots if its attacher was killed; and
 //! what a process inherited from a traced parent.
 
-use crate::claim::claim;
 use crate::closed_region;
-use crate::hook_object::HOOK_OBJECT;
+use crate::error::Error;
+use crate::hook_presence::{any_point, has_hook};
 use crate::reach::Reach;
 use crate::rest::comes_to_rest;
 use crate::restore::{Files, Restored, restore};
-use anyhow::bail;
-use memhook_inject::{Held, HoldOptions, close_descriptor, create_region, hold};
-use memhook_process::{HookCopy, Mapping, hook_copies, mappings};
+use memhook_inject::{close_descriptor, create_region, hold};
+use memhook_process::{HookCopy, Mapping, hook_copies};
 use memhook_stream::Region;
 use std::{fs::OpenOptions, time::Duration};
 
@@ -142,7 +141,7 @@ impl Residue {
     }
 
     /// Puts right what is left: slots that hold our values, open descriptors, memory that is no use.
-    pub fn tidy_up(&mut self, pid: i32, files: &mut Files) -> anyhow::Result<Restored> {
+    pub fn tidy_up(&mut self, pid: i32, files: &mut Files) -> Result<Restored, Error> {
         let mut restored = Restored::default();
         if !self.hooks.is_empty() {
             restored = restore(pid, self.hook_base, None, files)?;
@@ -160,6 +159,13 @@ impl Residue {
         Ok(restored)
     }
 
+    /// Gives back the memory of this process's regions, which nobody reads any more.
+    pub fn give_memory_back(&self) {
+        for (region, _) in &self.regions {
+            region.give_all_back();
+        }
+    }
+
     /// Whether there is something that should be put right before anything else.
     pub fn is_untidy(&self) -> bool {
         !self.hooks.is_empty() || !self.descriptors.is_empty() || !self.never_used.is_empty()
@@ -173,7 +179,7 @@ impl Residue {
         pid: i32,
         ring_bytes: u64,
         held_time: &mut Duration,
-    ) -> anyhow::Result<(Region, u64, u32)> {
+    ) -> Result<(Region, u64, u32), Error> {
         let epoch = self.last_epoch % 4095 + 1;
         for (region, address) in self.regions {
             if region.ring_bytes() as u64 == ring_bytes && comes_to_rest(pid, &region) {
@@ -195,45 +201,4 @@ impl Residue {
 fn new_owner() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id()) | 1
-}
-
-/// For what takes no lock of the process: any stop will do.
-pub fn any_point() -> HoldOptions<'static> {
-    HoldOptions::anywhere(Duration::from_secs(2))
-}
-
-/// Whether our hook is loaded at `base`.
-pub fn has_hook(pid: i32, base: u64) -> bool {
-    // As long as the part of the file that holds the build-id.
-    let mut start = [0; 1024];
-    memhook_process::read_memory(pid, base, &mut start).is_ok() && HOOK_OBJECT.starts_with(&start)
-}
-
-/// Holds a thread to call into the hook at `base`, if the hook is there: after an execve another
-/// program runs under the same pid.
-pub fn hold_with_hook(pid: i32, base: u64) -> anyhow::Result<Held> {
-    let held = hold(pid, &any_point())?;
-    if !has_hook(pid, base) {
-        bail!("process {pid} runs another program now: nothing of ours is left in it");
-    }
-    Ok(held)
-}
-
-/// Restores what a killed attacher left in a process, or its parent. `Ok(None)`: there was nothing of
-/// ours.
-pub fn recover(pid: i32) -> anyhow::Result<Option<u64>> {
-    let _claim = claim(pid)?;
-    let maps = mappings(pid)?;
-    let mut found = residue(pid, &maps);
-    if let Some(attacher) = found.attacher(pid) {
-        bail!("process {pid} is being traced by memhook-rs {attacher}: stop that instead");
-    }
-    if !found.is_untidy() {
-        return Ok(None);
-    }
-    let restored = found.tidy_up(pid, &mut Files::new())?;
-    for (region, _) in &found.regions {
-        region.give_all_back();
-    }
-    Ok(Some(restored.left))
 }

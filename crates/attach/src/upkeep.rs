@@ -2,6 +2,7 @@
 //! target is still there.
 
 use crate::consumer::Consumer;
+use crate::error::Error;
 use crate::memory_budget::KillCount;
 use crate::ring_owners::RingOwners;
 use crate::session::Session;
@@ -33,12 +34,25 @@ impl Identity {
     }
 }
 
+/// How a detach went.
+#[derive(Debug)]
+pub enum Detached {
+    /// Nothing of ours is in the way of the process: its slots hold their originals, or it has ended.
+    Clean,
+    /// So many slots could not be restored; they pass calls through.
+    SlotsLeft(u64),
+    /// The slots could not be restored. Another `detach` may do it.
+    Failed(Error),
+}
+
 /// What a turn has found.
 pub struct Turn {
     /// The target has ended or executes another program.
     pub gone: bool,
     /// It has loaded or unloaded a module.
     pub modules_changed: bool,
+    /// Something that the user should be told.
+    pub notice: Option<String>,
 }
 
 /// The upkeep of one attach.
@@ -84,31 +98,20 @@ impl Upkeep {
             session.look_at_filters();
             session.look_at_memory();
         }
-        if gone && let Some(why) = self.kills.explain(self.target.pid) {
-            eprintln!("memhook-rs: {why}");
-        }
         Turn {
             gone,
             modules_changed,
+            notice: gone.then(|| self.kills.explain(self.target.pid)).flatten(),
         }
     }
 
-    /// Restores the slots; returns the exit code.
-    pub fn detach(&self, session: &mut Session) -> u8 {
-        let pid = self.target.pid;
+    /// Restores the slots.
+    pub fn detach(&self, session: &mut Session) -> Detached {
         match session.detach() {
-            Ok(0) => 0,
-            Ok(left) => {
-                eprintln!(
-                    "memhook-rs: {left} slots of process {pid} could not be restored; they pass through"
-                );
-                3
-            }
-            Err(_) if !self.target.is_alive() || !session.is_in_target() => 0,
-            Err(error) => {
-                eprintln!("memhook-rs: {error:#}; run: memhook-rs detach {pid}");
-                3
-            }
+            Ok(0) => Detached::Clean,
+            Ok(left) => Detached::SlotsLeft(left),
+            Err(_) if !self.target.is_alive() || !session.is_in_target() => Detached::Clean,
+            Err(error) => Detached::Failed(error),
         }
     }
 }

@@ -1,5 +1,8 @@
 //! The embedded hook.
 
+use crate::error::Error;
+use goblin::elf::Elf;
+
 /// The shared object that is loaded into targets.
 pub const HOOK_OBJECT: &[u8] = include_bytes!(env!("MEMHOOK_HOOK_OBJECT"));
 
@@ -11,15 +14,19 @@ pub struct EntryPoints {
     pub close: u64,
 }
 
+fn parse() -> Result<Elf<'static>, Error> {
+    Elf::parse(HOOK_OBJECT).map_err(|_| Error::HookObject("anything"))
+}
+
 /// Finds the entry points in the dynamic symbol table of the embedded object.
-pub fn entry_points() -> anyhow::Result<EntryPoints> {
-    let elf = goblin::elf::Elf::parse(HOOK_OBJECT)?;
-    let find = |name: &str| {
+pub fn entry_points() -> Result<EntryPoints, Error> {
+    let elf = parse()?;
+    let find = |name: &'static str| {
         elf.dynsyms
             .iter()
             .find(|s| elf.dynstrtab.get_at(s.st_name) == Some(name))
             .map(|s| s.st_value)
-            .ok_or_else(|| anyhow::anyhow!("the embedded hook does not export {name}"))
+            .ok_or(Error::HookObject(name))
     };
     Ok(EntryPoints {
         attach: find("memhook_attach")?,
@@ -30,9 +37,9 @@ pub fn entry_points() -> anyhow::Result<EntryPoints> {
 }
 
 /// The hook as a module of a target that has it loaded at `base`.
-pub fn hook_image(base: u64) -> anyhow::Result<memhook_process::ModuleImage> {
+pub fn hook_image(base: u64) -> Result<memhook_process::ModuleImage, Error> {
     static BYTES: std::sync::OnceLock<std::sync::Arc<[u8]>> = std::sync::OnceLock::new();
-    let elf = goblin::elf::Elf::parse(HOOK_OBJECT)?;
+    let elf = parse()?;
     let end = elf
         .program_headers
         .iter()
@@ -62,7 +69,7 @@ mod tests {
     /// thread-local storage is one word.
     #[test]
     fn hook_imports_nothing() {
-        let elf = goblin::elf::Elf::parse(HOOK_OBJECT).unwrap();
+        let elf = Elf::parse(HOOK_OBJECT).unwrap();
         assert!(elf.libraries.is_empty(), "{:?}", elf.libraries);
         let undefined: Vec<_> = elf
             .dynsyms

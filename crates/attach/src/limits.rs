@@ -1,10 +1,23 @@
-//! Resource limits of the target that the shared memory could run into.
+//! What decides, before anything is touched, whether an attach is possible: the process itself, and the
+//! resource limits that the shared memory could run into.
 
-use crate::memory_budget::Budget;
+use crate::{config::TraceConfig, error::Error, memory_budget::Budget};
 use memhook_process::Check;
 
-/// The checks; `region_bytes`: what would be mapped.
-pub fn checks(pid: i32, region_bytes: u64) -> Vec<Check> {
+/// Refuses what cannot be traced, with the reason and the remedy. The process is only read.
+pub fn refuse(pid: i32, config: &TraceConfig) -> Result<(), Error> {
+    config.check()?;
+    let mut checks = memhook_process::preflight(pid);
+    checks.extend(limit_checks(pid, config));
+    match memhook_process::first_failure(&checks) {
+        Some(why) => Err(Error::Refused(why)),
+        None => Ok(()),
+    }
+}
+
+/// Compares the limits of the process with what would be mapped.
+pub fn limit_checks(pid: i32, config: &TraceConfig) -> Vec<Check> {
+    let region_bytes = config.region_bytes();
     let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
     let (Ok(limits), Ok(statm)) = (read("limits"), read("statm")) else {
         return Vec::new();
@@ -16,7 +29,7 @@ pub fn checks(pid: i32, region_bytes: u64) -> Vec<Check> {
         .and_then(|n| n.parse().ok())
         .unwrap_or(0);
     let mut checks = look(&limits, pages * 4096, region_bytes, pid);
-    checks.push(Budget::of(pid, region_bytes).check());
+    checks.push(Budget::of(pid, config.ring_bytes).check());
     checks
 }
 

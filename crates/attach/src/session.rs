@@ -6,23 +6,26 @@ mod slots;
 mod target_facts;
 
 use crate::claim::{Claim, claim};
+use crate::config::TraceConfig;
+use crate::error::Error;
 use crate::hook_object::{EntryPoints, HOOK_OBJECT, entry_points, hook_image};
+use crate::hook_presence::has_hook;
+use crate::limits::refuse;
 use crate::memory_budget::Budget;
 use crate::reach::Reach;
-use crate::record::OwnCode;
-use crate::residue::{has_hook, residue};
+use crate::recorder::OwnCode;
+use crate::residue::residue;
 use crate::restore::{Files, layout};
 use crate::safe_point::SafePoints;
 use crate::target_libc::libc_function;
 use crate::unwind_tables::UnwindTables;
-use anyhow::{Context, bail};
 use memhook_abi::{self as abi, function_by_name, hook_error};
 use memhook_inject::{Dlopen, Held, IdleThreads, load_object};
 use memhook_process::{
     ElfView, Mapping, ModuleImage, find_slots, hook_copies, mappings, modules, seccomp_filters,
     vdso,
 };
-use memhook_stream::{Config, Plan, Region};
+use memhook_stream::{Plan, Region};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -69,7 +72,7 @@ pub struct Session {
     _claim: Claim,
 }
 
-fn find_dlopen(modules: &[ModuleImage]) -> anyhow::Result<Dlopen> {
+fn find_dlopen(pid: i32, modules: &[ModuleImage]) -> Result<Dlopen, Error> {
     let candidates = [("dlopen", false), ("__libc_dlopen_mode", true)];
     for (name, internal_mode) in candidates {
         for module in modules {
@@ -88,23 +91,28 @@ fn find_dlopen(modules: &[ModuleImage]) -> anyhow::Result<Dlopen> {
             }
         }
     }
-    bail!("no dlopen in the process: its libc exports neither dlopen nor __libc_dlopen_mode")
+    Err(Error::NoFunction {
+        pid,
+        name: "dlopen, nor a __libc_dlopen_mode",
+    })
 }
 
 impl Session {
-    /// Attaches; on return every slot that can be patched is.
-    pub fn start(pid: i32, config: Config, functions: HashSet<usize>) -> anyhow::Result<Session> {
-        Session::start_by(&mut Reach::Running, pid, config, functions)
+    /// Attaches to a running process; on return every slot that can be patched is.
+    pub fn start(pid: i32, config: &TraceConfig) -> Result<Session, Error> {
+        Session::start_by(&mut Reach::Running, pid, config)
     }
 
     /// As [`Session::start`], with another way to its threads.
-    pub fn start_by(
+    pub(crate) fn start_by(
         reach: &mut Reach<'_>,
         pid: i32,
-        mut config: Config,
-        functions: HashSet<usize>,
-    ) -> anyhow::Result<Session> {
+        config: &TraceConfig,
+    ) -> Result<Session, Error> {
+        refuse(pid, config)?;
         let start = Instant::now();
+        let functions = config.function_ids();
+        let mut config = config.hook_config();
         // First: who holds the claim finds nobody else changing what is looked at here.
         let claim = claim(pid)?;
         config.plan = Budget::of(pid, config.ring_bytes).plan()?;
@@ -112,7 +120,7 @@ impl Session {
         let maps = mappings(pid)?;
         let mut residue = residue(pid, &maps);
         if let Some(attacher) = residue.attacher(pid) {
-            bail!("process {pid} is already traced by memhook-rs {attacher}: stop that first");
+            return Err(Error::AlreadyTraced { pid, attacher });
         }
         let mut held_time = Duration::ZERO;
         let mut files = Files::new();
@@ -125,16 +133,17 @@ impl Session {
         let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
         let scan = find_slots(pid, &loaded, &maps, &wanted, &hook_copies(pid, &maps))?;
         if scan.slots.is_empty() {
-            bail!("process {pid} calls no allocator through a GOT slot: nothing to hook");
+            return Err(Error::NothingToHook { pid });
         }
         let entry = entry_points()?;
-        let dlopen = find_dlopen(&loaded)?;
+        let needed = |name: &'static str| {
+            libc_function(&loaded, name).ok_or(Error::NoFunction { pid, name })
+        };
+        let dlopen = find_dlopen(pid, &loaded)?;
         if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
-            config.libc_backtrace = libc_function(&loaded, "backtrace")
-                .with_context(|| format!("the libc of process {pid} has no backtrace"))?;
+            config.libc_backtrace = needed("backtrace")?;
         }
-        config.iterate_modules = libc_function(&loaded, "dl_iterate_phdr")
-            .with_context(|| format!("the libc of process {pid} has no dl_iterate_phdr"))?;
+        config.iterate_modules = needed("dl_iterate_phdr")?;
         config.owner = residue.owner(pid);
         let vdso = vdso(pid, &maps);
         if let Some(v) = &vdso {
@@ -165,7 +174,7 @@ impl Session {
             region: Arc::new(region),
             entry,
             hook_base: 0,
-            functions: functions.clone(),
+            functions,
             layout: layout(&maps),
             files,
             modules: loaded,
@@ -200,7 +209,7 @@ impl Session {
         hook_base: Option<u64>,
         dlopen: Dlopen,
         region_address: u64,
-    ) -> anyhow::Result<()> {
+    ) -> Result<(), Error> {
         let pid = self.pid;
         // So that nothing slow is left for the hold.
         let anywhere = hook_image(0)?;
@@ -226,12 +235,10 @@ impl Session {
         let result = self.patch_until_current(&mut held, result);
         self.held_time = self.held_time.max(held.release()?);
         match result? {
-            hook_error::NO_WIPE_ON_FORK => bail!(
-                "process {pid} cannot be traced: the kernel does not keep the hook's state from its children (MADV_WIPEONFORK, since Linux 4.14)"
-            ),
+            hook_error::NO_WIPE_ON_FORK => return Err(Error::NoWipeOnFork { pid }),
             // Slots that are still pending are patched with all threads held.
             hook_error::STALE | hook_error::NO_LOADER | 0.. => {}
-            code => bail!("the hook refused to start in process {pid} (code {code})"),
+            code => return Err(Error::HookRefused { pid, code }),
         }
         // If the threads cannot all be held, the slots stay as they are, and the coverage says so.
         if let Ok(all_held) = self.force_slots() {
@@ -247,7 +254,7 @@ impl Session {
 
     /// After an answer of the hook's: if it found that modules came or went since they were looked at,
     /// looks again and has it patch, until it agrees. Returns its last answer.
-    fn patch_until_current(&mut self, held: &mut Held, answer: i64) -> anyhow::Result<i64> {
+    fn patch_until_current(&mut self, held: &mut Held, answer: i64) -> Result<i64, Error> {
         let begin = Instant::now();
         let mut answer = answer;
         while answer == hook_error::STALE && begin.elapsed() < STILL_PATIENCE {
@@ -308,7 +315,7 @@ impl Session {
             .unwrap_or_default()
     }
 
-    fn publish_modules(&mut self) -> anyhow::Result<()> {
+    fn publish_modules(&mut self) -> Result<(), Error> {
         let mut all = with(&self.modules, &self.vdso);
         all.extend(self.hook.clone());
         self.tables.publish(&self.region, &all)

@@ -5,6 +5,7 @@
 //! count for all of it. What is left to the target are pages of the kernel that say where the shared
 //! memory is, and rings of threads that begin faster than we look.
 
+use crate::error::Error;
 use memhook_process::{CgroupMemory, Check, MemoryLevel, thread_ids};
 use memhook_stream::Plan;
 
@@ -72,13 +73,15 @@ impl Budget {
     }
 
     /// The plan, or why there is none.
-    pub fn plan(&self) -> anyhow::Result<Plan> {
+    pub fn plan(&self) -> Result<Plan, Error> {
         let check = self.check();
         match (&self.plan, check.remedy) {
             (Some(plan), _) => Ok(*plan),
-            (None, remedy) => {
-                anyhow::bail!("{}: {}", check.finding, remedy.unwrap_or_default())
-            }
+            (None, remedy) => Err(Error::Refused(format!(
+                "{}: {}",
+                check.finding,
+                remedy.unwrap_or_default()
+            ))),
         }
     }
 

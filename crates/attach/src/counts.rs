@@ -5,8 +5,9 @@
 pub struct Counts {
     /// Mean bytes between samples.
     pub sample_bytes: Option<u64>,
-    /// Allocations, and their bytes; zero unless they are samples.
+    /// Allocations; zero unless they are samples.
     pub allocations: f64,
+    /// Their bytes.
     pub bytes: f64,
 }
 

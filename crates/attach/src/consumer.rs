@@ -1,10 +1,10 @@
 //! The drain thread: it empties the rings whatever else the attacher does, because a target thread
 //! whose ring is full waits.
 
+use crate::config::{Clock, Stacks, TraceConfig};
 use crate::counts::Counts;
-use crate::options::{Clock, Stacks};
 use crate::pacing::Pacing;
-use crate::record::Recorder;
+use crate::recorder::Recorder;
 use memhook_abi::{Event, Op};
 use memhook_ledger::{Ledger, LedgerOptions};
 use memhook_stream::{Admission, Drain, Region, Sink, TickTime, monotonic_ns, time_stamp_counter};
@@ -29,7 +29,9 @@ const LAST_EVENTS: Duration = Duration::from_millis(200);
 
 /// What the events have come to.
 pub struct State {
+    /// Live blocks and sites.
     pub ledger: Ledger,
+    /// What samples stand for.
     pub counts: Counts,
     /// Writes down what is drained, if that is asked for.
     pub recorder: Option<Recorder>,
@@ -37,13 +39,13 @@ pub struct State {
 
 impl State {
     /// Empty.
-    pub fn new(tracing: &crate::attach::Tracing) -> State {
+    fn new(config: &TraceConfig) -> State {
         State {
             ledger: Ledger::new(LedgerOptions {
-                track_release_stacks: tracing.stacks == Stacks::All,
-                ignore_unknown_releases: tracing.is_selective(),
+                track_release_stacks: config.stacks == Stacks::All,
+                ignore_unknown_releases: config.is_selective(),
             }),
-            counts: Counts::new(tracing.sample_bytes()),
+            counts: Counts::new(config.sample_bytes),
             recorder: None,
         }
     }
@@ -129,12 +131,12 @@ impl Sink for ToLedger<'_> {
 
 impl<'a> Consumer<'a> {
     /// Begins the time of the attach.
-    pub fn new(region: &'a Region, tracing: &crate::attach::Tracing) -> Consumer<'a> {
+    pub fn new(region: &'a Region, config: &TraceConfig) -> Consumer<'a> {
         Consumer {
             region,
-            state: Mutex::new(State::new(tracing)),
-            clock: tracing.clock,
-            is_selective: tracing.is_selective(),
+            state: Mutex::new(State::new(config)),
+            clock: config.clock,
+            is_selective: config.is_selective(),
             start: Instant::now(),
             ticks: ClockPair::now(),
             admission: Admission::default(),
@@ -288,16 +290,14 @@ impl<'a> Consumer<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attach::Args;
-
     fn with_consumer(work: impl FnOnce(&Region, &Consumer)) {
-        let args = Args::plain(1, Duration::ZERO, 1);
-        let config = args.tracing.config().expect("valid");
-        let bytes = memhook_abi::region_bytes(config.ring_bytes as usize);
-        let file = memhook_stream::sealed_file(bytes as u64).expect("sparse");
+        let config = TraceConfig::default();
+        let file = memhook_stream::sealed_file(config.region_bytes()).expect("sparse");
         let region = Region::map(&file).expect("mapped");
-        region.initialize(&config).expect("initialized");
-        work(&region, &Consumer::new(&region, &args.tracing));
+        region
+            .initialize(&config.hook_config())
+            .expect("initialized");
+        work(&region, &Consumer::new(&region, &config));
     }
 
     /// The drain thread ends with it, so that the process does, too, and the target is not kept waiting.
