@@ -1,6 +1,6 @@
 //! What can go wrong in a scan.
 
-use crate::room::Room;
+use crate::capture::room::Room;
 use crate::text::bytes_text;
 
 /// Failure of a scan; one line.

@@ -1,12 +1,12 @@
 //! The report of a scan: what leaked, grouped; and sums.
 
-use crate::blocks::BlockTable;
-use crate::dissect::Heap;
-use crate::leaks::Leak;
-use crate::mark::Marked;
+use crate::glibc::dissect::Heap;
+use crate::glibc::walk::Finding;
+use crate::graph::blocks::BlockTable;
+use crate::graph::leaks::Leak;
+use crate::graph::mark::Marked;
+use crate::graph::types::{Types, content, peek};
 use crate::snapshot::Snapshot;
-use crate::types::{Types, content, peek};
-use crate::walk::Finding;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
