@@ -11,11 +11,10 @@ mod glibc;
 mod graph;
 mod ranges;
 mod reclaim;
-mod report;
+mod scan;
 mod snapshot;
 #[cfg(test)]
 mod testing;
-mod text;
 
 pub use capture::limits::Limits;
 pub use capture::room::Room;
@@ -25,16 +24,15 @@ pub use glibc::arenas::Parameters;
 pub use glibc::dissect::{ArenaReport, Heap, dissect};
 pub use glibc::walk::{Counts, Finding};
 pub use graph::blocks::{Block, BlockSet, BlockTable, Segment, SegmentKind};
-pub use graph::census::{Census, Class, census, census_text};
+pub use graph::census::{Census, CensusClass, census};
 pub use graph::leaks::{Leak, leaks};
 pub use graph::mark::{Finder, MarkOptions, Marked, Pointers, mark};
 pub use graph::roots::{RootKind, RootRange, root_ranges};
 pub use graph::twice::{Fingerprints, fingerprints, still_leaked};
 pub use graph::types::Types;
-pub use graph::why::{Step, Why, why};
-pub use reclaim::{reclaimable, refusal, unchanged};
-pub use report::{LeakGroup, SCHEMA, ScanReport, SnapshotPart, Totals, report};
+pub use graph::why::{Why, WhyStep, why};
+pub use reclaim::{Candidates, HoldAtSafePoint, Reclaimer, Released, reclaimable, refusal};
+pub use scan::Scan;
 pub use snapshot::{
     Area, AreaKind, Backing, Meta, Method, ModuleInfo, Region, Snapshot, ThreadState, load, save,
 };
-pub use text::{bytes_text, text};

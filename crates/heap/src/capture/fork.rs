@@ -5,7 +5,7 @@ use crate::capture::copy::{self, Patch};
 use crate::capture::room::Room;
 use crate::capture::{HOLDS, Prepared, Shot, thread_states};
 use crate::ranges::{Runs, add_run, intersection, run_bytes, within};
-use crate::text::bytes_text;
+use memhook_foreign::size_text;
 use memhook_inject::ForkPlan;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
     let not_inherited = not_inherited(&read_smaps(pid)?);
     let time = |bytes: u64| PAGE_TIME.mul_f64((bytes / PAGE_BYTES) as f64);
     let needed = time(prepared.populated_bytes);
-    let reason = format!("{} are to be shared", bytes_text(prepared.populated_bytes));
+    let reason = format!("{} are to be shared", size_text(prepared.populated_bytes));
     if !prepared.may_hold(needed) {
         return Err(prepared.too_long(needed, reason));
     }
@@ -85,8 +85,8 @@ fn has_room(prepared: &Prepared) -> Result<(), Error> {
 
 /// Raw bytes: paths in it may be no text.
 fn read_smaps(pid: i32) -> Result<String, Error> {
-    let read = std::fs::read(format!("/proc/{pid}/smaps"));
-    let bytes = read.map_err(|source| Error::Unread { pid, source })?;
+    let path = format!("/proc/{pid}/smaps");
+    let bytes = std::fs::read(&path).map_err(|error| Error::Unread { path, error })?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

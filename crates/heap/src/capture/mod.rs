@@ -16,7 +16,6 @@ mod shared_segments;
 pub(crate) mod sockets;
 mod stop;
 
-use crate::Error;
 use crate::capture::areas::areas;
 use crate::capture::fork::fork;
 use crate::capture::kernel_words::{KernelWords, kernel_words};
@@ -31,6 +30,7 @@ use crate::ranges::{Runs, run_bytes};
 use crate::snapshot::{
     Area, AreaKind, Meta, Method, ModuleInfo, Region, Snapshot, ThreadState, words,
 };
+use crate::{Error, Types, dissect};
 use memhook_inject::{AllHeld, PageScan, PageState, Registers, WriteWatch, memory_sharers};
 use memhook_process::{ModuleImage, filter_may_kill, mappings, modules};
 use std::collections::{BTreeMap, HashMap};
@@ -48,6 +48,24 @@ pub struct Captured {
     pub snapshot: Snapshot,
     /// The modules with their bytes.
     pub images: Vec<ModuleImage>,
+}
+
+impl Captured {
+    /// Adds the names of all classes in the heap to the snapshot: to find them takes the modules' files,
+    /// which a machine that reads the snapshot may not have.
+    pub fn name_classes(&mut self) -> Result<(), Error> {
+        let snapshot = &self.snapshot;
+        let heap = dissect(snapshot)?;
+        let mut types = Types::new(snapshot, &self.images);
+        for (_, block) in heap.blocks.iter() {
+            if let Some(word) = snapshot.word(block.address) {
+                types.class(word);
+            }
+        }
+        let learnt: Vec<_> = types.learnt().collect();
+        self.snapshot.meta.classes.extend(learnt);
+        Ok(())
+    }
 }
 
 /// What is known of the target before any thread is held.

@@ -7,7 +7,7 @@ use crate::capture::limits::Speed;
 use crate::capture::{HOLDS, Prepared, Shot, thread_states};
 use crate::ranges::{Runs, joined, run_bytes, within};
 use crate::snapshot::{Area, AreaKind, Region};
-use crate::text::bytes_text;
+use memhook_foreign::size_text;
 use memhook_inject::WriteWatch;
 use std::time::{Duration, Instant};
 
@@ -58,7 +58,7 @@ pub(crate) fn precopy(prepared: &mut Prepared, watch: &WriteWatch) -> Result<Sho
         }
         let needed = copying.hold_for(rest);
         if !copying.prepared.may_hold(needed) {
-            let reason = format!("it writes {} while that much is copied", bytes_text(rest));
+            let reason = format!("it writes {} while that much is copied", size_text(rest));
             return Err(copying.prepared.too_long(needed, reason));
         }
         if let Some(shot) = copying.hold(rest)? {

@@ -1,7 +1,7 @@
 //! How much memory may be taken: by a copy, from what this process may have; by writes to what a fork
 //! shares, from what the target may have.
 
-use crate::text::bytes_text;
+use memhook_foreign::size_text;
 use std::path::{Path, PathBuf};
 
 /// Memory that is to be had, and what sets the limit.
@@ -38,7 +38,7 @@ impl Room {
 
 impl std::fmt::Display for Room {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", bytes_text(self.bytes), self.limit)
+        write!(f, "{} {}", size_text(self.bytes), self.limit)
     }
 }
 

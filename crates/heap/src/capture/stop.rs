@@ -6,7 +6,7 @@ use crate::capture::limits::Speed;
 use crate::capture::{HOLDS, Prepared, Shot, thread_states};
 use crate::ranges::{Runs, run_bytes};
 use crate::snapshot::AreaKind;
-use crate::text::bytes_text;
+use memhook_foreign::size_text;
 use std::time::{Duration, Instant};
 
 /// Copied to find out how fast that goes.
@@ -40,7 +40,7 @@ pub(crate) fn copy_all(
 /// Takes a snapshot this way.
 pub(crate) fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
     let needed = speed(prepared)?.time(prepared.populated_bytes);
-    let reason = || format!("{} are to be copied", bytes_text(prepared.populated_bytes));
+    let reason = || format!("{} are to be copied", size_text(prepared.populated_bytes));
     if !prepared.may_hold(needed) {
         return Err(prepared.too_long(needed, reason()));
     }

@@ -2,18 +2,15 @@
 
 use crate::glibc::dissect::{ArenaReport, Heap};
 use crate::graph::types::Types;
-use crate::report::describe;
 use crate::snapshot::Snapshot;
-use crate::text::bytes_text;
-use memhook_foreign::visible;
+use memhook_foreign::size_text;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
-use std::fmt::Write;
 
 /// Blocks of one type or size.
 #[derive(Clone, Debug, Serialize)]
-pub struct Class {
+pub struct CensusClass {
     /// The type, or the size.
     pub name: String,
     /// How many blocks.
@@ -36,9 +33,9 @@ pub struct Census {
     /// Their usable bytes.
     pub bytes: u64,
     /// By type, the largest first.
-    pub types: Vec<Class>,
+    pub types: Vec<CensusClass>,
     /// By power of two of the usable bytes, ascending.
-    pub sizes: Vec<Class>,
+    pub sizes: Vec<CensusClass>,
     /// The largest blocks: address, bytes, type.
     pub largest: Vec<(String, u64, String)>,
     /// The arenas.
@@ -64,7 +61,7 @@ pub fn census(snapshot: &Snapshot, heap: &Heap, types: &mut Types, top: usize) -
         let name = if heap.caches.contains(&block.address) {
             "malloc's cache of a thread".to_owned()
         } else {
-            describe(snapshot, &heap.blocks, types, number)
+            types.describe(&heap.blocks, number)
         };
         let entry = by_type.entry(name).or_default();
         entry.0 += 1;
@@ -78,9 +75,9 @@ pub fn census(snapshot: &Snapshot, heap: &Heap, types: &mut Types, top: usize) -
             largest.truncate(top);
         }
     }
-    let mut classes: Vec<Class> = by_type
+    let mut classes: Vec<CensusClass> = by_type
         .into_iter()
-        .map(|(name, (blocks, bytes))| Class {
+        .map(|(name, (blocks, bytes))| CensusClass {
             name,
             blocks,
             bytes,
@@ -92,8 +89,8 @@ pub fn census(snapshot: &Snapshot, heap: &Heap, types: &mut Types, top: usize) -
         .iter()
         .enumerate()
         .filter(|(_, s)| s.0 > 0)
-        .map(|(i, s)| Class {
-            name: format!("{} to {}", bytes_text(1 << i), bytes_text((2u64 << i) - 1)),
+        .map(|(i, s)| CensusClass {
+            name: format!("{} to {}", size_text(1 << i), size_text((2u64 << i) - 1)),
             blocks: s.0,
             bytes: s.1,
         })
@@ -119,11 +116,7 @@ pub fn census(snapshot: &Snapshot, heap: &Heap, types: &mut Types, top: usize) -
             .into_iter()
             .map(|(bytes, number)| {
                 let address = format!("{:#x}", heap.blocks.get(number).address);
-                (
-                    address,
-                    bytes,
-                    describe(snapshot, &heap.blocks, types, number),
-                )
+                (address, bytes, types.describe(&heap.blocks, number))
             })
             .collect(),
         arenas: heap.arenas.clone(),
@@ -132,69 +125,4 @@ pub fn census(snapshot: &Snapshot, heap: &Heap, types: &mut Types, top: usize) -
         fragmentation: inside as f64 / system.max(1) as f64,
         whole: heap.is_whole(),
     }
-}
-
-/// The census as text.
-pub fn census_text(census: &Census) -> String {
-    let mut out = String::new();
-    let _ = writeln!(
-        out,
-        "Process {} (glibc {}): {} in {} blocks; malloc keeps {} free, {:.1} % of its memory is free between blocks{}",
-        census.pid,
-        census.glibc,
-        bytes_text(census.bytes),
-        census.blocks,
-        bytes_text(census.free_bytes),
-        census.fragmentation * 100.0,
-        if census.whole {
-            ""
-        } else {
-            " (the heap did not parse whole)"
-        }
-    );
-    let mut table = |title: &str, classes: &[Class]| {
-        let _ = writeln!(out, "\n{title}");
-        for class in classes {
-            let bytes = bytes_text(class.bytes);
-            let _ = writeln!(
-                out,
-                "{bytes:>12} {:>10}  {}",
-                class.blocks,
-                visible(&class.name)
-            );
-        }
-    };
-    table("       bytes     blocks  type", &census.types);
-    table("       bytes     blocks  size", &census.sizes);
-    let _ = writeln!(
-        out,
-        "\n{:<16} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}",
-        "arena", "system", "used", "in bins", "in caches", "fast", "top"
-    );
-    for arena in &census.arenas {
-        let c = &arena.counts;
-        let _ = writeln!(
-            out,
-            "{:<16} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}",
-            format!("{:#x}", arena.address),
-            bytes_text(arena.system_bytes),
-            bytes_text(c.used_bytes),
-            bytes_text(c.free_bytes),
-            bytes_text(c.cached_bytes),
-            bytes_text(c.fast_bytes),
-            bytes_text(c.top_bytes)
-        );
-    }
-    let _ = writeln!(
-        out,
-        "{:<16} {:>11} in {} blocks",
-        "mapped alone",
-        bytes_text(census.mmapped.1),
-        census.mmapped.0
-    );
-    let _ = writeln!(out, "\nLargest blocks");
-    for (address, bytes, kind) in &census.largest {
-        let _ = writeln!(out, "{:>12}  {address}  {kind}", bytes_text(*bytes));
-    }
-    out
 }

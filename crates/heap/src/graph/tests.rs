@@ -164,7 +164,7 @@ proptest! {
             before.remove(heap.blocks.get(block as u32).address);
         }
         let kept = closure(&roots.union(&new).copied().collect(), &edges);
-        let may_go: BTreeSet<usize> = reclaimable(&snapshot, &heap, options, &found, &before, Some(&[]))
+        let may_go: BTreeSet<usize> = reclaimable(&snapshot, &heap, options, &found, &before, &[])
             .into_iter()
             .map(|block| block as usize)
             .collect();

@@ -1,6 +1,7 @@
 //! What a block is, by its contents.
 
 use crate::capture::modules::string_at;
+use crate::graph::blocks::BlockTable;
 use crate::snapshot::{Snapshot, words};
 use memhook_foreign::class_name;
 use memhook_process::ModuleImage;
@@ -10,6 +11,8 @@ use rustc_hash::FxHashMap;
 const MAX_OFFSET_TO_TOP: i64 = 1 << 20;
 /// Printable bytes at the start that make text.
 const TEXT_BYTES: usize = 8;
+/// The beginning of a large block shows what it is; the rest may be memory that nobody has touched.
+const MOST_DESCRIBED: u64 = 1 << 20;
 
 /// Names of C++ classes by vtable address point.
 pub struct Types<'a> {
@@ -27,6 +30,19 @@ impl<'a> Types<'a> {
             images,
             known: FxHashMap::default(),
         }
+    }
+
+    /// What a block is called: its class, or what its contents look like (`text`, `pointers`, `zeros`,
+    /// `data`).
+    pub fn describe(&mut self, blocks: &BlockTable, block: u32) -> String {
+        let block = blocks.get(block);
+        let first_word = self.snapshot.word(block.address);
+        if let Some(class) = first_word.and_then(|word| self.class(word)) {
+            return class;
+        }
+        let described = block.bytes.min(MOST_DESCRIBED);
+        let bytes = self.snapshot.bytes(block.address, described);
+        content(bytes.unwrap_or(&[]), |word| blocks.find(word).is_some()).to_owned()
     }
 
     /// The class whose objects begin with this word.
@@ -81,7 +97,7 @@ impl<'a> Types<'a> {
 }
 
 /// What the bytes of a block look like when no class is known.
-pub fn content(bytes: &[u8], is_pointer: impl Fn(u64) -> bool) -> &'static str {
+fn content(bytes: &[u8], is_pointer: impl Fn(u64) -> bool) -> &'static str {
     if bytes.iter().take(4096).all(|&b| b == 0) {
         return "zeros";
     }
@@ -99,26 +115,6 @@ pub fn content(bytes: &[u8], is_pointer: impl Fn(u64) -> bool) -> &'static str {
     "data"
 }
 
-/// The first bytes as hexadecimal words and as text.
-pub fn peek(bytes: &[u8]) -> String {
-    let bytes = &bytes[..bytes.len().min(32)];
-    let hex: Vec<String> = bytes
-        .chunks(8)
-        .map(|word| word.iter().map(|b| format!("{b:02x}")).collect())
-        .collect();
-    let text: String = bytes
-        .iter()
-        .map(|&b| {
-            if (32..127).contains(&b) {
-                b as char
-            } else {
-                '.'
-            }
-        })
-        .collect();
-    format!("{} |{text}|", hex.join(" "))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +130,5 @@ mod tests {
             content(&[1, 2, 0, 0, 0, 0, 0, 0], |w| w == 0x201),
             "pointers"
         );
-        assert_eq!(peek(b"ab\0").as_str(), "616200 |ab.|");
     }
 }

@@ -5,7 +5,6 @@ use crate::glibc::dissect::Heap;
 use crate::graph::mark::{Finder, MarkOptions};
 use crate::graph::roots::{RootKind, root_ranges};
 use crate::graph::types::Types;
-use crate::report::describe;
 use crate::snapshot::{Snapshot, words};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -13,7 +12,7 @@ use std::collections::VecDeque;
 
 /// One block on the way.
 #[derive(Clone, Debug, Serialize)]
-pub struct Step {
+pub struct WhyStep {
     /// Its address.
     pub address: String,
     /// Its usable bytes.
@@ -31,7 +30,7 @@ pub struct Why {
     /// The root, and where in it; `None`: nothing reaches the block.
     pub root: Option<String>,
     /// The blocks from the root on; the last one is the block asked for.
-    pub path: Vec<Step>,
+    pub path: Vec<WhyStep>,
 }
 
 const NONE: u32 = u32::MAX;
@@ -87,10 +86,10 @@ pub fn why(
             let next = blocks.get(i + 1);
             let offset =
                 next.and_then(|&n| words(bytes).position(|w| finder.kept_by(w) == Some(n)));
-            Step {
+            WhyStep {
                 address: format!("{:#x}", block.address),
                 bytes: block.bytes,
-                kind: describe(snapshot, &heap.blocks, types, number),
+                kind: types.describe(&heap.blocks, number),
                 offset: offset.map(|o| o as u64 * 8),
             }
         })

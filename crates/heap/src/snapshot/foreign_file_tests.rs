@@ -8,7 +8,6 @@ use crate::graph::twice::fingerprints;
 use crate::graph::types::Types;
 use crate::graph::why::why;
 use crate::reclaim::{reclaimable, refusal};
-use crate::report::report;
 use crate::snapshot::{load, save};
 use crate::{Error, Method, Snapshot, capture, dissect};
 use lz4_flex::frame::{FrameDecoder, FrameEncoder};
@@ -79,10 +78,12 @@ fn use_it(snapshot: &Snapshot) {
         };
         let marked = mark(snapshot, &heap, options);
         let leaked = leaks(snapshot, &heap.blocks, &marked, options);
-        report(snapshot, &heap, &marked, &leaked, &mut types, 5);
+        for leak in &leaked {
+            types.describe(&heap.blocks, leak.block);
+        }
         let before = fingerprints(snapshot, &heap.blocks, &leaked);
         refusal(snapshot, &heap);
-        reclaimable(snapshot, &heap, options, &leaked, &before, Some(&[]));
+        reclaimable(snapshot, &heap, options, &leaked, &before, &[]);
         let some = heap.blocks.iter().nth(3).map_or(0, |(_, b)| b.address);
         let _ = why(snapshot, &heap, options, &mut types, some);
     }

@@ -6,8 +6,8 @@ use crate::Error;
 use crate::capture::room::Room;
 use crate::snapshot::Backing;
 use crate::snapshot::{Meta, Region, Snapshot};
-use crate::text::bytes_text;
 use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
+use memhook_foreign::size_text;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
@@ -96,7 +96,7 @@ pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot
     let check_room = |needed: u64| match &room {
         Some(room) if room.bytes < needed => Err(bad(format!(
             "it would take about {}, and {room}",
-            bytes_text(needed)
+            size_text(needed)
         ))),
         _ => Ok(()),
     };

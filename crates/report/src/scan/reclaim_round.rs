@@ -1,15 +1,16 @@
 //! What one round of reclaiming did, as text and JSON.
 
-use memhook_heap::bytes_text;
+use crate::units::bytes;
+use memhook_heap::{Candidates, Released};
 use serde::Serialize;
 
 /// Name of the JSON schema.
-pub const SCHEMA: &str = "memhook-rs/reclaim/1";
+const SCHEMA: &str = "memhook-rs/reclaim/1";
 
 /// One round.
 #[derive(Serialize)]
-pub struct Round {
-    /// [`SCHEMA`].
+pub struct ReclaimRound {
+    /// Name of the schema.
     pub schema: &'static str,
     /// Process id.
     pub pid: i32,
@@ -35,7 +36,42 @@ pub struct Round {
     pub refused: Option<String>,
 }
 
-impl Round {
+impl ReclaimRound {
+    /// What a round would do.
+    pub fn dry(candidates: &Candidates, number: u64) -> ReclaimRound {
+        let meta = &candidates.captured.snapshot.meta;
+        let chosen = candidates.chosen.len();
+        ReclaimRound {
+            schema: SCHEMA,
+            pid: meta.pid,
+            round: number,
+            dry_run: true,
+            released_bytes: candidates.bytes(&candidates.chosen),
+            released_blocks: chosen as u64,
+            kept_blocks: (candidates.scan.leaks.len() - chosen) as u64,
+            holds: 0,
+            longest_hold_ms: candidates.asked.as_secs_f64() * 1e3,
+            snapshot_method: meta.method.name(),
+            snapshot_held_ms: meta.held_ms,
+            refused: candidates.refused.clone(),
+        }
+    }
+
+    /// What it has done.
+    pub fn done(candidates: &Candidates, number: u64, done: &Released) -> ReclaimRound {
+        let would = ReclaimRound::dry(candidates, number);
+        let failed = done.failed.as_ref().map(ToString::to_string);
+        ReclaimRound {
+            dry_run: false,
+            released_blocks: done.released.len() as u64,
+            released_bytes: candidates.bytes(&done.released),
+            holds: done.holds,
+            longest_hold_ms: done.longest.max(candidates.asked).as_secs_f64() * 1e3,
+            refused: would.refused.or(failed),
+            ..would
+        }
+    }
+
     /// One line.
     pub fn text(&self) -> String {
         let verb = if self.dry_run {
@@ -46,7 +82,7 @@ impl Round {
         let mut out = format!(
             "Process {}: {} in {} blocks {verb}",
             self.pid,
-            bytes_text(self.released_bytes),
+            bytes(self.released_bytes),
             self.released_blocks
         );
         if self.holds > 0 {
