@@ -1,10 +1,10 @@
 //! One file being written: chunks, index, limits of size and disk.
 
-use crate::chunk::{Packer, file_header};
-use crate::format::{CHUNK_HEADER_BYTES, END_MAGIC, Kind, TRAILER_BYTES};
-use crate::records::End;
-use crate::spool::ChunkJob;
-use crate::varint::put;
+use crate::file::chunk::{Packer, file_header};
+use crate::file::format::{CHUNK_HEADER_BYTES, END_MAGIC, Kind, TRAILER_BYTES};
+use crate::file::records::End;
+use crate::file::spool::ChunkJob;
+use crate::file::varint::put;
 use crate::{Error, Options};
 use memhook_foreign::OutputFile;
 use std::fs::File;

@@ -1,23 +1,16 @@
 //! The activity of a recording that holds sums of intervals.
 
-use crate::activity::{Activity, Amount, HeapAt, SiteActivity, SiteChange};
+use crate::activity::{Activity, HeapAt, SiteActivity, SiteChange};
 use crate::{Error, Interval, Recording};
+use memhook_ledger::Estimate;
 use rustc_hash::FxHashMap;
-
-fn amount(blocks: u64, bytes: u64) -> Amount {
-    Amount {
-        blocks: blocks as f64,
-        bytes: bytes as f64,
-        variance: 0.0,
-    }
-}
 
 #[derive(Default)]
 struct Sums {
     activity: Activity,
     index: FxHashMap<u32, u32>,
     /// Live sums at the interval end with the most live bytes.
-    peak: Vec<Amount>,
+    peak: Vec<Estimate>,
 }
 
 impl Sums {
@@ -28,7 +21,7 @@ impl Sums {
             point: 0,
             site: index as u32,
             live: site.live,
-            allocated: Amount::default(),
+            allocated: Estimate::default(),
         });
         self.activity.changes.extend(changes);
     }
@@ -47,16 +40,16 @@ impl Sums {
                 });
             }
             let site = &mut sites[index as usize];
-            let allocated = amount(of_site.allocated_blocks, of_site.allocated_bytes);
-            let released = amount(of_site.released_blocks, of_site.released_bytes);
-            site.live.add(allocated);
-            site.live.subtract(released);
+            let allocated = Estimate::exact(of_site.allocated_blocks, of_site.allocated_bytes);
+            let released = Estimate::exact(of_site.released_blocks, of_site.released_bytes);
+            site.live += allocated;
+            site.live -= released;
             if !in_window {
                 site.before = site.live;
                 continue;
             }
-            site.allocated.add(allocated);
-            site.released.add(released);
+            site.allocated += allocated;
+            site.released += released;
             for &(bucket, blocks) in &of_site.sizes {
                 match site.sizes.iter_mut().find(|(known, _)| *known == bucket) {
                     Some((_, sum)) => *sum += blocks as f64,
@@ -78,12 +71,12 @@ impl Sums {
         let (now, before) = (&interval.totals, &activity.totals_before);
         activity.timeline.push(HeapAt {
             time_ns: interval.to_ns,
-            live: amount(now.live_blocks, now.live_bytes),
-            allocated: amount(
+            live: Estimate::exact(now.live_blocks, now.live_bytes),
+            allocated: Estimate::exact(
                 now.allocations.saturating_sub(before.allocations),
                 now.allocated_bytes.saturating_sub(before.allocated_bytes),
             ),
-            temporary: Amount::default(),
+            temporary: Estimate::default(),
         });
         activity.totals = interval.totals;
         activity.to_ns = interval.to_ns;

@@ -3,7 +3,7 @@
 //! A ledger compares an arriving event with younger ones by their sequence numbers. A checkpoint
 //! does not hold those; they are in the events before it.
 
-use crate::decode::Visitor;
+use crate::file::decode::Visitor;
 use memhook_abi::{Event, Op, sequence_before};
 use rustc_hash::FxHashMap;
 

@@ -4,7 +4,7 @@
 //! inwards: how many are as in the stack before, then the others as differences.
 
 use crate::Error;
-use crate::varint::{Cursor, put, zigzag};
+use crate::file::varint::{Cursor, put, zigzag};
 use memhook_abi::MAX_DEPTH;
 use memhook_stream::Stack;
 use rustc_hash::FxHashMap;

@@ -1,7 +1,7 @@
 //! The small records: about the run, modules, threads, losses, clock.
 
 use crate::Error;
-use crate::varint::{Cursor, put, put_bytes};
+use crate::file::varint::{Cursor, put, put_bytes};
 use memhook_stream::Losses;
 
 /// About the run.

@@ -1,8 +1,8 @@
 //! From events to the columns of a frame.
 
-use crate::columns::*;
-use crate::model::{Block, CLASS_BIASES, CLASS_RANKS, GRANULE_MASK, Model, SEQUENCE_MASK};
-use crate::varint::{put, zigzag};
+use crate::file::columns::*;
+use crate::file::model::{Block, CLASS_BIASES, CLASS_RANKS, GRANULE_MASK, Model, SEQUENCE_MASK};
+use crate::file::varint::{put, zigzag};
 use memhook_abi::{Event, Op, SEQUENCE_BITS, sequence_before};
 use rustc_hash::FxHashMap;
 

@@ -1,14 +1,14 @@
 //! The thread that compresses and writes, so that the drain never waits for a disk.
 
-use crate::checkpoint::Checkpoint;
-use crate::encode::Frame;
-use crate::format::Kind;
-use crate::part::{PartFile, Stop};
-use crate::records::End;
+use crate::file::checkpoint::Checkpoint;
+use crate::file::encode::Frame;
+use crate::file::format::Kind;
+use crate::file::part::{PartFile, Stop};
+use crate::file::records::End;
 use crate::{Error, Options};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -83,14 +83,14 @@ impl Spool {
         };
         if options.max_parts > 1
             && !options.overwrite
-            && let Some(part) = crate::part::first_in_the_way(&path)
+            && let Some(part) = crate::file::part::first_in_the_way(&path)
         {
             return Err(memhook_foreign::exists_already(&part).into());
         }
         let part = PartFile::create(&path, 0, options)?;
         let shared = Arc::new(Shared::default());
-        let (jobs, incoming) = channel();
-        let (returned, spare) = channel();
+        let (jobs, incoming) = unbounded();
+        let (returned, spare) = unbounded();
         let mut worker = Worker {
             part,
             path: path.clone(),
@@ -291,7 +291,7 @@ impl Worker {
         self.part = next.map_err(|error| Stop::Failed(error.to_string()))?;
         if let Some(old) = number.checked_sub(self.options.max_parts) {
             // If it cannot be removed, somebody has moved it away: nothing to do.
-            let _ = std::fs::remove_file(crate::part::path_of(&self.path, old));
+            let _ = std::fs::remove_file(crate::file::part::path_of(&self.path, old));
         }
         for chunk in &self.lasting {
             self.part.append(chunk)?;

@@ -1,11 +1,16 @@
 //! From a recording back to a ledger.
 
-use crate::decode::Visitor;
-use crate::format::Kind;
-use crate::recent::LastPasses;
-use crate::restore::Restored;
-use crate::stretch::{Stretch, Watch};
-use crate::summary::SiteInterval;
+pub(crate) mod pipeline;
+pub(crate) mod recent;
+pub(crate) mod restore;
+pub(crate) mod stretch;
+
+use crate::file::decode::Visitor;
+use crate::file::format::Kind;
+use crate::file::summary::SiteInterval;
+use crate::replay::recent::LastPasses;
+use crate::replay::restore::Restored;
+use crate::replay::stretch::{Stretch, Watch};
 use crate::{Error, Recording};
 use memhook_abi::Event;
 use memhook_ledger::{Ledger, LedgerOptions, Observer, Site, Totals};
@@ -273,7 +278,7 @@ impl Recording {
         loop {
             let start = frames.len().saturating_sub(taken);
             let mut passes = LastPasses::default();
-            let mut decoder = crate::decode::Decoder::new();
+            let mut decoder = crate::file::decode::Decoder::new();
             for chunk in &frames[start..] {
                 let payload = self.file.payload(chunk)?;
                 let result = decoder.frame(&payload, &mut passes);

@@ -1,8 +1,8 @@
 //! Sums of an interval, for recordings that keep no events.
 
 use crate::Error;
-use crate::checkpoint::{read_totals, write_totals};
-use crate::varint::{Cursor, put, zigzag};
+use crate::file::checkpoint::{read_totals, write_totals};
+use crate::file::varint::{Cursor, put, zigzag};
 use memhook_ledger::{Ledger, Site, Totals};
 use rustc_hash::FxHashMap;
 

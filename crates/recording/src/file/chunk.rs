@@ -1,7 +1,7 @@
 //! Chunks: a fixed header with two checksums, and a zstd frame.
 
 use crate::Error;
-use crate::format::{
+use crate::file::format::{
     CHUNK_HEADER_BYTES, CHUNK_MAGIC, FILE_HEADER_BYTES, Kind, MAGIC, MAX_CHUNK_BYTES, VERSION,
 };
 
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     /// The fields of a layout, as numbers.
-    fn fields<'a>(layout: &'a [crate::format::Field], bytes: &[u8]) -> Vec<(&'a str, u64)> {
+    fn fields<'a>(layout: &'a [crate::file::format::Field], bytes: &[u8]) -> Vec<(&'a str, u64)> {
         let number = |at: usize, len: usize| {
             let all = bytes[at..at + len].iter().rev();
             all.fold(0u64, |value, byte| value << 8 | u64::from(*byte))
@@ -195,7 +195,7 @@ mod tests {
         let payload = &chunk[CHUNK_HEADER_BYTES..];
         let number = |bytes: &[u8]| fields(&[("", 0, bytes.len())], bytes)[0].1;
         assert_eq!(
-            fields(&crate::format::CHUNK_HEADER, &chunk),
+            fields(&crate::file::format::CHUNK_HEADER, &chunk),
             [
                 ("magic", number(&CHUNK_MAGIC)),
                 ("kind", Kind::Stacks as u64),
@@ -211,7 +211,7 @@ mod tests {
         );
         let header = file_header(5);
         assert_eq!(
-            fields(&crate::format::FILE_HEADER, &header),
+            fields(&crate::file::format::FILE_HEADER, &header),
             [
                 ("magic", number(&MAGIC)),
                 ("version", VERSION.into()),

@@ -1,11 +1,11 @@
 //! From the columns of a frame back to events.
 
 use crate::Error;
-use crate::columns::*;
-use crate::encode::sequence_difference;
-use crate::model::{CLASS_BIASES, GRANULE_MASK, Model, SEQUENCE_MASK};
-use crate::reader::MAX_TOTAL_BYTES;
-use crate::varint::{Cursor, Short};
+use crate::file::columns::*;
+use crate::file::encode::sequence_difference;
+use crate::file::model::{CLASS_BIASES, GRANULE_MASK, Model, SEQUENCE_MASK};
+use crate::file::reader::MAX_TOTAL_BYTES;
+use crate::file::varint::{Cursor, Short};
 use memhook_abi::{Event, MAX_RINGS, Op, RawEvent, sequence_before};
 
 /// What the count of a pair event can hold.

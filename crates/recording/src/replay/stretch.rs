@@ -1,10 +1,10 @@
 //! A part of a run, replayed: from the last checkpoint before its begin to its end.
 
-use crate::decode::Visitor;
-use crate::file::ChunkRef;
-use crate::format::Kind;
-use crate::pipeline::{self, Consumer};
+use crate::file::chunk_file::ChunkRef;
+use crate::file::decode::Visitor;
+use crate::file::format::Kind;
 use crate::replay::Replay;
+use crate::replay::pipeline::{self, Consumer};
 use crate::{Error, Recording};
 use memhook_abi::Event;
 use memhook_ledger::Observer;

@@ -1,12 +1,12 @@
 //! An open recording.
 
-use crate::checkpoint::Checkpoint;
-use crate::decode::{Decoder, Visitor};
-use crate::file::{ChunkFile, ChunkRef};
-use crate::format::Kind;
-use crate::records::{self, ModuleChange, apply_change};
-use crate::summary::Interval;
-use crate::varint::Cursor;
+use crate::file::checkpoint::Checkpoint;
+use crate::file::chunk_file::{ChunkFile, ChunkRef};
+use crate::file::decode::{Decoder, Visitor};
+use crate::file::format::Kind;
+use crate::file::records::{self, ModuleChange, apply_change};
+use crate::file::summary::Interval;
+use crate::file::varint::Cursor;
 use crate::{ClockPoint, End, Error, Meta, Module, Stacks, ThreadName};
 use memhook_stream::Losses;
 use std::path::Path;

@@ -100,9 +100,9 @@ impl Kind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::columns::{self, COLUMNS};
+    use crate::file::columns::{self, COLUMNS};
 
-    const PAGE: &str = include_str!("../FORMAT.md");
+    const PAGE: &str = include_str!("../../FORMAT.md");
 
     /// Cells of the table under the heading `title`, without its two head rows.
     fn table(title: &str) -> Vec<Vec<String>> {
@@ -178,9 +178,12 @@ mod tests {
             ("VERSION", VERSION.to_string()),
             ("MAX_CHUNK_BYTES", MAX_CHUNK_BYTES.to_string()),
             ("MAX_FRAME_EVENTS", columns::MAX_FRAME_EVENTS.to_string()),
-            ("CLASS_RANKS", crate::model::CLASS_RANKS.to_string()),
-            ("CLASSES", crate::model::CLASSES.to_string()),
-            ("CLASS_BIASES", format!("{:?}", crate::model::CLASS_BIASES)),
+            ("CLASS_RANKS", crate::file::model::CLASS_RANKS.to_string()),
+            ("CLASSES", crate::file::model::CLASSES.to_string()),
+            (
+                "CLASS_BIASES",
+                format!("{:?}", crate::file::model::CLASS_BIASES),
+            ),
             ("SEQUENCE_BITS", memhook_abi::SEQUENCE_BITS.to_string()),
             ("SEQUENCE_WORDS", memhook_abi::SEQUENCE_WORDS.to_string()),
             ("kind::ALLOCATION", kind::ALLOCATION.to_string()),

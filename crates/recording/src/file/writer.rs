@@ -1,13 +1,13 @@
 //! Recording: from drained events to the thread that writes.
 
-use crate::checkpoint::Checkpoint;
-use crate::columns::FRAME_EVENTS;
-use crate::encode::{Encoder, Frame};
-use crate::format::Kind;
-use crate::records::{self, ModuleChange};
-use crate::spool::{ChunkJob, Job, Spool};
-use crate::stacks::{FULL_BYTES, StackWriter};
-use crate::summary::Summarizer;
+use crate::file::checkpoint::Checkpoint;
+use crate::file::columns::FRAME_EVENTS;
+use crate::file::encode::{Encoder, Frame};
+use crate::file::format::Kind;
+use crate::file::records::{self, ModuleChange};
+use crate::file::spool::{ChunkJob, Job, Spool};
+use crate::file::stacks::{FULL_BYTES, StackWriter};
+use crate::file::summary::Summarizer;
 use crate::{ClockPoint, End, Error, Meta, Mode, Module, Options, ThreadName};
 use memhook_abi::{Event, Op};
 use memhook_ledger::Ledger;

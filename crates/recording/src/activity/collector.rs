@@ -5,18 +5,18 @@
 //! its maximum counts (see [`memhook_ledger::Totals::peak_live_bytes`]), so that is saved apart, as
 //! a candidate.
 
-use crate::activity::{Activity, Amount};
-use crate::flows::Flows;
-use crate::sampling::estimate;
-use crate::site_sums::{NEVER, Sums, count};
-use crate::summary::{HISTOGRAM_BUCKETS, bucket_of};
-use crate::timeline::Timeline;
-use memhook_ledger::{BlockOf, Observer, ReleaseBy};
+use crate::activity::Activity;
+use crate::activity::flows::Flows;
+use crate::activity::site_sums::{NEVER, Sums, count};
+use crate::activity::timeline::Timeline;
+use crate::file::summary::{HISTOGRAM_BUCKETS, bucket_of};
+use memhook_ledger::Estimate;
+use memhook_ledger::{BlockOf, Estimator, Observer, ReleaseBy};
 use rustc_hash::FxHashMap;
 
 #[derive(Default)]
 pub(crate) struct Collector {
-    sample_bytes: Option<u64>,
+    pub estimator: Estimator,
     track_flows: bool,
     now_ns: u64,
     sites: Vec<Sums>,
@@ -26,13 +26,13 @@ pub(crate) struct Collector {
     /// By thread: address and site of its last allocation, until the address is released.
     last_of_thread: Vec<(u64, u32)>,
     /// By bucket.
-    sizes: Vec<Amount>,
-    lifetimes: Vec<Amount>,
+    sizes: Vec<Estimate>,
+    lifetimes: Vec<Estimate>,
     flows: Flows,
-    live: Amount,
-    released: Amount,
-    temporary: Amount,
-    before: Amount,
+    live: Estimate,
+    released: Estimate,
+    temporary: Estimate,
+    before: Estimate,
     /// Changes whenever something wants to know the sites that change from now on.
     stamp: u32,
     peak_number: u32,
@@ -50,32 +50,19 @@ pub(crate) struct Collector {
 
 impl Collector {
     pub fn new(
-        sample_bytes: Option<u64>,
+        estimator: Estimator,
         track_flows: bool,
         covered: (u64, u64),
         points: usize,
     ) -> Self {
         Self {
-            sample_bytes,
+            estimator,
             track_flows,
             timeline: Timeline::new(covered, points),
             stamp: 1,
-            sizes: vec![Amount::default(); HISTOGRAM_BUCKETS],
-            lifetimes: vec![Amount::default(); HISTOGRAM_BUCKETS],
+            sizes: vec![Estimate::default(); HISTOGRAM_BUCKETS],
+            lifetimes: vec![Estimate::default(); HISTOGRAM_BUCKETS],
             ..Self::default()
-        }
-    }
-
-    /// What a recorded block of this size stands for.
-    #[inline]
-    pub fn amount(&self, size: u64) -> Amount {
-        match self.sample_bytes {
-            None => Amount {
-                blocks: 1.0,
-                bytes: size as f64,
-                variance: 0.0,
-            },
-            Some(mean) => estimate(size, mean),
         }
     }
 
@@ -83,21 +70,21 @@ impl Collector {
     pub fn begin(&mut self, now_ns: u64) {
         for site in &mut self.sites {
             site.before = site.live;
-            site.released = Amount::default();
-            site.temporary = Amount::default();
+            site.released = Estimate::default();
+            site.temporary = Estimate::default();
             site.sizes.clear();
             site.lifetimes.clear();
             site.peak_number = NEVER;
         }
-        self.sizes.fill(Amount::default());
-        self.lifetimes.fill(Amount::default());
+        self.sizes.fill(Estimate::default());
+        self.lifetimes.fill(Estimate::default());
         self.flows.clear();
         self.before = self.live;
-        self.released = Amount::default();
-        self.temporary = Amount::default();
+        self.released = Estimate::default();
+        self.temporary = Estimate::default();
         self.peak_number += 1;
         // Of samples the first end of a pass tells it.
-        self.peak_bytes = match self.sample_bytes {
+        self.peak_bytes = match self.estimator.sample_bytes {
             None => self.live.bytes as u64,
             Some(_) => 0,
         };
@@ -187,8 +174,8 @@ impl Collector {
 
     fn take_point(&mut self, now_ns: u64) {
         let mut allocated = self.live;
-        allocated.add(self.released);
-        allocated.subtract(self.before);
+        allocated += self.released;
+        allocated -= self.before;
         let sites = &self.sites;
         let changed = self.changed_since_point.drain(..).map(|index| {
             let site = &sites[index as usize];
@@ -210,7 +197,7 @@ impl Collector {
         }
         let peak_number = self.peak_number;
         let (timeline, changes) = self.timeline.finish();
-        let buckets = |amounts: Vec<Amount>| {
+        let buckets = |amounts: Vec<Estimate>| {
             let numbered = (0u8..).zip(amounts);
             numbered.filter(|(_, amount)| amount.blocks > 0.0).collect()
         };
@@ -218,7 +205,7 @@ impl Collector {
         Activity {
             to_ns,
             peak_ns: self.peak_ns,
-            peak_bytes: match self.sample_bytes {
+            peak_bytes: match self.estimator.sample_bytes {
                 None => self.peak_bytes,
                 Some(_) => 0,
             },
@@ -248,14 +235,14 @@ impl Observer for Collector {
     fn allocated(&mut self, block: &BlockOf, stack: u32) {
         let index = self.site_of(block);
         self.touch(index);
-        let amount = self.amount(block.size);
+        let amount = self.estimator.block(block.size);
         let site = &mut self.sites[index as usize];
         site.stack = stack;
-        site.live.add(amount);
+        site.live += amount;
         let bucket = bucket_of(block.size);
         count(&mut site.sizes, bucket, amount.blocks);
-        self.sizes[usize::from(bucket)].add(amount);
-        self.live.add(amount);
+        self.sizes[usize::from(bucket)] += amount;
+        self.live += amount;
         let thread = usize::from(block.thread);
         match self.last_of_thread.get_mut(thread) {
             Some(last) => *last = (block.address, index),
@@ -270,17 +257,17 @@ impl Observer for Collector {
     fn released(&mut self, block: &BlockOf, by: Option<ReleaseBy>) {
         let index = self.site_of(block);
         self.touch(index);
-        let amount = self.amount(block.size);
+        let amount = self.estimator.block(block.size);
         let site = &mut self.sites[index as usize];
-        site.live.subtract(amount);
-        site.released.add(amount);
+        site.live -= amount;
+        site.released += amount;
         // Of the allocation only the millisecond is known.
         let milliseconds = (self.now_ns / 1_000_000).saturating_sub(block.time_ns / 1_000_000);
         let bucket = bucket_of(milliseconds * 1_000_000);
         count(&mut site.lifetimes, bucket, amount.blocks);
-        self.lifetimes[usize::from(bucket)].add(amount);
-        self.live.subtract(amount);
-        self.released.add(amount);
+        self.lifetimes[usize::from(bucket)] += amount;
+        self.live -= amount;
+        self.released += amount;
         if let Some(by) = by
             && by.thread == block.thread
             && by.thread != 0
@@ -288,8 +275,8 @@ impl Observer for Collector {
             && *last == (block.address, index)
         {
             last.0 = 0;
-            site.temporary.add(amount);
-            self.temporary.add(amount);
+            site.temporary += amount;
+            self.temporary += amount;
         }
         if self.track_flows {
             let released_by = by.map_or(0, |by| by.stack);
@@ -300,12 +287,12 @@ impl Observer for Collector {
     fn reinstated(&mut self, block: &BlockOf, by: ReleaseBy) {
         let index = self.site_of(block);
         self.touch(index);
-        let amount = self.amount(block.size);
+        let amount = self.estimator.block(block.size);
         let site = &mut self.sites[index as usize];
-        site.live.add(amount);
-        site.released.subtract(amount);
-        self.live.add(amount);
-        self.released.subtract(amount);
+        site.live += amount;
+        site.released -= amount;
+        self.live += amount;
+        self.released -= amount;
         if self.track_flows {
             self.flows.take_back(site.stack, by.stack, amount);
         }

@@ -1,6 +1,7 @@
 //! The heap over time, with the sites that change, in bounded memory.
 
-use crate::activity::{Amount, HeapAt, SiteChange};
+use crate::activity::{HeapAt, SiteChange};
+use memhook_ledger::Estimate;
 use rustc_hash::FxHashMap;
 
 /// Changes of sites kept (about 48 MB); with more, every second point is given up.
@@ -50,10 +51,10 @@ impl Timeline {
     pub fn push(
         &mut self,
         time_ns: u64,
-        live: Amount,
-        allocated: Amount,
-        temporary: Amount,
-        changed: impl Iterator<Item = (u32, Amount, Amount)>,
+        live: Estimate,
+        allocated: Estimate,
+        temporary: Estimate,
+        changed: impl Iterator<Item = (u32, Estimate, Estimate)>,
     ) {
         let point = self.points.len() as u32;
         self.points.push(HeapAt {
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_thinned_timeline_keeps_the_last_state_of_each_site() {
-        let amount = |n: u32| Amount {
+        let amount = |n: u32| Estimate {
             blocks: f64::from(n),
             bytes: f64::from(n) * 16.0,
             variance: 0.0,
@@ -139,7 +140,7 @@ mod tests {
             timeline.thin_out();
             let (kept, changes) = timeline.finish();
             assert_eq!(kept.last().unwrap().time_ns, u64::from(points - 1));
-            let mut state = [Amount::default(); 2];
+            let mut state = [Estimate::default(); 2];
             let mut changes = changes.iter().peekable();
             for (number, point) in kept.iter().enumerate() {
                 while let Some(change) = changes.next_if(|c| c.point as usize == number) {

@@ -1,40 +1,18 @@
 //! What each site and thread did in a window: the numbers of every view of a recording.
 
-use crate::collector::Collector;
+mod collector;
+mod flows;
+mod of_summary;
+mod site_sums;
+mod timeline;
+
+use self::collector::Collector;
 use crate::replay::Replay;
-use crate::stretch::{Stretch, Watch};
+use crate::replay::stretch::{Stretch, Watch};
 use crate::{Error, Recording};
 use memhook_abi::flags;
-use memhook_ledger::{LedgerOptions, Totals};
+use memhook_ledger::{Estimate, Estimator, LedgerOptions, Totals};
 use rustc_hash::FxHashMap;
-
-/// Blocks and bytes; whole numbers unless allocations were sampled, then estimates.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Amount {
-    /// Blocks.
-    pub blocks: f64,
-    /// Bytes as asked for.
-    pub bytes: f64,
-    /// Estimated variance of `bytes`; 0 unless allocations were sampled.
-    pub variance: f64,
-}
-
-impl Amount {
-    #[inline]
-    pub(crate) fn add(&mut self, other: Amount) {
-        self.blocks += other.blocks;
-        self.bytes += other.bytes;
-        // Blocks are sampled independently of each other, so variances add up as they do.
-        self.variance += other.variance;
-    }
-
-    #[inline]
-    pub(crate) fn subtract(&mut self, other: Amount) {
-        self.blocks -= other.blocks;
-        self.bytes -= other.bytes;
-        self.variance -= other.variance;
-    }
-}
 
 /// What one allocation site did on one thread.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -44,17 +22,17 @@ pub struct SiteActivity {
     /// Allocating thread; 0 if threads were not recorded.
     pub tid: u32,
     /// Live at the begin.
-    pub before: Amount,
+    pub before: Estimate,
     /// Live at the end.
-    pub live: Amount,
+    pub live: Estimate,
     /// Live when most bytes were live.
-    pub peak: Amount,
+    pub peak: Estimate,
     /// Allocated in the window.
-    pub allocated: Amount,
+    pub allocated: Estimate,
     /// Its blocks that were released in the window.
-    pub released: Amount,
+    pub released: Estimate,
     /// Those of them that the allocating thread released before its next allocation.
-    pub temporary: Amount,
+    pub temporary: Estimate,
     /// Time of the oldest live block's allocation, nanoseconds since the attach, to the
     /// millisecond; `u64::MAX` if none lives.
     pub oldest_ns: u64,
@@ -73,7 +51,7 @@ pub struct ReleaseFlow {
     /// Stack id of the releases; 0 if it is not known.
     pub released_by: u32,
     /// How much.
-    pub amount: Amount,
+    pub amount: Estimate,
 }
 
 impl ReleaseFlow {
@@ -87,11 +65,11 @@ pub struct HeapAt {
     /// Nanoseconds since the attach.
     pub time_ns: u64,
     /// Live then.
-    pub live: Amount,
+    pub live: Estimate,
     /// Allocated since the begin of the window.
-    pub allocated: Amount,
+    pub allocated: Estimate,
     /// Temporary allocations since then.
-    pub temporary: Amount,
+    pub temporary: Estimate,
 }
 
 /// A site over time: what changed at which point of the [`Activity::timeline`].
@@ -102,9 +80,9 @@ pub struct SiteChange {
     /// Index of the site.
     pub site: u32,
     /// Live then.
-    pub live: Amount,
+    pub live: Estimate,
     /// Allocated since the begin of the window.
-    pub allocated: Amount,
+    pub allocated: Estimate,
 }
 
 /// A window of a run, or all of it.
@@ -130,14 +108,14 @@ pub struct Activity {
     /// Who released what; empty unless release stacks were recorded.
     pub flows: Vec<ReleaseFlow>,
     /// Releases by stack id, ordered; 0 if it is not known. Empty unless release stacks were recorded.
-    pub releases: Vec<(u32, Amount)>,
+    pub releases: Vec<(u32, Estimate)>,
     /// Live blocks at the end by size in bytes, ordered by it.
-    pub live_sizes: Vec<(u64, Amount)>,
+    pub live_sizes: Vec<(u64, Estimate)>,
     /// Allocations by size in bytes: (bucket, amount), ordered; see
     /// [`HISTOGRAM_BUCKETS`](crate::HISTOGRAM_BUCKETS).
-    pub allocated_sizes: Vec<(u8, Amount)>,
+    pub allocated_sizes: Vec<(u8, Estimate)>,
     /// Released blocks by lifetime in nanoseconds, likewise.
-    pub lifetimes: Vec<(u8, Amount)>,
+    pub lifetimes: Vec<(u8, Estimate)>,
     /// The heap over time; the last point is the end.
     pub timeline: Vec<HeapAt>,
     /// The sites over time, ordered by point.
@@ -169,12 +147,12 @@ impl Activity {
             ..SiteActivity::default()
         };
         for site in &self.sites {
-            sum.before.add(site.before);
-            sum.live.add(site.live);
-            sum.peak.add(site.peak);
-            sum.allocated.add(site.allocated);
-            sum.released.add(site.released);
-            sum.temporary.add(site.temporary);
+            sum.before += site.before;
+            sum.live += site.live;
+            sum.peak += site.peak;
+            sum.allocated += site.allocated;
+            sum.released += site.released;
+            sum.temporary += site.temporary;
             sum.oldest_ns = sum.oldest_ns.min(site.oldest_ns);
         }
         self.sum = sum;
@@ -236,7 +214,9 @@ impl Recording {
         );
         let collector = || {
             Collector::new(
-                self.sample_bytes(),
+                Estimator {
+                    sample_bytes: self.sample_bytes(),
+                },
                 self.has_release_stacks(),
                 covered,
                 points,
@@ -264,11 +244,11 @@ impl Recording {
 fn finish(mut replay: Replay<Collector>, from_ns: u64, totals_before: Totals) -> Activity {
     let (totals, to_ns) = (replay.totals(), replay.now_ns());
     let collector = std::mem::take(replay.ledger.observer_mut());
-    let mut sizes: FxHashMap<u64, Amount> = FxHashMap::default();
+    let mut sizes: FxHashMap<u64, Estimate> = FxHashMap::default();
     let mut oldest: FxHashMap<(u32, u32), u64> = FxHashMap::default();
     for block in replay.ledger.live_blocks() {
-        let amount = collector.amount(block.size);
-        sizes.entry(block.size).or_default().add(amount);
+        let amount = collector.estimator.block(block.size);
+        *sizes.entry(block.size).or_default() += amount;
         let oldest = oldest.entry((block.stack, block.tid)).or_insert(u64::MAX);
         *oldest = block.time_ns.min(*oldest);
     }

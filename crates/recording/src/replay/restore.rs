@@ -7,9 +7,9 @@
 //! the ledger's sums, and the sums of the checkpoint are added.
 
 use crate::Error;
-use crate::checkpoint::Checkpoint;
-use crate::reader::MAX_TOTAL_BYTES;
-use crate::recent::{Latest, Recent};
+use crate::file::checkpoint::Checkpoint;
+use crate::file::reader::MAX_TOTAL_BYTES;
+use crate::replay::recent::{Latest, Recent};
 use memhook_abi::{Event, Op, SEQUENCE_BITS, sequence_before};
 use memhook_ledger::{Ledger, LiveBlock, Observer, Site, Totals};
 use rustc_hash::FxHashMap;

@@ -1,12 +1,12 @@
 //! Reads and decodes on one thread while another one consumes.
 
 use crate::Error;
-use crate::decode::{Decoder, Visitor};
-use crate::file::{ChunkFile, ChunkRef};
-use crate::reader::MAX_TOTAL_BYTES;
+use crate::file::chunk_file::{ChunkFile, ChunkRef};
+use crate::file::decode::{Decoder, Visitor};
+use crate::file::reader::MAX_TOTAL_BYTES;
+use crossbeam_channel::{Receiver, Sender, bounded};
 use memhook_abi::Event;
 use std::ops::ControlFlow;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Items handed over at a time: few enough to stay in a core's cache.
 const BATCH_ITEMS: usize = 4096;
@@ -28,7 +28,7 @@ pub(crate) trait Consumer: Visitor {
 
 struct Batcher {
     batch: Vec<Item>,
-    full: SyncSender<Vec<Item>>,
+    full: Sender<Vec<Item>>,
     spare: Receiver<Vec<Item>>,
     is_over: bool,
 }
@@ -69,8 +69,8 @@ pub(crate) fn run(
     consumer: &mut impl Consumer,
 ) -> Result<(), Error> {
     std::thread::scope(|scope| {
-        let (full, batches) = sync_channel::<Vec<Item>>(BATCHES);
-        let (back, spare) = sync_channel::<Vec<Item>>(BATCHES);
+        let (full, batches) = bounded::<Vec<Item>>(BATCHES);
+        let (back, spare) = bounded::<Vec<Item>>(BATCHES);
         let decoding = scope.spawn(move || {
             let mut batcher = Batcher {
                 batch: Vec::with_capacity(BATCH_ITEMS),

@@ -1,12 +1,12 @@
 //! Finding the chunks of a file.
 
 use crate::Error;
-use crate::chunk::{ChunkHeader, check_file_header, u64_at, unpack};
-use crate::format::{
+use crate::file::chunk::{ChunkHeader, check_file_header, u64_at, unpack};
+use crate::file::format::{
     CHUNK_HEADER_BYTES, END_MAGIC, FILE_HEADER_BYTES, Kind, MAX_CHUNK_BYTES, TRAILER_BYTES,
 };
-use crate::records::End;
-use crate::varint::Cursor;
+use crate::file::records::End;
+use crate::file::varint::Cursor;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

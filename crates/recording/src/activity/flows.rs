@@ -1,6 +1,7 @@
 //! Who released what, in bounded memory.
 
-use crate::activity::{Amount, ReleaseFlow};
+use crate::activity::ReleaseFlow;
+use memhook_ledger::Estimate;
 use rustc_hash::FxHashMap;
 
 /// Pairs of stacks that are told apart (about 70 MB). Thousands of stacks that release what thousands of others
@@ -10,11 +11,11 @@ const MAX_PAIRS: usize = 1 << 20;
 /// Releases by allocating and by releasing stack.
 pub(crate) struct Flows {
     max_pairs: usize,
-    pairs: FxHashMap<(u32, u32), Amount>,
+    pairs: FxHashMap<(u32, u32), Estimate>,
     /// By allocating stack: pairs that are told apart no longer.
-    others: FxHashMap<u32, Amount>,
+    others: FxHashMap<u32, Estimate>,
     /// By releasing stack: all of them.
-    releases: FxHashMap<u32, Amount>,
+    releases: FxHashMap<u32, Estimate>,
 }
 
 impl Default for Flows {
@@ -36,24 +37,21 @@ impl Flows {
     }
 
     #[inline]
-    pub fn add(&mut self, allocated_by: u32, released_by: u32, amount: Amount) {
+    pub fn add(&mut self, allocated_by: u32, released_by: u32, amount: Estimate) {
         let pair = (allocated_by, released_by);
-        self.pairs.entry(pair).or_default().add(amount);
-        self.releases.entry(released_by).or_default().add(amount);
+        *self.pairs.entry(pair).or_default() += amount;
+        *self.releases.entry(released_by).or_default() += amount;
         if self.pairs.len() > self.max_pairs {
             self.give_up_the_smaller_half();
         }
     }
 
     /// A release that was not one.
-    pub fn take_back(&mut self, allocated_by: u32, released_by: u32, amount: Amount) {
+    pub fn take_back(&mut self, allocated_by: u32, released_by: u32, amount: Estimate) {
         let known = self.pairs.get_mut(&(allocated_by, released_by));
         let sum = known.unwrap_or_else(|| self.others.entry(allocated_by).or_default());
-        sum.subtract(amount);
-        self.releases
-            .entry(released_by)
-            .or_default()
-            .subtract(amount);
+        *sum -= amount;
+        *self.releases.entry(released_by).or_default() -= amount;
     }
 
     #[cold]
@@ -65,14 +63,14 @@ impl Flows {
         self.pairs.retain(|&(allocated_by, _), amount| {
             let stays = amount.bytes > middle;
             if !stays {
-                others.entry(allocated_by).or_default().add(*amount);
+                *others.entry(allocated_by).or_default() += *amount;
             }
             stays
         });
     }
 
     /// The pairs, ordered, and the releases by releasing stack, ordered.
-    pub fn finish(self) -> (Vec<ReleaseFlow>, Vec<(u32, Amount)>) {
+    pub fn finish(self) -> (Vec<ReleaseFlow>, Vec<(u32, Estimate)>) {
         let others = self.others.into_iter();
         let others = others.map(|(by, amount)| ((by, ReleaseFlow::OTHERS), amount));
         let mut flows: Vec<ReleaseFlow> = self
@@ -98,8 +96,8 @@ impl Flows {
 mod tests {
     use super::*;
 
-    fn amount(bytes: u32) -> Amount {
-        Amount {
+    fn amount(bytes: u32) -> Estimate {
+        Estimate {
             blocks: 1.0,
             bytes: f64::from(bytes),
             variance: 0.0,

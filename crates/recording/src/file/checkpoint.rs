@@ -4,7 +4,7 @@
 //! the thread that writes.
 
 use crate::Error;
-use crate::varint::{Cursor, put, zigzag};
+use crate::file::varint::{Cursor, put, zigzag};
 use memhook_ledger::{Ledger, LiveBlock, Site, Totals};
 
 /// Blocks in one chunk.

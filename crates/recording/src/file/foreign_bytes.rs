@@ -1,14 +1,14 @@
 //! Payloads whose checksums are right but whose contents are not: whoever can write a file can
 //! make checksums.
 
-use crate::checkpoint::Checkpoint;
-use crate::decode::{Decoder, Visitor};
-use crate::encode::{Encoder, Frame};
-use crate::records::{End, Meta, ModuleChange, read_losses};
-use crate::restore::Restored;
-use crate::summary::Interval;
-use crate::varint::Cursor;
-use crate::{Stacks, recent::LastPasses};
+use crate::file::checkpoint::Checkpoint;
+use crate::file::decode::{Decoder, Visitor};
+use crate::file::encode::{Encoder, Frame};
+use crate::file::records::{End, Meta, ModuleChange, read_losses};
+use crate::file::summary::Interval;
+use crate::file::varint::Cursor;
+use crate::replay::restore::Restored;
+use crate::{Stacks, replay::recent::LastPasses};
 use memhook_abi::{Event, Op, RawEvent};
 use memhook_ledger::{Ledger, LedgerOptions};
 use proptest::prelude::*;

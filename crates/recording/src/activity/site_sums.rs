@@ -1,6 +1,7 @@
 //! What one site did on one thread, as it is counted.
 
-use crate::activity::{Amount, SiteActivity};
+use crate::activity::SiteActivity;
+use memhook_ledger::Estimate;
 
 /// A number that no site carries.
 pub(crate) const NEVER: u32 = u32::MAX;
@@ -11,14 +12,14 @@ pub(crate) struct Sums {
     /// The collector's when the site was last saved.
     pub stamp: u32,
     pub stack: u32,
-    pub live: Amount,
-    pub released: Amount,
-    pub temporary: Amount,
-    pub before: Amount,
+    pub live: Estimate,
+    pub released: Estimate,
+    pub temporary: Estimate,
+    pub before: Estimate,
     pub sizes: Vec<(u8, f64)>,
     pub lifetimes: Vec<(u8, f64)>,
-    pub peak: Amount,
-    pub candidate: Amount,
+    pub peak: Estimate,
+    pub candidate: Estimate,
     pub peak_number: u32,
     pub candidate_number: u32,
     pub point: u32,
@@ -27,10 +28,10 @@ pub(crate) struct Sums {
 
 impl Sums {
     /// Live blocks come from before or were allocated.
-    pub fn allocated(&self) -> Amount {
+    pub fn allocated(&self) -> Estimate {
         let mut allocated = self.live;
-        allocated.add(self.released);
-        allocated.subtract(self.before);
+        allocated += self.released;
+        allocated -= self.before;
         allocated
     }
 
