@@ -1,12 +1,11 @@
 //! The drain thread: it empties the rings whatever else the attacher does, because a target thread
 //! whose ring is full waits.
 
-use crate::counts::Counts;
 use crate::options::{Clock, Stacks};
 use crate::pacing::Pacing;
 use crate::record::Recorder;
 use memhook_abi::{Event, Op};
-use memhook_ledger::{Ledger, LedgerOptions};
+use memhook_ledger::{Ledger, LedgerOptions, SampledAllocations};
 use memhook_stream::{Admission, Drain, Region, Sink, TickTime, monotonic_ns, time_stamp_counter};
 use std::{
     sync::{
@@ -30,7 +29,7 @@ const LAST_EVENTS: Duration = Duration::from_millis(200);
 /// What the events have come to.
 pub struct State {
     pub ledger: Ledger,
-    pub counts: Counts,
+    pub counts: SampledAllocations,
     /// Writes down what is drained, if that is asked for.
     pub recorder: Option<Recorder>,
 }
@@ -43,7 +42,7 @@ impl State {
                 track_release_stacks: tracing.stacks == Stacks::All,
                 ignore_unknown_releases: tracing.is_selective(),
             }),
-            counts: Counts::new(tracing.sample_bytes()),
+            counts: SampledAllocations::new(tracing.sample_bytes()),
             recorder: None,
         }
     }

@@ -4,7 +4,8 @@ use crate::session::Session;
 use memhook_abi::{function_by_name, slot_state};
 use memhook_process::{AllocatorCalls, ModuleImage, allocator_calls};
 use memhook_report::Coverage;
-use memhook_symbols::{Source, Symbolizer};
+use memhook_report::recorded::source_text;
+use memhook_symbols::Symbolizer;
 use std::{
     collections::HashMap,
     sync::mpsc::{Receiver, Sender, channel},
@@ -128,14 +129,4 @@ fn is_slot_of(slot: &memhook_stream::SlotView, module: &ModuleImage) -> bool {
 pub fn is_hooked(name: &str) -> bool {
     function_by_name(name)
         .is_some_and(|f| memhook_abi::HOOKED_FUNCTIONS[f].role != memhook_abi::Role::Modules)
-}
-
-/// A word for where names come from.
-pub fn source_text(source: Source) -> &'static str {
-    match source {
-        Source::DebugInfo => "debug info",
-        Source::Symbols => "symbols",
-        Source::DynamicSymbols => "dynamic symbols",
-        Source::Nothing => "nothing",
-    }
 }

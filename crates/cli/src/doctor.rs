@@ -1,6 +1,6 @@
 //! `doctor`: everything that decides whether and how well a process can be traced.
 
-use crate::coverage::{is_hooked, source_text};
+use crate::coverage::is_hooked;
 use crate::limits;
 use crate::output::say;
 use memhook_abi::{function_by_name, region_bytes};
@@ -9,6 +9,7 @@ use memhook_process::{
     AllocatorCalls, Check, ElfView, ModuleImage, allocator_calls, details, find_slots, hook_copies,
     mappings, modules, preflight,
 };
+use memhook_report::recorded::source_text;
 use memhook_symbols::{ModuleFile, ModuleSymbols, Source, Symbolizer};
 use std::{process::ExitCode, time::Duration};
 

@@ -1,34 +1,13 @@
 //! From interned backtraces to sites with names.
 
 use crate::frames::module_file;
-use crate::report::ordered_modules;
 use crate::session::Session;
 use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_gate::{Frame, Site};
 use memhook_recording::Recording;
+use memhook_report::{Backtraces, recorded::ordered_modules};
 use memhook_symbols::Symbolizer;
 use std::{collections::HashMap, ops::Range, path::PathBuf, time::Duration};
-
-/// Where backtraces are kept: a trace under way, or a recording.
-pub trait Backtraces {
-    /// Function id of the allocation, return addresses, and whether the stack goes on behind them.
-    fn backtrace(&self, id: u32) -> Option<(u8, Vec<u64>, bool)>;
-}
-
-impl Backtraces for Session {
-    fn backtrace(&self, id: u32) -> Option<(u8, Vec<u64>, bool)> {
-        let truncated = self.region().stack(id).is_some_and(|s| s.truncated);
-        self.stack(id)
-            .map(|(function, frames)| (function, frames, truncated))
-    }
-}
-
-impl Backtraces for Recording {
-    fn backtrace(&self, id: u32) -> Option<(u8, Vec<u64>, bool)> {
-        let stack = self.stacks().get(id)?;
-        Some((stack.function, stack.frames.to_vec(), stack.truncated))
-    }
-}
 
 /// A mapped file: its addresses (avma) and path.
 struct Place {
@@ -79,7 +58,8 @@ impl<'a> Names<'a> {
         mut symbols: Symbolizer,
         stacks: impl Iterator<Item = u32>,
     ) -> Names<'a> {
-        symbols.request(stacks.flat_map(|id| backtraces.backtrace(id).map_or(Vec::new(), |s| s.1)));
+        symbols
+            .request(stacks.flat_map(|id| backtraces.backtrace(id).unwrap_or_default().addresses));
         symbols.is_ready(Duration::from_secs(600));
         Names {
             backtraces,
@@ -117,18 +97,22 @@ impl<'a> Names<'a> {
     }
 
     fn named(&self, id: u32) -> Site {
-        let Some((function, addresses, truncated)) = self.backtraces.backtrace(id) else {
+        let Some(backtrace) = self.backtraces.backtrace(id) else {
             return Site {
                 kind: "an unknown caller".into(),
                 ..Site::default()
             };
         };
-        let function = HOOKED_FUNCTIONS.get(usize::from(function));
+        let function = HOOKED_FUNCTIONS.get(usize::from(backtrace.function));
         Site {
             symbol: function.map(|f| f.name.to_owned()),
             kind: function.map_or("an unknown caller", |f| f.kind).to_owned(),
-            stack: addresses.iter().flat_map(|&a| self.frames(a)).collect(),
-            truncated,
+            stack: backtrace
+                .addresses
+                .iter()
+                .flat_map(|&a| self.frames(a))
+                .collect(),
+            truncated: backtrace.truncated,
             live: Default::default(),
         }
     }

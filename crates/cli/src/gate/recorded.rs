@@ -4,12 +4,13 @@ use super::judged::{Measure, growth_named};
 use super::names::Names;
 use super::options::Args;
 use super::survivors::{MOMENTS, Survivors};
-use crate::report::{note, open, sources};
+use crate::report::{open, sources};
 use anyhow::{Context, bail};
 use memhook_abi::flags;
 use memhook_gate::{Ending, Evidence, Leak, Subject, Sum};
 use memhook_ledger::{LedgerOptions, Totals};
 use memhook_recording::{End, Recording};
+use memhook_report::recorded::note;
 use std::{path::Path, process::ExitCode, time::Duration};
 
 /// Runs the command.

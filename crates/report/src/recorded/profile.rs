@@ -1,14 +1,14 @@
 //! From a recording and symbols to the profile that every view and format is made from.
 
 use super::series::largest_over_time;
-use crate::frames::stack_frames;
-use crate::model::exact_totals;
-use memhook_abi::HOOKED_FUNCTIONS;
-use memhook_recording::{Activity, HISTOGRAM_BUCKETS, Module, Recording, ReleaseFlow};
-use memhook_report::{
+use crate::named_run::frames_at;
+use crate::{
     Amount, Flow, Measures, Point, Profile, ProfileFrame, ProfileModule, ProfileSite, Released,
     Sampling, Series, SitePoint, Target, Totals,
 };
+use memhook_abi::HOOKED_FUNCTIONS;
+use memhook_ledger::Estimate;
+use memhook_recording::{Activity, Module, Recording, ReleaseFlow};
 use memhook_symbols::Symbolizer;
 use rustc_hash::FxHashMap;
 use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
@@ -17,12 +17,13 @@ use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 const POINTS: usize = 1000;
 /// Sites that are followed over time.
 const SERIES: usize = 200;
-const _: () = assert!(HISTOGRAM_BUCKETS == memhook_report::HISTOGRAM_BUCKETS);
 
 /// A part of a run, nanoseconds since the attach; `None`: from its begin, to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
+    /// Begin.
     pub from_ns: Option<u64>,
+    /// End.
     pub to_ns: Option<u64>,
 }
 
@@ -55,13 +56,13 @@ pub fn profile(
             thread: names.get(&site.tid).copied().unwrap_or("").to_owned(),
             truncated: stack.is_some_and(|stack| stack.truncated),
             measures: Measures {
-                live: rounded(site.live),
-                peak: rounded(site.peak),
-                allocated: rounded(site.allocated),
-                released: rounded(site.released),
-                temporary: rounded(site.temporary),
+                live: Amount::from(site.live),
+                peak: Amount::from(site.peak),
+                allocated: Amount::from(site.allocated),
+                released: Amount::from(site.released),
+                temporary: Amount::from(site.temporary),
             },
-            before: rounded(site.before),
+            before: Amount::from(site.before),
             oldest_ns: Some(site.oldest_ns).filter(|&oldest| oldest != u64::MAX),
             sizes: whole(&site.sizes),
             lifetimes: whole(&site.lifetimes),
@@ -74,27 +75,27 @@ pub fn profile(
             ReleaseFlow::OTHERS => Flow::OTHERS,
             stack => kind_of(recording, stack),
         },
-        amount: rounded(flow.amount),
+        amount: Amount::from(flow.amount),
     });
     let flows = flows.collect();
     let releases = activity.releases.iter().map(|&(stack, amount)| Released {
         by: tables.stack(stack, symbols),
         kind: kind_of(recording, stack),
-        amount: rounded(amount),
+        amount: Amount::from(amount),
     });
     let releases = releases.collect();
     let timeline = activity.timeline.iter().map(|point| Point {
         time_ns: point.time_ns,
-        live: rounded(point.live),
-        allocated: rounded(point.allocated),
-        temporary: rounded(point.temporary),
+        live: Amount::from(point.live),
+        allocated: Amount::from(point.allocated),
+        temporary: Amount::from(point.temporary),
     });
     let timeline = timeline.collect();
     let followed = largest_over_time(&activity, SERIES);
     let series = followed.into_iter().map(|one| Series {
         stack: tables.stack(one.stack, symbols),
-        live: one.live.into_iter().map(rounded).collect(),
-        allocated: one.allocated.into_iter().map(rounded).collect(),
+        live: one.live.into_iter().map(Amount::from).collect(),
+        allocated: one.allocated.into_iter().map(Amount::from).collect(),
     });
     let series = series.collect();
     Ok(Profile {
@@ -111,9 +112,9 @@ pub fn profile(
         sampling: recording.sample_bytes().map(|mean_bytes| Sampling {
             mean_bytes,
             recorded_allocations: activity.window_totals().allocations,
-            live_error_bytes: rounded(activity.sum.live).error_bytes(),
-            allocated_error_bytes: rounded(activity.sum.allocated).error_bytes(),
-            released_error_bytes: rounded(activity.sum.released).error_bytes(),
+            live_error_bytes: Amount::from(activity.sum.live).error_bytes(),
+            allocated_error_bytes: Amount::from(activity.sum.allocated).error_bytes(),
+            released_error_bytes: Amount::from(activity.sum.released).error_bytes(),
         }),
         totals: totals(recording, &activity),
         modules: tables.modules,
@@ -123,7 +124,7 @@ pub fn profile(
         live_sizes: activity
             .live_sizes
             .iter()
-            .map(|&(size, amount)| (size, rounded(amount)))
+            .map(|&(size, amount)| (size, Amount::from(amount)))
             .collect(),
         allocated_sizes: by_bucket(&activity.allocated_sizes),
         lifetimes: by_bucket(&activity.lifetimes),
@@ -150,20 +151,12 @@ fn kind_of(recording: &Recording, stack: u32) -> &'static str {
     function.map_or("", |function| function.kind)
 }
 
-fn rounded(amount: memhook_recording::Amount) -> Amount {
-    Amount {
-        blocks: amount.blocks.round() as u64,
-        bytes: amount.bytes.round() as u64,
-        variance: amount.variance,
-    }
-}
-
 fn changed(change: &memhook_recording::SiteChange) -> SitePoint {
     SitePoint {
         point: change.point,
         site: change.site,
-        live: rounded(change.live),
-        allocated: rounded(change.allocated),
+        live: Amount::from(change.live),
+        allocated: Amount::from(change.allocated),
     }
 }
 
@@ -172,10 +165,10 @@ fn whole(histogram: &[(u8, f64)]) -> Vec<(u8, u64)> {
     buckets.map(|&(b, n)| (b, n.round() as u64)).collect()
 }
 
-fn by_bucket(amounts: &[(u8, memhook_recording::Amount)]) -> Vec<(u8, Amount)> {
+fn by_bucket(amounts: &[(u8, Estimate)]) -> Vec<(u8, Amount)> {
     let buckets = amounts.iter();
     buckets
-        .map(|&(bucket, amount)| (bucket, rounded(amount)))
+        .map(|&(bucket, amount)| (bucket, Amount::from(amount)))
         .collect()
 }
 
@@ -188,9 +181,10 @@ fn totals(recording: &Recording, activity: &Activity) -> Totals {
         last.map(|(_, losses)| *losses).unwrap_or_default()
     };
     let is_whole = activity.to_ns >= recording.span_ns().1;
-    let now = match is_whole {
-        true => *recording.losses(),
-        false => losses(activity.to_ns),
+    let now = if is_whole {
+        *recording.losses()
+    } else {
+        losses(activity.to_ns)
     };
     let before = match activity.from_ns {
         0 => memhook_stream::Losses::default(),
@@ -205,18 +199,18 @@ fn totals(recording: &Recording, activity: &Activity) -> Totals {
         reentrant: since(now.reentrant, before.reentrant),
         ..memhook_stream::Losses::default()
     };
-    let mut totals = exact_totals(&t, &lost);
+    let mut totals = Totals::exact(&t, &lost);
     let sum = &activity.sum;
     if recording.sample_bytes().is_some() {
-        let (allocated, released) = (rounded(sum.allocated), rounded(sum.released));
+        let (allocated, released) = (Amount::from(sum.allocated), Amount::from(sum.released));
         totals.allocations = allocated.blocks;
         totals.allocated_bytes = allocated.bytes;
         totals.releases = released.blocks;
         totals.released_bytes = released.bytes;
-        totals.live_blocks = rounded(sum.live).blocks;
-        totals.live_bytes = rounded(sum.live).bytes;
+        totals.live_blocks = Amount::from(sum.live).blocks;
+        totals.live_bytes = Amount::from(sum.live).bytes;
     }
-    totals.live_growth_bytes = totals.live_bytes as i64 - rounded(sum.before).bytes as i64;
+    totals.live_growth_bytes = totals.live_bytes as i64 - Amount::from(sum.before).bytes as i64;
     totals
 }
 
@@ -296,7 +290,7 @@ impl<'a> Tables<'a> {
             let inside = |m: &ProfileModule| (m.start..m.end).contains(&address.wrapping_sub(1));
             let module = modules.iter().position(inside).map(|at| at as u32);
             let first = frames.len() as u32;
-            let found = stack_frames(symbols, address).into_iter();
+            let found = frames_at(symbols, address).into_iter();
             frames.extend(found.map(|frame| ProfileFrame {
                 address,
                 module,

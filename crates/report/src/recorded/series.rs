@@ -1,31 +1,32 @@
 //! The largest sites over time.
 
-use memhook_recording::{Activity, Amount, SiteChange};
+use memhook_ledger::Estimate;
+use memhook_recording::{Activity, SiteChange};
 use rustc_hash::FxHashMap;
 
 /// A stack at each point of the timeline.
-pub struct StackSeries {
+pub(super) struct StackSeries {
     /// Stack id.
     pub stack: u32,
-    pub live: Vec<Amount>,
-    pub allocated: Vec<Amount>,
+    pub live: Vec<Estimate>,
+    pub allocated: Vec<Estimate>,
 }
 
-/// Live and allocated.
-type State = (Amount, Amount);
+/// What is live, and what was allocated so far.
+type LiveAndAllocated = (Estimate, Estimate);
 
 /// The stacks' sums as the changes of their sites come.
 struct Walk<'a> {
     activity: &'a Activity,
-    of_site: Vec<State>,
-    of_stack: FxHashMap<u32, State>,
+    of_site: Vec<LiveAndAllocated>,
+    of_stack: FxHashMap<u32, LiveAndAllocated>,
 }
 
 impl<'a> Walk<'a> {
     fn new(activity: &'a Activity) -> Walk<'a> {
         Walk {
             activity,
-            of_site: vec![State::default(); activity.sites.len()],
+            of_site: vec![LiveAndAllocated::default(); activity.sites.len()],
             of_stack: FxHashMap::default(),
         }
     }
@@ -48,7 +49,7 @@ impl<'a> Walk<'a> {
 }
 
 /// The stacks that had most bytes live at some time, at most `count`, largest first.
-pub fn largest_over_time(activity: &Activity, count: usize) -> Vec<StackSeries> {
+pub(super) fn largest_over_time(activity: &Activity, count: usize) -> Vec<StackSeries> {
     let mut walk = Walk::new(activity);
     let mut most: FxHashMap<u32, f64> = FxHashMap::default();
     for change in &activity.changes {
