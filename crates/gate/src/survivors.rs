@@ -1,18 +1,19 @@
 //! Blocks that outlive requests, counted by site at equally distant moments: what growth is seen in.
 
-use memhook_gate::growth::{Growth, LEAST_MOMENTS, growing};
-use memhook_gate::{Evidence, Sum};
+use crate::growth::{Growth, LEAST_MOMENTS, growing};
+use crate::{Evidence, Sum};
 use memhook_ledger::Ledger;
 use std::{collections::HashMap, time::Duration};
 
-/// Moments at which survivors are counted, and how many of the pauses between them make a block old.
+/// Moments at which survivors are counted.
 pub const MOMENTS: u32 = 60;
+/// How many of the pauses between them make a block old.
 const AGE_IN_PAUSES: u32 = 4;
 
 /// Old blocks of each backtrace at each moment.
 #[derive(Default)]
 pub struct Survivors {
-    pub moments: usize,
+    moments: usize,
     by_stack: HashMap<u32, Vec<Sum>>,
 }
 
