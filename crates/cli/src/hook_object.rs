@@ -49,6 +49,7 @@ pub fn hook_image(base: u64) -> anyhow::Result<memhook_process::ModuleImage> {
         build_id: None,
         is_main: false,
         is_loader: false,
+        is_libc: false,
         is_permanent: true,
         bytes: BYTES.get_or_init(|| HOOK_OBJECT.into()).clone(),
     })

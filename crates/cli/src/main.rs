@@ -42,7 +42,6 @@ mod session;
 mod signals;
 mod started;
 mod symbols_pack;
-mod target_libc;
 mod top;
 mod trace;
 mod unwind_tables;

@@ -9,6 +9,7 @@ use crate::options::{GroupBy, SortBy};
 use crate::rows::{Row, RowKey, Sums};
 use crate::session::Session;
 use crate::signals;
+use memhook_process::TargetRoot;
 use memhook_report::{
     AttachInfo, Group, Measured, ReleaseSite, ReportModel, Sampling, Site, StackFrame, Target,
     Totals,
@@ -17,7 +18,6 @@ use memhook_symbols::Symbolizer;
 use std::{
     cmp::Reverse,
     collections::HashMap,
-    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -54,12 +54,11 @@ struct Draft {
 impl Reporter {
     /// A reporter that has reported nothing yet.
     pub fn new(pid: i32, view: View, depth: u32) -> Self {
-        let roots = vec![format!("/proc/{pid}/root").into(), PathBuf::from("/")];
         Reporter {
             pid,
             view,
             depth,
-            symbols: Symbolizer::new(roots),
+            symbols: Symbolizer::new(TargetRoot::of(pid).search_order()),
             coverages: Coverages::default(),
             last: HashMap::new(),
             last_live_bytes: 0,

@@ -13,14 +13,13 @@ use crate::record::OwnCode;
 use crate::residue::{has_hook, residue};
 use crate::restore::{Files, layout};
 use crate::safe_point::SafePoints;
-use crate::target_libc::libc_function;
 use crate::unwind_tables::UnwindTables;
 use anyhow::{Context, bail};
 use memhook_abi::{self as abi, function_by_name, hook_error};
 use memhook_inject::{Dlopen, Held, IdleThreads, load_object};
 use memhook_process::{
-    ElfView, Mapping, ModuleImage, find_slots, hook_copies, mappings, modules, seccomp_filters,
-    vdso,
+    CLibrary, ElfView, Mapping, ModuleImage, TargetRoot, find_slots, hook_copies, mappings,
+    modules, seccomp_filters, vdso,
 };
 use memhook_stream::{Config, Plan, Region};
 use std::{
@@ -64,28 +63,21 @@ pub struct Session {
     next_variant: HashMap<(usize, u64), u32>,
     /// Seccomp filters of the process before the hook was told what they allow.
     filters: Option<u32>,
+    /// Its file system.
+    root: TargetRoot,
     /// What it may take of memory.
     plan: Plan,
     _claim: Claim,
 }
 
-fn find_dlopen(modules: &[ModuleImage]) -> anyhow::Result<Dlopen> {
+fn find_dlopen(libc: &CLibrary) -> anyhow::Result<Dlopen> {
     let candidates = [("dlopen", false), ("__libc_dlopen_mode", true)];
     for (name, internal_mode) in candidates {
-        for module in modules {
-            let named = |prefix: &str| module.name().starts_with(prefix);
-            if !(named("libc.so") || named("libc-2") || named("libdl")) {
-                continue;
-            }
-            let exported = ElfView::parse(&module.bytes)
-                .ok()
-                .and_then(|e| e.exported(name));
-            if let Some(e) = exported.filter(|e| !e.is_ifunc) {
-                return Ok(Dlopen {
-                    address: module.base.wrapping_add(e.svma),
-                    internal_mode,
-                });
-            }
+        if let Some(address) = libc.function(name) {
+            return Ok(Dlopen {
+                address,
+                internal_mode,
+            });
         }
     }
     bail!("no dlopen in the process: its libc exports neither dlopen nor __libc_dlopen_mode")
@@ -128,12 +120,16 @@ impl Session {
             bail!("process {pid} calls no allocator through a GOT slot: nothing to hook");
         }
         let entry = entry_points()?;
-        let dlopen = find_dlopen(&loaded)?;
+        let libc = CLibrary::of(pid, &maps)
+            .with_context(|| format!("process {pid} has no C library that its loader knows"))?;
+        let dlopen = find_dlopen(&libc)?;
         if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
-            config.libc_backtrace = libc_function(&loaded, "backtrace")
+            config.libc_backtrace = libc
+                .function("backtrace")
                 .with_context(|| format!("the libc of process {pid} has no backtrace"))?;
         }
-        config.iterate_modules = libc_function(&loaded, "dl_iterate_phdr")
+        config.iterate_modules = libc
+            .function("dl_iterate_phdr")
             .with_context(|| format!("the libc of process {pid} has no dl_iterate_phdr"))?;
         config.owner = residue.owner(pid);
         let vdso = vdso(pid, &maps);
@@ -179,6 +175,7 @@ impl Session {
             idle_held_time,
             next_variant,
             filters: seccomp_filters(pid),
+            root: TargetRoot::of(pid),
             plan: config.plan,
             _claim: claim,
         };
@@ -268,6 +265,11 @@ impl Session {
     /// The process.
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// The file system that the process sees.
+    pub fn root(&self) -> &TargetRoot {
+        &self.root
     }
 
     /// The shared region, for other threads.

@@ -12,13 +12,13 @@ use crate::{limits, plan, session::Session, signals, upkeep::Upkeep};
 use anyhow::{Context, bail};
 use board::{Board, Sample};
 use keys::Action;
+use memhook_process::TargetRoot;
 use memhook_report::{bytes, counted, milliseconds, site_name};
 use memhook_symbols::Symbolizer;
 use ratatui::DefaultTerminal;
 use std::{
     collections::HashMap,
     io::IsTerminal,
-    path::PathBuf,
     process::ExitCode,
     sync::{Arc, mpsc},
     time::Duration,
@@ -130,12 +130,8 @@ fn watch(
     board: &mut Board,
     terminal: &mut DefaultTerminal,
 ) -> anyhow::Result<End> {
-    let roots = vec![
-        format!("/proc/{}/root", args.pid).into(),
-        PathBuf::from("/"),
-    ];
     let mut names = Names {
-        symbols: Symbolizer::new(roots),
+        symbols: Symbolizer::new(TargetRoot::of(args.pid).search_order()),
         asked: HashMap::new(),
     };
     let (sender, actions) = mpsc::channel();

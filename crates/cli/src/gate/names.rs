@@ -7,7 +7,7 @@ use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_gate::{Frame, Site};
 use memhook_recording::Recording;
 use memhook_symbols::Symbolizer;
-use std::{collections::HashMap, ops::Range, path::PathBuf, time::Duration};
+use std::{collections::HashMap, ops::Range, time::Duration};
 
 /// Where backtraces are kept: a trace under way, or a recording.
 pub trait Backtraces {
@@ -49,7 +49,7 @@ pub struct Names<'a> {
 impl<'a> Names<'a> {
     /// Has all these backtraces looked up, and waits for the answers.
     pub fn new(session: &'a Session, stacks: impl Iterator<Item = u32>) -> Names<'a> {
-        let mut symbols = Symbolizer::new(vec![PathBuf::from("/")]);
+        let mut symbols = Symbolizer::new(session.root().search_order());
         let modules = session.modules.iter().chain(&session.gone);
         symbols.set_modules(modules.clone().map(module_file).collect());
         let places = modules.map(|m| Place {

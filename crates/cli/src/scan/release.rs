@@ -1,13 +1,13 @@
 //! Releasing blocks of a running process by calls of its own `free`.
 
 use super::budget::Budget;
-use crate::safe_point::{unsafe_ranges, unwind_for_safety};
+use crate::safe_point::unwind_for_safety;
 use crate::signals;
 use crate::unwind_tables::UnwindTables;
 use anyhow::{Context, bail};
 use memhook_heap::{Captured, Heap, unchanged};
 use memhook_inject::{Held, HoldOptions, Registers, hold};
-use memhook_process::{ElfView, ModuleImage, mappings, vdso};
+use memhook_process::{ElfView, ModuleImage, mappings, unsafe_ranges, vdso};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
