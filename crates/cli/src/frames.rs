@@ -1,10 +1,20 @@
 //! Backtraces with names.
 
-use crate::session::Session;
 use memhook_abi::HOOKED_FUNCTIONS;
+use memhook_attach::Session;
 use memhook_process::ModuleImage;
 use memhook_report::StackFrame;
-use memhook_symbols::{ModuleFile, Symbolizer};
+use memhook_symbols::{ModuleFile, Source, Symbolizer};
+
+/// A word for where names come from.
+pub fn source_text(source: Source) -> &'static str {
+    match source {
+        Source::DebugInfo => "debug info",
+        Source::Symbols => "symbols",
+        Source::DynamicSymbols => "dynamic symbols",
+        Source::Nothing => "nothing",
+    }
+}
 
 /// The modules that addresses of backtraces may be in.
 pub fn module_files(session: &Session) -> Vec<ModuleFile> {

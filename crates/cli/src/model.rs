@@ -1,18 +1,14 @@
 //! From ledger, region and symbols to a report.
 
-use crate::attach::View;
-use crate::consumer::Consumer;
-use crate::counts::Counts;
-use crate::coverage::Coverages;
-use crate::frames::{module_files, stack_frames, stack_of};
-use crate::options::{GroupBy, SortBy};
+use crate::frames::{module_files, source_text, stack_frames, stack_of};
+use crate::options::{GroupBy, SortBy, View};
 use crate::rows::{Row, RowKey, Sums};
-use crate::session::Session;
 use crate::signals;
+use memhook_attach::{CallScans, Consumer, Counts, ModuleCoverage, Session, process_name};
 use memhook_process::TargetRoot;
 use memhook_report::{
-    AttachInfo, Group, Measured, ReleaseSite, ReportModel, Sampling, Site, StackFrame, Target,
-    Totals,
+    AttachInfo, Coverage, Group, Measured, ReleaseSite, ReportModel, Sampling, Site, StackFrame,
+    Target, Totals,
 };
 use memhook_symbols::Symbolizer;
 use std::{
@@ -28,7 +24,7 @@ pub struct Reporter {
     view: View,
     depth: u32,
     symbols: Symbolizer,
-    coverages: Coverages,
+    call_scans: CallScans,
     /// Each row's bytes at the report before.
     last: HashMap<RowKey, f64>,
     last_live_bytes: u64,
@@ -59,7 +55,7 @@ impl Reporter {
             view,
             depth,
             symbols: Symbolizer::new(TargetRoot::of(pid).search_order()),
-            coverages: Coverages::default(),
+            call_scans: CallScans::default(),
             last: HashMap::new(),
             last_live_bytes: 0,
             last_elapsed: None,
@@ -81,7 +77,7 @@ impl Reporter {
         let counts = state.counts;
         drop(state);
         self.symbols.set_modules(module_files(session));
-        self.coverages.request(&session.modules);
+        self.call_scans.request(&session.modules);
         self.symbols.request(sums.addresses(session));
         releases.retain(|&(stack, _, _)| stack != 0);
         releases.sort_by_key(|&(stack, _, bytes)| (Reverse(bytes), stack));
@@ -111,9 +107,9 @@ impl Reporter {
         // The scan of the code is waited for only at the end.
         let ready = draft.rows.is_some()
             && self.symbols.is_ready(left())
-            && (self.coverages.is_ready(Duration::ZERO)
+            && (self.call_scans.is_ready(Duration::ZERO)
                 || !is_final
-                || self.coverages.is_ready(left()));
+                || self.call_scans.is_ready(left()));
         if ready {
             return Some(self.finish(draft, session));
         }
@@ -249,7 +245,7 @@ impl Reporter {
             by: self.view.by.name(),
             target: Target {
                 pid: self.pid,
-                name: crate::attach::name_of(self.pid),
+                name: process_name(self.pid),
                 exe: executable.map(|m| m.path.clone()).unwrap_or_default(),
             },
             attach: AttachInfo {
@@ -278,7 +274,7 @@ impl Reporter {
                 blocks: draft.totals.live_blocks,
                 error_bytes: None,
             },
-            coverage: self.coverages.of(session, symbols),
+            coverage: coverage(&self.call_scans, session, symbols),
             sites,
             groups,
             releases: draft.releases.iter().map(release).collect(),
@@ -286,6 +282,26 @@ impl Reporter {
             leaks: None,
         }
     }
+}
+
+/// What is seen of each module, and where its names come from.
+fn coverage(scans: &CallScans, session: &Session, symbols: &Symbolizer) -> Vec<Coverage> {
+    let with_names = |found: ModuleCoverage| {
+        let source = symbols.sources().find(|s| s.path == found.path);
+        Coverage {
+            module: found.module,
+            hooked: found.hooked,
+            unhookable: found.unhookable,
+            note: found.reasons.join("; "),
+            calls_seen: found.calls_seen,
+            symbols: source.map(|s| source_text(s.source)),
+        }
+    };
+    scans
+        .coverage(session)
+        .into_iter()
+        .map(with_names)
+        .collect()
 }
 
 fn totals(session: &Session, t: &memhook_ledger::Totals, counts: &Counts) -> Totals {

@@ -1,8 +1,7 @@
 //! The rows of a report: live blocks grouped by site, frame, function, module, thread or size.
 
-use crate::counts::Counts;
 use crate::options::GroupBy;
-use crate::session::Session;
+use memhook_attach::{Counts, Session};
 use memhook_ledger::Ledger;
 use memhook_symbols::{Location, Symbolizer};
 use rustc_hash::FxHashMap;

@@ -4,7 +4,7 @@ use super::names::Names;
 use super::options::Args;
 use super::outputs::Outputs;
 use crate::reached::Reached;
-use crate::session::Session;
+use memhook_attach::Session;
 use memhook_gate::growth::Growth;
 use memhook_gate::{
     Baseline, Evidence, Leak, Limits, Outcome, Subject, Sum, Suppressions, judge_each, outcome,

@@ -2,8 +2,8 @@
 
 use crate::frames::module_file;
 use crate::report::ordered_modules;
-use crate::session::Session;
 use memhook_abi::HOOKED_FUNCTIONS;
+use memhook_attach::Session;
 use memhook_gate::{Frame, Site};
 use memhook_recording::Recording;
 use memhook_symbols::Symbolizer;

@@ -2,7 +2,7 @@
 
 use super::profile::note;
 use super::rows::{Row, rows};
-use crate::coverage::source_text;
+use crate::frames::source_text;
 use crate::options::SortBy;
 use memhook_recording::Recording;
 use memhook_report::{
