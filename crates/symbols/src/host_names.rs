@@ -4,11 +4,11 @@
 //! program can do safely only with the C library that it was built with. `getent` is part of every
 //! glibc, and answers as all programs of the machine do.
 
+use crossbeam_channel::bounded;
 use std::{
     io::Read,
     net::{IpAddr, SocketAddr},
     process::{Command, Stdio},
-    sync::mpsc::channel,
     time::Duration,
 };
 use ureq::{
@@ -67,7 +67,7 @@ fn ask(host: &str, within: Duration) -> Result<Vec<IpAddr>, Error> {
         .stderr(Stdio::null())
         .spawn()?;
     let out = child.stdout.take();
-    let (send, receive) = channel();
+    let (send, receive) = bounded(1);
     std::thread::spawn(move || {
         let mut text = String::new();
         let read = out.map(|mut out| out.read_to_string(&mut text));

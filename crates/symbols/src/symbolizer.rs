@@ -2,11 +2,11 @@
 
 use crate::worker::{Answer, Desk};
 use crate::{Bundle, Frame, Location, ModuleFile, ModuleSymbols, Places, Source};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::{
     collections::{HashMap, HashSet},
     path::PathBuf,
     sync::Arc,
-    sync::mpsc::{Receiver, Sender, channel},
     time::{Duration, Instant},
 };
 
@@ -77,7 +77,7 @@ impl Symbolizer {
             bundles: Vec::new(),
             mapped: Vec::new(),
             modules: Vec::new(),
-            answers: channel(),
+            answers: unbounded(),
         }
     }
 
@@ -179,7 +179,7 @@ impl Symbolizer {
     }
 
     fn start(&self, number: usize) -> Sender<Vec<u64>> {
-        let (requests, inbox) = channel();
+        let (requests, inbox) = unbounded();
         let (module, places) = (self.modules[number].file.clone(), self.places.clone());
         let answers = self.answers.0.clone();
         // If no thread can be had, the inbox goes away and its addresses stay without names.
@@ -210,8 +210,7 @@ impl Symbolizer {
     pub fn is_ready(&mut self, wait: Duration) -> bool {
         let deadline = Instant::now() + wait;
         while self.modules.iter().any(|m| m.pending > 0) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.answers.1.recv_timeout(left) {
+            match self.answers.1.recv_deadline(deadline) {
                 Ok(answer) => self.take(answer),
                 Err(_) => return false,
             }

@@ -9,12 +9,9 @@ use crate::fingerprint::Fingerprint;
 use crate::lookup::{Lookup, context, has_dwarf, sections};
 use crate::symbol_table::SymbolTable;
 use crate::{Frame, ModuleFile, ModuleSymbols, Source, SymbolCache};
+use crossbeam_channel::{Receiver, Sender};
 use object::Object;
-use std::{
-    collections::HashMap,
-    path::Path,
-    sync::mpsc::{Receiver, Sender},
-};
+use std::{collections::HashMap, path::Path};
 
 /// What a module's thread says.
 pub(crate) enum Answer {
