@@ -1,12 +1,9 @@
 //! `scan --reclaim`: releases what two scans found unreachable, once or again and again.
 
 use super::{Args, PointerRule, preflight, print};
-use crate::claim::claim;
-use crate::reach::Reach;
-use crate::safe_point::SafePoints;
 use crate::signals;
-use crate::unwind_tables::UnwindTables;
 use anyhow::bail;
+use memhook_attach::{Reach, SafePoints, UnwindTables, claim};
 use memhook_foreign::visible_lines;
 use memhook_heap::{Candidates, Reclaimer, Released, Types};
 use memhook_process::{filter_may_kill, mappings, vdso};
