@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use memhook_recording::Recording;
 use memhook_report::recorded::ordered_modules;
 use memhook_symbols::{
-    Bundle, Debuginfod, ModuleFile, Places, SymbolCache, SymbolError, Symbolizer,
+    Bundle, Debuginfod, ModuleFile, SearchPath, SymbolCache, SymbolError, Symbolizer,
 };
 use std::{io::ErrorKind, path::PathBuf};
 
@@ -42,9 +42,9 @@ pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symboliz
         false => args.sysroot.clone(),
     };
     let cache = SymbolCache::of_user();
-    let mut symbols = Symbolizer::searching(Places {
+    let mut symbols = Symbolizer::new(SearchPath {
         roots: roots.clone(),
-        debug_folders: args.debug_dir.clone(),
+        debug_directories: args.debug_dir.clone(),
         debuginfod: cache.as_ref().and_then(Debuginfod::from_environment),
         cache: cache.filter(|_| !args.no_symbol_cache),
     });
@@ -77,8 +77,8 @@ pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symboliz
 /// Says which files were refused. Those that are not there are no news.
 pub fn tell_refused(symbols: &Symbolizer) {
     for problem in symbols.sources().flat_map(|module| &module.problems) {
-        let is_absent = matches!(problem, SymbolError::Read { source, .. }
-            if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory));
+        let is_absent = matches!(problem, SymbolError::Read { error, .. }
+            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory));
         if !is_absent {
             eprintln!("memhook-rs: not used: {problem}");
         }
