@@ -6,8 +6,9 @@ mod sources;
 use crate::output::say;
 use crate::report::{self, Progress, WindowArgs, open, sources as symbols, tell_end};
 use anyhow::Context;
+use memhook_report::FormatOptions;
+use memhook_report::formats::{Html, write};
 use memhook_report::recorded::profile;
-use memhook_report::{ExportFormat, ExportOptions, export};
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -58,12 +59,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let mut page = Vec::new();
-    export(
-        ExportFormat::Html,
-        &profile,
-        &ExportOptions::default(),
-        &mut page,
-    )?;
+    write(&Html, &profile, &FormatOptions::default(), &mut page)?;
     if let Some(listener) = listener {
         tell();
         return serve::run(listener, page);

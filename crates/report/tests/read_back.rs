@@ -152,3 +152,7 @@ proptest! {
         }
     }
 }
+
+fn json(report: &ReportModel) -> String {
+    document(report, true, Style::default()).expect("in memory")
+}

@@ -170,3 +170,7 @@ fn losses_come_first_in_text() {
     };
     assert!(text(&report, colored).contains('\x1b'));
 }
+
+fn json(report: &ReportModel) -> String {
+    document(report, true, Style::default()).expect("in memory")
+}
