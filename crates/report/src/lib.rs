@@ -19,7 +19,7 @@ mod style;
 mod text;
 mod tree;
 mod units;
-mod view;
+pub mod view;
 mod who_frees;
 
 pub use call_tree::Root;

@@ -1,6 +1,11 @@
 //! The page of `memhook-rs view`: one HTML file with its data, style and script in it.
 
 mod columns;
+mod serve;
+mod sources;
+
+pub use serve::{Server, address};
+pub use sources::{are_sources_named, source_lines};
 
 use crate::{Format, FormatOptions, Profile};
 use base64::{Engine, engine::general_purpose::STANDARD};
