@@ -1,8 +1,8 @@
 //! A traced process as reports see it.
 
-use crate::coverage::Coverages;
-use crate::session::Session;
+use memhook_attach::{CallScans, ModuleCoverage, Session, process_name};
 use memhook_process::ModuleImage;
+use memhook_report::recorded::source_text;
 use memhook_report::{AttachInfo, Backtrace, Backtraces, Coverage, StackFrame, Target, TracedRun};
 use memhook_stream::Losses;
 use memhook_symbols::{ModuleFile, Symbolizer};
@@ -56,7 +56,7 @@ pub fn stack_of(session: &Session, symbols: &Symbolizer, id: u32) -> (String, Ve
 /// A session, and what is known of how much of its modules is seen.
 pub struct Traced<'a> {
     pub session: &'a Session,
-    pub coverages: &'a mut Coverages,
+    pub call_scans: &'a mut CallScans,
     pub depth: u32,
 }
 
@@ -84,7 +84,7 @@ impl TracedRun for Traced<'_> {
         let executable = self.session.modules.first();
         Target {
             pid,
-            name: crate::attach::name_of(pid),
+            name: process_name(pid),
             exe: executable.map(|m| m.path.clone()).unwrap_or_default(),
         }
     }
@@ -104,14 +104,26 @@ impl TracedRun for Traced<'_> {
     }
 
     fn request_coverage(&mut self) {
-        self.coverages.request(&self.session.modules);
+        self.call_scans.request(&self.session.modules);
     }
 
     fn is_coverage_ready(&mut self, wait: Duration) -> bool {
-        self.coverages.is_ready(wait)
+        self.call_scans.is_ready(wait)
     }
 
     fn coverage(&self, symbols: &Symbolizer) -> Vec<Coverage> {
-        self.coverages.of(self.session, symbols)
+        let with_names = |found: ModuleCoverage| {
+            let source = symbols.sources().find(|s| s.path == found.path);
+            Coverage {
+                module: found.module,
+                hooked: found.hooked,
+                unhookable: found.unhookable,
+                note: found.reasons.join("; "),
+                calls_seen: found.calls_seen,
+                symbols: source.map(|s| source_text(s.source)),
+            }
+        };
+        let found = self.call_scans.coverage(self.session);
+        found.into_iter().map(with_names).collect()
     }
 }

@@ -1,11 +1,9 @@
 //! The reports of one attach.
 
-use crate::attach::View;
-use crate::consumer::Consumer;
-use crate::coverage::Coverages;
 use crate::frames::Traced;
-use crate::session::Session;
+use crate::options::View;
 use crate::signals;
+use memhook_attach::{CallScans, Consumer, Session};
 use memhook_report::{LiveReporter, LiveView, ReportModel, StackFrame};
 use memhook_symbols::Symbolizer;
 use std::{path::PathBuf, time::Duration};
@@ -13,7 +11,7 @@ use std::{path::PathBuf, time::Duration};
 /// Makes them.
 pub struct Reporter {
     depth: u32,
-    coverages: Coverages,
+    call_scans: CallScans,
     reports: LiveReporter,
 }
 
@@ -29,7 +27,7 @@ impl Reporter {
         };
         Reporter {
             depth,
-            coverages: Coverages::default(),
+            call_scans: CallScans::default(),
             reports: LiveReporter::new(view, Symbolizer::new(roots)),
         }
     }
@@ -71,7 +69,7 @@ impl Reporter {
     fn on<'a>(&'a mut self, session: &'a Session) -> (&'a mut LiveReporter, Traced<'a>) {
         let run = Traced {
             session,
-            coverages: &mut self.coverages,
+            call_scans: &mut self.call_scans,
             depth: self.depth,
         };
         (&mut self.reports, run)

@@ -14,6 +14,7 @@ mod profile;
 mod read_back;
 pub mod recorded;
 mod rows;
+mod scan;
 mod stacks;
 mod style;
 mod text;
@@ -40,6 +41,10 @@ pub use profile::{
 };
 pub use read_back::{ReadBackError, read_back};
 pub use rows::{RowsBy, SortBy};
+pub use scan::{
+    LeakGroup, ReclaimRound, ScanReport, ScanTotals, SnapshotPart, census_text, scan_report,
+    scan_text, why_text, write_blocks,
+};
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 pub use units::{bytes, change, count, counted, milliseconds, percent};

@@ -3,7 +3,7 @@
 use super::options::Args;
 use super::outputs::Outputs;
 use crate::frames::{SessionStacks, module_files};
-use crate::session::Session;
+use memhook_attach::Session;
 use memhook_gate::{
     Baseline, Evidence, Grown, Limits, MappedModule, NameSource, Outcome, Reached, Suppressions,
     judge_each, outcome,

@@ -14,7 +14,7 @@ use memhook_ledger::Ledger;
 use memhook_stream::{Losses, Stack};
 use std::path::PathBuf;
 
-/// Events between two checkpoints, at least: what a reader replays in about 50 ms.
+/// At least this many events lie between two checkpoints: a reader replays them without a noticeable wait.
 const CHECKPOINT_EVENTS: u64 = 1 << 20;
 /// And at least this many times the blocks that live: a checkpoint takes about as many bytes as
 /// five to ten events for each of them.
@@ -301,8 +301,7 @@ impl Writer {
     /// Writes the state of the ledger that was given the same passes, between two passes: the live
     /// heap, or the sums of the interval that ends. `stack` as for [`end_pass`](Writer::end_pass).
     ///
-    /// Copies the live blocks, which takes about 40 ns for each; everything else is done by
-    /// another thread.
+    /// Only the copy of the live blocks is made here; everything else is done by another thread.
     pub fn checkpoint(&mut self, ledger: &Ledger, stack: impl FnMut(u32) -> Option<Stack>) {
         if !self.active {
             return;
