@@ -6,6 +6,7 @@ mod printing;
 mod attach;
 mod claim;
 mod closed_region;
+mod completions;
 mod consumer;
 mod counts;
 mod coverage;
@@ -101,6 +102,11 @@ enum Command {
         /// Process id
         pid: i32,
     },
+    /// Print a script that completes commands and options in a shell
+    Completions(completions::CompletionsArgs),
+    /// Write man pages into a directory
+    #[command(hide = true)]
+    Man(completions::ManArgs),
 }
 
 fn main() -> ExitCode {
@@ -121,6 +127,8 @@ fn main() -> ExitCode {
         Command::Demo { duration } => demo::run(duration),
         Command::Scan(args) => scan::run(&args),
         Command::Doctor { pid } => doctor::run(pid),
+        Command::Completions(args) => completions::completions(&args),
+        Command::Man(args) => completions::man(&args),
     };
     match result {
         Ok(code) => code,
