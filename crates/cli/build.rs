@@ -1,74 +1,19 @@
-//! Builds the hook, the C++ shared object that runs inside targets, for embedding.
+//! Builds the service that `memhook-rs demo` attaches to: an ordinary program, as a distribution would
+//! build it, but with line numbers.
 
 use std::{env, path::PathBuf, process::Command};
 
 fn main() {
-    let hook = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap()).join("../../hook-cxx");
-    println!("cargo:rerun-if-changed={}", hook.display());
-    let object = PathBuf::from(env::var("OUT_DIR").unwrap()).join("memhook-hook.so");
-    // `cc` only finds the compiler (CXX, CXX_<target>); the flags below are the whole recipe.
-    let compiler = cc::Build::new().cpp(true).opt_level(2).get_compiler();
-    let output = Command::new(compiler.path())
-        .args([
-            "-std=c++20",
-            "-O2",
-            "-fPIC",
-            "-shared",
-            // It runs inside foreign processes, below their allocator: nothing may be imported.
-            "-ffreestanding",
-            "-nostdlib",
-            "-fno-exceptions",
-            "-fno-rtti",
-            "-fno-stack-protector",
-            "-fno-threadsafe-statics",
-            // Vector registers may hold the caller's arguments and results.
-            "-mgeneral-regs-only",
-            "-fomit-frame-pointer",
-            "-fvisibility=hidden",
-            // Exceptions of operator new pass through the wrappers.
-            "-fasynchronous-unwind-tables",
-            "-fcf-protection=none",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-Wl,-z,now",
-            // To protect relocated data takes mprotect(2), which a sandbox may refuse: dlopen would fail.
-            "-Wl,-z,norelro",
-            // A thread may still return through a wrapper long after the detach.
-            "-Wl,-z,nodelete",
-            "-Wl,--hash-style=gnu",
-            "-Wl,--build-id=sha1",
-            "-Wl,--no-undefined",
-            "-Wl,-soname,memhook-hook.so",
-        ])
-        .arg(hook.join("hook.cc"))
-        .arg("-o")
-        .arg(&object)
-        .output()
-        .unwrap_or_else(|e| panic!("cannot run the C++ compiler {:?}: {e}", compiler.path()));
-    assert!(
-        output.status.success(),
-        "the hook does not compile:\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    println!("cargo:rustc-env=MEMHOOK_HOOK_OBJECT={}", object.display());
-    build_demo(&compiler);
-}
-
-/// The service that `memhook-rs demo` attaches to: an ordinary program, as a distribution would build
-/// it but with line numbers.
-fn build_demo(compiler: &cc::Tool) {
-    let source = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap()).join("demo/service.cc");
+    let here = env::var("CARGO_MANIFEST_DIR").unwrap();
+    let source = PathBuf::from(&here).join("demo/service.cc");
     println!("cargo:rerun-if-changed={}", source.display());
     let program = PathBuf::from(env::var("OUT_DIR").unwrap()).join("demo-service");
+    let compiler = cc::Build::new().cpp(true).opt_level(2).get_compiler();
     let output = Command::new(compiler.path())
         .args(["-std=c++20", "-O2", "-g1", "-pthread", "-o"])
         .arg(&program)
         // Short paths in the demo's report.
-        .arg(format!(
-            "-ffile-prefix-map={}=.",
-            env::var("CARGO_MANIFEST_DIR").unwrap()
-        ))
+        .arg(format!("-ffile-prefix-map={here}=."))
         .arg(&source)
         .output()
         .unwrap_or_else(|e| panic!("cannot run the C++ compiler {:?}: {e}", compiler.path()));

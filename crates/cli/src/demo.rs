@@ -16,7 +16,7 @@ use std::{
 /// The service, an ordinary dynamically linked program.
 const SERVICE: &[u8] = include_bytes!(env!("MEMHOOK_DEMO_SERVICE"));
 
-/// The running service and its folder. Ends and collects it and removes the folder whatever happens; if we
+/// The running service and its directory. Dropping it ends the service and removes the directory; if we
 /// are killed, the service ends itself (prctl PR_SET_PDEATHSIG).
 struct Service {
     child: Option<Child>,
@@ -34,7 +34,7 @@ impl Drop for Service {
 }
 
 fn start() -> anyhow::Result<(Service, i32)> {
-    // A folder of our own: the program keeps its name in reports.
+    // In a directory of our own the program keeps its name in reports.
     let folder = std::env::temp_dir().join(format!("memhook-demo-{}", std::process::id()));
     let path = folder.join("demo-service");
     std::fs::DirBuilder::new()
@@ -55,7 +55,7 @@ fn start() -> anyhow::Result<(Service, i32)> {
     drop(file);
     let mut child = Command::new(&path)
         .arg(std::process::id().to_string())
-        // Ctrl-C at the terminal asks us for the report; the service is not meant.
+        // Ctrl-C at the terminal asks us for the report; it must not reach the service.
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

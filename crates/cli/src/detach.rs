@@ -8,7 +8,7 @@ pub fn run(pid: i32) -> anyhow::Result<ExitCode> {
     if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
         anyhow::bail!("{why}");
     }
-    match crate::residue::recover(pid)? {
+    match memhook_attach::recover(pid)? {
         None => say!("Process {pid} holds nothing of memhook-rs"),
         Some(0) => say!("Detached from {pid}: every slot holds its original"),
         Some(left) => {

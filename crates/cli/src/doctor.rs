@@ -1,25 +1,22 @@
 //! `doctor`: everything that decides whether and how well a process can be traced.
 
-use crate::coverage::{is_hooked, source_text};
-use crate::limits;
 use crate::output::say;
-use memhook_abi::{function_by_name, region_bytes};
+use memhook_abi::function_by_name;
+use memhook_attach::{TraceConfig, is_hooked, limit_checks};
 use memhook_inject::first_choice;
 use memhook_process::{
     AllocatorCalls, Check, ElfView, ModuleImage, allocator_calls, details, find_slots, hook_copies,
     mappings, modules, preflight,
 };
+use memhook_report::recorded::source_text;
 use memhook_symbols::{ModuleFile, ModuleSymbols, Source, Symbolizer};
 use std::{process::ExitCode, time::Duration};
-
-/// The default of `attach --ring-size`.
-const RING_BYTES: usize = 1 << 20;
 
 /// Prints every finding; exit code 2 if an attach would refuse.
 pub fn run(pid: i32) -> anyhow::Result<ExitCode> {
     let mut checks = preflight(pid);
     if checks.iter().all(|c| c.ok) {
-        checks.extend(limits::checks(pid, region_bytes(RING_BYTES) as u64));
+        checks.extend(limit_checks(pid, &TraceConfig::default()));
         checks.extend(details(pid));
         checks.extend(held_thread(pid));
     }

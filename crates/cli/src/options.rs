@@ -19,16 +19,15 @@ pub enum GroupBy {
     Size,
 }
 
-impl GroupBy {
-    /// The word in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            GroupBy::Site => "site",
-            GroupBy::Frame => "frame",
-            GroupBy::Function => "function",
-            GroupBy::Module => "module",
-            GroupBy::Thread => "thread",
-            GroupBy::Size => "size",
+impl From<GroupBy> for memhook_report::RowsBy {
+    fn from(by: GroupBy) -> Self {
+        match by {
+            GroupBy::Site => Self::Site,
+            GroupBy::Frame => Self::Frame,
+            GroupBy::Function => Self::Function,
+            GroupBy::Module => Self::Module,
+            GroupBy::Thread => Self::Thread,
+            GroupBy::Size => Self::Size,
         }
     }
 }
@@ -42,42 +41,32 @@ pub enum SortBy {
     Growth,
 }
 
-/// Where time stamps come from.
-#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
-pub enum Clock {
-    /// A word that the attacher advances every millisecond
-    Coarse,
-    /// The processor's time stamp counter
-    Tsc,
-    /// clock_gettime(CLOCK_MONOTONIC)
-    Monotonic,
-    /// The time at which the attacher took the event
-    Attacher,
+impl From<SortBy> for memhook_report::SortBy {
+    fn from(by: SortBy) -> Self {
+        match by {
+            SortBy::Bytes => Self::Bytes,
+            SortBy::Count => Self::Count,
+            SortBy::Age => Self::Age,
+            SortBy::Growth => Self::Growth,
+        }
+    }
 }
 
-/// How call stacks are found.
-#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
-pub enum Unwind {
-    /// Tables compiled from .eh_frame: right without frame pointers
-    Table,
-    /// Along frame pointers
-    Fp,
-    /// glibc's own backtrace: slow, for comparison
-    Glibc,
-}
-
-/// Whose call stacks are recorded.
-#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
-pub enum Stacks {
-    Alloc,
-    All,
-}
-
-/// What a thread does when its ring is full.
-#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
-pub enum OnFull {
-    Wait,
-    Drop,
+/// What reports show.
+#[derive(clap::Args, Clone)]
+pub struct View {
+    /// Rows to show
+    #[arg(short = 'T', long, default_value_t = 10)]
+    pub top: usize,
+    /// Show only blocks at least this old
+    #[arg(long, value_parser = duration)]
+    pub older: Option<Duration>,
+    /// Order of the rows
+    #[arg(long, value_enum, default_value = "bytes")]
+    pub sort: SortBy,
+    /// What the rows are
+    #[arg(long, value_enum, default_value = "site")]
+    pub by: GroupBy,
 }
 
 /// Output format.

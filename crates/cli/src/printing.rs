@@ -50,3 +50,9 @@ fn line(text: Arguments<'_>) -> String {
     let _ = line.write_char('\n');
     line
 }
+
+/// An error and what caused it, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(|e| e.to_string()).collect::<Vec<_>>().join(": ")
+}

@@ -1,32 +1,9 @@
 //! What of a process's blocks is still reachable: a snapshot joined with the ledger, for `gate` and for
 //! `attach --leaks`.
 
-use memhook_gate::Sum;
+use memhook_gate::Reached;
 use memhook_heap::{Heap, MarkOptions, Snapshot, dissect, leaks, mark};
 use memhook_ledger::LiveBlock;
-use std::collections::HashMap;
-
-/// Blocks that hang on leaked ones of one backtrace; `None`: blocks whose allocation was not traced.
-#[derive(Default)]
-pub struct Lost {
-    /// Blocks of this backtrace to which no other leaked block points.
-    pub direct: Sum,
-    /// What only they reach, by backtrace.
-    pub indirect: HashMap<Option<u32>, Sum>,
-}
-
-/// The blocks of a process at one moment.
-#[derive(Default)]
-pub struct Reached {
-    /// Leaks by the backtrace of their direct blocks.
-    pub lost: HashMap<Option<u32>, Lost>,
-    /// What is reachable.
-    pub reachable: Sum,
-    /// Live blocks by backtrace, leaked or not.
-    pub live: HashMap<u32, Sum>,
-    /// What was not seen.
-    pub gaps: Vec<String>,
-}
 
 /// The traced blocks in address order.
 struct Traced(Vec<LiveBlock>);
@@ -40,7 +17,7 @@ impl Traced {
 
 /// Finds out which blocks nothing reaches: those of glibc's heap, and of other allocators those that were
 /// traced. `live`: the ledger's, as of the snapshot or later. `before_ns`: a moment before the snapshot was
-/// taken, on the ledger's clock ([`Consumer::moment_ns`](crate::consumer::Consumer::moment_ns)); `None` if
+/// taken, on the ledger's clock ([`Consumer::moment_ns`](memhook_attach::Consumer::moment_ns)); `None` if
 /// the process has stood still from then on. `is_complete`: every block that the program has was traced.
 pub fn reached(
     snapshot: &Snapshot,

@@ -1,98 +1,109 @@
-//! Recording an attach into a file: what the drain thread hands to the writer.
+//! Options of a recording, and the file that they ask for.
 
-mod facts;
-mod options;
-mod start;
+use crate::options::{duration, size};
+use crate::tracing::Tracing;
+use anyhow::bail;
+use memhook_attach::Recorded;
+use memhook_recording::{End, Mode, Options};
+use memhook_report::ReportModel;
+use std::{path::Path, time::Duration};
 
-pub use facts::Facts;
-pub use options::Args;
-pub use start::{Recording, Wish};
-
-use memhook_abi::Event;
-use memhook_ledger::Ledger;
-use memhook_recording::Writer;
-use memhook_stream::{Region, Stack};
-use std::collections::HashSet;
-
-/// Addresses of ours that stand in backtraces, and that nobody wants to see there.
-#[derive(Clone, Default)]
-pub struct OwnCode {
-    /// The hook's mapping (avma).
-    pub hook: std::ops::Range<u64>,
-    /// Where a wrapped dlopen returns through.
-    pub gadgets: HashSet<u64>,
+/// What a recording holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum What {
+    /// Every event
+    Events,
+    /// Sums by call stack for each interval: small, for long runs
+    Summary,
 }
 
-/// Records what the drain takes, on the drain's thread.
-pub struct Recorder {
-    pub writer: Writer,
-    pub own_code: OwnCode,
-    /// Threads that have recorded something, and those of them whose name was not asked for yet.
-    threads: HashSet<u32>,
-    pub new_threads: Vec<u32>,
-    last_thread: u32,
+/// Options of a recording.
+#[derive(clap::Args, Clone, Debug)]
+#[group(skip)]
+pub struct Args {
+    /// Record into the output file for `memhook-rs report`; without this option, a name that ends
+    /// in .mhk records events
+    #[arg(long, value_enum, requires = "output")]
+    record: Option<What>,
+    /// Length of an interval of --record summary
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
+    summary_interval: Duration,
+    /// Largest size of a recorded file (100M, 2G); the recording ends there
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    max_file_size: Option<u64>,
+    /// With --max-file-size: begin another file (run.1.mhk, run.2.mhk, ...) when one is full, and
+    /// keep so many, the latest ones
+    #[arg(long, value_name = "FILES", default_value_t = 1, requires = "max_file_size",
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    max_files: u32,
 }
 
-impl Recorder {
-    pub fn new(writer: Writer) -> Recorder {
-        Recorder {
-            writer,
-            own_code: OwnCode::default(),
-            threads: HashSet::new(),
-            new_threads: Vec::new(),
-            last_thread: 0,
-        }
+/// A recording cannot be smaller: the modules and stacks of a large program take some of it.
+const MIN_FILE_BYTES: u64 = 1 << 20;
+
+impl Args {
+    /// Whether an output with this name is a recording.
+    pub fn is_asked_for(&self, output: Option<&Path>) -> bool {
+        let named = |path: &Path| path.extension().is_some_and(|e| e == "mhk");
+        self.record.is_some() || output.is_some_and(named)
     }
 
-    /// Events of this ring follow.
-    pub fn begin_ring(&mut self, ring: usize, tid: u32) {
-        self.writer.begin_ring(ring, tid);
-        if tid != self.last_thread {
-            self.last_thread = tid;
-            if self.threads.insert(tid) {
-                self.new_threads.push(tid);
+    /// The settings of the file. `force`: it may overwrite another one.
+    pub fn resolve(&self, force: bool, tracing: &Tracing) -> anyhow::Result<Options> {
+        let mode = match self.record.unwrap_or(What::Events) {
+            What::Events => Mode::Events,
+            What::Summary => Mode::Summary {
+                interval: self.summary_interval,
+            },
+        };
+        if mode != Mode::Events {
+            if tracing.sample_bytes().is_some() {
+                bail!(
+                    "--record summary with --sample: sums of samples are no estimates; use --record events"
+                );
+            }
+            if self.max_files > 1 {
+                bail!(
+                    "--max-files with --record summary: such a recording stays in one file; leave it out"
+                );
             }
         }
-    }
-
-    #[inline]
-    pub fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
-        self.writer.event(event, size_bytes, time_ns);
-    }
-
-    /// A pass is over, for the ledger too.
-    pub fn end_pass(&mut self, now_ns: u64, ledger: &Ledger, region: &Region) {
-        let Recorder {
-            writer, own_code, ..
-        } = self;
-        let stack = |id| stack(region, own_code, id);
-        writer.end_pass(now_ns, stack);
-        if writer.wants_checkpoint(ledger.totals().live_blocks) {
-            writer.checkpoint(ledger, stack);
+        if let Some(bytes) = self.max_file_size.filter(|&bytes| bytes < MIN_FILE_BYTES) {
+            bail!("--max-file-size {bytes}: at least 1M is needed");
         }
-    }
-
-    /// The state at the end: the last interval of a recording of sums.
-    pub fn last_interval(&mut self, ledger: &Ledger, region: &Region) {
-        let Recorder {
-            writer, own_code, ..
-        } = self;
-        if !writer.is_summary() {
-            return;
-        }
-        writer.checkpoint(ledger, |id| stack(region, own_code, id));
-    }
-
-    /// The threads that have recorded something.
-    pub fn threads(&self) -> impl Iterator<Item = u32> + '_ {
-        self.threads.iter().copied()
+        Ok(Options {
+            mode,
+            max_file_bytes: self.max_file_size,
+            max_parts: self.max_files,
+            overwrite: force,
+            ..Options::default()
+        })
     }
 }
 
-fn stack(region: &Region, own_code: &OwnCode, id: u32) -> Option<Stack> {
-    let mut stack = region.stack(id)?;
-    stack
-        .frames
-        .retain(|pc| !own_code.hook.contains(pc) && !own_code.gadgets.contains(pc));
-    Some(stack)
+/// What a recording keeps of the last report: the coverage, as JSON.
+pub fn coverage(report: &ReportModel) -> Option<String> {
+    serde_json::to_string(&report.coverage).ok()
+}
+
+/// Tells what a recording has come to. Returns whether it is complete.
+pub fn tell(recorded: &Recorded, quiet: bool) -> bool {
+    if let Some(notice) = &recorded.notice {
+        eprintln!("memhook-rs: {notice}");
+    }
+    if !quiet && recorded.end == End::Finished {
+        let (path, size) = (
+            recorded.path.display(),
+            memhook_report::bytes(recorded.bytes),
+        );
+        match recorded.events {
+            0 => eprintln!("Recorded into {path}: {size}"),
+            events => eprintln!(
+                "Recorded {} into {path}: {size}, {:.2} bytes each",
+                memhook_report::counted(events, "event"),
+                recorded.bytes as f64 / events as f64
+            ),
+        }
+    }
+    recorded.is_complete()
 }

@@ -1,16 +1,16 @@
 //! `run`: start a program, trace it from before its first constructor, report at its end.
 
-use crate::attach::{Tracing, View};
-use crate::consumer::Consumer;
+use crate::exit_code::end_as;
 use crate::model::Reporter;
-use crate::options::{Color, duration};
+use crate::options::{Color, View, duration};
 use crate::output::{self, Output, Stream};
-use crate::program::{Observer, Program, StartOptions, command_line, end_as};
-use crate::record::{self, Facts, Recording, Wish};
-use crate::session::Session;
-use crate::started::{End, Job};
+use crate::record;
+use crate::tracing::{StartOptions, Tracing};
+use memhook_attach::{
+    Consumer, End, Error, Facts, Job, Observer, Program, Recording, Session, TraceConfig,
+    command_line, process_name,
+};
 use memhook_inject::StartPoint;
-use memhook_stream::Config;
 use std::{
     collections::HashMap,
     ffi::OsString,
@@ -60,9 +60,10 @@ pub struct Args {
 
 /// Runs the command; the exit code is the program's.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let program = Program::start(&args.command, &args.start, &args.tracing)?;
+    let config = args.tracing.resolve();
+    let program = Program::start(&args.command, args.start.follow_fork, &config)?;
     let pid = program.pid();
-    let mut observer = match Reports::open(args, pid) {
+    let mut observer = match Reports::open(args, config, pid) {
         Ok(observer) => observer,
         Err(error) => {
             program.kill();
@@ -74,7 +75,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(status) => status,
         Err(error) => {
             observer.abandon();
-            return Err(error);
+            return Err(error.into());
         }
     };
     let output = Arc::into_inner(std::mem::take(&mut observer.output));
@@ -111,7 +112,9 @@ fn lock(output: &SharedOutput) -> MutexGuard<'_, Option<Output>> {
 /// Reports and recordings of the processes.
 struct Reports<'a> {
     args: &'a Args,
-    config: Config,
+    config: TraceConfig,
+    /// How a process is recorded.
+    options: memhook_recording::Options,
     first: i32,
     output: SharedOutput,
     /// Where the first process is recorded.
@@ -124,8 +127,8 @@ struct Reports<'a> {
 }
 
 impl<'a> Reports<'a> {
-    fn open(args: &'a Args, pid: i32) -> anyhow::Result<Reports<'a>> {
-        let config = args.tracing.config()?;
+    fn open(args: &'a Args, config: TraceConfig, pid: i32) -> anyhow::Result<Reports<'a>> {
+        let options = args.recording.resolve(args.force, &args.tracing)?;
         let path = args.output.as_deref().map(|path| output::expand(path, pid));
         let path = path.transpose()?;
         let (recorded, path) = match args.recording.is_asked_for(path.as_deref()) {
@@ -137,6 +140,7 @@ impl<'a> Reports<'a> {
         let mut reports = Reports {
             args,
             config,
+            options,
             first: pid,
             output: Arc::new(Mutex::new(Some(output))),
             recorded,
@@ -149,7 +153,7 @@ impl<'a> Reports<'a> {
             Ok(recording) => recording,
             Err(error) => {
                 reports.abandon();
-                return Err(error);
+                return Err(error.into());
             }
         };
         Ok(reports)
@@ -166,7 +170,7 @@ impl<'a> Reports<'a> {
     }
 
     /// The recording of the `program`th program that a process executes.
-    fn recording(&self, pid: i32, program: u32) -> anyhow::Result<Option<Recording>> {
+    fn recording(&self, pid: i32, program: u32) -> Result<Option<Recording>, Error> {
         let Some(path) = &self.recorded else {
             return Ok(None);
         };
@@ -178,13 +182,7 @@ impl<'a> Reports<'a> {
             1 => path,
             n => inserted(&path, &format!("exec{}", n - 1)),
         };
-        let wish = Wish {
-            options: &self.args.recording,
-            tracing: &self.args.tracing,
-            force: self.args.force,
-            quiet: self.args.quiet,
-        };
-        Recording::create(&wish, pid, &self.config, &path).map(Some)
+        Recording::create(&path, &self.options, pid, &self.config).map(Some)
     }
 }
 
@@ -199,7 +197,7 @@ fn inserted(path: &Path, word: &str) -> PathBuf {
 }
 
 impl Observer for Reports<'_> {
-    fn begins(&mut self, session: &Session, point: StartPoint) -> anyhow::Result<Box<dyn Job>> {
+    fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Box<dyn Job>, Error> {
         let (args, pid) = (self.args, session.pid());
         let program = self.programs.entry(pid).or_insert(0);
         *program += 1;
@@ -237,8 +235,11 @@ impl Observer for Reports<'_> {
         }
     }
 
-    fn is_not_traced(&mut self, pid: i32, why: &anyhow::Error) {
-        eprintln!("memhook-rs: process {pid} is not traced: {why:#}");
+    fn is_not_traced(&mut self, pid: i32, why: &Error) {
+        eprintln!(
+            "memhook-rs: process {pid} is not traced: {}",
+            crate::printing::chain(why)
+        );
     }
 }
 
@@ -258,7 +259,7 @@ struct ReportJob {
 }
 
 impl ReportJob {
-    /// Who records and wants quiet wants the file alone.
+    /// With --quiet and a recording, no reports are printed.
     fn shows_reports(&self) -> bool {
         self.facts.is_none() || !self.is_quiet
     }
@@ -278,8 +279,10 @@ impl Job for ReportJob {
     }
 
     fn turn(&mut self, session: &Session, consumer: &Consumer<'_>, modules_changed: bool) {
-        if let Some(facts) = &mut self.facts {
-            facts.follow(session, consumer, modules_changed);
+        if let Some(facts) = &mut self.facts
+            && let Some(notice) = facts.follow(session, consumer, modules_changed)
+        {
+            eprintln!("memhook-rs: {notice}");
         }
         if let Some(at) = self.next.filter(|&at| consumer.elapsed() >= at)
             && self.shows_reports()
@@ -308,8 +311,10 @@ impl Job for ReportJob {
             }
         }
         let shown = self.shows_reports();
+        let coverage = report.as_ref().and_then(record::coverage);
         if let Some(facts) = &mut self.facts
-            && !facts.finish(session, consumer, report.as_ref())
+            && let Some(recorded) = facts.finish(session, consumer, coverage)
+            && !record::tell(&recorded, self.is_quiet)
         {
             self.shared.is_incomplete.store(true, Relaxed);
         }
@@ -328,7 +333,7 @@ fn announce(session: &Session, pid: i32, point: StartPoint) {
     };
     eprintln!(
         "Tracing {pid} ({}) from {from}, prepared in {:.1} ms: {slots} slots in {modules} modules",
-        memhook_foreign::visible(&crate::attach::name_of(pid)),
+        memhook_foreign::visible(&process_name(pid)),
         session.attach_time.as_secs_f64() * 1e3,
     );
 }

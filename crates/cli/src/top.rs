@@ -4,14 +4,15 @@ mod board;
 mod keys;
 mod screen;
 
-use crate::attach::{Tracing, name_of};
-use crate::consumer::Consumer;
+use crate::exit_code;
 use crate::frames::{module_files, stack_of};
 use crate::options::duration;
-use crate::{limits, plan, session::Session, signals, upkeep::Upkeep};
+use crate::signals;
+use crate::tracing::Tracing;
 use anyhow::{Context, bail};
 use board::{Board, Sample};
 use keys::Action;
+use memhook_attach::{Consumer, Session, Upkeep, process_name};
 use memhook_report::{bytes, counted, milliseconds, site_name};
 use memhook_symbols::Symbolizer;
 use ratatui::DefaultTerminal;
@@ -48,21 +49,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.tracing.sample_bytes().is_some() {
         bail!("top counts every allocation: leave --sample out");
     }
-    let config = args.tracing.config()?;
-    let functions = plan::selected_functions(&args.tracing.functions)?;
-    let mut checks = memhook_process::preflight(pid);
-    checks.extend(limits::checks(
-        pid,
-        memhook_abi::region_bytes(config.ring_bytes as usize) as u64,
-    ));
-    if let Some(why) = memhook_process::first_failure(&checks) {
-        bail!("{why}");
-    }
+    let config = args.tracing.resolve();
     signals::catch_stops();
-    let mut session = Session::start(pid, config, functions)?;
+    let mut session = Session::start(pid, &config)?;
     let region = Arc::clone(session.shared_region());
-    let consumer = Consumer::new(&region, &args.tracing);
-    let mut board = Board::new(memhook_foreign::visible(&name_of(pid)).into_owned(), pid);
+    let consumer = Consumer::new(&region, &config);
+    let mut board = Board::new(
+        memhook_foreign::visible(&process_name(pid)).into_owned(),
+        pid,
+    );
     let code = consumer.while_draining(|| {
         let mut upkeep = Upkeep::new(pid);
         // A terminal that cannot be used, or goes away, ends the trace as `q` does.
@@ -83,9 +78,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         };
         match ended {
             Ok(End::Gone) => Ok(0),
-            Ok(End::Asked) => Ok(upkeep.detach(&mut session)),
+            Ok(End::Asked) => Ok(exit_code::detached(upkeep.detach(&mut session), pid)),
             Err(error) => {
-                upkeep.detach(&mut session);
+                exit_code::detached(upkeep.detach(&mut session), pid);
                 Err(error)
             }
         }
@@ -143,7 +138,11 @@ fn watch(
     let mut next_sample = Duration::ZERO;
     let mut is_stale = true;
     loop {
-        if upkeep.turn(session, consumer).gone {
+        let turn = upkeep.turn(session, consumer);
+        if let Some(notice) = turn.notice {
+            eprintln!("memhook-rs: {notice}");
+        }
+        if turn.gone {
             return Ok(End::Gone);
         }
         if signals::stop_requested() || session.region().abandoned() {

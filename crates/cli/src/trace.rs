@@ -1,12 +1,12 @@
 //! The life of an attach after the patching: report, follow modules, detach.
 
 use crate::attach::Args;
-use crate::consumer::Consumer;
+use crate::exit_code;
 use crate::leaks::LastLook;
 use crate::model::Reporter;
 use crate::output::Output;
-use crate::record::{Facts, Recording};
-use crate::{session::Session, signals, upkeep::Upkeep};
+use crate::{record, signals};
+use memhook_attach::{Consumer, Facts, Recording, Session, Upkeep};
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 /// How often this thread looks around when nobody wakes it.
@@ -21,7 +21,7 @@ pub fn run(
     recording: Option<Recording>,
 ) -> anyhow::Result<ExitCode> {
     let region = Arc::clone(session.shared_region());
-    let consumer = Consumer::new(&region, &args.tracing);
+    let consumer = Consumer::new(&region, &args.tracing.resolve());
     let mut facts = recording.map(|recording| recording.begin(&session, &consumer));
     let mut reporter = Reporter::new(pid, args.view.clone(), args.tracing.depth);
     let (mut code, last_look) = consumer.while_draining(|| {
@@ -66,8 +66,9 @@ pub fn run(
         report.leaks = Some(look.leaks(&session, &consumer, &mut reporter, args.view.top));
     }
     let shown = shows_reports(args, &facts);
-    if let Some(facts) = &mut facts
-        && !facts.finish(&session, &consumer, report.as_ref())
+    let coverage = report.as_ref().and_then(record::coverage);
+    if let Some(recorded) = facts.and_then(|mut f| f.finish(&session, &consumer, coverage))
+        && !record::tell(&recorded, args.quiet)
     {
         code = code.max(2);
     }
@@ -81,7 +82,7 @@ pub fn run(
     Ok(ExitCode::from(code))
 }
 
-/// Who records and wants quiet wants the file alone.
+/// With --quiet and a recording, no reports are printed.
 fn shows_reports(args: &Args, facts: &Option<Facts>) -> bool {
     facts.is_none() || !args.quiet
 }
@@ -102,8 +103,11 @@ fn follow(
     loop {
         let now = consumer.elapsed();
         let turn = upkeep.turn(session, consumer);
-        if let Some(facts) = facts {
-            facts.follow(session, consumer, turn.modules_changed);
+        let ended = facts
+            .as_mut()
+            .and_then(|facts| facts.follow(session, consumer, turn.modules_changed));
+        for notice in turn.notice.iter().chain(&ended) {
+            eprintln!("memhook-rs: {notice}");
         }
         if turn.gone {
             return (0, None);
@@ -113,7 +117,7 @@ fn follow(
         let unheard = output.is_closed() && facts.is_none();
         if over || signals::stop_requested() || unheard {
             let look = args.leaks.then(|| LastLook::take(pid, consumer));
-            return (upkeep.detach(session), look);
+            return (exit_code::detached(upkeep.detach(session), pid), look);
         }
         if now >= next_report && shows_reports(args, facts) {
             next_report = now.saturating_add(args.interval);

@@ -2,12 +2,12 @@
 
 use super::judged::{Measure, evidence, growth_evidence};
 use super::options::Args;
-use super::survivors::{MOMENTS, Survivors};
-use crate::consumer::Consumer;
-use crate::reached::{Reached, reached};
-use crate::{limits, plan, session::Session, signals, upkeep::Upkeep};
+use crate::exit_code;
+use crate::reached::reached;
+use crate::signals;
 use anyhow::bail;
-use memhook_gate::{Evidence, Sum};
+use memhook_attach::{Consumer, Session, Upkeep, process_name, refuse};
+use memhook_gate::{AllocationSite, Evidence, MOMENTS, Reached, Survivors};
 use memhook_heap::capture;
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
@@ -20,26 +20,20 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     if options.growth && options.duration.is_none() {
         bail!("--growth takes time: add --duration 5m");
     }
-    let config = args.tracing.config()?;
-    let functions = plan::selected_functions(&args.tracing.functions)?;
-    let mut checks = memhook_process::preflight(pid);
-    let region_bytes = memhook_abi::region_bytes(config.ring_bytes as usize) as u64;
-    checks.extend(limits::checks(pid, region_bytes));
-    if let Some(why) = memhook_process::first_failure(&checks) {
-        bail!("{why}");
-    }
+    let config = args.tracing.resolve();
+    refuse(pid, &config)?;
     let measure = Measure::of(args)?;
     let program = format!(
         "process {pid} ({})",
-        memhook_foreign::visible(&crate::attach::name_of(pid))
+        memhook_foreign::visible(&process_name(pid))
     );
     let Some(duration) = options.duration else {
         return now(args, measure, pid, program);
     };
     signals::catch_stops();
-    let mut session = Session::start(pid, config, functions)?;
+    let mut session = Session::start(pid, &config)?;
     let region = Arc::clone(session.shared_region());
-    let consumer = Consumer::new(&region, &args.tracing);
+    let consumer = Consumer::new(&region, &config);
     let begin = if options.growth {
         options.warmup
     } else {
@@ -94,6 +88,7 @@ fn finish(args: &Args, measure: Measure, evidence: Evidence) -> anyhow::Result<E
 fn now(args: &Args, measure: Measure, pid: i32, program: String) -> anyhow::Result<ExitCode> {
     let captured = capture(pid, None)?;
     let found = reached(&captured.snapshot, std::iter::empty(), None, false);
+    let total = found.leaked();
     // Nobody traced it, so a heap that cannot be read is a gap even without a known block.
     let mut evidence = Evidence {
         program,
@@ -105,13 +100,8 @@ fn now(args: &Args, measure: Measure, pid: i32, program: String) -> anyhow::Resu
     if let Err(error) = memhook_heap::dissect(&captured.snapshot) {
         evidence.gaps.push(error.to_string());
     }
-    let mut total = Sum::default();
-    for lost in found.lost.values() {
-        total.add(lost.direct);
-        lost.indirect.values().for_each(|&sum| total.add(sum));
-    }
     if total.blocks > 0 {
-        evidence.sites.push(memhook_gate::Site {
+        evidence.sites.push(AllocationSite {
             kind: "an unknown caller".into(),
             ..Default::default()
         });
@@ -142,7 +132,11 @@ impl Watch {
         let mut next = self.begin;
         loop {
             let now = consumer.elapsed();
-            if upkeep.turn(session, consumer).gone {
+            let turn = upkeep.turn(session, consumer);
+            if let Some(notice) = turn.notice {
+                eprintln!("memhook-rs: {notice}");
+            }
+            if turn.gone {
                 self.gaps
                     .push("the process ended, or executed another program".into());
                 return;
@@ -166,6 +160,6 @@ impl Watch {
                     .push(format!("its memory could not be copied: {error}")),
             }
         }
-        upkeep.detach(session);
+        exit_code::detached(upkeep.detach(session), self.pid);
     }
 }

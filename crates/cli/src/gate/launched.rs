@@ -2,12 +2,10 @@
 
 use super::judged::{Measure, evidence};
 use super::options::Args;
-use crate::consumer::Consumer;
-use crate::program::{Observer, Program, command_line, end_as, exit_code};
-use crate::reached::{Reached, reached};
-use crate::session::Session;
-use crate::started::{End, Job};
-use memhook_gate::{Ending, Evidence, Sum};
+use crate::exit_code::{self, end_as};
+use crate::reached::reached;
+use memhook_attach::{Consumer, End, Error, Job, Observer, Program, Session, command_line};
+use memhook_gate::{Ending, Evidence, Reached};
 use memhook_heap::{Captured, Snapshot, capture_standing};
 use memhook_inject::{Child, StartPoint};
 use memhook_process::{ModuleImage, mappings, modules};
@@ -20,7 +18,11 @@ use std::{
 /// Runs the command. The program's own failure comes before the verdict.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let measure = Measure::of(args)?;
-    let program = Program::start(&args.command, &args.start, &args.tracing)?;
+    let program = Program::start(
+        &args.command,
+        args.start.follow_fork,
+        &args.tracing.resolve(),
+    )?;
     let words = args.command.iter().map(|word| word.to_string_lossy());
     let mut trial = Trial {
         command: words.collect::<Vec<_>>().join(" "),
@@ -32,7 +34,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let status = program.run(&mut trial)?;
     let all: Vec<Evidence> = trial.results.iter().filter_map(|r| r.take()).collect();
     let outcome = measure.conclude(args, all, true)?;
-    Ok(match exit_code(status) {
+    Ok(match exit_code::of_program(status) {
         0 => ExitCode::from(outcome.exit_code(args.error_exitcode)),
         _ => end_as(status),
     })
@@ -85,7 +87,7 @@ impl Trial {
 }
 
 impl Observer for Trial {
-    fn begins(&mut self, session: &Session, point: StartPoint) -> anyhow::Result<Box<dyn Job>> {
+    fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Box<dyn Job>, Error> {
         let pid = session.pid();
         let finding = self.new_finding(pid);
         Ok(Box::new(Judging {
@@ -118,10 +120,14 @@ impl Observer for Trial {
         }
     }
 
-    fn is_not_traced(&mut self, pid: i32, why: &anyhow::Error) {
-        let why = match pid == self.first {
-            true => format!("it executes another program that is not traced: {why:#}"),
-            false => format!("it is not traced: {why:#}"),
+    fn is_not_traced(&mut self, pid: i32, why: &Error) {
+        let why = if pid == self.first {
+            format!(
+                "it executes another program that is not traced: {}",
+                crate::printing::chain(why)
+            )
+        } else {
+            format!("it is not traced: {}", crate::printing::chain(why))
         };
         let evidence = Evidence {
             program: self.name(pid),
@@ -247,11 +253,7 @@ fn of_a_copy(child: &Child, pid: i32, program: String) -> Evidence {
              known"
         ));
     }
-    let mut lost = Sum::default();
-    for of_site in found.lost.values() {
-        lost.add(of_site.direct);
-        of_site.indirect.values().for_each(|&sum| lost.add(sum));
-    }
+    let lost = found.leaked();
     if lost.blocks > 0 {
         found.gaps.push(format!(
             "it executed no program after its fork and was not traced: whether {} ({} bytes) \

@@ -1,9 +1,8 @@
 //! Options of `gate`.
 
-use crate::attach::Tracing;
 use crate::options::{Color, duration, size};
-use crate::program::StartOptions;
 use crate::report::sources;
+use crate::tracing::{StartOptions, Tracing};
 use anyhow::{Context, bail};
 use memhook_gate::{Baseline, Limits, SiteLimit, Suppressions};
 use std::{

@@ -1,0 +1,326 @@
+//! What to record of a process, and how: all that is decided before the process is touched.
+
+use memhook_abi::{
+    Function, HOOKED_FUNCTIONS, MAX_EXACT_SIZES, Role, clock_mode, flags, region_bytes,
+};
+use memhook_stream::{Config, Plan};
+use std::{collections::HashSet, ops::RangeInclusive};
+
+/// Bytes that a ring can grow to.
+const RING_BYTES: RangeInclusive<u64> = 64 << 10..=64 << 20;
+/// Mean bytes between samples.
+const SAMPLE_BYTES: RangeInclusive<u64> = 1..=1 << 30;
+/// Frames of a backtrace.
+const DEPTHS: RangeInclusive<u32> = 1..=128;
+
+/// Where time stamps come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// A word that the attacher advances about every millisecond.
+    Coarse,
+    /// The processor's time stamp counter.
+    Tsc,
+    /// clock_gettime(2) with CLOCK_MONOTONIC.
+    Monotonic,
+    /// The time at which the attacher takes the event.
+    Attacher,
+}
+
+/// How call stacks are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwinding {
+    /// By tables compiled from `.eh_frame`: exact without frame pointers.
+    Tables,
+    /// Along frame pointers.
+    FramePointers,
+    /// By glibc's own backtrace(3), which is slow.
+    LibcBacktrace,
+}
+
+/// Whose call stacks are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stacks {
+    /// Those of allocations.
+    Allocations,
+    /// Those of releases too.
+    All,
+}
+
+/// What a thread of the target does when its ring is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFull {
+    /// It waits for room.
+    Wait,
+    /// It drops the event, which is counted as lost.
+    Drop,
+}
+
+/// The resolved configuration of a trace.
+#[derive(Clone, Debug)]
+pub struct TraceConfig {
+    /// Frames to collect of each call stack (1 to 128).
+    pub depth: u32,
+    /// Functions to hook, by name or kind (`malloc`, `new`); empty: all.
+    pub functions: Vec<String>,
+    /// Record only blocks of at least this size.
+    pub min_size: Option<u64>,
+    /// Record only blocks of at most this size.
+    pub max_size: Option<u64>,
+    /// Record only blocks of these sizes; empty: of all.
+    pub sizes: Vec<u64>,
+    /// Mean bytes between samples; `None`: every allocation is recorded.
+    pub sample_bytes: Option<u64>,
+    /// Whose call stacks are recorded.
+    pub stacks: Stacks,
+    /// How call stacks are found.
+    pub unwinding: Unwinding,
+    /// Unwind each remembered backtrace again and compare.
+    pub check_memo: bool,
+    /// Where time stamps come from.
+    pub clock: Clock,
+    /// Bytes that a thread's ring can grow to: a power of two from 64 KiB to 64 MiB.
+    pub ring_bytes: u64,
+    /// What a thread does when its ring is full.
+    pub on_full: OnFull,
+}
+
+impl Default for TraceConfig {
+    fn default() -> TraceConfig {
+        TraceConfig {
+            depth: 10,
+            functions: Vec::new(),
+            min_size: None,
+            max_size: None,
+            sizes: Vec::new(),
+            sample_bytes: None,
+            stacks: Stacks::Allocations,
+            unwinding: Unwinding::Tables,
+            check_memo: false,
+            clock: Clock::Coarse,
+            ring_bytes: 1 << 20,
+            on_full: OnFull::Wait,
+        }
+    }
+}
+
+/// Why a configuration cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// Too few or too many frames.
+    #[error("a depth of {0} frames: from 1 to 128 are possible")]
+    Depth(u32),
+    /// No block has such a size.
+    #[error("the smallest size {min} is above the largest {max}: no block can pass; swap them")]
+    CrossedSizes {
+        /// The smallest size to be recorded.
+        min: u64,
+        /// The largest one.
+        max: u64,
+    },
+    /// Too many exact sizes.
+    #[error(
+        "at most {MAX_EXACT_SIZES} exact sizes are possible, {0} were given: use a smallest and a largest size"
+    )]
+    TooManySizes(usize),
+    /// A size that rings cannot have.
+    #[error("a ring size of {0} bytes: a power of two from 64K to 64M is needed")]
+    RingBytes(u64),
+    /// Samples too close or too far apart.
+    #[error("a sample every {0} bytes: from 1 byte to 1G between samples is possible; try 512K")]
+    SampleBytes(u64),
+    /// No hooked function has this name or kind.
+    #[error(
+        "there is no allocator function {0:?}; known are malloc, free, calloc, realloc, new, delete, ..."
+    )]
+    UnknownFunction(String),
+}
+
+fn is_named(function: &Function, name: &str) -> bool {
+    function.kind == name || function.name == name
+}
+
+impl TraceConfig {
+    /// Whether the settings are within their ranges and fit together.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if !DEPTHS.contains(&self.depth) {
+            return Err(ConfigError::Depth(self.depth));
+        }
+        if let (Some(min), Some(max)) = (self.min_size, self.max_size)
+            && min > max
+        {
+            return Err(ConfigError::CrossedSizes { min, max });
+        }
+        if self.sizes.len() > MAX_EXACT_SIZES {
+            return Err(ConfigError::TooManySizes(self.sizes.len()));
+        }
+        if !self.ring_bytes.is_power_of_two() || !RING_BYTES.contains(&self.ring_bytes) {
+            return Err(ConfigError::RingBytes(self.ring_bytes));
+        }
+        if let Some(mean) = self.sample_bytes
+            && !SAMPLE_BYTES.contains(&mean)
+        {
+            return Err(ConfigError::SampleBytes(mean));
+        }
+        let is_known = |name: &&String| HOOKED_FUNCTIONS.iter().any(|f| is_named(f, name));
+        match self.functions.iter().find(|name| !is_known(name)) {
+            Some(name) => Err(ConfigError::UnknownFunction(name.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether allocations are left out by size or by chance.
+    pub fn is_selective(&self) -> bool {
+        self.is_filtered() || self.sample_bytes.is_some()
+    }
+
+    fn is_filtered(&self) -> bool {
+        self.min_size.is_some() || self.max_size.is_some() || !self.sizes.is_empty()
+    }
+
+    /// Whether a release may be recorded together with its allocation: nothing of its own is wanted.
+    fn folds_pairs(&self) -> bool {
+        self.stacks != Stacks::All
+            && self.clock == Clock::Coarse
+            && self.unwinding != Unwinding::LibcBacktrace
+            && !self.is_selective()
+            && !self.check_memo
+    }
+
+    /// Bytes of address space that the shared region takes in the target.
+    pub fn region_bytes(&self) -> u64 {
+        region_bytes(self.ring_bytes as usize) as u64
+    }
+
+    /// Ids of the functions to hook; `dlopen` and its like always come along.
+    pub(crate) fn function_ids(&self) -> HashSet<usize> {
+        let is_wanted = |function: &Function| {
+            self.functions.is_empty()
+                || function.role == Role::Modules
+                || self.functions.iter().any(|name| is_named(function, name))
+        };
+        (0..HOOKED_FUNCTIONS.len())
+            .filter(|&id| is_wanted(&HOOKED_FUNCTIONS[id]))
+            .collect()
+    }
+
+    /// The value of [`memhook_abi::Control::clock_mode`].
+    pub(crate) fn clock_mode(&self) -> u32 {
+        match self.clock {
+            Clock::Coarse => clock_mode::COARSE,
+            Clock::Tsc => clock_mode::TSC,
+            Clock::Monotonic => clock_mode::MONOTONIC,
+            Clock::Attacher => clock_mode::ATTACHER,
+        }
+    }
+
+    /// The [`flags`] for the hook.
+    pub(crate) fn flags(&self) -> u32 {
+        [
+            (self.is_filtered(), flags::SIZE_FILTER),
+            (self.sample_bytes.is_some(), flags::SAMPLE),
+            (self.is_selective(), flags::LIVE_FILTER),
+            (self.stacks == Stacks::All, flags::RELEASE_STACKS),
+            (self.folds_pairs(), flags::FOLD_PAIRS),
+            (
+                self.unwinding == Unwinding::FramePointers,
+                flags::FRAME_POINTERS,
+            ),
+            (
+                self.unwinding == Unwinding::LibcBacktrace,
+                flags::LIBC_BACKTRACE,
+            ),
+            (self.check_memo, flags::CHECK_MEMO),
+            (self.on_full == OnFull::Drop, flags::DROP_WHEN_FULL),
+        ]
+        .into_iter()
+        .filter(|&(is_on, _)| is_on)
+        .fold(0, |all, (_, flag)| all | flag)
+    }
+
+    /// The settings for the hook, without what is found in the target.
+    pub(crate) fn hook_config(&self) -> Config {
+        Config {
+            epoch: 1,
+            ring_bytes: self.ring_bytes,
+            depth: self.depth,
+            clock_mode: self.clock_mode(),
+            flags: self.flags(),
+            min_size: self.min_size.unwrap_or(0),
+            max_size: self.max_size.unwrap_or(u64::MAX),
+            exact_sizes: self.sizes.clone(),
+            vdso_clock: 0,
+            libc_backtrace: 0,
+            sample_bytes: self.sample_bytes.unwrap_or(0),
+            attacher_pid: std::process::id(),
+            owner: 0,
+            iterate_modules: 0,
+            plan: Plan::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(change: impl FnOnce(&mut TraceConfig)) -> Result<(), ConfigError> {
+        let mut config = TraceConfig::default();
+        change(&mut config);
+        config.check()
+    }
+
+    #[test]
+    fn a_wrong_setting_is_named() {
+        assert_eq!(check(|_| {}), Ok(()));
+        assert_eq!(check(|c| c.depth = 0), Err(ConfigError::Depth(0)));
+        assert_eq!(
+            check(|c| (c.min_size, c.max_size) = (Some(5), Some(4))),
+            Err(ConfigError::CrossedSizes { min: 5, max: 4 })
+        );
+        for bytes in [1000, 32 << 10, 128 << 20] {
+            let found = check(|c| c.ring_bytes = bytes);
+            assert_eq!(found, Err(ConfigError::RingBytes(bytes)));
+        }
+        let found = check(|c| c.sizes = vec![1; MAX_EXACT_SIZES + 1]);
+        assert_eq!(found, Err(ConfigError::TooManySizes(MAX_EXACT_SIZES + 1)));
+        assert_eq!(
+            check(|c| c.sample_bytes = Some(0)),
+            Err(ConfigError::SampleBytes(0))
+        );
+        let found = check(|c| c.functions = vec!["malloc".into(), "maloc".into()]);
+        assert_eq!(found, Err(ConfigError::UnknownFunction("maloc".into())));
+    }
+
+    #[test]
+    fn module_functions_always_come_along() {
+        let config = TraceConfig {
+            functions: vec!["free".into()],
+            ..TraceConfig::default()
+        };
+        let names = |ids: HashSet<usize>| -> HashSet<&str> {
+            ids.into_iter()
+                .map(|id| HOOKED_FUNCTIONS[id].name)
+                .collect()
+        };
+        let some = names(config.function_ids());
+        assert!(some.contains("free") && some.contains("dlopen") && !some.contains("malloc"));
+        let all = names(TraceConfig::default().function_ids());
+        assert_eq!(all.len(), HOOKED_FUNCTIONS.len());
+    }
+
+    #[test]
+    fn pairs_are_folded_only_where_releases_have_nothing_of_their_own() {
+        let folds = |change: fn(&mut TraceConfig)| {
+            let mut config = TraceConfig::default();
+            change(&mut config);
+            config.flags() & flags::FOLD_PAIRS != 0
+        };
+        assert!(folds(|_| {}));
+        assert!(!folds(|c| c.stacks = Stacks::All));
+        assert!(!folds(|c| c.min_size = Some(1)));
+        assert!(!folds(|c| c.sample_bytes = Some(512)));
+        assert!(!folds(|c| c.clock = Clock::Tsc));
+        assert!(!folds(|c| c.check_memo = true));
+    }
+}

@@ -1,0 +1,342 @@
+//! The drain thread: it empties the rings whatever else the attacher does, because a target thread
+//! whose ring is full waits.
+
+use crate::config::{Clock, Stacks, TraceConfig};
+use crate::pacing::Pacing;
+use crate::recorder::Recorder;
+use memhook_abi::{Event, Op};
+use memhook_ledger::{Ledger, LedgerOptions, SampledAllocations};
+use memhook_stream::{Admission, Drain, Region, Sink, TickTime, monotonic_ns, time_stamp_counter};
+use std::{
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+    thread::Thread,
+    time::{Duration, Instant},
+};
+
+/// After this time without a step of the clock word the watchdog takes one. The hook takes an attacher
+/// for dead after 300 ms.
+const WATCHDOG_PAUSE: Duration = Duration::from_millis(50);
+/// So long the watchdog speaks for a drain thread that does not come to its next pass: a report of a large
+/// heap holds the ledger for some hundred milliseconds. After that the clock word stands still, so a target
+/// that waits for room in a ring goes on untraced: it must not wait for us without end.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// How long calls that were under way at the detach are waited for.
+const LAST_EVENTS: Duration = Duration::from_millis(200);
+
+/// What the events have come to.
+pub struct State {
+    /// Live blocks and sites.
+    pub ledger: Ledger,
+    /// What samples stand for.
+    pub counts: SampledAllocations,
+    /// Writes down what is drained, if that is asked for.
+    pub recorder: Option<Recorder>,
+}
+
+impl State {
+    /// Empty.
+    fn new(config: &TraceConfig) -> State {
+        State {
+            ledger: Ledger::new(LedgerOptions {
+                track_release_stacks: config.stacks == Stacks::All,
+                ignore_unknown_releases: config.is_selective(),
+            }),
+            counts: SampledAllocations::new(config.sample_bytes),
+            recorder: None,
+        }
+    }
+}
+
+/// Shared between the drain thread, the watchdog and the thread that reports.
+pub struct Consumer<'a> {
+    region: &'a Region,
+    state: Mutex<State>,
+    clock: Clock,
+    is_selective: bool,
+    start: Instant,
+    ticks: ClockPair,
+    admission: Admission,
+    /// When the last pass ended, in nanoseconds since the attach.
+    drained_ns: AtomicU64,
+    /// The last dlopen or dlclose of the target that was answered.
+    pub answered: AtomicU32,
+    finishing: AtomicBool,
+    /// No thread of the target runs any more, so nothing more can come into the rings.
+    stands_still: AtomicBool,
+    finished: AtomicBool,
+}
+
+/// Runs something when it is dropped.
+struct AtEnd<F: Fn()>(F);
+
+impl<F: Fn()> Drop for AtEnd<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// Time stamp counter and CLOCK_MONOTONIC, read together: what ticks of those clocks mean.
+struct ClockPair {
+    tsc: u64,
+    monotonic_ns: u64,
+}
+
+impl ClockPair {
+    fn now() -> ClockPair {
+        ClockPair {
+            tsc: time_stamp_counter(),
+            monotonic_ns: monotonic_ns(),
+        }
+    }
+}
+
+/// Hands events to the ledger and the recorder, and keeps the sums that sampling needs.
+struct ToLedger<'a> {
+    state: &'a mut State,
+    region: &'a Region,
+    now_ns: u64,
+}
+
+impl Sink for ToLedger<'_> {
+    fn begin_ring(&mut self, ring: usize, tid: u32) {
+        self.state.ledger.begin_ring(ring, tid);
+        if let Some(recorder) = &mut self.state.recorder {
+            recorder.begin_ring(ring, tid);
+        }
+    }
+    #[inline]
+    fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
+        if event.op == Op::Allocation && self.state.counts.is_sampled() {
+            self.state.counts.count_allocation(size_bytes);
+        }
+        self.state.ledger.event(event, size_bytes, time_ns);
+        if let Some(recorder) = &mut self.state.recorder {
+            recorder.event(event, size_bytes, time_ns);
+        }
+    }
+    fn end_pass(&mut self) {
+        let State {
+            ledger, recorder, ..
+        } = &mut *self.state;
+        ledger.end_pass(self.now_ns);
+        if let Some(recorder) = recorder {
+            recorder.end_pass(self.now_ns, ledger, self.region);
+        }
+    }
+}
+
+impl<'a> Consumer<'a> {
+    /// Begins the time of the attach.
+    pub fn new(region: &'a Region, config: &TraceConfig) -> Consumer<'a> {
+        Consumer {
+            region,
+            state: Mutex::new(State::new(config)),
+            clock: config.clock,
+            is_selective: config.is_selective(),
+            start: Instant::now(),
+            ticks: ClockPair::now(),
+            admission: Admission::default(),
+            drained_ns: AtomicU64::new(0),
+            answered: AtomicU32::new(0),
+            finishing: AtomicBool::new(false),
+            stands_still: AtomicBool::new(false),
+            finished: AtomicBool::new(false),
+        }
+    }
+
+    /// Time since the attach.
+    pub fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Now, as the ledger dates events: what is allocated later has this time or a later one.
+    pub fn moment_ns(&self) -> u64 {
+        self.region.clock_ns().min(self.elapsed().as_nanos() as u64)
+    }
+
+    /// The state; the rings wait meanwhile.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Empties the rings on another thread as long as `work` runs here, and then until they are quiet:
+    /// it is to close the gate at its end. This thread is woken when the target waits for its new modules.
+    pub fn while_draining<T>(&self, work: impl FnOnce() -> T) -> T {
+        std::thread::scope(|scope| {
+            let this = std::thread::current();
+            let watchdog = scope.spawn(|| self.watch()).thread().clone();
+            let drainer = scope.spawn(move || self.drain(&this, &watchdog));
+            // Also where `work` panics: else the scope would wait for ever.
+            let _end = AtEnd(|| {
+                self.finishing.store(true, Relaxed);
+                drainer.thread().unpark();
+            });
+            work()
+        })
+    }
+
+    /// To be told before the end: all threads of the target have ended or stand still.
+    pub fn target_stands_still(&self) {
+        self.stands_still.store(true, Relaxed);
+    }
+
+    fn tick_time(&self) -> TickTime {
+        match self.clock {
+            Clock::Coarse => TickTime::Nanoseconds,
+            Clock::Attacher => TickTime::Fixed(self.elapsed().as_nanos() as u64),
+            Clock::Monotonic => TickTime::Counter {
+                origin: self.ticks.monotonic_ns,
+                scale: 1.0,
+            },
+            Clock::Tsc => {
+                // The longer the attach, the better the calibration.
+                let now = ClockPair::now();
+                let ticks = now.tsc.saturating_sub(self.ticks.tsc).max(1);
+                let elapsed = now.monotonic_ns.saturating_sub(self.ticks.monotonic_ns);
+                TickTime::Counter {
+                    origin: self.ticks.tsc,
+                    scale: elapsed as f64 / ticks as f64,
+                }
+            }
+        }
+    }
+
+    fn drain(&self, reporter: &Thread, watchdog: &Thread) {
+        // Also after a panic: the watchdog must not keep the clock going when nobody empties the rings.
+        // The target then takes us for dead and goes on untraced.
+        let _end = AtEnd(|| {
+            self.finished.store(true, Relaxed);
+            watchdog.unpark();
+        });
+        let mut drain = Drain::new();
+        let mut pacing = Pacing::new(self.is_selective);
+        let mut finishing_since = None;
+        let mut quiet_passes = 0;
+        loop {
+            let now = self.elapsed();
+            let now_ns = now.as_nanos() as u64;
+            self.region.set_clock_ns(now_ns + 1);
+            self.admission.answer(self.region);
+            drain.set_tick_time(self.tick_time());
+            let mut state = self.lock();
+            let mut sink = ToLedger {
+                state: &mut state,
+                region: self.region,
+                now_ns,
+            };
+            let stats = drain.pass(self.region, &mut sink);
+            drop(state);
+            let ended = self.elapsed().as_nanos() as u64;
+            self.drained_ns.store(ended, Relaxed);
+            self.region.grant(|ring| drain.waiting(ring));
+            if self.region.module_requests() != self.answered.load(Relaxed) {
+                reporter.unpark();
+            }
+            if self.finishing.load(Relaxed) {
+                // Calls that were under way publish within moments, at most one event a thread; one
+                // that waits for room in its ring needs a live clock and an emptied ring for that.
+                let since = *finishing_since.get_or_insert(now);
+                quiet_passes = if stats.events == 0 && stats.left == 0 {
+                    quiet_passes + 1
+                } else {
+                    0
+                };
+                let stands_still = self.stands_still.load(Relaxed);
+                let enough = if stands_still { 2 } else { 3 };
+                if quiet_passes >= enough || now - since > LAST_EVENTS {
+                    break;
+                }
+                if !stands_still {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                continue;
+            }
+            // Ends early when there is nothing more to wait for.
+            std::thread::park_timeout(pacing.pause_after(&stats));
+        }
+        let mut state = self.lock();
+        drain.last_pass(
+            self.region,
+            &mut ToLedger {
+                now_ns: self.elapsed().as_nanos() as u64,
+                state: &mut state,
+                region: self.region,
+            },
+        );
+        state.ledger.finish();
+    }
+
+    /// Keeps the clock word going while the drain thread has to wait for a report; not for ever.
+    fn watch(&self) {
+        let mut last = 0;
+        while !self.finished.load(Relaxed) {
+            let clock = self.region.clock_ns();
+            let drained = Duration::from_nanos(self.drained_ns.load(Relaxed));
+            if clock == last && self.elapsed().saturating_sub(drained) < LONGEST_WAIT {
+                self.region
+                    .set_clock_ns(self.elapsed().as_nanos() as u64 + 1);
+            }
+            last = clock;
+            self.admission.answer(self.region);
+            std::thread::park_timeout(WATCHDOG_PAUSE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    fn with_consumer(work: impl FnOnce(&Region, &Consumer)) {
+        let config = TraceConfig::default();
+        let file = memhook_stream::sealed_file(config.region_bytes()).expect("sparse");
+        let region = Region::map(&file).expect("mapped");
+        region
+            .initialize(&config.hook_config())
+            .expect("initialized");
+        work(&region, &Consumer::new(&region, &config));
+    }
+
+    /// The drain thread ends with it, so that the process does, too, and the target is not kept waiting.
+    #[test]
+    fn a_panic_ends_the_draining() {
+        with_consumer(|_, consumer| {
+            let work = std::panic::AssertUnwindSafe(|| consumer.while_draining(|| panic!("work")));
+            assert!(std::panic::catch_unwind(work).is_err());
+            assert!(consumer.finished.load(Relaxed));
+        });
+    }
+
+    /// Who holds the state and does not let it go, must not keep the target waiting for room in its rings.
+    #[test]
+    fn the_clock_stands_still_when_nothing_is_drained() {
+        with_consumer(|region, consumer| {
+            consumer.while_draining(|| {
+                let state = consumer.lock();
+                let (start, mut clock) = (Instant::now(), region.clock_ns());
+                let mut moved = start;
+                // At first it goes on; the hook takes us for dead after 300 ms without a step.
+                while moved.elapsed() < Duration::from_millis(300) {
+                    assert!(start.elapsed() < 20 * LONGEST_WAIT, "it never stands still");
+                    std::thread::sleep(Duration::from_millis(5));
+                    let now = region.clock_ns();
+                    if now != clock {
+                        (clock, moved) = (now, Instant::now());
+                    }
+                }
+                assert!(moved - start > LONGEST_WAIT / 4, "{:?}", moved - start);
+                drop(state);
+                // And goes on when the draining does.
+                while region.clock_ns() == clock {
+                    assert!(
+                        start.elapsed() < 40 * LONGEST_WAIT,
+                        "it stands still for ever"
+                    );
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            });
+        });
+    }
+}

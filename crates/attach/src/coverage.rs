@@ -1,0 +1,145 @@
+//! What is seen of each module, and what is not.
+
+use crate::session::Session;
+use memhook_abi::{function_by_name, slot_state};
+use memhook_process::{AllocatorCalls, ModuleImage, allocator_calls};
+use std::{
+    collections::HashMap,
+    sync::mpsc::{Receiver, Sender, channel},
+    time::{Duration, Instant},
+};
+
+/// A module's path and its calls.
+type Scanned = (String, AllocatorCalls);
+
+/// What is seen of one module.
+#[derive(Clone, Debug)]
+pub struct ModuleCoverage {
+    /// The module's file name.
+    pub module: String,
+    /// Its path.
+    pub path: String,
+    /// Slots that lead, or led, to the hook.
+    pub hooked: u64,
+    /// Slots and calls that cannot be hooked.
+    pub unhookable: u64,
+    /// Why they cannot.
+    pub reasons: Vec<String>,
+    /// Calls in its code that go through slots.
+    pub calls_seen: u64,
+}
+
+/// Scans the modules' code for calls to allocators, in the background.
+pub struct CallScans {
+    /// By path; `None`: under way.
+    calls: HashMap<String, Option<AllocatorCalls>>,
+    results: (Sender<Scanned>, Receiver<Scanned>),
+}
+
+impl Default for CallScans {
+    fn default() -> Self {
+        CallScans {
+            calls: HashMap::new(),
+            results: channel(),
+        }
+    }
+}
+
+impl CallScans {
+    /// Has modules scanned that were not yet.
+    pub fn request(&mut self, modules: &[ModuleImage]) {
+        let new = |m: &&ModuleImage| !m.is_loader && !self.calls.contains_key(&m.path);
+        let new: Vec<ModuleImage> = modules.iter().filter(new).cloned().collect();
+        if new.is_empty() {
+            return;
+        }
+        self.calls
+            .extend(new.iter().map(|m| (m.path.clone(), None)));
+        let results = self.results.0.clone();
+        // Without a thread the scan stays undone; only the end of the tracing waits for it.
+        let started = std::thread::Builder::new().spawn(move || {
+            for module in new {
+                let calls = allocator_calls(&module.bytes, module.is_main, &is_hooked);
+                if results.send((module.path.clone(), calls)).is_err() {
+                    return;
+                }
+            }
+        });
+        if started.is_err() {
+            self.calls.retain(|_, calls| calls.is_some());
+        }
+    }
+
+    /// Takes results, waiting for at most `wait`; true when all modules are scanned.
+    pub fn is_ready(&mut self, wait: Duration) -> bool {
+        let deadline = Instant::now() + wait;
+        while self.calls.values().any(Option::is_none) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.results.1.recv_timeout(left) {
+                Ok((path, calls)) => drop(self.calls.insert(path, Some(calls))),
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// The modules of which something is seen, or known not to be.
+    pub fn coverage(&self, session: &Session) -> Vec<ModuleCoverage> {
+        let slots = session.region().slots();
+        let mut found = Vec::new();
+        for module in &session.modules {
+            let of = |state| {
+                let of_state = |s: &&_| is_slot_of(s, module) && s.state == state;
+                slots.iter().filter(of_state).count() as u64
+            };
+            let hooked = of(slot_state::PATCHED) + of(slot_state::RESTORED);
+            let refused = of(slot_state::REFUSED) + of(slot_state::CHANGED);
+            let mut reasons: Vec<String> = session
+                .unhookable
+                .iter()
+                .filter(|(name, _)| name == module.name())
+                .map(|(_, reason)| (*reason).to_owned())
+                .collect();
+            let mut unhookable = refused + reasons.len() as u64;
+            if of(slot_state::REFUSED) > 0 {
+                reasons.push("the page cannot be made writable".into());
+            }
+            if of(slot_state::CHANGED) > 0 {
+                reasons.push("a slot holds another function than the loader put there".into());
+            }
+            let calls = self.calls.get(&module.path).and_then(Option::as_ref);
+            if let Some(calls) = calls
+                && let Some(text) = calls.direct_text()
+            {
+                unhookable += calls.direct_count();
+                reasons.push(text);
+            }
+            if let Some(pool) = calls.and_then(|calls| calls.pool) {
+                reasons.push(pool.into());
+            }
+            if hooked + unhookable == 0 {
+                continue;
+            }
+            reasons.dedup();
+            found.push(ModuleCoverage {
+                module: module.name().to_owned(),
+                path: module.path.clone(),
+                hooked,
+                unhookable,
+                reasons,
+                calls_seen: calls.map_or(0, |calls| calls.through_slots),
+            });
+        }
+        found
+    }
+}
+
+fn is_slot_of(slot: &memhook_stream::SlotView, module: &ModuleImage) -> bool {
+    slot.module_base == module.base
+}
+
+/// Whether calls of this function are recorded.
+pub fn is_hooked(name: &str) -> bool {
+    function_by_name(name)
+        .is_some_and(|f| memhook_abi::HOOKED_FUNCTIONS[f].role != memhook_abi::Role::Modules)
+}

@@ -1,0 +1,114 @@
+//! Why a process cannot be traced, or a trace not be ended as it should.
+
+use crate::config::ConfigError;
+
+/// Failure of an attach, a detach or a start. Unless the variant says otherwise the process has been put
+/// back as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The configuration contradicts itself.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A check before the attach failed: the reason and the remedy. The process was not touched.
+    #[error("{0}")]
+    Refused(String),
+    /// Another memhook-rs traces the process.
+    #[error("process {pid} is already traced by memhook-rs {attacher}: stop that first")]
+    AlreadyTraced {
+        /// The process.
+        pid: i32,
+        /// Process id of the other attacher.
+        attacher: u32,
+    },
+    /// Another memhook-rs attaches to the process or detaches from it just now.
+    #[error("another memhook-rs is at work in process {pid}: try again when it has ended")]
+    Busy {
+        /// The process.
+        pid: i32,
+    },
+    /// No slot leads to an allocator.
+    #[error("process {pid} calls no allocator through a GOT slot: nothing to hook")]
+    NothingToHook {
+        /// The process.
+        pid: i32,
+    },
+    /// The C library of the process lacks a function that the hook needs.
+    #[error("the libc of process {pid} has no {name}")]
+    NoFunction {
+        /// The process.
+        pid: i32,
+        /// The function.
+        name: &'static str,
+    },
+    /// The hook could not keep its state from the children of the process.
+    #[error(
+        "process {pid} cannot be traced: the kernel does not keep the hook's state from its children (MADV_WIPEONFORK, since Linux 4.14)"
+    )]
+    NoWipeOnFork {
+        /// The process.
+        pid: i32,
+    },
+    /// The hook refused to start.
+    #[error("the hook refused to start in process {pid} (code {code})")]
+    HookRefused {
+        /// The process.
+        pid: i32,
+        /// Its answer.
+        code: i64,
+    },
+    /// The process has called execve(2) in the meantime.
+    #[error("process {pid} runs another program now: nothing of ours is left in it")]
+    OtherProgram {
+        /// The process.
+        pid: i32,
+    },
+    /// Slots of the process may still hold wrappers, which pass calls through.
+    #[error("cannot restore the slots of process {pid}")]
+    Restore {
+        /// The process.
+        pid: i32,
+        /// Why.
+        #[source]
+        source: Box<Error>,
+    },
+    /// A program was started and its end was missed.
+    #[error("the end of process {pid} was missed")]
+    EndMissed {
+        /// The process.
+        pid: i32,
+    },
+    /// An argument cannot be passed to a program.
+    #[error("an argument of the program contains a zero byte")]
+    ZeroByte,
+    /// The embedded hook is damaged.
+    #[error("the embedded hook does not export {0}")]
+    HookObject(&'static str),
+    /// A file could not be opened.
+    #[error("cannot open {path}")]
+    Open {
+        /// Its path.
+        path: String,
+        /// What the kernel answered.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A thread of our own could not be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] std::io::Error),
+    /// The process could not be looked at.
+    #[error(transparent)]
+    Process(#[from] memhook_process::Error),
+    /// A thread of the process could not be held, or what it was made to do failed.
+    #[error(transparent)]
+    Inject(#[from] memhook_inject::Error),
+    /// The shared memory cannot be used.
+    #[error(transparent)]
+    Region(#[from] memhook_stream::Error),
+    /// The output of a recording cannot be created.
+    #[error(transparent)]
+    Output(#[from] memhook_foreign::OutputError),
+    /// A recording cannot be written.
+    #[error("the recording cannot begin")]
+    Recording(#[source] memhook_recording::Error),
+}

@@ -1,0 +1,43 @@
+//! What an attach would patch. The process is only read.
+
+use crate::{config::TraceConfig, error::Error};
+use memhook_abi::function_by_name;
+use memhook_process::{find_slots, hook_copies, mappings, modules};
+use std::collections::HashMap;
+
+/// What would be hooked of one module.
+#[derive(Clone, Debug, Default)]
+pub struct PlannedModule {
+    /// Its path.
+    pub path: String,
+    /// The symbol of each slot.
+    pub slots: Vec<String>,
+    /// What cannot be hooked, and why.
+    pub unhookable: Vec<(String, &'static str)>,
+}
+
+/// What an attach with this configuration would patch, by module.
+pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, Error> {
+    let functions = config.function_ids();
+    let maps = mappings(pid)?;
+    let loaded = modules(pid, &maps, &mut HashMap::new())?;
+    let is_wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
+    let scan = find_slots(pid, &loaded, &maps, &is_wanted, &hook_copies(pid, &maps))?;
+    let mut planned: Vec<PlannedModule> = loaded
+        .iter()
+        .map(|module| PlannedModule {
+            path: module.path.clone(),
+            ..PlannedModule::default()
+        })
+        .collect();
+    // An attach first puts back what others left in slots.
+    for slot in scan.slots.iter().chain(&scan.held) {
+        planned[slot.module].slots.push(slot.symbol.clone());
+    }
+    for refused in scan.unhookable {
+        let module = &mut planned[refused.module];
+        module.unhookable.push((refused.symbol, refused.reason));
+    }
+    planned.retain(|module| !module.slots.is_empty() || !module.unhookable.is_empty());
+    Ok(planned)
+}

@@ -1,0 +1,27 @@
+//! Whether the hook of this version is in a process, and holding a thread to call into it.
+
+use crate::{error::Error, hook_object::HOOK_OBJECT};
+use memhook_inject::{Held, HoldOptions, hold};
+use std::time::Duration;
+
+/// Options for work that takes no lock of the process: a thread may stop anywhere for it.
+pub fn any_point() -> HoldOptions<'static> {
+    HoldOptions::anywhere(Duration::from_secs(2))
+}
+
+/// Whether our hook is loaded at `base`.
+pub fn has_hook(pid: i32, base: u64) -> bool {
+    // This much of the file includes the build-id.
+    let mut start = [0; 1024];
+    memhook_process::read_memory(pid, base, &mut start).is_ok() && HOOK_OBJECT.starts_with(&start)
+}
+
+/// Holds a thread to call into the hook at `base`, if the hook is there: after an execve another
+/// program runs under the same pid.
+pub fn hold_with_hook(pid: i32, base: u64) -> Result<Held, Error> {
+    let held = hold(pid, &any_point())?;
+    if !has_hook(pid, base) {
+        return Err(Error::OtherProgram { pid });
+    }
+    Ok(held)
+}

@@ -1,0 +1,59 @@
+//! One traced process from start to end, as a library: loading the hook, following modules and threads,
+//! taking events, detaching.
+//!
+//! [`Session`] is one attach. [`Consumer`] takes its events into a ledger, and into a recording if that is
+//! asked for. [`Upkeep`] does what the target needs all the time. [`Program`] starts a program and traces
+//! it, and the processes that it makes, from before its first constructor to its end.
+//!
+//! Not here: options of a command line, terminals, names of functions, reports.
+
+mod claim;
+mod closed_region;
+mod config;
+mod consumer;
+mod coverage;
+mod error;
+mod hook_object;
+mod hook_plan;
+mod hook_presence;
+mod limits;
+mod memory_budget;
+mod pacing;
+mod process_names;
+mod program;
+mod reach;
+mod recorder;
+mod recording;
+mod recovery;
+mod refused_slots;
+mod residue;
+mod rest;
+mod restore;
+mod ring_owners;
+mod run_facts;
+mod safe_point;
+mod session;
+mod started;
+mod target_libc;
+mod unwind_tables;
+mod upkeep;
+
+pub use claim::{Claim, claim};
+pub use config::{Clock, ConfigError, OnFull, Stacks, TraceConfig, Unwinding};
+pub use consumer::{Consumer, State};
+pub use coverage::{CallScans, ModuleCoverage, is_hooked};
+pub use error::Error;
+pub use hook_plan::{PlannedModule, hook_plan};
+pub use limits::{limit_checks, refuse};
+pub use process_names::{command_line, process_name};
+pub use program::{Observer, Program};
+pub use reach::Reach;
+pub use recorder::{OwnCode, Recorder};
+pub use recording::Recording;
+pub use recovery::recover;
+pub use run_facts::{Facts, Recorded};
+pub use safe_point::{SafePoints, unsafe_ranges, unwind_for_safety};
+pub use session::Session;
+pub use started::{End, Job};
+pub use unwind_tables::UnwindTables;
+pub use upkeep::{Detached, Turn, Upkeep};

@@ -1,0 +1,221 @@
+//! What an attach may take of memory: a share of what is free, below the limits of the target's control
+//! groups and of our own.
+//!
+//! What we touch first is charged to our control group (see `memhook_stream`'s grants), so our own limits
+//! count for all of it. What is left to the target are pages of the kernel that say where the shared
+//! memory is, and rings of threads that begin faster than we look.
+
+use crate::error::Error;
+use memhook_process::{CgroupMemory, Check, MemoryLevel, thread_ids};
+use memhook_stream::Plan;
+
+/// The share of what is free that tracing may take: one part in so many.
+const SHARE: u64 = 50;
+/// A target that has less than this below its limit is left alone (bytes).
+const LEAST_FREE: u64 = 1 << 20;
+
+/// What was found out about the memory of a process, and what follows.
+pub struct Budget {
+    threads: usize,
+    /// The tightest level that pays for what we touch.
+    ours: Option<MemoryLevel>,
+    /// The tightest level of the target.
+    theirs: Option<MemoryLevel>,
+    /// `None`: not even the least fits.
+    plan: Option<Plan>,
+}
+
+/// Mebibytes, as text.
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+impl Budget {
+    /// Of an attach to this process.
+    pub fn of(pid: i32, ring_bytes: u64) -> Budget {
+        let ours = CgroupMemory::of(std::process::id() as i32).tightest_of_all();
+        let theirs = CgroupMemory::of(pid).tightest().cloned();
+        Budget::from(
+            thread_ids(pid).map_or(1, |t| t.len()),
+            ours,
+            theirs,
+            ring_bytes,
+        )
+    }
+
+    fn from(
+        threads: usize,
+        ours: Option<MemoryLevel>,
+        theirs: Option<MemoryLevel>,
+        ring_bytes: u64,
+    ) -> Budget {
+        let share = |level: &Option<MemoryLevel>| level.as_ref().map(|l| l.free / SHARE);
+        let mut plan = match share(&ours) {
+            Some(share) => Plan::within(share, threads, ring_bytes),
+            None => Some(Plan::default()),
+        };
+        if theirs.as_ref().is_some_and(|level| level.free < LEAST_FREE) {
+            plan = None;
+        }
+        // Where the target has little, the rings that it may have to pay for itself are the smallest.
+        if let (Some(plan), Some(share)) = (&mut plan, share(&theirs)) {
+            let good = Plan::within(share, threads, ring_bytes);
+            if good.is_none_or(|good| good.first_ring < plan.first_ring) {
+                plan.first_ring = memhook_abi::LEAST_RING_BYTES as u64;
+            }
+        }
+        Budget {
+            threads,
+            ours,
+            theirs,
+            plan,
+        }
+    }
+
+    /// The plan, or why there is none.
+    pub fn plan(&self) -> Result<Plan, Error> {
+        let check = self.check();
+        match (&self.plan, check.remedy) {
+            (Some(plan), _) => Ok(*plan),
+            (None, remedy) => Err(Error::Refused(format!(
+                "{}: {}",
+                check.finding,
+                remedy.unwrap_or_default()
+            ))),
+        }
+    }
+
+    /// What `doctor` says of it, and why an attach would refuse.
+    pub fn check(&self) -> Check {
+        let least = |threads: usize| {
+            Plan::FIXED + threads as u64 * Plan::small_ring(memhook_abi::LEAST_RING_BYTES as u64)
+        };
+        let named = |level: &MemoryLevel| match level.path.parent() {
+            None => format!("{} free on this machine", mib(level.free)),
+            Some(_) => format!(
+                "{} free below the limit of {} in {}",
+                mib(level.free),
+                mib(level.limit),
+                level.path.display()
+            ),
+        };
+        let Some(plan) = &self.plan else {
+            let tight = self.theirs.as_ref().filter(|level| level.free < LEAST_FREE);
+            let level = tight.or(self.ours.as_ref());
+            let free = level.map(&named).unwrap_or_default();
+            return Check::bad(
+                "memory",
+                format!(
+                    "{free}: tracing {} threads takes {}, and is to stay below one part in {SHARE} of what is free",
+                    self.threads,
+                    mib(least(self.threads))
+                ),
+                "raise that limit, or run memhook-rs outside of that control group, where what it takes is its own",
+            );
+        };
+        let ring = Plan::small_ring(plan.first_ring);
+        let mut finding = format!(
+            "tracing takes {} at first ({} for each of {} threads)",
+            mib(Plan::FIXED + self.threads as u64 * ring),
+            mib(ring),
+            self.threads
+        );
+        if let Some(level) = &self.ours {
+            finding += &format!(
+                " and at most {}, one part in {SHARE} of {}",
+                mib(plan.budget),
+                named(level)
+            );
+        }
+        match &self.theirs {
+            Some(level) => Check::note(
+                "memory",
+                finding,
+                format!("the process itself has {}", named(level)),
+            ),
+            None => Check::good("memory", finding),
+        }
+    }
+}
+
+/// What may be taken now, when `taken` bytes are: less when memory has become scarce.
+pub fn budget_now(plan: &Plan, taken: u64) -> u64 {
+    let ours = CgroupMemory::of(std::process::id() as i32).tightest_of_all();
+    let more = ours.map_or(u64::MAX, |level| level.free / SHARE);
+    plan.budget.min(taken.saturating_add(more))
+}
+
+/// Notices that processes of the target's control group are killed for lack of memory.
+pub struct KillCount {
+    memory: CgroupMemory,
+    before: Option<u64>,
+}
+
+impl KillCount {
+    /// From now on.
+    pub fn of(pid: i32) -> KillCount {
+        let memory = CgroupMemory::of(pid);
+        let before = memory.kills();
+        KillCount { memory, before }
+    }
+
+    /// What to say of a process that has ended, if that may be why.
+    pub fn explain(&self, pid: i32) -> Option<String> {
+        let killed = self.memory.kills()?.checked_sub(self.before?)?;
+        let group = self.memory.group()?.display();
+        (killed > 0).then(|| {
+            format!(
+                "process {pid} has ended, and its control group {group} ran out of memory meanwhile: the kernel has killed {killed} of its processes"
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn level(free: u64) -> Option<MemoryLevel> {
+        Some(MemoryLevel {
+            path: PathBuf::from("/sys/fs/cgroup/box"),
+            limit: 24 << 20,
+            free,
+        })
+    }
+
+    fn refusal(budget: &Budget) -> String {
+        let error = budget.plan().expect_err("refused").to_string();
+        assert!(!error.contains('\n'), "{error}");
+        error
+    }
+
+    #[test]
+    fn rings_are_chosen_by_what_is_free() {
+        let plan = |threads, ours, theirs| {
+            let budget = Budget::from(threads, ours, theirs, 1 << 20);
+            assert!(budget.check().ok);
+            budget.plan().expect("it fits")
+        };
+        let roomy = plan(32, level(16 << 30), None);
+        assert_eq!(
+            (roomy.first_ring, roomy.budget),
+            (64 << 10, (16 << 30) / 50)
+        );
+        assert_eq!(plan(2, level(16 << 30), None).first_ring, 256 << 10);
+        // The target's own limit makes rings small; the budget is ours.
+        let boxed = plan(32, level(16 << 30), level(18 << 20));
+        assert_eq!((boxed.first_ring, boxed.budget), (4096, (16 << 30) / 50));
+        // Both live below one limit.
+        assert_eq!(plan(8, level(30 << 20), level(30 << 20)).first_ring, 4096);
+    }
+
+    #[test]
+    fn a_refusal_has_the_numbers() {
+        let inside = Budget::from(32, level(18 << 20), level(18 << 20), 1 << 20);
+        assert!(refusal(&inside).contains("18.0 MiB free below the limit of 24.0 MiB in /sys/fs"));
+        assert!(refusal(&inside).contains("32 threads"));
+        let nothing_left = Budget::from(1, level(16 << 30), level(900 << 10), 1 << 20);
+        assert!(refusal(&nothing_left).contains("0.9 MiB free"));
+    }
+}

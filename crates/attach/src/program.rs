@@ -1,0 +1,184 @@
+//! A program that is started here and traced from its first instruction to its end, along with the processes
+//! that it makes if they are to be followed.
+
+use crate::config::TraceConfig;
+use crate::error::Error;
+use crate::reach::Reach;
+use crate::session::Session;
+use crate::started::{End, Job, Started};
+use memhook_inject::{Child, Event, StartPoint, forward_signals, launch};
+use memhook_process::ModuleImage;
+use std::{
+    collections::HashMap,
+    ffi::{CString, OsString},
+    os::unix::ffi::OsStringExt,
+    time::{Duration, Instant},
+};
+
+/// How long we wait, once the process that was started has ended, for others that still run.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// A started program.
+pub struct Program {
+    child: Child,
+    config: TraceConfig,
+    /// Traced processes.
+    running: HashMap<i32, Started>,
+    /// Traces of processes that have ended, whose jobs may still be at work.
+    ended: Vec<Started>,
+}
+
+/// What is done with each traced process.
+pub trait Observer {
+    /// One begins to be traced.
+    fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Box<dyn Job>, Error>;
+    /// One has stopped at its end. `modules`: those of a traced one.
+    fn at_end(&mut self, _child: &Child, _pid: i32, _modules: Option<Vec<ModuleImage>>) {}
+    /// One executes another program, which is traced in its place if that is possible.
+    fn executes(&mut self, _pid: i32) {}
+    /// One is not traced (any more).
+    fn is_not_traced(&mut self, pid: i32, why: &Error);
+    /// One has ended, or is left alone although it has not (no status).
+    fn ends(&mut self, _pid: i32, _status: Option<i32>) {}
+}
+
+/// What came of the attempt to trace what a process executes.
+enum Attached {
+    /// It is traced, and is stopped at this point.
+    Traced(Box<Session>, StartPoint),
+    /// It ended before that.
+    Ended,
+}
+
+impl Program {
+    /// Starts the program, and leaves it stopped before its first instruction. `follow_forks`: the processes
+    /// that it makes are traced too.
+    pub fn start(
+        command: &[OsString],
+        follow_forks: bool,
+        config: &TraceConfig,
+    ) -> Result<Program, Error> {
+        config.check()?;
+        let arguments = command
+            .iter()
+            .map(|argument| CString::new(argument.clone().into_vec()))
+            .collect::<Result<Vec<CString>, _>>()
+            .map_err(|_| Error::ZeroByte)?;
+        let child = launch(&arguments, follow_forks)?;
+        forward_signals(child.pid());
+        Ok(Program {
+            child,
+            config: config.clone(),
+            running: HashMap::new(),
+            ended: Vec::new(),
+        })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.child.pid()
+    }
+
+    /// Kills it.
+    pub fn kill(self) {
+        self.child.kill();
+    }
+
+    /// Lets it run to its end and returns the wait status. A program that cannot be traced is killed.
+    pub fn run(mut self, observer: &mut dyn Observer) -> Result<i32, Error> {
+        let first = self.child.pid();
+        if let Err(error) = self.begin(first, observer) {
+            self.child.kill();
+            return Err(error);
+        }
+        let mut status = None;
+        let mut deadline = None;
+        while self.child.processes().next().is_some() || status.is_none() {
+            let Some((pid, event)) = self.child.next_event(deadline)? else {
+                break;
+            };
+            match event {
+                Event::Forked => {}
+                Event::Executed => self.executed(pid, observer)?,
+                Event::Ending(_) => {
+                    let modules = self.running.get_mut(&pid).map(Started::stop);
+                    observer.at_end(&self.child, pid, modules);
+                    self.child.let_end(pid);
+                }
+                Event::Ended(ended) => {
+                    self.ended(pid, Some(ended), observer);
+                    if pid == first {
+                        status = Some(ended);
+                        deadline = Some(Instant::now() + LINGER);
+                    }
+                }
+            }
+        }
+        // Processes that still run go on: the kernel lets go of them when we end, and their hooks pass through.
+        let left: Vec<i32> = self.child.processes().collect();
+        for pid in left {
+            self.ended(pid, None, observer);
+        }
+        for started in self.ended {
+            started.join();
+        }
+        status.ok_or(Error::EndMissed { pid: first })
+    }
+
+    fn executed(&mut self, pid: i32, observer: &mut dyn Observer) -> Result<(), Error> {
+        if let Some(mut before) = self.running.remove(&pid) {
+            before.end(End::Executed);
+            // The claim on the process is free again only when its trace has ended.
+            before.join();
+        }
+        observer.executes(pid);
+        if let Err(error) = self.begin(pid, observer) {
+            observer.is_not_traced(pid, &error);
+            self.child.set_off(pid)?;
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, pid: i32, status: Option<i32>, observer: &mut dyn Observer) {
+        observer.ends(pid, status);
+        if let Some(mut started) = self.running.remove(&pid) {
+            started.end(match status {
+                Some(status) => End::Ended(status),
+                None => End::LetGo,
+            });
+            self.ended.push(started);
+        }
+    }
+
+    /// Begins to trace what a process executes now, and lets it run.
+    fn begin(&mut self, pid: i32, observer: &mut dyn Observer) -> Result<(), Error> {
+        let Attached::Traced(session, point) = self.attach(pid)? else {
+            return Ok(());
+        };
+        let job = observer.begins(&session, point)?;
+        let started = Started::new(*session, &self.config, job)?;
+        self.running.insert(pid, started);
+        Ok(self.child.set_off(pid)?)
+    }
+
+    fn attach(&mut self, pid: i32) -> Result<Attached, Error> {
+        let mut point = self.child.run_to_start(pid, true)?;
+        loop {
+            if let StartPoint::Ended(_) = point {
+                return Ok(Attached::Ended);
+            }
+            match self.start_session(pid) {
+                Err(_) if point == StartPoint::BeforeConstructors => {
+                    point = self.child.run_to_start(pid, false)?;
+                }
+                Err(error) => return Err(error),
+                Ok(session) => return Ok(Attached::Traced(Box::new(session), point)),
+            }
+        }
+    }
+
+    fn start_session(&mut self, pid: i32) -> Result<Session, Error> {
+        let mut reach = Reach::AtStart(&mut self.child);
+        Session::start_by(&mut reach, pid, &self.config)
+    }
+}

@@ -1,0 +1,106 @@
+//! Recording an attach into a file: what the drain thread hands to the writer.
+
+use memhook_abi::Event;
+use memhook_ledger::Ledger;
+use memhook_process::ModuleImage;
+use memhook_recording::Writer;
+use memhook_stream::{Region, Stack};
+use std::collections::HashSet;
+
+/// Addresses of our own code in backtraces, which reports leave out.
+#[derive(Clone, Default)]
+pub struct OwnCode {
+    /// The hook's mapping (avma).
+    pub hook: std::ops::Range<u64>,
+    /// Where a wrapped dlopen returns through.
+    pub gadgets: HashSet<u64>,
+}
+
+/// Records what the drain takes, on the drain's thread.
+pub struct Recorder {
+    /// The file.
+    pub writer: Writer,
+    /// What backtraces in the file leave out.
+    pub own_code: OwnCode,
+    /// Threads that have recorded something.
+    threads: HashSet<u32>,
+    /// Those of them whose names have not been asked for yet.
+    pub new_threads: Vec<u32>,
+    last_thread: u32,
+}
+
+impl Recorder {
+    /// A recorder that has recorded nothing yet.
+    pub fn new(writer: Writer) -> Recorder {
+        Recorder {
+            writer,
+            own_code: OwnCode::default(),
+            threads: HashSet::new(),
+            new_threads: Vec::new(),
+            last_thread: 0,
+        }
+    }
+
+    /// Events of this ring follow.
+    pub fn begin_ring(&mut self, ring: usize, tid: u32) {
+        self.writer.begin_ring(ring, tid);
+        if tid != self.last_thread {
+            self.last_thread = tid;
+            if self.threads.insert(tid) {
+                self.new_threads.push(tid);
+            }
+        }
+    }
+
+    /// Records an event of the ring that was begun.
+    #[inline]
+    pub fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
+        self.writer.event(event, size_bytes, time_ns);
+    }
+
+    /// A pass is over, for the ledger too.
+    pub fn end_pass(&mut self, now_ns: u64, ledger: &Ledger, region: &Region) {
+        let Recorder {
+            writer, own_code, ..
+        } = self;
+        let stack = |id| stack(region, own_code, id);
+        writer.end_pass(now_ns, stack);
+        if writer.wants_checkpoint(ledger.totals().live_blocks) {
+            writer.checkpoint(ledger, stack);
+        }
+    }
+
+    /// The state at the end: the last interval of a recording of sums.
+    pub fn last_interval(&mut self, ledger: &Ledger, region: &Region) {
+        let Recorder {
+            writer, own_code, ..
+        } = self;
+        if !writer.is_summary() {
+            return;
+        }
+        writer.checkpoint(ledger, |id| stack(region, own_code, id));
+    }
+
+    /// The threads that have recorded something.
+    pub fn threads(&self) -> impl Iterator<Item = u32> + '_ {
+        self.threads.iter().copied()
+    }
+}
+
+fn stack(region: &Region, own_code: &OwnCode, id: u32) -> Option<Stack> {
+    let mut stack = region.stack(id)?;
+    stack
+        .frames
+        .retain(|pc| !own_code.hook.contains(pc) && !own_code.gadgets.contains(pc));
+    Some(stack)
+}
+
+impl OwnCode {
+    /// The hook at its mapping, and the addresses that a wrapped dlopen returns through.
+    pub fn new(hook: Option<&ModuleImage>, gadgets: HashSet<u64>) -> OwnCode {
+        OwnCode {
+            hook: hook.map_or(0..0, |hook| hook.start..hook.end),
+            gadgets,
+        }
+    }
+}

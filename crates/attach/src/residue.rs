@@ -1,0 +1,204 @@
+//! What an earlier attach left in a process: hook and region, and slots if its attacher was killed; and
+//! what a process inherited from a traced parent.
+
+use crate::closed_region;
+use crate::error::Error;
+use crate::hook_presence::{any_point, has_hook};
+use crate::reach::Reach;
+use crate::rest::comes_to_rest;
+use crate::restore::{Files, Restored, restore};
+use memhook_inject::{close_descriptor, create_region, hold};
+use memhook_process::{HookCopy, Mapping, hook_copies};
+use memhook_stream::Region;
+use std::{fs::OpenOptions, time::Duration};
+
+/// What of ours is already in a process.
+///
+/// A forked process maps its parent's regions too, and the parent's threads may be writing into them. Its
+/// own ones bear the number that its hook keeps in the gate page, which a fork wipes
+/// ([`memhook_abi::Control::owner`]).
+pub struct Residue {
+    /// Where the hook of this version is loaded (avma).
+    pub hook_base: Option<u64>,
+    /// Hooks of all versions.
+    hooks: Vec<HookCopy>,
+    /// Regions of this process, and where it maps them (avma). More than one if ring sizes differed.
+    regions: Vec<(Region, u64)>,
+    /// Such regions that cannot be opened from here: addresses (avma) and bytes.
+    closed_regions: Vec<(u64, u64)>,
+    /// Regions that no hook was ever given, here or in a parent: addresses (avma) and bytes.
+    never_used: Vec<(u64, u64)>,
+    /// Descriptors that an attacher had no time to close.
+    descriptors: Vec<u64>,
+    /// The highest number of an attach in any region; words that threads keep may bear it.
+    last_epoch: u32,
+}
+
+/// Whether a pid is a running memhook-rs.
+pub fn is_attacher(pid: u32) -> bool {
+    pid != 0
+        && pid != std::process::id()
+        && std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|comm| comm.trim() == "memhook-rs")
+}
+
+/// Looks for it.
+pub fn residue(pid: i32, maps: &[Mapping]) -> Residue {
+    let hooks = hook_copies(pid, maps);
+    let mut found = Residue {
+        // Its first bytes hold the build-id: a hook of another version does not count as ours.
+        hook_base: hooks.iter().map(|h| h.base).find(|&b| has_hook(pid, b)),
+        regions: Vec::new(),
+        closed_regions: Vec::new(),
+        never_used: Vec::new(),
+        descriptors: stray_descriptors(pid),
+        last_epoch: 0,
+        hooks,
+    };
+    for m in maps.iter().filter(|m| m.path == "/memfd:memhook-region") {
+        found.take_in(pid, m);
+    }
+    found
+}
+
+/// Descriptors of ours that the target has open.
+fn stray_descriptors(pid: i32) -> Vec<u64> {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return Vec::new();
+    };
+    let ours = [
+        "/memfd:memhook-region (deleted)",
+        "/memfd:memhook-hook (deleted)",
+    ];
+    entries
+        .flatten()
+        .filter(|entry| {
+            std::fs::read_link(entry.path())
+                .is_ok_and(|to| ours.iter().any(|name| to.as_os_str() == *name))
+        })
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+impl Residue {
+    fn take_in(&mut self, pid: i32, m: &Mapping) {
+        // Read through the process's memory: to open the file takes CAP_CHECKPOINT_RESTORE.
+        let owner = closed_region::owner(pid, m.start);
+        if let Some(epoch) = closed_region::epoch(pid, m.start) {
+            self.last_epoch = self.last_epoch.max(epoch);
+        }
+        let place = (m.start, m.end - m.start);
+        let path = format!("/proc/{pid}/map_files/{:x}-{:x}", m.start, m.end);
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        if owner == 0 || !self.hooks.iter().any(|hook| hook.owner(pid) == owner) {
+            // Without a hook, or unknown to it and blank, it was never used. Anything else is a
+            // parent's: a thread that was forked inside a wrapper may still touch it; or, without our
+            // seals, the program's own.
+            let is_known = |hook: &HookCopy| hook.region(pid) == Some(m.start);
+            let is_sealed = file.is_ok_and(|file| Region::map(&file).is_ok());
+            if is_sealed
+                && (self.hooks.is_empty() || (owner == 0 && !self.hooks.iter().any(is_known)))
+            {
+                self.never_used.push(place);
+            }
+            return;
+        }
+        let Ok(file) = file else {
+            self.closed_regions.push(place);
+            return;
+        };
+        // One without a control block is that of an attacher killed before it had written it.
+        let ours = |region: &Region| region.is_blank() || region.validate().is_ok();
+        if let Some(region) = Region::map(&file).ok().filter(ours) {
+            self.regions.push((region, m.start));
+        }
+    }
+
+    /// A running attacher that uses one of the regions.
+    pub fn attacher(&self, pid: i32) -> Option<u32> {
+        let closed = self
+            .closed_regions
+            .iter()
+            .filter_map(|&(address, _)| closed_region::attacher_pid(pid, address));
+        let open = self.regions.iter().map(|(region, _)| region.attacher_pid());
+        open.chain(closed).find(|&attacher| is_attacher(attacher))
+    }
+
+    /// The number that the process's regions bear, a new one if it has none.
+    pub fn owner(&self, pid: i32) -> u64 {
+        let owners = self.hooks.iter().map(|hook| hook.owner(pid));
+        owners
+            .into_iter()
+            .find(|&owner| owner != 0)
+            .unwrap_or_else(new_owner)
+    }
+
+    /// Functions that wrappers in the process stand for: function, variant, address (avma). A variant
+    /// keeps its function, as the program may have copied a wrapper's address.
+    pub fn originals(&self) -> impl Iterator<Item = (u32, u32, u64)> {
+        let hook = self.hooks.iter().find(|h| Some(h.base) == self.hook_base);
+        hook.into_iter().flat_map(HookCopy::originals)
+    }
+
+    /// Puts right what is left: slots that hold our values, open descriptors, memory that is no use.
+    pub fn tidy_up(&mut self, pid: i32, files: &mut Files) -> Result<Restored, Error> {
+        let mut restored = Restored::default();
+        if !self.hooks.is_empty() {
+            restored = restore(pid, self.hook_base, None, files)?;
+        }
+        if !self.descriptors.is_empty() || !self.never_used.is_empty() {
+            let mut held = hold(pid, &any_point())?;
+            for descriptor in std::mem::take(&mut self.descriptors) {
+                close_descriptor(&mut held, descriptor)?;
+            }
+            for (start, bytes) in std::mem::take(&mut self.never_used) {
+                held.syscall(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0])?;
+            }
+            restored.held = restored.held.max(held.release()?);
+        }
+        Ok(restored)
+    }
+
+    /// Gives back the memory of this process's regions, which nobody reads any more.
+    pub fn give_memory_back(&self) {
+        for (region, _) in &self.regions {
+            region.give_all_back();
+        }
+    }
+
+    /// Whether there is something that should be put right before anything else.
+    pub fn is_untidy(&self) -> bool {
+        !self.hooks.is_empty() || !self.descriptors.is_empty() || !self.never_used.is_empty()
+    }
+
+    /// A region for rings of `ring_bytes`, one of those found if no thread is at work in it. The
+    /// gate must be closed. Returns it with its address (avma) and the number of the next attach.
+    pub fn region_for(
+        self,
+        reach: &mut Reach<'_>,
+        pid: i32,
+        ring_bytes: u64,
+        held_time: &mut Duration,
+    ) -> Result<(Region, u64, u32), Error> {
+        let epoch = self.last_epoch % 4095 + 1;
+        for (region, address) in self.regions {
+            if region.ring_bytes() as u64 == ring_bytes && comes_to_rest(pid, &region) {
+                return Ok((region, address, epoch));
+            }
+        }
+        let bytes = memhook_abi::region_bytes(ring_bytes as usize) as u64;
+        // One that cannot be opened is mapped over: to the hook that is the same as a cleared one.
+        let over = self.closed_regions.iter().find(|&&(address, length)| {
+            length == bytes && closed_region::comes_to_rest(pid, address, ring_bytes)
+        });
+        let mut held = reach.hold(pid, &any_point())?;
+        let made = create_region(&mut held, bytes, over.map(|&(address, _)| address))?;
+        *held_time = (*held_time).max(held.release()?);
+        Ok((Region::map(&made.fd)?, made.address, epoch))
+    }
+}
+
+fn new_owner() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id()) | 1
+}

@@ -1,0 +1,265 @@
+//! Putting originals back into slots that hold wrappers of ours: whoever put those there, this attach, one
+//! that was killed, or the parent of a forked process. What the slots hold decides, not what somebody
+//! wrote down.
+
+use crate::error::Error;
+use crate::hook_object::entry_points;
+use crate::hook_presence::{has_hook, hold_with_hook};
+use crate::reach::Reach;
+use crate::safe_point::SafePoints;
+use crate::target_libc::libc_function;
+use crate::unwind_tables::UnwindTables;
+use memhook_abi::{ANY_LOADER_COUNT, Exchange, hook_error};
+use memhook_inject::{Held, MAX_CALL_DATA, WordExchange, force_words};
+use memhook_process::{
+    HookCopy, Mapping, ModuleImage, Slot, SlotScan, find_slots, hook_copies, mappings, modules,
+    read_memory,
+};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Files of modules that were read, by device and inode.
+pub type Files = HashMap<(u32, u32, u64), Arc<[u8]>>;
+
+/// How long a thread outside of the loader is looked for.
+const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a held thread waits for a moment in which no other thread unloads modules.
+const STILL_PATIENCE: Duration = Duration::from_millis(20);
+/// How often the slots are looked at again.
+const LOOKS: u32 = 5;
+
+const _: () = assert!(size_of::<Exchange>() == 32);
+const MOST_WORDS: usize = (MAX_CALL_DATA - 8) / size_of::<Exchange>();
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Restored {
+    /// Slots that still hold a wrapper of ours.
+    pub left: u64,
+    /// The longest time that threads were held.
+    pub held: Duration,
+}
+
+/// What the slots of a process hold, and the mappings at the time.
+struct SlotLook {
+    layout: Vec<Mapping>,
+    modules: Vec<ModuleImage>,
+    copies: Vec<HookCopy>,
+    slots: Vec<Slot>,
+    /// Slots that hold something of a hook that does not say what is behind it.
+    unknown: u64,
+}
+
+/// Whether the modules are where they were: maps without what does not come from files.
+pub fn layout(maps: &[Mapping]) -> Vec<Mapping> {
+    let of_file = |m: &&Mapping| m.file_id.2 != 0 && m.path.starts_with('/');
+    maps.iter().filter(of_file).cloned().collect()
+}
+
+impl SlotLook {
+    /// Looks.
+    fn new(pid: i32, files: &mut Files) -> Result<SlotLook, Error> {
+        let maps = mappings(pid)?;
+        let modules = modules(pid, &maps, files)?;
+        let copies = hook_copies(pid, &maps);
+        let any = |name: &str| memhook_abi::function_by_name(name).is_some();
+        let scan = if copies.is_empty() {
+            SlotScan::default()
+        } else {
+            find_slots(pid, &modules, &maps, &any, &copies)?
+        };
+        let is_unknown = |u: &&memhook_process::Unhookable| u.is_foreign_wrapper;
+        Ok(SlotLook {
+            layout: layout(&maps),
+            modules,
+            slots: scan.held,
+            unknown: scan.unhookable.iter().filter(is_unknown).count() as u64,
+            copies,
+        })
+    }
+
+    /// Looks again if modules came or went.
+    fn refresh(&mut self, pid: i32, files: &mut Files) -> Result<(), Error> {
+        if layout(&mappings(pid)?) != self.layout {
+            *self = SlotLook::new(pid, files)?;
+        }
+        Ok(())
+    }
+
+    fn holds_any(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
+    /// Those that still do.
+    fn still_held(&self, pid: i32) -> Vec<Slot> {
+        let holds = |slot: &&Slot| {
+            let mut word = [0; 8];
+            read_memory(pid, slot.address, &mut word).is_ok()
+                && u64::from_le_bytes(word) == slot.value
+        };
+        self.slots.iter().filter(holds).cloned().collect()
+    }
+}
+
+/// Closes the gates of all hooks in the process and puts the originals back. `hook_base`: where the hook
+/// of this version is loaded. `safe`: where its threads can be held, if that is known.
+///
+/// One thread does it, outside of the loader and while that keeps still; where no thread can, all threads
+/// are held, and the words are written from here.
+pub fn restore(
+    pid: i32,
+    hook_base: Option<u64>,
+    safe: Option<SafePoints>,
+    files: &mut Files,
+) -> Result<Restored, Error> {
+    let mut look = SlotLook::new(pid, files)?;
+    let mut done = Restored::default();
+    let is_open = |copy: &HookCopy| copy.epoch(pid).is_some_and(|epoch| epoch != 0);
+    if let Some(base) = hook_base
+        && (look.holds_any() || look.copies.iter().any(is_open))
+    {
+        by_hook(pid, base, safe, &mut look, files, &mut done)?;
+    }
+    for _ in 0..LOOKS {
+        look.refresh(pid, files)?;
+        let exchanges = forced(pid, &look);
+        if exchanges.is_empty() {
+            break;
+        }
+        let (_, held) = force_words(pid, &exchanges, &|| true)?;
+        done.held = done.held.max(held);
+    }
+    done.left = look.still_held(pid).len() as u64 + look.unknown;
+    Ok(done)
+}
+
+/// What is left to be written with all threads held: slots, and the gates of other versions.
+fn forced(pid: i32, look: &SlotLook) -> Vec<WordExchange> {
+    let slots = look.still_held(pid);
+    let mut exchanges: Vec<WordExchange> = slots
+        .iter()
+        .map(|slot| WordExchange {
+            address: slot.address,
+            from: slot.value,
+            to: slot.target,
+            // A word that holds a wrapper's address is ours wherever it is.
+            is_permanent: true,
+        })
+        .collect();
+    for copy in &look.copies {
+        // The epoch is the lower half.
+        if let (Some(gate), Some(word)) = (copy.gate(), copy.gate_word(pid))
+            && word as u32 != 0
+        {
+            exchanges.push(WordExchange {
+                address: gate,
+                from: word,
+                to: word & !0xffff_ffff,
+                is_permanent: true,
+            });
+        }
+    }
+    exchanges
+}
+
+/// Has the hook do it; what it cannot do is left to be forced.
+fn by_hook(
+    pid: i32,
+    base: u64,
+    safe: Option<SafePoints>,
+    look: &mut SlotLook,
+    files: &mut Files,
+    done: &mut Restored,
+) -> Result<(), Error> {
+    let entry = entry_points()?;
+    let iterate = libc_function(&look.modules, "dl_iterate_phdr").unwrap_or(0);
+    if iterate == 0 || look.slots.iter().all(|slot| slot.is_unprotected) {
+        // Only the gate is left to the hook, and that can be closed at any point.
+        let mut held = hold_with_hook(pid, base)?;
+        held.call(base + entry.close, &[])?;
+        done.held = done.held.max(held.release()?);
+        return Ok(());
+    }
+    let safe = safe.unwrap_or_else(|| {
+        let mut tables = UnwindTables::default();
+        tables.compile(&look.modules);
+        SafePoints::new(&tables, &look.modules)
+    });
+    let held = safe.hold(&mut Reach::Running, pid, SAFE_POINT_PATIENCE);
+    let (mut held, is_safe) = match held {
+        Ok(held) if has_hook(pid, base) => (held, true),
+        Err(memhook_inject::Error::NoSafeThread { .. }) => (hold_with_hook(pid, base)?, false),
+        // Another program runs under this pid by now.
+        Ok(_) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    held.call(base + entry.close, &[])?;
+    if is_safe {
+        // Whatever went wrong: the slots are looked at again.
+        let _ = exchange_all(&mut held, base + entry.exchange, iterate, look, files);
+    }
+    done.held = done.held.max(held.release()?);
+    Ok(())
+}
+
+fn exchange_all(
+    held: &mut Held,
+    exchange: u64,
+    iterate: u64,
+    look: &mut SlotLook,
+    files: &mut Files,
+) -> Result<(), Error> {
+    let pid = held.pid();
+    let begin = Instant::now();
+    while begin.elapsed() < STILL_PATIENCE {
+        // No words: only what the loader counts now.
+        let (_, loader_count) = exchange_words(held, exchange, iterate, ANY_LOADER_COUNT, &[])?;
+        look.refresh(pid, files)?;
+        // In pages that may be under relocation, words are only forced.
+        let mut slots = look.still_held(pid);
+        slots.retain(|slot| !slot.is_unprotected);
+        let (permanent, others): (Vec<Slot>, Vec<Slot>) =
+            slots.into_iter().partition(|slot| slot.is_permanent);
+        for chunk in permanent.chunks(MOST_WORDS) {
+            exchange_words(held, exchange, iterate, ANY_LOADER_COUNT, chunk)?;
+        }
+        let mut is_stale = false;
+        for chunk in others.chunks(MOST_WORDS) {
+            let (answer, _) = exchange_words(held, exchange, iterate, loader_count, chunk)?;
+            is_stale |= answer == hook_error::STALE;
+        }
+        if !is_stale {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Returns what the hook answers, and what the loader counts.
+fn exchange_words(
+    held: &mut Held,
+    exchange: u64,
+    iterate: u64,
+    loader_count: u64,
+    slots: &[Slot],
+) -> Result<(i64, u64), memhook_inject::Error> {
+    let mut data = Vec::with_capacity(8 + slots.len() * size_of::<Exchange>());
+    data.extend_from_slice(&0u64.to_le_bytes());
+    for slot in slots {
+        // struct Exchange: address, from, to, protection, state.
+        data.extend_from_slice(&slot.address.to_le_bytes());
+        data.extend_from_slice(&slot.value.to_le_bytes());
+        data.extend_from_slice(&slot.target.to_le_bytes());
+        data.extend_from_slice(&slot.protection.to_le_bytes());
+        data.extend_from_slice(&0u32.to_le_bytes());
+    }
+    let count = slots.len() as u64;
+    let result = held.call_with_data(exchange, &mut data, |at| {
+        vec![at + 8, count, iterate, loader_count, at]
+    })?;
+    let now = data.first_chunk().map_or(0, |now| u64::from_le_bytes(*now));
+    Ok((result as i64, now))
+}

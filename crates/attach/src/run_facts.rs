@@ -1,0 +1,291 @@
+//! What a recording says of the run besides the events: modules, names of threads, losses, clocks.
+
+use crate::config::TraceConfig;
+use crate::consumer::Consumer;
+use crate::process_names::{command_line, process_name};
+use crate::recorder::Recorder;
+use crate::session::Session;
+use memhook_process::ModuleImage;
+use memhook_recording::{ClockPoint, End, Meta, Module, State, ThreadName};
+use memhook_stream::time_stamp_counter;
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// Names may be given after the first allocation, and losses add up.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// Between two points of the clocks.
+const CLOCK_PAUSE: Duration = Duration::from_secs(10);
+
+/// What is known of the run before the attach.
+pub fn meta(pid: i32, config: &TraceConfig) -> Meta {
+    let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let command = command_line(pid);
+    let note = |name: &str, value: String| (name.to_owned(), value);
+    Meta {
+        pid: pid as u32,
+        started_unix_ns: unix_ns(),
+        command: command.trim_end().to_owned(),
+        host: file("/proc/sys/kernel/hostname").trim_end().to_owned(),
+        recorder: concat!("memhook-rs ", env!("CARGO_PKG_VERSION")).to_owned(),
+        clock_mode: config.clock_mode(),
+        flags: config.flags(),
+        sample_bytes: config.sample_bytes.unwrap_or(0),
+        notes: vec![
+            note("name", process_name(pid)),
+            note("depth", config.depth.to_string()),
+        ],
+    }
+}
+
+fn unix_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |time| time.as_nanos() as u64)
+}
+
+/// Follows the run for the recorder, from the thread that follows the modules.
+pub struct Facts {
+    path: PathBuf,
+    meta: Meta,
+    /// By load bias and path: those that were recorded as there.
+    modules: HashMap<(u64, String), ()>,
+    threads: HashMap<u32, String>,
+    next_look: Duration,
+    next_clock: Duration,
+    /// Time stamp counter and time of the first point.
+    first_clock: Option<(u64, Duration)>,
+    /// It has ended before the trace, which was said.
+    has_ended: bool,
+}
+
+impl Facts {
+    /// For the recording at `path`, which begins with `meta`.
+    pub fn new(path: &Path, meta: Meta) -> Facts {
+        Facts {
+            path: path.to_owned(),
+            meta,
+            modules: HashMap::new(),
+            threads: HashMap::new(),
+            next_look: Duration::ZERO,
+            next_clock: Duration::ZERO,
+            first_clock: None,
+            has_ended: false,
+        }
+    }
+
+    /// What is known of the attach. Before the first pass, so that the file has it whatever comes.
+    pub fn begin(&mut self, session: &Session, consumer: &Consumer) {
+        let elapsed = consumer.elapsed().as_nanos() as u64;
+        self.meta.started_unix_ns = unix_ns().saturating_sub(elapsed);
+        let exe = session.modules.first().map(|module| module.path.clone());
+        self.note("exe", exe.unwrap_or_default());
+        let ms = |time: Duration| format!("{:.3}", time.as_secs_f64() * 1e3);
+        self.note("attach_ms", ms(session.attach_time));
+        self.note("held_ms", ms(session.held_time));
+        self.note("idle_held_ms", ms(session.idle_held_time));
+        self.note_slots(session);
+        if let Some(recorder) = &mut consumer.lock().recorder {
+            recorder.writer.meta(&self.meta);
+        }
+        self.follow(session, consumer, true);
+    }
+
+    fn note(&mut self, name: &str, value: String) {
+        self.meta.notes.retain(|(known, _)| known != name);
+        self.meta.notes.push((name.to_owned(), value));
+    }
+
+    fn note_slots(&mut self, session: &Session) {
+        let (slots, modules) = session.patched();
+        self.note("slots", slots.to_string());
+        self.note("modules", modules.to_string());
+    }
+
+    /// To be called on every turn. `modules_changed`: the target's modules are others than at the last
+    /// call. Returns once what to tell the user if no more is recorded; the trace goes on.
+    pub fn follow(
+        &mut self,
+        session: &Session,
+        consumer: &Consumer,
+        modules_changed: bool,
+    ) -> Option<String> {
+        let now = consumer.elapsed();
+        let look = now >= self.next_look;
+        let mut state = consumer.lock();
+        let recorder = state.recorder.as_mut()?;
+        if modules_changed {
+            self.modules(session, recorder, now);
+        }
+        let asked: Vec<u32> = if look {
+            recorder.threads().collect()
+        } else {
+            Vec::new()
+        };
+        let new = std::mem::take(&mut recorder.new_threads);
+        if !look && new.is_empty() {
+            return None;
+        }
+        drop(state);
+        // /proc is read without the lock: the rings do not wait for it.
+        let names: Vec<(u32, String)> = new
+            .into_iter()
+            .chain(asked)
+            .map(|tid| (tid, session.thread_name(tid)))
+            .filter(|(tid, name)| !name.is_empty() && self.threads.get(tid) != Some(name))
+            .collect();
+        let mut state = consumer.lock();
+        let recorder = state.recorder.as_mut()?;
+        let time_ns = now.as_nanos() as u64;
+        for (tid, name) in names {
+            if self.threads.get(&tid) == Some(&name) {
+                continue;
+            }
+            self.threads.insert(tid, name.clone());
+            recorder
+                .writer
+                .thread_name(&ThreadName { tid, name, time_ns });
+        }
+        if look {
+            self.next_look = now + LOOK_PAUSE;
+            recorder.writer.losses(&session.region().losses(), time_ns);
+            if now >= self.next_clock {
+                self.next_clock = now + CLOCK_PAUSE;
+                let point = self.clock(now);
+                recorder.writer.clock(&point);
+            }
+            return self.early_end(recorder);
+        }
+        None
+    }
+
+    fn clock(&mut self, now: Duration) -> ClockPoint {
+        let tsc = time_stamp_counter();
+        let (first_tsc, first) = *self.first_clock.get_or_insert((tsc, now));
+        let counts = tsc.saturating_sub(first_tsc);
+        ClockPoint {
+            time_ns: now.as_nanos() as u64,
+            unix_ns: unix_ns(),
+            tsc,
+            tsc_scale: match counts {
+                0 => 0.0,
+                _ => now.saturating_sub(first).as_nanos() as f64 / counts as f64,
+            },
+        }
+    }
+
+    fn modules(&mut self, session: &Session, recorder: &mut Recorder, now: Duration) {
+        recorder.own_code = session.own_code();
+        let key = |module: &ModuleImage| (module.base, module.path.clone());
+        let there: HashMap<(u64, String), ()> =
+            session.modules.iter().map(|m| (key(m), ())).collect();
+        // Those there at the attach were there before the first event.
+        let time_ns = if self.modules.is_empty() {
+            0
+        } else {
+            now.as_nanos() as u64
+        };
+        for (base, _) in self.modules.keys().filter(|key| !there.contains_key(*key)) {
+            recorder.writer.module_unloaded(*base, time_ns);
+        }
+        for module in &session.modules {
+            if !self.modules.contains_key(&key(module)) {
+                recorder.writer.module_loaded(&Module {
+                    path: module.path.clone(),
+                    build_id: module.build_id.clone().unwrap_or_default(),
+                    base: module.base,
+                    start: module.start,
+                    end: module.end,
+                    loaded_ns: time_ns,
+                    unloaded_ns: None,
+                });
+            }
+        }
+        self.modules = there;
+    }
+
+    /// Why no more is recorded, if that was not said before.
+    fn early_end(&mut self, recorder: &Recorder) -> Option<String> {
+        let State::Ended(end) = recorder.writer.state() else {
+            return None;
+        };
+        if std::mem::replace(&mut self.has_ended, true) {
+            return None;
+        }
+        Some(format!(
+            "{} ends here: {end}; what it has is readable, and the tracing goes on",
+            self.path.display()
+        ))
+    }
+
+    /// Ends the recording, when the drain thread has ended. `coverage`: what of each module was seen, as JSON.
+    /// `None`: nothing was recorded.
+    pub fn finish(
+        &mut self,
+        session: &Session,
+        consumer: &Consumer,
+        coverage: Option<String>,
+    ) -> Option<Recorded> {
+        self.note_slots(session);
+        if let Some(coverage) = coverage {
+            self.note("coverage", coverage);
+        }
+        let mut state = consumer.lock();
+        let mut recorder = state.recorder.take()?;
+        let now = consumer.elapsed();
+        let time_ns = now.as_nanos() as u64;
+        for tid in std::mem::take(&mut recorder.new_threads) {
+            let name = session.thread_name(tid);
+            if !name.is_empty() {
+                recorder
+                    .writer
+                    .thread_name(&ThreadName { tid, name, time_ns });
+            }
+        }
+        recorder.writer.losses(&session.region().losses(), time_ns);
+        recorder.writer.clock(&self.clock(now));
+        recorder.writer.meta(&self.meta);
+        recorder.last_interval(&state.ledger, session.region());
+        drop(state);
+        let early_end = self.early_end(&recorder);
+        let events = recorder.writer.events();
+        let (end, bytes) = recorder.writer.finish_counted();
+        let is_complete = matches!(end, End::Finished | End::SizeLimit);
+        let incomplete = (!is_complete && !self.has_ended).then(|| {
+            format!(
+                "{} is not complete: {end}; what it has is readable",
+                self.path.display()
+            )
+        });
+        Some(Recorded {
+            path: self.path.clone(),
+            events,
+            bytes,
+            end,
+            notice: early_end.or(incomplete),
+        })
+    }
+}
+
+/// What a recording has come to.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// Its file, the first one if there are several.
+    pub path: PathBuf,
+    /// Events in it; 0 if it holds sums.
+    pub events: u64,
+    /// Bytes written.
+    pub bytes: u64,
+    /// How it ended.
+    pub end: End,
+    /// What to tell the user about that.
+    pub notice: Option<String>,
+}
+
+impl Recorded {
+    /// Whether it holds all that it was to hold. The largest size of a file may be reached before the end.
+    pub fn is_complete(&self) -> bool {
+        matches!(self.end, End::Finished | End::SizeLimit)
+    }
+}

@@ -1,0 +1,328 @@
+//! One attach: load the hook, fill the journal, patch; later modules; detach.
+
+mod lone_recorder;
+mod memory;
+mod slots;
+mod target_facts;
+
+use crate::claim::{Claim, claim};
+use crate::config::TraceConfig;
+use crate::error::Error;
+use crate::hook_object::{EntryPoints, HOOK_OBJECT, entry_points, hook_image};
+use crate::hook_presence::has_hook;
+use crate::limits::refuse;
+use crate::memory_budget::Budget;
+use crate::reach::Reach;
+use crate::recorder::OwnCode;
+use crate::residue::residue;
+use crate::restore::{Files, layout};
+use crate::safe_point::SafePoints;
+use crate::target_libc::libc_function;
+use crate::unwind_tables::UnwindTables;
+use memhook_abi::{self as abi, function_by_name, hook_error};
+use memhook_inject::{Dlopen, Held, IdleThreads, load_object};
+use memhook_process::{
+    ElfView, Mapping, ModuleImage, find_slots, hook_copies, mappings, modules, seccomp_filters,
+    vdso,
+};
+use memhook_stream::{Plan, Region};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use target_facts::{is_filtered, tid_offset};
+
+/// How long a thread outside of the loader is looked for.
+const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the held thread waits for a moment in which no other thread unloads modules.
+const STILL_PATIENCE: Duration = Duration::from_millis(20);
+
+/// An attach to one process.
+pub struct Session {
+    pid: i32,
+    region: Arc<Region>,
+    entry: EntryPoints,
+    hook_base: u64,
+    functions: HashSet<usize>,
+    files: Files,
+    /// Mappings of files as last seen.
+    layout: Vec<Mapping>,
+    /// Modules as last seen.
+    pub modules: Vec<ModuleImage>,
+    /// Modules that were unloaded: they still explain addresses in old backtraces.
+    pub gone: Vec<ModuleImage>,
+    vdso: Option<ModuleImage>,
+    /// The hook itself, once loaded.
+    hook: Option<ModuleImage>,
+    tables: UnwindTables,
+    /// Per module: functions and slots that cannot be hooked, with the reason.
+    pub unhookable: Vec<(String, &'static str)>,
+    /// Duration of the whole attach.
+    pub attach_time: Duration,
+    /// The longest time that one thread was held, but for [`Session::idle_held_time`].
+    pub held_time: Duration,
+    /// How long a thread was held that had nothing to do at the time; zero if none was.
+    pub idle_held_time: Duration,
+    next_variant: HashMap<(usize, u64), u32>,
+    /// Seccomp filters of the process before the hook was told what they allow.
+    filters: Option<u32>,
+    /// What it may take of memory.
+    plan: Plan,
+    _claim: Claim,
+}
+
+fn find_dlopen(pid: i32, modules: &[ModuleImage]) -> Result<Dlopen, Error> {
+    let candidates = [("dlopen", false), ("__libc_dlopen_mode", true)];
+    for (name, internal_mode) in candidates {
+        for module in modules {
+            let named = |prefix: &str| module.name().starts_with(prefix);
+            if !(named("libc.so") || named("libc-2") || named("libdl")) {
+                continue;
+            }
+            let exported = ElfView::parse(&module.bytes)
+                .ok()
+                .and_then(|e| e.exported(name));
+            if let Some(e) = exported.filter(|e| !e.is_ifunc) {
+                return Ok(Dlopen {
+                    address: module.base.wrapping_add(e.svma),
+                    internal_mode,
+                });
+            }
+        }
+    }
+    Err(Error::NoFunction {
+        pid,
+        name: "dlopen, nor a __libc_dlopen_mode",
+    })
+}
+
+impl Session {
+    /// Attaches to a running process; on return every slot that can be patched is.
+    pub fn start(pid: i32, config: &TraceConfig) -> Result<Session, Error> {
+        Session::start_by(&mut Reach::Running, pid, config)
+    }
+
+    /// As [`Session::start`], with another way to its threads.
+    pub(crate) fn start_by(
+        reach: &mut Reach<'_>,
+        pid: i32,
+        config: &TraceConfig,
+    ) -> Result<Session, Error> {
+        refuse(pid, config)?;
+        let start = Instant::now();
+        let functions = config.function_ids();
+        let mut config = config.hook_config();
+        // First: who holds the claim finds nobody else changing what is looked at here.
+        let claim = claim(pid)?;
+        config.plan = Budget::of(pid, config.ring_bytes).plan()?;
+        let idle = IdleThreads::of(pid);
+        let maps = mappings(pid)?;
+        let mut residue = residue(pid, &maps);
+        if let Some(attacher) = residue.attacher(pid) {
+            return Err(Error::AlreadyTraced { pid, attacher });
+        }
+        let mut held_time = Duration::ZERO;
+        let mut files = Files::new();
+        if residue.is_untidy() {
+            held_time = residue.tidy_up(pid, &mut files)?.held;
+        }
+        let hook_base = residue.hook_base;
+        let maps = mappings(pid)?;
+        let loaded = modules(pid, &maps, &mut files)?;
+        let wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
+        let scan = find_slots(pid, &loaded, &maps, &wanted, &hook_copies(pid, &maps))?;
+        if scan.slots.is_empty() {
+            return Err(Error::NothingToHook { pid });
+        }
+        let entry = entry_points()?;
+        let needed = |name: &'static str| {
+            libc_function(&loaded, name).ok_or(Error::NoFunction { pid, name })
+        };
+        let dlopen = find_dlopen(pid, &loaded)?;
+        if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
+            config.libc_backtrace = needed("backtrace")?;
+        }
+        config.iterate_modules = needed("dl_iterate_phdr")?;
+        config.owner = residue.owner(pid);
+        let vdso = vdso(pid, &maps);
+        if let Some(v) = &vdso {
+            let clock = ElfView::parse(&v.bytes)
+                .ok()
+                .and_then(|e| e.exported("__vdso_clock_gettime"));
+            config.vdso_clock = clock.map_or(0, |e| v.base.wrapping_add(e.svma));
+        }
+        let mut tables = UnwindTables::default();
+        tables.compile(&with(&loaded, &vdso));
+        let mut idle_held_time = Duration::ZERO;
+        if let Reach::Running = reach
+            && let Some(time) = lone_recorder::register_idle(pid, &idle)
+        {
+            idle_held_time = time;
+            config.flags |= abi::flags::LONE_RECORDER;
+        }
+        // A variant keeps its function: the program may have copied a wrapper's address.
+        let next_variant = residue.originals();
+        let next_variant = next_variant.map(|(f, variant, o)| ((f as usize, o), variant));
+        let next_variant = next_variant.collect();
+        let (region, address, epoch) =
+            residue.region_for(reach, pid, config.ring_bytes, &mut held_time)?;
+        config.epoch = epoch;
+        region.initialize(&config)?;
+        let mut session = Session {
+            pid,
+            region: Arc::new(region),
+            entry,
+            hook_base: 0,
+            functions,
+            layout: layout(&maps),
+            files,
+            modules: loaded,
+            gone: Vec::new(),
+            vdso,
+            hook: None,
+            tables,
+            unhookable: Vec::new(),
+            attach_time: Duration::ZERO,
+            held_time,
+            idle_held_time,
+            next_variant,
+            filters: seccomp_filters(pid),
+            plan: config.plan,
+            _claim: claim,
+        };
+        session.journal(&scan);
+        session.publish_modules()?;
+        if let Err(error) = session.load_and_start(reach, hook_base, dlopen, address) {
+            // Some slots may hold wrappers by now; what this cannot put back, `detach` can.
+            let _ = session.detach();
+            return Err(error);
+        }
+        session.attach_time = start.elapsed();
+        Ok(session)
+    }
+
+    /// Loads the hook, if it is not there yet, and lets it patch: all that one thread is held for.
+    fn load_and_start(
+        &mut self,
+        reach: &mut Reach<'_>,
+        hook_base: Option<u64>,
+        dlopen: Dlopen,
+        region_address: u64,
+    ) -> Result<(), Error> {
+        let pid = self.pid;
+        // So that nothing slow is left for the hold.
+        let anywhere = hook_image(0)?;
+        self.tables.prepare(&self.region, &[anywhere]);
+        // Also with the hook in place: it asks the loader to keep still.
+        let mut held = self.safe_points().hold(reach, pid, SAFE_POINT_PATIENCE)?;
+        self.hook_base = match hook_base {
+            Some(base) => base,
+            None => load_object(&mut held, dlopen, HOOK_OBJECT)?.base,
+        };
+        // The hook's own frames are on the stack of an allocation made below one of its wrappers.
+        self.hook = Some(hook_image(self.hook_base)?);
+        self.publish_modules()?;
+        let backtrace = self.region.libc_backtrace();
+        if backtrace != 0 {
+            // Its first call loads libgcc_s, which must not happen below an allocation.
+            held.call(backtrace, &[region_address + abi::ARENA_OFFSET as u64, 0])?;
+        }
+        lone_recorder::register_alone(&mut held, &self.region);
+        self.region.set_tid_offset(tid_offset(&held));
+        self.region.set_syscalls_filtered(is_filtered(&held));
+        let result = held.call(self.hook_base + self.entry.attach, &[region_address])? as i64;
+        let result = self.patch_until_current(&mut held, result);
+        self.held_time = self.held_time.max(held.release()?);
+        match result? {
+            hook_error::NO_WIPE_ON_FORK => return Err(Error::NoWipeOnFork { pid }),
+            // Slots that are still pending are patched with all threads held.
+            hook_error::STALE | hook_error::NO_LOADER | 0.. => {}
+            code => return Err(Error::HookRefused { pid, code }),
+        }
+        // If the threads cannot all be held, the slots stay as they are, and the coverage says so.
+        if let Ok(all_held) = self.force_slots() {
+            self.held_time = self.held_time.max(all_held);
+        }
+        self.announce_forwarding_operators();
+        Ok(())
+    }
+
+    fn safe_points(&self) -> SafePoints {
+        SafePoints::new(&self.tables, &with(&self.modules, &self.vdso))
+    }
+
+    /// After an answer of the hook's: if it found that modules came or went since they were looked at,
+    /// looks again and has it patch, until it agrees. Returns its last answer.
+    fn patch_until_current(&mut self, held: &mut Held, answer: i64) -> Result<i64, Error> {
+        let begin = Instant::now();
+        let mut answer = answer;
+        while answer == hook_error::STALE && begin.elapsed() < STILL_PATIENCE {
+            self.look_at_modules()?;
+            answer = held.call(self.hook_base + self.entry.patch, &[])? as i64;
+        }
+        Ok(answer)
+    }
+
+    /// To be called now and then: what a filter forbids that the program installs now is not known, so
+    /// the hook makes no system calls from then on.
+    pub fn look_at_filters(&self) {
+        if seccomp_filters(self.pid) > self.filters {
+            self.region.set_syscalls_filtered(true);
+        }
+    }
+
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// The shared region, for other threads.
+    pub fn shared_region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// The shared region.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Whether the hook is still there: an execve takes it away without ending the process.
+    pub fn is_in_target(&self) -> bool {
+        has_hook(self.pid, self.hook_base)
+    }
+
+    /// An interned backtrace: function id of the allocation, and frames. Frames of the hook itself
+    /// and the `ret` instruction that a wrapped dlopen returns through are left out.
+    pub fn stack(&self, id: u32) -> Option<(u8, Vec<u64>)> {
+        let stack = self.region.stack(id)?;
+        let ours = |pc: &u64| {
+            self.hook.as_ref().is_some_and(|hook| hook.contains(*pc)) || self.tables.is_gadget(*pc)
+        };
+        let frames = stack.frames.into_iter().filter(|pc| !ours(pc)).collect();
+        Some((stack.function, frames))
+    }
+
+    /// What [`Session::stack`] leaves out of backtraces.
+    pub fn own_code(&self) -> OwnCode {
+        OwnCode::new(self.hook.as_ref(), self.tables.gadgets().clone())
+    }
+
+    /// The name of a live thread (tid as the target sees it), or an empty string.
+    pub fn thread_name(&self, tid: u32) -> String {
+        memhook_process::proc_text(format!("/proc/{}/task/{tid}/comm", self.pid))
+            .map(|name| name.trim_end().to_owned())
+            .unwrap_or_default()
+    }
+
+    fn publish_modules(&mut self) -> Result<(), Error> {
+        let mut all = with(&self.modules, &self.vdso);
+        all.extend(self.hook.clone());
+        self.tables.publish(&self.region, &all)
+    }
+}
+
+/// The modules and the vDSO.
+fn with(modules: &[ModuleImage], vdso: &Option<ModuleImage>) -> Vec<ModuleImage> {
+    modules.iter().chain(vdso).cloned().collect()
+}

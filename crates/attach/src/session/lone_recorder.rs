@@ -1,0 +1,54 @@
+//! Whether one thread that alone records may skip locked instructions.
+//!
+//! It may if the process is registered for membarrier(2): then a second one can have all threads pass
+//! a barrier. While a process with several threads registers, the kernel waits for an RCU grace
+//! period, some ten milliseconds (sync_runqueues_membarrier_state in kernel/sched/membarrier.c). So a
+//! thread does it that sleeps anyway. Where all threads work, nothing would be gained.
+
+use crate::hook_presence::any_point;
+use memhook_abi::flags::LONE_RECORDER;
+use memhook_inject::{Held, HoldOptions, IdleThreads, hold};
+use memhook_process::{has_seccomp_filter, thread_ids};
+use memhook_stream::{REGISTER_GLOBAL_EXPEDITED, Region, barrier};
+use std::time::Duration;
+
+/// How long a thread that sleeps is tried to be held.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+fn is_alone(pid: i32) -> bool {
+    thread_ids(pid).is_ok_and(|tids| tids.len() == 1)
+}
+
+/// Has a thread register its process that has slept since `idle` was made. Returns how long it was
+/// held, or `None`: the process is not registered.
+pub fn register_idle(pid: i32, idle: &IdleThreads) -> Option<Duration> {
+    if is_alone(pid) || !barrier() {
+        return None;
+    }
+    let options = HoldOptions {
+        thread: Some(idle.still_asleep()?),
+        deadline: PATIENCE,
+        ..any_point()
+    };
+    let mut held = hold(pid, &options).ok()?;
+    let registered = register(&mut held);
+    let time = held.release().ok()?;
+    registered.then_some(time)
+}
+
+/// The same in a process whose only thread is held: at once, as there is nobody to wait for.
+pub fn register_alone(held: &mut Held, region: &Region) {
+    if is_alone(held.pid()) && barrier() && register(held) {
+        region.add_flag(LONE_RECORDER);
+    }
+}
+
+fn register(held: &mut Held) -> bool {
+    // A filter that cannot be passed by may kill.
+    if !held.filters_suspended() && has_seccomp_filter(held.pid()) {
+        return false;
+    }
+    let command = [REGISTER_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0];
+    held.syscall(libc::SYS_membarrier, command)
+        .is_ok_and(|result| result == 0)
+}

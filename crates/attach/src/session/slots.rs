@@ -1,0 +1,269 @@
+//! The slots of an attach: which there are, whether they still hold our value, and back again.
+
+use super::{SAFE_POINT_PATIENCE, Session};
+use crate::error::Error;
+use crate::hook_presence::has_hook;
+use crate::reach::Reach;
+use crate::refused_slots;
+use crate::restore::{layout, restore};
+use memhook_abi::{self as abi, flags, function_by_name, slot_state};
+use memhook_process::{ModuleImage, SlotScan, find_slots, hook_copies, mappings, modules};
+use memhook_stream::{SlotSpec, barrier};
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// What libstdc++ and libc++abi define with nothing but a call of malloc or of another of these
+/// (libsupc++/new_op.cc and its neighbours, libcxxabi/src/stdlib_new_delete.cpp).
+const FORWARDING_OPERATORS: [&str; 4] = [
+    "_Znwm",
+    "_Znam",
+    "_ZnwmRKSt9nothrow_t",
+    "_ZnamRKSt9nothrow_t",
+];
+const CXX_RUNTIMES: [&str; 3] = ["libstdc++.so", "libc++abi.so", "libc++.so"];
+
+/// How often all threads are held to find the modules as they were looked at.
+const FORCED_TRIES: u32 = 5;
+
+impl Session {
+    /// Tells the hook which operators new end in a call of a hooked malloc: when most allocations are
+    /// passed by, those need no look of their own.
+    pub(super) fn announce_forwarding_operators(&self) {
+        let slots = self.region.slots();
+        let patched = |names: &[&str]| {
+            let functions: Vec<usize> = names.iter().filter_map(|n| function_by_name(n)).collect();
+            slots.iter().filter(move |s| {
+                s.state == slot_state::PATCHED && functions.contains(&(s.function as usize))
+            })
+        };
+        let hooked: HashSet<u64> = patched(&["malloc"]).map(|s| s.module_base).collect();
+        let forwards = |original: u64| {
+            self.modules.iter().any(|m| {
+                m.contains(original)
+                    && hooked.contains(&m.base)
+                    && CXX_RUNTIMES.iter().any(|name| m.name().starts_with(name))
+            })
+        };
+        self.region.set_forwarding_operators(
+            patched(&FORWARDING_OPERATORS)
+                .filter(|s| forwards(s.original))
+                .map(|s| (s.function, s.variant)),
+        );
+    }
+
+    /// Slots that hold our value, or did until the detach, and modules that have one.
+    pub fn patched(&self) -> (u64, u64) {
+        let slots: Vec<_> = self
+            .region
+            .slots()
+            .into_iter()
+            .filter(|s| matches!(s.state, slot_state::PATCHED | slot_state::RESTORED))
+            .collect();
+        let modules: HashSet<u64> = slots.iter().map(|s| s.module_base).collect();
+        (slots.len() as u64, modules.len() as u64)
+    }
+
+    /// Writes the slots of a scan into the journal, those that are not in it yet, and notes what cannot
+    /// be hooked.
+    pub(super) fn journal(&mut self, scan: &SlotScan) {
+        let known: HashSet<u64> = self.region.slots().iter().map(|s| s.address).collect();
+        let names = self.modules.iter().map(|m| m.name().to_owned());
+        let names: Vec<String> = names.collect();
+        let module_name = |index: usize| names[index].clone();
+        let unhookable = scan.unhookable.iter();
+        let mut unhookable: Vec<_> = unhookable
+            .map(|u| (module_name(u.module), u.reason))
+            .collect();
+        for slot in &scan.slots {
+            let Some(function) = function_by_name(&slot.symbol) else {
+                continue;
+            };
+            if known.contains(&slot.address) {
+                continue;
+            }
+            let Some(variant) = self.variant_of(function, slot.target) else {
+                let reason = "more than four different originals of one function";
+                unhookable.push((module_name(slot.module), reason));
+                continue;
+            };
+            let pushed = self.region.push_slot(SlotSpec {
+                address: slot.address,
+                original: slot.target,
+                expected: slot.value,
+                module_base: self.modules[slot.module].base,
+                function: function as u32,
+                variant,
+                protection: slot.protection,
+                by_force: slot.is_unprotected,
+                is_permanent: slot.is_permanent,
+            });
+            if pushed.is_err() {
+                unhookable.push((module_name(slot.module), "there are too many slots"));
+            }
+        }
+        self.unhookable = unhookable;
+    }
+
+    /// Where slots of one symbol hold different originals, each keeps its own.
+    fn variant_of(&mut self, function: usize, original: u64) -> Option<u32> {
+        if let Some(&variant) = self.next_variant.get(&(function, original)) {
+            return Some(variant);
+        }
+        let of_function = self
+            .next_variant
+            .iter()
+            .filter(|((f, _), _)| *f == function);
+        let taken: HashSet<u32> = of_function.map(|(_, &variant)| variant).collect();
+        let free = (0..abi::MAX_VARIANTS as u32).find(|variant| !taken.contains(variant))?;
+        self.next_variant.insert((function, original), free);
+        Some(free)
+    }
+
+    /// Answers dlopen and dlclose calls of the target: new slots go into the journal, slots of
+    /// modules that are gone are forgotten.
+    pub fn follow_modules(&mut self, answered: &mut u32) -> Result<(), Error> {
+        let request = self.region.module_requests();
+        if request == *answered {
+            return Ok(());
+        }
+        let mut looked = self.look_at_modules();
+        // Threads of the target make no system calls of ours, so they cannot patch.
+        if looked.is_ok() && self.region.syscalls_filtered() {
+            looked = self.force_slots().map(drop);
+        }
+        // Whatever became of it: the target's dlopen waits for this.
+        *answered = request;
+        self.region.answer_modules(request);
+        looked
+    }
+
+    /// Brings journal and module list up to date.
+    pub(super) fn look_at_modules(&mut self) -> Result<(), Error> {
+        // Before the mappings are read: what comes or goes after this makes the lists out of date.
+        let count = self.region.loader_count_now();
+        let maps = mappings(self.pid)?;
+        let now_layout = layout(&maps);
+        if now_layout != self.layout {
+            let now = modules(self.pid, &maps, &mut self.files)?;
+            self.forget_slots(&now);
+            for module in std::mem::replace(&mut self.modules, now) {
+                let same = |m: &ModuleImage| m.base == module.base && m.path == module.path;
+                if !self.modules.iter().chain(&self.gone).any(same) {
+                    self.gone.push(module);
+                }
+            }
+            let functions = self.functions.clone();
+            let wanted =
+                |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
+            let copies = hook_copies(self.pid, &maps);
+            let scan = find_slots(self.pid, &self.modules, &maps, &wanted, &copies)?;
+            self.journal(&scan);
+            self.publish_modules()?;
+            self.layout = now_layout;
+        }
+        self.region.set_loader_count_seen(count);
+        Ok(())
+    }
+
+    /// Slots of modules that are gone; those that do not hold our value although they did, as their module
+    /// was replaced by another; and all that are not patched: what the journal says of their pages may
+    /// have been true of a module that was there before, while another is being relocated now.
+    fn forget_slots(&self, now: &[ModuleImage]) {
+        for slot in self.region.slots() {
+            let there = now
+                .iter()
+                .any(|m| m.base == slot.module_base && m.contains(slot.address));
+            let is_patched = slot.state == slot_state::PATCHED
+                && self.word(slot.address) == Some(slot.replacement);
+            if !there || !is_patched {
+                self.region.set_slot_state(slot.index, slot_state::UNUSED);
+            }
+        }
+    }
+
+    fn word(&self, address: u64) -> Option<u64> {
+        let mut word = [0; 8];
+        memhook_process::read_memory(self.pid, address, &mut word).ok()?;
+        Some(u64::from_le_bytes(word))
+    }
+
+    /// Patches slots again that a lazy resolver, already under way at the attach, has overwritten, and
+    /// those that a thread of the target could not patch.
+    pub fn verify_slots(&mut self) -> Result<(), Error> {
+        let mut again = false;
+        for slot in self.region.slots() {
+            again |= slot.state == slot_state::PENDING;
+            if slot.state != slot_state::PATCHED || self.word(slot.address) != Some(slot.original) {
+                continue;
+            }
+            // A new entry, which expects what the resolver wrote.
+            self.region.set_slot_state(slot.index, slot_state::UNUSED);
+            self.region.push_slot(SlotSpec {
+                address: slot.address,
+                original: slot.original,
+                expected: slot.original,
+                module_base: slot.module_base,
+                function: slot.function,
+                variant: slot.variant,
+                protection: slot.protection,
+                by_force: false,
+                is_permanent: slot.is_permanent,
+            })?;
+            again = true;
+        }
+        if again {
+            let safe = self.safe_points();
+            let mut held = safe.hold(&mut Reach::Running, self.pid, SAFE_POINT_PATIENCE)?;
+            if !has_hook(self.pid, self.hook_base) {
+                return Err(Error::OtherProgram { pid: self.pid });
+            }
+            let patched = held.call(self.hook_base + self.entry.patch, &[])? as i64;
+            self.patch_until_current(&mut held, patched)?;
+            held.release()?;
+        }
+        self.force_slots()?;
+        self.announce_forwarding_operators();
+        Ok(())
+    }
+
+    /// Patches with all threads held what the hook could not patch. Returns for how long they were held.
+    pub(super) fn force_slots(&mut self) -> Result<Duration, Error> {
+        let mut longest = Duration::ZERO;
+        for _ in 0..FORCED_TRIES {
+            let maps = mappings(self.pid)?;
+            let copies = hook_copies(self.pid, &maps);
+            let Some(hook) = copies.iter().find(|copy| copy.base == self.hook_base) else {
+                return Err(Error::OtherProgram { pid: self.pid });
+            };
+            let selective = self.region.flags() & flags::LIVE_FILTER != 0;
+            let are_current = || mappings(self.pid).is_ok_and(|maps| layout(&maps) == self.layout);
+            let held = refused_slots::patch(self.pid, &self.region, hook, selective, &are_current)?;
+            longest = longest.max(held);
+            let slots = self.region.slots();
+            if !slots.iter().any(|slot| slot.state == slot_state::PENDING) {
+                break;
+            }
+            self.look_at_modules()?;
+        }
+        Ok(longest)
+    }
+
+    /// Closes the gate and restores the slots; returns how many could not be restored.
+    pub fn detach(&mut self) -> Result<u64, Error> {
+        let safe = self.safe_points();
+        let restored = restore(self.pid, Some(self.hook_base), Some(safe), &mut self.files)
+            .map_err(|source| Error::Restore {
+                pid: self.pid,
+                source: Box::new(source),
+            })?;
+        barrier();
+        for slot in self.region.slots() {
+            if matches!(slot.state, slot_state::PATCHED)
+                && self.word(slot.address) != Some(slot.replacement)
+            {
+                self.region.set_slot_state(slot.index, slot_state::RESTORED);
+            }
+        }
+        Ok(restored.left)
+    }
+}

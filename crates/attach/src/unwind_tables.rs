@@ -1,0 +1,186 @@
+//! Unwind tables of the target's modules, compiled once and kept in the region.
+
+use crate::error::Error;
+use memhook_abi::unwind_rule::{self, pack};
+use memhook_abi::{MAX_MODULES, MAX_RULES};
+use memhook_process::{ElfView, ModuleImage};
+use memhook_stream::{ModuleSpec, Region};
+use memhook_unwind::{TableModule, UnwindTable, compile};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, atomic::AtomicUsize, atomic::Ordering::Relaxed},
+};
+
+/// A file's contents, by where this process keeps them: two mappings of one file share them.
+type FileKey = usize;
+
+fn key_of(module: &ModuleImage) -> FileKey {
+    module.bytes.as_ptr() as usize
+}
+
+/// What is known of a file.
+struct Compiled {
+    /// Keeps the key unique.
+    _bytes: Arc<[u8]>,
+    table: Arc<UnwindTable>,
+    /// `ret` instruction (svma).
+    ret_gadget: Option<u64>,
+    /// First row in the region, once written.
+    first_row: Option<u32>,
+}
+
+/// The tables of one attach.
+#[derive(Default)]
+pub struct UnwindTables {
+    files: HashMap<FileKey, Compiled>,
+    rules: HashMap<u64, u16>,
+    rows: usize,
+    /// Every address (avma) that a wrapped dlopen ever returned through.
+    gadgets: HashSet<u64>,
+}
+
+impl UnwindTables {
+    /// Compiles the tables of modules not seen before, in parallel. A module without call frame
+    /// information gets an empty table: backtraces end there.
+    pub fn compile(&mut self, modules: &[ModuleImage]) {
+        let mut new: Vec<&ModuleImage> = Vec::new();
+        for module in modules {
+            let known = |m: &&ModuleImage| key_of(m) == key_of(module);
+            if !self.files.contains_key(&key_of(module)) && !new.iter().any(known) {
+                new.push(module);
+            }
+        }
+        // The largest first, so that the threads end at about the same time.
+        new.sort_by_key(|m| std::cmp::Reverse(m.bytes.len()));
+        let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let work = || {
+            while let Some(module) = new.get(next.fetch_add(1, Relaxed)) {
+                let table = compile(&module.bytes).unwrap_or_default();
+                let compiled = Compiled {
+                    _bytes: module.bytes.clone(),
+                    ret_gadget: ret_gadget(&module.bytes, &table),
+                    table: Arc::new(table),
+                    first_row: None,
+                };
+                if let Ok(mut found) = found.lock() {
+                    found.push((key_of(module), compiled));
+                }
+            }
+        };
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        std::thread::scope(|scope| {
+            for _ in 1..threads.min(new.len()) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        self.files.extend(found.into_inner().unwrap_or_default());
+    }
+
+    /// For unwinding from outside.
+    pub fn table_modules(&self, modules: &[ModuleImage]) -> Vec<TableModule> {
+        modules
+            .iter()
+            .filter_map(|m| {
+                Some(TableModule {
+                    base: m.base,
+                    start: m.start,
+                    end: m.end,
+                    table: self.files.get(&key_of(m))?.table.clone(),
+                })
+            })
+            .collect()
+    }
+
+    /// Whether a wrapped dlopen may return through this instruction.
+    pub fn is_gadget(&self, address: u64) -> bool {
+        self.gadgets.contains(&address)
+    }
+
+    /// All such instructions until now (avma).
+    pub fn gadgets(&self) -> &HashSet<u64> {
+        &self.gadgets
+    }
+
+    /// Compiles the tables of `modules` and writes them into the region, if they are not there yet.
+    /// Slow the first time.
+    pub fn prepare(&mut self, region: &Region, modules: &[ModuleImage]) {
+        self.compile(modules);
+        for module in modules {
+            let Some(file) = self.files.get_mut(&key_of(module)) else {
+                continue;
+            };
+            if file.first_row.is_some() {
+                continue;
+            }
+            let rules = file.table.rules.iter();
+            let numbers: Vec<u16> = rules
+                .map(|&rule| number(&mut self.rules, region, rule))
+                .collect();
+            let rows = file.table.row_rules.iter();
+            let row_rules: Vec<u16> = rows.map(|&r| numbers[usize::from(r)]).collect();
+            // No room for its rows: backtraces end there, and are counted as cut short.
+            if region
+                .write_rows(self.rows, &file.table.offsets, &row_rules)
+                .is_ok()
+            {
+                file.first_row = Some(self.rows as u32);
+                self.rows += row_rules.len();
+            }
+        }
+    }
+
+    /// Makes `modules` the region's module list; of more than that can hold, the first ones.
+    pub fn publish(&mut self, region: &Region, modules: &[ModuleImage]) -> Result<(), Error> {
+        self.prepare(region, modules);
+        let mut specs = Vec::with_capacity(modules.len());
+        for module in modules {
+            let Some(file) = self.files.get(&key_of(module)) else {
+                continue;
+            };
+            let ret_gadget = file.ret_gadget.map_or(0, |g| module.base.wrapping_add(g));
+            self.gadgets.insert(ret_gadget);
+            let rows = file.table.offsets.len() as u32;
+            specs.push(ModuleSpec {
+                start: module.start,
+                end: module.end,
+                ret_gadget,
+                base: module.base,
+                first_row: file.first_row.unwrap_or(0),
+                row_count: file.first_row.map_or(0, |_| rows),
+            });
+        }
+        specs.truncate(MAX_MODULES);
+        region.publish_modules(&specs)?;
+        Ok(())
+    }
+}
+
+/// The `ret` (svma) that a wrapped dlopen returns through. To an unwinder it is the return address of the
+/// loader's frame: it looks at the row of the byte before, and must find the next return address at the
+/// top of the stack there.
+fn ret_gadget(bytes: &[u8], table: &UnwindTable) -> Option<u64> {
+    let at_entry = pack(unwind_rule::RSP, 8, unwind_rule::RBP_SAME, 0);
+    let elf = ElfView::parse(bytes).ok()?;
+    let unwinds = |&svma: &u64| {
+        [svma.wrapping_sub(1), svma]
+            .iter()
+            .all(|&at| table.rule_at(at) == at_entry)
+    };
+    elf.ret_gadgets().find(unwinds)
+}
+
+/// The region's number of a rule; beyond what the region holds, number 0, which is the stop.
+fn number(rules: &mut HashMap<u64, u16>, region: &Region, rule: u64) -> u16 {
+    if rules.is_empty() {
+        rules.insert(memhook_abi::unwind_rule::STOP, 0);
+    }
+    let next = rules.len();
+    *rules.entry(rule).or_insert_with(|| {
+        if next >= MAX_RULES {
+            return 0;
+        }
+        region.write_rule(next as u16, rule);
+        next as u16
+    })
+}

@@ -1,0 +1,117 @@
+//! What an attach needs from its thread all the time: new modules, rings of threads that ended, slots, and whether the
+//! target is still there.
+
+use crate::consumer::Consumer;
+use crate::error::Error;
+use crate::memory_budget::KillCount;
+use crate::ring_owners::RingOwners;
+use crate::session::Session;
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+
+/// How often the target is looked at: is it still there?
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+/// When slots just patched are looked at again: by then a resolver that was under way is through.
+const VERIFY_AFTER: Duration = Duration::from_millis(100);
+
+/// A process, told from later ones with the same pid by its start time.
+struct Identity {
+    pid: i32,
+    started: Option<u64>,
+}
+
+impl Identity {
+    fn of(pid: i32) -> Identity {
+        Identity {
+            pid,
+            started: memhook_process::thread_start_time(pid, pid),
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        !memhook_process::has_ended(self.pid)
+            && self.started.is_some()
+            && memhook_process::thread_start_time(self.pid, self.pid) == self.started
+    }
+}
+
+/// How a detach went.
+#[derive(Debug)]
+pub enum Detached {
+    /// Nothing of ours is in the way of the process: its slots hold their originals, or it has ended.
+    Clean,
+    /// So many slots could not be restored; they pass calls through.
+    SlotsLeft(u64),
+    /// The slots could not be restored. Another `detach` may do it.
+    Failed(Error),
+}
+
+/// What a turn has found.
+pub struct Turn {
+    /// The target has ended or executes another program.
+    pub gone: bool,
+    /// It has loaded or unloaded a module.
+    pub modules_changed: bool,
+    /// Something that the user should be told.
+    pub notice: Option<String>,
+}
+
+/// The upkeep of one attach.
+pub struct Upkeep {
+    target: Identity,
+    owners: RingOwners,
+    kills: KillCount,
+    next_look: Duration,
+    next_verify: Option<Duration>,
+}
+
+impl Upkeep {
+    /// Of a process that was just attached to.
+    pub fn new(pid: i32) -> Upkeep {
+        Upkeep {
+            target: Identity::of(pid),
+            owners: RingOwners::new(pid),
+            kills: KillCount::of(pid),
+            next_look: Duration::ZERO,
+            next_verify: Some(VERIFY_AFTER),
+        }
+    }
+
+    /// To be called every few milliseconds.
+    pub fn turn(&mut self, session: &mut Session, consumer: &Consumer) -> Turn {
+        memhook_inject::let_late_threads_go();
+        let now = consumer.elapsed();
+        let mut answered = consumer.answered.load(Relaxed);
+        let mut gone = session.follow_modules(&mut answered).is_err() && !self.target.is_alive();
+        let modules_changed = consumer.answered.swap(answered, Relaxed) != answered;
+        self.owners.care(session.region());
+        if modules_changed {
+            self.next_verify = Some(now + VERIFY_AFTER);
+        }
+        if now >= self.next_look {
+            self.next_look = now + LOOK_PAUSE;
+            // An execve takes the hook away without ending the process.
+            gone = gone || !self.target.is_alive() || !session.is_in_target();
+            if !gone && self.next_verify.is_some_and(|at| now >= at) {
+                self.next_verify = None;
+                let _ = session.verify_slots();
+            }
+            session.look_at_filters();
+            session.look_at_memory();
+        }
+        Turn {
+            gone,
+            modules_changed,
+            notice: gone.then(|| self.kills.explain(self.target.pid)).flatten(),
+        }
+    }
+
+    /// Restores the slots.
+    pub fn detach(&self, session: &mut Session) -> Detached {
+        match session.detach() {
+            Ok(0) => Detached::Clean,
+            Ok(left) => Detached::SlotsLeft(left),
+            Err(_) if !self.target.is_alive() || !session.is_in_target() => Detached::Clean,
+            Err(error) => Detached::Failed(error),
+        }
+    }
+}

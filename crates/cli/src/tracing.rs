@@ -1,0 +1,136 @@
+//! Options about what is traced, and how.
+
+use crate::options::size;
+use memhook_attach::TraceConfig;
+
+/// Where time stamps come from.
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+enum Clock {
+    /// A word that the attacher advances every millisecond
+    Coarse,
+    /// The processor's time stamp counter
+    Tsc,
+    /// clock_gettime(CLOCK_MONOTONIC)
+    Monotonic,
+    /// The time at which the attacher took the event
+    Attacher,
+}
+
+/// How call stacks are found.
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+enum Unwind {
+    /// Tables compiled from .eh_frame: right without frame pointers
+    Table,
+    /// Along frame pointers
+    Fp,
+    /// glibc's own backtrace: slow, for comparison
+    Glibc,
+}
+
+/// Whose call stacks are recorded.
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+enum Stacks {
+    Alloc,
+    All,
+}
+
+/// What a thread does when its ring is full.
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+enum OnFull {
+    Wait,
+    Drop,
+}
+
+/// What is recorded, and how.
+#[derive(clap::Args, Clone)]
+pub struct Tracing {
+    /// Frames to collect of each call stack
+    #[arg(long, alias = "max-stack", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub depth: u32,
+    /// Hook only these (malloc,free,new,...)
+    #[arg(long, value_delimiter = ',')]
+    functions: Vec<String>,
+    /// Record only blocks of at least this size (4K, 1M)
+    #[arg(short = 'z', long, value_parser = size)]
+    min_size: Option<u64>,
+    /// Record only blocks of at most this size
+    #[arg(short = 'Z', long, value_parser = size)]
+    max_size: Option<u64>,
+    /// Record only blocks of these sizes
+    #[arg(long = "size", value_delimiter = ',', value_parser = size)]
+    sizes: Vec<u64>,
+    /// Record one allocation in so many bytes, at random; reports are estimates
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    sample: Option<u64>,
+    /// Record call stacks of allocations, or of releases too
+    #[arg(long, value_enum, default_value = "alloc")]
+    stacks: Stacks,
+    /// How call stacks are found
+    #[arg(long, value_enum, default_value = "table")]
+    unwind: Unwind,
+    /// Unwind each remembered backtrace again and compare
+    #[arg(long, hide = true)]
+    pub check_memo: bool,
+    /// Where time stamps come from
+    #[arg(long, value_enum, default_value = "coarse")]
+    clock: Clock,
+    /// Bytes that a thread's ring can grow to
+    #[arg(long, value_parser = size, default_value = "1M")]
+    ring_size: u64,
+    /// What a thread does when its ring is full
+    #[arg(long, value_enum, default_value = "wait")]
+    on_full: OnFull,
+}
+
+impl Tracing {
+    /// Mean bytes between samples.
+    pub fn sample_bytes(&self) -> Option<u64> {
+        self.sample
+    }
+
+    /// Whether allocations are left out by size or by chance.
+    pub fn is_selective(&self) -> bool {
+        self.resolve().is_selective()
+    }
+
+    /// The configuration that these options ask for.
+    pub fn resolve(&self) -> TraceConfig {
+        TraceConfig {
+            depth: self.depth,
+            functions: self.functions.clone(),
+            min_size: self.min_size,
+            max_size: self.max_size,
+            sizes: self.sizes.clone(),
+            sample_bytes: self.sample,
+            stacks: match self.stacks {
+                Stacks::Alloc => memhook_attach::Stacks::Allocations,
+                Stacks::All => memhook_attach::Stacks::All,
+            },
+            unwinding: match self.unwind {
+                Unwind::Table => memhook_attach::Unwinding::Tables,
+                Unwind::Fp => memhook_attach::Unwinding::FramePointers,
+                Unwind::Glibc => memhook_attach::Unwinding::LibcBacktrace,
+            },
+            check_memo: self.check_memo,
+            clock: match self.clock {
+                Clock::Coarse => memhook_attach::Clock::Coarse,
+                Clock::Tsc => memhook_attach::Clock::Tsc,
+                Clock::Monotonic => memhook_attach::Clock::Monotonic,
+                Clock::Attacher => memhook_attach::Clock::Attacher,
+            },
+            ring_bytes: self.ring_size,
+            on_full: match self.on_full {
+                OnFull::Wait => memhook_attach::OnFull::Wait,
+                OnFull::Drop => memhook_attach::OnFull::Drop,
+            },
+        }
+    }
+}
+
+/// Options of the commands that start a program.
+#[derive(clap::Args)]
+pub struct StartOptions {
+    /// Trace the processes that it makes too, each for itself
+    #[arg(long)]
+    pub follow_fork: bool,
+}
