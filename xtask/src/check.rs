@@ -25,6 +25,20 @@ impl Footprint {
             blocked: signals(target, "SigBlk") & !signals(target, "SigCgt"),
         }
     }
+
+    /// As it is when nothing of it changes for a while: a fork blocks all signals for a moment.
+    pub fn settled(target: &Target) -> Footprint {
+        let start = Instant::now();
+        let mut seen = Footprint::of(target);
+        let mut same = 0;
+        while same < 5 && start.elapsed() < Duration::from_secs(1) {
+            std::thread::sleep(Duration::from_millis(2));
+            let now = Footprint::of(target);
+            same = if now == seen { same + 1 } else { 0 };
+            seen = now;
+        }
+        seen
+    }
 }
 
 /// Its resident memory.

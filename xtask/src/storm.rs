@@ -105,8 +105,8 @@ struct Victim {
     prey: Prey,
     /// Before the first attach.
     slots: Option<SlotsSeen>,
-    /// After the first one.
-    footprint: Option<Footprint>,
+    /// After the cycle before; at first, what it is before any attach.
+    footprint: Footprint,
     /// After some.
     resident_kib: Option<i64>,
     cycles: u64,
@@ -122,8 +122,8 @@ impl Victim {
             slots: (kind != Kind::Plugins)
                 .then(|| SlotsSeen::of(prey.target.pid()))
                 .flatten(),
+            footprint: Footprint::settled(&prey.target),
             prey,
-            footprint: None,
             resident_kib: None,
             cycles: 0,
             disturbed: false,
@@ -242,24 +242,28 @@ impl Victim {
 
     fn compare_footprint(&mut self) -> Result<(), Failure> {
         let target = &self.prey.target;
+        // The first attach leaves a region and the hook; a kill leaves a region that the next attach adopts or replaces.
+        let may_map = std::mem::take(&mut self.disturbed) || self.footprint.mappings == 0;
         let start = Instant::now();
-        let mut now = Footprint::of(target);
-        // fork blocks all signals for a moment; a library is open while it is loaded.
-        while self.footprint.as_ref().is_some_and(|before| *before != now)
-            && start.elapsed() < Duration::from_millis(500)
-        {
-            std::thread::sleep(Duration::from_millis(2));
-            now = Footprint::of(target);
-        }
-        let before = self.footprint.replace(now.clone());
-        // A kill may leave a mapping that the next attach adopts or replaces.
-        let excused = std::mem::take(&mut self.disturbed);
-        match before {
-            Some(before) if before != now && !excused => {
-                failed(Class::Footprint, format!("{before:?} became {now:?}"))
+        let now = loop {
+            let now = Footprint::of(target);
+            let mut expected = self.footprint.clone();
+            if may_map {
+                expected.mappings = now.mappings;
             }
-            _ => Ok(()),
-        }
+            if expected == now {
+                break now;
+            }
+            // fork blocks all signals for a moment, and so does what a killed attacher leaves a thread to
+            // do; a library is open while it is loaded.
+            if start.elapsed() > Duration::from_secs(2) {
+                let before = std::mem::replace(&mut self.footprint, now.clone());
+                return failed(Class::Footprint, format!("{before:?} became {now:?}"));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        self.footprint = now;
+        Ok(())
     }
 
     /// Ends it; a target that does not end has no result.
@@ -329,6 +333,9 @@ pub fn run(args: &Args) -> ExitCode {
         [] => Kind::value_variants().to_vec(),
         kinds => kinds.to_vec(),
     };
+    // The first use of either builds them, which may take minutes on a busy machine.
+    println!("Building memhook-rs and the targets");
+    println!("{} is attached", binary().display());
     let mut random = Random::new(args.seed);
     let mut total = Tally::default();
     let mut done = 0;

@@ -51,6 +51,7 @@ pub use process_names::{command_line, process_name};
 pub use program::{Observer, Program};
 pub use recorder::{OwnCode, Recorder};
 pub use recording::Recording;
+pub use reach::Reach;
 pub use recovery::recover;
 pub use run_facts::{Facts, Recorded};
 pub use safe_point::{SafePoints, unsafe_ranges, unwind_for_safety};

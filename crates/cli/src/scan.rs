@@ -1,18 +1,15 @@
 //! `scan`: what is unreachable in a live process, with no tracing.
 
-mod budget;
 mod reclaim;
-mod release;
-mod round;
 
 use anyhow::{Context, bail};
-use memhook_foreign::{OutputFile, visible, visible_json, visible_lines};
+use memhook_foreign::{OutputFile, visible_json, visible_lines};
 use memhook_heap::{
-    Captured, Heap, Leak, Limits, MarkOptions, Marked, Method, Pointers, Snapshot, Types,
-    capture_within, dissect, leaks, mark,
+    Captured, Limits, MarkOptions, Method, Pointers, Scan, Types, capture_within, dissect,
 };
+use memhook_report::{census_text, scan_report, scan_text, why_text, write_blocks};
 use std::fs::File;
-use std::io::{IsTerminal, Write};
+use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -121,107 +118,91 @@ impl Args {
     }
 
     fn limits(&self) -> Limits {
-        let is_stop = matches!(self.snapshot, Some(SnapshotMethod::Stop));
-        let usual = Limits::default().hold.filter(|_| !is_stop);
+        let usual = match self.snapshot {
+            Some(SnapshotMethod::Stop) => None,
+            _ => Limits::default().hold,
+        };
         Limits {
             hold: self.max_hold.or(usual),
             memory: self.max_memory,
         }
     }
 
+    /// Of the process, or of the file that was named.
     fn capture(&self) -> anyhow::Result<Captured> {
-        if let Some(file) = &self.from {
-            let snapshot = if file == "-" {
-                memhook_heap::load("standard input", std::io::stdin().lock(), self.max_memory)?
-            } else {
-                let open = File::open(file).with_context(|| file.clone())?;
-                memhook_heap::load(file, std::io::BufReader::new(open), self.max_memory)?
-            };
-            return Ok(Captured {
-                snapshot,
-                images: Vec::new(),
-            });
-        }
-        let pid = self.pid.unwrap_or(0);
-        if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
-            bail!("{why}");
-        }
-        Ok(capture_within(pid, self.method(), self.limits())?)
+        let Some(file) = &self.from else {
+            let pid = preflight(self.pid)?;
+            return Ok(capture_within(pid, self.method(), self.limits())?);
+        };
+        let snapshot = if file == "-" {
+            memhook_heap::load("standard input", std::io::stdin().lock(), self.max_memory)?
+        } else {
+            let open = File::open(file).with_context(|| file.clone())?;
+            memhook_heap::load(file, std::io::BufReader::new(open), self.max_memory)?
+        };
+        Ok(Captured {
+            snapshot,
+            images: Vec::new(),
+        })
     }
 }
 
-/// A snapshot, searched.
-struct Scan {
-    heap: Heap,
-    marked: Marked,
-    leaks: Vec<Leak>,
-}
-
-impl Scan {
-    fn of(snapshot: &Snapshot, options: MarkOptions) -> anyhow::Result<Scan> {
-        let heap = dissect(snapshot)?;
-        let marked = mark(snapshot, &heap, options);
-        let leaks = leaks(snapshot, &heap.blocks, &marked, options);
-        Ok(Scan {
-            heap,
-            marked,
-            leaks,
-        })
+/// The process, if it can be traced.
+fn preflight(pid: Option<i32>) -> anyhow::Result<i32> {
+    let pid = pid.unwrap_or(0);
+    match memhook_process::first_failure(&memhook_process::preflight(pid)) {
+        Some(why) => bail!("{why}"),
+        None => Ok(pid),
     }
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.reclaim {
-        return reclaim::run(args);
+        reclaim::run(args)?;
+    } else if let Some(file) = &args.save {
+        save(args, file)?;
+    } else {
+        look(args)?;
     }
-    // Before the process is touched: a file that cannot be written costs nothing then.
-    let output = match args.save.as_deref() {
-        None | Some("-") => None,
-        Some(file) => Some(OutputFile::create(file.as_ref(), args.force)?),
-    };
-    let mut captured = args.capture()?;
-    if let Some(file) = &args.save {
-        save(&mut captured, file, output)?;
-        return Ok(ExitCode::SUCCESS);
-    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Everything but `--save` and `--reclaim`.
+fn look(args: &Args) -> anyhow::Result<()> {
     let options = args.mark_options();
+    let mut captured = args.capture()?;
     let mut before = None;
     if let Some(pause) = args.twice {
         let scan = Scan::of(&captured.snapshot, options)?;
-        let blocks = &scan.heap.blocks;
-        before = Some(memhook_heap::fingerprints(
-            &captured.snapshot,
-            blocks,
-            &scan.leaks,
-        ));
+        before = Some(scan.fingerprints(&captured.snapshot));
         drop(scan);
         std::thread::sleep(pause);
         captured = args.capture()?;
     }
     let snapshot = &captured.snapshot;
     let mut types = Types::new(snapshot, &captured.images);
-    if args.census || args.why.is_some() {
-        return look(args, snapshot, &mut types);
+    // These two need no list of leaks.
+    if let Some(address) = args.why {
+        let heap = dissect(snapshot)?;
+        let why = memhook_heap::why(snapshot, &heap, options, &mut types, address)?;
+        return print(args, &why, why_text);
+    }
+    if args.census {
+        let heap = dissect(snapshot)?;
+        let census = memhook_heap::census(snapshot, &heap, &mut types, args.top);
+        return print(args, &census, census_text);
     }
     let mut scan = Scan::of(snapshot, options)?;
     if let Some(before) = &before {
-        let blocks = &scan.heap.blocks;
-        scan.leaks = memhook_heap::still_leaked(before, snapshot, blocks, &scan.leaks);
+        scan.keep_still_leaked(before, snapshot);
     }
     if args.list {
-        return list(&scan);
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        return Ok(write_blocks(&scan, &mut out).and_then(|()| out.flush())?);
     }
-    let report = memhook_heap::report(
-        snapshot,
-        &scan.heap,
-        &scan.marked,
-        &scan.leaks,
-        &mut types,
-        args.top,
-    );
-    print(args, &report, memhook_heap::text)?;
-    Ok(ExitCode::SUCCESS)
+    let report = scan_report(snapshot, &scan, &scan.leaks, &mut types, args.top);
+    print(args, &report, scan_text)
 }
 
 fn print<T: serde::Serialize>(
@@ -239,87 +220,24 @@ fn print<T: serde::Serialize>(
     Ok(())
 }
 
-/// `--census` and `--why`: these need no list of leaks.
-fn look(args: &Args, snapshot: &Snapshot, types: &mut Types) -> anyhow::Result<ExitCode> {
-    let heap = dissect(snapshot)?;
-    let Some(address) = args.why else {
-        let census = memhook_heap::census(snapshot, &heap, types, args.top);
-        print(args, &census, memhook_heap::census_text)?;
-        return Ok(ExitCode::SUCCESS);
+/// Saves a snapshot.
+fn save(args: &Args, file: &str) -> anyhow::Result<()> {
+    // Before the process is touched: a file that cannot be written costs it nothing then.
+    let output = match file {
+        "-" if std::io::stdout().is_terminal() => {
+            bail!("a snapshot is binary: redirect standard output, or name a file")
+        }
+        "-" => None,
+        file => Some(OutputFile::create(file.as_ref(), args.force)?),
     };
-    let why = memhook_heap::why(snapshot, &heap, args.mark_options(), types, address)?;
-    print(args, &why, |why| {
-        let mut out = match &why.root {
-            Some(root) => format!("Kept alive by {}\n", visible(root)),
-            None => "Nothing reaches it: leaked\n".to_owned(),
-        };
-        for step in &why.path {
-            let offset = step.offset.map(|o| format!(", at offset {o}:"));
-            let offset = offset.unwrap_or_default();
-            let line = format!(
-                "  -> {} ({} B, {}){offset}\n",
-                step.address,
-                step.bytes,
-                visible(&step.kind)
-            );
-            out.push_str(&line);
-        }
-        out
-    })?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Saves the snapshot with the names of the classes in it, which take the modules' files to find.
-fn save(captured: &mut Captured, file: &str, output: Option<OutputFile>) -> anyhow::Result<()> {
-    let heap = dissect(&captured.snapshot)?;
-    let mut types = Types::new(&captured.snapshot, &captured.images);
-    for (_, block) in heap.blocks.iter() {
-        if let Some(word) = captured.snapshot.word(block.address) {
-            types.class(word);
-        }
+    let mut captured = args.capture()?;
+    captured.name_classes()?;
+    let snapshot = &captured.snapshot;
+    match output {
+        None => memhook_heap::save(snapshot, std::io::stdout().lock()).context("standard output"),
+        Some(output) => output
+            .keep()
+            .and_then(|to| memhook_heap::save(snapshot, to))
+            .with_context(|| file.to_owned()),
     }
-    let learnt: Vec<_> = types.learnt().collect();
-    captured.snapshot.meta.classes.extend(learnt);
-    if let Some(output) = output {
-        let to = output.keep().with_context(|| file.to_owned())?;
-        memhook_heap::save(&captured.snapshot, to).with_context(|| file.to_owned())?;
-        return Ok(());
-    }
-    let out = std::io::stdout().lock();
-    if out.is_terminal() {
-        bail!("a snapshot is binary: redirect standard output, or name a file");
-    }
-    memhook_heap::save(&captured.snapshot, out).context("standard output")
-}
-
-fn list(scan: &Scan) -> anyhow::Result<ExitCode> {
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let mut leaks = scan.leaks.iter().peekable();
-    for (number, block) in scan.heap.blocks.iter() {
-        let leaked = leaks.next_if(|l| l.block == number).is_some();
-        let word = if leaked { "leak" } else { "live" };
-        writeln!(out, "{word} {:#x} {}", block.address, block.bytes)?;
-    }
-    for arena in &scan.heap.arenas {
-        let c = &arena.counts;
-        writeln!(
-            out,
-            "arena {:#x} system {} used {} cached {} fast {} free {} binned {} top {}",
-            arena.address,
-            arena.system_bytes,
-            c.used_bytes,
-            c.cached_bytes,
-            c.fast_bytes,
-            c.free_bytes,
-            arena.binned_bytes,
-            c.top_bytes
-        )?;
-    }
-    let (chunks, bytes) = scan.heap.mmapped;
-    writeln!(out, "mmapped {chunks} {bytes}")?;
-    for finding in &scan.heap.findings {
-        let what = visible(&finding.what);
-        writeln!(out, "finding {:#x} {what}", finding.address)?;
-    }
-    Ok(ExitCode::SUCCESS)
 }

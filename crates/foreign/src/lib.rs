@@ -3,7 +3,7 @@
 //! Files that a target names are opened as regular files of its own file system or not at all
 //! ([`open_regular`]), and what they say of their sizes is compared with what the disk holds
 //! ([`Extent`], [`inflate`]). Names are demangled within bounds ([`demangle()`]) and are made
-//! harmless before a person sees them ([`visible`]). Outputs are made by [`OutputFile`], for their
+//! harmless before a person sees them ([`visible`]); [`size_text`] writes every size. Outputs are made by [`OutputFile`], for their
 //! owner alone and through no link.
 
 mod demangle;
@@ -12,6 +12,7 @@ mod inside_root;
 mod mapped_file;
 mod output_file;
 mod regular_file;
+mod size_text;
 mod visible;
 
 pub use demangle::{MOST_NAME_BYTES, class_name, demangle, demangle_in_full};
@@ -20,4 +21,5 @@ pub use inside_root::open_below;
 pub use mapped_file::{open_mapped, read_mapped};
 pub use output_file::{OutputError, OutputFile, exists_already};
 pub use regular_file::{Extent, is_regular, not_regular, open_regular, read_exactly, read_start};
+pub use size_text::size_text;
 pub use visible::{visible, visible_colored, visible_json, visible_lines};

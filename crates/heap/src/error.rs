@@ -1,7 +1,7 @@
 //! What can go wrong in a scan.
 
-use crate::room::Room;
-use crate::text::bytes_text;
+use crate::capture::room::Room;
+use memhook_foreign::size_text;
 
 /// Failure of a scan; one line.
 #[derive(Debug, thiserror::Error)]
@@ -12,19 +12,19 @@ pub enum Error {
     /// Its threads could not be held.
     #[error(transparent)]
     Inject(#[from] memhook_inject::Error),
-    /// What the kernel tells of its memory could not be read.
-    #[error("process {pid}: its smaps can't be read: {source}")]
+    /// What the kernel tells of it could not be read.
+    #[error("cannot read {path}: {error}")]
     Unread {
-        /// Process id.
-        pid: i32,
+        /// The file.
+        path: String,
         /// Why.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// A copy would not fit into memory.
     #[error(
         "the copy of process {pid} would take about {}, and {room}. The process was left alone; \
          --max-memory SIZE allows more",
-        bytes_text(*.needed)
+        size_text(*.needed)
     )]
     NoRoom {
         /// Process id.
@@ -38,7 +38,7 @@ pub enum Error {
     #[error(
         "process {pid} has a mapping of {}, and there is no address space for a copy of it (ulimit -v, or \
          vm.overcommit_memory is 2)",
-        bytes_text(*.bytes)
+        size_text(*.bytes)
     )]
     NoSpace {
         /// Process id.
@@ -49,7 +49,7 @@ pub enum Error {
     /// The target could run out of memory while it shares it with a fork.
     #[error(
         "each page that process {pid} writes to meanwhile costs it another one, in all up to {}, and {room}",
-        bytes_text(*.needed)
+        size_text(*.needed)
     )]
     NoRoomToFork {
         /// Process id.
@@ -94,6 +94,15 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// The process has called execve since its memory was copied.
+    #[error("process {pid} has started another program")]
+    OtherProgram {
+        /// Process id.
+        pid: i32,
+    },
+    /// Calls of `free` would run code of the program.
+    #[error("nothing is released: the program has its own hook for free() (__free_hook)")]
+    OwnFreeHook,
     /// A saved snapshot cannot be used.
     #[error("{file}: {reason}")]
     Saved {

@@ -2,8 +2,8 @@
 
 /// A text as if it were each of the files in turn.
 pub fn proc_text(text: &str) {
-    crate::fork::not_inherited(text);
-    crate::kernel_words::epoll_data(text).count();
-    crate::kernel_words::timer_values(text).count();
-    crate::sockets::socket_inode(std::path::Path::new(text));
+    crate::capture::fork::not_inherited(text);
+    crate::capture::kernel_words::epoll_data(text).count();
+    crate::capture::kernel_words::timer_values(text).count();
+    crate::capture::sockets::socket_inode(std::path::Path::new(text));
 }

@@ -11,6 +11,7 @@ mod model;
 mod names;
 mod profile;
 mod read_back;
+mod scan;
 mod stacks;
 mod style;
 mod text;
@@ -34,6 +35,10 @@ pub use profile::{
     ProfileSite, Released, Series, SitePoint, SourceLines,
 };
 pub use read_back::{ReadBackError, read_back};
+pub use scan::{
+    LeakGroup, ReclaimRound, ScanReport, ScanTotals, SnapshotPart, census_text, scan_report,
+    scan_text, why_text, write_blocks,
+};
 pub use style::Style;
 pub use text::text;
 pub use tree::{Tree, TreeNode, tree};

@@ -1,19 +1,6 @@
 //! Numbers as people read them.
 
-/// Bytes in binary units: `96 B`, `4.1 KiB`.
-pub fn bytes(n: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if n < 1024 {
-        return format!("{n} B");
-    }
-    let mut value = n as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
-}
+pub use memhook_foreign::size_text as bytes;
 
 /// Bytes and their standard error: `4.1 KiB ± 96 B`.
 pub fn with_error(n: u64, error: Option<u64>) -> String {
@@ -71,10 +58,6 @@ mod tests {
 
     #[test]
     fn units() {
-        assert_eq!(bytes(1023), "1023 B");
-        assert_eq!(bytes(4198), "4.1 KiB");
-        assert_eq!(bytes(1 << 20), "1.0 MiB");
-        assert_eq!(bytes((1 << 20) - 1), "1.0 MiB");
         assert_eq!(change(-4198), "-4.1 KiB");
         assert_eq!(change(0), "±0");
         assert_eq!(count(999), "999");

@@ -3,9 +3,9 @@
 use crate::Input;
 use lz4_flex::frame::FrameEncoder;
 use memhook_heap::{
-    BlockTable, MarkOptions, Pointers, Region, Snapshot, Types, census, census_text, dissect,
-    fingerprints, leaks, load, mark, report, still_leaked, text, why,
+    BlockTable, MarkOptions, Pointers, Region, Scan, Snapshot, Types, census, dissect, load, why,
 };
+use memhook_report::{census_text, scan_report, scan_text, why_text};
 use std::io::Write;
 use std::sync::OnceLock;
 
@@ -29,24 +29,26 @@ pub fn snapshot(bytes: &[u8]) {
 
 /// All that `scan` does with a snapshot.
 fn search(snapshot: &Snapshot, options: MarkOptions) {
-    let Ok(heap) = dissect(snapshot) else {
+    let Ok(mut scan) = Scan::of(snapshot, options) else {
         return;
     };
-    check(&heap.blocks);
-    let marked = mark(snapshot, &heap, options);
-    let leaks = leaks(snapshot, &heap.blocks, &marked, options);
+    check(&scan.heap.blocks);
     let mut types = Types::new(snapshot, &[]);
-    text(&report(snapshot, &heap, &marked, &leaks, &mut types, 10));
-    census_text(&census(snapshot, &heap, &mut types, 10));
-    let before = fingerprints(snapshot, &heap.blocks, &leaks);
-    let still = still_leaked(&before, snapshot, &heap.blocks, &leaks);
-    assert!(still.len() <= leaks.len());
-    if let Some((_, block)) = heap.blocks.iter().next() {
-        let _ = why(snapshot, &heap, options, &mut types, block.address);
+    let report = scan_report(snapshot, &scan, &scan.leaks, &mut types, 10);
+    scan_text(&report);
+    census_text(&census(snapshot, &scan.heap, &mut types, 10));
+    if let Some((_, block)) = scan.heap.blocks.iter().next()
+        && let Ok(why) = why(snapshot, &scan.heap, options, &mut types, block.address)
+    {
+        why_text(&why);
     }
+    let before = scan.fingerprints(snapshot);
+    let all = scan.leaks.len();
+    scan.keep_still_leaked(&before, snapshot);
+    assert!(scan.leaks.len() <= all);
 }
 
-/// Blocks stand one after the other, and each is found by its address.
+/// Blocks follow one after the other, and each is found by its address.
 fn check(blocks: &BlockTable) {
     let mut end = 0;
     for (number, block) in blocks.iter().take(2000) {

@@ -1,0 +1,133 @@
+//! Which mappings can hold pointers to heap blocks.
+
+use crate::capture::pagemap;
+use crate::ranges::Runs;
+use crate::snapshot::{Area, AreaKind, ModuleInfo};
+use memhook_inject::{PageScan, PageState};
+use memhook_process::Mapping;
+use std::io;
+
+/// A larger mapping is a sanitizer's shadow or the like, reserved but never filled.
+const MAX_AREA_BYTES: u64 = 256 << 30;
+/// Of files mapped shared only small ones are searched: they can't be watched for writes, so they
+/// are copied with all threads held.
+const MAX_SHARED_FILE_BYTES: u64 = 1 << 20;
+
+/// The mappings to copy, in address order, and those that could hold pointers but can't be copied.
+///
+/// Writable ones, and private read-only ones that were writable once: RELRO data of modules and
+/// anonymous memory, also what the program has made inaccessible for now. Not devices (reading them
+/// may have effects), not our own memory in the target.
+pub fn areas(
+    pid: i32,
+    maps: &[Mapping],
+    modules: &[ModuleInfo],
+    pages: Option<&PageScan>,
+) -> (Vec<Area>, Vec<Area>) {
+    let (mut areas, mut unsearched) = (Vec::new(), Vec::new());
+    for m in maps {
+        let area = |kind| Area {
+            start: m.start,
+            end: m.end,
+            kind,
+            name: m.path.clone(),
+        };
+        match kind(m, modules) {
+            Some(kind) if m.end - m.start <= MAX_AREA_BYTES => areas.push(area(kind)),
+            Some(kind) => unsearched.push(area(kind)),
+            None if m.path.starts_with("/memfd:memhook") => {}
+            // memfd_secret(2): only the process itself can read it.
+            None if m.write || m.path.starts_with("/secretmem") => {
+                unsearched.push(area(AreaKind::Shared))
+            }
+            None => match hidden(pid, m, pages) {
+                Ok(runs) => areas.extend(runs.into_iter().map(|(start, end)| Area {
+                    start,
+                    end,
+                    kind: AreaKind::Hidden,
+                    name: m.path.clone(),
+                })),
+                Err(_) => unsearched.push(area(AreaKind::Hidden)),
+            },
+        }
+    }
+    (areas, unsearched)
+}
+
+/// Pages that the program has written to before it took away the access that would tell: of memory without
+/// any, or only for execution; of a file, mapped privately and read-only by now.
+fn hidden(pid: i32, m: &Mapping, pages: Option<&PageScan>) -> io::Result<Runs> {
+    let is_device = m.path.starts_with("/dev/") && !is_memory(&m.path);
+    let is_kernels = m.path.starts_with("[v");
+    let is_disk_file = m.shared && (m.read || !is_memory(&m.path));
+    if is_kernels || is_device || is_disk_file {
+        return Ok(Runs::new());
+    }
+    let state = if m.shared {
+        PageState::Populated
+    } else {
+        PageState::Own
+    };
+    let mut runs = Runs::new();
+    if let Some(Ok(())) = pages.map(|p| p.find(m.start, m.end, state, &mut runs)) {
+        return Ok(runs);
+    }
+    // Before Linux 6.7.
+    if m.shared {
+        pagemap::populated(pid, m.start, m.end)
+    } else {
+        pagemap::own(pid, m.start, m.end)
+    }
+}
+
+/// Whether shared memory of this name is no file on a disk.
+fn is_memory(path: &str) -> bool {
+    let names = [
+        "/dev/zero",
+        "/dev/shm/",
+        "/SYSV",
+        "/memfd:",
+        "/anon_hugepage",
+    ];
+    path.is_empty() || names.iter().any(|name| path.starts_with(name))
+}
+
+fn kind(m: &Mapping, modules: &[ModuleInfo]) -> Option<AreaKind> {
+    if !m.read || m.path.starts_with("/memfd:memhook") || m.path.starts_with("[v") {
+        return None;
+    }
+    if m.shared {
+        if m.path.starts_with("/secretmem") {
+            return None;
+        }
+        // Read-only as well: written before an mprotect, or through another mapping.
+        if is_memory(&m.path) {
+            return Some(AreaKind::Shared);
+        }
+        if !m.write {
+            return None;
+        }
+        // Rings of the kernel (`/[aio]`, `anon_inode:[io_uring]`) look like files too.
+        let is_file = m.path.starts_with('/') && !m.path.starts_with("/[");
+        let fits = m.end - m.start <= MAX_SHARED_FILE_BYTES;
+        return (is_file && fits && !m.path.starts_with("/dev/")).then_some(AreaKind::File);
+    }
+    if m.path == "[heap]" {
+        return Some(AreaKind::Brk);
+    }
+    if m.path == "[stack]" {
+        return Some(AreaKind::Stack);
+    }
+    if m.file_id.2 == 0 {
+        let is_name = m.path.is_empty() || m.path.starts_with("[anon");
+        return (is_name || m.write).then_some(AreaKind::Anonymous);
+    }
+    if m.path.starts_with("/dev/") && !m.path.starts_with("/dev/zero") {
+        return None;
+    }
+    let was_writable = modules
+        .iter()
+        .flat_map(|module| &module.data)
+        .any(|&(start, end)| m.start < end && m.end > start);
+    (m.write || was_writable).then_some(AreaKind::File)
+}

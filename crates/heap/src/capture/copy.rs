@@ -1,0 +1,406 @@
+//! Copying memory of a running process by page ranges.
+
+use crate::Error;
+use crate::ranges::{Runs, add_run, run_bytes, without};
+use crate::snapshot::Backing;
+pub use crate::snapshot::{Area, Region};
+use memhook_inject::prefer_huge_pages;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::io::IoSliceMut;
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
+
+const PAGE_BYTES: u64 = 4096;
+/// From this size on a region gets huge pages, if most of it will be filled.
+const HUGE_BYTES: u64 = 8 << 20;
+/// The kernel takes at most this many pieces in one call (UIO_MAXIOV).
+const PIECES: usize = 1024;
+/// Read in one call: it takes about a millisecond.
+const BATCH_BYTES: u64 = 4 << 20;
+
+/// Cuts ranges into batches that one system call takes, without a long one between two looks at the clock.
+struct Batches<'a> {
+    runs: &'a [(u64, u64)],
+    /// Where the first of them goes on.
+    at: u64,
+}
+
+impl<'a> Batches<'a> {
+    fn of(runs: &'a [(u64, u64)]) -> Batches<'a> {
+        let at = runs.first().map_or(0, |r| r.0);
+        Batches { runs, at }
+    }
+}
+
+impl Iterator for Batches<'_> {
+    type Item = Runs;
+
+    fn next(&mut self) -> Option<Runs> {
+        let mut batch = Runs::new();
+        let mut left = BATCH_BYTES;
+        while let Some(&(_, end)) = self.runs.first()
+            && batch.len() < PIECES
+            && left > 0
+        {
+            let to = end.min(self.at.saturating_add(left));
+            if to > self.at {
+                batch.push((self.at, to));
+                left -= to - self.at;
+            }
+            self.at = to;
+            if to >= end {
+                self.runs = &self.runs[1..];
+                self.at = self.runs.first().map_or(0, |r| r.0);
+            }
+        }
+        (!batch.is_empty()).then_some(batch)
+    }
+}
+
+/// Reads ranges one behind the other into `into`, which must be as long as all of them. A page
+/// that can't be read stays as it was, and is added to `failed`. `false`: not done `until` then.
+fn read_runs(
+    pid: i32,
+    runs: &[(u64, u64)],
+    into: &mut [u8],
+    failed: &mut Runs,
+    until: Option<Instant>,
+) -> bool {
+    let mut rest = into;
+    for batch in Batches::of(runs) {
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return false;
+        }
+        let bytes = run_bytes(&batch) as usize;
+        let Some((now, later)) = std::mem::take(&mut rest).split_at_mut_checked(bytes) else {
+            return true;
+        };
+        rest = later;
+        let remote: Vec<RemoteIoVec> = batch
+            .iter()
+            .map(|&(start, end)| RemoteIoVec {
+                base: start as usize,
+                len: (end - start) as usize,
+            })
+            .collect();
+        let read = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(now)], &remote);
+        if read != Ok(bytes) {
+            read_pages(pid, &batch, now, failed);
+        }
+    }
+    true
+}
+
+/// As [`read_runs`], page by page; those without read permission through /proc/PID/mem, which
+/// ignores it.
+fn read_pages(pid: i32, runs: &[(u64, u64)], into: &mut [u8], failed: &mut Runs) {
+    let mem = File::open(format!("/proc/{pid}/mem")).ok();
+    let pages = runs
+        .iter()
+        .flat_map(|&(start, end)| (start..end).step_by(PAGE_BYTES as usize));
+    for (page, bytes) in pages.zip(into.chunks_mut(PAGE_BYTES as usize)) {
+        let remote = [RemoteIoVec {
+            base: page as usize,
+            len: bytes.len(),
+        }];
+        let all = Ok(bytes.len());
+        let read = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(bytes)], &remote);
+        let read_all = read == all
+            || mem
+                .as_ref()
+                .is_some_and(|mem| mem.read_exact_at(bytes, page).is_ok());
+        if !read_all {
+            add_run(failed, (page, page + PAGE_BYTES));
+        }
+    }
+}
+
+/// Empty regions for the areas: neighbours share one.
+pub fn regions_for(pid: i32, areas: &[Area]) -> Result<Vec<Region>, Error> {
+    let mut spans: Runs = Vec::new();
+    for area in areas {
+        match spans.last_mut() {
+            Some(last) if last.1 == area.start => last.1 = area.end,
+            _ => spans.push((area.start, area.end)),
+        }
+    }
+    spans
+        .into_iter()
+        .map(|(start, end)| empty_region(pid, start, end))
+        .collect()
+}
+
+fn empty_region(pid: i32, start: u64, end: u64) -> Result<Region, Error> {
+    let bytes = end.saturating_sub(start);
+    match usize::try_from(bytes).ok().and_then(Backing::zeroed) {
+        Some(backing) => Ok(Region {
+            start,
+            bytes: backing,
+            runs: Runs::new(),
+        }),
+        None => Err(Error::NoSpace { pid, bytes }),
+    }
+}
+
+/// Copies ranges of the target straight into the regions that hold them; pages that can't be read
+/// are added to `failed`. `false`: not done `until` then.
+pub fn copy_into(
+    pid: i32,
+    runs: &[(u64, u64)],
+    regions: &mut [Region],
+    failed: &mut Runs,
+    until: Option<Instant>,
+) -> bool {
+    for region in regions {
+        let (start, end) = (region.start, region.end());
+        let first = runs.partition_point(|r| r.1 <= start);
+        let inside = runs[first..].iter().take_while(|r| r.0 < end);
+        let bytes: u64 = inside.clone().map(|r| r.1.min(end) - r.0.max(start)).sum();
+        if bytes >= HUGE_BYTES && bytes >= (end - start) / 2 {
+            prefer_huge_pages(&mut region.bytes);
+        }
+        for &(from, to) in inside {
+            let (from, to) = (from.max(start), to.min(end));
+            let slice = &mut region.bytes[(from - start) as usize..(to - start) as usize];
+            if !read_runs(pid, &[(from, to)], slice, failed, until) {
+                return false;
+            }
+            add_run(&mut region.runs, (from, to));
+        }
+    }
+    true
+}
+
+/// Bytes of ranges that no region has yet.
+pub fn added_bytes(runs: &[(u64, u64)], regions: &[Region]) -> u64 {
+    let parts = runs.iter().map(|&(from, to)| {
+        let first = regions.partition_point(|r| r.end() <= from);
+        let inside = regions[first..].iter().take_while(|r| r.start < to);
+        let new = inside.map(|region| {
+            let (from, to) = (from.max(region.start), to.min(region.end()));
+            run_bytes(&without(from, to, &region.runs))
+        });
+        new.sum::<u64>()
+    });
+    parts.sum()
+}
+
+/// Ranges read at one moment, to be laid over older copies later.
+pub struct Patch {
+    runs: Runs,
+    /// Longer than what is in use.
+    bytes: Vec<u8>,
+}
+
+impl Patch {
+    /// An empty one with room for so much, which is memory already: getting it takes time that is better
+    /// spent before threads are held.
+    pub fn with_room(bytes: u64) -> Patch {
+        let mut patch = Patch {
+            runs: Runs::new(),
+            bytes: Vec::new(),
+        };
+        let _ = patch.make_room(bytes);
+        patch
+    }
+
+    fn make_room(&mut self, bytes: u64) -> bool {
+        let Ok(bytes) = usize::try_from(bytes) else {
+            return false;
+        };
+        let more = bytes.saturating_sub(self.bytes.len());
+        let has_room = self.bytes.try_reserve_exact(more).is_ok();
+        if has_room && more > 0 {
+            self.bytes.resize(bytes, 0);
+        }
+        has_room
+    }
+
+    /// Reads the ranges now; pages that can't be read are added to `failed`. `false`: there is no room for
+    /// them, or it was not done `until` then.
+    pub fn read(
+        &mut self,
+        pid: i32,
+        runs: &[(u64, u64)],
+        failed: &mut Runs,
+        until: Option<Instant>,
+    ) -> bool {
+        let bytes = run_bytes(runs);
+        self.runs.clear();
+        if !self.make_room(bytes) {
+            return false;
+        }
+        self.runs.extend(runs);
+        let place = &mut self.bytes[..bytes as usize];
+        read_runs(pid, runs, place, failed, until)
+    }
+
+    /// Bytes read.
+    pub fn len(&self) -> u64 {
+        run_bytes(&self.runs)
+    }
+
+    /// Writes them into the regions.
+    pub fn apply(&self, regions: &mut [Region]) {
+        let mut at = 0;
+        for &(from, to) in &self.runs {
+            let bytes = &self.bytes[at..at + (to - from) as usize];
+            at += bytes.len();
+            let after = regions.partition_point(|r| r.start <= from);
+            let Some(region) = after.checked_sub(1).and_then(|i| regions.get_mut(i)) else {
+                continue;
+            };
+            let offset = (from - region.start) as usize;
+            if let Some(place) = region.bytes.get_mut(offset..offset + bytes.len()) {
+                place.copy_from_slice(bytes);
+                add_run(&mut region.runs, (from, to));
+            }
+        }
+    }
+}
+
+/// Takes off what a region holds from an address on.
+fn cut(pid: i32, region: &mut Region, end: u64) -> Result<Region, Error> {
+    let place = |at: u64| (at - region.start) as usize;
+    let mut rest = empty_region(pid, end, region.end().max(end))?;
+    for &(from, to) in region.runs.iter().filter(|r| r.1 > end) {
+        let from = from.max(end);
+        let to_place = (from - end) as usize..(to - end) as usize;
+        rest.bytes[to_place].copy_from_slice(&region.bytes[place(from)..place(to)]);
+        rest.runs.push((from, to));
+    }
+    region.runs.retain(|r| r.0 < end);
+    if let Some(last) = region.runs.last_mut() {
+        last.1 = last.1.min(end);
+    }
+    Ok(rest)
+}
+
+/// Regions for new areas that take over what older regions held at the same addresses, without
+/// copying where a region only grew or shrank at its end.
+pub fn relaid(pid: i32, old: Vec<Region>, areas: &[Area]) -> Result<Vec<Region>, Error> {
+    let mut old = old;
+    let mut new = regions_for(pid, areas)?;
+    for region in &mut new {
+        if let Some(at) = old.iter().position(|r| r.start == region.start) {
+            let mut kept = old.swap_remove(at);
+            // What is behind its end now may be in the next region: something between them is gone.
+            old.push(cut(pid, &mut kept, region.end())?);
+            if kept.bytes.resize(region.bytes.len()) {
+                *region = kept;
+            } else {
+                old.push(kept);
+            }
+        }
+    }
+    for region in &old {
+        for &(from, to) in &region.runs {
+            // A part may be gone, or in several regions now.
+            for place in &mut new {
+                let (from, to) = (from.max(place.start), to.min(place.end()));
+                if from < to {
+                    let (s, d) = (
+                        (from - region.start) as usize,
+                        (from - place.start) as usize,
+                    );
+                    let bytes = (to - from) as usize;
+                    place.bytes[d..d + bytes].copy_from_slice(&region.bytes[s..s + bytes]);
+                    add_run(&mut place.runs, (from, to));
+                }
+            }
+        }
+    }
+    Ok(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn area(start: u64, end: u64) -> Area {
+        Area {
+            start,
+            end,
+            kind: crate::snapshot::AreaKind::Anonymous,
+            name: String::new(),
+        }
+    }
+
+    proptest! {
+        /// Whatever is unmapped and mapped between two looks: what is at the same place is kept.
+        #[test]
+        fn memory_is_laid_over_new_mappings(
+            before in prop::collection::vec(any::<bool>(), 12),
+            after in prop::collection::vec(any::<bool>(), 12),
+        ) {
+            let areas = |pages: &[bool]| {
+                let mapped = (0u64..).zip(pages).filter(|(_, is_mapped)| **is_mapped);
+                mapped.map(|(i, _)| area(i * PAGE_BYTES, (i + 1) * PAGE_BYTES)).collect::<Vec<_>>()
+            };
+            let mut old = regions_for(1, &areas(&before)).unwrap();
+            for region in &mut old {
+                for (page, bytes) in (region.start..).step_by(4096).zip(region.bytes.chunks_mut(4096)) {
+                    bytes.fill((page / PAGE_BYTES) as u8 + 1);
+                }
+                region.runs = vec![(region.start, region.end())];
+            }
+            let areas = areas(&after);
+            let new = relaid(1, old, &areas).unwrap();
+            prop_assert_eq!(new.len(), regions_for(1, &areas).unwrap().len());
+            for area in &areas {
+                let page = area.start / PAGE_BYTES;
+                let region = new.iter().find(|r| r.start <= area.start && area.end <= r.end()).unwrap();
+                let is_kept = before[page as usize];
+                let expected = if is_kept { page as u8 + 1 } else { 0 };
+                prop_assert_eq!(region.bytes[(area.start - region.start) as usize], expected);
+                let has_run = region.runs.iter().any(|r| r.0 <= area.start && area.end <= r.1);
+                prop_assert_eq!(has_run, is_kept);
+            }
+        }
+    }
+
+    #[test]
+    fn long_ranges_are_cut_into_batches() {
+        let long = 2 * BATCH_BYTES + 4096;
+        let runs = [(0x1000, 0x2000), (0x10000, 0x10000 + long)];
+        let batches: Vec<Runs> = Batches::of(&runs).collect();
+        assert_eq!(batches.len(), 3);
+        assert!(batches.iter().all(|b| run_bytes(b) <= BATCH_BYTES));
+        let mut again = Runs::new();
+        batches
+            .concat()
+            .into_iter()
+            .for_each(|r| add_run(&mut again, r));
+        assert_eq!(again, runs);
+        let many: Runs = (0..3000).map(|i| (i * 8192, i * 8192 + 4096)).collect();
+        assert_eq!(Batches::of(&many).map(|b| b.len()).max(), Some(PIECES));
+    }
+
+    /// In memory of our own.
+    #[test]
+    fn a_copy_ends_when_its_time_is_over() {
+        let pid = std::process::id() as i32;
+        let source = vec![7u8; 3 * BATCH_BYTES as usize];
+        let start = (source.as_ptr().addr() as u64).next_multiple_of(PAGE_BYTES);
+        let run = (start, start + 2 * BATCH_BYTES);
+        let mut regions = regions_for(pid, &[area(run.0, run.1)]).unwrap();
+        assert_eq!(added_bytes(&[run], &regions), 2 * BATCH_BYTES);
+        let mut failed = Runs::new();
+        let now = Some(Instant::now());
+        assert!(!copy_into(pid, &[run], &mut regions, &mut failed, now));
+        assert!(regions[0].runs.is_empty());
+        let mut patch = Patch::with_room(2 * BATCH_BYTES);
+        assert!(!patch.read(pid, &[run], &mut failed, now));
+        assert!(patch.read(pid, &[run], &mut failed, None));
+        patch.apply(&mut regions);
+        assert!(regions[0].bytes.iter().all(|&b| b == 7) && failed.is_empty());
+        assert_eq!(added_bytes(&[run], &regions), 0);
+        assert!(
+            !patch.read(pid, &[(0, 1 << 60)], &mut failed, None),
+            "no such room"
+        );
+    }
+}

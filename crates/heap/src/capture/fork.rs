@@ -1,0 +1,131 @@
+//! Copying a process from a frozen child that it forks with all threads held.
+
+use crate::Error;
+use crate::capture::copy::{self, Patch};
+use crate::capture::room::Room;
+use crate::capture::{HOLDS, Prepared, Shot, thread_states};
+use crate::ranges::{Runs, add_run, intersection, run_bytes, within};
+use memhook_foreign::size_text;
+use memhook_inject::ForkPlan;
+use std::time::Duration;
+
+/// What two forks take for a page at most, to copy its entry in the page table and count it.
+const PAGE_TIME: Duration = Duration::from_nanos(250);
+const PAGE_BYTES: u64 = 4096;
+
+/// Takes a snapshot this way.
+pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
+    let pid = prepared.pid;
+    let plan = ForkPlan::of(pid)?;
+    has_room(prepared)?;
+    let not_inherited = not_inherited(&read_smaps(pid)?);
+    let time = |bytes: u64| PAGE_TIME.mul_f64((bytes / PAGE_BYTES) as f64);
+    let needed = time(prepared.populated_bytes);
+    let reason = format!("{} are to be shared", size_text(prepared.populated_bytes));
+    if !prepared.may_hold(needed) {
+        return Err(prepared.too_long(needed, reason));
+    }
+    for _ in 0..HOLDS {
+        let mut held = prepared.hold()?;
+        let until = prepared.end_of(&held);
+        let areas = prepared.areas()?;
+        let threads = thread_states(held.threads());
+        let mut runs = Runs::new();
+        for area in &areas {
+            prepared.populated(area, &mut runs);
+        }
+        let mut unread = Runs::new();
+        let mut patch = Patch::with_room(0);
+        // First, as it can still be given up then.
+        let lost = intersection(&runs, &within(&not_inherited, &areas));
+        let done = prepared.may_hold(held.held_for() + time(run_bytes(&runs)))
+            && patch.read(pid, &lost, &mut unread, until);
+        if !done {
+            prepared.held_in_vain = prepared.held_in_vain.max(held.release());
+            continue;
+        }
+        let copy = held.fork(&plan)?;
+        let held = held.release();
+        let mut regions = copy::regions_for(pid, &areas)?;
+        let mut not_in_copy = Runs::new();
+        copy::copy_into(copy.pid(), &runs, &mut regions, &mut not_in_copy, None);
+        drop(copy);
+        patch.apply(&mut regions);
+        let patched = |start| not_inherited.iter().any(|n| n.0 <= start && start < n.1);
+        let pages = not_in_copy.iter().flat_map(|r| (r.0..r.1).step_by(4096));
+        for page in pages.filter(|&page| !patched(page)) {
+            add_run(&mut unread, (page, page + 4096));
+        }
+        return Ok(Shot {
+            threads,
+            areas,
+            regions,
+            held,
+            held_bytes: patch.len(),
+            unread,
+        });
+    }
+    Err(prepared.too_long(prepared.held_in_vain, reason))
+}
+
+/// Until the copy is made, the target pays for each page that it writes to with another one, and its
+/// memory cgroup may kill it for that.
+fn has_room(prepared: &Prepared) -> Result<(), Error> {
+    // Twice, and a part for the search: our copy may have to come from the same memory.
+    let needed = prepared.populated_bytes.saturating_mul(9) / 4;
+    match Room::for_process(prepared.pid) {
+        Some(room) if room.bytes < needed => Err(Error::NoRoomToFork {
+            pid: prepared.pid,
+            needed: prepared.populated_bytes,
+            room,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Raw bytes: paths in it may be no text.
+fn read_smaps(pid: i32) -> Result<String, Error> {
+    let path = format!("/proc/{pid}/smaps");
+    let bytes = std::fs::read(&path).map_err(|error| Error::Unread { path, error })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Mappings that a child does not get, or gets empty: flags `dc` (MADV_DONTFORK) and `wf`
+/// (MADV_WIPEONFORK) of proc_pid_smaps(5).
+pub(crate) fn not_inherited(smaps: &str) -> Runs {
+    let mut found = Runs::new();
+    let mut current = None;
+    for line in smaps.lines() {
+        if let Some(flags) = line.strip_prefix("VmFlags:") {
+            let lost = flags.split_whitespace().any(|f| f == "dc" || f == "wf");
+            if let (Some(range), true) = (current, lost) {
+                add_run(&mut found, range);
+            }
+        } else if let Some((range, _)) = line.split_once(' ')
+            && let Some((start, end)) = range.split_once('-')
+        {
+            let address = |text| u64::from_str_radix(text, 16).ok();
+            current = address(start).zip(address(end));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_child_does_not_get() {
+        let smaps = "\
+1000-3000 rw-p 00000000 00:00 0
+Size:                  8 kB
+VmFlags: rd wr mr mw me dc ac
+3000-4000 rw-p 00000000 00:00 0
+VmFlags: rd wr mr mw me ac
+8000-9000 rw-p 00000000 00:00 0                          [heap]
+VmFlags: rd wr mr mw me wf
+";
+        assert_eq!(not_inherited(smaps), [(0x1000, 0x3000), (0x8000, 0x9000)]);
+    }
+}

@@ -1,0 +1,198 @@
+//! Pointers that a program has given to the kernel, and that may stand nowhere else.
+
+use crate::capture::pipes::Pipes;
+use crate::capture::shared_segments::has_detached_segments;
+use crate::capture::sockets::{Sockets, socket_inode};
+use memhook_inject::robust_list;
+use memhook_process::thread_ids;
+use nix::errno::Errno;
+use nix::libc::__fsword_t as fs_type_t;
+use nix::sys::statfs::{FsType, statfs};
+use std::path::Path;
+
+/// MQUEUE_MAGIC (ipc/mqueue.c).
+const QUEUES: fs_type_t = 0x1980_0202;
+
+/// What the kernel holds for a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelWords {
+    /// User data of epoll entries and timers, counters of eventfds, robust lists, and what has been written
+    /// to pipes and local sockets and not been read.
+    pub words: Vec<u64>,
+    /// Uses of the kernel whose user data can't be seen.
+    pub unseen: Vec<&'static str>,
+}
+
+/// Asks /proc. `epoll_event.data` is told in the descriptor's fdinfo (proc_pid_fdinfo(5)),
+/// `sigevent.sigev_value` of timers in /proc/PID/timers. What is in flight in an io_uring is not.
+pub fn kernel_words(pid: i32) -> KernelWords {
+    told_in(Path::new(&format!("/proc/{pid}")), pid)
+}
+
+/// `folder`: the process's in /proc.
+fn told_in(folder: &Path, pid: i32) -> KernelWords {
+    let mut found = KernelWords::default();
+    let mut pipes = Pipes::default();
+    let mut sockets = Sockets::listed_in(folder);
+    let descriptors = std::fs::read_dir(folder.join("fd"));
+    for entry in descriptors.into_iter().flatten().flatten() {
+        let Ok(link) = std::fs::read_link(entry.path()) else {
+            continue;
+        };
+        if link == Path::new("anon_inode:[eventpoll]") {
+            let info = folder.join("fdinfo").join(entry.file_name());
+            match std::fs::read_to_string(info) {
+                Ok(text) => found.words.extend(epoll_data(&text)),
+                Err(error) if is_closed(&error) => {}
+                Err(_) => found.unseen.push("the user data of an epoll descriptor"),
+            }
+        } else if link == Path::new("anon_inode:[eventfd]") {
+            let info = folder.join("fdinfo").join(entry.file_name());
+            match std::fs::read_to_string(info) {
+                Ok(text) => found.words.extend(counter(&text)),
+                Err(error) if is_closed(&error) => {}
+                Err(_) => found.unseen.push("the counter of an eventfd"),
+            }
+        } else if let Some(what) = opaque(&link, &entry.path()) {
+            found.unseen.push(what);
+        } else if link.to_string_lossy().starts_with("pipe:") {
+            let number = entry.file_name().to_string_lossy().parse().unwrap_or(0);
+            if !pipes.read(pid, number, link, &mut found.words) {
+                found.unseen.push("what waits in a pipe");
+            }
+        } else if let Some(inode) = socket_inode(&link) {
+            let number = entry.file_name().to_string_lossy().parse().unwrap_or(0);
+            if !sockets.read(pid, number, inode, &mut found.words) {
+                found.unseen.push("what waits in a local socket");
+            }
+        }
+    }
+    // The kernel writes to the locks on it when the thread ends (get_robust_list(2)).
+    let threads = thread_ids(pid).unwrap_or_default();
+    found
+        .words
+        .extend(threads.into_iter().filter_map(robust_list));
+    if has_detached_segments(folder, pid) {
+        found
+            .unseen
+            .push("a System V shared memory segment that it has detached");
+    }
+    match std::fs::read_to_string(folder.join("timers")) {
+        Ok(text) => found.words.extend(timer_values(&text)),
+        // A kernel without CONFIG_CHECKPOINT_RESTORE.
+        Err(_) if folder.exists() => {
+            found
+                .unseen
+                .push("its timers (the kernel does not tell them)");
+        }
+        Err(_) => {}
+    }
+    found.words.sort_unstable();
+    found.words.dedup();
+    found.unseen.sort_unstable();
+    found.unseen.dedup();
+    found
+}
+
+/// Whether a descriptor could not be had because it, or the process, is gone. Else the kernel refuses
+/// (pidfd_getfd(2) is of Linux 5.6), and what is behind the descriptor is not known.
+pub fn is_closed(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(errno, Some(Errno::EBADF | Errno::ENOENT | Errno::ESRCH))
+}
+
+/// Descriptors behind which there may be pointers that nothing tells.
+fn opaque(link: &Path, descriptor: &Path) -> Option<&'static str> {
+    let text = link.to_str()?;
+    let of_kernel = [
+        ("anon_inode:[io_uring]", "an io_uring"),
+        ("anon_inode:bpf-map", "a BPF map"),
+        ("anon_inode:kvm-vm", "a virtual machine (KVM)"),
+    ];
+    if let Some((_, what)) = of_kernel.iter().find(|(name, _)| text == *name) {
+        return Some(what);
+    }
+    // mq_overview(7): a queue has one name, in a file system of its own, whose root its path is told from.
+    // Messages, and what mq_notify(3) was given, may be pointers.
+    let name = text.strip_prefix('/')?;
+    let is_queue = !name.contains('/')
+        && statfs(descriptor).is_ok_and(|s| s.filesystem_type() == FsType(QUEUES));
+    is_queue.then_some("a POSIX message queue")
+}
+
+/// From a line like `eventfd-count:     55d0c0ffee00` (proc_pid_fdinfo(5)).
+fn counter(text: &str) -> Option<u64> {
+    let line = text
+        .lines()
+        .find_map(|l| l.strip_prefix("eventfd-count:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+/// From lines like `tfd:  5 events:  19 data:  55d0c0ffee00  pos:0 ino:61af sdev:7`.
+pub(crate) fn epoll_data(text: &str) -> impl Iterator<Item = u64> + '_ {
+    text.lines()
+        .filter(|line| line.starts_with("tfd:"))
+        .filter_map(|line| {
+            let data = line.split("data:").nth(1)?.split_whitespace().next()?;
+            u64::from_str_radix(data, 16).ok()
+        })
+}
+
+/// From lines like `signal: 60/00007fff86e452a8`.
+pub(crate) fn timer_values(text: &str) -> impl Iterator<Item = u64> + '_ {
+    text.lines().filter_map(|line| {
+        let value = line.strip_prefix("signal:")?.split('/').nth(1)?;
+        u64::from_str_radix(value.trim(), 16).ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn user_data_is_read() {
+        let info = "pos:\t0\nflags:\t02\ntfd:        4 events:       19 data:     55d0c0ffee00  pos:0 ino:61af sdev:7\n";
+        assert_eq!(epoll_data(info).collect::<Vec<_>>(), [0x55d0_c0ff_ee00]);
+        let timers = "ID: 1\nsignal: 60/00007fff86e452a8\nnotify: signal/pid.2634\nClockID: 0\n";
+        assert_eq!(timer_values(timers).collect::<Vec<_>>(), [0x7fff_86e4_52a8]);
+        let info = "pos:\t0\neventfd-count:     55d0c0ffee00\neventfd-id: 3\n";
+        assert_eq!(counter(info), Some(0x55d0_c0ff_ee00));
+        assert_eq!(kernel_words(i32::MAX), KernelWords::default());
+    }
+
+    /// A folder like that of a process of which the kernel tells little.
+    #[test]
+    fn what_cannot_be_seen_is_named() {
+        let folder = std::env::temp_dir().join(format!("memhook-told-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(folder.join("fd")).unwrap();
+        for (number, link) in [
+            "anon_inode:[io_uring]",
+            "anon_inode:[eventpoll]",
+            "socket:[7]",
+            "pipe:[8]",
+            "/dev/null",
+        ]
+        .iter()
+        .enumerate()
+        {
+            symlink(link, folder.join(format!("fd/{number}"))).unwrap();
+        }
+        // A folder can't be read as a file.
+        std::fs::create_dir_all(folder.join("fdinfo/1")).unwrap();
+        let told = told_in(&folder, i32::MAX);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(told.words.is_empty());
+        assert_eq!(
+            told.unseen,
+            [
+                "an io_uring",
+                "its timers (the kernel does not tell them)",
+                "the user data of an epoll descriptor",
+                "what waits in a local socket",
+            ]
+        );
+    }
+}

@@ -1,0 +1,439 @@
+//! Taking a snapshot.
+
+mod areas;
+mod copy;
+pub(crate) mod fork;
+pub(crate) mod kernel_words;
+pub(crate) mod limits;
+pub(crate) mod modules;
+mod pagemap;
+mod pipes;
+mod precopy;
+pub(crate) mod room;
+mod settle;
+mod shared_pages;
+mod shared_segments;
+pub(crate) mod sockets;
+mod stop;
+
+use crate::capture::areas::areas;
+use crate::capture::fork::fork;
+use crate::capture::kernel_words::{KernelWords, kernel_words};
+use crate::capture::limits::Limits;
+use crate::capture::modules::{module_info, vtable_names};
+use crate::capture::precopy::precopy;
+use crate::capture::room::Room;
+use crate::capture::settle::{hold_settled, is_inside};
+use crate::capture::shared_pages::add_untouched;
+use crate::capture::stop::{copy_all, stop};
+use crate::ranges::{Runs, run_bytes};
+use crate::snapshot::{
+    Area, AreaKind, Meta, Method, ModuleInfo, Region, Snapshot, ThreadState, words,
+};
+use crate::{Error, Types, dissect};
+use memhook_inject::{AllHeld, PageScan, PageState, Registers, WriteWatch, memory_sharers};
+use memhook_process::{ModuleImage, filter_may_kill, mappings, modules};
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+/// Beside a copy, its search takes a quarter of it: two bits for 16 bytes of heap, and bounds and marks of
+/// each block.
+const SEARCH_SHARE: u64 = 4;
+/// How often threads are held again after a hold that was too long.
+pub(crate) const HOLDS: usize = 3;
+
+/// A snapshot, and the files of the modules for looking up names.
+pub struct Captured {
+    /// The snapshot.
+    pub snapshot: Snapshot,
+    /// The modules with their bytes.
+    pub images: Vec<ModuleImage>,
+}
+
+impl Captured {
+    /// Adds the names of all classes in the heap to the snapshot: to find them takes the modules' files,
+    /// which a machine that reads the snapshot may not have.
+    pub fn name_classes(&mut self) -> Result<(), Error> {
+        let snapshot = &self.snapshot;
+        let heap = dissect(snapshot)?;
+        let mut types = Types::new(snapshot, &self.images);
+        for (_, block) in heap.blocks.iter() {
+            if let Some(word) = snapshot.word(block.address) {
+                types.class(word);
+            }
+        }
+        let learnt: Vec<_> = types.learnt().collect();
+        self.snapshot.meta.classes.extend(learnt);
+        Ok(())
+    }
+}
+
+/// What is known of the target before any thread is held.
+pub(crate) struct Prepared {
+    pub pid: i32,
+    begin: Instant,
+    images: Vec<ModuleImage>,
+    modules: Vec<ModuleInfo>,
+    pub pages: Option<PageScan>,
+    kernel: KernelWords,
+    pub notes: Vec<String>,
+    /// Mappings left out.
+    unsearched: Vec<Area>,
+    /// Threads inside malloc at the hold.
+    in_malloc: u32,
+    /// What the snapshot may cost.
+    pub limits: Limits,
+    /// What is to be copied, as it was at the begin.
+    pub populated_bytes: u64,
+    /// The longest hold that came to nothing.
+    pub held_in_vain: Duration,
+    /// Methods that did not work.
+    failed: Vec<(Method, Error)>,
+}
+
+impl Prepared {
+    fn of(pid: i32, limits: Limits) -> Result<Prepared, Error> {
+        let begin = Instant::now();
+        let images = modules(pid, &mappings(pid)?, &mut HashMap::new())?;
+        let mut prepared = Prepared {
+            begin,
+            limits,
+            ..Prepared::with(pid, images)
+        };
+        prepared.check_room()?;
+        Ok(prepared)
+    }
+
+    /// Fails if the copy would not fit into memory: before any thread is held.
+    fn check_room(&mut self) -> Result<(), Error> {
+        let mut runs = Runs::new();
+        for area in &self.areas()? {
+            self.populated(area, &mut runs);
+        }
+        self.populated_bytes = run_bytes(&runs);
+        self.has_room(0, self.populated_bytes)
+    }
+
+    /// Fails if there is no room for so much beside what is copied already, with what the search takes.
+    pub fn has_room(&self, copied: u64, more: u64) -> Result<(), Error> {
+        let with_search = |bytes: u64| bytes + bytes / SEARCH_SHARE;
+        let (needed, room) = match self.limits.memory {
+            Some(most) => (with_search(copied + more), Some(Room::of(most))),
+            None => (
+                with_search(more),
+                Room::for_process(std::process::id() as i32),
+            ),
+        };
+        match room {
+            Some(room) if room.bytes < needed => Err(Error::NoRoom {
+                pid: self.pid,
+                needed: with_search(copied + more),
+                room,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The error for a hold that would take so long, or took it.
+    pub fn too_long(&self, needed: Duration, reason: String) -> Error {
+        let allowed = self.limits.hold.unwrap_or(Duration::MAX);
+        Error::TooLong {
+            needed_ms: needed.max(allowed).as_secs_f64() * 1e3,
+            allowed_ms: allowed.as_secs_f64() * 1e3,
+            reason,
+        }
+    }
+
+    /// Whether a hold of this length is allowed.
+    pub fn may_hold(&self, time: Duration) -> bool {
+        self.limits.hold.is_none_or(|most| time <= most)
+    }
+
+    /// When a hold has to end.
+    pub fn end_of(&self, held: &AllHeld) -> Option<Instant> {
+        let most = self.limits.hold?;
+        Some(Instant::now() + most.saturating_sub(held.held_for()))
+    }
+
+    fn with(pid: i32, images: Vec<ModuleImage>) -> Prepared {
+        Prepared {
+            pid,
+            begin: Instant::now(),
+            modules: images.iter().map(module_info).collect(),
+            images,
+            pages: PageScan::open(pid).ok(),
+            // Before and after the hold: an entry that is there at the hold is in one of the two,
+            // or comes and goes meanwhile.
+            kernel: kernel_words(pid),
+            notes: Vec::new(),
+            unsearched: Vec::new(),
+            in_malloc: 0,
+            limits: Limits::NONE,
+            populated_bytes: 0,
+            held_in_vain: Duration::ZERO,
+            failed: Vec::new(),
+        }
+    }
+
+    fn malloc_code(&self) -> (u64, u64) {
+        let libc = self.modules.iter().find(|m| m.glibc_minor.is_some());
+        libc.map_or((0, 0), |m| m.malloc_code)
+    }
+
+    /// Says why another method is taken; an error if none can help.
+    fn fall_back(&mut self, method: Method, instead: &str, error: Error) -> Result<(), Error> {
+        match &error {
+            Error::Inject(memhook_inject::Error::TargetGone { .. }) => return Err(error),
+            Error::Inject(_) | Error::TooLong { .. } | Error::NoRoomToFork { .. } => {}
+            _ => return Err(error),
+        }
+        let name = method.name();
+        self.notes
+            .push(format!("no {name}, {instead} instead: {error}"));
+        self.failed.push((method, error));
+        Ok(())
+    }
+
+    /// The error where each method would take too long, or fails.
+    fn no_way(&mut self, last: Error) -> Error {
+        let Error::TooLong { allowed_ms, .. } = last else {
+            return last;
+        };
+        self.failed.push((Method::Stop, last));
+        let mut enough_ms = f64::MAX;
+        let mut ways = Vec::new();
+        for (method, error) in &self.failed {
+            let name = method.name();
+            ways.push(match error {
+                Error::TooLong {
+                    needed_ms, reason, ..
+                } => {
+                    // Estimates are rough.
+                    enough_ms = enough_ms.min(1.5 * needed_ms + 1.0);
+                    format!("about {needed_ms:.0} ms by {name} ({reason})")
+                }
+                other => format!("not by {name} ({other})"),
+            });
+        }
+        Error::NoShortHold {
+            pid: self.pid,
+            allowed_ms,
+            ways: ways.join(", "),
+            enough_ms,
+        }
+    }
+
+    /// Pages with contents: not those that nobody touched, or only read.
+    pub fn populated(&self, area: &Area, found: &mut Runs) {
+        let (start, end) = (area.start, area.end);
+        let before = found.len();
+        // A file page that nobody touched has contents all the same: those of the file.
+        if area.kind != AreaKind::File {
+            let scan = self.pages.as_ref();
+            let scanned = scan.map(|p| p.find(start, end, PageState::Populated, found));
+            if matches!(scanned, Some(Ok(()))) {
+                return;
+            }
+            found.truncate(before);
+            // Before Linux 6.7.
+            if let Ok(runs) = pagemap::populated(self.pid, start, end) {
+                found.extend(runs);
+                return;
+            }
+        }
+        found.push((start, end));
+    }
+
+    /// The mappings to be copied, as they are now.
+    pub fn areas(&mut self) -> Result<Vec<Area>, Error> {
+        let maps = mappings(self.pid)?;
+        let (areas, unsearched) = areas(self.pid, &maps, &self.modules, self.pages.as_ref());
+        self.unsearched = unsearched;
+        Ok(areas)
+    }
+
+    /// Holds all threads, outside malloc if possible.
+    pub fn hold(&mut self) -> Result<AllHeld, Error> {
+        let (held, in_malloc) = hold_settled(self.pid, self.malloc_code())?;
+        self.in_malloc = in_malloc;
+        self.kernel.words.extend(held.queued_values());
+        self.kernel.words.extend(held.rseq_places());
+        Ok(held)
+    }
+
+    fn finish(mut self, method: Method, mut shot: Shot, prepare: Duration) -> Captured {
+        let left_out = add_untouched(self.pid, &shot.areas, &mut shot.regions);
+        self.unsearched.extend(left_out);
+        let mut classes = BTreeMap::new();
+        for image in &self.images {
+            vtable_names(image, &mut classes);
+        }
+        if self.in_malloc > 0 {
+            self.notes.push(format!(
+                "{} threads were inside malloc: what they were changing may look damaged",
+                self.in_malloc
+            ));
+        }
+        let after = kernel_words(self.pid);
+        self.kernel.words.extend(after.words);
+        self.kernel.unseen.extend(after.unseen);
+        let mut unsearched: Vec<String> = self.unsearched.iter().map(describe).collect();
+        unsearched.extend(
+            shot.unread
+                .iter()
+                .map(|(start, end)| format!("memory at {start:#x}-{end:#x}, which can't be read")),
+        );
+        self.kernel.unseen.sort_unstable();
+        self.kernel.unseen.dedup();
+        unsearched.extend(self.kernel.unseen.iter().map(|&what| what.to_owned()));
+        let sharers = memory_sharers(self.pid);
+        unsearched.extend(
+            sharers
+                .iter()
+                .map(|other| format!("process {other}, which runs in the same memory")),
+        );
+        self.notes.extend(
+            unsearched
+                .iter()
+                .map(|what| format!("not searched: {what}; what only it points to looks leaked")),
+        );
+        let meta = Meta {
+            pid: self.pid,
+            method,
+            held_ms: shot.held.max(self.held_in_vain).as_secs_f64() * 1e3,
+            prepare_held_ms: prepare.as_secs_f64() * 1e3,
+            taken_ms: self.begin.elapsed().as_secs_f64() * 1e3,
+            held_bytes: shot.held_bytes,
+            in_malloc: self.in_malloc,
+            notes: self.notes,
+            threads: shot.threads,
+            areas: shot.areas,
+            modules: self.modules,
+            kernel_words: self.kernel.words,
+            unsearched,
+            classes,
+        };
+        Captured {
+            snapshot: Snapshot {
+                meta,
+                regions: shot.regions,
+            },
+            images: self.images,
+        }
+    }
+}
+
+fn describe(area: &Area) -> String {
+    let name = if area.name.is_empty() {
+        "memory"
+    } else {
+        &area.name
+    };
+    format!("{name} at {:#x}-{:#x}", area.start, area.end)
+}
+
+/// What a method brings back.
+pub(crate) struct Shot {
+    pub threads: Vec<ThreadState>,
+    pub areas: Vec<Area>,
+    pub regions: Vec<Region>,
+    pub held: Duration,
+    /// Bytes copied while the threads were held.
+    pub held_bytes: u64,
+    /// What could not be read.
+    pub unread: Runs,
+}
+
+/// Takes a snapshot of `pid`: by the method asked for, else by one that works, with a note why. `None`:
+/// the one that holds its threads for the shortest time.
+pub fn capture(pid: i32, method: Option<Method>) -> Result<Captured, Error> {
+    capture_within(pid, method, Limits::default())
+}
+
+/// The same with other limits than those of everybody.
+pub fn capture_within(pid: i32, method: Option<Method>, limits: Limits) -> Result<Captured, Error> {
+    let mut prepared = Prepared::of(pid, limits)?;
+    let is_filtered = method.is_none() && filter_may_kill(pid);
+    let method = method.unwrap_or(if is_filtered {
+        Method::Stop
+    } else {
+        Method::Precopy
+    });
+    if is_filtered {
+        // Filters of services kill as a rule, and nothing tells which system calls they know.
+        prepared.notes.push(
+            "all threads held, as a seccomp filter may end the process for a system call of ours; \
+             one that only refuses allows --snapshot precopy or fork"
+                .into(),
+        );
+    }
+    if method == Method::Precopy {
+        let started = WriteWatch::start(pid).map_err(Error::from);
+        let shot = started.and_then(|watch| {
+            let shot = precopy(&mut prepared, &watch)?;
+            Ok((shot, watch.held_for()))
+        });
+        match shot {
+            Ok((shot, prepare)) => return Ok(prepared.finish(Method::Precopy, shot, prepare)),
+            // A fork takes no less of our memory.
+            Err(error @ Error::NoRoom { .. }) => return Err(error),
+            Err(error) => prepared.fall_back(Method::Precopy, "a fork", error)?,
+        }
+    }
+    if method != Method::Stop {
+        match fork(&mut prepared) {
+            Ok(shot) => return Ok(prepared.finish(Method::Fork, shot, Duration::ZERO)),
+            Err(error) => prepared.fall_back(Method::Fork, "all threads held", error)?,
+        }
+    }
+    match stop(&mut prepared) {
+        Ok(shot) => Ok(prepared.finish(Method::Stop, shot, Duration::ZERO)),
+        Err(error) => Err(prepared.no_way(error)),
+    }
+}
+
+/// Takes a snapshot of a process whose threads all stand still already: id, general registers and
+/// extended state of each. `images`: its modules. Names of classes are not looked up.
+pub fn capture_standing<'a>(
+    pid: i32,
+    images: Vec<ModuleImage>,
+    threads: impl Iterator<Item = (i32, &'a Registers, &'a [u8])>,
+) -> Result<Captured, Error> {
+    let mut prepared = Prepared::with(pid, Vec::new());
+    prepared.modules = images.iter().map(module_info).collect();
+    let threads: Vec<_> = threads.collect();
+    let code = prepared.malloc_code();
+    let inside = threads.iter().filter(|t| is_inside(pid, t.1, code));
+    prepared.in_malloc = inside.count() as u32;
+    let Some(mut shot) = copy_all(&mut prepared, None)? else {
+        return Err(prepared.too_long(prepared.begin.elapsed(), "it was not copied in time".into()));
+    };
+    shot.threads = thread_states(threads.into_iter());
+    shot.held = prepared.begin.elapsed();
+    let mut captured = prepared.finish(Method::Stop, shot, Duration::ZERO);
+    captured.images = images;
+    Ok(captured)
+}
+
+/// The registers of threads.
+pub(crate) fn thread_states<'a>(
+    threads: impl Iterator<Item = (i32, &'a Registers, &'a [u8])>,
+) -> Vec<ThreadState> {
+    threads
+        .map(|(tid, r, extended)| {
+            let mut all = vec![
+                r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11,
+                r.r12, r.r13, r.r14, r.r15, r.orig_rax, r.fs_base, r.gs_base,
+            ];
+            all.extend(words(extended));
+            all.retain(|&word| word >= 4096);
+            ThreadState {
+                tid,
+                rsp: r.rsp,
+                rip: r.rip,
+                fs_base: r.fs_base,
+                words: all,
+            }
+        })
+        .collect()
+}

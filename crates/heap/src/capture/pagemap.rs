@@ -1,0 +1,79 @@
+//! Which pages have contents, where the kernel has no `PAGEMAP_SCAN`: from the words of
+//! /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
+
+use crate::ranges::{Runs, add_run};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+const PAGE_BYTES: u64 = 4096;
+/// Of a page's word: in memory, or swapped out. No privilege is needed to see these.
+const POPULATED: u64 = 1 << 63 | 1 << 62;
+/// A page of a file, or of shared memory.
+const OF_FILE: u64 = 1 << 61;
+/// Read at a time.
+const WORDS: u64 = 64 * 1024;
+
+/// Pages of [start, end) with contents.
+pub fn populated(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
+    find(pid, start, end, |word| word & POPULATED != 0)
+}
+
+/// Of these, the pages that are not of a file, nor of shared memory.
+pub fn own(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
+    find(pid, start, end, |word| {
+        word & POPULATED != 0 && word & OF_FILE == 0
+    })
+}
+
+fn find(pid: i32, start: u64, end: u64, is_wanted: impl Fn(u64) -> bool) -> io::Result<Runs> {
+    let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+    let mut found = Runs::new();
+    let mut at = start;
+    while at < end {
+        let count = WORDS.min((end - at).div_ceil(PAGE_BYTES));
+        let mut words = vec![0; count as usize * 8];
+        pagemap.read_exact_at(&mut words, at / PAGE_BYTES * 8)?;
+        for word in words.as_chunks::<8>().0 {
+            if is_wanted(u64::from_le_bytes(*word)) {
+                add_run(&mut found, (at, at + PAGE_BYTES));
+            }
+            at += PAGE_BYTES;
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memhook_inject::{PageScan, PageState};
+
+    #[test]
+    fn the_same_pages_as_the_scan_call() {
+        let pid = std::process::id() as i32;
+        // Large enough to be a mapping of its own, whose pages nobody has touched.
+        let mut room = vec![0u8; 64 << 20];
+        let start = (room.as_ptr().addr() as u64).next_multiple_of(PAGE_BYTES);
+        let first = (start - room.as_ptr().addr() as u64) as usize;
+        for page in [3, 4, 9000] {
+            room[first + page * PAGE_BYTES as usize] = 1;
+        }
+        let (low, high) = (start + PAGE_BYTES, start + (60 << 20));
+        let found = populated(pid, low, high).unwrap();
+        for page in [3, 4, 9000] {
+            let at = start + page * PAGE_BYTES;
+            assert!(found.iter().any(|r| r.0 <= at && at < r.1), "{found:x?}");
+        }
+        assert!(crate::ranges::run_bytes(&found) < 32 << 20, "{found:x?}");
+        let mut scanned = Runs::new();
+        let scan = PageScan::open(pid).unwrap();
+        if scan
+            .find(low, high, PageState::Populated, &mut scanned)
+            .is_ok()
+        {
+            assert_eq!(found, scanned);
+        }
+        assert!(populated(i32::MAX, 0, PAGE_BYTES).is_err());
+    }
+}

@@ -1,0 +1,63 @@
+//! What stands in the pipes of a process: threads hand each other pointers that way.
+
+use crate::capture::kernel_words::is_closed;
+use memhook_inject::duplicate_descriptor;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, tee};
+use nix::unistd::pipe2;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+/// The most that an unprivileged process may have in a pipe (/proc/sys/fs/pipe-max-size).
+const PIPE_BYTES: usize = 1 << 20;
+/// Addresses of user space (47 bits), without the first page.
+const POINTERS: std::ops::Range<u64> = 4096..1 << 47;
+
+/// The pipes looked at, and one of our own to copy to.
+#[derive(Default)]
+pub struct Pipes {
+    seen: BTreeSet<PathBuf>,
+    own: Option<(File, OwnedFd)>,
+}
+
+impl Pipes {
+    /// Adds every word, at any offset, that may be a pointer, of the pipe with this name behind a
+    /// descriptor of the process. tee(2) copies without consuming. `false` if not all of it can be seen.
+    pub fn read(&mut self, pid: i32, number: u64, name: PathBuf, found: &mut Vec<u64>) -> bool {
+        if self.seen.contains(&name) {
+            return true;
+        }
+        let descriptor = match duplicate_descriptor(pid, number) {
+            Ok(descriptor) => descriptor,
+            Err(error) => return is_closed(&error),
+        };
+        let Some((out, into)) = self.own() else {
+            return false;
+        };
+        let flags = SpliceFFlags::SPLICE_F_NONBLOCK;
+        let bytes = match tee(&descriptor, into, PIPE_BYTES, flags) {
+            Ok(bytes) => bytes,
+            // Refused for the end that is written to; nothing waits.
+            Err(error) => return matches!(error, Errno::EBADF | Errno::EAGAIN),
+        };
+        let mut copy = vec![0; bytes];
+        let copied = out.read_exact(&mut copy).is_ok();
+        let words = copy.windows(8).filter_map(|w| w.first_chunk());
+        let words = words.map(|w| u64::from_le_bytes(*w));
+        found.extend(words.filter(|w| POINTERS.contains(w)));
+        self.seen.insert(name);
+        copied && bytes < PIPE_BYTES
+    }
+
+    fn own(&mut self) -> Option<&mut (File, OwnedFd)> {
+        if self.own.is_none() {
+            let (out, into) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).ok()?;
+            let _ = fcntl(&into, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES as i32));
+            self.own = Some((File::from(out), into));
+        }
+        self.own.as_mut()
+    }
+}

@@ -1,0 +1,206 @@
+//! Copying a process while it runs: what it writes meanwhile is copied again, at last with all
+//! threads held.
+
+use crate::Error;
+use crate::capture::copy::{self, Patch};
+use crate::capture::limits::Speed;
+use crate::capture::{HOLDS, Prepared, Shot, thread_states};
+use crate::ranges::{Runs, joined, run_bytes, within};
+use crate::snapshot::{Area, AreaKind, Region};
+use memhook_foreign::size_text;
+use memhook_inject::WriteWatch;
+use std::time::{Duration, Instant};
+
+/// Rounds of copying before a hold; each is shorter than the one before, or it is the last.
+const ROUNDS: usize = 6;
+/// Rounds for a target that writes too much in all of them: it may do something else for a moment.
+const PATIENT_ROUNDS: usize = 2;
+/// Little enough to be copied while the threads are held (about 0.3 ms).
+const SMALL_BYTES: u64 = 1 << 20;
+/// Room for the copy of a hold, over what the round before it has shown, so that none has to be made then.
+const SPARE_BYTES: u64 = 8 << 20;
+
+/// Adds ranges to others, both in order.
+fn add_all(runs: &mut Runs, more: Runs) {
+    if runs.is_empty() {
+        *runs = more;
+    } else if !more.is_empty() {
+        runs.extend(more);
+        *runs = joined(std::mem::take(runs));
+    }
+}
+
+/// A copy on its way.
+struct Copying<'a> {
+    prepared: &'a mut Prepared,
+    watch: &'a WriteWatch,
+    watched: Vec<Area>,
+    regions: Vec<Region>,
+    /// Told as written, and not copied yet.
+    pending: Runs,
+    /// Read again at last: it may be there by then, or no longer matter.
+    unread: Runs,
+    speed: Speed,
+    /// What it takes to ask what was written.
+    asking: Duration,
+}
+
+/// Takes a snapshot this way.
+pub(crate) fn precopy(prepared: &mut Prepared, watch: &WriteWatch) -> Result<Shot, Error> {
+    let mut copying = Copying::begin(prepared, watch)?;
+    let mut rest = copying.all_rounds()?;
+    for _ in 0..HOLDS {
+        for _ in 0..PATIENT_ROUNDS {
+            if copying.prepared.may_hold(copying.hold_for(rest)) {
+                break;
+            }
+            rest = copying.round()?;
+        }
+        let needed = copying.hold_for(rest);
+        if !copying.prepared.may_hold(needed) {
+            let reason = format!("it writes {} while that much is copied", size_text(rest));
+            return Err(copying.prepared.too_long(needed, reason));
+        }
+        if let Some(shot) = copying.hold(rest)? {
+            return Ok(shot);
+        }
+        rest = copying.round()?;
+    }
+    let held = copying.prepared.held_in_vain;
+    let reason = format!("held {HOLDS} times, and each time it took longer than expected");
+    Err(copying.prepared.too_long(held, reason))
+}
+
+impl<'a> Copying<'a> {
+    /// The first copy of everything.
+    fn begin(prepared: &'a mut Prepared, watch: &'a WriteWatch) -> Result<Copying<'a>, Error> {
+        let areas = prepared.areas()?;
+        let mut watched = Vec::new();
+        let mut runs = Runs::new();
+        for area in &areas {
+            let can = matches!(
+                area.kind,
+                AreaKind::Brk | AreaKind::Stack | AreaKind::Anonymous | AreaKind::Shared
+            );
+            let count = runs.len();
+            // The first round gives everything there is.
+            let armed = can
+                && watch.add(area.start, area.end).is_ok()
+                && watch.written(area.start, area.end, &mut runs).is_ok();
+            if armed {
+                watched.push(area.clone());
+            } else {
+                runs.truncate(count);
+            }
+        }
+        let regions = copy::regions_for(prepared.pid, &areas)?;
+        let mut copying = Copying {
+            prepared,
+            watch,
+            watched,
+            regions,
+            pending: runs,
+            unread: Runs::new(),
+            speed: Speed::default(),
+            asking: Duration::ZERO,
+        };
+        copying.copy()?;
+        Ok(copying)
+    }
+
+    /// Bytes of the target that are copied.
+    fn copied(&self) -> u64 {
+        self.regions.iter().map(|r| run_bytes(&r.runs)).sum()
+    }
+
+    /// Copies what is pending. Returns how much that was.
+    fn copy(&mut self) -> Result<u64, Error> {
+        let runs = std::mem::take(&mut self.pending);
+        let bytes = run_bytes(&runs);
+        let added = copy::added_bytes(&runs, &self.regions);
+        self.prepared.has_room(self.copied(), added)?;
+        let begin = Instant::now();
+        let (regions, unread) = (&mut self.regions, &mut self.unread);
+        copy::copy_into(self.prepared.pid, &runs, regions, unread, None);
+        self.speed.copied(bytes, begin);
+        Ok(bytes)
+    }
+
+    /// Copies what was written since the last time.
+    fn round(&mut self) -> Result<u64, Error> {
+        let begin = Instant::now();
+        let mut written = Runs::new();
+        for area in &self.watched {
+            // Fails where the target has unmapped it meanwhile.
+            let _ = self.watch.written(area.start, area.end, &mut written);
+        }
+        self.asking = begin.elapsed();
+        add_all(&mut self.pending, written);
+        self.copy()
+    }
+
+    /// Rounds as long as they become shorter.
+    fn all_rounds(&mut self) -> Result<u64, Error> {
+        let mut before = u64::MAX;
+        for _ in 0..ROUNDS {
+            let bytes = self.round()?;
+            if bytes < SMALL_BYTES || bytes > before / 2 {
+                return Ok(bytes);
+            }
+            before = bytes;
+        }
+        Ok(before)
+    }
+
+    /// How long a hold would take in which as much is copied as in the last round.
+    fn hold_for(&self, rest: u64) -> Duration {
+        self.asking + self.speed.time(rest)
+    }
+
+    /// Copies the rest with all threads held. `None`: they were let go before that was done, as it took
+    /// too long.
+    fn hold(&mut self, rest: u64) -> Result<Option<Shot>, Error> {
+        let pid = self.prepared.pid;
+        let room = rest + rest / 4 + SPARE_BYTES;
+        self.prepared.has_room(self.copied(), room)?;
+        let mut patch = Patch::with_room(room);
+        let held = self.prepared.hold()?;
+        let until = self.prepared.end_of(&held);
+        let areas = self.prepared.areas()?;
+        let mut runs = Runs::new();
+        for area in &areas {
+            let count = runs.len();
+            if self.watch.written(area.start, area.end, &mut runs).is_err() {
+                runs.truncate(count);
+                self.prepared.populated(area, &mut runs);
+            }
+        }
+        // Of what was there before, only what is there still.
+        let mut older = std::mem::take(&mut self.pending);
+        add_all(&mut older, self.unread.clone());
+        add_all(&mut runs, within(&older, &areas));
+        let bytes = run_bytes(&runs);
+        let needed = held.held_for() + self.speed.time(bytes);
+        let mut unread = Runs::new();
+        let done = self.prepared.may_hold(needed) && patch.read(pid, &runs, &mut unread, until);
+        let threads = thread_states(held.threads());
+        let held = held.release();
+        if !done {
+            // They are no longer told as written.
+            self.pending = runs;
+            self.prepared.held_in_vain = self.prepared.held_in_vain.max(held);
+            return Ok(None);
+        }
+        let regions = std::mem::take(&mut self.regions);
+        let mut regions = copy::relaid(pid, regions, &areas)?;
+        patch.apply(&mut regions);
+        Ok(Some(Shot {
+            threads,
+            areas,
+            regions,
+            held,
+            held_bytes: patch.len(),
+            unread,
+        }))
+    }
+}

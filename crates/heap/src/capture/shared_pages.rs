@@ -1,0 +1,83 @@
+//! Shared memory that the process has never touched in a mapping of it: written through a descriptor, another
+//! mapping, or by another process. No page table of the process tells of such pages.
+
+use crate::ranges::{Runs, add_run, run_bytes, without};
+use crate::snapshot::{Area, AreaKind, Region};
+use memhook_process::mappings;
+use nix::unistd::{Whence, lseek};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// More of it in one process is not searched, but told: a database shares many gigabytes.
+const MAX_BYTES: u64 = 256 << 20;
+const PAGE_BYTES: u64 = 4096;
+
+/// Adds these pages to the regions, read from the memory's own file: in the process's page tables nothing
+/// changes. Returns the areas of which something is left out. Only root can open such files
+/// (proc_pid_map_files(5)); who cannot sees what the process itself has touched.
+pub fn add_untouched(pid: i32, areas: &[Area], regions: &mut [Region]) -> Vec<Area> {
+    let mut left_out = Vec::new();
+    let mut left = MAX_BYTES;
+    let shared = |a: &&Area| a.kind == AreaKind::Shared;
+    if !areas.iter().any(|a| shared(&a)) {
+        return left_out;
+    }
+    let offsets = mappings(pid).unwrap_or_default();
+    for area in areas.iter().filter(shared) {
+        let same = |m: &&memhook_process::Mapping| (m.start, m.end) == (area.start, area.end);
+        let Some(mapping) = offsets.iter().find(same) else {
+            continue;
+        };
+        let path = format!("/proc/{pid}/map_files/{:x}-{:x}", area.start, area.end);
+        let Ok(file) = File::open(path) else {
+            continue;
+        };
+        let after = regions.partition_point(|r| r.start <= area.start);
+        let Some(region) = after.checked_sub(1).and_then(|i| regions.get_mut(i)) else {
+            continue;
+        };
+        let new = data(&file, mapping.offset, area, region);
+        let bytes = run_bytes(&new);
+        if bytes > left {
+            left_out.push(area.clone());
+            continue;
+        }
+        left -= bytes;
+        for (from, to) in new {
+            let place = (from - region.start) as usize..(to - region.start) as usize;
+            let at = mapping.offset + (from - area.start);
+            if let Some(place) = region.bytes.get_mut(place)
+                && file.read_exact_at(place, at).is_ok()
+            {
+                add_run(&mut region.runs, (from, to));
+            }
+        }
+    }
+    left_out
+}
+
+/// Where the file has contents that the region does not have, as addresses.
+fn data(file: &File, offset: u64, area: &Area, region: &Region) -> Runs {
+    let mut found = Runs::new();
+    let end = offset + (area.end - area.start);
+    let mut at = offset;
+    while at < end {
+        let seek = |from: u64, whence| {
+            let place = lseek(file, i64::try_from(from).ok()?, whence).ok()?;
+            u64::try_from(place).ok()
+        };
+        // An error where there is nothing behind (ENXIO).
+        let Some(start) = seek(at, Whence::SeekData).filter(|&start| start < end) else {
+            break;
+        };
+        let stop = seek(start, Whence::SeekHole).unwrap_or(end).min(end);
+        if stop <= start {
+            break;
+        }
+        let address = |place: u64| area.start + (place - offset) / PAGE_BYTES * PAGE_BYTES;
+        let to = (address(stop.next_multiple_of(PAGE_BYTES))).min(area.end);
+        found.extend(without(address(start), to, &region.runs));
+        at = stop;
+    }
+    found
+}

@@ -1,0 +1,196 @@
+//! What waits in the local sockets of a process, those of the loopback interface included: threads hand each
+//! other pointers that way, too.
+
+use crate::capture::kernel_words::is_closed;
+use memhook_inject::duplicate_descriptor;
+use nix::sys::socket::{MsgFlags, SockType, getsockopt, recv, sockopt};
+use std::collections::BTreeSet;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// More than a socket's buffer holds where nobody has raised net.core.wmem_max.
+const PEEK_BYTES: usize = 1 << 20;
+/// Addresses of user space (47 bits), without the first page.
+const POINTERS: std::ops::Range<u64> = 4096..1 << 47;
+
+/// The local sockets of the process's network namespace, by inode; of TCP's, those where something waits.
+pub struct Sockets {
+    /// `None`: the kernel does not list them.
+    local: Option<BTreeSet<u64>>,
+    buffer: Vec<u8>,
+}
+
+impl Sockets {
+    /// Lists them; `folder`: the process's in /proc. Other sockets carry nothing that is meant for the same
+    /// process, as a rule.
+    pub fn listed_in(folder: &Path) -> Sockets {
+        // Num RefCount Protocol Flags Type St Inode Path
+        let inode = |line: &str| line.split_whitespace().nth(6)?.parse().ok();
+        // Raw bytes: names of sockets may be no text.
+        let listed = std::fs::read(folder.join("net/unix"));
+        let mut local: Option<BTreeSet<u64>> = listed.ok().map(|text| {
+            let text = String::from_utf8_lossy(&text);
+            text.lines().filter_map(inode).collect()
+        });
+        if let Some(local) = &mut local {
+            for file in ["net/tcp", "net/tcp6"] {
+                let text = std::fs::read_to_string(folder.join(file)).unwrap_or_default();
+                local.extend(text.lines().filter_map(waiting_loopback));
+            }
+        }
+        Sockets {
+            local,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Adds every word, at any offset, that may be a pointer, of what waits in this socket; it stays
+    /// there. `false` if not all of it can be seen: of messages only the first.
+    pub fn read(&mut self, pid: i32, number: u64, inode: u64, found: &mut Vec<u64>) -> bool {
+        match &self.local {
+            None => return false,
+            Some(local) if !local.contains(&inode) => return true,
+            Some(_) => {}
+        }
+        let descriptor = match duplicate_descriptor(pid, number) {
+            Ok(descriptor) => descriptor,
+            Err(error) => return is_closed(&error),
+        };
+        self.buffer.resize(PEEK_BYTES, 0);
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        // Refused for a socket that listens or is not connected: nothing waits there.
+        let Ok(bytes) = recv(descriptor.as_raw_fd(), &mut self.buffer, flags) else {
+            return true;
+        };
+        let words = self.buffer[..bytes]
+            .windows(8)
+            .filter_map(|w| w.first_chunk());
+        let words = words.map(|w| u64::from_le_bytes(*w));
+        found.extend(words.filter(|w| POINTERS.contains(w)));
+        let is_stream = getsockopt(&descriptor, sockopt::SockType) == Ok(SockType::Stream);
+        bytes == 0 || (is_stream && bytes < PEEK_BYTES)
+    }
+}
+
+/// The inode of a TCP connection with this machine itself in which something waits, from lines like
+/// `0: 0100007F:8124 0100007F:0016 01 00000000:00000008 00:00000000 00000000 1000 0 61423 ...`
+/// (proc_pid_net(5)): addresses are 32-bit words as the processor has them.
+fn waiting_loopback(line: &str) -> Option<u64> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let (address, _) = fields.get(2)?.split_once(':')?;
+    let is_loopback = match address.len() {
+        8 => address.ends_with("7F"),
+        _ => {
+            address == "00000000000000000000000001000000"
+                || (address.starts_with("0000000000000000FFFF0000") && address.ends_with("7F"))
+        }
+    };
+    let (_, waiting) = fields.get(4)?.split_once(':')?;
+    let waits = u64::from_str_radix(waiting, 16).is_ok_and(|bytes| bytes > 0);
+    (is_loopback && waits).then(|| fields.get(9)?.parse().ok())?
+}
+
+/// From the link of a descriptor in /proc, like `socket:[61423]`.
+pub fn socket_inode(link: &Path) -> Option<u64> {
+    let text = link.to_str()?.strip_prefix("socket:[")?;
+    text.strip_suffix(']')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::errno::Errno;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
+
+    fn read(descriptor: i32) -> (Vec<u64>, bool) {
+        let pid = std::process::id() as i32;
+        let link = std::fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).unwrap();
+        let mut found = Vec::new();
+        let inode = socket_inode(&link).unwrap();
+        let seen = Sockets::listed_in(Path::new("/proc/self")).read(
+            pid,
+            descriptor as u64,
+            inode,
+            &mut found,
+        );
+        (found, seen)
+    }
+
+    #[test]
+    fn sockets_whose_names_are_no_text() {
+        let name = [b"\xff".as_slice(), &std::process::id().to_le_bytes()].concat();
+        let name = SocketAddr::from_abstract_name(name).unwrap();
+        let listening = UnixListener::bind_addr(&name).unwrap();
+        let mut near = UnixStream::connect_addr(&name).unwrap();
+        let (far, _) = listening.accept().unwrap();
+        let word = 0x55d0_c0ff_ee00u64;
+        near.write_all(&word.to_le_bytes()).unwrap();
+        assert_eq!(read(far.as_raw_fd()), (vec![word], true));
+    }
+
+    #[test]
+    fn what_cannot_be_had_was_not_seen() {
+        let (near, _far) = UnixStream::pair().unwrap();
+        let unlisted = Sockets {
+            local: None,
+            buffer: Vec::new(),
+        };
+        let pid = std::process::id() as i32;
+        let read = |mut sockets: Sockets, number| sockets.read(pid, number, 7, &mut Vec::new());
+        assert!(!read(unlisted, near.as_raw_fd() as u64));
+        let closed = Sockets {
+            local: Some([7].into()),
+            buffer: Vec::new(),
+        };
+        assert!(read(closed, 1 << 20), "closed meanwhile");
+        assert!(!is_closed(&std::io::Error::from(Errno::EPERM)));
+    }
+
+    #[test]
+    fn connections_with_this_machine_itself() {
+        let mut pairs = Vec::new();
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            // Not every machine has IPv6.
+            let Ok(listening) = TcpListener::bind(address) else {
+                continue;
+            };
+            let near = TcpStream::connect(listening.local_addr().unwrap()).unwrap();
+            pairs.push((near, listening.accept().unwrap().0));
+        }
+        assert!(!pairs.is_empty());
+        for (near, far) in &mut pairs {
+            assert_eq!(read(far.as_raw_fd()), (vec![], true));
+            let word = 0x55d0_c0ff_ee00u64;
+            near.write_all(&word.to_le_bytes()).unwrap();
+            // On the loopback interface it is there when the call returns, or shortly after.
+            let mut waits = [0];
+            assert_eq!(far.peek(&mut waits).unwrap(), 1);
+            assert_eq!(read(far.as_raw_fd()), (vec![word], true));
+        }
+        let far_away = "1: 0100007F:8124 0200A8C0:0016 01 00000000:00000008 00:0 0 0 0 61423 1";
+        assert_eq!(waiting_loopback(far_away), None);
+        assert_eq!(waiting_loopback("sl local_address rem_address"), None);
+    }
+
+    #[test]
+    fn what_waits_is_seen_and_stays() {
+        let word = 0x55d0_c0ff_ee00u64;
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        assert_eq!(read(far.as_raw_fd()), (vec![], true));
+        let message = [b"msg".as_slice(), &word.to_le_bytes()].concat();
+        near.write_all(&message).unwrap();
+        let (found, seen) = read(far.as_raw_fd());
+        assert!(found.contains(&word) && seen, "{found:x?}");
+        let mut got = vec![0; message.len()];
+        far.read_exact(&mut got).unwrap();
+        assert_eq!(got, message);
+
+        let (near, far) = UnixDatagram::pair().unwrap();
+        near.send(&word.to_le_bytes()).unwrap();
+        assert_eq!(read(far.as_raw_fd()), (vec![word], false));
+        assert_eq!(socket_inode(Path::new("pipe:[12]")), None);
+    }
+}

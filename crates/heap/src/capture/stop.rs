@@ -1,0 +1,84 @@
+//! Copying a process with all its threads held throughout.
+
+use crate::Error;
+use crate::capture::copy::{self, Patch};
+use crate::capture::limits::Speed;
+use crate::capture::{HOLDS, Prepared, Shot, thread_states};
+use crate::ranges::{Runs, run_bytes};
+use crate::snapshot::AreaKind;
+use memhook_foreign::size_text;
+use std::time::{Duration, Instant};
+
+/// Copied to find out how fast that goes.
+const SAMPLE_BYTES: u64 = 16 << 20;
+
+/// The memory of a process that stands still, all at once. `None`: not done `until` then.
+pub(crate) fn copy_all(
+    prepared: &mut Prepared,
+    until: Option<Instant>,
+) -> Result<Option<Shot>, Error> {
+    let areas = prepared.areas()?;
+    let mut regions = copy::regions_for(prepared.pid, &areas)?;
+    let mut runs = Runs::new();
+    for area in &areas {
+        prepared.populated(area, &mut runs);
+    }
+    let bytes = run_bytes(&runs);
+    prepared.has_room(0, bytes)?;
+    let mut unread = Runs::new();
+    let done = copy::copy_into(prepared.pid, &runs, &mut regions, &mut unread, until);
+    Ok(done.then_some(Shot {
+        threads: Vec::new(),
+        areas,
+        held: Duration::ZERO,
+        held_bytes: bytes,
+        regions,
+        unread,
+    }))
+}
+
+/// Takes a snapshot this way.
+pub(crate) fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
+    let needed = speed(prepared)?.time(prepared.populated_bytes);
+    let reason = || format!("{} are to be copied", size_text(prepared.populated_bytes));
+    if !prepared.may_hold(needed) {
+        return Err(prepared.too_long(needed, reason()));
+    }
+    let reason = reason();
+    for _ in 0..HOLDS {
+        let held = prepared.hold()?;
+        let until = prepared.end_of(&held);
+        if let Some(mut shot) = copy_all(prepared, until)? {
+            shot.threads = thread_states(held.threads());
+            shot.held = held.release();
+            return Ok(shot);
+        }
+        prepared.held_in_vain = prepared.held_in_vain.max(held.release());
+    }
+    Err(prepared.too_long(prepared.held_in_vain, reason))
+}
+
+/// How fast this process is copied, by a part of it.
+fn speed(prepared: &mut Prepared) -> Result<Speed, Error> {
+    let areas = prepared.areas()?;
+    let mut speed = Speed::default();
+    let mut left = SAMPLE_BYTES;
+    for area in areas.iter().filter(|a| a.kind != AreaKind::File) {
+        let mut runs = Runs::new();
+        prepared.populated(area, &mut runs);
+        for (start, end) in runs {
+            let end = end.min(start.saturating_add(left));
+            let mut part = Patch::with_room(0);
+            let begin = Instant::now();
+            // Into memory that is new, as that of the copy will be.
+            if part.read(prepared.pid, &[(start, end)], &mut Runs::new(), None) {
+                speed.copied(end - start, begin);
+            }
+            left -= end - start;
+            if left == 0 {
+                return Ok(speed);
+            }
+        }
+    }
+    Ok(speed)
+}

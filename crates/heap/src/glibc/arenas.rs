@@ -1,0 +1,186 @@
+//! Finding the arenas without debug symbols, and checking that they are what they seem.
+//!
+//! An empty bin of `malloc_state` points to itself (malloc.c, `malloc_init_state`), and most of the
+//! 127 bins of a living arena are empty: nothing else in libc's data looks like that.
+
+use crate::glibc::layout::{BINS, FASTBINS, FLAGS, HEADER_BYTES, Layout};
+use crate::snapshot::{ModuleInfo, Snapshot};
+
+/// Self-pointing bins that make an arena.
+const ENOUGH_EMPTY_BINS: u64 = 16;
+/// More arenas than that are a loop through garbage.
+const MAX_ARENAS: usize = 65_536;
+
+/// One `malloc_state`.
+#[derive(Clone, Debug)]
+pub struct Arena {
+    /// Its address.
+    pub address: u64,
+    /// Whether its lock is taken.
+    pub locked: bool,
+    /// The chunk at its end.
+    pub top: u64,
+    /// Bytes it got from the system.
+    pub system_bytes: u64,
+    /// Heads of the fast lists.
+    pub fastbins: Vec<u64>,
+}
+
+impl Arena {
+    fn read(snapshot: &Snapshot, layout: &Layout, address: u64) -> Option<Arena> {
+        let word = |offset| snapshot.word(address.checked_add(offset)?);
+        Some(Arena {
+            address,
+            locked: snapshot.half(address)? != 0,
+            top: word(layout.top())?,
+            system_bytes: word(layout.system_mem())?,
+            fastbins: (0..FASTBINS)
+                .map(|i| word(layout.fastbins + i * 8))
+                .collect::<Option<_>>()?,
+        })
+    }
+
+    /// Address of bin `i` taken as a chunk (malloc.c, `bin_at`).
+    pub fn bin(&self, layout: &Layout, i: u64) -> u64 {
+        bin(layout, self.address, i)
+    }
+
+    /// Whether it has never given out memory: `top` is then the unsorted bin (`initial_top`).
+    pub fn is_unused(&self, layout: &Layout) -> bool {
+        self.top == 0 || self.top == self.bin(layout, 1)
+    }
+}
+
+fn bin(layout: &Layout, arena: u64, i: u64) -> u64 {
+    arena
+        .wrapping_add(layout.bins())
+        .wrapping_add((i.wrapping_sub(1)) * 16)
+        .wrapping_sub(HEADER_BYTES)
+}
+
+/// How many bins point to themselves; `None` if one holds what no bin may.
+fn empty_bins(snapshot: &Snapshot, layout: &Layout, address: u64) -> Option<u64> {
+    let mut empty = 0;
+    for i in 1..BINS {
+        let at = bin(layout, address, i);
+        let (forward, back) = (snapshot.word(at + 16)?, snapshot.word(at + 24)?);
+        if forward == at && back == at {
+            empty += 1;
+        } else if forward % 16 != 0 || back % 16 != 0 || forward < 4096 || back < 4096 {
+            return None;
+        }
+    }
+    Some(empty)
+}
+
+/// The main arena, in the data of libc.
+pub fn find_main(snapshot: &Snapshot, layout: &Layout, libc: &ModuleInfo) -> Option<Arena> {
+    let mut best = None;
+    for &(start, end) in &libc.data {
+        let last = end.saturating_sub(layout.arena_bytes());
+        let mut at = start;
+        while at <= last {
+            let found = empty_bins(snapshot, layout, at).filter(|&n| n >= ENOUGH_EMPTY_BINS);
+            if let Some(empty) = found
+                && best.is_none_or(|(most, _)| empty > most)
+            {
+                best = Some((empty, at));
+            }
+            at += 8;
+        }
+    }
+    let arena = Arena::read(snapshot, layout, best?.1)?;
+    let top_fits = arena.is_unused(layout)
+        || snapshot
+            .word(arena.top.checked_add(8)?)
+            .is_some_and(|size| size & !FLAGS <= arena.system_bytes);
+    let next_fits = snapshot
+        .word(arena.address + layout.next())
+        .is_some_and(|n| n != 0);
+    (top_fits && next_fits).then_some(arena)
+}
+
+/// All arenas, the main one first; the list is a ring (`malloc_state.next`). The second value says
+/// where it is broken.
+pub fn all(snapshot: &Snapshot, layout: &Layout, main: Arena) -> (Vec<Arena>, Option<String>) {
+    let first = main.address;
+    let mut at = first;
+    let mut arenas = vec![main];
+    loop {
+        let Some(next) = snapshot.word(at + layout.next()) else {
+            return (
+                arenas,
+                Some(format!("the arena list breaks off at {at:#x}")),
+            );
+        };
+        if next == first {
+            return (arenas, None);
+        }
+        let sound = empty_bins(snapshot, layout, next).is_some();
+        let arena = Arena::read(snapshot, layout, next).filter(|_| sound);
+        let known = arenas.iter().any(|a| a.address == next);
+        match arena {
+            Some(arena) if !known && arenas.len() < MAX_ARENAS => arenas.push(arena),
+            _ => {
+                let broken =
+                    format!("the arena list leads from {at:#x} to {next:#x}, which is no arena");
+                return (arenas, Some(broken));
+            }
+        }
+        at = next;
+    }
+}
+
+/// What the allocator says of itself: `mp_` (struct malloc_par).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parameters {
+    /// Chunks that are mappings of their own.
+    pub mmapped_chunks: u64,
+    /// Their bytes.
+    pub mmapped_bytes: u64,
+    /// First address that brk gave.
+    pub brk_start: u64,
+}
+
+/// Finds `mp_` in libc's data by its end: `mmapped_mem, max_mmapped_mem, sbrk_base, tcache_bins,
+/// tcache_max_bytes, tcache_count`.
+pub fn find_parameters(
+    snapshot: &Snapshot,
+    layout: &Layout,
+    libc: &ModuleInfo,
+) -> Option<Parameters> {
+    let brk: Vec<u64> = snapshot
+        .meta
+        .areas
+        .iter()
+        .filter(|a| a.kind == crate::AreaKind::Brk)
+        .map(|a| a.start)
+        .collect();
+    for &(start, end) in &libc.data {
+        let mut at = start + 64;
+        while at + 40 <= end {
+            let word = |offset| snapshot.word(at + offset).unwrap_or(u64::MAX);
+            let base = word(0);
+            let by_base = base != 0 && brk.iter().any(|&b| base.wrapping_sub(b) < 16);
+            let by_tcache = (word(8), word(16)) == (64, 1032);
+            if (by_base || by_tcache)
+                && (base == 0 || base >= 4096)
+                && word(8) <= 64
+                && word(16) <= 1032
+                && word(24) <= 65_535
+            {
+                let (mmapped, most) = (snapshot.word(at - 16)?, snapshot.word(at - 8)?);
+                let chunks = snapshot.half(at - 16 - layout.n_mmaps_back)?;
+                if mmapped <= most && mmapped % 4096 == 0 && (chunks == 0) == (mmapped == 0) {
+                    return Some(Parameters {
+                        mmapped_chunks: u64::from(chunks),
+                        mmapped_bytes: mmapped,
+                        brk_start: base,
+                    });
+                }
+            }
+            at += 8;
+        }
+    }
+    None
+}

@@ -1,0 +1,150 @@
+//! Stacks of threads that have ended: glibc keeps their mappings for the next thread (nptl, stack
+//! cache), full of stale pointers.
+//!
+//! Not those that the program has provided (pthread_attr_setstack(3)): when the thread has ended they
+//! are its own again, for anything, with the descriptor still at their end.
+
+use crate::ranges::Runs;
+use crate::snapshot::{Area, AreaKind, Snapshot};
+
+/// `struct pthread` is aligned to this (nptl/allocatestack.c).
+const DESCRIPTOR_ALIGNMENT: u64 = 64;
+/// Enough for the part of it that states the stack's bounds; its size is 0x900 bytes in glibc 2.36.
+const DESCRIPTOR_BYTES: u64 = 4096;
+/// A descriptor lies this near the end of its stack.
+const REACH_BYTES: u64 = 8192;
+
+/// The ranges that are such stacks, TLS included.
+pub fn ended_stacks(snapshot: &Snapshot) -> Runs {
+    let mut found = Runs::new();
+    let areas = snapshot.meta.areas.iter();
+    for area in areas.filter(|area| area.kind == AreaKind::Anonymous) {
+        let Some(region) = snapshot.region(area.start) else {
+            continue;
+        };
+        for &(from, to) in &region.runs {
+            let (from, to) = (from.max(area.start), to.min(area.end));
+            if from >= to {
+                continue;
+            }
+            let place = (from - region.start) as usize..(to - region.start) as usize;
+            let bytes = region.bytes.get(place).unwrap_or_default();
+            // Runs are whole pages.
+            for (i, line) in bytes.chunks(DESCRIPTOR_ALIGNMENT as usize).enumerate() {
+                let at = from + i as u64 * DESCRIPTOR_ALIGNMENT;
+                if line.starts_with(&at.to_le_bytes()) {
+                    found.extend(ended_stack(snapshot, area, at));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The stack of the `struct pthread` at this address, if it is one whose thread has ended. It begins
+/// with a `tcbhead_t`, whose words 0 and 2 are its own address (sysdeps/x86_64/nptl/tls.h).
+fn ended_stack(snapshot: &Snapshot, area: &Area, at: u64) -> Option<(u64, u64)> {
+    if snapshot.word(at + 16) != Some(at) {
+        return None;
+    }
+    let (start, end) = bounds(snapshot, at)?;
+    let start = start.max(area.start);
+    let mut threads = snapshot.meta.threads.iter();
+    let is_alive = threads.any(|t| t.fs_base == at || (start..end).contains(&t.rsp));
+    let is_glibcs = is_listed(snapshot, at);
+    // The descriptor itself goes on pointing to the thread's vector of TLS blocks, for the next thread.
+    (!is_alive && is_glibcs && end <= area.end).then_some((start, at))
+}
+
+/// Whether the descriptor is in one of glibc's lists of stacks (`list` in `struct pthread`: the
+/// neighbours' links lead back to it). A thread with a stack of the program's is taken off its list
+/// when it ends.
+fn is_listed(snapshot: &Snapshot, descriptor: u64) -> bool {
+    (0..DESCRIPTOR_BYTES / 8).any(|i| {
+        let node = descriptor + i * 8;
+        let neighbours = snapshot.word(node).zip(snapshot.word(node + 8));
+        neighbours.is_some_and(|(next, before)| {
+            next != node
+                && snapshot.word(next.wrapping_add(8)) == Some(node)
+                && snapshot.word(before) == Some(node)
+        })
+    })
+}
+
+/// What the descriptor says of its stack (`stackblock`, `stackblock_size`, whose place differs by
+/// version: any pair of words that encloses it closely).
+pub fn bounds(snapshot: &Snapshot, descriptor: u64) -> Option<(u64, u64)> {
+    (0..DESCRIPTOR_BYTES / 8).find_map(|i| {
+        let word = |at: u64| snapshot.word(at);
+        let block = word(descriptor + i * 8)?;
+        let bytes = word(descriptor + i * 8 + 8)?;
+        let end = block.checked_add(bytes)?;
+        let encloses = block % 4096 == 0
+            && block < descriptor
+            && end % 4096 == 0
+            && (descriptor..=descriptor + REACH_BYTES).contains(&end);
+        encloses.then_some((block, end))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::ThreadState;
+    use crate::testing;
+
+    fn stack_snapshot() -> (Snapshot, u64) {
+        let (start, bytes) = (0x7000_1000u64, 0x8000usize);
+        let mut memory = vec![0u8; bytes];
+        let end = start + bytes as u64;
+        let descriptor = end - 0x900;
+        let mut put = |at: u64, word: u64| {
+            let at = (at - start) as usize;
+            memory[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        };
+        put(descriptor, descriptor);
+        put(descriptor + 16, descriptor);
+        // In a list with one other node.
+        let head = start + 0x100;
+        put(descriptor + 0x2c0, head);
+        put(descriptor + 0x2c8, head);
+        put(head, descriptor + 0x2c0);
+        put(head + 8, descriptor + 0x2c0);
+        put(descriptor + 0x690, start - 0x1000);
+        put(descriptor + 0x698, end - (start - 0x1000));
+        (testing::snapshot(vec![(start, memory)]), descriptor)
+    }
+
+    #[test]
+    fn only_without_its_thread() {
+        let (mut snapshot, descriptor) = stack_snapshot();
+        snapshot.meta.areas[0].kind = AreaKind::Anonymous;
+        let start = snapshot.meta.areas[0].start;
+        assert_eq!(ended_stacks(&snapshot), [(start, descriptor)]);
+        snapshot.meta.threads.push(ThreadState {
+            fs_base: descriptor,
+            ..ThreadState::default()
+        });
+        assert_eq!(ended_stacks(&snapshot), []);
+    }
+
+    #[test]
+    fn not_the_programs_own_memory() {
+        let (mut snapshot, descriptor) = stack_snapshot();
+        snapshot.meta.areas[0].kind = AreaKind::Anonymous;
+        // As a list leaves what is taken off it: its own links stay.
+        snapshot.regions[0].bytes[0x100..0x110].fill(0);
+        assert!(is_listed(&stack_snapshot().0, descriptor));
+        assert_eq!(ended_stacks(&snapshot), []);
+    }
+
+    #[test]
+    fn not_every_mapping_with_a_pointer_to_itself() {
+        let (mut snapshot, descriptor) = stack_snapshot();
+        snapshot.meta.areas[0].kind = AreaKind::Anonymous;
+        let start = snapshot.meta.areas[0].start;
+        let at = (descriptor + 0x698 - start) as usize;
+        snapshot.regions[0].bytes[at] ^= 0x10;
+        assert_eq!(ended_stacks(&snapshot), []);
+    }
+}

@@ -1,0 +1,205 @@
+//! Free chunks that look used by their headers: those of the thread caches and fast lists. And the
+//! bins, for their sums.
+
+use crate::glibc::arenas::Arena;
+use crate::glibc::layout::{BINS, FLAGS, HEADER_BYTES, Layout, MIN_CHUNK_BYTES, TCACHE_BINS};
+use crate::snapshot::Snapshot;
+use rustc_hash::FxHashMap;
+
+/// How far below a thread's TCB the static TLS of libc is looked for.
+const TLS_BYTES: u64 = 256 * 1024;
+
+/// Where a free chunk is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kept {
+    /// In the cache of a thread.
+    Tcache,
+    /// In a fast list of an arena.
+    Fast,
+}
+
+/// Free chunks by address of their header.
+#[derive(Default, Debug)]
+pub struct FreeLists {
+    /// Sorted.
+    pub chunks: Vec<(u64, Kept)>,
+    /// User addresses of the thread caches.
+    pub caches: Vec<u64>,
+    /// Lists that are damaged: where, and how.
+    pub damaged: Vec<(u64, String)>,
+}
+
+/// Reads the caches of all threads and the fast lists of all arenas.
+pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists {
+    let (caches, damaged) = caches(snapshot, layout);
+    let mut lists = FreeLists {
+        caches,
+        damaged,
+        ..FreeLists::default()
+    };
+    // Each chunk is in one list at most: what goes on is a ring.
+    let mut left = most_chunks(snapshot);
+    for cache in lists.caches.clone() {
+        for bin in 0..TCACHE_BINS {
+            let (count, mut entry) = cache_bin(snapshot, layout, cache, bin).unwrap_or((0, 0));
+            for _ in 0..count {
+                if entry == 0 {
+                    break;
+                }
+                if left == 0 || chunk_bytes(snapshot, entry) != Some(bin * 16 + 32) {
+                    let what = format!("tcache bin {bin}: {entry:#x} is no chunk of that size");
+                    lists.damaged.push((entry, what));
+                    break;
+                }
+                left -= 1;
+                lists.chunks.push((entry - HEADER_BYTES, Kept::Tcache));
+                let link = snapshot.word(entry).unwrap_or(0);
+                entry = layout.unmangle(entry, link);
+            }
+        }
+    }
+    for arena in arenas {
+        for (i, &head) in arena.fastbins.iter().enumerate() {
+            let mut chunk = head;
+            while chunk != 0 {
+                let entry = chunk.wrapping_add(HEADER_BYTES);
+                let fits = chunk_bytes(snapshot, entry) == Some(i as u64 * 16 + 32);
+                if !fits || left == 0 {
+                    let what = format!(
+                        "fast list {i} of the arena at {:#x}: {chunk:#x} is no chunk of that size",
+                        arena.address
+                    );
+                    lists.damaged.push((chunk, what));
+                    break;
+                }
+                left -= 1;
+                lists.chunks.push((chunk, Kept::Fast));
+                chunk = layout.unmangle(entry, snapshot.word(entry).unwrap_or(0));
+            }
+        }
+    }
+    lists.chunks.sort_unstable();
+    lists.chunks.dedup_by_key(|c| c.0);
+    lists
+}
+
+/// More chunks than that have no room in what was copied.
+fn most_chunks(snapshot: &Snapshot) -> u64 {
+    snapshot.copied_bytes() / MIN_CHUNK_BYTES + 1
+}
+
+fn chunk_bytes(snapshot: &Snapshot, user: u64) -> Option<u64> {
+    if !user.is_multiple_of(16) {
+        return None;
+    }
+    Some(snapshot.word(user.checked_sub(8)?)? & !FLAGS)
+}
+
+/// Count and first entry of a bin of a thread cache.
+fn cache_bin(snapshot: &Snapshot, layout: &Layout, cache: u64, bin: u64) -> Option<(u64, u64)> {
+    let width = layout.tcache_count;
+    let bytes = snapshot.bytes(cache + bin * width, width)?;
+    let count = bytes.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b));
+    let entry = snapshot.word(cache + TCACHE_BINS * width + bin * 8)?;
+    Some((count, entry))
+}
+
+/// Whether a `tcache_perthread_struct` can stand here. One bin may be in the middle of a change.
+fn is_cache(snapshot: &Snapshot, layout: &Layout, user: u64) -> bool {
+    // A remainder of 16 bytes is too small for a chunk and stays with the one before it.
+    let chunk = layout.tcache_chunk();
+    if chunk_bytes(snapshot, user).is_none_or(|size| size != chunk && size != chunk + 16) {
+        return false;
+    }
+    let mut odd = 0;
+    for bin in 0..TCACHE_BINS {
+        let Some((count, entry)) = cache_bin(snapshot, layout, user, bin) else {
+            return false;
+        };
+        if (count == 0) != (entry == 0) {
+            odd += 1;
+        } else if entry != 0 && chunk_bytes(snapshot, entry) != Some(bin * 16 + 32) {
+            return false;
+        }
+    }
+    odd <= 1
+}
+
+/// The caches: each thread has the pointer to its own at the same distance from its TCB (a
+/// `__thread` variable of libc, in static TLS). A thread that has something else there has a cache
+/// that can't be read, so its free chunks would look used: that is told.
+fn caches(snapshot: &Snapshot, layout: &Layout) -> (Vec<u64>, Vec<(u64, String)>) {
+    let threads = &snapshot.meta.threads;
+    let mut votes: FxHashMap<u64, usize> = FxHashMap::default();
+    for thread in threads {
+        let Some(region) = snapshot.region(thread.fs_base) else {
+            continue;
+        };
+        let low = thread.fs_base.saturating_sub(TLS_BYTES).max(region.start);
+        let mut at = thread.fs_base & !7;
+        while at > low {
+            at -= 8;
+            let Some(word) = snapshot.word(at) else { break };
+            if word >= 4096 && is_cache(snapshot, layout, word) {
+                *votes.entry(thread.fs_base - at).or_default() += 1;
+            }
+        }
+    }
+    // Nearest to the TCB among equals.
+    let best = votes
+        .into_iter()
+        .max_by_key(|&(distance, count)| (count, std::cmp::Reverse(distance)));
+    let mut caches = Vec::new();
+    let mut damaged = Vec::new();
+    let Some((distance, _)) = best else {
+        return (caches, damaged);
+    };
+    for thread in threads {
+        let at = thread.fs_base.wrapping_sub(distance);
+        match snapshot.word(at) {
+            Some(0) => {}
+            Some(word) if is_cache(snapshot, layout, word) => caches.push(word),
+            _ => {
+                let what = format!("the malloc cache of thread {} cannot be read", thread.tid);
+                damaged.push((at, what));
+            }
+        }
+    }
+    caches.sort_unstable();
+    caches.dedup();
+    (caches, damaged)
+}
+
+/// Chunks and bytes in the unsorted, small and large bins of an arena; the error is where a list
+/// is broken.
+pub fn binned(
+    snapshot: &Snapshot,
+    layout: &Layout,
+    arena: &Arena,
+) -> (u64, u64, Vec<(u64, String)>) {
+    let (mut chunks, mut bytes) = (0, 0u64);
+    let mut damaged = Vec::new();
+    let most = most_chunks(snapshot);
+    for i in 1..BINS {
+        let bin = arena.bin(layout, i);
+        let mut before = bin;
+        let mut at = snapshot.word(bin + 16).unwrap_or(bin);
+        while at != bin {
+            let size = chunk_bytes(snapshot, at.wrapping_add(HEADER_BYTES));
+            let back = snapshot.word(at.wrapping_add(24));
+            let (Some(size), true, true) = (size, back == Some(before), chunks < most) else {
+                let what = format!(
+                    "bin {i} of the arena at {:#x}: {at:#x} does not point back to {before:#x}",
+                    arena.address
+                );
+                damaged.push((at, what));
+                break;
+            };
+            chunks += 1;
+            bytes = bytes.saturating_add(size);
+            before = at;
+            at = snapshot.word(at + 16).unwrap_or(bin);
+        }
+    }
+    (chunks, bytes, damaged)
+}

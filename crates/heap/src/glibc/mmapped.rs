@@ -1,0 +1,131 @@
+//! Chunks that are mappings of their own (malloc.c, `sysmalloc_mmap`).
+
+use crate::glibc::layout::{FLAGS, IS_MMAPPED};
+use crate::snapshot::{AreaKind, Snapshot};
+
+const PAGE_BYTES: u64 = 4096;
+/// memalign moves the header up within the mapping to 16 bytes before an aligned address, and
+/// writes how far into `mchunk_prev_size`.
+const HEADER_PLACES: [u64; 9] = [
+    0,
+    PAGE_BYTES - 16,
+    2048 - 16,
+    1024 - 16,
+    512 - 16,
+    256 - 16,
+    128 - 16,
+    64 - 16,
+    32 - 16,
+];
+
+/// One such chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mmapped {
+    /// Its header.
+    pub address: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Bytes of the mapping before the header.
+    pub before: u64,
+}
+
+impl Mmapped {
+    /// Where the mapping begins.
+    pub fn start(&self) -> u64 {
+        self.address - self.before
+    }
+
+    /// Bytes of the mapping, as `mp_.mmapped_mem` counts them.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.before + self.bytes
+    }
+}
+
+/// All of them, outside `known` ranges of the arenas.
+pub fn find(snapshot: &Snapshot, known: &[(u64, u64)]) -> Vec<Mmapped> {
+    let mut found: Vec<Mmapped> = Vec::new();
+    for region in &snapshot.regions {
+        // Never touched pages hold no header.
+        for &(start, end) in &region.runs {
+            let mut at = found
+                .last()
+                .map_or(start, |m| start.max(m.address + m.bytes));
+            while at < end {
+                let next = known.partition_point(|k| k.1 <= at);
+                if let Some(&(from, to)) = known.get(next)
+                    && from <= at
+                {
+                    at = to.next_multiple_of(PAGE_BYTES);
+                    continue;
+                }
+                let limit = known
+                    .get(next)
+                    .map_or(region.end(), |k| k.0.min(region.end()));
+                match chunk_at(snapshot, at, limit) {
+                    Some(chunk) => {
+                        let chunk = moved(snapshot, chunk).unwrap_or(chunk);
+                        found.push(chunk);
+                        at = chunk.address + chunk.bytes;
+                    }
+                    None => at += PAGE_BYTES,
+                }
+            }
+        }
+    }
+    found.retain(|m| {
+        snapshot
+            .area(m.address)
+            .is_some_and(|a| a.kind == AreaKind::Anonymous)
+    });
+    found
+}
+
+fn chunk_at(snapshot: &Snapshot, page: u64, limit: u64) -> Option<Mmapped> {
+    HEADER_PLACES.iter().find_map(|place| {
+        let address = page + place;
+        let before = snapshot.word(address)?;
+        let header = snapshot.word(address + 8)?;
+        let bytes = header & !FLAGS;
+        let mapped = bytes.checked_add(before)?;
+        let fits = header & FLAGS == IS_MMAPPED
+            && bytes > 0
+            && bytes.is_multiple_of(16)
+            && mapped % PAGE_BYTES == 0
+            && before % PAGE_BYTES == *place
+            && address.checked_add(bytes)? <= limit;
+        fits.then_some(Mmapped {
+            address,
+            bytes,
+            before,
+        })
+    })
+}
+
+/// memalign leaves the first header behind: where it has moved the chunk to, if it has.
+fn moved(snapshot: &Snapshot, chunk: Mmapped) -> Option<Mmapped> {
+    let end = chunk.address + chunk.bytes;
+    let first = HEADER_PLACES.iter().skip(1).copied();
+    // Never touched pages hold no header: of a large block that may be nearly all.
+    let runs = snapshot.region(chunk.address).map_or(&[][..], |r| &r.runs);
+    let first_run = runs.partition_point(|r| r.1 <= chunk.address);
+    let touched = runs[first_run..].iter().take_while(|r| r.0 < end);
+    let pages = touched.flat_map(|&(from, to)| {
+        let from = from.max(chunk.address) - chunk.address;
+        let to = to.min(end) - chunk.address;
+        (from / PAGE_BYTES).max(1)..to.div_ceil(PAGE_BYTES).min(chunk.bytes / PAGE_BYTES)
+    });
+    let later = pages.map(|page| page * PAGE_BYTES + PAGE_BYTES - 16);
+    first.chain(later).find_map(|place| {
+        let address = chunk.address + place;
+        let before = snapshot.word(address)?;
+        let header = snapshot.word(address + 8)?;
+        let fits = before == chunk.before + place
+            && header & FLAGS == IS_MMAPPED
+            && address.checked_add(header & !FLAGS) == Some(end);
+        fits.then_some(Mmapped {
+            address,
+            bytes: end - address,
+            before,
+        })
+    })
+}

@@ -1,0 +1,9 @@
+//! The heap of glibc's malloc, dissected: arenas, chunks, free lists, mapped chunks.
+
+pub(crate) mod arenas;
+pub(crate) mod dissect;
+pub(crate) mod ended_threads;
+mod free_lists;
+pub(crate) mod layout;
+mod mmapped;
+pub(crate) mod walk;

@@ -1,0 +1,267 @@
+//! Walking the chunks of one range of heap from header to header.
+
+use crate::glibc::free_lists::Kept;
+use crate::glibc::layout::{
+    FLAGS, HEADER_BYTES, IS_MMAPPED, MIN_CHUNK_BYTES, NON_MAIN_ARENA, PREV_INUSE,
+};
+use crate::graph::blocks::{Segment, SegmentKind};
+use crate::ranges::Runs;
+use crate::snapshot::Snapshot;
+use serde::Serialize;
+
+/// Chunks in a row that must be sound where walking is taken up again.
+const SOUND_CHUNKS: usize = 32;
+/// Findings kept of one range.
+const MAX_FINDINGS: usize = 20;
+
+/// A range of heap.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// The first chunk.
+    pub start: u64,
+    /// Past the last chunk.
+    pub end: u64,
+    /// The arena's top chunk, if it is in this piece.
+    pub top: Option<u64>,
+    /// Index of the arena; 0 is the main one.
+    pub arena: u32,
+}
+
+/// Something about the heap that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Where.
+    pub address: u64,
+    /// What.
+    pub what: String,
+}
+
+/// What a walk counted, in chunk bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Blocks of the program.
+    pub used_chunks: u64,
+    /// Their chunks' bytes.
+    pub used_bytes: u64,
+    /// Free chunks in the bins, by their headers.
+    pub free_chunks: u64,
+    /// Their bytes.
+    pub free_bytes: u64,
+    /// Chunks in thread caches.
+    pub cached_chunks: u64,
+    /// Their bytes.
+    pub cached_bytes: u64,
+    /// Chunks in fast lists.
+    pub fast_chunks: u64,
+    /// Their bytes.
+    pub fast_bytes: u64,
+    /// The chunk at the end, never given out yet.
+    pub top_bytes: u64,
+    /// The largest chunk in the bins.
+    pub largest_free: u64,
+}
+
+/// The result of a walk.
+pub struct Walked {
+    /// The blocks.
+    pub segments: Vec<Segment>,
+    /// The sums.
+    pub counts: Counts,
+    /// Damage.
+    pub findings: Vec<Finding>,
+    /// Parts that could not be walked.
+    pub unparsed: Runs,
+}
+
+struct View<'a> {
+    bytes: &'a [u8],
+    piece: Piece,
+}
+
+impl View<'_> {
+    fn word(&self, address: u64) -> Option<u64> {
+        let at = usize::try_from(address.checked_sub(self.piece.start)?).ok()?;
+        let bytes = self.bytes.get(at..at.checked_add(8)?)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
+
+    /// The chunk's size, or what is wrong with its header.
+    fn chunk(&self, at: u64) -> Result<u64, String> {
+        let header = self
+            .word(at.wrapping_add(8))
+            .ok_or("the header is cut off")?;
+        let size = header & !FLAGS;
+        let is_main = self.piece.arena == 0;
+        if size < MIN_CHUNK_BYTES || !size.is_multiple_of(16) {
+            return Err(format!("the size {size:#x} is none of a chunk"));
+        }
+        if at
+            .checked_add(size)
+            .is_none_or(|next| next > self.piece.end)
+        {
+            return Err(format!(
+                "the size {size:#x} reaches past the end of the heap"
+            ));
+        }
+        // Free chunks of other arenas have the flag cleared; those of the main one never have it.
+        if header & IS_MMAPPED != 0 || (is_main && header & NON_MAIN_ARENA != 0) {
+            return Err(format!(
+                "the flags {:#x} do not fit the arena",
+                header & FLAGS
+            ));
+        }
+        Ok(size)
+    }
+
+    /// Whether a number of sound chunks begins here, or fewer up to the end.
+    fn is_sound(&self, from: u64) -> bool {
+        let mut at = from;
+        for done in 0..SOUND_CHUNKS {
+            if Some(at) == self.piece.top {
+                return true;
+            }
+            let Ok(size) = self.chunk(at) else {
+                let header = self.word(at.wrapping_add(8)).unwrap_or(u64::MAX);
+                return done > 0 && is_fence(header & !FLAGS);
+            };
+            let next = at + size;
+            let in_use = self.word(next + 8).is_some_and(|h| h & PREV_INUSE != 0);
+            if !in_use && self.word(next) != Some(size) {
+                return false;
+            }
+            at = next;
+        }
+        true
+    }
+}
+
+/// malloc.c, `sysmalloc`: a range that is given up ends in headers of 16 and of 0 bytes.
+fn is_fence(size: u64) -> bool {
+    size <= HEADER_BYTES
+}
+
+/// Walks a piece; `lists` are the chunks that are free although their headers say used, sorted.
+pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)]) -> Walked {
+    let mut walked = Walked {
+        segments: vec![Segment::new(
+            piece.start,
+            piece.end,
+            SegmentKind::Arena(piece.arena),
+        )],
+        counts: Counts::default(),
+        findings: Vec::new(),
+        unparsed: Runs::new(),
+    };
+    let Some(bytes) = snapshot.bytes(piece.start, piece.end.saturating_sub(piece.start)) else {
+        walked.findings.push(Finding {
+            address: piece.start,
+            what: format!("the heap up to {:#x} is not all mapped", piece.end),
+        });
+        walked.unparsed.push((piece.start, piece.end));
+        return walked;
+    };
+    let view = View { bytes, piece };
+    let mut next_kept = lists.partition_point(|l| l.0 < piece.start);
+    let mut at = piece.start;
+    while at < piece.end {
+        let size = match view.chunk(at) {
+            Ok(size) => size,
+            Err(what) => {
+                let header = view.word(at + 8).unwrap_or(0);
+                let fence = is_fence(header & !FLAGS) && header & PREV_INUSE != 0;
+                let rest_is_fence = piece.end - at <= 2 * MIN_CHUNK_BYTES;
+                if fence && (rest_is_fence || piece.arena != 0) {
+                    break;
+                }
+                // Behind the fence of the main arena: memory that the program took with sbrk.
+                let resumed = (at + 16..piece.end).step_by(16).find(|&a| view.is_sound(a));
+                let end = resumed.unwrap_or(piece.end);
+                if walked.findings.len() < MAX_FINDINGS {
+                    let what = if fence {
+                        format!("{} bytes behind a fence are not of the allocator", end - at)
+                    } else {
+                        format!("{what}; {} bytes are passed over", end - at)
+                    };
+                    walked.findings.push(Finding { address: at, what });
+                }
+                walked.unparsed.push((at, end));
+                at = end;
+                continue;
+            }
+        };
+        let counts = &mut walked.counts;
+        if Some(at) == piece.top {
+            counts.top_bytes = size;
+            break;
+        }
+        let next = at + size;
+        while lists.get(next_kept).is_some_and(|l| l.0 < at) {
+            next_kept += 1;
+        }
+        let kept = lists.get(next_kept).filter(|l| l.0 == at).map(|l| l.1);
+        let in_use = view.word(next + 8).is_none_or(|h| h & PREV_INUSE != 0);
+        match kept {
+            Some(Kept::Tcache) => {
+                counts.cached_chunks += 1;
+                counts.cached_bytes += size;
+            }
+            Some(Kept::Fast) => {
+                counts.fast_chunks += 1;
+                counts.fast_bytes += size;
+            }
+            None if in_use => {
+                counts.used_chunks += 1;
+                counts.used_bytes += size;
+                if !Segment::push_onto(&mut walked.segments, at + HEADER_BYTES, size) {
+                    walked.findings.push(Finding {
+                        address: at,
+                        what: format!("a block of {size:#x} bytes is too large to be searched"),
+                    });
+                    walked.unparsed.push((at, next));
+                }
+            }
+            None => {
+                counts.free_chunks += 1;
+                counts.free_bytes += size;
+                counts.largest_free = counts.largest_free.max(size);
+                let copy = view.word(next).unwrap_or(0);
+                if copy != size && walked.findings.len() < MAX_FINDINGS {
+                    walked.findings.push(Finding {
+                        address: at,
+                        what: format!(
+                            "a free chunk of {size:#x} bytes, of {copy:#x} by the next chunk"
+                        ),
+                    });
+                }
+            }
+        }
+        at = next;
+    }
+    walked
+}
+
+/// The first address from which walking leads to `top`, page by page from `low`.
+pub fn find_start(snapshot: &Snapshot, low: u64, top: u64, arena: u32) -> Option<u64> {
+    let size = snapshot.word(top.checked_add(8)?)? & !FLAGS;
+    let end = top.checked_add(size)?;
+    (low..top).step_by(4096).find(|&start| {
+        let Some(bytes) = snapshot.bytes(start, end - start) else {
+            return false;
+        };
+        let piece = Piece {
+            start,
+            end,
+            top: Some(top),
+            arena,
+        };
+        let view = View { bytes, piece };
+        let mut at = start;
+        while at < top {
+            match view.chunk(at) {
+                Ok(size) => at += size,
+                Err(_) => return false,
+            }
+        }
+        at == top
+    })
+}

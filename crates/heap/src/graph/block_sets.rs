@@ -1,0 +1,77 @@
+//! Sets of blocks, one bit each.
+
+use crate::graph::blocks::BlockTable;
+use crate::graph::segment::{Near, Place};
+
+/// Blocks that were seen, by place: one bit for each unit of heap.
+#[derive(Debug)]
+pub struct PlaceSet(Vec<u64>);
+
+impl PlaceSet {
+    /// An empty set.
+    pub fn new(table: &BlockTable) -> PlaceSet {
+        let last = table.segments().last();
+        let units = last.map_or(0, |s| s.first_unit + s.units());
+        PlaceSet(vec![0; (units / 64 + 1) as usize])
+    }
+
+    /// Adds a block; whether it was new.
+    #[inline]
+    pub fn insert(&mut self, table: &BlockTable, place: Place) -> bool {
+        let segment = &table.segments()[place.segment as usize];
+        let at = segment.first_unit + u64::from(place.unit);
+        let word = &mut self.0[(at / 64) as usize];
+        let bit = 1 << (at % 64);
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
+    }
+
+    /// Reads what [`PlaceSet::insert`] will look at for a block near there, so that it is in the cache then.
+    #[inline]
+    pub fn touch(&self, table: &BlockTable, near: Near) -> u64 {
+        let at = table.segments()[near.segment as usize].first_unit + near.unit;
+        self.0.get((at / 64) as usize).copied().unwrap_or(0)
+    }
+
+    /// The same by number.
+    pub fn numbers(&self, table: &BlockTable) -> BlockSet {
+        let mut set = BlockSet::new(table.len());
+        for segment in table.segments() {
+            for (number, &unit) in (segment.first..).zip(&segment.offsets) {
+                let at = segment.first_unit + u64::from(unit);
+                if self.0[(at / 64) as usize] >> (at % 64) & 1 != 0 {
+                    set.insert(number);
+                }
+            }
+        }
+        set
+    }
+}
+
+/// A set of blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BlockSet(Vec<u64>);
+
+impl BlockSet {
+    /// An empty set for `count` blocks.
+    pub fn new(count: u32) -> BlockSet {
+        BlockSet(vec![0; count as usize / 64 + 1])
+    }
+
+    /// Adds a block; whether it was new.
+    #[inline]
+    pub fn insert(&mut self, block: u32) -> bool {
+        let word = &mut self.0[block as usize / 64];
+        let bit = 1 << (block % 64);
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
+    }
+
+    /// Whether a block is in it.
+    #[inline]
+    pub fn contains(&self, block: u32) -> bool {
+        self.0[block as usize / 64] >> (block % 64) & 1 != 0
+    }
+}

@@ -1,0 +1,269 @@
+//! The blocks of a heap, by address and by number.
+
+pub use crate::graph::block_sets::{BlockSet, PlaceSet};
+pub use crate::graph::segment::{Block, Near, Place, Segment, SegmentKind};
+
+/// All blocks in use, numbered in address order.
+#[derive(Clone, Debug, Default)]
+pub struct BlockTable {
+    segments: Vec<Segment>,
+    /// Their first addresses.
+    starts: Vec<u64>,
+    low: u64,
+    span: u64,
+    /// One bit for each 2 MiB of address, folded: whether a segment is near.
+    filter: Vec<u64>,
+    count: u32,
+}
+
+const FILTER_SHIFT: u32 = 21;
+const FILTER_BITS: u64 = 1 << 20;
+
+impl BlockTable {
+    /// Takes segments in any order; those without blocks are dropped.
+    pub fn new(mut segments: Vec<Segment>) -> BlockTable {
+        segments.retain(|s| !s.offsets.is_empty());
+        segments.sort_by_key(|s| s.start);
+        let mut table = BlockTable {
+            filter: vec![0; FILTER_BITS as usize / 64],
+            ..BlockTable::default()
+        };
+        let mut units = 0;
+        for segment in &mut segments {
+            segment.index();
+            segment.first_unit = units;
+            units += segment.units();
+            segment.first = table.count;
+            segment.count = segment.offsets.len() as u32;
+            table.count = table.count.saturating_add(segment.count);
+            for page in segment.start >> FILTER_SHIFT..=segment.end >> FILTER_SHIFT {
+                let bit = page % FILTER_BITS;
+                table.filter[bit as usize / 64] |= 1 << (bit % 64);
+            }
+        }
+        table.low = segments.first().map_or(0, |s| s.start);
+        table.span = segments.last().map_or(0, |s| s.end - table.low);
+        table.starts = segments.iter().map(|s| s.start).collect();
+        table.segments = segments;
+        table
+    }
+
+    /// The same with more segments, of other addresses.
+    pub fn with(self, more: Vec<Segment>) -> BlockTable {
+        let mut segments = self.segments;
+        segments.extend(more);
+        for segment in &mut segments {
+            (segment.bits, segment.ranks) = Default::default();
+        }
+        BlockTable::new(segments)
+    }
+
+    /// How many blocks.
+    pub fn len(&self) -> u32 {
+        self.count
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The segments in address order.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The places of a segment's blocks.
+    pub fn places(&self, segment: usize) -> impl Iterator<Item = Place> + '_ {
+        let offsets = self.segments[segment].offsets.iter();
+        offsets.map(move |&unit| Place {
+            segment: segment as u32,
+            unit,
+        })
+    }
+
+    /// The segment of a block.
+    pub fn segment_of(&self, block: u32) -> &Segment {
+        let after = self.segments.partition_point(|s| s.first <= block);
+        &self.segments[after.saturating_sub(1)]
+    }
+
+    /// A block by its number, which must be below [`BlockTable::len`].
+    pub fn get(&self, block: u32) -> Block {
+        let segment = self.segment_of(block);
+        segment.block(segment.offsets[(block - segment.first) as usize])
+    }
+
+    /// Blocks by number.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, Block)> + '_ {
+        self.segments.iter().flat_map(|segment| {
+            let offsets = segment.offsets.iter().enumerate();
+            offsets.map(|(i, &unit)| (segment.first + i as u32, segment.block(unit)))
+        })
+    }
+
+    /// Whether a word can be the address of a block at all: cheap, and nearly always right.
+    #[inline]
+    pub fn may_be(&self, word: u64) -> bool {
+        if word.wrapping_sub(self.low) > self.span {
+            return false;
+        }
+        let bit = (word >> FILTER_SHIFT) % FILTER_BITS;
+        self.filter[bit as usize / 64] >> (bit % 64) & 1 != 0
+    }
+
+    /// The block that an address lies in, or just past the end of (but for mappings of their own), with
+    /// the offset.
+    #[inline]
+    pub fn find(&self, address: u64) -> Option<(u32, u64)> {
+        let (place, offset) = self.place(address)?;
+        Some((self.number(place), offset))
+    }
+
+    /// As [`BlockTable::find`], without the number.
+    #[inline]
+    pub fn place(&self, address: u64) -> Option<(Place, u64)> {
+        self.place_near(self.near(address)?)
+    }
+
+    /// What an address that [`BlockTable::may_be`] one of a block is near.
+    #[inline]
+    pub fn near(&self, address: u64) -> Option<Near> {
+        if !self.may_be(address) {
+            return None;
+        }
+        let index = self
+            .starts
+            .partition_point(|&s| s <= address)
+            .checked_sub(1)?;
+        let segment = &self.segments[index];
+        let unit = (address - segment.start) / segment.kind.unit();
+        (address <= segment.end).then_some(Near {
+            address,
+            segment: index as u32,
+            unit,
+        })
+    }
+
+    /// Reads what [`BlockTable::place_near`] will look at first, so that it is in the cache then.
+    #[inline]
+    pub fn touch(&self, near: Near) -> u64 {
+        let bits = &self.segments[near.segment as usize].bits;
+        bits.get(near.unit as usize / 64).map_or(0, |word| word[0])
+    }
+
+    /// As [`BlockTable::place`].
+    #[inline]
+    pub fn place_near(&self, near: Near) -> Option<(Place, u64)> {
+        let index = near.segment as usize;
+        let segment = &self.segments[index];
+        let unit = segment.begin(near.unit as usize)?;
+        let block = segment.block(unit);
+        let offset = near.address.wrapping_sub(block.address);
+        // A mapping ends where the next one may begin: such a pointer is nearly always the other's
+        // address (that of a library, say).
+        let past_end = u64::from(segment.kind != SegmentKind::Mapped);
+        let place = Place {
+            segment: index as u32,
+            unit,
+        };
+        (offset < block.bytes + past_end).then_some((place, offset))
+    }
+
+    /// The number of the block at a place.
+    #[inline]
+    pub fn number(&self, place: Place) -> u32 {
+        let segment = &self.segments[place.segment as usize];
+        segment.first + segment.rank(place.unit as usize).unwrap_or(0)
+    }
+
+    /// The block at a place, and the index of its segment.
+    #[inline]
+    pub fn at(&self, place: Place) -> (Block, usize) {
+        let index = place.segment as usize;
+        (self.segments[index].block(place.unit), index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_blocks_lie_side_by_side() {
+        let mut segment = Segment::new(0x1000, 0x1100, SegmentKind::Foreign);
+        for (address, bytes) in [(0x1008, 8), (0x1010, 20), (0x1080, 1)] {
+            assert!(segment.push(address, bytes));
+        }
+        let table = BlockTable::default().with(vec![segment]);
+        assert_eq!(table.find(0x1000), None);
+        assert_eq!(table.find(0x100f), Some((0, 7)));
+        assert_eq!(table.find(0x1010), Some((1, 0)));
+        // What was asked for is rounded up to words; just past the end counts.
+        assert_eq!(table.find(0x1028), Some((1, 24)));
+        assert_eq!(table.find(0x1029), None);
+        assert_eq!(
+            table.get(2),
+            Block {
+                address: 0x1080,
+                bytes: 8
+            }
+        );
+    }
+
+    #[test]
+    fn heaps_of_more_than_four_billion_units() {
+        let (start, end) = (0x1000, 0x1000 + (200 << 30));
+        let far = start + (150 << 30);
+        let mut segments = vec![Segment::new(start, end, SegmentKind::Arena(0))];
+        for user in [start + 16, far, far + 48] {
+            assert!(Segment::push_onto(&mut segments, user, 48));
+        }
+        assert!(!Segment::push_onto(&mut segments, far + 96, 70 << 30));
+        let table = BlockTable::new(segments);
+        assert_eq!(table.len(), 3);
+        assert_eq!(table.find(start + 20), Some((0, 4)));
+        assert_eq!(table.find(far - 1), None);
+        assert_eq!(table.find(far + 40), Some((1, 40)));
+        assert_eq!(table.find(far + 50), Some((2, 2)));
+    }
+
+    #[test]
+    fn every_address_finds_its_block() {
+        let mut segment = Segment::new(0x1000, 0x40_0000, SegmentKind::Arena(0));
+        let mut expected = Vec::new();
+        let mut at = 0x1010;
+        for i in 0..3000u64 {
+            // Some larger than what is looked at near an address.
+            let bytes = 32 + i % 37 * 16 + if i % 100 == 7 { 20_000 } else { 0 };
+            if i % 3 != 0 {
+                assert!(segment.push(at, bytes));
+                expected.push((at, bytes));
+            }
+            at += bytes;
+        }
+        let mut alone = Segment::new(0x70_0000_0000, 0x70_0000_2000, SegmentKind::Mapped);
+        assert!(alone.push(0x70_0000_0010, 0x2000));
+        let table = BlockTable::new(vec![alone, segment]);
+        assert_eq!(table.len(), expected.len() as u32 + 1);
+        for (i, &(user, bytes)) in expected.iter().enumerate() {
+            let block = i as u32;
+            assert_eq!(table.get(block).address, user);
+            assert_eq!(table.find(user), Some((block, 0)));
+            assert_eq!(table.find(user + bytes - 8), Some((block, bytes - 8)));
+            assert_eq!(table.find(user + bytes / 2), Some((block, bytes / 2)));
+            assert_eq!(table.get(block).bytes, bytes - 8);
+            assert_ne!(table.find(user - 1).map(|f| f.0), Some(block));
+            assert_ne!(table.find(user + bytes - 7).map(|f| f.0), Some(block));
+        }
+        assert_eq!(
+            table.find(0x70_0000_1ff0),
+            Some((expected.len() as u32, 0x1fe0))
+        );
+        let last = expected.len() as u32;
+        assert_eq!(table.find(0x70_0000_1fff), Some((last, 0x1fef)));
+        assert_eq!(table.find(0x70_0000_2000), None);
+        assert_eq!(table.find(0), None);
+        assert_eq!(table.find(u64::MAX), None);
+    }
+}

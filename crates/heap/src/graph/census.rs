@@ -1,0 +1,128 @@
+//! The whole heap by type, size and arena.
+
+use crate::glibc::dissect::{ArenaReport, Heap};
+use crate::graph::types::Types;
+use crate::snapshot::Snapshot;
+use memhook_foreign::size_text;
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use std::cmp::Reverse;
+
+/// Blocks of one type or size.
+#[derive(Clone, Debug, Serialize)]
+pub struct CensusClass {
+    /// The type, or the size.
+    pub name: String,
+    /// How many blocks.
+    pub blocks: u64,
+    /// Usable bytes.
+    pub bytes: u64,
+}
+
+/// The census.
+#[derive(Clone, Debug, Serialize)]
+pub struct Census {
+    /// `memhook-rs/census/1`.
+    pub schema: &'static str,
+    /// Process id.
+    pub pid: i32,
+    /// glibc's version.
+    pub glibc: String,
+    /// Blocks in use.
+    pub blocks: u64,
+    /// Their usable bytes.
+    pub bytes: u64,
+    /// By type, the largest first.
+    pub types: Vec<CensusClass>,
+    /// By power of two of the usable bytes, ascending.
+    pub sizes: Vec<CensusClass>,
+    /// The largest blocks: address, bytes, type.
+    pub largest: Vec<(String, u64, String)>,
+    /// The arenas.
+    pub arenas: Vec<ArenaReport>,
+    /// Chunks that are mappings of their own, and their bytes.
+    pub mmapped: (u64, u64),
+    /// Bytes that the allocator holds but nobody uses: bins, caches, fast lists, tops.
+    pub free_bytes: u64,
+    /// Of all bytes taken from the system, the share that is free inside (not at the top).
+    pub fragmentation: f64,
+    /// Whether the heap parsed whole.
+    pub whole: bool,
+}
+
+/// Counts the heap.
+pub fn census(snapshot: &Snapshot, heap: &Heap, types: &mut Types, top: usize) -> Census {
+    let mut by_type: FxHashMap<String, (u64, u64)> = FxHashMap::default();
+    let mut by_size = [(0u64, 0u64); 64];
+    let mut largest: Vec<(u64, u32)> = Vec::new();
+    let mut all_bytes = 0;
+    for (number, block) in heap.blocks.iter() {
+        all_bytes += block.bytes;
+        let name = if heap.caches.contains(&block.address) {
+            "malloc's cache of a thread".to_owned()
+        } else {
+            types.describe(&heap.blocks, number)
+        };
+        let entry = by_type.entry(name).or_default();
+        entry.0 += 1;
+        entry.1 += block.bytes;
+        let size = &mut by_size[block.bytes.max(1).ilog2() as usize];
+        size.0 += 1;
+        size.1 += block.bytes;
+        if largest.len() < top || largest.last().is_some_and(|l| block.bytes > l.0) {
+            let at = largest.partition_point(|l| l.0 >= block.bytes);
+            largest.insert(at, (block.bytes, number));
+            largest.truncate(top);
+        }
+    }
+    let mut classes: Vec<CensusClass> = by_type
+        .into_iter()
+        .map(|(name, (blocks, bytes))| CensusClass {
+            name,
+            blocks,
+            bytes,
+        })
+        .collect();
+    classes.sort_by_key(|c| (Reverse(c.bytes), c.name.clone()));
+    classes.truncate(top);
+    let sizes = by_size
+        .iter()
+        .enumerate()
+        .filter(|(_, s)| s.0 > 0)
+        .map(|(i, s)| CensusClass {
+            name: format!("{} to {}", size_text(1 << i), size_text((2u64 << i) - 1)),
+            blocks: s.0,
+            bytes: s.1,
+        })
+        .collect();
+    let inside: u64 = heap
+        .arenas
+        .iter()
+        .map(|a| a.counts.free_bytes + a.counts.cached_bytes + a.counts.fast_bytes)
+        .sum();
+    let tops: u64 = heap.arenas.iter().map(|a| a.counts.top_bytes).sum();
+    // What a damaged arena says of itself may be anything.
+    let arenas = heap.arenas.iter().map(|a| a.system_bytes);
+    let system = arenas.fold(heap.mmapped.1, u64::saturating_add);
+    Census {
+        schema: "memhook-rs/census/1",
+        pid: snapshot.meta.pid,
+        glibc: format!("2.{}", heap.glibc_minor),
+        blocks: u64::from(heap.blocks.len()),
+        bytes: all_bytes,
+        types: classes,
+        sizes,
+        largest: largest
+            .into_iter()
+            .map(|(bytes, number)| {
+                let address = format!("{:#x}", heap.blocks.get(number).address);
+                (address, bytes, types.describe(&heap.blocks, number))
+            })
+            .collect(),
+        arenas: heap.arenas.clone(),
+        mmapped: heap.mmapped,
+        free_bytes: inside + tops,
+        fragmentation: inside as f64 / system.max(1) as f64,
+        whole: heap.is_whole(),
+    }
+}

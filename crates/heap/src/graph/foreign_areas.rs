@@ -1,0 +1,190 @@
+//! Memory of allocators whose heap we cannot walk, told from the program's by the blocks in it.
+//!
+//! Where every block was traced, what stands in such memory outside of blocks is the allocator's: its free blocks, caches and
+//! descriptors, full of addresses of blocks that were once free or are (jemalloc's thread caches keep each
+//! address that they have handed out, and its extents know where they begin; tcmalloc's transfer caches are in its
+//! module's data). As roots these would hide most leaks.
+//!
+//! The kernel joins mappings that touch, so memory that the program maps for itself may be in the same area.
+//! It is no root then; LeakSanitizer takes none of it for one either.
+
+use crate::glibc::dissect::Heap;
+use crate::glibc::ended_threads::bounds;
+use crate::ranges::{Runs, joined, without};
+use crate::snapshot::{Area, AreaKind, Snapshot, ThreadState};
+
+/// Allocators that map memory for themselves, and keep nothing of the program's in it or in their data.
+const KNOWN_ALLOCATORS: [&str; 3] = ["jemalloc", "tcmalloc", "mimalloc"];
+
+const PAGE_BYTES: u64 = 4096;
+/// `dtv` in `tcbhead_t`, which the thread pointer points to (sysdeps/x86_64/nptl/tls.h).
+const DTV: u64 = 8;
+/// More modules with TLS than any program has.
+const MOST_TLS_MODULES: u64 = 4096;
+
+impl Heap {
+    /// Takes the areas that `blocks` (addresses) lie in for their allocator's, but for threads' stacks and TLS, and
+    /// the data of its module. Returns whether that could be done for all of them: not where the bounds of a
+    /// stack, or an allocator, are unknown.
+    ///
+    /// To be called after [`Heap::add_foreign`], of blocks outside glibc's heap.
+    pub fn take_areas(&mut self, snapshot: &Snapshot, blocks: &[u64]) -> bool {
+        let modules = snapshot.meta.modules.iter();
+        let allocators = modules.filter_map(|m| Some((m, m.allocator.as_deref()?)));
+        let mut allocators = allocators.peekable();
+        if allocators.peek().is_none() {
+            return false;
+        }
+        for (module, name) in allocators {
+            if !KNOWN_ALLOCATORS.contains(&name) {
+                return false;
+            }
+            self.ranges.extend(&module.data);
+        }
+        let mut blocks = blocks.to_vec();
+        blocks.sort_unstable();
+        let mut all_taken = true;
+        for area in &snapshot.meta.areas {
+            let first = blocks.partition_point(|&b| b < area.start);
+            if blocks.get(first).is_none_or(|&b| b >= area.end) {
+                continue;
+            }
+            let is_private = matches!(area.kind, AreaKind::Anonymous | AreaKind::Brk);
+            match threads_part(snapshot, area).filter(|_| is_private) {
+                Some(kept) => {
+                    let taken = without(area.start, area.end, &joined(kept));
+                    self.ranges.extend(taken);
+                }
+                None => all_taken = false,
+            }
+        }
+        all_taken
+    }
+}
+
+/// What of the area is some thread's; `None` if that is not known.
+fn threads_part(snapshot: &Snapshot, area: &Area) -> Option<Runs> {
+    let inside = |address: u64| (area.start..area.end).contains(&address);
+    let mut found = Runs::new();
+    for thread in &snapshot.meta.threads {
+        if inside(thread.rsp) || inside(thread.fs_base) {
+            let bounds = bounds(snapshot, thread.fs_base)?;
+            if inside(thread.rsp) && !(bounds.0..bounds.1).contains(&thread.rsp) {
+                return None;
+            }
+            found.push(bounds);
+        }
+        // The loader takes TLS of modules that were opened later from malloc, by a call that no slot carries.
+        let of_modules = tls_blocks(snapshot, thread);
+        found.extend(of_modules.filter(|run| inside(run.0)));
+    }
+    Some(found)
+}
+
+/// The beginnings of a thread's TLS blocks, as its vector of them has it: a counter, then two words for each module
+/// (`dtv_t`); the word before the vector states its length.
+fn tls_blocks<'a>(
+    snapshot: &'a Snapshot,
+    thread: &ThreadState,
+) -> impl Iterator<Item = (u64, u64)> + 'a {
+    let vector = snapshot.word(thread.fs_base.wrapping_add(DTV));
+    let vector = vector.unwrap_or_default();
+    let length = snapshot.word(vector.wrapping_sub(16)).unwrap_or_default();
+    (1..=length.min(MOST_TLS_MODULES))
+        .filter_map(move |module| snapshot.word(vector.wrapping_add(module * 16)))
+        .map(|block| (block, block.saturating_add(PAGE_BYTES)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::mark::{MarkOptions, mark};
+    use crate::snapshot::ModuleInfo;
+    use crate::testing;
+
+    const START: u64 = 0x7000_0000;
+
+    fn put(memory: &mut [u8], at: u64, word: u64) {
+        let at = (at - START) as usize;
+        memory[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    }
+
+    /// Its own data at `data`.
+    fn allocator(name: &str, data: u64) -> ModuleInfo {
+        ModuleInfo {
+            allocator: Some(name.to_owned()),
+            data: vec![(data, data + 0x1000)],
+            ..ModuleInfo::default()
+        }
+    }
+
+    /// Which of the blocks are reached.
+    fn reached(snapshot: &Snapshot, blocks: &[u64]) -> (bool, Vec<bool>) {
+        let mut heap = Heap::empty();
+        let mut known: Vec<_> = blocks.iter().map(|&b| (b, 64)).collect();
+        assert_eq!(heap.add_foreign(snapshot, &mut known), blocks.len() as u64);
+        let all = heap.take_areas(snapshot, blocks);
+        let marked = mark(snapshot, &heap, MarkOptions::default());
+        let is_reached = |&block: &u64| {
+            let (number, _) = heap.blocks.find(block).unwrap();
+            marked.reached.contains(number)
+        };
+        (all, blocks.iter().map(is_reached).collect())
+    }
+
+    #[test]
+    fn what_the_allocator_keeps_reaches_nothing() {
+        let (other, own) = (0x7100_0000u64, 0x7200_0000u64);
+        let [a, b, c] = [START + 0x100, START + 0x200, START + 0x300];
+        let mut memory = vec![0u8; 0x1_0000];
+        put(&mut memory, START + 0x8000, a);
+        put(&mut memory, b, c);
+        let of_program = b.to_le_bytes().to_vec();
+        let of_allocator = a.to_le_bytes().to_vec();
+        let memory = vec![(START, memory), (other, of_program), (own, of_allocator)];
+        let mut snapshot = testing::snapshot(memory);
+        snapshot.meta.modules.push(allocator("tcmalloc", own));
+        assert_eq!(
+            reached(&snapshot, &[a, b, c]),
+            (true, vec![false, true, true])
+        );
+        snapshot.meta.modules.push(allocator("another", 0));
+        assert!(!reached(&snapshot, &[a, b, c]).0);
+    }
+
+    #[test]
+    fn a_stack_in_the_same_area_is_searched() {
+        let [a, b, c] = [START + 0x100, START + 0x200, START + 0x300];
+        let (stack, end) = (START + 0x4000, START + 0x8000);
+        let descriptor = end - 0x900;
+        let vector = START + 0x900;
+        let mut memory = vec![0u8; 0x1_0000];
+        put(&mut memory, descriptor + 0x690, stack);
+        put(&mut memory, descriptor + 0x698, end - stack);
+        put(&mut memory, end - 0x1000, a);
+        // Its first module's TLS comes from the allocator.
+        put(&mut memory, descriptor + DTV, vector);
+        put(&mut memory, vector - 16, 1);
+        put(&mut memory, vector + 16, START + 0x2000);
+        put(&mut memory, START + 0x2040, b);
+        put(&mut memory, START + 0x9000, c);
+        let mut snapshot = testing::snapshot(vec![(START, memory)]);
+        snapshot.meta.modules.push(allocator("jemalloc", 0));
+        snapshot.meta.threads.push(ThreadState {
+            tid: 1,
+            rsp: end - 0x2000,
+            fs_base: descriptor,
+            ..ThreadState::default()
+        });
+        assert_eq!(
+            reached(&snapshot, &[a, b, c]),
+            (true, vec![true, true, false])
+        );
+        // On a stack that is not the one of its descriptor.
+        snapshot.meta.threads[0].rsp = START + 0xa000;
+        assert_eq!(
+            reached(&snapshot, &[a, b, c]),
+            (false, vec![true, true, true])
+        );
+    }
+}

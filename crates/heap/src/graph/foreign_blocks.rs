@@ -1,0 +1,137 @@
+//! Blocks of allocators whose heap we cannot walk: those that a ledger knows.
+//!
+//! All other memory of theirs, blocks from before the trace, free ones and their own data, counts as
+//! roots, so a leaked block may look reachable, never the other way round.
+
+use crate::glibc::dissect::Heap;
+use crate::graph::blocks::{Segment, SegmentKind};
+use crate::ranges::{Runs, add_run};
+use crate::snapshot::Snapshot;
+
+/// Blocks further apart than this are in different segments.
+const GAP_BYTES: u64 = 1 << 20;
+const WORD_BYTES: u64 = 8;
+
+impl Heap {
+    /// Adds blocks, address and bytes, in any order: those outside glibc's heap that were copied whole
+    /// and overlap no other. They must have been live when the snapshot was taken. Returns how many were
+    /// added.
+    pub fn add_foreign(&mut self, snapshot: &Snapshot, known: &mut [(u64, u64)]) -> u64 {
+        known.sort_unstable();
+        self.ranges.sort_unstable();
+        let mut segments: Vec<Segment> = Vec::new();
+        let mut places = Runs::new();
+        let mut added = 0;
+        let mut last_end = 0;
+        let mut last_behind = 0;
+        for &(address, bytes) in known.iter() {
+            let words = bytes.max(1).div_ceil(WORD_BYTES);
+            let end = address.saturating_add(words.saturating_mul(WORD_BYTES));
+            let behind = self.ranges.partition_point(|r| r.1 <= address);
+            let of_malloc = self.ranges.get(behind).is_some_and(|r| r.0 < end);
+            if of_malloc || address % WORD_BYTES != 0 || address < last_end {
+                continue;
+            }
+            let Some(region) = snapshot.region(address).filter(|r| end <= r.end()) else {
+                continue;
+            };
+            // One segment lies in one region, and nothing of malloc's in it.
+            let is_near = |last: &&mut Segment| {
+                address < last.end + GAP_BYTES
+                    && last.start >= region.start
+                    && behind == last_behind
+            };
+            let near = segments.last_mut().filter(is_near);
+            let fits = if let Some(last) = near
+                && last.push(address, end - address)
+            {
+                last.end = end;
+                true
+            } else {
+                let mut new = Segment::new(address, end, SegmentKind::Foreign);
+                let fits = new.push(address, end - address);
+                segments.extend(fits.then_some(new));
+                fits
+            };
+            if fits {
+                (last_end, last_behind) = (end, behind);
+                added += 1;
+                add_run(&mut places, (address, end));
+            }
+        }
+        self.blocks = std::mem::take(&mut self.blocks).with(segments);
+        self.ranges.extend(places);
+        added
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::blocks::BlockTable;
+    use crate::graph::mark::{MarkOptions, mark};
+    use crate::testing;
+
+    #[test]
+    fn blocks_of_malloc_between_them() {
+        let start = 0x7000_0000u64;
+        let mut memory = vec![0u8; 0x1_0000];
+        let after = start + 0x9000;
+        memory[..8].copy_from_slice(&after.to_le_bytes());
+        let snapshot = testing::snapshot(vec![(start, memory)]);
+        let mut heap = Heap::empty();
+        // A chunk that is a mapping of its own, in the middle of another allocator's memory.
+        let (low, high) = (start + 0x4000, start + 0x8000);
+        let mut mapped = Segment::new(low, high, SegmentKind::Mapped);
+        assert!(mapped.push(low + 16, high - low));
+        heap.blocks = BlockTable::new(vec![mapped]);
+        heap.ranges = vec![(low, high)];
+        let known = [(start + 0x1000, 64), (after, 64), (start + 0x40, u64::MAX)];
+        assert_eq!(heap.add_foreign(&snapshot, &mut known.to_vec()), 2);
+        let (number, offset) = heap.blocks.find(after).unwrap();
+        assert_eq!(heap.blocks.get(number).address + offset, after);
+        let marked = mark(&snapshot, &heap, MarkOptions::default());
+        assert!(marked.reached.contains(number));
+    }
+
+    #[test]
+    fn known_blocks_are_searched_and_the_rest_are_roots() {
+        let start = 0x7000_0000u64;
+        let mut memory = vec![0u8; 0x30_0000];
+        let mut put = |at: u64, word: u64| {
+            let at = (at - start) as usize;
+            memory[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        };
+        // Known: four blocks, the last far away. Not known: what stands at +0x1000.
+        let [a, b, c, d] = [
+            start + 0x100,
+            start + 0x108,
+            start + 0x200,
+            start + 0x28_0000,
+        ];
+        put(start + 0x1000, a);
+        put(a, d + 5);
+        put(b, c);
+        let snapshot = testing::snapshot(vec![(start, memory)]);
+        let mut heap = Heap::empty();
+        heap.ranges = vec![(start + 0x2000, start + 0x3000)];
+        let known = [
+            (c, 60),
+            (a, 8),
+            (d, 10),
+            (b, 3),
+            (b, 8),
+            (start + 0x2ff8, 16),
+            (start + 0x2f_fff8, 9),
+        ];
+        assert_eq!(heap.add_foreign(&snapshot, &mut known.to_vec()), 4);
+        assert_eq!(heap.blocks.len(), 4);
+        let marked = mark(&snapshot, &heap, MarkOptions::default());
+        let reached = [a, b, c, d].map(|block| {
+            let (number, offset) = heap.blocks.find(block).unwrap();
+            assert_eq!(offset, 0);
+            marked.reached.contains(number)
+        });
+        assert_eq!(reached, [true, false, false, true]);
+    }
+}

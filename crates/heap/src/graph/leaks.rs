@@ -1,0 +1,137 @@
+//! What nothing reaches, and which of it holds the rest.
+
+use crate::graph::blocks::{BlockSet, BlockTable};
+use crate::graph::mark::{Finder, MarkOptions, Marked};
+use crate::snapshot::Snapshot;
+
+/// One leaked block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leak {
+    /// Its number.
+    pub block: u32,
+    /// The direct leak that it hangs on; itself if it is one.
+    pub owner: u32,
+}
+
+impl Leak {
+    /// Whether no other leaked block outside its own cycle points to it.
+    pub fn is_direct(&self) -> bool {
+        self.block == self.owner
+    }
+}
+
+const NONE: u32 = u32::MAX;
+
+/// All leaked blocks in address order.
+///
+/// Direct is a block to which no other leaked block points. What then is still unexplained hangs
+/// on cycles: of each cycle that nothing else points to, one block stands for it. It is found as in
+/// Kosaraju's algorithm: in a depth-first search the block that finishes last lies in such a cycle.
+pub fn leaks(
+    snapshot: &Snapshot,
+    blocks: &BlockTable,
+    marked: &Marked,
+    options: MarkOptions,
+) -> Vec<Leak> {
+    let finder = Finder::new(snapshot, blocks, options);
+    let leaked: Vec<u32> = (0..blocks.len())
+        .filter(|&b| !marked.reached.contains(b))
+        .collect();
+    if leaked.is_empty() {
+        return Vec::new();
+    }
+    let is_leaked = |b: u32| !marked.reached.contains(b);
+    let mut pointed = BlockSet::new(blocks.len());
+    for &block in &leaked {
+        for bytes in finder.contents(block) {
+            finder.in_bytes(bytes, |to| {
+                if to != block {
+                    pointed.insert(to);
+                }
+            });
+        }
+    }
+    let mut owners = vec![NONE; blocks.len() as usize];
+    let mut waiting = Vec::new();
+    let mut flood = |owner: u32, owners: &mut Vec<u32>| {
+        owners[owner as usize] = owner;
+        waiting.push(owner);
+        while let Some(block) = waiting.pop() {
+            for bytes in finder.contents(block) {
+                finder.in_bytes(bytes, |to| {
+                    if is_leaked(to) && owners[to as usize] == NONE {
+                        owners[to as usize] = owner;
+                        waiting.push(to);
+                    }
+                });
+            }
+        }
+    };
+    for &block in leaked.iter().filter(|&&b| !pointed.contains(b)) {
+        flood(block, &mut owners);
+    }
+    let rest: Vec<u32> = leaked
+        .iter()
+        .copied()
+        .filter(|&b| owners[b as usize] == NONE)
+        .collect();
+    for block in finish_order(&finder, &rest, blocks.len()).into_iter().rev() {
+        if owners[block as usize] == NONE {
+            flood(block, &mut owners);
+        }
+    }
+    leaked
+        .into_iter()
+        .map(|block| Leak {
+            block,
+            owner: owners[block as usize],
+        })
+        .collect()
+}
+
+/// The blocks in the order in which a depth-first search among them leaves them.
+fn finish_order(finder: &Finder, rest: &[u32], count: u32) -> Vec<u32> {
+    let mut order = Vec::with_capacity(rest.len());
+    if rest.is_empty() {
+        return order;
+    }
+    let mut unseen = BlockSet::new(count);
+    for &block in rest {
+        unseen.insert(block);
+    }
+    let mut seen = BlockSet::new(count);
+    // What a block points to is laid on a common stack when it is entered.
+    let mut edges: Vec<u32> = Vec::new();
+    let mut path: Vec<(u32, usize)> = Vec::new();
+    for &root in rest.iter().rev() {
+        if !seen.insert(root) {
+            continue;
+        }
+        let enter = |block: u32, edges: &mut Vec<u32>, seen: &BlockSet| {
+            let base = edges.len();
+            for bytes in finder.contents(block) {
+                finder.in_bytes(bytes, |to| {
+                    if unseen.contains(to) && !seen.contains(to) {
+                        edges.push(to);
+                    }
+                });
+            }
+            base
+        };
+        let base = enter(root, &mut edges, &seen);
+        path.push((root, base));
+        while let Some(&(block, base)) = path.last() {
+            if edges.len() > base {
+                let next = edges.pop().unwrap_or(block);
+                if seen.insert(next) {
+                    let base = enter(next, &mut edges, &seen);
+                    path.push((next, base));
+                }
+            } else {
+                order.push(block);
+                path.pop();
+            }
+        }
+    }
+    order
+}

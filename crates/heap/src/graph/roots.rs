@@ -1,0 +1,147 @@
+//! Where a program may keep pointers outside the heap.
+
+use crate::glibc::dissect::Heap;
+use crate::glibc::ended_threads::{bounds, ended_stacks};
+use crate::ranges::{Runs, joined, without};
+use crate::snapshot::{Area, AreaKind, Snapshot, ThreadState};
+
+/// Leaf functions may use this much below the stack pointer (psABI 3.2.2).
+const RED_ZONE_BYTES: u64 = 128;
+
+/// What a root is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RootKind {
+    /// A register of a thread.
+    Register(i32),
+    /// The kernel: user data of epoll entries and timers, what is in pipes.
+    Kernel,
+    /// The stack of a thread, its TLS included.
+    Stack(i32),
+    /// Data of a module.
+    Module(String),
+    /// Any other memory.
+    Memory(String),
+}
+
+impl std::fmt::Display for RootKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RootKind::Register(tid) => write!(f, "a register of thread {tid}"),
+            RootKind::Kernel => {
+                f.write_str("the kernel (user data of epoll or of a timer, or a pipe)")
+            }
+            RootKind::Stack(tid) => write!(f, "the stack of thread {tid}"),
+            RootKind::Module(path) => write!(f, "data of {path}"),
+            RootKind::Memory(name) => f.write_str(name),
+        }
+    }
+}
+
+/// A range of root memory.
+#[derive(Clone, Debug)]
+pub struct RootRange {
+    /// First address.
+    pub start: u64,
+    /// Past the last address.
+    pub end: u64,
+    /// What it is.
+    pub kind: RootKind,
+}
+
+/// All root memory: everything copied but the allocator's memory and what lies below the stack
+/// pointers, and the stacks of ended threads. Parts of the heap that could not be walked count as roots.
+pub fn root_ranges(snapshot: &Snapshot, heap: &Heap) -> Vec<RootRange> {
+    let mut holes: Runs = heap.ranges.clone();
+    holes.extend(
+        snapshot
+            .meta
+            .threads
+            .iter()
+            .filter_map(|t| dead_stack(snapshot, t)),
+    );
+    holes.extend(ended_stacks(snapshot));
+    let holes = joined(holes);
+    let mut roots = Vec::new();
+    for area in &snapshot.meta.areas {
+        let kind = kind(snapshot, area);
+        for (start, end) in without(area.start, area.end, &holes) {
+            roots.push(RootRange {
+                start,
+                end,
+                kind: kind.clone(),
+            });
+        }
+    }
+    for &(start, end) in &heap.unparsed {
+        roots.push(RootRange {
+            start,
+            end,
+            kind: RootKind::Memory("a part of the heap that could not be walked".into()),
+        });
+    }
+    roots
+}
+
+fn kind(snapshot: &Snapshot, area: &Area) -> RootKind {
+    let inside = |address: u64| address >= area.start && address < area.end;
+    let thread =
+        |t: &&ThreadState| inside(t.rsp) && (area.kind == AreaKind::Stack || inside(t.fs_base));
+    if let Some(thread) = snapshot.meta.threads.iter().find(thread) {
+        return RootKind::Stack(thread.tid);
+    }
+    let modules = &snapshot.meta.modules;
+    // .bss follows its module without a path.
+    if let Some(module) = modules
+        .iter()
+        .find(|m| m.data.iter().any(|d| d.0 < area.end && d.1 > area.start))
+    {
+        return RootKind::Module(module.path.clone());
+    }
+    let name = if area.name.is_empty() {
+        "anonymous"
+    } else {
+        &area.name
+    };
+    RootKind::Memory(format!("{name} memory at {:#x}", area.start))
+}
+
+/// The part of a thread's stack that it has not reached or has left.
+///
+/// Only where the stack's bounds are sure: the initial thread's, and those that `struct pthread`
+/// states. A thread that runs on a stack of another kind (coroutine, sigaltstack) hides nothing.
+/// Another thread than the initial one may have a piece of that one's stack for its own
+/// (pthread_attr_setstack(3)): below it are frames that the initial thread is still in.
+fn dead_stack(snapshot: &Snapshot, thread: &ThreadState) -> Option<(u64, u64)> {
+    let alive = thread.rsp.checked_sub(RED_ZONE_BYTES)? & !7;
+    let area = snapshot.area(thread.rsp)?;
+    if area.kind == AreaKind::Stack && thread.tid == snapshot.meta.pid {
+        return Some((area.start, alive.max(area.start)));
+    }
+    let (start, end) = bounds(snapshot, thread.fs_base)?;
+    let encloses = start <= alive && thread.rsp < thread.fs_base && end > thread.fs_base;
+    encloses.then_some((start.max(area.start), alive.max(area.start)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_on_a_piece_of_the_initial_threads_stack_hides_none_of_it() {
+        let start = 0x7ffd_0000_0000u64;
+        let mut snapshot = crate::testing::snapshot(vec![(start, vec![0; 0x10000])]);
+        snapshot.meta.areas[0].kind = AreaKind::Stack;
+        let thread = |tid, rsp| ThreadState {
+            tid,
+            rsp,
+            ..ThreadState::default()
+        };
+        let initial = thread(snapshot.meta.pid, start + 0x4000);
+        let other = thread(snapshot.meta.pid + 1, start + 0x9000);
+        assert_eq!(dead_stack(&snapshot, &other), None);
+        assert_eq!(
+            dead_stack(&snapshot, &initial),
+            Some((start, start + 0x4000 - RED_ZONE_BYTES))
+        );
+    }
+}

@@ -1,0 +1,158 @@
+//! What keeps a block alive: a shortest path from a root.
+
+use crate::Error;
+use crate::glibc::dissect::Heap;
+use crate::graph::mark::{Finder, MarkOptions};
+use crate::graph::roots::{RootKind, root_ranges};
+use crate::graph::types::Types;
+use crate::snapshot::{Snapshot, words};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use std::collections::VecDeque;
+
+/// One block on the way.
+#[derive(Clone, Debug, Serialize)]
+pub struct WhyStep {
+    /// Its address.
+    pub address: String,
+    /// Its usable bytes.
+    pub bytes: u64,
+    /// Its class or content.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Where the next block's address stands in this one.
+    pub offset: Option<u64>,
+}
+
+/// The way from a root to a block.
+#[derive(Clone, Debug, Serialize)]
+pub struct Why {
+    /// The root, and where in it; `None`: nothing reaches the block.
+    pub root: Option<String>,
+    /// The blocks from the root on; the last one is the block asked for.
+    pub path: Vec<WhyStep>,
+}
+
+const NONE: u32 = u32::MAX;
+
+/// Finds out what keeps the block at (or around) `address` alive.
+pub fn why(
+    snapshot: &Snapshot,
+    heap: &Heap,
+    options: MarkOptions,
+    types: &mut Types,
+    address: u64,
+) -> Result<Why, Error> {
+    let Some((goal, _)) = heap.blocks.find(address) else {
+        let within = heap.ranges.iter().any(|r| address >= r.0 && address < r.1);
+        let hint = if within {
+            ": free memory or a header"
+        } else {
+            ""
+        };
+        return Err(Error::NoBlock {
+            address,
+            hint: hint.into(),
+        });
+    };
+    let search = Search::new(snapshot, heap, options, goal);
+    let mut blocks = Vec::new();
+    let mut root = None;
+    if search.parents[goal as usize] != NONE {
+        let mut at = goal;
+        loop {
+            blocks.push(at);
+            let parent = search.parents[at as usize];
+            if parent == at {
+                break;
+            }
+            at = parent;
+        }
+        blocks.reverse();
+        root = search.roots.get(&blocks[0]).map(|(at, kind)| match kind {
+            RootKind::Register(_) | RootKind::Kernel => kind.to_string(),
+            _ => format!("{kind}, at {at:#x}"),
+        });
+    } else {
+        blocks.push(goal);
+    }
+    let finder = Finder::new(snapshot, &heap.blocks, options);
+    let path = blocks
+        .iter()
+        .enumerate()
+        .map(|(i, &number)| {
+            let block = heap.blocks.get(number);
+            let bytes = snapshot.bytes(block.address, block.bytes).unwrap_or(&[]);
+            let next = blocks.get(i + 1);
+            let offset =
+                next.and_then(|&n| words(bytes).position(|w| finder.kept_by(w) == Some(n)));
+            WhyStep {
+                address: format!("{:#x}", block.address),
+                bytes: block.bytes,
+                kind: types.describe(&heap.blocks, number),
+                offset: offset.map(|o| o as u64 * 8),
+            }
+        })
+        .collect();
+    Ok(Why { root, path })
+}
+
+struct Search {
+    /// What each block was reached from; itself if from a root.
+    parents: Vec<u32>,
+    roots: FxHashMap<u32, (u64, RootKind)>,
+}
+
+impl Search {
+    fn new(snapshot: &Snapshot, heap: &Heap, options: MarkOptions, goal: u32) -> Search {
+        let finder = Finder::new(snapshot, &heap.blocks, options);
+        let mut search = Search {
+            parents: vec![NONE; heap.blocks.len() as usize],
+            roots: FxHashMap::default(),
+        };
+        let mut waiting = VecDeque::new();
+        let meta = &snapshot.meta;
+        let registers = meta.threads.iter().flat_map(|thread| {
+            let words = thread.words.iter();
+            words.map(|&word| (word, RootKind::Register(thread.tid)))
+        });
+        let of_kernel = meta.kernel_words.iter().map(|&w| (w, RootKind::Kernel));
+        for (word, kind) in registers.chain(of_kernel) {
+            if let Some((block, _)) = heap.blocks.find(word)
+                && search.parents[block as usize] == NONE
+            {
+                search.parents[block as usize] = block;
+                search.roots.insert(block, (0, kind));
+                waiting.push_back(block);
+            }
+        }
+        for root in root_ranges(snapshot, heap) {
+            finder.root_bytes(root.start, root.end, |start, bytes| {
+                for (i, word) in words(bytes).enumerate() {
+                    if let Some(block) = finder.kept_by(word)
+                        && search.parents[block as usize] == NONE
+                    {
+                        search.parents[block as usize] = block;
+                        let at = start + i as u64 * 8;
+                        search.roots.insert(block, (at, root.kind.clone()));
+                        waiting.push_back(block);
+                    }
+                }
+            });
+        }
+        while let Some(block) = waiting.pop_front() {
+            if search.parents[goal as usize] != NONE {
+                break;
+            }
+            for bytes in finder.contents(block) {
+                finder.in_bytes(bytes, |next| {
+                    if search.parents[next as usize] == NONE {
+                        search.parents[next as usize] = block;
+                        waiting.push_back(next);
+                    }
+                });
+            }
+        }
+        search
+    }
+}

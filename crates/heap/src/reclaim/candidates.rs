@@ -1,0 +1,124 @@
+//! Scans of one process again and again, each of which says what may be released by now.
+
+use super::choose::{reclaimable, refusal};
+use super::release::{HoldAtSafePoint, Released};
+use crate::capture::limits::Limits;
+use crate::capture::{Captured, capture_within};
+use crate::{Error, Fingerprints, MarkOptions, Method, Scan};
+use memhook_inject::kernel_places;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::time::Duration;
+
+/// A process in which blocks are released that two scans find leaked with the same contents.
+pub struct Reclaimer {
+    pid: i32,
+    method: Option<Method>,
+    limits: Limits,
+    /// /proc/PID/stat, which is bound to the process, not to its number.
+    stat: File,
+    /// What was leaked at the last scan.
+    before: Option<Fingerprints>,
+}
+
+/// A scan, and what of it may be released.
+pub struct Candidates {
+    /// The snapshot.
+    pub captured: Captured,
+    /// The process's memory, opened before it was copied: it ends with an execve.
+    pub(super) memory: File,
+    /// For how long one thread was held at most to ask what the kernel uses for it.
+    pub asked: Duration,
+    /// What the snapshot holds.
+    pub scan: Scan,
+    /// Blocks that may be released.
+    pub chosen: Vec<u32>,
+    /// Why nothing is chosen.
+    pub refused: Option<String>,
+}
+
+impl Reclaimer {
+    /// Of a process that nobody else reclaims or traces: two that reclaim would release the same blocks,
+    /// and a tracer would not see the releases.
+    pub fn new(pid: i32, method: Option<Method>, limits: Limits) -> Result<Reclaimer, Error> {
+        let path = format!("/proc/{pid}/stat");
+        let stat = File::open(&path);
+        Ok(Reclaimer {
+            pid,
+            method,
+            limits,
+            stat: stat.map_err(|error| Error::Unread { path, error })?,
+            before: None,
+        })
+    }
+
+    /// Whether the process lives.
+    pub fn is_alive(&mut self) -> bool {
+        let mut bytes = Vec::new();
+        let read = self.stat.rewind();
+        let read = read.and_then(|()| self.stat.read_to_end(&mut bytes));
+        // The name in it may be no text.
+        let text = String::from_utf8_lossy(&bytes);
+        let state = text.rsplit(')').next().unwrap_or("").trim_start();
+        read.is_ok() && !state.starts_with(['Z', 'X'])
+    }
+
+    /// Scans the process, and chooses of what is leaked that which was leaked with the same contents at the
+    /// scan before. The first scan chooses nothing.
+    pub fn scan(&mut self) -> Result<Candidates, Error> {
+        let path = format!("/proc/{}/mem", self.pid);
+        let memory = File::open(&path).map_err(|error| Error::Unread { path, error })?;
+        let captured = capture_within(self.pid, self.method, self.limits)?;
+        let snapshot = &captured.snapshot;
+        let options = MarkOptions {
+            // Packed structures (`struct epoll_event` is one) hold pointers at odd offsets.
+            unaligned: true,
+            ..MarkOptions::default()
+        };
+        let scan = Scan::of(snapshot, options)?;
+        let refused = refusal(snapshot, &scan.heap);
+        let mut asked = Duration::ZERO;
+        let mut chosen = Vec::new();
+        if let (Some(before), None) = (&self.before, &refused)
+            && !scan.leaks.is_empty()
+            // After the scan: who gives memory to the kernel later has its address until then, so that it
+            // was found reachable. Where the kernel's memory is not known, nothing is chosen.
+            && let Ok((places, longest)) = kernel_places(self.pid)
+        {
+            asked = longest;
+            let (heap, leaks) = (&scan.heap, &scan.leaks);
+            chosen = reclaimable(snapshot, heap, options, leaks, before, &places);
+        }
+        self.before = Some(scan.fingerprints(snapshot));
+        Ok(Candidates {
+            captured,
+            memory,
+            asked,
+            scan,
+            chosen,
+            refused,
+        })
+    }
+
+    /// Releases the chosen blocks of the last scan.
+    pub fn release(&mut self, candidates: &Candidates, hold: &mut HoldAtSafePoint) -> Released {
+        let done = candidates.release(hold);
+        // The same addresses may be given out and leaked again before the next scan.
+        for address in done.released.iter().map(|&b| candidates.address(b)) {
+            self.before.iter_mut().for_each(|b| b.remove(address));
+        }
+        done
+    }
+}
+
+impl Candidates {
+    fn address(&self, block: u32) -> u64 {
+        self.scan.heap.blocks.get(block).address
+    }
+
+    /// Usable bytes of some of its blocks.
+    pub fn bytes(&self, blocks: &[u32]) -> u64 {
+        let blocks = blocks.iter().map(|&b| self.scan.heap.blocks.get(b));
+        blocks.map(|block| block.bytes).sum()
+    }
+}

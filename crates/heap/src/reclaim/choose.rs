@@ -1,0 +1,198 @@
+//! Which leaked blocks may be given back to the allocator. To release a block that the program
+//! still uses would corrupt it, so everything here errs towards keeping one.
+
+use crate::glibc::dissect::Heap;
+use crate::graph::blocks::{BlockSet, BlockTable};
+use crate::graph::leaks::Leak;
+use crate::graph::mark::{Finder, MarkOptions};
+use crate::graph::twice::{Fingerprints, still_leaked};
+use crate::snapshot::{Snapshot, ThreadState};
+
+/// `dtv_t` has two words; `dtv[-1].counter` is the number of entries (sysdeps/generic/dl-dtv.h).
+const DTV_ENTRY_BYTES: u64 = 16;
+const MAX_DTV_ENTRIES: u64 = 1 << 16;
+
+/// Why nothing of this heap may be released, if so.
+pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<String> {
+    let meta = &snapshot.meta;
+    if meta.in_malloc > 0 {
+        return Some("a thread did not come out of malloc, so the heap was in change".into());
+    }
+    if let Some(finding) = heap.findings.first() {
+        return Some(format!(
+            "the heap did not parse whole: at {:#x}, {}",
+            finding.address, finding.what
+        ));
+    }
+    if heap.caches.is_empty() {
+        // The free blocks in it would look used, and leaked.
+        return Some("no thread's malloc cache was found".into());
+    }
+    if !heap.is_whole() {
+        return Some("the large blocks found are not those that malloc counts".into());
+    }
+    if let Some(allocator) = meta.modules.iter().find_map(|m| m.allocator.as_ref()) {
+        return Some(format!(
+            "another allocator is loaded ({allocator}): blocks of glibc's may be parts of its own"
+        ));
+    }
+    meta.unsearched
+        .first()
+        .map(|what| format!("{what} could hold pointers and was not searched"))
+}
+
+/// The blocks that were leaked at both moments with the same contents, are nothing of libc's own,
+/// no memory that the kernel uses for a thread (`kernel_places`), and to which no leaked block points that
+/// is not among them: one that has just been leaked, or was written to meanwhile, may be
+/// in use after all, and what it points to with it.
+pub fn reclaimable(
+    snapshot: &Snapshot,
+    heap: &Heap,
+    options: MarkOptions,
+    leaks: &[Leak],
+    before: &Fingerprints,
+    kernel_places: &[(u64, u64)],
+) -> Vec<u32> {
+    let blocks = &heap.blocks;
+    let mut kept = BlockSet::new(blocks.len());
+    let mut waiting: Vec<u32> = Vec::new();
+    let same = still_leaked(before, snapshot, blocks, leaks);
+    let mut candidates = BlockSet::new(blocks.len());
+    for leak in &same {
+        candidates.insert(leak.block);
+    }
+    let changed = leaks.iter().map(|l| l.block);
+    waiting.extend(changed.filter(|&b| !candidates.contains(b)));
+    waiting.extend(of_libc(snapshot, heap));
+    waiting.extend(within(kernel_places, blocks, leaks));
+    waiting.retain(|&b| kept.insert(b));
+    let finder = Finder::new(snapshot, blocks, options);
+    while let Some(block) = waiting.pop() {
+        for bytes in finder.contents(block) {
+            finder.in_bytes(bytes, |next| {
+                if kept.insert(next) {
+                    waiting.push(next);
+                }
+            });
+        }
+    }
+    let may_go = same.into_iter().map(|l| l.block);
+    may_go.filter(|&b| !kept.contains(b)).collect()
+}
+
+/// The leaked blocks that the ranges touch.
+fn within(ranges: &[(u64, u64)], blocks: &BlockTable, leaks: &[Leak]) -> impl Iterator<Item = u32> {
+    let leaked = leaks.iter().map(|l| l.block);
+    leaked.filter(|&b| {
+        let block = blocks.get(b);
+        let touches = |r: &(u64, u64)| r.0 < block.address + block.bytes && r.1 > block.address;
+        ranges.iter().any(touches)
+    })
+}
+
+/// Blocks that libc keeps for threads: caches, stacks, thread control blocks, thread-local storage.
+/// Marking finds them by itself; this does not rely on it.
+fn of_libc(snapshot: &Snapshot, heap: &Heap) -> Vec<u32> {
+    let threads = &snapshot.meta.threads;
+    let of_thread = threads.iter().flat_map(|t| {
+        let dtv = dtv(snapshot, t);
+        [t.rsp, t.fs_base].into_iter().chain(dtv)
+    });
+    let addresses = heap.caches.iter().copied().chain(of_thread);
+    addresses
+        .filter_map(|address| heap.blocks.find(address).map(|(block, _)| block))
+        .collect()
+}
+
+/// The address of a thread's dtv and those in it (`tcbhead_t.dtv` is the second word).
+fn dtv(snapshot: &Snapshot, thread: &ThreadState) -> Vec<u64> {
+    let word = |at: u64| snapshot.word(at).unwrap_or(0);
+    let dtv = word(thread.fs_base.wrapping_add(8));
+    if dtv < 4096 {
+        return Vec::new();
+    }
+    let count = word(dtv.wrapping_sub(DTV_ENTRY_BYTES)).min(MAX_DTV_ENTRIES);
+    let entries = (0..=count).flat_map(|i| {
+        let at = dtv.wrapping_add(i * DTV_ENTRY_BYTES);
+        [word(at), word(at.wrapping_add(8))]
+    });
+    entries.chain([dtv]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::glibc::walk::Finding;
+    use crate::graph::blocks::{Segment, SegmentKind};
+    use crate::graph::leaks::leaks;
+    use crate::graph::mark::mark;
+    use crate::graph::twice::fingerprints;
+    use crate::snapshot::ModuleInfo;
+
+    #[test]
+    fn each_doubt_is_a_refusal() {
+        type Spoil = fn(&mut Snapshot, &mut Heap);
+        let cases: [(&str, Spoil); 6] = [
+            ("in change", |s, _| s.meta.in_malloc = 1),
+            ("at 0x1230, damaged", |_, h| {
+                h.findings.push(Finding {
+                    address: 0x1230,
+                    what: "damaged".into(),
+                });
+            }),
+            ("no thread's malloc cache", |_, h| h.caches.clear()),
+            ("not those that malloc counts", |_, h| {
+                h.mmapped_exact = false
+            }),
+            ("another allocator is loaded (x)", |s, _| {
+                s.meta.modules.push(ModuleInfo {
+                    allocator: Some("x".into()),
+                    ..ModuleInfo::default()
+                });
+            }),
+            ("an io_uring could hold pointers", |s, _| {
+                s.meta.unsearched.push("an io_uring".into());
+            }),
+        ];
+        let sound = || {
+            let mut heap = Heap::empty();
+            heap.caches.push(0x1010);
+            (crate::testing::snapshot(Vec::new()), heap)
+        };
+        let (snapshot, heap) = sound();
+        assert_eq!(refusal(&snapshot, &heap), None);
+        for (expected, spoil) in cases {
+            let (mut snapshot, mut heap) = sound();
+            spoil(&mut snapshot, &mut heap);
+            let why = refusal(&snapshot, &heap).unwrap_or_default();
+            assert!(why.contains(expected), "{why}");
+        }
+    }
+
+    /// Three leaked blocks, of which the first points to the second.
+    #[test]
+    fn what_the_kernel_uses_is_kept_with_all_that_it_reaches() {
+        let start = 0x1000u64;
+        let mut memory = vec![0u8; 0x4000];
+        let [first, small, second] = [start + 0x10, start + 0x1010, start + 0x1030];
+        memory[0x20..0x28].copy_from_slice(&small.to_le_bytes());
+        let mut segment = Segment::new(start, start + 0x4000, SegmentKind::Arena(0));
+        for (user, chunk) in [(first, 0x1000), (small, 0x20), (second, 0x1000)] {
+            assert!(segment.push(user, chunk));
+        }
+        let snapshot = crate::testing::snapshot(vec![(start, memory)]);
+        let mut heap = Heap::empty();
+        heap.blocks = BlockTable::new(vec![segment]);
+        heap.ranges = vec![(start, start + 0x4000)];
+        let options = MarkOptions::default();
+        let marked = mark(&snapshot, &heap, options);
+        let found = leaks(&snapshot, &heap.blocks, &marked, options);
+        let before = fingerprints(&snapshot, &heap.blocks, &found);
+        let go =
+            |stacks: &[(u64, u64)]| reclaimable(&snapshot, &heap, options, &found, &before, stacks);
+        assert_eq!(go(&[]), [0, 1, 2]);
+        assert_eq!(go(&[(first + 0x100, first + 0x900)]), [2]);
+        assert_eq!(go(&[(second, second + 0x800)]), [0, 1]);
+        assert_eq!(go(&[(small + 8, small + 12)]), [0, 2]);
+    }
+}

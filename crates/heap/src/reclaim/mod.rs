@@ -1,0 +1,11 @@
+//! Giving leaked blocks of a live process back to its allocator.
+
+mod budget;
+mod candidates;
+mod choose;
+mod release;
+mod unchanged;
+
+pub use candidates::{Candidates, Reclaimer};
+pub use choose::{reclaimable, refusal};
+pub use release::{HoldAtSafePoint, Released};

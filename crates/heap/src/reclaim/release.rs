@@ -1,0 +1,189 @@
+//! Releasing blocks of a running process by calls of its own `free`.
+
+use super::budget::Budget;
+use super::candidates::Candidates;
+use super::unchanged::unchanged;
+use crate::Error;
+use memhook_inject::{Held, stops};
+use memhook_process::{ElfView, ModuleImage};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+/// How much of each block is compared while a thread is held for it; all of it was compared just before.
+const HEAD_BYTES: u64 = 64;
+/// The version of glibc (2.34) since which `__free_hook` is not called.
+const NO_HOOKS_SINCE: u32 = 34;
+
+/// What was done.
+#[derive(Default)]
+pub struct Released {
+    /// The blocks released.
+    pub released: Vec<u32>,
+    /// How often a thread was held.
+    pub holds: u64,
+    /// For how long at most.
+    pub longest: Duration,
+    /// Why it ended early.
+    pub failed: Option<Error>,
+}
+
+/// Holds one thread where it may be made to call `free`.
+pub type HoldAtSafePoint<'a> = dyn FnMut() -> Result<Held, memhook_inject::Error> + 'a;
+
+impl Candidates {
+    /// Releases the chosen blocks, those that are still what they were in the snapshot.
+    ///
+    /// After a failure it is not known which blocks of the last batch were released: they count as kept,
+    /// and only another scan can tell.
+    pub fn release(&self, hold: &mut HoldAtSafePoint) -> Released {
+        let mut done = Released::default();
+        if !self.chosen.is_empty() {
+            done.failed = self.try_release(hold, &mut done).err();
+        }
+        done
+    }
+
+    fn try_release(&self, hold: &mut HoldAtSafePoint, done: &mut Released) -> Result<(), Error> {
+        let pid = self.captured.snapshot.meta.pid;
+        let free = self.find_free()?;
+        // From the end, because the last ones are taken off.
+        let mut left = self.unchanged(&self.chosen, u64::MAX);
+        left.reverse();
+        let mut budget = Budget::new();
+        while !left.is_empty() && stops() == 0 {
+            let mut held = hold()?;
+            done.holds += 1;
+            if !is_same_program(&self.memory, self.scan.heap.blocks.get(left[0]).address) {
+                return Err(Error::OtherProgram { pid });
+            }
+            let released = self.release_some(&mut held, free, &mut left, &mut budget, done);
+            let begin = Instant::now();
+            let held = held.release();
+            budget.finished(begin.elapsed());
+            done.longest = done.longest.max(*held.as_ref().unwrap_or(&Duration::ZERO));
+            released?;
+            held?;
+        }
+        Ok(())
+    }
+
+    /// Those of these blocks whose first `most` bytes are unchanged.
+    fn unchanged(&self, blocks: &[u32], most: u64) -> Vec<u32> {
+        let snapshot = &self.captured.snapshot;
+        let still = unchanged(snapshot.meta.pid, snapshot, &self.scan.heap, blocks, most);
+        blocks
+            .iter()
+            .zip(still)
+            .filter_map(|(&block, same)| same.then_some(block))
+            .collect()
+    }
+
+    /// Releases as many as fit into one hold.
+    fn release_some(
+        &self,
+        held: &mut Held,
+        free: u64,
+        left: &mut Vec<u32>,
+        budget: &mut Budget,
+        done: &mut Released,
+    ) -> Result<(), Error> {
+        let blocks = &self.scan.heap.blocks;
+        let mut begin = Instant::now();
+        let until = budget.end(begin, held.held_for());
+        let mut is_first = true;
+        // However slow the machine, each hold gets somewhere.
+        while !left.is_empty() && (is_first || begin < until) {
+            is_first = false;
+            let count = budget.fitting(until.saturating_duration_since(begin), Held::MAX_CALLS);
+            let mut batch = left.split_off(left.len().saturating_sub(count));
+            batch.reverse();
+            let mut batch = self.unchanged(&batch, HEAD_BYTES);
+            let addresses: Vec<u64> = batch.iter().map(|&b| blocks.get(b).address).collect();
+            let count = held.call_each(free, &addresses, until)?;
+            let rest = batch.split_off(count.min(batch.len()));
+            done.released.extend(batch);
+            left.extend(rest.into_iter().rev());
+            let now = Instant::now();
+            if count > 0 {
+                budget.called(count, now - begin);
+            }
+            begin = now;
+        }
+        Ok(())
+    }
+
+    /// The address of `free` in the C library whose heap this is.
+    fn find_free(&self) -> Result<u64, Error> {
+        let snapshot = &self.captured.snapshot;
+        let pid = snapshot.meta.pid;
+        let no_heap = |reason: &str| Error::NoHeap {
+            pid,
+            reason: reason.into(),
+        };
+        let libc = snapshot.libc();
+        let image = self
+            .captured
+            .images
+            .iter()
+            .find(|m| libc.is_some_and(|l| l.start == m.start))
+            .ok_or_else(|| no_heap("it has no C library"))?;
+        if self.scan.heap.glibc_minor < NO_HOOKS_SINCE
+            && let Some(address) = exported(image, "__free_hook")
+        {
+            let mut word = [0; 8];
+            memhook_process::read_memory(pid, address, &mut word)?;
+            if word != [0; 8] {
+                return Err(Error::OwnFreeHook);
+            }
+        }
+        exported(image, "free").ok_or_else(|| no_heap("its C library exports no free()"))
+    }
+}
+
+/// Whether the address space is still that of the snapshot: nothing can be read of one that has ended.
+/// While one of its threads is held, it can end only by the death of the process.
+fn is_same_program(memory: &File, address: u64) -> bool {
+    matches!(memory.read_at(&mut [0], address), Ok(1))
+}
+
+fn exported(image: &ModuleImage, name: &str) -> Option<u64> {
+    let elf = ElfView::parse(&image.bytes).ok()?;
+    let found = elf.exported(name).filter(|e| !e.is_ifunc)?;
+    Some(image.base + found.svma)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memhook_process::mappings;
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn another_program_in_the_same_process() {
+        let mut child = Command::new("sh")
+            .args(["-c", "read line; exec sleep 60"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let id = child.id();
+        let name = || std::fs::read_to_string(format!("/proc/{id}/comm")).unwrap();
+        while name() != "sh\n" {
+            std::thread::yield_now();
+        }
+        let memory = File::open(format!("/proc/{id}/mem")).unwrap();
+        let maps = mappings(id as i32).unwrap();
+        let stack = maps.iter().find(|m| m.path == "[stack]").unwrap();
+        let before = is_same_program(&memory, stack.end - 8);
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(b"\n").unwrap();
+        while name() != "sleep\n" {
+            std::thread::yield_now();
+        }
+        let after = is_same_program(&memory, stack.end - 8);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((before, after), (true, false));
+    }
+}

@@ -1,0 +1,136 @@
+//! Whether blocks of a running process are still what they were in a snapshot of it.
+
+use crate::glibc::dissect::Heap;
+use crate::glibc::layout::{FLAGS, IS_MMAPPED, PREV_INUSE};
+use crate::snapshot::Snapshot;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use std::io::IoSliceMut;
+
+/// Pieces in one process_vm_readv (UIO_MAXIOV).
+const PIECES: usize = 1024;
+/// Read of the process at a time, and of one block.
+const BATCH_BYTES: u64 = 16 << 20;
+
+/// Which of the blocks are still in the process what they were in the snapshot: in use by their
+/// headers, of that size, and with the same first `most` bytes. A block that was released meanwhile
+/// has a link of a list in its first word.
+pub fn unchanged(
+    pid: i32,
+    snapshot: &Snapshot,
+    heap: &Heap,
+    blocks: &[u32],
+    most: u64,
+) -> Vec<bool> {
+    let mut result = Vec::with_capacity(blocks.len());
+    // Of a very large one the begin has to do: most of it may never have been touched, and reading would give
+    // it pages.
+    let compared = |number: u32| heap.blocks.get(number).bytes.min(most).min(BATCH_BYTES);
+    let mut left = blocks;
+    while !left.is_empty() {
+        let mut bytes = 0;
+        let fitting = left.iter().take(PIECES / 2).take_while(|&&number| {
+            bytes += compared(number);
+            bytes <= BATCH_BYTES
+        });
+        let (batch, later) = left.split_at(fitting.count().max(1));
+        left = later;
+        // Header and contents, and the header behind, which says whether the block is in use.
+        let pieces: Vec<(u64, u64)> = batch
+            .iter()
+            .flat_map(|&number| {
+                let block = heap.blocks.get(number);
+                let header = block.address.wrapping_sub(8);
+                [
+                    (header, 8 + compared(number)),
+                    (block.address.wrapping_add(block.bytes), 8),
+                ]
+            })
+            .collect();
+        match read(pid, &pieces) {
+            Some(now) => {
+                let mut at = 0;
+                for pair in pieces.chunks(2) {
+                    let bytes: u64 = pair.iter().map(|p| p.1).sum();
+                    let end = at + bytes as usize;
+                    result.push(is_same(snapshot, pair, &now[at..end]));
+                    at = end;
+                }
+            }
+            // One of them is gone: one by one.
+            None => result.extend(pieces.chunks(2).map(|pair| {
+                let is_mapped = last_of_mapping(snapshot, pair[0].0);
+                let pair = if is_mapped { &pair[..1] } else { pair };
+                read(pid, pair).is_some_and(|now| is_same(snapshot, pair, &now))
+            })),
+        }
+    }
+    result
+}
+
+/// Whether the chunk with this size word is a mapping of its own, which no chunk follows.
+fn last_of_mapping(snapshot: &Snapshot, header: u64) -> bool {
+    snapshot.word(header).is_some_and(|w| w & IS_MMAPPED != 0)
+}
+
+fn is_same(snapshot: &Snapshot, pieces: &[(u64, u64)], now: &[u8]) -> bool {
+    let (header, bytes) = pieces[0];
+    let Some(then) = snapshot.bytes(header, bytes) else {
+        return false;
+    };
+    let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |w| u64::from_le_bytes(*w));
+    // Whether the chunk before is in use may have changed.
+    let same_size = (word(then) ^ word(now)) & !PREV_INUSE == 0 && word(now) & !FLAGS != 0;
+    let in_use = last_of_mapping(snapshot, header)
+        || word(now.get(bytes as usize..).unwrap_or(&[])) & PREV_INUSE != 0;
+    same_size && in_use && then.get(8..) == now.get(8..bytes as usize)
+}
+
+/// All pieces one behind the other, or nothing.
+fn read(pid: i32, pieces: &[(u64, u64)]) -> Option<Vec<u8>> {
+    let bytes: u64 = pieces.iter().map(|p| p.1).sum();
+    let mut now = vec![0; bytes as usize];
+    let remote: Vec<RemoteIoVec> = pieces
+        .iter()
+        .map(|&(base, bytes)| RemoteIoVec {
+            base: base as usize,
+            len: bytes as usize,
+        })
+        .collect();
+    let read = process_vm_readv(
+        Pid::from_raw(pid),
+        &mut [IoSliceMut::new(&mut now)],
+        &remote,
+    );
+    (read == Ok(now.len())).then_some(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header, contents and the header behind, as they were and as they are now.
+    fn compare(then: [u64; 4], now: [u64; 4]) -> bool {
+        let bytes = |words: [u64; 4]| {
+            words
+                .iter()
+                .flat_map(|w| w.to_le_bytes())
+                .collect::<Vec<_>>()
+        };
+        let snapshot = crate::testing::snapshot(vec![(0x1008, bytes(then))]);
+        is_same(&snapshot, &[(0x1008, 24), (0x1020, 8)], &bytes(now))
+    }
+
+    #[test]
+    fn a_block_that_was_released_is_told() {
+        let then = [0x21, 7, 8, 0x21];
+        assert!(compare(then, then));
+        // Its neighbours may come and go, and the chunk behind may become another.
+        assert!(compare(then, [0x20, 7, 8, 0x1001]));
+        // In a cache or a bin; merged with a neighbour; of another size; written to.
+        assert!(!compare(then, [0x21, 0x5555, 8, 0x21]));
+        assert!(!compare(then, [0x21, 7, 8, 0x20]));
+        assert!(!compare(then, [0x31, 7, 8, 0x21]));
+        assert!(!compare(then, [0x21, 7, 9, 0x21]));
+    }
+}

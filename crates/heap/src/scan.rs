@@ -1,0 +1,40 @@
+//! A snapshot, searched for what nothing reaches.
+
+use crate::graph::leaks::{Leak, leaks};
+use crate::graph::mark::{MarkOptions, Marked, mark};
+use crate::graph::twice::{Fingerprints, fingerprints, still_leaked};
+use crate::{Error, Heap, Snapshot, dissect};
+
+/// What a search has found.
+pub struct Scan {
+    /// The blocks.
+    pub heap: Heap,
+    /// Those that something reaches.
+    pub marked: Marked,
+    /// Those that nothing reaches.
+    pub leaks: Vec<Leak>,
+}
+
+impl Scan {
+    /// Dissects the heap, marks what is reachable, and lists the rest.
+    pub fn of(snapshot: &Snapshot, options: MarkOptions) -> Result<Scan, Error> {
+        let heap = dissect(snapshot)?;
+        let marked = mark(snapshot, &heap, options);
+        let leaks = leaks(snapshot, &heap.blocks, &marked, options);
+        Ok(Scan {
+            heap,
+            marked,
+            leaks,
+        })
+    }
+
+    /// What the leaked blocks hold, to be compared with a later snapshot.
+    pub fn fingerprints(&self, snapshot: &Snapshot) -> Fingerprints {
+        fingerprints(snapshot, &self.heap.blocks, &self.leaks)
+    }
+
+    /// Drops the leaks that an earlier snapshot did not have with the same contents.
+    pub fn keep_still_leaked(&mut self, before: &Fingerprints, snapshot: &Snapshot) {
+        self.leaks = still_leaked(before, snapshot, &self.heap.blocks, &self.leaks);
+    }
+}

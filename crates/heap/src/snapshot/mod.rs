@@ -1,0 +1,223 @@
+//! A process at one moment: copied memory, registers, mappings, modules.
+
+mod backing;
+#[cfg(test)]
+mod foreign_file_tests;
+mod store;
+
+pub use backing::Backing;
+use serde::{Deserialize, Serialize};
+pub use store::{load, save};
+
+/// How a snapshot was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Method {
+    /// Copied while the process ran, with the pages written meanwhile copied again; held only for
+    /// the last round.
+    Precopy,
+    /// A child that the process forked for us, with all threads held, and that never ran.
+    Fork,
+    /// All threads held throughout.
+    Stop,
+}
+
+impl Method {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Precopy => "precopy",
+            Method::Fork => "fork",
+            Method::Stop => "stop",
+        }
+    }
+}
+
+/// What a mapping is to the scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AreaKind {
+    /// `[heap]`, where brk(2) ends.
+    Brk,
+    /// The initial thread's stack.
+    Stack,
+    /// Private, without a file.
+    Anonymous,
+    /// Data of a module, or of another privately mapped file.
+    File,
+    /// Shared memory without a file on disk.
+    Shared,
+    /// Pages of private memory that the program has made inaccessible.
+    Hidden,
+}
+
+/// One mapping that can hold pointers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Area {
+    /// First address.
+    pub start: u64,
+    /// Past the last address.
+    pub end: u64,
+    /// What it is.
+    pub kind: AreaKind,
+    /// Path or name.
+    pub name: String,
+}
+
+/// A thread at the moment of the snapshot.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ThreadState {
+    /// Kernel thread id.
+    pub tid: i32,
+    /// Stack pointer.
+    pub rsp: u64,
+    /// Program counter.
+    pub rip: u64,
+    /// Thread pointer: address of the TCB.
+    pub fs_base: u64,
+    /// All register words that may be pointers, vector registers included.
+    pub words: Vec<u64>,
+}
+
+/// A module, as far as the scan needs it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ModuleInfo {
+    /// Path as the target sees it.
+    pub path: String,
+    /// Load bias.
+    pub base: u64,
+    /// First address.
+    pub start: u64,
+    /// Past the last address.
+    pub end: u64,
+    /// Its writable segments, RELRO included.
+    pub data: Vec<(u64, u64)>,
+    /// `2.N` if this is glibc.
+    pub glibc_minor: Option<u32>,
+    /// Where `malloc` and what it consists of lie, if this is glibc.
+    pub malloc_code: (u64, u64),
+    /// Another allocator's name, if the module is one.
+    pub allocator: Option<String>,
+}
+
+impl ModuleInfo {
+    /// The file name.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+}
+
+/// Everything of a snapshot but the memory.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Meta {
+    /// Process id.
+    pub pid: i32,
+    /// How it was taken.
+    pub method: Method,
+    /// How long all threads were held, in ms.
+    pub held_ms: f64,
+    /// How long one thread was held before that, to set up the copying, in ms.
+    pub prepare_held_ms: f64,
+    /// How long the whole snapshot took, in ms.
+    pub taken_ms: f64,
+    /// Bytes copied while the threads were held.
+    pub held_bytes: u64,
+    /// Threads that were inside malloc.
+    pub in_malloc: u32,
+    /// What was not as it should be.
+    pub notes: Vec<String>,
+    /// The threads.
+    pub threads: Vec<ThreadState>,
+    /// The mappings copied.
+    pub areas: Vec<Area>,
+    /// The modules.
+    pub modules: Vec<ModuleInfo>,
+    /// Pointers that the kernel holds for the process (epoll, timers, pipes).
+    #[serde(default)]
+    pub kernel_words: Vec<u64>,
+    /// What could hold pointers and was not searched.
+    #[serde(default)]
+    pub unsearched: Vec<String>,
+    /// Class names of vtables, by address point.
+    pub classes: std::collections::BTreeMap<u64, String>,
+}
+
+/// Copied memory without a gap in its addresses.
+#[derive(Debug, Default)]
+pub struct Region {
+    /// Address of the first byte.
+    pub start: u64,
+    /// The bytes; zero where there was no page.
+    pub bytes: Backing,
+    /// Pages that were there, as ascending address ranges.
+    pub runs: Vec<(u64, u64)>,
+}
+
+impl Region {
+    /// Past the last address.
+    pub fn end(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+}
+
+/// A process at one moment.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Everything but the memory.
+    pub meta: Meta,
+    /// The memory, in address order.
+    pub regions: Vec<Region>,
+}
+
+impl Snapshot {
+    /// The region that holds an address.
+    pub fn region(&self, address: u64) -> Option<&Region> {
+        let after = self.regions.partition_point(|r| r.start <= address);
+        let region = self.regions.get(after.checked_sub(1)?)?;
+        (address < region.end()).then_some(region)
+    }
+
+    /// The bytes of [start, start + bytes), if all of it was copied.
+    pub fn bytes(&self, start: u64, bytes: u64) -> Option<&[u8]> {
+        let region = self.region(start)?;
+        let from = (start - region.start) as usize;
+        let to = from.checked_add(usize::try_from(bytes).ok()?)?;
+        region.bytes.get(from..to)
+    }
+
+    /// The word at an address.
+    pub fn word(&self, address: u64) -> Option<u64> {
+        let bytes = self.bytes(address, 8)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
+
+    /// The 32-bit word at an address.
+    pub fn half(&self, address: u64) -> Option<u32> {
+        let bytes = self.bytes(address, 4)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?))
+    }
+
+    /// Bytes copied.
+    pub fn copied_bytes(&self) -> u64 {
+        let runs = self.regions.iter().flat_map(|r| &r.runs);
+        runs.map(|(start, end)| end - start).sum()
+    }
+
+    /// The mapping that holds an address.
+    pub fn area(&self, address: u64) -> Option<&Area> {
+        let areas = &self.meta.areas;
+        let after = areas.partition_point(|a| a.start <= address);
+        let area = areas.get(after.checked_sub(1)?)?;
+        (address < area.end).then_some(area)
+    }
+
+    /// The C library.
+    pub fn libc(&self) -> Option<&ModuleInfo> {
+        self.meta.modules.iter().find(|m| m.glibc_minor.is_some())
+    }
+}
+
+/// The words of a run of bytes, at 8-byte steps.
+pub fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    let (words, _) = bytes.as_chunks::<8>();
+    words.iter().map(|word| u64::from_le_bytes(*word))
+}

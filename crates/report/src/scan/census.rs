@@ -1,0 +1,71 @@
+//! The census of a heap as text.
+
+use crate::units::bytes;
+use memhook_foreign::visible;
+use memhook_heap::{Census, CensusClass};
+use std::fmt::Write;
+
+/// The census as text.
+pub fn census_text(census: &Census) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "Process {} (glibc {}): {} in {} blocks; malloc keeps {} free, {:.1} % of its memory is free between blocks{}",
+        census.pid,
+        census.glibc,
+        bytes(census.bytes),
+        census.blocks,
+        bytes(census.free_bytes),
+        census.fragmentation * 100.0,
+        if census.whole {
+            ""
+        } else {
+            " (the heap did not parse whole)"
+        }
+    );
+    let mut table = |title: &str, classes: &[CensusClass]| {
+        let _ = writeln!(out, "\n{title}");
+        for class in classes {
+            let _ = writeln!(
+                out,
+                "{:>12} {:>10}  {}",
+                bytes(class.bytes),
+                class.blocks,
+                visible(&class.name)
+            );
+        }
+    };
+    table("       bytes     blocks  type", &census.types);
+    table("       bytes     blocks  size", &census.sizes);
+    let _ = writeln!(
+        out,
+        "\n{:<16} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}",
+        "arena", "system", "used", "in bins", "in caches", "fast", "top"
+    );
+    for arena in &census.arenas {
+        let c = &arena.counts;
+        let _ = writeln!(
+            out,
+            "{:<16} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}",
+            format!("{:#x}", arena.address),
+            bytes(arena.system_bytes),
+            bytes(c.used_bytes),
+            bytes(c.free_bytes),
+            bytes(c.cached_bytes),
+            bytes(c.fast_bytes),
+            bytes(c.top_bytes)
+        );
+    }
+    let _ = writeln!(
+        out,
+        "{:<16} {:>11} in {} blocks",
+        "mapped alone",
+        bytes(census.mmapped.1),
+        census.mmapped.0
+    );
+    let _ = writeln!(out, "\nLargest blocks");
+    for (address, size, kind) in &census.largest {
+        let _ = writeln!(out, "{:>12}  {address}  {kind}", bytes(*size));
+    }
+    out
+}

@@ -1,0 +1,37 @@
+//! Every block of a heap on a line of its own, for programs that compare.
+
+use memhook_foreign::visible;
+use memhook_heap::Scan;
+use std::io::{Result, Write};
+
+/// Writes address, usable bytes, and `leak` or `live` of each block; then arenas, mapped chunks, damage.
+pub fn write_blocks(scan: &Scan, out: &mut impl Write) -> Result<()> {
+    let mut leaks = scan.leaks.iter().peekable();
+    for (number, block) in scan.heap.blocks.iter() {
+        let leaked = leaks.next_if(|l| l.block == number).is_some();
+        let word = if leaked { "leak" } else { "live" };
+        writeln!(out, "{word} {:#x} {}", block.address, block.bytes)?;
+    }
+    for arena in &scan.heap.arenas {
+        let c = &arena.counts;
+        writeln!(
+            out,
+            "arena {:#x} system {} used {} cached {} fast {} free {} binned {} top {}",
+            arena.address,
+            arena.system_bytes,
+            c.used_bytes,
+            c.cached_bytes,
+            c.fast_bytes,
+            c.free_bytes,
+            arena.binned_bytes,
+            c.top_bytes
+        )?;
+    }
+    let (chunks, bytes) = scan.heap.mmapped;
+    writeln!(out, "mmapped {chunks} {bytes}")?;
+    for finding in &scan.heap.findings {
+        let what = visible(&finding.what);
+        writeln!(out, "finding {:#x} {what}", finding.address)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! What `scan` reports: what leaked, grouped, and sums; the census of a heap; why a block is alive; what
+//! a round of reclaiming did.
+
+mod census;
+mod groups;
+mod list;
+mod reclaim_round;
+mod text;
+mod why;
+
+pub use census::census_text;
+pub use groups::LeakGroup;
+pub use list::write_blocks;
+pub use reclaim_round::ReclaimRound;
+pub use text::scan_text;
+pub use why::why_text;
+
+use groups::group;
+use memhook_heap::{Finding, Leak, Scan, Snapshot, Types};
+use serde::Serialize;
+
+/// Name of the JSON schema.
+const SCHEMA: &str = "memhook-rs/scan/1";
+
+/// A whole report.
+#[derive(Clone, Debug, Serialize)]
+pub struct ScanReport {
+    /// Name of the schema.
+    pub schema: &'static str,
+    /// The process.
+    pub pid: i32,
+    /// The snapshot.
+    pub snapshot: SnapshotPart,
+    /// Sums.
+    pub totals: ScanTotals,
+    /// Groups of leaked blocks, the largest first.
+    pub leaks: Vec<LeakGroup>,
+    /// Groups that are not listed.
+    pub more_groups: u64,
+    /// Whether the heap parsed whole.
+    pub whole: bool,
+    /// Damage found in the heap.
+    pub findings: Vec<Finding>,
+    /// Anything else to know.
+    pub notes: Vec<String>,
+}
+
+/// How the snapshot was taken.
+#[derive(Clone, Debug, Serialize)]
+pub struct SnapshotPart {
+    /// `precopy` or `stop`.
+    pub method: &'static str,
+    /// How long all threads were held.
+    pub held_ms: f64,
+    /// How long one thread was held before, to prepare.
+    pub prepare_held_ms: f64,
+    /// How long taking it took in all.
+    pub taken_ms: f64,
+    /// Bytes copied.
+    pub copied_bytes: u64,
+    /// Bytes copied while the threads were held.
+    pub held_bytes: u64,
+    /// Bytes searched for pointers.
+    pub scanned_bytes: u64,
+    /// How long the search took.
+    pub mark_ms: f64,
+    /// Threads.
+    pub threads: u64,
+    /// Of those, inside malloc: what they were changing may look damaged.
+    pub in_malloc: u32,
+}
+
+/// Sums over the heap; bytes are usable bytes.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct ScanTotals {
+    /// Bytes of leaked blocks.
+    pub leaked_bytes: u64,
+    /// Leaked blocks.
+    pub leaked_blocks: u64,
+    /// Of those, direct ones.
+    pub direct_blocks: u64,
+    /// Bytes of reachable blocks.
+    pub live_bytes: u64,
+    /// Reachable blocks.
+    pub live_blocks: u64,
+}
+
+/// Puts the report together. `leaks` are those of the scan, or some of them.
+pub fn scan_report(
+    snapshot: &Snapshot,
+    scan: &Scan,
+    leaks: &[Leak],
+    types: &mut Types,
+    top: usize,
+) -> ScanReport {
+    let Scan { heap, marked, .. } = scan;
+    let mut totals = ScanTotals::default();
+    let (mut all_bytes, mut all_blocks) = (0, 0);
+    for (_, block) in heap.blocks.iter() {
+        all_bytes += block.bytes;
+        all_blocks += 1;
+    }
+    for leak in leaks {
+        totals.leaked_bytes += heap.blocks.get(leak.block).bytes;
+        totals.leaked_blocks += 1;
+        totals.direct_blocks += u64::from(leak.is_direct());
+    }
+    totals.live_bytes = all_bytes - totals.leaked_bytes;
+    totals.live_blocks = all_blocks - totals.leaked_blocks;
+    let mut groups = group(snapshot, &heap.blocks, leaks, types);
+    let more = groups.len().saturating_sub(top) as u64;
+    groups.truncate(top);
+    let meta = &snapshot.meta;
+    let mut notes = meta.notes.clone();
+    for module in &meta.modules {
+        if let Some(allocator) = &module.allocator {
+            notes.push(format!(
+                "the process has {allocator} too ({}): its blocks are searched for pointers, not reported",
+                module.name()
+            ));
+        }
+    }
+    if !heap.mmapped_exact {
+        let (count, bytes) = heap.mmapped;
+        notes.push(match heap.parameters {
+            Some(p) => format!(
+                "{count} mapped chunks of {bytes} bytes were found, malloc counts {} of {}: all taken as reachable",
+                p.mmapped_chunks, p.mmapped_bytes
+            ),
+            None => format!("malloc's own count of mapped chunks was not found: the {count} found are all taken as reachable"),
+        });
+    }
+    ScanReport {
+        schema: SCHEMA,
+        pid: meta.pid,
+        snapshot: SnapshotPart {
+            method: meta.method.name(),
+            held_ms: meta.held_ms,
+            prepare_held_ms: meta.prepare_held_ms,
+            taken_ms: meta.taken_ms,
+            copied_bytes: snapshot.copied_bytes(),
+            held_bytes: meta.held_bytes,
+            scanned_bytes: marked.scanned_bytes,
+            mark_ms: marked.took.as_secs_f64() * 1e3,
+            threads: meta.threads.len() as u64,
+            in_malloc: meta.in_malloc,
+        },
+        totals,
+        leaks: groups,
+        more_groups: more,
+        whole: heap.is_whole(),
+        findings: heap.findings.clone(),
+        notes,
+    }
+}

@@ -1,0 +1,112 @@
+//! What one round of reclaiming did, as text and JSON.
+
+use crate::units::bytes;
+use memhook_heap::{Candidates, Released};
+use serde::Serialize;
+
+/// Name of the JSON schema.
+const SCHEMA: &str = "memhook-rs/reclaim/1";
+
+/// One round.
+#[derive(Serialize)]
+pub struct ReclaimRound {
+    /// Name of the schema.
+    pub schema: &'static str,
+    /// Process id.
+    pub pid: i32,
+    /// From 1.
+    pub round: u64,
+    /// Nothing was released; the figures say what would have been.
+    pub dry_run: bool,
+    /// Usable bytes of the blocks released.
+    pub released_bytes: u64,
+    /// How many.
+    pub released_blocks: u64,
+    /// Leaked blocks kept: new, written to since the scan before, or in reach of one that is.
+    pub kept_blocks: u64,
+    /// How often one thread was held to release blocks.
+    pub holds: u64,
+    /// For how long at most.
+    pub longest_hold_ms: f64,
+    /// How the snapshot was taken.
+    pub snapshot_method: &'static str,
+    /// How long all threads were held for it.
+    pub snapshot_held_ms: f64,
+    /// Why nothing, or not all of it, was released.
+    pub refused: Option<String>,
+}
+
+impl ReclaimRound {
+    /// What a round would do.
+    pub fn dry(candidates: &Candidates, number: u64) -> ReclaimRound {
+        let meta = &candidates.captured.snapshot.meta;
+        let chosen = candidates.chosen.len();
+        ReclaimRound {
+            schema: SCHEMA,
+            pid: meta.pid,
+            round: number,
+            dry_run: true,
+            released_bytes: candidates.bytes(&candidates.chosen),
+            released_blocks: chosen as u64,
+            kept_blocks: (candidates.scan.leaks.len() - chosen) as u64,
+            holds: 0,
+            longest_hold_ms: candidates.asked.as_secs_f64() * 1e3,
+            snapshot_method: meta.method.name(),
+            snapshot_held_ms: meta.held_ms,
+            refused: candidates.refused.clone(),
+        }
+    }
+
+    /// What it has done.
+    pub fn done(candidates: &Candidates, number: u64, done: &Released) -> ReclaimRound {
+        let would = ReclaimRound::dry(candidates, number);
+        let failed = done.failed.as_ref().map(ToString::to_string);
+        ReclaimRound {
+            dry_run: false,
+            released_blocks: done.released.len() as u64,
+            released_bytes: candidates.bytes(&done.released),
+            holds: done.holds,
+            longest_hold_ms: done.longest.max(candidates.asked).as_secs_f64() * 1e3,
+            refused: would.refused.or(failed),
+            ..would
+        }
+    }
+
+    /// One line.
+    pub fn text(&self) -> String {
+        let verb = if self.dry_run {
+            "would be released"
+        } else {
+            "released"
+        };
+        let mut out = format!(
+            "Process {}: {} in {} blocks {verb}",
+            self.pid,
+            bytes(self.released_bytes),
+            self.released_blocks
+        );
+        if self.holds > 0 {
+            out += &format!(
+                ", one thread held {} times for at most {:.2} ms",
+                self.holds, self.longest_hold_ms
+            );
+        }
+        out += &format!(
+            " (snapshot by {}: all held {:.2} ms)",
+            self.snapshot_method, self.snapshot_held_ms
+        );
+        if self.kept_blocks > 0 {
+            out += &format!(
+                "; {} leaked blocks kept: new, changed since the scan before, or in reach of such",
+                self.kept_blocks
+            );
+        }
+        if let Some(why) = &self.refused {
+            out += &format!("; {why}");
+        }
+        if self.dry_run && self.released_blocks > 0 {
+            out += "; nothing was done (--yes)";
+        }
+        out + "\n"
+    }
+}

@@ -1,0 +1,82 @@
+//! The report of a scan as text.
+
+use crate::scan::ScanReport;
+use crate::units::bytes;
+use memhook_foreign::visible;
+use std::fmt::Write;
+
+/// The leak report.
+pub fn scan_text(report: &ScanReport) -> String {
+    let mut out = String::new();
+    let s = &report.snapshot;
+    let t = &report.totals;
+    for finding in &report.findings {
+        let word = if s.in_malloc > 0 {
+            "In change, or damaged,"
+        } else {
+            "DAMAGE"
+        };
+        let _ = writeln!(
+            out,
+            "{word} at {:#x}: {}",
+            finding.address,
+            visible(&finding.what)
+        );
+    }
+    for note in &report.notes {
+        let _ = writeln!(out, "Note: {}", visible(note));
+    }
+    let _ = writeln!(
+        out,
+        "Process {}: {} in {} blocks leaked ({} directly), {} in {} blocks reachable",
+        report.pid,
+        bytes(t.leaked_bytes),
+        t.leaked_blocks,
+        t.direct_blocks,
+        bytes(t.live_bytes),
+        t.live_blocks
+    );
+    let _ = writeln!(
+        out,
+        "Snapshot by {}: {} copied in {:.0} ms, {} threads held {:.2} ms for the last {}{}; {} searched in {:.0} ms",
+        s.method,
+        bytes(s.copied_bytes),
+        s.taken_ms,
+        s.threads,
+        s.held_ms,
+        bytes(s.held_bytes),
+        if s.prepare_held_ms > 0.0 {
+            format!(" (one thread {:.2} ms before)", s.prepare_held_ms)
+        } else {
+            String::new()
+        },
+        bytes(s.scanned_bytes),
+        s.mark_ms
+    );
+    for group in &report.leaks {
+        let _ = write!(
+            out,
+            "\n{} in {} blocks of {} B: {}",
+            bytes(group.bytes),
+            group.blocks,
+            group.block_bytes,
+            visible(&group.kind)
+        );
+        if let Some(owner) = &group.owner {
+            let _ = write!(out, ", held by leaked {}", visible(owner));
+        }
+        if group.held_blocks > 0 {
+            let _ = write!(
+                out,
+                ", holding {} in {} more blocks",
+                bytes(group.held_bytes),
+                group.held_blocks
+            );
+        }
+        let _ = writeln!(out, "\n    {}  {}", group.example, group.peek);
+    }
+    if report.more_groups > 0 {
+        let _ = writeln!(out, "\n{} more groups (--top)", report.more_groups);
+    }
+    out
+}
