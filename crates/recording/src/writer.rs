@@ -10,7 +10,7 @@ use crate::stacks::{FULL_BYTES, StackWriter};
 use crate::summary::Summarizer;
 use crate::{ClockPoint, End, Error, Meta, Mode, Module, Options, ThreadName};
 use memhook_abi::{Event, Op};
-use memhook_ledger::Ledger;
+use memhook_ledger::{Ledger, Observer};
 use memhook_stream::{Losses, Stack};
 use std::path::PathBuf;
 
@@ -303,7 +303,11 @@ impl Writer {
     ///
     /// Copies the live blocks, which takes about 40 ns for each; everything else is done by
     /// another thread.
-    pub fn checkpoint(&mut self, ledger: &Ledger, stack: impl FnMut(u32) -> Option<Stack>) {
+    pub fn checkpoint(
+        &mut self,
+        ledger: &Ledger<impl Observer>,
+        stack: impl FnMut(u32) -> Option<Stack>,
+    ) {
         if !self.active {
             return;
         }
@@ -332,7 +336,7 @@ impl Writer {
         self.events_at_checkpoint = self.events;
     }
 
-    fn interval(&mut self, ledger: &Ledger) {
+    fn interval(&mut self, ledger: &Ledger<impl Observer>) {
         self.send_stacks();
         let interval = self.summarizer.interval(ledger, self.now_ns);
         self.send(
