@@ -2,11 +2,10 @@
 //! whose ring is full waits.
 
 use crate::config::{Clock, Stacks, TraceConfig};
-use crate::counts::Counts;
 use crate::pacing::Pacing;
 use crate::recorder::Recorder;
 use memhook_abi::{Event, Op};
-use memhook_ledger::{Ledger, LedgerOptions};
+use memhook_ledger::{Ledger, LedgerOptions, SampledAllocations};
 use memhook_stream::{Admission, Drain, Region, Sink, TickTime, monotonic_ns, time_stamp_counter};
 use std::{
     sync::{
@@ -32,7 +31,7 @@ pub struct State {
     /// Live blocks and sites.
     pub ledger: Ledger,
     /// What samples stand for.
-    pub counts: Counts,
+    pub counts: SampledAllocations,
     /// Writes down what is drained, if that is asked for.
     pub recorder: Option<Recorder>,
 }
@@ -45,7 +44,7 @@ impl State {
                 track_release_stacks: config.stacks == Stacks::All,
                 ignore_unknown_releases: config.is_selective(),
             }),
-            counts: Counts::new(config.sample_bytes),
+            counts: SampledAllocations::new(config.sample_bytes),
             recorder: None,
         }
     }

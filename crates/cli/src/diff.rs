@@ -1,7 +1,8 @@
 //! `diff`: what changed from one run to another.
 
-use crate::report::{self, OutputArgs, Window, sources};
+use crate::report::{self, OutputArgs, sources};
 use anyhow::Context;
+use memhook_report::recorded::{Window, profile};
 use memhook_report::{Measure, Profile};
 use std::{
     io::Read,
@@ -64,7 +65,7 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<Profile> {
         );
     }
     let mut symbols = sources::symbolizer(&recording, &args.sources)?;
-    let profile = report::profile(&recording, &mut symbols, Window::default());
+    let profile = profile(&recording, &mut symbols, Window::default());
     let profile = profile.with_context(|| path.display().to_string())?;
     sources::tell_refused(&symbols);
     report::tell_end(&recording, path);

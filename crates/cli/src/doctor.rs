@@ -1,6 +1,5 @@
 //! `doctor`: everything that decides whether and how well a process can be traced.
 
-use crate::frames::source_text;
 use crate::output::say;
 use memhook_abi::function_by_name;
 use memhook_attach::{TraceConfig, is_hooked, limit_checks};
@@ -9,6 +8,7 @@ use memhook_process::{
     AllocatorCalls, Check, ElfView, ModuleImage, TargetRoot, allocator_calls, details, find_slots,
     hook_copies, mappings, modules, preflight,
 };
+use memhook_report::recorded::source_text;
 use memhook_symbols::{ModuleFile, ModuleSymbols, Source, Symbolizer};
 use std::{process::ExitCode, time::Duration};
 

@@ -18,7 +18,6 @@ mod output;
 mod reached;
 mod record;
 mod report;
-mod rows;
 mod run;
 mod scan;
 mod signals;

@@ -1,21 +1,16 @@
 //! `report`: what a recording has to say.
 
-mod model;
-mod profile;
-mod rows;
-mod series;
 pub mod sources;
 mod target;
 
-pub use profile::{Window, note, ordered_modules, profile};
 pub use target::{OutputArgs, Progress, open, tell_end, write};
 
 use crate::options::{SortBy, moment};
 use anyhow::{Context, bail};
 use memhook_recording::Recording;
+use memhook_report::recorded::{self, Selection, Window};
 use memhook_report::{ExportFormat, ExportOptions, Measure, Profile, Root, Unit};
 use memhook_symbols::Symbolizer;
-use model::{RowsBy, Selection};
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
 
 /// Options of `report`.
@@ -88,6 +83,39 @@ impl WindowArgs {
     }
 }
 
+/// What the rows are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum RowsBy {
+    /// Call stack of the allocation
+    Site,
+    /// Call in the code: every call on a stack carries the block
+    Frame,
+    /// Function: every function on a stack carries the block
+    Function,
+    /// Module that called the allocator
+    Module,
+    /// Allocating thread
+    Thread,
+    /// Block size
+    Size,
+    /// Time from allocation to release
+    Lifetime,
+}
+
+impl From<RowsBy> for memhook_report::RowsBy {
+    fn from(by: RowsBy) -> Self {
+        match by {
+            RowsBy::Site => Self::Site,
+            RowsBy::Frame => Self::Frame,
+            RowsBy::Function => Self::Function,
+            RowsBy::Module => Self::Module,
+            RowsBy::Thread => Self::Thread,
+            RowsBy::Size => Self::Size,
+            RowsBy::Lifetime => Self::Lifetime,
+        }
+    }
+}
+
 /// Where trees begin.
 #[derive(Clone, Copy, PartialEq, Debug, clap::ValueEnum)]
 enum Direction {
@@ -138,7 +166,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let mut symbols = sources::symbolizer(&recording, &args.sources)?;
     let progress = Progress::start("reading the recording");
-    let profile = profile(&recording, &mut symbols, args.window.window());
+    let profile = recorded::profile(&recording, &mut symbols, args.window.window());
     progress.end();
     let profile = profile.with_context(|| format!("{}", args.file.display()))?;
     sources::tell_refused(&symbols);
@@ -154,7 +182,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
         }
         _ => {
-            let text = told(args, format, &recording, &symbols, &profile);
+            let text = told(args, format, &recording, &symbols, &profile)?;
             args.output.write_text(&text, format == Format::Json)?;
         }
     }
@@ -225,10 +253,9 @@ fn told(
     recording: &Recording,
     symbols: &Symbolizer,
     profile: &Profile,
-) -> String {
+) -> anyhow::Result<String> {
     let style = args.output.style();
     let is_json = format == Format::Json;
-    let json = |value: serde_json::Result<String>| value.unwrap_or_default();
     if let Some(direction) = args.tree {
         let root = match direction {
             Direction::TopDown => Root::Outermost,
@@ -240,31 +267,31 @@ fn told(
         } else {
             LEAST_PERCENT
         };
-        return match is_json {
-            true => json(serde_json::to_string(&tree)) + "\n",
+        return Ok(match is_json {
+            true => serde_json::to_string(&tree)? + "\n",
             false => tree.text(least, style),
-        };
+        });
     }
     if args.who_frees {
         let pairs = memhook_report::who_frees(profile, args.top);
-        return match is_json {
-            true => json(serde_json::to_string(&pairs)) + "\n",
+        return Ok(match is_json {
+            true => serde_json::to_string(&pairs)? + "\n",
             false => pairs.text(style),
-        };
+        });
     }
     let selection = Selection {
-        by: args.by,
+        by: args.by.into(),
         measure: match args.by {
             RowsBy::Lifetime => Measure::Released,
             _ => measure(args),
         },
-        sort: args.sort,
+        sort: args.sort.into(),
         top: args.top,
         is_window: args.window.from.is_some(),
     };
-    let report = model::model(recording, symbols, profile, &selection);
-    match is_json {
+    let report = recorded::report(recording, symbols, profile, &selection)?;
+    Ok(match is_json {
         true => memhook_report::json(&report) + "\n",
         false => memhook_report::text(&report, style),
-    }
+    })
 }

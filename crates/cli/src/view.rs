@@ -4,8 +4,9 @@ mod serve;
 mod sources;
 
 use crate::output::say;
-use crate::report::{self, Progress, WindowArgs, open, profile, sources as symbols, tell_end};
+use crate::report::{self, Progress, WindowArgs, open, sources as symbols, tell_end};
 use anyhow::Context;
+use memhook_report::recorded::profile;
 use memhook_report::{ExportFormat, ExportOptions, export};
 use std::{
     net::SocketAddr,

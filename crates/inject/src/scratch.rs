@@ -15,8 +15,8 @@
 //! libc's `syscall; ret` with the registers for munmap of all this; the `ret` leads to
 //! rt_sigreturn.
 //!
-//! To spin without the bell would do, but costs a tick (4 ms) an operation where this process and
-//! the thread share a CPU; and a sleep instead of the spin would, when interrupted, overwrite what
+//! Spinning without the bell would work, but costs a scheduler tick for each operation where this
+//! process and the thread share a processor; and a sleep instead of the spin would, when interrupted, overwrite what
 //! the kernel remembers of the target's own sleep (its restart block).
 
 use std::arch::global_asm;

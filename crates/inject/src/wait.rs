@@ -26,9 +26,9 @@ pub(crate) enum Stop {
     Gone,
 }
 
-/// Polls this long before it begins to sleep: a stop takes some 10 µs. Not longer, because a target on
-/// our processor gets no turn meanwhile. Without sched_yield, which on a loaded machine gives away a
-/// whole time slice, whereas a sleeper is woken soon.
+/// Poll this long before sleeping: most stops are reported sooner. Polling longer would harm a target on
+/// our processor, which gets no turn meanwhile. sched_yield(2) would give away a whole time slice on a
+/// loaded machine, whereas a sleeper is woken soon.
 const SPIN: Duration = Duration::from_micros(60);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 

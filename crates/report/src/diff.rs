@@ -184,7 +184,6 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
     let site = |((kind, _), pair): (Key, Pair)| {
         let (is_new, stack, truncated) = pair.stack.unwrap_or_default();
         let of = if is_new { new } else { old };
-        let frames = of.stacks[stack as usize].iter();
         SiteChange {
             fate: fate(&pair),
             old_bytes: pair.old.bytes,
@@ -195,9 +194,7 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
             error_bytes: of_both(pair.old, pair.new).error_bytes(),
             kind,
             truncated,
-            stack: frames
-                .map(|&f| of.frames[f as usize].frame.clone())
-                .collect(),
+            stack: of.stack(stack),
         }
     };
     Diff {

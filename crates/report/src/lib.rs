@@ -7,10 +7,14 @@ mod formats;
 mod json;
 mod labels;
 mod leaks;
+mod live;
 mod model;
+mod named_run;
 mod names;
 mod profile;
 mod read_back;
+pub mod recorded;
+mod rows;
 mod scan;
 mod stacks;
 mod style;
@@ -26,15 +30,18 @@ pub use export::{ExportFormat, ExportOptions, Measure, Unit, export};
 pub use json::json;
 pub use labels::{name as frame_name, site_name};
 pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
+pub use live::{LiveNumbers, LiveReporter, LiveView, TracedRun};
 pub use model::{
     AttachInfo, Coverage, Group, Measured, ReleaseSite, ReportModel, Sampling, Site, StackFrame,
     Target, Totals,
 };
+pub use named_run::{Backtrace, Backtraces, frames_at};
 pub use profile::{
     Amount, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame, ProfileModule,
     ProfileSite, Released, Series, SitePoint, SourceLines,
 };
 pub use read_back::{ReadBackError, read_back};
+pub use rows::{RowsBy, SortBy};
 pub use scan::{
     LeakGroup, ReclaimRound, ScanReport, ScanTotals, SnapshotPart, census_text, scan_report,
     scan_text, why_text, write_blocks,

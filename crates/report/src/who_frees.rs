@@ -50,12 +50,6 @@ pub struct Freed {
 
 /// The `top` largest pairs.
 pub fn who_frees(profile: &Profile, top: usize) -> WhoFrees {
-    let frames = |stack: u32| {
-        let frames = profile.stacks[stack as usize].iter();
-        frames
-            .map(|&f| profile.frames[f as usize].frame.clone())
-            .collect()
-    };
     let mut flows: Vec<_> = profile.flows.iter().collect();
     flows.sort_by_key(|flow| {
         (
@@ -68,9 +62,9 @@ pub fn who_frees(profile: &Profile, top: usize) -> WhoFrees {
         bytes: flow.amount.bytes,
         blocks: flow.amount.blocks,
         error_bytes: flow.amount.error_bytes(),
-        allocated_by: frames(flow.allocated_by),
+        allocated_by: profile.stack(flow.allocated_by),
         kind: flow.kind,
-        released_by: frames(flow.released_by),
+        released_by: profile.stack(flow.released_by),
     });
     let all: Amount = flows.iter().map(|flow| flow.amount).sum();
     WhoFrees {

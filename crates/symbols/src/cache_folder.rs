@@ -4,6 +4,7 @@
 //! link leads to, nor another user's, which HOME names after `sudo -E`.
 
 use std::{
+    ffi::OsString,
     fs::{DirBuilder, Metadata},
     os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
@@ -13,8 +14,17 @@ use std::{
 /// whose HOME may be another user's, in root's own home. `None` where there is none of the user's own.
 pub(crate) fn of_user() -> Option<PathBuf> {
     let user = nix::unistd::geteuid().as_raw();
+    folder_of(user, &|name| std::env::var_os(name), home_of_root)
+}
+
+/// The same for this user, in an environment with these variables.
+fn folder_of(
+    user: u32,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+    home_of_root: impl FnOnce() -> Option<PathBuf>,
+) -> Option<PathBuf> {
     let absolute = |name: &str| {
-        let path = PathBuf::from(std::env::var_os(name)?);
+        let path = PathBuf::from(variable(name)?);
         path.is_absolute().then_some(path)
     };
     if let Some(folder) = absolute("XDG_CACHE_HOME") {
@@ -63,5 +73,50 @@ pub(crate) fn make(caches: &Path, name: &str) -> std::io::Result<PathBuf> {
     match is_ours(caches) && is_ours(&folder) {
         true => Ok(folder),
         false => Err(std::io::ErrorKind::PermissionDenied.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_home_that_is_not_the_users_own_is_not_used() {
+        let base = std::env::temp_dir().join(format!("memhook-homes-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&base);
+        let made = |name: &str, mode: u32| {
+            let path = base.join(name);
+            std::fs::create_dir_all(&path).expect("made");
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).expect("ours");
+            path
+        };
+        let (own, open, root) = (made("own", 0o755), made("open", 0o777), made("root", 0o700));
+        let user = own.metadata().expect("there").uid();
+        let chosen = |user: u32, variables: &[(&str, &Path)]| {
+            let variable = |name: &str| {
+                let found = variables.iter().find(|(known, _)| *known == name);
+                found.map(|(_, value)| value.as_os_str().to_owned())
+            };
+            folder_of(user, &variable, || Some(root.clone()))
+        };
+        let cache = |home: &Path| Some(home.join(".cache"));
+        assert_eq!(chosen(user, &[("HOME", &own)]), cache(&own));
+        // Another user's, as after `sudo -E`: root has a home of its own, and nobody else may use that.
+        let is_root = user == 0;
+        let instead = is_root.then(|| root.join(".cache"));
+        for foreign in [&open, Path::new("relative"), &base.join("missing")] {
+            assert_eq!(chosen(user, &[("HOME", foreign)]), instead, "{foreign:?}");
+        }
+        let other = user + 1;
+        assert_eq!(chosen(other, &[("HOME", &own)]), None);
+        assert_eq!(chosen(other, &[]), None);
+        // Asked for, it is used or nothing is; one that is still to be made belongs to who owns the place.
+        let new = own.join("new/cache");
+        assert_eq!(chosen(user, &[("XDG_CACHE_HOME", &new)]), Some(new.clone()));
+        let both = [("XDG_CACHE_HOME", &*new), ("HOME", &*own)];
+        assert_eq!(chosen(other, &both), None);
+        std::fs::remove_dir_all(&base).expect("ours");
     }
 }

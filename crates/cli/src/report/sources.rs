@@ -1,8 +1,8 @@
 //! Where a report on another machine takes its names from.
 
-use super::profile::ordered_modules;
 use anyhow::{Context, bail};
 use memhook_recording::Recording;
+use memhook_report::recorded::ordered_modules;
 use memhook_symbols::{
     Bundle, Debuginfod, ModuleFile, Places, SymbolCache, SymbolError, Symbolizer,
 };

@@ -16,7 +16,7 @@ pub use sarif::sarif;
 pub use suppressions::suppressions;
 pub use text::text;
 
-use crate::evidence::{Frame, Subject, Sum};
+use crate::evidence::{SourceFrame, Subject, Sum};
 use crate::{Finding, Outcome, Verdict, outcome};
 use memhook_foreign::visible;
 use memhook_report::{bytes, counted};
@@ -108,7 +108,7 @@ const NO_STACK: &str =
     "no allocation stack: allocated before the trace began, or by a call that goes through no slot";
 
 /// A frame in one line.
-fn frame_line(frame: &Frame) -> String {
+fn frame_line(frame: &SourceFrame) -> String {
     let place = frame.place();
     let inlined = if frame.inlined { " [inlined]" } else { "" };
     let line = match place.is_empty() {
@@ -133,11 +133,11 @@ fn relative<'a>(path: &'a str, root: &str) -> &'a str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Ending, Evidence, Leak, Limits, Site, Suppressions, judge};
+    use crate::{AllocationSite, Ending, Evidence, Leak, Limits, Suppressions, judge};
 
     /// Two leaks, one of them with something hanging on it and a name that every format must escape.
     pub fn example() -> Verdict {
-        let frame = |function: &str, file: &str, line| Frame {
+        let frame = |function: &str, file: &str, line| SourceFrame {
             function: Some(function.into()),
             file: Some(file.into()),
             line: Some(line),
@@ -145,7 +145,7 @@ mod tests {
             svma: 0x1234,
             inlined: false,
         };
-        let site = |kind: &str, stack| Site {
+        let site = |kind: &str, stack| AllocationSite {
             symbol: Some("malloc".into()),
             kind: kind.into(),
             stack,
@@ -168,9 +168,9 @@ mod tests {
                     ],
                 ),
                 site("new", vec![frame("node", "/src/app/node.cc", 7), main]),
-                Site {
+                AllocationSite {
                     kind: "unknown".into(),
-                    ..Site::default()
+                    ..AllocationSite::default()
                 },
             ],
             leaks: vec![

@@ -1,7 +1,7 @@
 //! SARIF 2.1.0 (OASIS), as code scanning services take it.
 
 use super::{frame_line, headline, relative, sentence};
-use crate::evidence::Frame;
+use crate::evidence::SourceFrame;
 use crate::{Outcome, Verdict};
 use serde_json::{Value, json};
 
@@ -60,7 +60,7 @@ fn results(verdict: &Verdict, root: &str) -> Vec<Value> {
     results
 }
 
-fn location(frame: &Frame, root: &str) -> Value {
+fn location(frame: &SourceFrame, root: &str) -> Value {
     let file = frame.file.as_deref().unwrap_or_default();
     json!({ "physicalLocation": {
         "artifactLocation": { "uri": relative(file, root) },
@@ -68,7 +68,7 @@ fn location(frame: &Frame, root: &str) -> Value {
     }})
 }
 
-fn location_or_name(frame: &Frame, root: &str) -> Value {
+fn location_or_name(frame: &SourceFrame, root: &str) -> Value {
     let mut value = match frame.file {
         Some(_) => location(frame, root),
         None => json!({}),

@@ -1,7 +1,7 @@
 //! Text for people: the verdict first.
 
 use super::{NO_STACK, amount, frame_line, headline, headline_of_all, sentence, the_rest};
-use crate::{Finding, Outcome, Site, Verdict};
+use crate::{AllocationSite, Finding, Outcome, Verdict};
 use memhook_foreign::visible;
 use memhook_report::{bytes, counted};
 
@@ -96,7 +96,7 @@ fn one_leak(verdict: &Verdict, finding: &Finding, out: &mut String) {
     }
 }
 
-fn stack(site: &Site, out: &mut String) {
+fn stack(site: &AllocationSite, out: &mut String) {
     for frame in &site.stack {
         *out += &format!("      {}\n", frame_line(frame));
     }
