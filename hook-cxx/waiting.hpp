@@ -15,7 +15,7 @@ inline bool may_call_kernel() {
 
 inline void rest_ns(int64_t ns) {
   if (may_call_kernel()) return sys::sleep_ns(ns);
-  // A pause takes some 10 to 50 ns.
+  // How long a pause takes differs between processors, so this is only roughly the time asked for.
   for (int64_t i = 0; i < ns; i += 32) __builtin_ia32_pause();
 }
 

@@ -2,6 +2,7 @@
 
 mod building;
 mod debian_sources;
+mod json_schema;
 mod memory_box;
 mod patience;
 pub mod programs;
@@ -12,6 +13,7 @@ pub mod terminal;
 
 pub use building::{binary, build_library, build_target, compile, source};
 pub use debian_sources::debian_source;
+pub use json_schema::JsonSchema;
 pub use memory_box::MemoryBox;
 pub use patience::until;
 pub use requirements::{can_pass_by_filters, not_run};

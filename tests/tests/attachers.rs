@@ -1,6 +1,7 @@
 //! Attachers that are stopped, told to end in other ways, or that nobody listens to any more.
 
-use memhook_tests::{Attacher, Target, build_target};
+use memhook_tests::{Attacher, Target, build_target, run};
+use std::fs::File;
 
 fn check_untouched(mut target: Target) {
     // Nothing is left that a second attach would find.
@@ -109,4 +110,29 @@ fn a_closed_output_is_no_reason_to_stay() {
     assert_eq!(status.code(), Some(0), "{errors}");
     assert!(errors.is_empty(), "{errors}");
     check_untouched(target);
+}
+
+/// Attachers exclude each other by a lock on what only those can open who may trace the process: a lock on
+/// anything else of it is no reason to refuse.
+#[test]
+fn a_lock_that_anybody_may_take_keeps_nobody_out() {
+    let target = Target::start(&build_target("hammer", &[]), &[]);
+    let pid = target.pid().to_string();
+    let locked = |name: &str| {
+        let file = File::open(format!("/proc/{pid}/{name}")).expect("the target lives");
+        file.lock().expect("nobody else locks it");
+        file
+    };
+    let everybody = ["", "stat", "status", "cmdline", "maps", "exe"].map(locked);
+    Attacher::start(&target, &[]).finish();
+    assert_eq!(run(&["detach", &pid]).0, 0);
+    let ours = locked("mem");
+    for arguments in [&["attach", "-d", "100ms", &pid][..], &["detach", &pid]] {
+        let (code, _, errors) = run(arguments);
+        assert_eq!((code, errors.lines().count()), (2, 1), "{errors}");
+        assert!(errors.contains("is at work in process"), "{errors}");
+    }
+    drop((ours, everybody));
+    Attacher::start(&target, &[]).finish();
+    assert!(target.finish().success());
 }

@@ -89,3 +89,18 @@ fn an_allocator_bound_at_link_time_is_named_as_not_seen() {
     assert!(note.contains("-Bsymbolic"), "{coverage:#?}");
     assert!(own.is_some_and(|c| c["unhookable"].as_u64() > Some(0)));
 }
+
+/// What there is no room to note is not hooked, and said; a dlopen is answered all the same.
+#[test]
+fn more_slots_than_there_is_room_for() {
+    let library = build_library("late_library", "liblate.so", &[]);
+    let program = build_target("full_journal", &["-ldl"]);
+    let mut target = Target::start(&program, &[library.to_str().expect("UTF-8")]);
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    assert!(report.to_string().contains("too many slots"), "{report}");
+    let status = target.finish();
+    assert!(status.success(), "the target's self-check: {status}");
+}

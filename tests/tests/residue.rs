@@ -1,7 +1,7 @@
 //! What attachers leave in a target: once each, however often they come, and in whatever way they go.
 
 use memhook_tests::programs::{Folder, installed};
-use memhook_tests::{Attacher, Target, binary, build_target, not_run, run};
+use memhook_tests::{Attacher, Target, binary, build_library, build_target, not_run, run};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
@@ -170,4 +170,31 @@ fn memory_that_is_not_sealed_is_not_mapped() {
     // Its own and ours.
     assert_eq!(target.maps().matches("memhook-region").count(), 2);
     assert!(target.finish().success());
+}
+
+/// The hook faults at a slot that nobody may write to, after it has patched those in front of it: the
+/// attach fails, and they are put back.
+#[test]
+fn an_attach_that_fails_half_way_puts_the_slots_back() {
+    let library = build_library("late_library", "liblate.so", &[]);
+    // userfaultfd(2) guards private mappings of files only if those are in memory.
+    let copy = format!("/dev/shm/memhook-{}-guarded.so", std::process::id());
+    std::fs::copy(&library, &copy).expect("copied");
+    let program = build_target("write_guarded", &["-ldl", "-Wl,-z,now"]);
+    let mut target = Target::start(&program, &[&copy]);
+    std::fs::remove_file(&copy).expect("removed");
+    let pid = target.pid().to_string();
+    for _ in 0..2 {
+        let (code, out, err) = run(&["attach", "-q", "-d", "100ms", &pid]);
+        assert_eq!((code, out.as_str()), (2, ""), "{err}");
+        assert!(err.contains("raised signal 7"), "{err}");
+        assert_eq!(err.trim_end().lines().count(), 1, "{err}");
+        assert_eq!(target.status("TracerPid"), "0");
+    }
+    target.go();
+    target.expect("done");
+    let report = Attacher::start(&target, &[]).finish();
+    assert_eq!(report["totals"]["lost_events"], 0);
+    let status = target.finish();
+    assert!(status.success(), "the target's self-check: {status}");
 }

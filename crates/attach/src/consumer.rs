@@ -2,13 +2,12 @@
 //! target waits when its ring is full.
 
 use crate::config::{Clock, Stacks, TraceConfig};
-use crate::counts::Counts;
 use crate::pacing::Pacing;
 use crate::recorder::Recorder;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use crossbeam_utils::CachePadded;
 use memhook_abi::{Event, Op};
-use memhook_ledger::{Ledger, LedgerOptions, Observer};
+use memhook_ledger::{Ledger, LedgerOptions, Observer, SampledAllocations};
 use memhook_stream::{Admission, Drain, Region, Sink, TickTime, monotonic_ns, time_stamp_counter};
 use std::{
     sync::{
@@ -34,7 +33,7 @@ pub struct State<O = ()> {
     /// Live blocks and sites.
     pub ledger: Ledger<O>,
     /// What samples stand for.
-    pub counts: Counts,
+    pub counts: SampledAllocations,
     /// Writes down what is drained, if that is asked for.
     pub recorder: Option<Recorder>,
 }
@@ -48,7 +47,7 @@ impl<O: Observer> State<O> {
         };
         State {
             ledger: Ledger::observed(options, observer),
-            counts: Counts::new(config.sample_bytes),
+            counts: SampledAllocations::new(config.sample_bytes),
             recorder: None,
         }
     }

@@ -1,7 +1,8 @@
 //! `diff`: what changed from one run to another.
 
-use crate::report::{self, OutputArgs, Window, sources};
+use crate::report::{self, OutputArgs, sources};
 use anyhow::Context;
+use memhook_report::recorded::{Window, profile};
 use memhook_report::{Measure, Profile};
 use std::{
     io::Read,
@@ -41,11 +42,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (old, new) = (load(args, &args.old)?, load(args, &args.new)?);
     progress.end();
     let diff = memhook_report::diff(&old, &new, args.measure, args.top);
-    let text = match args.json {
-        true => serde_json::to_string(&diff)? + "\n",
-        false => diff.text(args.output.style()),
-    };
-    args.output.write_text(&text, args.json)?;
+    args.output.write_document(&diff, args.json)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -64,7 +61,7 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<Profile> {
         );
     }
     let mut symbols = sources::symbolizer(&recording, &args.sources)?;
-    let profile = report::profile(&recording, &mut symbols, Window::default());
+    let profile = profile(&recording, &mut symbols, Window::default());
     let profile = profile.with_context(|| path.display().to_string())?;
     sources::tell_refused(&symbols);
     report::tell_end(&recording, path);

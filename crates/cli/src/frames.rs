@@ -1,20 +1,12 @@
-//! Backtraces with names.
+//! A traced process as reports see it.
 
-use memhook_abi::HOOKED_FUNCTIONS;
-use memhook_attach::Session;
+use memhook_attach::{CallScans, ModuleCoverage, Session, process_name};
 use memhook_process::ModuleImage;
-use memhook_report::StackFrame;
-use memhook_symbols::{ModuleFile, Source, Symbolizer};
-
-/// A word for where names come from.
-pub fn source_text(source: Source) -> &'static str {
-    match source {
-        Source::DebugInfo => "debug info",
-        Source::Symbols => "symbols",
-        Source::DynamicSymbols => "dynamic symbols",
-        Source::Nothing => "nothing",
-    }
-}
+use memhook_report::recorded::source_text;
+use memhook_report::{AttachInfo, Backtrace, Backtraces, Coverage, StackFrame, Target, TracedRun};
+use memhook_stream::Losses;
+use memhook_symbols::{ModuleFile, Symbolizer};
+use std::time::Duration;
 
 /// The modules that addresses of backtraces may be in.
 pub fn module_files(session: &Session) -> Vec<ModuleFile> {
@@ -35,38 +27,103 @@ pub fn module_file(m: &ModuleImage) -> ModuleFile {
     }
 }
 
-/// Kind and frames of an interned stack.
-pub fn stack_of(session: &Session, symbols: &Symbolizer, id: u32) -> (String, Vec<StackFrame>) {
-    let Some((function, frames)) = session.stack(id) else {
-        return ("unknown".into(), Vec::new());
-    };
-    let kind = HOOKED_FUNCTIONS
-        .get(usize::from(function))
-        .map_or("unknown", |f| f.kind);
-    let frames = frames.iter();
-    (
-        kind.to_owned(),
-        frames.flat_map(|&a| stack_frames(symbols, a)).collect(),
-    )
+/// The backtraces of a session.
+pub struct SessionStacks<'a>(pub &'a Session);
+
+impl Backtraces for SessionStacks<'_> {
+    fn backtrace(&self, id: u32) -> Option<Backtrace> {
+        let (function, addresses) = self.0.stack(id)?;
+        let stack = self.0.region().stack(id);
+        Some(Backtrace {
+            function,
+            addresses,
+            truncated: stack.is_some_and(|stack| stack.truncated),
+        })
+    }
 }
 
-/// The frames at an address: more than one where functions are inlined there.
-pub fn stack_frames(symbols: &Symbolizer, address: u64) -> Vec<StackFrame> {
-    let location = symbols.location(address);
-    let frame = |f: &memhook_symbols::Frame| StackFrame {
-        address: format!("{address:#x}"),
-        module: location.module.clone(),
-        offset: location
-            .module
-            .as_ref()
-            .map(|_| format!("{:#x}", location.svma)),
-        function: f.function.clone(),
-        file: f.file.clone(),
-        line: f.line,
-        inlined: f.inlined,
+/// Kind and frames of an interned stack, with the names that are there.
+pub fn stack_of(session: &Session, symbols: &Symbolizer, id: u32) -> (String, Vec<StackFrame>) {
+    let Some(backtrace) = SessionStacks(session).backtrace(id) else {
+        return ("unknown".into(), Vec::new());
     };
-    if location.frames.is_empty() {
-        return vec![frame(&memhook_symbols::Frame::default())];
+    let addresses = backtrace.addresses.iter();
+    let frames = addresses.flat_map(|&a| memhook_report::frames_at(symbols, a));
+    let kind = backtrace.kind().unwrap_or("unknown");
+    (kind.to_owned(), frames.collect())
+}
+
+/// A session, and what is known of how much of its modules is seen.
+pub struct Traced<'a> {
+    pub session: &'a Session,
+    pub call_scans: &'a mut CallScans,
+    pub depth: u32,
+}
+
+impl Backtraces for Traced<'_> {
+    fn backtrace(&self, id: u32) -> Option<Backtrace> {
+        SessionStacks(self.session).backtrace(id)
     }
-    location.frames.iter().map(frame).collect()
+}
+
+impl TracedRun for Traced<'_> {
+    fn module_files(&self) -> Vec<ModuleFile> {
+        module_files(self.session)
+    }
+
+    fn thread_name(&self, tid: u32) -> String {
+        self.session.thread_name(tid)
+    }
+
+    fn losses(&self) -> Losses {
+        self.session.region().losses()
+    }
+
+    fn target(&self) -> Target {
+        let pid = self.session.pid();
+        let executable = self.session.modules.first();
+        Target {
+            pid,
+            name: process_name(pid),
+            exe: executable.map(|m| m.path.clone()).unwrap_or_default(),
+        }
+    }
+
+    fn attach(&self) -> AttachInfo {
+        let session = self.session;
+        let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+        let (slots, modules) = session.patched();
+        AttachInfo {
+            attach_ms: milliseconds(session.attach_time),
+            held_ms: milliseconds(session.held_time),
+            idle_held_ms: milliseconds(session.idle_held_time),
+            slots,
+            modules,
+            depth: self.depth,
+        }
+    }
+
+    fn request_coverage(&mut self) {
+        self.call_scans.request(&self.session.modules);
+    }
+
+    fn is_coverage_ready(&mut self, wait: Duration) -> bool {
+        self.call_scans.is_ready(wait)
+    }
+
+    fn coverage(&self, symbols: &Symbolizer) -> Vec<Coverage> {
+        let with_names = |found: ModuleCoverage| {
+            let source = symbols.sources().find(|s| s.path == found.path);
+            Coverage {
+                module: found.module,
+                hooked: found.hooked,
+                unhookable: found.unhookable,
+                note: found.reasons.join("; "),
+                calls_seen: found.calls_seen,
+                symbols: source.map(|s| source_text(s.source)),
+            }
+        };
+        let found = self.call_scans.coverage(self.session);
+        found.into_iter().map(with_names).collect()
+    }
 }

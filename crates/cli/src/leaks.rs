@@ -1,9 +1,9 @@
 //! `attach --leaks`: what nothing reaches at the end of the trace, with the call stacks of what was traced.
 
 use crate::model::Reporter;
-use crate::reached::{Lost, Reached, reached};
+use crate::reached::reached;
 use memhook_attach::{Consumer, Session};
-use memhook_gate::Sum;
+use memhook_gate::{Lost, Reached};
 use memhook_heap::{Captured, capture};
 use memhook_report::{LeakSite, LeakTotals, Leaks, SnapshotTaken, StackFrame};
 use std::cmp::Reverse;
@@ -80,24 +80,12 @@ impl LastLook {
     }
 }
 
-fn held(lost: &Lost) -> Sum {
-    let mut held = Sum::default();
-    lost.indirect.values().for_each(|&sum| held.add(sum));
-    held
-}
-
 fn totals(found: &Reached) -> LeakTotals {
-    let mut all = Sum::default();
-    let mut direct_blocks = 0;
-    for lost in found.lost.values() {
-        all.add(lost.direct);
-        all.add(held(lost));
-        direct_blocks += lost.direct.blocks;
-    }
+    let all = found.leaked();
     LeakTotals {
         leaked_bytes: all.bytes,
         leaked_blocks: all.blocks,
-        direct_blocks,
+        direct_blocks: found.lost.values().map(|lost| lost.direct.blocks).sum(),
         reachable_bytes: found.reachable.bytes,
         reachable_blocks: found.reachable.blocks,
     }
@@ -112,7 +100,7 @@ fn sites(
     reporter.look_up(session, lost.keys().copied().flatten());
     let mut sites: Vec<LeakSite> = Vec::new();
     for (stack, lost) in lost {
-        let held = held(&lost);
+        let held = lost.held();
         let (kind, truncated, stack) = match stack {
             Some(id) => reporter.stack(session, id),
             None => ("an unknown caller".to_owned(), false, Vec::new()),

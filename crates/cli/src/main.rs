@@ -19,7 +19,6 @@ mod reached;
 mod record;
 mod report;
 mod report_job;
-mod rows;
 mod run;
 mod scan;
 mod signals;

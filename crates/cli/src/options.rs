@@ -19,16 +19,15 @@ pub enum GroupBy {
     Size,
 }
 
-impl GroupBy {
-    /// The word in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            GroupBy::Site => "site",
-            GroupBy::Frame => "frame",
-            GroupBy::Function => "function",
-            GroupBy::Module => "module",
-            GroupBy::Thread => "thread",
-            GroupBy::Size => "size",
+impl From<GroupBy> for memhook_report::RowsBy {
+    fn from(by: GroupBy) -> Self {
+        match by {
+            GroupBy::Site => Self::Site,
+            GroupBy::Frame => Self::Frame,
+            GroupBy::Function => Self::Function,
+            GroupBy::Module => Self::Module,
+            GroupBy::Thread => Self::Thread,
+            GroupBy::Size => Self::Size,
         }
     }
 }
@@ -40,6 +39,17 @@ pub enum SortBy {
     Count,
     Age,
     Growth,
+}
+
+impl From<SortBy> for memhook_report::SortBy {
+    fn from(by: SortBy) -> Self {
+        match by {
+            SortBy::Bytes => Self::Bytes,
+            SortBy::Count => Self::Count,
+            SortBy::Age => Self::Age,
+            SortBy::Growth => Self::Growth,
+        }
+    }
 }
 
 /// What reports show.

@@ -1,32 +1,9 @@
 //! What of a process's blocks is still reachable: a snapshot joined with the ledger, for `gate` and for
 //! `attach --leaks`.
 
-use memhook_gate::Sum;
+use memhook_gate::Reached;
 use memhook_heap::{Heap, MarkOptions, Snapshot, dissect, leaks, mark};
 use memhook_ledger::LiveBlock;
-use std::collections::HashMap;
-
-/// Blocks that hang on leaked ones of one backtrace; `None`: blocks whose allocation was not traced.
-#[derive(Default)]
-pub struct Lost {
-    /// Blocks of this backtrace to which no other leaked block points.
-    pub direct: Sum,
-    /// What only they reach, by backtrace.
-    pub indirect: HashMap<Option<u32>, Sum>,
-}
-
-/// The blocks of a process at one moment.
-#[derive(Default)]
-pub struct Reached {
-    /// Leaks by the backtrace of their direct blocks.
-    pub lost: HashMap<Option<u32>, Lost>,
-    /// What is reachable.
-    pub reachable: Sum,
-    /// Live blocks by backtrace, leaked or not.
-    pub live: HashMap<u32, Sum>,
-    /// What was not seen.
-    pub gaps: Vec<String>,
-}
 
 /// The traced blocks in address order.
 struct Traced(Vec<LiveBlock>);

@@ -14,12 +14,12 @@ use board::{Board, Sample};
 use crossbeam_channel::{Receiver, Select};
 use keys::Action;
 use memhook_attach::{Consumer, End, Job, Session, Trace, Turn, process_name};
+use memhook_process::TargetRoot;
 use memhook_report::{bytes, counted, milliseconds, site_name};
 use memhook_symbols::Symbolizer;
 use ratatui::DefaultTerminal;
 use std::{
-    collections::HashMap, io::IsTerminal, ops::ControlFlow, path::PathBuf, process::ExitCode,
-    time::Duration,
+    collections::HashMap, io::IsTerminal, ops::ControlFlow, process::ExitCode, time::Duration,
 };
 
 /// Options of `top`.
@@ -208,9 +208,8 @@ struct Names {
 
 impl Names {
     fn of(pid: i32) -> Names {
-        let roots = vec![format!("/proc/{pid}/root").into(), PathBuf::from("/")];
         Names {
-            symbols: Symbolizer::new(roots),
+            symbols: Symbolizer::new(TargetRoot::of(pid).search_order()),
             asked: HashMap::new(),
         }
     }

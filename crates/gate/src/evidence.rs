@@ -27,7 +27,7 @@ impl Sum {
 
 /// One frame of a call stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-pub struct Frame {
+pub struct SourceFrame {
     /// Demangled function.
     pub function: Option<String>,
     /// Source file.
@@ -42,7 +42,7 @@ pub struct Frame {
     pub inlined: bool,
 }
 
-impl Frame {
+impl SourceFrame {
     /// The module's file name.
     pub fn module_name(&self) -> Option<&str> {
         let path = self.module.as_deref()?;
@@ -71,21 +71,21 @@ impl Frame {
 
 /// An allocation site: blocks that were allocated by one call stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Site {
+pub struct AllocationSite {
     /// Dynamic symbol of the allocating function (`malloc`, `_Znwm`); `None`: the allocation was not
     /// traced.
     pub symbol: Option<String>,
     /// The same as people call it (`malloc`, `new`).
     pub kind: String,
     /// Innermost first.
-    pub stack: Vec<Frame>,
+    pub stack: Vec<SourceFrame>,
     /// The stack goes on, but could not be followed.
     pub truncated: bool,
     /// What of it lives, leaked or not.
     pub live: Sum,
 }
 
-impl Site {
+impl AllocationSite {
     /// What makes it the same site in another build: functions and modules, no addresses and no lines.
     pub fn identity(&self) -> Vec<String> {
         let names = self.stack.iter().map(|f| match &f.function {
@@ -97,18 +97,18 @@ impl Site {
 
     /// The frame to blame: the innermost whose source lies below `root` or is given relatively (as
     /// distributions build), else the innermost with a line outside the system's headers.
-    pub fn culprit(&self, root: &str) -> Option<&Frame> {
+    pub fn culprit(&self, root: &str) -> Option<&SourceFrame> {
         let with_line = || {
             self.stack
                 .iter()
                 .filter(|f| f.file.is_some() && f.line.is_some())
         };
-        let file = |f: &&Frame| f.file.clone().unwrap_or_default();
-        let is_own = |f: &&Frame| {
+        let file = |f: &&SourceFrame| f.file.clone().unwrap_or_default();
+        let is_own = |f: &&SourceFrame| {
             let file = file(f);
             !file.starts_with("./malloc/") && (file.starts_with(root) || !file.starts_with('/'))
         };
-        let in_system = |f: &&Frame| file(f).starts_with("/usr/");
+        let in_system = |f: &&SourceFrame| file(f).starts_with("/usr/");
         with_line()
             .filter(|f| f.module_name().is_none_or(|m| !is_system_library(m)))
             .find(is_own)
@@ -236,7 +236,7 @@ pub struct Evidence {
     /// What the findings are.
     pub subject: Subject,
     /// Every site with live blocks.
-    pub sites: Vec<Site>,
+    pub sites: Vec<AllocationSite>,
     /// What nothing reaches.
     #[serde(skip)]
     pub leaks: Vec<Leak>,

@@ -183,7 +183,7 @@ fn violations(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Frame, Site, SiteLimit};
+    use crate::{AllocationSite, SiteLimit, SourceFrame};
     use proptest::prelude::*;
 
     fn sum(blocks: u64, bytes: u64) -> Sum {
@@ -198,16 +198,16 @@ mod tests {
             ..Evidence::default()
         };
         for (i, &(name, blocks, bytes)) in leaks.iter().enumerate() {
-            let frame = Frame {
+            let frame = SourceFrame {
                 function: Some(name.into()),
-                ..Frame::default()
+                ..SourceFrame::default()
             };
-            evidence.sites.push(Site {
+            evidence.sites.push(AllocationSite {
                 kind: "malloc".into(),
                 symbol: Some("malloc".into()),
                 stack: vec![frame],
                 live: sum(blocks, bytes),
-                ..Site::default()
+                ..AllocationSite::default()
             });
             evidence.leaks.push(Leak {
                 site: i,

@@ -1,6 +1,6 @@
 //! What is allowed.
 
-use crate::evidence::Site;
+use crate::evidence::AllocationSite;
 use crate::pattern::template_matches;
 
 /// A limit on what one site may keep live.
@@ -14,7 +14,7 @@ pub struct SiteLimit {
 
 impl SiteLimit {
     /// Whether a site is one of those meant.
-    pub fn is_about(&self, site: &Site) -> bool {
+    pub fn is_about(&self, site: &AllocationSite) -> bool {
         let matches = |text: &Option<String>| {
             text.as_ref()
                 .is_some_and(|text| template_matches(&self.pattern, text))

@@ -1,6 +1,6 @@
 //! Leaks that were looked at and are let be.
 
-use crate::evidence::Site;
+use crate::evidence::AllocationSite;
 use crate::pattern::template_matches;
 use crate::{Error, valgrind};
 
@@ -62,7 +62,7 @@ impl Suppressions {
     }
 
     /// Whether a leak of this site is suppressed; counts the use.
-    pub fn suppresses(&mut self, site: &Site) -> bool {
+    pub fn suppresses(&mut self, site: &AllocationSite) -> bool {
         let found = self.rules.iter_mut().find(|(rule, _)| rule.matches(site));
         match found {
             Some((_, uses)) => {
@@ -99,7 +99,7 @@ fn is_other_sanitizers(kind: &str) -> bool {
 }
 
 impl Rule {
-    fn matches(&self, site: &Site) -> bool {
+    fn matches(&self, site: &AllocationSite) -> bool {
         match self {
             Rule::Frames(suppression) => suppression.matches(site),
             Rule::Template(pattern) => {
@@ -126,21 +126,21 @@ impl Rule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Frame;
+    use crate::SourceFrame;
     use proptest::prelude::*;
 
-    fn site(functions: &[&str]) -> Site {
-        let frame = |f: &&str| Frame {
+    fn site(functions: &[&str]) -> AllocationSite {
+        let frame = |f: &&str| SourceFrame {
             function: Some((*f).to_owned()),
             file: Some("src/a.cc".into()),
             module: Some("/usr/lib/libfoo.so.1".into()),
-            ..Frame::default()
+            ..SourceFrame::default()
         };
-        Site {
+        AllocationSite {
             symbol: Some("malloc".into()),
             kind: "malloc".into(),
             stack: functions.iter().map(frame).collect(),
-            ..Site::default()
+            ..AllocationSite::default()
         }
     }
 

@@ -1,6 +1,6 @@
 //! Leak suppressions of Valgrind's memcheck (Valgrind user manual, 2.5 "Suppressing errors").
 
-use crate::evidence::{Frame, Site};
+use crate::evidence::{AllocationSite, SourceFrame};
 use crate::pattern::glob_matches;
 
 /// One suppression for leaks.
@@ -87,18 +87,18 @@ fn demangled(name: &str) -> String {
 
 impl Suppression {
     /// Whether the stack begins with these frames; the allocating function counts as the first.
-    pub fn matches(&self, site: &Site) -> bool {
-        let allocator = Frame {
+    pub fn matches(&self, site: &AllocationSite) -> bool {
+        let allocator = SourceFrame {
             function: site.symbol.as_deref().map(demangled),
             module: Some("vgpreload_memcheck-amd64-linux.so".into()),
-            ..Frame::default()
+            ..SourceFrame::default()
         };
-        let stack: Vec<&Frame> = std::iter::once(&allocator).chain(&site.stack).collect();
+        let stack: Vec<&SourceFrame> = std::iter::once(&allocator).chain(&site.stack).collect();
         is_prefix(&self.frames, &stack)
     }
 }
 
-fn is_prefix(lines: &[Line], stack: &[&Frame]) -> bool {
+fn is_prefix(lines: &[Line], stack: &[&SourceFrame]) -> bool {
     // From behind: whether the rest of the lines matches at each place of the stack.
     let mut rest = vec![true; stack.len() + 1];
     for line in lines.iter().rev() {
@@ -114,7 +114,7 @@ fn is_prefix(lines: &[Line], stack: &[&Frame]) -> bool {
     rest[0]
 }
 
-fn matches(line: &Line, frame: &Frame) -> bool {
+fn matches(line: &Line, frame: &SourceFrame) -> bool {
     let glob = |pattern: &str, text: &Option<String>| {
         text.as_ref()
             .is_some_and(|text| glob_matches(pattern, text))

@@ -3,7 +3,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::{late, procfs, ptrace};
+use crate::{late, ptrace};
+use memhook_process::thread_state;
 
 /// Events of `<linux/ptrace.h>`, in bits 16 and up of the wait status.
 const EVENT_CLONE: i32 = 3;
@@ -25,9 +26,9 @@ pub(crate) enum Stop {
     Gone,
 }
 
-/// Polls this long before it begins to sleep: a stop takes some 10 µs. Not longer, because a target on
-/// our processor gets no turn meanwhile. Without sched_yield, which on a loaded machine gives away a
-/// whole time slice, whereas a sleeper is woken soon.
+/// Poll this long before sleeping: most stops are reported sooner. Polling longer would harm a target on
+/// our processor, which gets no turn meanwhile. sched_yield(2) would give away a whole time slice on a
+/// loaded machine, whereas a sleeper is woken soon.
 const SPIN: Duration = Duration::from_micros(60);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
@@ -69,7 +70,7 @@ pub(crate) fn poll_stop(pid: i32, tid: i32) -> Option<Stop> {
 
 /// Whether the thread has ended; then its exit status is collected too.
 pub(crate) fn has_ended(pid: i32, tid: i32) -> bool {
-    let ended = matches!(procfs::state(pid, tid), None | Some('Z' | 'X'));
+    let ended = matches!(thread_state(pid, tid), None | Some('Z' | 'X'));
     if ended {
         reap(pid, tid);
     }

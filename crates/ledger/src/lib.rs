@@ -26,6 +26,7 @@
 
 mod batch;
 mod contests;
+mod estimate;
 mod growth;
 mod live_map;
 mod observer;
@@ -35,6 +36,7 @@ mod reallocs;
 mod sites;
 mod totals;
 
+pub use estimate::{Estimate, Estimator, SampledAllocations, standard_error};
 pub use growth::{SiteGrowth, Snapshot};
 pub use observer::{BlockOf, Observer, ReleaseBy};
 pub use order::Ledger;

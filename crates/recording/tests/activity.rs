@@ -3,8 +3,8 @@
 mod program;
 
 use memhook_abi::{Op, flags};
-use memhook_ledger::Ledger;
-use memhook_recording::{Activity, Amount, Meta, Mode, Options, Recording, Writer};
+use memhook_ledger::{Estimate, Ledger};
+use memhook_recording::{Activity, Meta, Mode, Options, Recording, Writer};
 use program::*;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn recorded_as(
 }
 
 /// Blocks and bytes by stack.
-fn by_stack(activity: &Activity, of: fn(&memhook_recording::SiteActivity) -> Amount) -> Sums {
+fn by_stack(activity: &Activity, of: fn(&memhook_recording::SiteActivity) -> Estimate) -> Sums {
     let mut sums = Sums::new();
     for site in &activity.sites {
         let sum = sums.entry(site.stack).or_default();
@@ -46,8 +46,8 @@ fn by_stack(activity: &Activity, of: fn(&memhook_recording::SiteActivity) -> Amo
 
 type Sums = BTreeMap<u32, (u64, u64)>;
 
-fn amount(blocks: u64, bytes: u64) -> Amount {
-    Amount {
+fn amount(blocks: u64, bytes: u64) -> Estimate {
+    Estimate {
         blocks: blocks as f64,
         bytes: bytes as f64,
         variance: 0.0,
@@ -91,7 +91,7 @@ fn a_whole_run_adds_up_to_the_ledgers_sums() {
             by_stack(&activity, |s| s.released),
             of_ledger(|s| (s.released_blocks, s.released_bytes))
         );
-        let sum_of = |amounts: &[(u8, Amount)]| amounts.iter().map(|(_, a)| a.bytes).sum::<f64>();
+        let sum_of = |amounts: &[(u8, Estimate)]| amounts.iter().map(|(_, a)| a.bytes).sum::<f64>();
         assert_eq!(sum_of(&activity.allocated_sizes), sum.allocated.bytes);
         assert_eq!(sum_of(&activity.lifetimes), sum.released.bytes);
         let flows: f64 = activity.flows.iter().map(|flow| flow.amount.bytes).sum();
@@ -101,7 +101,7 @@ fn a_whole_run_adds_up_to_the_ledgers_sums() {
         let last = activity.timeline.last().unwrap();
         assert_eq!((last.live, last.allocated), (sum.live, sum.allocated));
         // The changes of the sites lead to their states at the end.
-        let mut live = vec![Amount::default(); activity.sites.len()];
+        let mut live = vec![Estimate::default(); activity.sites.len()];
         for change in &activity.changes {
             live[change.site as usize] = change.live;
         }
@@ -139,7 +139,7 @@ fn windows_put_together_are_the_run() {
         assert_eq!(peak, whole.peak_bytes, "seed {seed}");
         assert_eq!(second.sum.peak.bytes as u64, second.peak_bytes);
         // Every site that lives at the begin has its state at the first point.
-        let mut live = vec![Amount::default(); second.sites.len()];
+        let mut live = vec![Estimate::default(); second.sites.len()];
         for change in &second.changes {
             live[change.site as usize] = change.live;
         }

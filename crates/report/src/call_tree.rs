@@ -34,12 +34,7 @@ pub enum Root {
 impl Node {
     /// Standard error of the value, if it is an estimate.
     pub fn error(&self) -> Option<u64> {
-        let variance = self.variance;
-        Amount {
-            variance,
-            ..Amount::default()
-        }
-        .error_bytes()
+        memhook_ledger::standard_error(self.variance)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::stacks::{End, stack};
 use crate::units::{bytes, change, counted, milliseconds, with_error};
-use crate::{Amount, Measure, Profile, StackFrame, Style};
+use crate::{Amount, Document, Measure, Profile, StackFrame, Style};
 use memhook_foreign::visible;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -184,7 +184,6 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
     let site = |((kind, _), pair): (Key, Pair)| {
         let (is_new, stack, truncated) = pair.stack.unwrap_or_default();
         let of = if is_new { new } else { old };
-        let frames = of.stacks[stack as usize].iter();
         SiteChange {
             fate: fate(&pair),
             old_bytes: pair.old.bytes,
@@ -195,9 +194,7 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
             error_bytes: of_both(pair.old, pair.new).error_bytes(),
             kind,
             truncated,
-            stack: frames
-                .map(|&f| of.frames[f as usize].frame.clone())
-                .collect(),
+            stack: of.stack(stack),
         }
     };
     Diff {
@@ -244,14 +241,6 @@ impl Diff {
         errors.iter().any(Option::is_some)
     }
 
-    /// As text.
-    pub fn text(&self, style: Style) -> String {
-        let mut out = String::new();
-        // Writing into a String cannot fail.
-        let _ = self.write(&mut out, style);
-        out
-    }
-
     fn write(&self, out: &mut String, style: Style) -> std::fmt::Result {
         if self.is_estimate() {
             writeln!(out, "Estimates from sampled allocations")?;
@@ -296,6 +285,15 @@ impl Diff {
             writeln!(out, "\n... and {more} (--top)")?;
         }
         Ok(())
+    }
+}
+
+impl Document for Diff {
+    fn text(&self, style: Style) -> String {
+        let mut out = String::new();
+        // Writing into a String cannot fail.
+        let _ = self.write(&mut out, style);
+        out
     }
 }
 

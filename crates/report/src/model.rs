@@ -44,6 +44,11 @@ pub struct ReportModel {
     pub leaks: Option<crate::Leaks>,
 }
 
+impl ReportModel {
+    /// The schema that this is.
+    pub(crate) const SCHEMA: &str = "memhook-rs/report/1";
+}
+
 /// A measure and its sum.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Measured {
@@ -123,8 +128,30 @@ pub struct Totals {
     pub reentrant_calls: u64,
 }
 
+impl Totals {
+    /// The sums of a ledger, and what was lost besides.
+    pub(crate) fn exact(t: &memhook_ledger::Totals, losses: &memhook_stream::Losses) -> Totals {
+        Totals {
+            allocations: t.allocations,
+            releases: t.releases,
+            allocated_bytes: t.allocated_bytes,
+            released_bytes: t.released_bytes,
+            live_bytes: t.live_bytes,
+            live_blocks: t.live_blocks,
+            live_growth_bytes: 0,
+            peak_live_bytes: t.peak_live_bytes,
+            unknown_releases: t.unknown_releases,
+            unhooked_releases: t.unhooked_releases,
+            lost_events: losses.dropped + losses.ringless,
+            truncated_stacks: losses.truncated + losses.stacks_dropped,
+            reentrant_calls: losses.reentrant,
+        }
+    }
+}
+
 /// What is seen of a module.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Coverage {
     /// File name.
     pub module: String,
@@ -138,6 +165,7 @@ pub struct Coverage {
     pub calls_seen: u64,
     /// Where its names come from: `debug info`, `symbols`, `dynamic symbols`, `nothing`; `None` until
     /// one of its addresses is in a report.
+    #[serde(skip_deserializing)]
     pub symbols: Option<&'static str>,
 }
 

@@ -1,10 +1,10 @@
 //! A run or a window of it, with names: what every exported format is made from.
 
 use crate::{Sampling, StackFrame, Target, Totals};
+use memhook_ledger::{Estimate, standard_error};
 use serde::Serialize;
 
-/// Buckets of a histogram: bucket *n* counts values of *n* significant bits, so 0, 1, 2..4, 4..8...
-pub const HISTOGRAM_BUCKETS: usize = 65;
+pub use memhook_recording::HISTOGRAM_BUCKETS;
 
 /// One run, or a window of it. Indices point into its own tables.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -54,6 +54,15 @@ pub struct Profile {
     /// Lines of source files around the lines of frames, where the files were found.
     #[serde(skip)]
     pub sources: Vec<SourceLines>,
+}
+
+impl Profile {
+    /// A stack with names, innermost first.
+    pub(crate) fn stack(&self, stack: u32) -> Vec<StackFrame> {
+        let frames = self.stacks[stack as usize].iter();
+        let frames = frames.map(|&frame| &self.frames[frame as usize]);
+        frames.map(|frame| frame.frame.clone()).collect()
+    }
 }
 
 /// What a site has come to at a point of the [`Profile::timeline`].
@@ -121,9 +130,26 @@ pub struct Amount {
 impl Amount {
     /// Standard error of `bytes`, if they are an estimate.
     pub fn error_bytes(&self) -> Option<u64> {
-        // Sums that were subtracted from leave crumbs.
-        let error = self.variance.max(0.0).sqrt().round() as u64;
-        (error > 0).then_some(error)
+        standard_error(self.variance)
+    }
+}
+
+impl From<Estimate> for Amount {
+    fn from(estimate: Estimate) -> Amount {
+        Amount {
+            blocks: estimate.blocks.round() as u64,
+            bytes: estimate.bytes.round() as u64,
+            variance: estimate.variance,
+        }
+    }
+}
+
+impl From<Amount> for Estimate {
+    fn from(amount: Amount) -> Estimate {
+        Estimate {
+            variance: amount.variance,
+            ..Estimate::exact(amount.blocks, amount.bytes)
+        }
     }
 }
 

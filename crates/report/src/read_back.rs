@@ -1,7 +1,8 @@
 //! From a JSON report back to a profile of its sites: as much as [`diff`](crate::diff()) needs.
 
 use crate::{
-    Amount, Measure, Measures, Profile, ProfileFrame, ProfileSite, Sampling, StackFrame, Target,
+    Amount, Measure, Measures, Profile, ProfileFrame, ProfileSite, ReportModel, Sampling,
+    StackFrame, Target,
 };
 use serde::Deserialize;
 
@@ -45,7 +46,7 @@ pub enum ReadBackError {
     },
 }
 
-const SCHEMA: &str = "memhook-rs/report/1";
+const SCHEMA: &str = ReportModel::SCHEMA;
 
 #[derive(Deserialize)]
 struct Schema {

@@ -3,7 +3,7 @@
 
 use crate::stacks::{End, stack};
 use crate::units::{counted, percent, with_error};
-use crate::{Amount, Flow, Profile, StackFrame, Style};
+use crate::{Amount, Document, Flow, Profile, StackFrame, Style};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::Write;
@@ -50,12 +50,6 @@ pub struct Freed {
 
 /// The `top` largest pairs.
 pub fn who_frees(profile: &Profile, top: usize) -> WhoFrees {
-    let frames = |stack: u32| {
-        let frames = profile.stacks[stack as usize].iter();
-        frames
-            .map(|&f| profile.frames[f as usize].frame.clone())
-            .collect()
-    };
     let mut flows: Vec<_> = profile.flows.iter().collect();
     flows.sort_by_key(|flow| {
         (
@@ -68,9 +62,9 @@ pub fn who_frees(profile: &Profile, top: usize) -> WhoFrees {
         bytes: flow.amount.bytes,
         blocks: flow.amount.blocks,
         error_bytes: flow.amount.error_bytes(),
-        allocated_by: frames(flow.allocated_by),
+        allocated_by: profile.stack(flow.allocated_by),
         kind: flow.kind,
-        released_by: frames(flow.released_by),
+        released_by: profile.stack(flow.released_by),
     });
     let all: Amount = flows.iter().map(|flow| flow.amount).sum();
     WhoFrees {
@@ -85,31 +79,6 @@ pub fn who_frees(profile: &Profile, top: usize) -> WhoFrees {
 }
 
 impl WhoFrees {
-    /// As text.
-    pub fn text(&self, style: Style) -> String {
-        let mut out = String::new();
-        let sum = style.number(&with_error(self.bytes, self.error_bytes));
-        let head = style.strong("Who frees what:");
-        // Writing into a String cannot fail.
-        let _ = match self.error_bytes {
-            Some(_) => writeln!(out, "Estimates from sampled allocations"),
-            None => Ok(()),
-        };
-        let _ = writeln!(
-            out,
-            "{head} {sum} in {} released",
-            counted(self.blocks, "block")
-        );
-        for (number, pair) in self.pairs.iter().enumerate() {
-            let _ = self.pair(&mut out, number + 1, pair, style);
-        }
-        if self.more_pairs > 0 {
-            let more = counted(self.more_pairs, "more pair");
-            let _ = writeln!(out, "\n... and {more} (--top)");
-        }
-        out
-    }
-
     fn pair(
         &self,
         out: &mut String,
@@ -137,5 +106,31 @@ impl WhoFrees {
                 stack(out, &pair.released_by, end(&pair.released_by), style)
             }
         }
+    }
+}
+
+impl Document for WhoFrees {
+    fn text(&self, style: Style) -> String {
+        let mut out = String::new();
+        let sum = style.number(&with_error(self.bytes, self.error_bytes));
+        let head = style.strong("Who frees what:");
+        // Writing into a String cannot fail.
+        let _ = match self.error_bytes {
+            Some(_) => writeln!(out, "Estimates from sampled allocations"),
+            None => Ok(()),
+        };
+        let _ = writeln!(
+            out,
+            "{head} {sum} in {} released",
+            counted(self.blocks, "block")
+        );
+        for (number, pair) in self.pairs.iter().enumerate() {
+            let _ = self.pair(&mut out, number + 1, pair, style);
+        }
+        if self.more_pairs > 0 {
+            let more = counted(self.more_pairs, "more pair");
+            let _ = writeln!(out, "\n... and {more} (--top)");
+        }
+        out
     }
 }

@@ -13,7 +13,7 @@ const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 /// What a process calls to be reached by [`barrier`].
 pub const REGISTER_GLOBAL_EXPEDITED: u64 = 1 << 2;
 
-/// How long one pass waits for a thread to end its recording, which takes some 30 ns if it runs.
+/// How long one pass waits for a thread to end its recording, many times what a running thread needs.
 const RECORDING: Duration = Duration::from_micros(50);
 
 fn membarrier(command: libc::c_int) -> i64 {

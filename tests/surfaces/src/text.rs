@@ -1,6 +1,6 @@
 //! Texts: of /proc, and those that people write for the gate.
 
-use memhook_gate::{Baseline, Frame, Site, Sum, Suppressions};
+use memhook_gate::{AllocationSite, Baseline, SourceFrame, Sum, Suppressions};
 
 /// Any file of /proc.
 pub fn proc_text(bytes: &[u8]) {
@@ -9,18 +9,18 @@ pub fn proc_text(bytes: &[u8]) {
     memhook_heap::fuzzing::proc_text(&text);
 }
 
-fn site() -> Site {
-    let frame = |function: &str| Frame {
+fn site() -> AllocationSite {
+    let frame = |function: &str| SourceFrame {
         function: Some(function.into()),
         file: Some("src/a.cc".into()),
         module: Some("/usr/lib/libfoo.so.1".into()),
-        ..Frame::default()
+        ..SourceFrame::default()
     };
-    Site {
+    AllocationSite {
         symbol: Some("malloc".into()),
         kind: "malloc".into(),
         stack: ["make(int)", "Widget::grow()", "main"].map(frame).to_vec(),
-        ..Site::default()
+        ..AllocationSite::default()
     }
 }
 
@@ -38,7 +38,7 @@ pub fn baseline(bytes: &[u8]) {
     let Ok(read) = Baseline::read("x", &String::from_utf8_lossy(bytes)) else {
         return;
     };
-    let again = Baseline::read("x", &read.write()).expect("our own text");
+    let again = Baseline::read("x", &read.write().expect("serialized")).expect("our own text");
     assert_eq!(again, read);
     let most = Sum {
         blocks: u64::MAX,

@@ -2,14 +2,13 @@
 
 use super::judged::{Measure, evidence, growth_evidence};
 use super::options::Args;
-use super::survivors::{MOMENTS, Survivors};
 use crate::exit_code;
-use crate::reached::{Reached, reached};
+use crate::reached::reached;
 use crate::signals;
 use anyhow::bail;
 use crossbeam_channel::{Receiver, Select, tick};
 use memhook_attach::{Job, Trace, Turn, process_name, refuse};
-use memhook_gate::{Evidence, Sum};
+use memhook_gate::{AllocationSite, Evidence, MOMENTS, Reached, Survivors};
 use memhook_heap::capture;
 use std::{
     ops::ControlFlow,
@@ -91,6 +90,7 @@ fn finish(args: &Args, measure: Measure, evidence: Evidence) -> anyhow::Result<E
 fn now(args: &Args, measure: Measure, pid: i32, program: String) -> anyhow::Result<ExitCode> {
     let captured = capture(pid, None)?;
     let found = reached(&captured.snapshot, std::iter::empty(), None, false);
+    let total = found.leaked();
     // Nobody traced it, so a heap that cannot be read is a gap even without a known block.
     let mut evidence = Evidence {
         program,
@@ -102,13 +102,8 @@ fn now(args: &Args, measure: Measure, pid: i32, program: String) -> anyhow::Resu
     if let Err(error) = memhook_heap::dissect(&captured.snapshot) {
         evidence.gaps.push(error.to_string());
     }
-    let mut total = Sum::default();
-    for lost in found.lost.values() {
-        total.add(lost.direct);
-        lost.indirect.values().for_each(|&sum| total.add(sum));
-    }
     if total.blocks > 0 {
-        evidence.sites.push(memhook_gate::Site {
+        evidence.sites.push(AllocationSite {
             kind: "an unknown caller".into(),
             ..Default::default()
         });

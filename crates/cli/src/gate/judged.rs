@@ -1,16 +1,16 @@
 //! From what was found in a process to the verdict, written.
 
-use super::names::Names;
 use super::options::Args;
 use super::outputs::Outputs;
-use crate::reached::Reached;
+use crate::frames::{SessionStacks, module_files};
 use memhook_attach::Session;
-use memhook_gate::growth::Growth;
 use memhook_gate::{
-    Baseline, Evidence, Leak, Limits, Outcome, Subject, Sum, Suppressions, judge_each, outcome,
+    Baseline, Evidence, Grown, Limits, MappedModule, NameSource, Outcome, Reached, Suppressions,
+    judge_each, outcome,
 };
 use memhook_ledger::Totals;
 use memhook_stream::Region;
+use memhook_symbols::Symbolizer;
 
 /// What the verdict is measured by, read before anything starts.
 pub struct Measure {
@@ -66,105 +66,44 @@ impl Measure {
     }
 }
 
-/// Puts names to what was found. `needs_all_sites`: to those of live blocks too.
+/// What was found in a traced process. `needs_all_sites`: live blocks get the names of their stacks too.
 pub fn evidence(
     needs_all_sites: bool,
     session: &Session,
     totals: &Totals,
     reached: Reached,
 ) -> Evidence {
-    let of_leaks = reached.lost.iter().flat_map(|(stack, lost)| {
-        lost.indirect
-            .keys()
-            .chain(std::iter::once(stack))
-            .copied()
-            .flatten()
-    });
-    let of_live = match needs_all_sites {
-        true => reached.live.keys().copied().collect(),
-        false => Vec::new(),
-    };
-    let mut names = Names::new(session, of_leaks.chain(of_live.iter().copied()));
-    let mut leaks: Vec<Leak> = Vec::new();
-    for (&stack, lost) in &reached.lost {
-        let site = names.site(stack);
-        let leak = match leaks.iter_mut().find(|leak| leak.site == site) {
-            Some(leak) => leak,
-            None => {
-                leaks.push(Leak {
-                    site,
-                    ..Leak::default()
-                });
-                leaks.last_mut().expect("just pushed")
-            }
-        };
-        leak.direct.add(lost.direct);
-        for (&stack, &sum) in &lost.indirect {
-            let site = names.site(stack);
-            match leak.indirect.iter_mut().find(|(known, _)| *known == site) {
-                Some((_, known)) => known.add(sum),
-                None => leak.indirect.push((site, sum)),
-            }
-        }
-    }
-    let live: Vec<_> = of_live
-        .into_iter()
-        .map(|stack| (names.site(Some(stack)), reached.live[&stack]))
-        .collect();
-    let mut sites = names.into_sites();
-    for (site, sum) in live {
-        sites[site].live.add(sum);
-    }
-    let mut gaps = losses(session.region());
-    gaps.extend(reached.gaps);
-    Evidence {
-        sites,
-        leaks,
-        reachable: reached.reachable,
-        peak_bytes: totals.peak_live_bytes,
-        allocations: totals.allocations,
-        gaps,
-        ..Evidence::default()
-    }
+    with_names(session, |source| {
+        memhook_gate::evidence(needs_all_sites, source, totals, reached)
+    })
 }
 
-/// Sites that grow: backtrace, growth, blocks more than at the begin.
-pub type Grown = [(u32, Growth, Sum)];
-
-/// Puts names to sites that grow in a traced process.
+/// Which sites of a traced process grow.
 pub fn growth_evidence(session: &Session, totals: &Totals, grown: &Grown) -> Evidence {
-    let names = Names::new(session, grown.iter().map(|g| g.0));
-    let mut evidence = growth_named(names, totals, grown);
-    evidence.gaps = losses(session.region());
-    evidence
+    with_names(session, |source| {
+        memhook_gate::growth_evidence(source, totals, grown)
+    })
 }
 
-/// The same with names from elsewhere.
-pub fn growth_named(mut names: Names<'_>, totals: &Totals, grown: &Grown) -> Evidence {
-    let mut leaks = Vec::new();
-    let mut rest = Sum {
-        blocks: totals.live_blocks,
-        bytes: totals.live_bytes,
-    };
-    for &(stack, growth, direct) in grown {
-        rest.blocks = rest.blocks.saturating_sub(direct.blocks);
-        rest.bytes = rest.bytes.saturating_sub(direct.bytes);
-        leaks.push(Leak {
-            site: names.site(Some(stack)),
-            direct,
-            growth: Some(growth),
-            ..Leak::default()
-        });
-    }
-    Evidence {
-        subject: Subject::Growth,
-        sites: names.into_sites(),
-        leaks,
-        reachable: rest,
-        peak_bytes: totals.peak_live_bytes,
-        allocations: totals.allocations,
-        ..Evidence::default()
-    }
+fn with_names(session: &Session, gather: impl FnOnce(NameSource<'_>) -> Evidence) -> Evidence {
+    let mut symbols = Symbolizer::new(session.root().search_order());
+    let files = module_files(session);
+    let modules = files.iter().map(|file| MappedModule {
+        addresses: file.start..file.end,
+        path: file.path.clone(),
+    });
+    let modules = modules.collect();
+    symbols.set_modules(files);
+    let mut evidence = gather(NameSource {
+        backtraces: &SessionStacks(session),
+        modules,
+        symbols,
+    });
+    // What the trace itself missed comes first.
+    let mut gaps = losses(session.region());
+    gaps.append(&mut evidence.gaps);
+    evidence.gaps = gaps;
+    evidence
 }
 
 /// What the trace itself missed.

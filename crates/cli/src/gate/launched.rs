@@ -3,9 +3,9 @@
 use super::judged::{Measure, evidence};
 use super::options::Args;
 use crate::exit_code::{self, end_as};
-use crate::reached::{Reached, reached};
+use crate::reached::reached;
 use memhook_attach::{End, Error, Job, Observer, Program, Session, Trace, Work, command_line};
-use memhook_gate::{Ending, Evidence, Sum};
+use memhook_gate::{Ending, Evidence, Reached};
 use memhook_heap::{Captured, Snapshot, capture_standing};
 use memhook_inject::{Child, StartPoint};
 use memhook_process::{ModuleImage, mappings, modules};
@@ -258,11 +258,7 @@ fn of_a_copy(child: &Child, pid: i32, program: String) -> Evidence {
              known"
         ));
     }
-    let mut lost = Sum::default();
-    for of_site in found.lost.values() {
-        lost.add(of_site.direct);
-        of_site.indirect.values().for_each(|&sum| lost.add(sum));
-    }
+    let lost = found.leaked();
     if lost.blocks > 0 {
         found.gaps.push(format!(
             "it executed no program after its fork and was not traced: whether {} ({} bytes) \

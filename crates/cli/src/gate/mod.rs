@@ -3,11 +3,9 @@
 mod attached;
 mod judged;
 mod launched;
-mod names;
 mod options;
 mod outputs;
 mod recorded;
-mod survivors;
 
 pub use options::Args;
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const ROUNDS: usize = 6;
 /// Rounds for a target that writes too much in all of them: it may do something else for a moment.
 const PATIENT_ROUNDS: usize = 2;
-/// Little enough to be copied while the threads are held (about 0.3 ms).
+/// Little enough to be copied while the threads are held, well within the limit of a hold.
 const SMALL_BYTES: u64 = 1 << 20;
 /// Room for the copy of a hold, over what the round before it has shown, so that none has to be made then.
 const SPARE_BYTES: u64 = 8 << 20;

@@ -1,0 +1,185 @@
+//! From what was found in a process or a recording to evidence with names.
+
+use crate::growth::Growth;
+use crate::names::{NameSource, Names};
+use crate::{Evidence, Leak, Subject, Sum};
+use memhook_ledger::Totals;
+use std::collections::HashMap;
+
+/// What hangs on leaked blocks of one backtrace; `None`: blocks whose allocation was not traced.
+#[derive(Clone, Debug, Default)]
+pub struct Lost {
+    /// Blocks of this backtrace to which no other leaked block points.
+    pub direct: Sum,
+    /// What only they reach, by backtrace.
+    pub indirect: HashMap<Option<u32>, Sum>,
+}
+
+impl Lost {
+    /// What only the direct blocks reach.
+    pub fn held(&self) -> Sum {
+        let mut held = Sum::default();
+        self.indirect.values().for_each(|&sum| held.add(sum));
+        held
+    }
+}
+
+/// The blocks of a process at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Reached {
+    /// Leaks by the backtrace of their direct blocks.
+    pub lost: HashMap<Option<u32>, Lost>,
+    /// What is reachable.
+    pub reachable: Sum,
+    /// Live blocks by backtrace, leaked or not.
+    pub live: HashMap<u32, Sum>,
+    /// What was not seen.
+    pub gaps: Vec<String>,
+}
+
+impl Reached {
+    /// All that nothing reaches.
+    pub fn leaked(&self) -> Sum {
+        let mut leaked = Sum::default();
+        for lost in self.lost.values() {
+            leaked.add(lost.direct);
+            leaked.add(lost.held());
+        }
+        leaked
+    }
+}
+
+/// Puts names to what was found. `needs_all_sites`: to those of live blocks too.
+pub fn evidence(
+    needs_all_sites: bool,
+    source: NameSource<'_>,
+    totals: &Totals,
+    reached: Reached,
+) -> Evidence {
+    let of_leaks = reached.lost.iter().flat_map(|(stack, lost)| {
+        lost.indirect
+            .keys()
+            .chain(std::iter::once(stack))
+            .copied()
+            .flatten()
+    });
+    let of_live: Vec<u32> = if needs_all_sites {
+        reached.live.keys().copied().collect()
+    } else {
+        Vec::new()
+    };
+    let mut names = source.look_up(of_leaks.chain(of_live.iter().copied()));
+    let mut leaks: Vec<Leak> = Vec::new();
+    for (&stack, lost) in &reached.lost {
+        let site = names.site(stack);
+        let leak = match leaks.iter_mut().find(|leak| leak.site == site) {
+            Some(leak) => leak,
+            None => {
+                leaks.push(Leak {
+                    site,
+                    ..Leak::default()
+                });
+                leaks.last_mut().expect("just pushed")
+            }
+        };
+        leak.direct.add(lost.direct);
+        for (&stack, &sum) in &lost.indirect {
+            let site = names.site(stack);
+            match leak.indirect.iter_mut().find(|(known, _)| *known == site) {
+                Some((_, known)) => known.add(sum),
+                None => leak.indirect.push((site, sum)),
+            }
+        }
+    }
+    let live: Vec<_> = of_live
+        .into_iter()
+        .map(|stack| (names.site(Some(stack)), reached.live[&stack]))
+        .collect();
+    let mut sites = names.into_sites();
+    for (site, sum) in live {
+        sites[site].live.add(sum);
+    }
+    Evidence {
+        sites,
+        leaks,
+        reachable: reached.reachable,
+        peak_bytes: totals.peak_live_bytes,
+        allocations: totals.allocations,
+        gaps: reached.gaps,
+        ..Evidence::default()
+    }
+}
+
+/// Sites that grow: backtrace, growth, blocks more than at the begin.
+pub type Grown = [(u32, Growth, Sum)];
+
+/// Puts names to sites that grow.
+pub fn growth_evidence(source: NameSource<'_>, totals: &Totals, grown: &Grown) -> Evidence {
+    let mut names = source.look_up(grown.iter().map(|g| g.0));
+    let mut leaks = Vec::new();
+    let mut rest = Sum {
+        blocks: totals.live_blocks,
+        bytes: totals.live_bytes,
+    };
+    for &(stack, growth, direct) in grown {
+        rest.blocks = rest.blocks.saturating_sub(direct.blocks);
+        rest.bytes = rest.bytes.saturating_sub(direct.bytes);
+        leaks.push(Leak {
+            site: names.site(Some(stack)),
+            direct,
+            growth: Some(growth),
+            ..Leak::default()
+        });
+    }
+    Evidence {
+        subject: Subject::Growth,
+        sites: names.into_sites(),
+        leaks,
+        reachable: rest,
+        peak_bytes: totals.peak_live_bytes,
+        allocations: totals.allocations,
+        ..Evidence::default()
+    }
+}
+
+/// Puts names to live blocks, of which nobody knows whether something reaches them.
+pub(crate) fn live_evidence(
+    mut names: Names<'_>,
+    totals: &Totals,
+    live: &[(u32, Sum)],
+    as_findings: bool,
+) -> Evidence {
+    let mut rest = Sum {
+        blocks: totals.live_blocks,
+        bytes: totals.live_bytes,
+    };
+    let numbered: Vec<(usize, Sum)> = live
+        .iter()
+        .map(|&(stack, sum)| (names.site(Some(stack)), sum))
+        .collect();
+    let mut sites = names.into_sites();
+    for (site, sum) in numbered {
+        sites[site].live.add(sum);
+    }
+    let mut findings = Vec::new();
+    if as_findings {
+        for (site, of_site) in sites.iter().enumerate() {
+            rest.blocks = rest.blocks.saturating_sub(of_site.live.blocks);
+            rest.bytes = rest.bytes.saturating_sub(of_site.live.bytes);
+            findings.push(Leak {
+                site,
+                direct: of_site.live,
+                ..Leak::default()
+            });
+        }
+    }
+    Evidence {
+        subject: Subject::Live,
+        sites,
+        leaks: findings,
+        reachable: rest,
+        peak_bytes: totals.peak_live_bytes,
+        allocations: totals.allocations,
+        ..Evidence::default()
+    }
+}

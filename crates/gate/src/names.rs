@@ -1,0 +1,145 @@
+//! From interned backtraces to sites with names.
+
+use crate::{AllocationSite, SourceFrame};
+use memhook_abi::HOOKED_FUNCTIONS;
+use memhook_recording::Recording;
+use memhook_report::{Backtraces, recorded::ordered_modules};
+use memhook_symbols::{Frame, Symbolizer};
+use std::{collections::HashMap, ops::Range, time::Duration};
+
+/// A module where it was mapped.
+pub struct MappedModule {
+    /// Addresses (avma).
+    pub addresses: Range<u64>,
+    /// Path in the target.
+    pub path: String,
+}
+
+/// Where a trace has its backtraces, and where their names come from.
+pub struct NameSource<'a> {
+    /// A trace under way, or a recording.
+    pub backtraces: &'a dyn Backtraces,
+    /// The modules, those first that an address most likely belongs to.
+    pub modules: Vec<MappedModule>,
+    /// Knows these modules.
+    pub symbols: Symbolizer,
+}
+
+impl<'a> NameSource<'a> {
+    /// That of a recording.
+    pub fn of_recording(recording: &'a Recording, symbols: Symbolizer) -> NameSource<'a> {
+        let modules = ordered_modules(recording).into_iter();
+        let modules = modules.map(|module| MappedModule {
+            addresses: module.start..module.end,
+            path: module.path.clone(),
+        });
+        NameSource {
+            backtraces: recording,
+            modules: modules.collect(),
+            symbols,
+        }
+    }
+
+    /// Has all these backtraces looked up, and waits for the answers.
+    pub(crate) fn look_up(mut self, stacks: impl Iterator<Item = u32>) -> Names<'a> {
+        let backtraces = stacks.filter_map(|id| self.backtraces.backtrace(id));
+        self.symbols.request(backtraces.flat_map(|b| b.addresses));
+        self.symbols.is_ready(LONGEST_LOOK_UP);
+        Names {
+            source: self,
+            sites: Vec::new(),
+            by_stack: HashMap::new(),
+            by_text: HashMap::new(),
+        }
+    }
+}
+
+/// Names that take longer, from a slow debuginfod server, are gone without.
+const LONGEST_LOOK_UP: Duration = Duration::from_secs(600);
+
+/// Resolves the backtraces of one trace; those that read alike become one site.
+pub(crate) struct Names<'a> {
+    source: NameSource<'a>,
+    sites: Vec<AllocationSite>,
+    by_stack: HashMap<Option<u32>, usize>,
+    by_text: HashMap<(String, Vec<SourceFrame>), usize>,
+}
+
+impl Names<'_> {
+    /// The number of a backtrace's site; `None`: that of blocks whose allocation was not traced.
+    pub fn site(&mut self, stack: Option<u32>) -> usize {
+        if let Some(&known) = self.by_stack.get(&stack) {
+            return known;
+        }
+        let site = match stack {
+            Some(id) => self.named(id),
+            None => AllocationSite {
+                kind: "an unknown caller".into(),
+                ..AllocationSite::default()
+            },
+        };
+        // The same line at several places of the code (unrolled loops, inlined copies) is one site.
+        let mut key = (site.kind.clone(), site.stack.clone());
+        for frame in key.1.iter_mut().filter(|f| f.function.is_some()) {
+            frame.svma = 0;
+        }
+        let number = *self.by_text.entry(key).or_insert_with(|| {
+            self.sites.push(site);
+            self.sites.len() - 1
+        });
+        self.by_stack.insert(stack, number);
+        number
+    }
+
+    fn named(&self, id: u32) -> AllocationSite {
+        let Some(backtrace) = self.source.backtraces.backtrace(id) else {
+            return AllocationSite {
+                kind: "an unknown caller".into(),
+                ..AllocationSite::default()
+            };
+        };
+        let function = HOOKED_FUNCTIONS.get(usize::from(backtrace.function));
+        AllocationSite {
+            symbol: function.map(|f| f.name.to_owned()),
+            kind: function.map_or("an unknown caller", |f| f.kind).to_owned(),
+            stack: backtrace
+                .addresses
+                .iter()
+                .flat_map(|&a| self.frames(a))
+                .collect(),
+            truncated: backtrace.truncated,
+            live: Default::default(),
+        }
+    }
+
+    fn frames(&self, return_address: u64) -> Vec<SourceFrame> {
+        let location = self.source.symbols.location(return_address);
+        let inside = |m: &&MappedModule| m.addresses.contains(&return_address.wrapping_sub(1));
+        let module = self.source.modules.iter().find(inside);
+        let svma = match module {
+            Some(_) => location.svma,
+            None => return_address,
+        };
+        let plain = SourceFrame {
+            module: module.map(|m| m.path.clone()),
+            svma,
+            ..SourceFrame::default()
+        };
+        if location.frames.is_empty() {
+            return vec![plain];
+        }
+        let frame = |f: Frame| SourceFrame {
+            function: f.function,
+            file: f.file,
+            line: f.line,
+            inlined: f.inlined,
+            ..plain.clone()
+        };
+        location.frames.into_iter().map(frame).collect()
+    }
+
+    /// All sites by number.
+    pub fn into_sites(self) -> Vec<AllocationSite> {
+        self.sites
+    }
+}

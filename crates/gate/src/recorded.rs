@@ -1,0 +1,107 @@
+//! A recording, as evidence: everything but what is reachable.
+
+use crate::gather::{growth_evidence, live_evidence};
+use crate::names::NameSource;
+use crate::survivors::{MOMENTS, Survivors};
+use crate::{Ending, Evidence, Sum};
+use memhook_ledger::{Ledger, LedgerOptions};
+use memhook_recording::{End, Error, Recording};
+use std::time::Duration;
+
+/// What is looked for in a recording, and where.
+pub struct RecordedOptions {
+    /// Begin and end of what is looked at, since the attach.
+    pub stretch: (Duration, Duration),
+    /// How sure a verdict of growth is; `None`: live blocks are looked at, not growth.
+    pub growth_confidence: Option<f64>,
+    /// Live blocks by site are findings: there is a baseline to compare them with, or to write.
+    pub are_sites_findings: bool,
+    /// Single sites are limited, so every live block's backtrace matters.
+    pub needs_all_sites: bool,
+}
+
+/// What a recording can tell.
+///
+/// # Errors
+/// When it is damaged.
+pub fn recorded_evidence(
+    recording: &Recording,
+    source: NameSource<'_>,
+    options: &RecordedOptions,
+) -> Result<Evidence, Error> {
+    let (from, to) = options.stretch;
+    let pause = to.saturating_sub(from) / MOMENTS;
+    let mut survivors = Survivors::default();
+    let (mut next, mut end) = (from, None);
+    let is_cut = to < recorded_time(recording);
+    let mut watch = |replay: &memhook_recording::Replay| {
+        let now = Duration::from_nanos(replay.now_ns());
+        // Several at once where nothing happened meanwhile.
+        while options.growth_confidence.is_some() && next <= now.min(to) {
+            survivors.count(replay.ledger(), next, pause);
+            next += pause.max(Duration::from_millis(1));
+        }
+        if now >= to && end.is_none() && is_cut {
+            end = Some((replay.totals(), live(replay.ledger())));
+        }
+    };
+    let ledger_options = LedgerOptions {
+        track_release_stacks: false,
+        ignore_unknown_releases: false,
+    };
+    let replay = recording.replay_with(ledger_options, &mut watch)?;
+    let (totals, live) = end.unwrap_or_else(|| (replay.totals(), live(replay.ledger())));
+    let mut evidence = match options.growth_confidence {
+        Some(confidence) => {
+            let mut evidence = growth_evidence(source, &totals, &survivors.grown(confidence));
+            survivors.complete(&mut evidence);
+            evidence
+        }
+        None => {
+            let with_sites = options.are_sites_findings || options.needs_all_sites;
+            let stacks = if with_sites { live.as_slice() } else { &[] };
+            let names = source.look_up(stacks.iter().map(|s| s.0));
+            live_evidence(names, &totals, stacks, options.are_sites_findings)
+        }
+    };
+    evidence.ending = Ending::Recorded;
+    evidence.gaps.extend(gaps(recording));
+    let without = "what is reachable is not recorded, so leaks are not looked for";
+    evidence.notes.push(without.into());
+    if totals.unknown_releases > 0 {
+        let before = "blocks from before the recording are not counted";
+        evidence.notes.push(before.into());
+    }
+    Ok(evidence)
+}
+
+/// How long the recording is.
+pub fn recorded_time(recording: &Recording) -> Duration {
+    Duration::from_nanos(recording.span_ns().1)
+}
+
+/// Live blocks by backtrace.
+fn live(ledger: &Ledger) -> Vec<(u32, Sum)> {
+    let sites = ledger.live_by(None).into_iter();
+    let sum = |blocks, bytes| Sum { blocks, bytes };
+    sites.map(|s| (s.stack, sum(s.blocks, s.bytes))).collect()
+}
+
+/// What the recording misses.
+fn gaps(recording: &Recording) -> Vec<String> {
+    let losses = recording.losses();
+    let mut gaps = Vec::new();
+    let lost = losses.dropped + losses.ringless;
+    if lost > 0 {
+        gaps.push(format!("{lost} events were lost"));
+    }
+    match recording.end() {
+        Some(End::Finished) => {}
+        Some(end) => gaps.push(format!("the recording is not the whole run: {end}")),
+        None => gaps.push("the end of the recording is missing".into()),
+    }
+    if recording.part() > 0 {
+        gaps.push("parts of the recording before this one are missing".into());
+    }
+    gaps
+}

@@ -1,0 +1,191 @@
+//! What recorded blocks stand for when allocations are sampled: the only estimator of the workspace.
+//!
+//! An allocation is recorded if a Poisson process over all requested bytes hits it, so a block of
+//! `size` bytes is recorded with probability p = 1 - exp(-size / mean). Horvitz and Thompson ("A
+//! generalization of sampling without replacement from a finite universe", 1952): a sum over the recorded
+//! blocks, each divided by its p, is an unbiased estimate of the sum over all blocks, and as blocks are
+//! sampled independently of each other, (1 - p) / p² · size² summed over the recorded blocks is an unbiased
+//! estimate of its variance.
+
+use std::iter::Sum;
+use std::ops::{AddAssign, SubAssign};
+
+/// Blocks and bytes: whole numbers, or estimates if allocations were sampled.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Estimate {
+    /// Blocks.
+    pub blocks: f64,
+    /// Bytes as asked for.
+    pub bytes: f64,
+    /// Estimated variance of `bytes`; 0 unless allocations were sampled.
+    pub variance: f64,
+}
+
+impl Estimate {
+    /// Numbers that are known exactly.
+    pub fn exact(blocks: u64, bytes: u64) -> Estimate {
+        Estimate {
+            blocks: blocks as f64,
+            bytes: bytes as f64,
+            variance: 0.0,
+        }
+    }
+
+    /// Standard error of `bytes`, if they are an estimate.
+    pub fn error_bytes(&self) -> Option<u64> {
+        standard_error(self.variance)
+    }
+}
+
+/// The standard error of a sum with this variance in whole bytes; `None` if the sum is exact.
+pub fn standard_error(variance: f64) -> Option<u64> {
+    // Where sums were subtracted from each other, rounding leaves variances near 0, negative ones too.
+    let error = variance.max(0.0).sqrt().round() as u64;
+    (error > 0).then_some(error)
+}
+
+impl AddAssign for Estimate {
+    #[inline]
+    fn add_assign(&mut self, other: Estimate) {
+        self.blocks += other.blocks;
+        self.bytes += other.bytes;
+        self.variance += other.variance;
+    }
+}
+
+impl SubAssign for Estimate {
+    /// Takes blocks out of a sum that they are part of.
+    #[inline]
+    fn sub_assign(&mut self, other: Estimate) {
+        self.blocks -= other.blocks;
+        self.bytes -= other.bytes;
+        self.variance -= other.variance;
+    }
+}
+
+impl Sum for Estimate {
+    fn sum<I: Iterator<Item = Estimate>>(estimates: I) -> Estimate {
+        let mut sum = Estimate::default();
+        estimates.for_each(|estimate| sum += estimate);
+        sum
+    }
+}
+
+/// Knows what one recorded block stands for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Estimator {
+    /// Mean bytes between samples; `None` if every allocation is recorded.
+    pub sample_bytes: Option<u64>,
+}
+
+impl Estimator {
+    /// How many allocations one recorded allocation of `size` bytes stands for: 1 / p.
+    #[inline]
+    pub fn weight(&self, size: u64) -> f64 {
+        match self.sample_bytes {
+            None => 1.0,
+            Some(mean) => 1.0 / -(-(size.max(1) as f64) / mean.max(1) as f64).exp_m1(),
+        }
+    }
+
+    /// What a recorded block of `size` bytes stands for.
+    #[inline]
+    pub fn block(&self, size: u64) -> Estimate {
+        if self.sample_bytes.is_none() {
+            return Estimate::exact(1, size);
+        }
+        let (weight, bytes) = (self.weight(size), size as f64);
+        Estimate {
+            blocks: weight,
+            bytes: weight * bytes,
+            variance: (weight - 1.0) * weight * bytes * bytes,
+        }
+    }
+}
+
+/// Counts all allocations by those that were recorded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SampledAllocations {
+    /// Knows what one of them stands for.
+    pub estimator: Estimator,
+    /// All allocations since the attach; nothing unless they are samples: then the ledger's totals are exact.
+    pub all: Estimate,
+}
+
+impl SampledAllocations {
+    /// Nothing counted; `sample_bytes`: mean bytes between samples.
+    pub fn new(sample_bytes: Option<u64>) -> SampledAllocations {
+        SampledAllocations {
+            estimator: Estimator { sample_bytes },
+            all: Estimate::default(),
+        }
+    }
+
+    /// Whether recorded allocations stand for others too.
+    pub fn is_sampled(&self) -> bool {
+        self.estimator.sample_bytes.is_some()
+    }
+
+    /// Counts an event.
+    #[inline]
+    pub fn count_allocation(&mut self, size: u64) {
+        if self.is_sampled() {
+            self.all += self.estimator.block(size);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// xorshift64*, seeded: the runs are the same everywhere.
+    fn unit(state: &mut u64) -> f64 {
+        *state ^= *state >> 12;
+        *state ^= *state << 25;
+        *state ^= *state >> 27;
+        (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    #[test]
+    fn without_samples_all_is_exact() {
+        let estimator = Estimator::default();
+        assert_eq!(estimator.weight(0), 1.0);
+        assert_eq!(estimator.block(40), Estimate::exact(1, 40));
+        assert_eq!(estimator.block(40).error_bytes(), None);
+    }
+
+    #[test]
+    fn rounding_is_no_error() {
+        assert_eq!(standard_error(-1e-9), None);
+        assert_eq!(standard_error(0.2), None);
+        assert_eq!(standard_error(0.25), Some(1));
+        assert_eq!(standard_error(1e4), Some(100));
+    }
+
+    /// The mean over many runs is the truth, and so is the mean of the estimated variances.
+    #[test]
+    fn estimates_are_unbiased() {
+        let estimator = Estimator {
+            sample_bytes: Some(1000),
+        };
+        let sizes: Vec<u64> = (0..200).map(|i| 1 + i * i % 3000).collect();
+        let truth: u64 = sizes.iter().sum();
+        let (mut random, runs) = (7u64, 4000);
+        let estimates: Vec<Estimate> = (0..runs)
+            .map(|_| {
+                let recorded = sizes
+                    .iter()
+                    .filter(|&&size| unit(&mut random) < 1.0 / estimator.weight(size));
+                recorded.map(|&size| estimator.block(size)).sum()
+            })
+            .collect();
+        let mean =
+            |of: &dyn Fn(&Estimate) -> f64| estimates.iter().map(of).sum::<f64>() / f64::from(runs);
+        let squares = mean(&|e| (e.bytes - truth as f64).powi(2));
+        let near = |is: f64, expected: f64| (is / expected - 1.0).abs() < 0.05;
+        assert!(near(mean(&|e| e.bytes), truth as f64));
+        assert!(near(mean(&|e| e.blocks), sizes.len() as f64));
+        assert!(near(mean(&|e| e.variance), squares));
+    }
+}

@@ -1,0 +1,321 @@
+//! Watches a ledger and sums up what each site does on each thread.
+//!
+//! The state at the peak is kept without copying all sites at each new one: whoever changes a site
+//! for the first time since the peak saves what it was. Within a pass it is not known yet whether
+//! its maximum counts (see [`memhook_ledger::Totals::peak_live_bytes`]), so that is saved apart, as
+//! a candidate.
+
+use crate::activity::Activity;
+use crate::activity::flows::Flows;
+use crate::activity::site_sums::{NEVER, Sums, count};
+use crate::activity::timeline::Timeline;
+use crate::file::summary::{HISTOGRAM_BUCKETS, bucket_of};
+use memhook_ledger::Estimate;
+use memhook_ledger::{BlockOf, Estimator, Observer, ReleaseBy};
+use rustc_hash::FxHashMap;
+
+#[derive(Default)]
+pub(crate) struct Collector {
+    pub estimator: Estimator,
+    track_flows: bool,
+    now_ns: u64,
+    sites: Vec<Sums>,
+    /// By the ledger's site: the last thread there and its index in `sites`.
+    last_of_site: Vec<(u16, u32)>,
+    index: FxHashMap<(u32, u16), u32>,
+    /// By thread: address and site of its last allocation, until the address is released.
+    last_of_thread: Vec<(u64, u32)>,
+    /// By bucket.
+    sizes: Vec<Estimate>,
+    lifetimes: Vec<Estimate>,
+    flows: Flows,
+    live: Estimate,
+    released: Estimate,
+    temporary: Estimate,
+    before: Estimate,
+    /// Changes whenever something wants to know the sites that change from now on.
+    stamp: u32,
+    peak_number: u32,
+    peak_bytes: u64,
+    peak_ns: u64,
+    candidate_number: u32,
+    candidate_ns: u64,
+    has_candidate: bool,
+    /// Sites that have changed since the candidate.
+    changed_since_candidate: Vec<u32>,
+    timeline: Timeline,
+    /// Sites that have changed since the last point.
+    changed_since_point: Vec<u32>,
+}
+
+impl Collector {
+    pub fn new(
+        estimator: Estimator,
+        track_flows: bool,
+        covered: (u64, u64),
+        points: usize,
+    ) -> Self {
+        Self {
+            estimator,
+            track_flows,
+            timeline: Timeline::new(covered, points),
+            stamp: 1,
+            sizes: vec![Estimate::default(); HISTOGRAM_BUCKETS],
+            lifetimes: vec![Estimate::default(); HISTOGRAM_BUCKETS],
+            ..Self::default()
+        }
+    }
+
+    /// The window begins: what was counted until now is what was there before.
+    pub fn begin(&mut self, now_ns: u64) {
+        for site in &mut self.sites {
+            site.before = site.live;
+            site.released = Estimate::default();
+            site.temporary = Estimate::default();
+            site.sizes.clear();
+            site.lifetimes.clear();
+            site.peak_number = NEVER;
+        }
+        self.sizes.fill(Estimate::default());
+        self.lifetimes.fill(Estimate::default());
+        self.flows.clear();
+        self.before = self.live;
+        self.released = Estimate::default();
+        self.temporary = Estimate::default();
+        self.peak_number += 1;
+        // Of samples the first end of a pass tells it.
+        self.peak_bytes = match self.estimator.sample_bytes {
+            None => self.live.bytes as u64,
+            Some(_) => 0,
+        };
+        self.peak_ns = now_ns;
+        self.has_candidate = false;
+        self.changed_since_candidate.clear();
+        self.timeline.clear();
+        // What lives from before belongs to the first point.
+        self.changed_since_point.clear();
+        for (index, site) in self.sites.iter_mut().enumerate() {
+            site.point = 0;
+            self.changed_since_point.push(index as u32);
+        }
+        self.stamp += 1;
+    }
+
+    #[inline]
+    fn site_of(&mut self, block: &BlockOf) -> u32 {
+        match self.last_of_site.get(block.site as usize) {
+            Some(&(thread, index)) if thread == block.thread && index != NEVER => index,
+            _ => self.other_site_of(block),
+        }
+    }
+
+    #[cold]
+    fn other_site_of(&mut self, block: &BlockOf) -> u32 {
+        let at = block.site as usize;
+        if at >= self.last_of_site.len() {
+            self.last_of_site.resize(at + 1, (0, NEVER));
+        }
+        let next = self.sites.len() as u32;
+        let index = *self.index.entry((block.site, block.thread)).or_insert(next);
+        if index == next {
+            self.sites.push(Sums {
+                thread: block.thread,
+                peak_number: NEVER,
+                candidate_number: NEVER,
+                point: NEVER,
+                ..Sums::default()
+            });
+        }
+        self.last_of_site[at] = (block.thread, index);
+        index
+    }
+
+    /// Before every change of what lives of a site.
+    #[inline]
+    fn touch(&mut self, index: u32) {
+        if self.sites[index as usize].stamp != self.stamp {
+            self.save(index);
+        }
+    }
+
+    fn save(&mut self, index: u32) {
+        let site = &mut self.sites[index as usize];
+        site.stamp = self.stamp;
+        if site.peak_number != self.peak_number {
+            site.peak_number = self.peak_number;
+            site.peak = site.live;
+        }
+        if self.has_candidate && site.candidate_number != self.candidate_number {
+            site.candidate_number = self.candidate_number;
+            site.candidate = site.live;
+            self.changed_since_candidate.push(index);
+        }
+        let point = self.timeline.len() as u32;
+        if site.point != point {
+            site.point = point;
+            self.changed_since_point.push(index);
+        }
+    }
+
+    /// The peak is at the candidate, or now.
+    fn take_peak(&mut self, within: bool, now_ns: u64) {
+        self.peak_number += 1;
+        self.stamp += 1;
+        self.peak_ns = now_ns;
+        if within && self.has_candidate {
+            self.peak_ns = self.candidate_ns;
+            for &index in &self.changed_since_candidate {
+                let site = &mut self.sites[index as usize];
+                site.peak = site.candidate;
+                site.peak_number = self.peak_number;
+            }
+        }
+    }
+
+    fn take_point(&mut self, now_ns: u64) {
+        let mut allocated = self.live;
+        allocated += self.released;
+        allocated -= self.before;
+        let sites = &self.sites;
+        let changed = self.changed_since_point.drain(..).map(|index| {
+            let site = &sites[index as usize];
+            (index, site.live, site.allocated())
+        });
+        self.timeline
+            .push(now_ns, self.live, allocated, self.temporary, changed);
+        self.stamp += 1;
+        // A thinned timeline has given its points new numbers.
+        if self.timeline.was_thinned() {
+            self.sites.iter_mut().for_each(|site| site.point = NEVER);
+        }
+    }
+
+    /// The numbers; `tid_of` knows the thread of an index.
+    pub fn finish(mut self, to_ns: u64, tid_of: impl Fn(u16) -> u32) -> Activity {
+        if self.timeline.last_ns() != Some(to_ns) || !self.changed_since_point.is_empty() {
+            self.take_point(to_ns);
+        }
+        let peak_number = self.peak_number;
+        let (timeline, changes) = self.timeline.finish();
+        let buckets = |amounts: Vec<Estimate>| {
+            let numbered = (0u8..).zip(amounts);
+            numbered.filter(|(_, amount)| amount.blocks > 0.0).collect()
+        };
+        let (flows, releases) = self.flows.finish();
+        Activity {
+            to_ns,
+            peak_ns: self.peak_ns,
+            peak_bytes: match self.estimator.sample_bytes {
+                None => self.peak_bytes,
+                Some(_) => 0,
+            },
+            sites: self
+                .sites
+                .into_iter()
+                .map(|sums| sums.finish(peak_number, &tid_of))
+                .collect(),
+            allocated_sizes: buckets(self.sizes),
+            lifetimes: buckets(self.lifetimes),
+            flows,
+            releases,
+            timeline,
+            changes,
+            ..Activity::default()
+        }
+    }
+}
+
+impl Observer for Collector {
+    #[inline(always)]
+    fn at(&mut self, time_ns: u64) {
+        self.now_ns = time_ns;
+    }
+
+    #[inline]
+    fn allocated(&mut self, block: &BlockOf, stack: u32) {
+        let index = self.site_of(block);
+        self.touch(index);
+        let amount = self.estimator.block(block.size);
+        let site = &mut self.sites[index as usize];
+        site.stack = stack;
+        site.live += amount;
+        let bucket = bucket_of(block.size);
+        count(&mut site.sizes, bucket, amount.blocks);
+        self.sizes[usize::from(bucket)] += amount;
+        self.live += amount;
+        let thread = usize::from(block.thread);
+        match self.last_of_thread.get_mut(thread) {
+            Some(last) => *last = (block.address, index),
+            None => {
+                self.last_of_thread.resize(thread + 1, (0, 0));
+                self.last_of_thread[thread] = (block.address, index);
+            }
+        }
+    }
+
+    #[inline]
+    fn released(&mut self, block: &BlockOf, by: Option<ReleaseBy>) {
+        let index = self.site_of(block);
+        self.touch(index);
+        let amount = self.estimator.block(block.size);
+        let site = &mut self.sites[index as usize];
+        site.live -= amount;
+        site.released += amount;
+        // Of the allocation only the millisecond is known.
+        let milliseconds = (self.now_ns / 1_000_000).saturating_sub(block.time_ns / 1_000_000);
+        let bucket = bucket_of(milliseconds * 1_000_000);
+        count(&mut site.lifetimes, bucket, amount.blocks);
+        self.lifetimes[usize::from(bucket)] += amount;
+        self.live -= amount;
+        self.released += amount;
+        if let Some(by) = by
+            && by.thread == block.thread
+            && by.thread != 0
+            && let Some(last) = self.last_of_thread.get_mut(usize::from(by.thread))
+            && *last == (block.address, index)
+        {
+            last.0 = 0;
+            site.temporary += amount;
+            self.temporary += amount;
+        }
+        if self.track_flows {
+            let released_by = by.map_or(0, |by| by.stack);
+            self.flows.add(site.stack, released_by, amount);
+        }
+    }
+
+    fn reinstated(&mut self, block: &BlockOf, by: ReleaseBy) {
+        let index = self.site_of(block);
+        self.touch(index);
+        let amount = self.estimator.block(block.size);
+        let site = &mut self.sites[index as usize];
+        site.live += amount;
+        site.released -= amount;
+        self.live += amount;
+        self.released -= amount;
+        if self.track_flows {
+            self.flows.take_back(site.stack, by.stack, amount);
+        }
+    }
+
+    #[inline]
+    fn maximum(&mut self) {
+        self.candidate_number = self.candidate_number.wrapping_add(1) & (NEVER >> 1);
+        self.candidate_ns = self.now_ns;
+        self.has_candidate = true;
+        self.changed_since_candidate.clear();
+        self.stamp = self.stamp.wrapping_add(1);
+    }
+
+    fn end_pass(&mut self, now_ns: u64, most_bytes: u64, within: bool) {
+        if most_bytes > self.peak_bytes {
+            self.peak_bytes = most_bytes;
+            self.take_peak(within, now_ns);
+        }
+        self.has_candidate = false;
+        self.changed_since_candidate.clear();
+        if self.timeline.is_due(now_ns) {
+            self.take_point(now_ns);
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! What each site and thread did in a window: the numbers of every view of a recording.
+
+mod collector;
+mod flows;
+mod of_summary;
+mod site_sums;
+mod timeline;
+
+use self::collector::Collector;
+use crate::replay::Replay;
+use crate::replay::stretch::{Stretch, Watch};
+use crate::{Error, Recording};
+use memhook_abi::flags;
+use memhook_ledger::{Estimate, Estimator, LedgerOptions, Totals};
+use rustc_hash::FxHashMap;
+
+/// What one allocation site did on one thread.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SiteActivity {
+    /// Stack id.
+    pub stack: u32,
+    /// Allocating thread; 0 if threads were not recorded.
+    pub tid: u32,
+    /// Live at the begin.
+    pub before: Estimate,
+    /// Live at the end.
+    pub live: Estimate,
+    /// Live when most bytes were live.
+    pub peak: Estimate,
+    /// Allocated in the window.
+    pub allocated: Estimate,
+    /// Its blocks that were released in the window.
+    pub released: Estimate,
+    /// Those of them that the allocating thread released before its next allocation.
+    pub temporary: Estimate,
+    /// Time of the oldest live block's allocation, nanoseconds since the attach, to the
+    /// millisecond; `u64::MAX` if none lives.
+    pub oldest_ns: u64,
+    /// Allocations by size in bytes: (bucket, blocks), ordered; see
+    /// [`HISTOGRAM_BUCKETS`](crate::HISTOGRAM_BUCKETS).
+    pub sizes: Vec<(u8, f64)>,
+    /// Released blocks by lifetime in nanoseconds, likewise.
+    pub lifetimes: Vec<(u8, f64)>,
+}
+
+/// Blocks of one stack that another one released.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ReleaseFlow {
+    /// Stack id of the allocations.
+    pub allocated_by: u32,
+    /// Stack id of the releases; 0 if it is not known.
+    pub released_by: u32,
+    /// How much.
+    pub amount: Estimate,
+}
+
+impl ReleaseFlow {
+    /// Stands for many releasing stacks, where there are too many pairs to tell all apart.
+    pub const OTHERS: u32 = u32::MAX;
+}
+
+/// The heap at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct HeapAt {
+    /// Nanoseconds since the attach.
+    pub time_ns: u64,
+    /// Live then.
+    pub live: Estimate,
+    /// Allocated since the begin of the window.
+    pub allocated: Estimate,
+    /// Temporary allocations since then.
+    pub temporary: Estimate,
+}
+
+/// A site over time: what changed at which point of the [`Activity::timeline`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SiteChange {
+    /// Index of the point.
+    pub point: u32,
+    /// Index of the site.
+    pub site: u32,
+    /// Live then.
+    pub live: Estimate,
+    /// Allocated since the begin of the window.
+    pub allocated: Estimate,
+}
+
+/// A window of a run, or all of it.
+#[derive(Clone, Debug, Default)]
+pub struct Activity {
+    /// Begin, nanoseconds since the attach.
+    pub from_ns: u64,
+    /// End.
+    pub to_ns: u64,
+    /// When most bytes were live, nanoseconds since the attach.
+    pub peak_ns: u64,
+    /// Most live bytes in the window; 0 if allocations were sampled.
+    pub peak_bytes: u64,
+    /// Sums of the run until the begin, as recorded: not estimates.
+    pub totals_before: Totals,
+    /// The same until the end.
+    pub totals: Totals,
+    /// Sums over the sites, estimates if sampled: live at the begin and the end, allocated,
+    /// released, temporary in the window.
+    pub sum: SiteActivity,
+    /// Every site that was ever seen until the end, in no order.
+    pub sites: Vec<SiteActivity>,
+    /// Who released what; empty unless release stacks were recorded.
+    pub flows: Vec<ReleaseFlow>,
+    /// Releases by stack id, ordered; 0 if it is not known. Empty unless release stacks were recorded.
+    pub releases: Vec<(u32, Estimate)>,
+    /// Live blocks at the end by size in bytes, ordered by it.
+    pub live_sizes: Vec<(u64, Estimate)>,
+    /// Allocations by size in bytes: (bucket, amount), ordered; see
+    /// [`HISTOGRAM_BUCKETS`](crate::HISTOGRAM_BUCKETS).
+    pub allocated_sizes: Vec<(u8, Estimate)>,
+    /// Released blocks by lifetime in nanoseconds, likewise.
+    pub lifetimes: Vec<(u8, Estimate)>,
+    /// The heap over time; the last point is the end.
+    pub timeline: Vec<HeapAt>,
+    /// The sites over time, ordered by point.
+    pub changes: Vec<SiteChange>,
+}
+
+impl Activity {
+    /// What was recorded in the window: sums minus those before, live blocks and peak as they are.
+    pub fn window_totals(&self) -> Totals {
+        let (now, before) = (&self.totals, &self.totals_before);
+        let delta = |field: fn(&Totals) -> u64| field(now).saturating_sub(field(before));
+        Totals {
+            allocations: delta(|t| t.allocations),
+            releases: delta(|t| t.releases),
+            allocated_bytes: delta(|t| t.allocated_bytes),
+            released_bytes: delta(|t| t.released_bytes),
+            live_bytes: now.live_bytes,
+            live_blocks: now.live_blocks,
+            unknown_releases: delta(|t| t.unknown_releases),
+            unhooked_releases: delta(|t| t.unhooked_releases),
+            peak_live_bytes: self.peak_bytes,
+        }
+    }
+
+    /// Sums over the sites.
+    pub(crate) fn add_up(&mut self) {
+        let mut sum = SiteActivity {
+            oldest_ns: u64::MAX,
+            ..SiteActivity::default()
+        };
+        for site in &self.sites {
+            sum.before += site.before;
+            sum.live += site.live;
+            sum.peak += site.peak;
+            sum.allocated += site.allocated;
+            sum.released += site.released;
+            sum.temporary += site.temporary;
+            sum.oldest_ns = sum.oldest_ns.min(site.oldest_ns);
+        }
+        self.sum = sum;
+    }
+}
+
+/// Begins to count at the begin.
+struct Count;
+
+impl Watch<Collector> for Count {
+    type Begin = (u64, Totals);
+
+    fn begin(&mut self, replay: &mut Replay<Collector>) -> Self::Begin {
+        let begin = (replay.now_ns(), replay.totals());
+        replay.ledger.observer_mut().begin(begin.0);
+        begin
+    }
+}
+
+impl Recording {
+    /// How a ledger has to count for this recording: as the recorder's did.
+    pub fn ledger_options(&self) -> LedgerOptions {
+        LedgerOptions {
+            track_release_stacks: self.has_release_stacks(),
+            ignore_unknown_releases: self.meta().flags & flags::LIVE_FILTER != 0,
+        }
+    }
+
+    /// Whether stacks of releases were recorded.
+    pub fn has_release_stacks(&self) -> bool {
+        self.meta().flags & flags::RELEASE_STACKS != 0
+    }
+
+    /// Mean bytes between samples, if allocations were sampled.
+    pub fn sample_bytes(&self) -> Option<u64> {
+        Some(self.meta().sample_bytes).filter(|&mean| mean > 0)
+    }
+
+    /// What happened from `from_ns` (or the begin) to `to_ns` (or the end), nanoseconds since the
+    /// attach. `points`: how many points the timeline has at most, about.
+    ///
+    /// The ends are moved to the ends of passes, which are milliseconds apart; in a recording of
+    /// sums, to those of intervals. Fails if the window has no length or lies outside of what the
+    /// file covers, and at damage.
+    pub fn activity(
+        &self,
+        from_ns: Option<u64>,
+        to_ns: Option<u64>,
+        points: usize,
+    ) -> Result<Activity, Error> {
+        let (start_ns, end_ns) = self.span_ns();
+        self.check_window(from_ns.unwrap_or(start_ns), to_ns.unwrap_or(u64::MAX))?;
+        if self.is_summary() {
+            return self.summary_activity(from_ns, to_ns);
+        }
+        let covered = (
+            from_ns.unwrap_or(start_ns),
+            to_ns.map_or(end_ns, |to| to.min(end_ns)),
+        );
+        let collector = || {
+            Collector::new(
+                Estimator {
+                    sample_bytes: self.sample_bytes(),
+                },
+                self.has_release_stacks(),
+                covered,
+                points,
+            )
+        };
+        let (replay, start) =
+            self.start_before(from_ns.unwrap_or(0), self.ledger_options(), collector)?;
+        let is_restored = replay.is_restored();
+        let to_ns = to_ns.unwrap_or(u64::MAX);
+        let mut stretch = Stretch::new(replay, from_ns.unwrap_or(0), to_ns, Count);
+        if from_ns.is_none() && !is_restored {
+            // From the very begin: there is nothing before.
+            stretch.begin = Some((0, Totals::default()));
+        }
+        stretch.run(self, start)?;
+        if stretch.replay.now_ns() >= end_ns {
+            // Nothing more will come; elsewhere, what is held back is decided by what follows.
+            stretch.replay.ledger.finish();
+        }
+        let (from_ns, totals_before) = stretch.begin_or_now();
+        Ok(finish(stretch.replay, from_ns, totals_before))
+    }
+}
+
+fn finish(mut replay: Replay<Collector>, from_ns: u64, totals_before: Totals) -> Activity {
+    let (totals, to_ns) = (replay.totals(), replay.now_ns());
+    let collector = std::mem::take(replay.ledger.observer_mut());
+    let mut sizes: FxHashMap<u64, Estimate> = FxHashMap::default();
+    let mut oldest: FxHashMap<(u32, u32), u64> = FxHashMap::default();
+    for block in replay.ledger.live_blocks() {
+        let amount = collector.estimator.block(block.size);
+        *sizes.entry(block.size).or_default() += amount;
+        let oldest = oldest.entry((block.stack, block.tid)).or_insert(u64::MAX);
+        *oldest = block.time_ns.min(*oldest);
+    }
+    let ledger = &replay.ledger;
+    let mut activity = collector.finish(to_ns, |thread| ledger.tid_of(thread));
+    activity.from_ns = from_ns;
+    activity.totals_before = totals_before;
+    activity.totals = totals;
+    for site in &mut activity.sites {
+        let of_site = oldest.get(&(site.stack, site.tid));
+        site.oldest_ns = of_site.copied().unwrap_or(u64::MAX);
+    }
+    activity.live_sizes = sizes.into_iter().collect();
+    activity.live_sizes.sort_unstable_by_key(|(size, _)| *size);
+    activity.add_up();
+    activity
+}

@@ -1,0 +1,21 @@
+//! The `.mhk` file: its layout, the coding of events, writing and reading.
+
+pub(crate) mod checkpoint;
+pub(crate) mod chunk;
+pub(crate) mod chunk_file;
+pub(crate) mod columns;
+pub(crate) mod decode;
+pub(crate) mod encode;
+#[cfg(test)]
+mod foreign_bytes;
+pub(crate) mod format;
+pub(crate) mod model;
+pub(crate) mod options;
+pub(crate) mod part;
+pub(crate) mod reader;
+pub(crate) mod records;
+pub(crate) mod spool;
+pub(crate) mod stacks;
+pub(crate) mod summary;
+pub(crate) mod varint;
+pub(crate) mod writer;

@@ -1,0 +1,218 @@
+//! An open recording.
+
+use crate::file::checkpoint::Checkpoint;
+use crate::file::chunk_file::{ChunkFile, ChunkRef};
+use crate::file::decode::{Decoder, Visitor};
+use crate::file::format::Kind;
+use crate::file::records::{self, ModuleChange, apply_change};
+use crate::file::summary::Interval;
+use crate::file::varint::Cursor;
+use crate::{ClockPoint, End, Error, Meta, Module, Stacks, ThreadName};
+use memhook_stream::Losses;
+use std::path::Path;
+
+/// Bytes that all allocations of a recording may ask for together: sums stay far from overflow.
+pub(crate) const MAX_TOTAL_BYTES: u64 = 1 << 62;
+
+/// A recording, open for reading. Opening reads everything but the events and checkpoints.
+pub struct Recording {
+    pub(crate) file: ChunkFile,
+    meta: Meta,
+    modules: Vec<Module>,
+    stacks: Stacks,
+    threads: Vec<ThreadName>,
+    clock: Vec<ClockPoint>,
+    losses: Losses,
+    losses_over_time: Vec<(u64, Losses)>,
+}
+
+impl Recording {
+    /// Opens a file, or one part of a recording.
+    ///
+    /// Fails if it is no recording, of another version, ends before its first complete chunk, or
+    /// if one of its small records is damaged. A file without an index (the recorder died) is read
+    /// up to its last complete chunk.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let mut recording = Self {
+            file: ChunkFile::open(path.as_ref())?,
+            meta: Meta::default(),
+            modules: Vec::new(),
+            stacks: Stacks::default(),
+            threads: Vec::new(),
+            clock: Vec::new(),
+            losses: Losses::default(),
+            losses_over_time: Vec::new(),
+        };
+        for chunk in recording.file.chunks.clone() {
+            let bulky = [Kind::Events, Kind::LeadIn, Kind::Checkpoint, Kind::Summary];
+            if bulky.contains(&chunk.kind) {
+                continue;
+            }
+            let payload = recording.file.payload(&chunk)?;
+            recording
+                .take_record(&chunk, &payload)
+                .map_err(|error| error.in_chunk_at(chunk.offset))?;
+        }
+        Ok(recording)
+    }
+
+    fn take_record(&mut self, chunk: &ChunkRef, payload: &[u8]) -> Result<(), Error> {
+        let mut cursor = Cursor::new(payload);
+        match chunk.kind {
+            Kind::Meta => self.meta = Meta::read(&mut cursor)?,
+            Kind::Modules => apply_change(&mut self.modules, ModuleChange::read(&mut cursor)?),
+            Kind::Stacks => self.stacks.read(payload)?,
+            Kind::Threads => self.threads.push(ThreadName::read(&mut cursor)?),
+            Kind::Clock => self.clock.push(ClockPoint::read(&mut cursor)?),
+            Kind::Losses => {
+                self.losses = records::read_losses(&mut cursor)?;
+                self.losses_over_time.push((chunk.to_ns, self.losses));
+            }
+            Kind::Events | Kind::LeadIn | Kind::Checkpoint | Kind::Summary | Kind::Index => {}
+        }
+        Ok(())
+    }
+
+    /// About the run.
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// Every module that was ever there, in the order of appearance.
+    pub fn modules(&self) -> &[Module] {
+        &self.modules
+    }
+
+    /// The module that an address (avma) belonged to at a time (nanoseconds since the attach).
+    pub fn module_at(&self, address: u64, time_ns: u64) -> Option<&Module> {
+        self.modules.iter().rev().find(|module| {
+            (module.start..module.end).contains(&address)
+                && module.loaded_ns <= time_ns
+                && module.unloaded_ns.is_none_or(|gone| gone > time_ns)
+        })
+    }
+
+    /// All backtraces.
+    pub fn stacks(&self) -> &Stacks {
+        &self.stacks
+    }
+
+    /// Names of threads, in the order in which they were read.
+    pub fn threads(&self) -> &[ThreadName] {
+        &self.threads
+    }
+
+    /// Points of clock calibration.
+    pub fn clock(&self) -> &[ClockPoint] {
+        &self.clock
+    }
+
+    /// What was not recorded, as last counted.
+    pub fn losses(&self) -> &Losses {
+        &self.losses
+    }
+
+    /// The same as counted at several times (nanoseconds since the attach).
+    pub fn losses_over_time(&self) -> &[(u64, Losses)] {
+        &self.losses_over_time
+    }
+
+    /// Why the recording ended; `None` if the recorder died or the end of the file is missing.
+    pub fn end(&self) -> Option<&End> {
+        self.file.end.as_ref()
+    }
+
+    /// Number of this file among the parts of its recording, from 0.
+    pub fn part(&self) -> u32 {
+        self.file.part
+    }
+
+    /// Whether it holds sums of intervals instead of events.
+    pub fn is_summary(&self) -> bool {
+        self.file.chunks.iter().any(|c| c.kind == Kind::Summary)
+    }
+
+    /// Number of events.
+    pub fn events(&self) -> u64 {
+        let frames = self.file.chunks.iter().filter(|c| c.kind == Kind::Events);
+        frames.map(|chunk| u64::from(chunk.items)).sum()
+    }
+
+    /// First and last moment recorded, nanoseconds since the attach.
+    pub fn span_ns(&self) -> (u64, u64) {
+        let timed = || {
+            let of_time = [Kind::Events, Kind::Checkpoint, Kind::Summary];
+            let chunks = self.file.chunks.iter();
+            chunks.filter(move |chunk| of_time.contains(&chunk.kind))
+        };
+        let from = timed().map(|chunk| chunk.from_ns).min().unwrap_or(0);
+        let to = timed().map(|chunk| chunk.to_ns).max().unwrap_or(0);
+        // A later part knows the state at its first checkpoint; its lead-in is no time of its own.
+        (from, to)
+    }
+
+    /// Times of the checkpoints, nanoseconds since the attach.
+    pub fn checkpoints(&self) -> Vec<u64> {
+        let first = self.checkpoint_starts();
+        first.map(|at| self.file.chunks[at].from_ns).collect()
+    }
+
+    /// Hands out all events of the file, in the order in which they were recorded.
+    ///
+    /// Fails at the first damaged chunk; the events before it have been handed out.
+    pub fn visit(&self, visitor: &mut impl Visitor) -> Result<(), Error> {
+        let mut decoder = Decoder::new();
+        let mut bytes = 0u64;
+        for chunk in self.file.chunks.iter().filter(|c| c.kind == Kind::Events) {
+            let payload = self.file.payload(chunk)?;
+            bytes += decoder
+                .frame(&payload, visitor)
+                .map_err(|error| error.in_chunk_at(chunk.offset))?;
+            if bytes > MAX_TOTAL_BYTES {
+                return Err(Error::damaged("more bytes than any run allocates"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The intervals of a summary.
+    pub fn intervals(&self) -> impl Iterator<Item = Result<Interval, Error>> + '_ {
+        let chunks = self.file.chunks.iter();
+        chunks.filter(|c| c.kind == Kind::Summary).map(|chunk| {
+            let payload = self.file.payload(chunk)?;
+            Interval::read(&payload).map_err(|error| error.in_chunk_at(chunk.offset))
+        })
+    }
+
+    /// Indices of the chunks with which a checkpoint begins.
+    pub(crate) fn checkpoint_starts(&self) -> impl DoubleEndedIterator<Item = usize> + '_ {
+        let chunks = &self.file.chunks;
+        (0..chunks.len()).filter(move |&at| {
+            let is = |at: usize| chunks[at].kind == Kind::Checkpoint;
+            // Parts of one checkpoint follow each other; there are events between two checkpoints.
+            is(at) && !(at > 0 && is(at - 1) && chunks[at - 1].from_ns == chunks[at].from_ns)
+        })
+    }
+
+    /// The checkpoint that begins with chunk `at`, or `None` if its parts are not all there.
+    pub(crate) fn read_checkpoint(&self, at: usize) -> Result<Option<Checkpoint>, Error> {
+        let mut checkpoint = Checkpoint {
+            time_ns: self.file.chunks[at].from_ns,
+            ..Checkpoint::default()
+        };
+        for part in 0.. {
+            let chunk = match self.file.chunks.get(at + part) {
+                Some(chunk) if chunk.kind == Kind::Checkpoint => chunk,
+                _ => return Ok(None),
+            };
+            let payload = self.file.payload(chunk)?;
+            let more = checkpoint
+                .read(&payload, part as u64)
+                .map_err(|error| error.in_chunk_at(chunk.offset))?;
+            if !more {
+                break;
+            }
+        }
+        Ok(Some(checkpoint))
+    }
+}

@@ -1,0 +1,304 @@
+//! The small records: about the run, modules, threads, losses, clock.
+
+use crate::Error;
+use crate::file::varint::{Cursor, put, put_bytes};
+use memhook_stream::Losses;
+
+/// About the run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// Pid of the target in the recorder's namespace.
+    pub pid: u32,
+    /// Time of the attach, nanoseconds since 1970 (UTC).
+    pub started_unix_ns: u64,
+    /// Command line of the target, as in `/proc/PID/cmdline` with spaces.
+    pub command: String,
+    /// Host name.
+    pub host: String,
+    /// Name and version of the recorder.
+    pub recorder: String,
+    /// One of [`memhook_abi::clock_mode`].
+    pub clock_mode: u32,
+    /// Bits of [`memhook_abi::flags`].
+    pub flags: u32,
+    /// Mean bytes between samples; 0: every allocation is recorded.
+    pub sample_bytes: u64,
+    /// Anything else that a later reader may want, as name and value.
+    pub notes: Vec<(String, String)>,
+}
+
+impl Meta {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        put(out, u64::from(self.pid));
+        put(out, self.started_unix_ns);
+        for text in [&self.command, &self.host, &self.recorder] {
+            put_bytes(out, text.as_bytes());
+        }
+        put(out, u64::from(self.clock_mode));
+        put(out, u64::from(self.flags));
+        put(out, self.sample_bytes);
+        put(out, self.notes.len() as u64);
+        for (name, value) in &self.notes {
+            put_bytes(out, name.as_bytes());
+            put_bytes(out, value.as_bytes());
+        }
+    }
+
+    pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Self, Error> {
+        let mut meta = Meta {
+            pid: cursor.u32()?,
+            started_unix_ns: cursor.varint()?,
+            command: cursor.text()?,
+            host: cursor.text()?,
+            recorder: cursor.text()?,
+            clock_mode: cursor.u32()?,
+            flags: cursor.u32()?,
+            sample_bytes: cursor.varint()?,
+            notes: Vec::new(),
+        };
+        for _ in 0..cursor.count(2)? {
+            meta.notes.push((cursor.text()?, cursor.text()?));
+        }
+        Ok(meta)
+    }
+}
+
+/// A module and the time during which it was mapped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Module {
+    /// Path in the target's file system.
+    pub path: String,
+    /// Build-id note, as bytes; empty if the file has none.
+    pub build_id: Vec<u8>,
+    /// Load bias: avma - svma.
+    pub base: u64,
+    /// First byte (avma).
+    pub start: u64,
+    /// Past the last byte (avma).
+    pub end: u64,
+    /// When it was first seen, nanoseconds since the attach; 0 for those there at the attach.
+    pub loaded_ns: u64,
+    /// When it was found gone; `None` if it stayed.
+    pub unloaded_ns: Option<u64>,
+}
+
+/// What is written: a module came, or the one at a base went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ModuleChange {
+    Loaded(Module),
+    Unloaded { base: u64, time_ns: u64 },
+}
+
+impl ModuleChange {
+    pub fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            ModuleChange::Loaded(module) => {
+                put(out, 1);
+                put_bytes(out, module.path.as_bytes());
+                put_bytes(out, &module.build_id);
+                for value in [module.base, module.start, module.end, module.loaded_ns] {
+                    put(out, value);
+                }
+            }
+            ModuleChange::Unloaded { base, time_ns } => {
+                put(out, 2);
+                put(out, *base);
+                put(out, *time_ns);
+            }
+        }
+    }
+
+    pub fn read(cursor: &mut Cursor<'_>) -> Result<Self, Error> {
+        Ok(match cursor.varint()? {
+            1 => ModuleChange::Loaded(Module {
+                path: cursor.text()?,
+                build_id: cursor.bytes()?.to_vec(),
+                base: cursor.varint()?,
+                start: cursor.varint()?,
+                end: cursor.varint()?,
+                loaded_ns: cursor.varint()?,
+                unloaded_ns: None,
+            }),
+            2 => ModuleChange::Unloaded {
+                base: cursor.varint()?,
+                time_ns: cursor.varint()?,
+            },
+            _ => return Err(Error::damaged("an unknown change of modules")),
+        })
+    }
+}
+
+/// Applies changes in the order in which they were recorded.
+pub(crate) fn apply_change(modules: &mut Vec<Module>, change: ModuleChange) {
+    match change {
+        ModuleChange::Loaded(module) => modules.push(module),
+        ModuleChange::Unloaded { base, time_ns } => {
+            let there = modules
+                .iter_mut()
+                .rev()
+                .find(|m| m.base == base && m.unloaded_ns.is_none());
+            if let Some(module) = there {
+                module.unloaded_ns = Some(time_ns);
+            }
+        }
+    }
+}
+
+/// The name of a thread from some moment on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadName {
+    /// Thread id, in the target's pid namespace.
+    pub tid: u32,
+    /// Name.
+    pub name: String,
+    /// When it was read, nanoseconds since the attach.
+    pub time_ns: u64,
+}
+
+impl ThreadName {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        put(out, u64::from(self.tid));
+        put_bytes(out, self.name.as_bytes());
+        put(out, self.time_ns);
+    }
+
+    pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Self, Error> {
+        Ok(ThreadName {
+            tid: cursor.u32()?,
+            name: cursor.text()?,
+            time_ns: cursor.varint()?,
+        })
+    }
+}
+
+/// The recorder's clock and the time of day, read together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ClockPoint {
+    /// Nanoseconds since the attach.
+    pub time_ns: u64,
+    /// Nanoseconds since 1970 (UTC).
+    pub unix_ns: u64,
+    /// Time stamp counter, 0 if it was not read.
+    pub tsc: u64,
+    /// Nanoseconds per count of the time stamp counter as calibrated until now, 0 if not known.
+    pub tsc_scale: f64,
+}
+
+impl ClockPoint {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        for value in [
+            self.time_ns,
+            self.unix_ns,
+            self.tsc,
+            self.tsc_scale.to_bits(),
+        ] {
+            put(out, value);
+        }
+    }
+
+    pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Self, Error> {
+        Ok(ClockPoint {
+            time_ns: cursor.varint()?,
+            unix_ns: cursor.varint()?,
+            tsc: cursor.varint()?,
+            tsc_scale: f64::from_bits(cursor.varint()?),
+        })
+    }
+}
+
+pub(crate) fn write_losses(losses: &Losses, out: &mut Vec<u8>) {
+    for value in [
+        losses.dropped,
+        losses.reentrant,
+        losses.truncated,
+        losses.ringless,
+        losses.unwound,
+        losses.memo_checked,
+        losses.memo_wrong,
+        losses.stacks_dropped,
+    ] {
+        put(out, value);
+    }
+}
+
+pub(crate) fn read_losses(cursor: &mut Cursor<'_>) -> Result<Losses, Error> {
+    Ok(Losses {
+        dropped: cursor.varint()?,
+        reentrant: cursor.varint()?,
+        truncated: cursor.varint()?,
+        ringless: cursor.varint()?,
+        unwound: cursor.varint()?,
+        memo_checked: cursor.varint()?,
+        memo_wrong: cursor.varint()?,
+        stacks_dropped: cursor.varint()?,
+    })
+}
+
+/// Why a recording ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum End {
+    /// It was finished.
+    Finished,
+    /// It went on in the next part.
+    NextPart,
+    /// The file reached the allowed size.
+    SizeLimit,
+    /// Less than the wanted space was left on the disk.
+    LowDisk {
+        /// Bytes that were free.
+        free_bytes: u64,
+    },
+    /// The disk could not keep up: more than the allowed bytes waited to be written.
+    TooSlow,
+    /// The system refused to write.
+    Failed(String),
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            End::Finished => f.write_str("finished"),
+            End::NextPart => f.write_str("continued in the next part"),
+            End::SizeLimit => f.write_str("the file reached its largest allowed size"),
+            End::LowDisk { free_bytes } => {
+                write!(f, "the disk is nearly full ({free_bytes} bytes free)")
+            }
+            End::TooSlow => f.write_str("the disk could not keep up"),
+            End::Failed(why) => write!(f, "writing failed: {why}"),
+        }
+    }
+}
+
+impl End {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            End::Finished => put(out, 0),
+            End::NextPart => put(out, 1),
+            End::SizeLimit => put(out, 2),
+            End::LowDisk { free_bytes } => {
+                put(out, 3);
+                put(out, *free_bytes);
+            }
+            End::TooSlow => put(out, 4),
+            End::Failed(why) => {
+                put(out, 5);
+                put_bytes(out, why.as_bytes());
+            }
+        }
+    }
+
+    pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Self, Error> {
+        Ok(match cursor.varint()? {
+            0 => End::Finished,
+            1 => End::NextPart,
+            2 => End::SizeLimit,
+            3 => End::LowDisk {
+                free_bytes: cursor.varint()?,
+            },
+            4 => End::TooSlow,
+            5 => End::Failed(cursor.text()?),
+            _ => return Err(Error::damaged("an unknown end")),
+        })
+    }
+}

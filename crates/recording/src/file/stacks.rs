@@ -1,0 +1,187 @@
+//! Backtraces: the coding, and the table that a reader keeps.
+//!
+//! Neighbours in time often share their outer frames. So frames are written from the outermost
+//! inwards: how many are as in the stack before, then the others as differences.
+
+use crate::Error;
+use crate::file::varint::{Cursor, put, zigzag};
+use memhook_abi::MAX_DEPTH;
+use memhook_stream::Stack;
+use rustc_hash::FxHashMap;
+
+/// Payload bytes after which a chunk of stacks is full.
+pub(crate) const FULL_BYTES: usize = 1 << 20;
+
+/// Collects the stacks of one chunk.
+#[derive(Default)]
+pub(crate) struct StackWriter {
+    pub payload: Vec<u8>,
+    pub count: usize,
+    /// Outermost first.
+    last: Vec<u64>,
+    last_id: u32,
+}
+
+impl StackWriter {
+    pub fn push(&mut self, id: u32, stack: &Stack) {
+        let out = &mut self.payload;
+        put(out, zigzag(i64::from(id) - i64::from(self.last_id)));
+        out.push(stack.function);
+        let depth = stack.frames.len().min(MAX_DEPTH);
+        put(out, (depth as u64) << 1 | u64::from(stack.truncated));
+        let frames = stack.frames[..depth].iter().rev();
+        let shared = frames
+            .clone()
+            .zip(&self.last)
+            .take_while(|(a, b)| a == b)
+            .count();
+        put(out, shared as u64);
+        let mut previous = self
+            .last
+            .get(shared)
+            .or(self.last.last())
+            .copied()
+            .unwrap_or(0);
+        self.last.truncate(shared);
+        for &frame in frames.skip(shared) {
+            put(out, zigzag(frame.wrapping_sub(previous) as i64));
+            previous = frame;
+            self.last.push(frame);
+        }
+        self.last_id = id;
+        self.count += 1;
+    }
+
+    /// The payload so far; an empty chunk begins.
+    pub fn take(&mut self) -> (Vec<u8>, usize) {
+        let done = std::mem::take(self);
+        (done.payload, done.count)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    start: u32,
+    depth: u8,
+    function: u8,
+    truncated: bool,
+}
+
+/// A recorded backtrace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackView<'a> {
+    /// Function id of the hooked call, an index into [`memhook_abi::HOOKED_FUNCTIONS`].
+    pub function: u8,
+    /// Whether the walk ended before the outermost frame.
+    pub truncated: bool,
+    /// Return addresses (avma), innermost first.
+    pub frames: &'a [u64],
+}
+
+/// All backtraces of a recording.
+#[derive(Default)]
+pub struct Stacks {
+    frames: Vec<u64>,
+    by_id: FxHashMap<u32, Entry>,
+}
+
+impl Stacks {
+    /// The backtrace with this id, as events carry it.
+    pub fn get(&self, id: u32) -> Option<StackView<'_>> {
+        let entry = self.by_id.get(&id)?;
+        let start = entry.start as usize;
+        Some(StackView {
+            function: entry.function,
+            truncated: entry.truncated,
+            frames: &self.frames[start..start + usize::from(entry.depth)],
+        })
+    }
+
+    /// Number of backtraces.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// All ids, in no order.
+    pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.by_id.keys().copied()
+    }
+
+    pub(crate) fn read(&mut self, payload: &[u8]) -> Result<(), Error> {
+        let mut cursor = Cursor::new(payload);
+        let mut last: Vec<u64> = Vec::new();
+        let mut last_id = 0i64;
+        while !cursor.is_empty() {
+            last_id = last_id.wrapping_add(cursor.signed()?);
+            let id = u32::try_from(last_id).map_err(|_| Error::damaged("a stack id"))?;
+            let function = cursor.byte()?;
+            let depth = cursor.varint()?;
+            let (depth, truncated) = ((depth >> 1) as usize, depth & 1 != 0);
+            let shared = cursor.varint()? as usize;
+            if depth > MAX_DEPTH || shared > depth || shared > last.len() {
+                return Err(Error::damaged("a stack deeper than any"));
+            }
+            let mut previous = last.get(shared).or(last.last()).copied().unwrap_or(0);
+            last.truncate(shared);
+            for _ in shared..depth {
+                previous = previous.wrapping_add(cursor.signed()? as u64);
+                last.push(previous);
+            }
+            let start = u32::try_from(self.frames.len())
+                .map_err(|_| Error::damaged("more frames than the stack table can hold"))?;
+            self.frames.extend(last.iter().rev());
+            let entry = Entry {
+                start,
+                depth: depth as u8,
+                function,
+                truncated,
+            };
+            self.by_id.insert(id, entry);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stacks_come_back() {
+        let stack = |frames: &[u64], truncated| Stack {
+            function: 3,
+            truncated,
+            frames: frames.to_vec(),
+        };
+        let all = [
+            (7, stack(&[0x10, 0x20, 0x30], false)),
+            (9, stack(&[0x11, 0x20, 0x30], true)),
+            (8, stack(&[], false)),
+            (1, stack(&[u64::MAX, 0], false)),
+            (2, stack(&[0x30], false)),
+        ];
+        let mut writer = StackWriter::default();
+        for (id, stack) in &all {
+            writer.push(*id, stack);
+        }
+        let (payload, count) = writer.take();
+        assert_eq!(count, all.len());
+        let mut stacks = Stacks::default();
+        stacks.read(&payload).unwrap();
+        for (id, stack) in &all {
+            let view = stacks.get(*id).unwrap();
+            assert_eq!(
+                (view.frames, view.truncated),
+                (&stack.frames[..], stack.truncated)
+            );
+        }
+        for cut in 0..payload.len() {
+            let _ = Stacks::default().read(&payload[..cut]);
+        }
+    }
+}

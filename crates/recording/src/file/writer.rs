@@ -1,0 +1,397 @@
+//! Recording: from drained events to the thread that writes.
+
+use crate::file::checkpoint::Checkpoint;
+use crate::file::columns::FRAME_EVENTS;
+use crate::file::encode::{Encoder, Frame};
+use crate::file::format::Kind;
+use crate::file::records::{self, ModuleChange};
+use crate::file::spool::{ChunkJob, Job, Spool};
+use crate::file::stacks::{FULL_BYTES, StackWriter};
+use crate::file::summary::Summarizer;
+use crate::{ClockPoint, End, Error, Meta, Mode, Module, Options, ThreadName};
+use memhook_abi::{Event, Op};
+use memhook_ledger::{Ledger, Observer};
+use memhook_stream::{Losses, Stack};
+use std::path::PathBuf;
+
+/// At least this many events lie between two checkpoints: a reader replays them without a noticeable wait.
+const CHECKPOINT_EVENTS: u64 = 1 << 20;
+/// And at least this many times the blocks that live: a checkpoint takes about as many bytes as
+/// five to ten events for each of them.
+const CHECKPOINT_EVENTS_PER_BLOCK: u64 = 4;
+/// Nothing waits longer than this for its frame to fill up.
+const MAX_FRAME_NS: u64 = 1_000_000_000;
+
+/// How a recording stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Events are taken.
+    Running,
+    /// No more is written, for this reason; what is in the file stays readable.
+    Ended(End),
+}
+
+/// Writes a recording. Give it what the drain gives, pass by pass:
+/// [`begin_ring`](Writer::begin_ring), [`event`](Writer::event), [`end_pass`](Writer::end_pass).
+///
+/// No method waits for the disk but [`finish`](Writer::finish), and none fails: when the disk is
+/// full or the size limit is reached, the recording ends, [`state`](Writer::state) says why, and
+/// all methods do nothing from then on.
+///
+/// A writer that is dropped finishes the file.
+pub struct Writer {
+    spool: Spool,
+    encoder: Encoder,
+    mode: Mode,
+    max_parts: u32,
+    part: u32,
+    /// Stack ids that the file has, a bit each.
+    known_stacks: Vec<u64>,
+    /// Stack ids used in this pass that it has not.
+    new_stacks: Vec<u32>,
+    last_stack: u32,
+    stacks: StackWriter,
+    /// Frames that wait for their stacks, until the end of the pass.
+    waiting: Vec<Frame>,
+    summarizer: Summarizer,
+    events: u64,
+    events_at_checkpoint: u64,
+    pass_is_empty: bool,
+    now_ns: u64,
+    last_losses: Option<Losses>,
+    active: bool,
+}
+
+impl Writer {
+    /// Creates the file at `path` and writes what is known about the run.
+    ///
+    /// Fails if the file exists (unless [`Options::overwrite`]) or cannot be created, or if too
+    /// little of the disk is free.
+    pub fn create(path: impl Into<PathBuf>, meta: &Meta, options: &Options) -> Result<Self, Error> {
+        let writer = Self {
+            spool: Spool::start(path.into(), options)?,
+            encoder: Encoder::new(),
+            mode: options.mode,
+            max_parts: options.max_parts,
+            part: 0,
+            known_stacks: Vec::new(),
+            new_stacks: Vec::new(),
+            last_stack: 0,
+            stacks: StackWriter::default(),
+            waiting: Vec::new(),
+            summarizer: Summarizer::default(),
+            events: 0,
+            events_at_checkpoint: 0,
+            pass_is_empty: true,
+            now_ns: 0,
+            last_losses: None,
+            active: true,
+        };
+        writer.meta(meta);
+        Ok(writer)
+    }
+
+    /// What is known about the run by now; readers take the last.
+    pub fn meta(&self, meta: &Meta) {
+        let mut payload = Vec::new();
+        meta.write(&mut payload);
+        self.lasting(Kind::Meta, self.now_ns, payload);
+    }
+
+    fn lasting(&self, kind: Kind, time_ns: u64, payload: Vec<u8>) {
+        self.spool.send(Job::Lasting(ChunkJob {
+            kind,
+            span: (time_ns, time_ns),
+            items: 1,
+            payload,
+        }));
+    }
+
+    /// A module is there from `module.loaded_ns` on. Modules there at the attach should come before
+    /// the first pass.
+    pub fn module_loaded(&mut self, module: &Module) {
+        let mut payload = Vec::new();
+        ModuleChange::Loaded(module.clone()).write(&mut payload);
+        self.lasting(Kind::Modules, module.loaded_ns, payload);
+    }
+
+    /// The module with this load bias is gone since `time_ns` (nanoseconds since the attach).
+    pub fn module_unloaded(&mut self, base: u64, time_ns: u64) {
+        let mut payload = Vec::new();
+        ModuleChange::Unloaded { base, time_ns }.write(&mut payload);
+        self.lasting(Kind::Modules, time_ns, payload);
+    }
+
+    /// A thread has this name from now on.
+    pub fn thread_name(&mut self, name: &ThreadName) {
+        let mut payload = Vec::new();
+        name.write(&mut payload);
+        self.lasting(Kind::Threads, name.time_ns, payload);
+    }
+
+    /// Clock and time of day, read together; now and then.
+    pub fn clock(&mut self, point: &ClockPoint) {
+        let mut payload = Vec::new();
+        point.write(&mut payload);
+        self.lasting(Kind::Clock, point.time_ns, payload);
+    }
+
+    /// What was lost since the attach, as counted now. Written only if it has changed.
+    pub fn losses(&mut self, losses: &Losses, now_ns: u64) {
+        if self.last_losses == Some(*losses) {
+            return;
+        }
+        self.last_losses = Some(*losses);
+        let mut payload = Vec::new();
+        records::write_losses(losses, &mut payload);
+        self.send(Kind::Losses, (now_ns, now_ns), 1, payload);
+    }
+
+    /// The events that follow were published by thread `tid` in ring `ring`.
+    pub fn begin_ring(&mut self, ring: usize, tid: u32) {
+        self.pass_is_empty = false;
+        if self.active && self.mode == Mode::Events {
+            self.encoder.begin_ring(ring as u64, tid, self.now_ns);
+        }
+    }
+
+    /// One event. `size` is the requested size in bytes, `time_ns` nanoseconds since the attach.
+    #[inline]
+    pub fn event(&mut self, event: Event, size: u64, time_ns: u64) {
+        if !self.active {
+            return;
+        }
+        if event.stack != self.last_stack {
+            self.use_stack(event.stack);
+        }
+        if self.mode != Mode::Events {
+            let blocks = match event.op {
+                Op::Allocation => 1,
+                Op::Pair => event.sequence,
+                _ => 0,
+            };
+            for _ in 0..blocks {
+                self.summarizer.allocated(event.stack, size);
+            }
+            return;
+        }
+        self.events += 1;
+        self.encoder.event(&event, size, time_ns);
+        if self.encoder.events() >= FRAME_EVENTS {
+            let frame = self.encoder.finish(self.spool.spare());
+            self.waiting.push(frame);
+        }
+    }
+
+    #[inline]
+    fn use_stack(&mut self, id: u32) {
+        self.last_stack = id;
+        let word = (id / 64) as usize;
+        let bit = 1 << (id % 64);
+        match self.known_stacks.get_mut(word) {
+            Some(known) if *known & bit != 0 => return,
+            Some(known) => *known |= bit,
+            None => {
+                self.known_stacks.resize(word + 1, 0);
+                self.known_stacks[word] |= bit;
+            }
+        }
+        if id != 0 {
+            self.new_stacks.push(id);
+        }
+    }
+
+    /// All events of this pass have been given. `now_ns` is the time, nanoseconds since the
+    /// attach; `stack` finds the backtrace of an id, as `Region::stack` does.
+    pub fn end_pass(&mut self, now_ns: u64, stack: impl FnMut(u32) -> Option<Stack>) {
+        self.now_ns = now_ns;
+        if !self.active {
+            return;
+        }
+        self.active = !self.spool.has_ended();
+        let was_empty = std::mem::replace(&mut self.pass_is_empty, true);
+        if self.mode == Mode::Events {
+            self.encoder.end_pass(now_ns, was_empty);
+        }
+        let is_old = self
+            .encoder
+            .began_ns()
+            .is_some_and(|from| now_ns.saturating_sub(from) >= MAX_FRAME_NS);
+        self.resolve(stack);
+        self.release_frames();
+        if is_old {
+            self.cut_frame();
+        }
+    }
+
+    /// Looks up the stacks that were used for the first time.
+    fn resolve(&mut self, mut stack: impl FnMut(u32) -> Option<Stack>) {
+        let mut ids = std::mem::take(&mut self.new_stacks);
+        for id in ids.drain(..) {
+            if let Some(stack) = stack(id) {
+                self.stacks.push(id, &stack);
+                if self.stacks.payload.len() >= FULL_BYTES {
+                    self.send_stacks();
+                }
+            }
+        }
+        self.new_stacks = ids;
+    }
+
+    fn send_stacks(&mut self) {
+        let (payload, count) = self.stacks.take();
+        if count > 0 {
+            self.send(Kind::Stacks, (self.now_ns, self.now_ns), count, payload);
+        }
+    }
+
+    fn send(&self, kind: Kind, span: (u64, u64), items: usize, payload: Vec<u8>) {
+        self.spool.send(Job::Chunk(ChunkJob {
+            kind,
+            span,
+            items,
+            payload,
+        }));
+    }
+
+    /// Hands over the frames whose stacks are resolved now, after those stacks.
+    fn release_frames(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        self.send_stacks();
+        for frame in self.waiting.drain(..) {
+            self.spool.send(Job::Frame(frame));
+        }
+    }
+
+    /// Ends the frame under way. Only at the end of a pass, when all stacks are resolved.
+    fn cut_frame(&mut self) {
+        if !self.encoder.is_empty() {
+            let frame = self.encoder.finish(self.spool.spare());
+            self.waiting.push(frame);
+        }
+        self.release_frames();
+        self.send_stacks();
+    }
+
+    /// Whether [`checkpoint`](Writer::checkpoint) should be called now, at the end of a pass:
+    /// enough was recorded since the last one, a file is full, or an interval is over.
+    pub fn wants_checkpoint(&self, live_blocks: u64) -> bool {
+        if !self.active {
+            return false;
+        }
+        match self.mode {
+            Mode::Summary { interval } => {
+                let length = self.now_ns.saturating_sub(self.summarizer.began_ns());
+                u128::from(length) >= interval.as_nanos()
+            }
+            Mode::Events => {
+                let wait = live_blocks.saturating_mul(CHECKPOINT_EVENTS_PER_BLOCK);
+                let due = self.events_at_checkpoint + wait.max(CHECKPOINT_EVENTS);
+                self.events >= due || self.wants_next_part()
+            }
+        }
+    }
+
+    fn wants_next_part(&self) -> bool {
+        self.max_parts > 1 && self.spool.is_full(self.part)
+    }
+
+    /// Writes the state of the ledger that was given the same passes, between two passes: the live
+    /// heap, or the sums of the interval that ends. `stack` as for [`end_pass`](Writer::end_pass).
+    ///
+    /// Only the copy of the live blocks is made here; everything else is done by another thread.
+    pub fn checkpoint(
+        &mut self,
+        ledger: &Ledger<impl Observer>,
+        stack: impl FnMut(u32) -> Option<Stack>,
+    ) {
+        if !self.active {
+            return;
+        }
+        if let Mode::Summary { .. } = self.mode {
+            self.interval(ledger);
+            return;
+        }
+        self.cut_frame();
+        let checkpoint = Checkpoint::take(ledger, self.now_ns);
+        if self.wants_next_part() {
+            self.part += 1;
+            self.spool.send(Job::NextPart);
+            // The next part has to be readable alone.
+            self.known_stacks.clear();
+            for site in &checkpoint.sites {
+                self.use_stack(site.stack);
+            }
+            self.last_stack = 0;
+            self.resolve(stack);
+            self.send_stacks();
+            if let Some(losses) = self.last_losses.take() {
+                self.losses(&losses, self.now_ns);
+            }
+        }
+        self.spool.send(Job::Checkpoint(checkpoint));
+        self.events_at_checkpoint = self.events;
+    }
+
+    fn interval(&mut self, ledger: &Ledger<impl Observer>) {
+        self.send_stacks();
+        let interval = self.summarizer.interval(ledger, self.now_ns);
+        self.send(
+            Kind::Summary,
+            (interval.from_ns, interval.to_ns),
+            interval.sites.len(),
+            interval.write(),
+        );
+    }
+
+    /// Whether events are still taken.
+    pub fn state(&self) -> State {
+        match self.spool.end() {
+            None => State::Running,
+            Some(end) => State::Ended(end),
+        }
+    }
+
+    /// Bytes in the file, or in all parts together, up to now.
+    pub fn written_bytes(&self) -> u64 {
+        self.spool.written_bytes()
+    }
+
+    /// Events recorded until now; 0 if only sums are.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Whether sums of intervals are recorded, not events.
+    pub fn is_summary(&self) -> bool {
+        self.mode != Mode::Events
+    }
+
+    /// As [`finish`](Writer::finish); also the bytes in all files together.
+    pub fn finish_counted(mut self) -> (End, u64) {
+        let end = self.close();
+        (end, self.written_bytes())
+    }
+
+    /// Writes everything that is left and the index, waiting for the disk. In summary mode, call
+    /// [`checkpoint`](Writer::checkpoint) before, for the last interval.
+    pub fn finish(mut self) -> End {
+        self.close()
+    }
+
+    fn close(&mut self) -> End {
+        if self.active {
+            self.cut_frame();
+            self.active = false;
+        }
+        self.spool.finish()
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,294 @@
+//! From a recording back to a ledger.
+
+pub(crate) mod pipeline;
+pub(crate) mod recent;
+pub(crate) mod restore;
+pub(crate) mod stretch;
+
+use crate::file::decode::Visitor;
+use crate::file::format::Kind;
+use crate::file::summary::SiteInterval;
+use crate::replay::recent::LastPasses;
+use crate::replay::restore::Restored;
+use crate::replay::stretch::{Stretch, Watch};
+use crate::{Error, Recording};
+use memhook_abi::Event;
+use memhook_ledger::{Ledger, LedgerOptions, Observer, Site, Totals};
+use rustc_hash::FxHashMap;
+
+/// Passes without events that are replayed of a run of them: after as many, a ledger has nothing
+/// left that waits (its longest memory is 16 passes).
+const MAX_EMPTY_PASSES: u64 = 32;
+
+/// A ledger that was fed from a recording, from its begin or from a checkpoint.
+///
+/// The ledger may tell an observer of each block; see [`Observer`].
+pub struct Replay<O = ()> {
+    pub(crate) ledger: Ledger<O>,
+    options: LedgerOptions,
+    restored: Option<Restored>,
+    now_ns: u64,
+}
+
+impl<O: Observer> Replay<O> {
+    fn new(options: LedgerOptions, observer: O) -> Self {
+        Self {
+            ledger: Ledger::observed(options, observer),
+            options,
+            restored: None,
+            now_ns: 0,
+        }
+    }
+
+    /// The ledger, for questions about live blocks. Its totals and sites count from the checkpoint
+    /// that the replay began with; ask [`Replay::totals`] and [`Replay::sites`] for the whole run.
+    pub fn ledger(&self) -> &Ledger<O> {
+        &self.ledger
+    }
+
+    pub(crate) fn is_restored(&self) -> bool {
+        self.restored.is_some()
+    }
+
+    /// End of the last pass replayed, nanoseconds since the attach.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Sums over the run until now, as a ledger gives them that saw all of it.
+    ///
+    /// After a start from a checkpoint, `unknown_releases` and `unhooked_releases` may be exchanged
+    /// one for one where an address had both just before the checkpoint.
+    pub fn totals(&self) -> Totals {
+        let now = self.ledger.totals();
+        match &self.restored {
+            None => now,
+            Some(restored) => restored.totals(&now, self.options.ignore_unknown_releases),
+        }
+    }
+
+    /// Sums of every allocation site over the run until now, ordered by stack id.
+    pub fn sites(&self) -> Vec<Site> {
+        let now = self.ledger.sites();
+        match &self.restored {
+            None => now,
+            Some(restored) => restored.sites(&now),
+        }
+    }
+
+    /// Releases by the backtrace of the release: (stack, blocks, bytes), ordered by stack id.
+    pub fn release_sites(&self) -> Vec<(u32, u64, u64)> {
+        let now = self.ledger.release_sites();
+        match &self.restored {
+            None => now,
+            Some(restored) => restored.release_sites(&now),
+        }
+    }
+}
+
+impl<O: Observer> Visitor for Replay<O> {
+    fn begin_ring(&mut self, ring: usize, tid: u32) {
+        self.ledger.begin_ring(ring, tid);
+    }
+    #[inline]
+    fn event(&mut self, event: Event, size: u64, time_ns: u64) {
+        self.ledger.event(event, size, time_ns);
+        if let Some(restored) = &mut self.restored
+            && restored.is_fresh()
+        {
+            restored.after(&event, &mut self.ledger);
+        }
+    }
+    fn end_pass(&mut self, now_ns: u64, passes: u64) {
+        for _ in 0..passes.min(MAX_EMPTY_PASSES) {
+            self.ledger.end_pass(now_ns);
+        }
+        if let Some(restored) = &mut self.restored {
+            restored.end_pass(passes);
+        }
+        self.now_ns = now_ns;
+    }
+}
+
+/// A time window: the state at its end, and what happened in it. Its ends are ends of passes,
+/// which are milliseconds apart: the first ones at or after the times asked for.
+pub struct Window {
+    /// Begin, nanoseconds since the attach.
+    pub from_ns: u64,
+    /// End.
+    pub to_ns: u64,
+    /// Sums of the run until the begin.
+    pub totals_before: Totals,
+    /// Sites until the begin, ordered by stack id.
+    pub sites_before: Vec<Site>,
+    /// The state at the end.
+    pub replay: Replay,
+}
+
+impl Window {
+    /// What each site did in the window, ordered by stack id; sites that did nothing are left out,
+    /// `sizes` is empty.
+    pub fn sites(&self) -> Vec<SiteInterval> {
+        let before: FxHashMap<u32, &Site> =
+            self.sites_before.iter().map(|s| (s.stack, s)).collect();
+        let sites = self.replay.sites().into_iter().map(|now| {
+            let old = before.get(&now.stack);
+            let delta = |field: fn(&Site) -> u64| {
+                field(&now).saturating_sub(old.map_or(0, |old| field(old)))
+            };
+            SiteInterval {
+                stack: now.stack,
+                allocated_blocks: delta(|s| s.allocated_blocks),
+                allocated_bytes: delta(|s| s.allocated_bytes),
+                released_blocks: delta(|s| s.released_blocks),
+                released_bytes: delta(|s| s.released_bytes),
+                sizes: Vec::new(),
+            }
+        });
+        sites
+            .filter(|site| site.allocated_blocks > 0 || site.released_blocks > 0)
+            .collect()
+    }
+}
+
+/// Tells after each pass, and keeps the sums at the begin.
+struct EachPass<'a>(&'a mut dyn FnMut(&Replay));
+
+impl Watch<()> for EachPass<'_> {
+    type Begin = (u64, Totals, Vec<Site>);
+
+    fn begin(&mut self, replay: &mut Replay) -> Self::Begin {
+        (replay.now_ns, replay.totals(), replay.sites())
+    }
+
+    fn pass(&mut self, replay: &Replay) {
+        (self.0)(replay);
+    }
+}
+
+impl Recording {
+    /// Replays everything in the file into a ledger, which ends with [`Ledger::finish`].
+    pub fn replay(&self, options: LedgerOptions) -> Result<Replay, Error> {
+        self.replay_with(options, &mut |_| {})
+    }
+
+    /// The same; `observer` sees the state after each pass.
+    pub fn replay_with(
+        &self,
+        options: LedgerOptions,
+        observer: &mut dyn FnMut(&Replay),
+    ) -> Result<Replay, Error> {
+        Ok(self.stretch(0, u64::MAX, options, observer)?.replay)
+    }
+
+    /// Replays a window, beginning at the last checkpoint before it. Times are nanoseconds since
+    /// the attach; `to_ns` may lie behind the end.
+    ///
+    /// Fails if the window has no length, or lies outside of what the file covers.
+    pub fn window(
+        &self,
+        from_ns: u64,
+        to_ns: u64,
+        options: LedgerOptions,
+    ) -> Result<Window, Error> {
+        self.check_window(from_ns, to_ns)?;
+        let mut observer = |_: &Replay| {};
+        let mut stretch = self.stretch(from_ns, to_ns, options, &mut observer)?;
+        let (from_ns, totals_before, sites_before) = stretch.begin_or_now();
+        let replay = stretch.replay;
+        Ok(Window {
+            from_ns,
+            to_ns: replay.now_ns,
+            totals_before,
+            sites_before,
+            replay,
+        })
+    }
+
+    fn stretch<'a>(
+        &self,
+        from_ns: u64,
+        to_ns: u64,
+        options: LedgerOptions,
+        observer: &'a mut dyn FnMut(&Replay),
+    ) -> Result<Stretch<(), EachPass<'a>>, Error> {
+        if self.is_summary() {
+            return Err(Error::Mode {
+                holds: "sums of intervals",
+                wanted: "events",
+            });
+        }
+        let (replay, start) = self.start_before(from_ns, options, || ())?;
+        let mut stretch = Stretch::new(replay, from_ns, to_ns, EachPass(observer));
+        stretch.run(self, start)?;
+        stretch.replay.ledger.finish();
+        Ok(stretch)
+    }
+
+    /// The state at the last usable checkpoint at or before `from_ns`, and the chunk behind it; or
+    /// an empty ledger and the first chunk.
+    pub(crate) fn start_before<O: Observer>(
+        &self,
+        from_ns: u64,
+        options: LedgerOptions,
+        observer: impl Fn() -> O,
+    ) -> Result<(Replay<O>, usize), Error> {
+        let mut starts: Vec<usize> = self.checkpoint_starts().collect();
+        let chunks = &self.file.chunks;
+        // The events before a later part are not there: it always begins with a checkpoint.
+        let needs_one = self.part() > 0;
+        let first = starts.first().copied();
+        starts.retain(|&at| chunks[at].from_ns <= from_ns || (needs_one && Some(at) == first));
+        let mut last_error = Error::damaged("this part of a recording has no checkpoint");
+        for &at in starts.iter().rev() {
+            match self.restore(at, options, observer()) {
+                Ok(Some(replay)) => return Ok((replay, at + 1)),
+                Ok(None) => {}
+                Err(error) => last_error = error,
+            }
+        }
+        if needs_one {
+            return Err(last_error);
+        }
+        Ok((Replay::new(options, observer()), 0))
+    }
+
+    fn restore<O: Observer>(
+        &self,
+        at: usize,
+        options: LedgerOptions,
+        observer: O,
+    ) -> Result<Option<Replay<O>>, Error> {
+        let Some(checkpoint) = self.read_checkpoint(at)? else {
+            return Ok(None);
+        };
+        let recent = self.passes_before(at)?.evaluate();
+        let mut replay = Replay::new(options, observer);
+        replay.now_ns = checkpoint.time_ns;
+        replay.restored = Some(Restored::feed(checkpoint, recent, &mut replay.ledger)?);
+        Ok(Some(replay))
+    }
+
+    /// The last two passes before chunk `at`.
+    fn passes_before(&self, at: usize) -> Result<LastPasses, Error> {
+        let before = self.file.chunks[..at].iter();
+        let of_events = [Kind::Events, Kind::LeadIn];
+        let frames: Vec<_> = before.filter(|c| of_events.contains(&c.kind)).collect();
+        let mut taken = 1;
+        loop {
+            let start = frames.len().saturating_sub(taken);
+            let mut passes = LastPasses::default();
+            let mut decoder = crate::file::decode::Decoder::new();
+            for chunk in &frames[start..] {
+                let payload = self.file.payload(chunk)?;
+                let result = decoder.frame(&payload, &mut passes);
+                result.map_err(|error| error.in_chunk_at(chunk.offset))?;
+            }
+            // The first one may have begun in an earlier frame.
+            if passes.count >= 3 || start == 0 {
+                return Ok(passes);
+            }
+            taken *= 2;
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The events of the last two passes before a checkpoint.
+//!
+//! A ledger compares an arriving event with younger ones by their sequence numbers. A checkpoint
+//! does not hold those; they are in the events before it.
+
+use crate::file::decode::Visitor;
+use memhook_abi::{Event, Op, sequence_before};
+use rustc_hash::FxHashMap;
+
+/// The latest event of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Latest {
+    pub sequence: u32,
+    pub is_release: bool,
+    /// Of the last pass; else of the one before.
+    pub of_last_pass: bool,
+    /// Stack of the event.
+    pub stack: u32,
+}
+
+#[derive(Default)]
+struct Pass {
+    events: Vec<(usize, u32, Event)>,
+}
+
+/// Collects passes and keeps the last two that were completed.
+#[derive(Default)]
+pub(crate) struct LastPasses {
+    under_way: Pass,
+    last: Pass,
+    before_last: Pass,
+    ring: (usize, u32),
+    /// Passes completed.
+    pub count: u64,
+}
+
+impl Visitor for LastPasses {
+    fn begin_ring(&mut self, ring: usize, tid: u32) {
+        self.ring = (ring, tid);
+    }
+    fn event(&mut self, event: Event, _size: u64, _time_ns: u64) {
+        let (ring, tid) = self.ring;
+        self.under_way.events.push((ring, tid, event));
+    }
+    fn end_pass(&mut self, _now_ns: u64, passes: u64) {
+        self.count = self.count.saturating_add(passes);
+        for _ in 0..passes.min(2) {
+            let done = std::mem::take(&mut self.under_way);
+            self.before_last = std::mem::replace(&mut self.last, done);
+        }
+    }
+}
+
+/// What those passes left behind.
+#[derive(Default)]
+pub(crate) struct Recent {
+    pub latest: FxHashMap<u64, Latest>,
+    /// Announced reallocations that are not applied yet: ring, thread, event.
+    pub announced: Vec<(usize, u32, Event)>,
+}
+
+impl LastPasses {
+    pub fn evaluate(self) -> Recent {
+        let mut recent = Recent::default();
+        // By ring: thread, announcement, whether it is of the last pass.
+        let mut open: FxHashMap<usize, (u32, Event, bool)> = FxHashMap::default();
+        for (pass, is_last) in [(self.before_last, false), (self.last, true)] {
+            for (ring, tid, event) in pass.events {
+                if let Some((_, announced, _)) = open.remove(&ring) {
+                    let failed = event.op == Op::ReallocFailed;
+                    if failed && event.address == announced.address {
+                        continue;
+                    }
+                    recent.note(&announced, is_last);
+                }
+                match event.op {
+                    Op::ReallocRelease => {
+                        open.insert(ring, (tid, event, is_last));
+                    }
+                    Op::Allocation | Op::Release => recent.note(&event, is_last),
+                    // Pairs leave nothing behind.
+                    Op::Pair | Op::ReallocFailed | Op::Tick | Op::SizeExtension => {}
+                }
+            }
+        }
+        for (ring, (tid, event, is_last)) in open {
+            if is_last {
+                recent.announced.push((ring, tid, event));
+            } else {
+                recent.note(&event, is_last);
+            }
+        }
+        recent
+    }
+}
+
+impl Recent {
+    fn note(&mut self, event: &Event, of_last_pass: bool) {
+        let new = Latest {
+            sequence: event.sequence,
+            is_release: event.op != Op::Allocation,
+            of_last_pass,
+            stack: event.stack,
+        };
+        let latest = self.latest.entry(event.address).or_insert(new);
+        // The same rule as the ledger's: an allocation stands after the release of its number.
+        let is_later = if new.is_release {
+            sequence_before(latest.sequence, new.sequence)
+        } else {
+            !sequence_before(new.sequence, latest.sequence)
+        };
+        if is_later {
+            *latest = new;
+        }
+    }
+}

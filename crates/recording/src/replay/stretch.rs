@@ -1,0 +1,103 @@
+//! A part of a run, replayed: from the last checkpoint before its begin to its end.
+
+use crate::file::chunk_file::ChunkRef;
+use crate::file::decode::Visitor;
+use crate::file::format::Kind;
+use crate::replay::Replay;
+use crate::replay::pipeline::{self, Consumer};
+use crate::{Error, Recording};
+use memhook_abi::Event;
+use memhook_ledger::Observer;
+
+/// Who wants to know what the replay comes to.
+pub(crate) trait Watch<O> {
+    /// What is kept of the state at the begin.
+    type Begin;
+    /// The begin is reached: at the first end of a pass at or after it.
+    fn begin(&mut self, replay: &mut Replay<O>) -> Self::Begin;
+    /// A pass has ended.
+    fn pass(&mut self, _: &Replay<O>) {}
+}
+
+pub(crate) struct Stretch<O, W: Watch<O>> {
+    pub replay: Replay<O>,
+    from_ns: u64,
+    to_ns: u64,
+    watch: W,
+    /// Once the begin is reached.
+    pub begin: Option<W::Begin>,
+}
+
+impl<O: Observer, W: Watch<O>> Stretch<O, W> {
+    /// Nanoseconds since the attach.
+    pub fn new(replay: Replay<O>, from_ns: u64, to_ns: u64, watch: W) -> Self {
+        Self {
+            replay,
+            from_ns,
+            to_ns,
+            watch,
+            begin: None,
+        }
+    }
+
+    fn look(&mut self) {
+        if self.begin.is_none() && self.replay.now_ns() >= self.from_ns {
+            self.begin = Some(self.watch.begin(&mut self.replay));
+        }
+    }
+
+    /// What was kept of the begin; if the file ends before it, of the end.
+    pub fn begin_or_now(&mut self) -> W::Begin {
+        let begin = self.begin.take();
+        begin.unwrap_or_else(|| self.watch.begin(&mut self.replay))
+    }
+
+    /// Replays the chunks from number `start` on, to the end of the stretch.
+    pub fn run(&mut self, recording: &Recording, start: usize) -> Result<(), Error> {
+        let chunks = recording.file.chunks[start..].iter();
+        let frames = chunks.filter(|chunk| chunk.kind == Kind::Events);
+        let frames: Vec<ChunkRef> = frames.copied().collect();
+        self.look();
+        match self.wants_more() {
+            true => pipeline::run(&recording.file, &frames, self),
+            false => Ok(()),
+        }
+    }
+}
+
+impl<O: Observer, W: Watch<O>> Visitor for Stretch<O, W> {
+    fn begin_ring(&mut self, ring: usize, tid: u32) {
+        self.replay.begin_ring(ring, tid);
+    }
+    #[inline]
+    fn event(&mut self, event: Event, size: u64, time_ns: u64) {
+        self.replay.event(event, size, time_ns);
+    }
+    fn end_pass(&mut self, now_ns: u64, passes: u64) {
+        self.replay.end_pass(now_ns, passes);
+        self.look();
+        self.watch.pass(&self.replay);
+    }
+}
+
+impl<O: Observer, W: Watch<O>> Consumer for Stretch<O, W> {
+    fn wants_more(&self) -> bool {
+        self.replay.now_ns() < self.to_ns
+    }
+}
+
+impl Recording {
+    /// Fails if a window has no length, or lies outside of what the file covers.
+    pub(crate) fn check_window(&self, from_ns: u64, to_ns: u64) -> Result<(), Error> {
+        let (start_ns, end_ns) = self.span_ns();
+        if from_ns >= to_ns || from_ns > end_ns || to_ns < start_ns {
+            return Err(Error::Window {
+                from_ns,
+                to_ns,
+                start_ns,
+                end_ns,
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,354 @@
+//! Reports of a trace under way, in steps that do not keep the caller from its rings: a walk over the live
+//! blocks, then names as they come.
+
+use crate::named_run::{Backtraces, NamedRun, frames_at};
+use crate::rows::{self, Part, Row, RowKey, RowsBy, SortBy};
+use crate::{
+    AttachInfo, Coverage, Measured, ReleaseSite, ReportModel, Sampling, StackFrame, Target, Totals,
+};
+use memhook_ledger::{Estimate, Ledger, SampledAllocations};
+use memhook_stream::Losses;
+use memhook_symbols::{ModuleFile, Symbolizer};
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+use std::time::{Duration, Instant};
+
+/// A traced process, as its reports see it.
+pub trait TracedRun: Backtraces {
+    /// The modules that addresses may be in, those that are gone too.
+    fn module_files(&self) -> Vec<ModuleFile>;
+    /// The name of a live thread, or an empty string.
+    fn thread_name(&self, tid: u32) -> String;
+    /// What the hook could not record.
+    fn losses(&self) -> Losses;
+    /// The process.
+    fn target(&self) -> Target;
+    /// How the attach went.
+    fn attach(&self) -> AttachInfo;
+    /// Has new modules looked at for what is seen of them.
+    fn request_coverage(&mut self);
+    /// Whether all of them have been looked at, after `wait` at most.
+    fn is_coverage_ready(&mut self, wait: Duration) -> bool;
+    /// What is seen of each module.
+    fn coverage(&self, symbols: &Symbolizer) -> Vec<Coverage>;
+}
+
+/// What reports show.
+#[derive(Clone, Copy, Debug)]
+pub struct LiveView {
+    /// What the rows are; lifetimes are known of recordings only.
+    pub by: RowsBy,
+    /// Their order.
+    pub sort: SortBy,
+    /// How many are shown.
+    pub top: usize,
+    /// Only blocks at least this old count.
+    pub older: Option<Duration>,
+}
+
+/// The numbers of one moment.
+pub struct LiveNumbers {
+    parts: Vec<Part>,
+    /// Stack id, blocks, bytes.
+    releases: Vec<(u32, u64, u64)>,
+    totals: memhook_ledger::Totals,
+    allocations: SampledAllocations,
+    elapsed: Duration,
+}
+
+/// A report that waits for names.
+struct Draft {
+    parts: Vec<Part>,
+    /// Sorted and cut to what is shown. Before that, the names that decide the rows are waited for.
+    rows: Option<Vec<Row>>,
+    more_rows: u64,
+    releases: Vec<(u32, u64, u64)>,
+    totals: Totals,
+    recorded_allocations: u64,
+    sample_bytes: Option<u64>,
+    elapsed: Duration,
+    is_final: bool,
+}
+
+/// Makes the reports of one attach.
+pub struct LiveReporter {
+    view: LiveView,
+    symbols: Symbolizer,
+    /// Each row's bytes in the report before.
+    last: FxHashMap<RowKey, f64>,
+    last_live_bytes: u64,
+    last_elapsed: Option<Duration>,
+    draft: Option<Draft>,
+}
+
+/// A run with the names that have come.
+struct NamedTrace<'a> {
+    run: &'a dyn TracedRun,
+    symbols: &'a Symbolizer,
+}
+
+impl NamedRun for NamedTrace<'_> {
+    fn addresses(&self, stack: u32) -> Vec<u64> {
+        let backtrace = self.run.backtrace(stack);
+        backtrace.unwrap_or_default().addresses
+    }
+
+    fn frames_at(&self, address: u64) -> Vec<StackFrame> {
+        frames_at(self.symbols, address)
+    }
+
+    fn thread_name(&self, tid: u32) -> String {
+        self.run.thread_name(tid)
+    }
+
+    fn call(&self, stack: u32) -> (String, bool) {
+        let backtrace = self.run.backtrace(stack);
+        let kind = backtrace.as_ref().and_then(|backtrace| backtrace.kind());
+        let truncated = backtrace.as_ref().is_some_and(|b| b.truncated);
+        (kind.unwrap_or("unknown").to_owned(), truncated)
+    }
+}
+
+impl LiveReporter {
+    /// A reporter that has reported nothing yet. `symbols` finds the names of the target.
+    pub fn new(view: LiveView, symbols: Symbolizer) -> LiveReporter {
+        LiveReporter {
+            view,
+            symbols,
+            last: FxHashMap::default(),
+            last_live_bytes: 0,
+            last_elapsed: None,
+            draft: None,
+        }
+    }
+
+    /// Takes what a report needs of the ledger, all at once: the rings wait for that, not for names.
+    pub fn numbers(
+        &self,
+        ledger: &Ledger,
+        allocations: SampledAllocations,
+        elapsed: Duration,
+    ) -> LiveNumbers {
+        let age = |older| elapsed.saturating_sub(older).as_nanos() as u64;
+        LiveNumbers {
+            parts: live_parts(self.view.by, ledger, &allocations, self.view.older.map(age)),
+            releases: ledger.release_sites(),
+            totals: ledger.totals(),
+            allocations,
+            elapsed,
+        }
+    }
+
+    /// Begins a report; one that is not finished is given up.
+    pub fn begin(&mut self, run: &mut dyn TracedRun, numbers: LiveNumbers, is_final: bool) {
+        self.symbols.set_modules(run.module_files());
+        run.request_coverage();
+        let named = NamedTrace {
+            run,
+            symbols: &self.symbols,
+        };
+        let deciding = rows::deciding_addresses(self.view.by, &numbers.parts, &named);
+        self.symbols.request(deciding);
+        let mut releases = numbers.releases;
+        releases.retain(|&(stack, _, _)| stack != 0);
+        releases.sort_by_key(|&(stack, _, bytes)| (Reverse(bytes), stack));
+        releases.truncate(self.view.top);
+        self.draft = Some(Draft {
+            parts: numbers.parts,
+            rows: None,
+            more_rows: 0,
+            releases,
+            totals: totals(&numbers.totals, &run.losses(), &numbers.allocations),
+            recorded_allocations: numbers.totals.allocations,
+            sample_bytes: numbers.allocations.estimator.sample_bytes,
+            elapsed: numbers.elapsed,
+            is_final,
+        });
+    }
+
+    /// The report that was begun, if its names are there within `wait`.
+    pub fn poll(&mut self, run: &mut dyn TracedRun, wait: Duration) -> Option<ReportModel> {
+        let deadline = Instant::now() + wait;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let mut draft = self.draft.take()?;
+        if draft.rows.is_none() && self.symbols.is_ready(left()) {
+            self.make_rows(&mut draft, run);
+        }
+        // Only the last report waits for the coverage.
+        let patience = |is_final| if is_final { left() } else { Duration::ZERO };
+        let is_ready = draft.rows.is_some()
+            && self.symbols.is_ready(left())
+            && (run.is_coverage_ready(patience(draft.is_final)) || !draft.is_final);
+        if is_ready {
+            return Some(self.finish(draft, run));
+        }
+        self.draft = Some(draft);
+        None
+    }
+
+    /// The report that was begun, with the names that are there.
+    pub fn give_up_names(&mut self, run: &mut dyn TracedRun) -> Option<ReportModel> {
+        let mut draft = self.draft.take()?;
+        if draft.rows.is_none() {
+            self.make_rows(&mut draft, run);
+        }
+        Some(self.finish(draft, run))
+    }
+
+    /// Has the names of these backtraces looked up, and waits for them until `is_given_up`.
+    pub fn look_up(
+        &mut self,
+        run: &dyn TracedRun,
+        stacks: impl Iterator<Item = u32>,
+        is_given_up: impl Fn() -> bool,
+    ) {
+        self.symbols.set_modules(run.module_files());
+        let backtraces = stacks.filter_map(|id| run.backtrace(id));
+        self.symbols.request(backtraces.flat_map(|b| b.addresses));
+        while !self.symbols.is_ready(Duration::from_millis(50)) && !is_given_up() {}
+    }
+
+    /// Kind of a backtrace, whether it was cut short, and its frames with the names that are there.
+    pub fn stack(&self, run: &dyn TracedRun, id: u32) -> (String, bool, Vec<StackFrame>) {
+        let named = NamedTrace {
+            run,
+            symbols: &self.symbols,
+        };
+        let (kind, truncated) = named.call(id);
+        (kind, truncated, named.stack(id))
+    }
+
+    fn make_rows(&mut self, draft: &mut Draft, run: &dyn TracedRun) {
+        let named = NamedTrace {
+            run,
+            symbols: &self.symbols,
+        };
+        let mut all = rows::rows(self.view.by, &draft.parts, &named);
+        let t = &mut draft.totals;
+        if draft.sample_bytes.is_some() && !self.view.by.repeats_blocks() {
+            let live: Estimate = all.iter().map(|row| row.amount).sum();
+            t.live_bytes = live.bytes.round() as u64;
+            t.live_blocks = live.blocks.round() as u64;
+            t.released_bytes = t.allocated_bytes.saturating_sub(t.live_bytes);
+            t.releases = t.allocations.saturating_sub(t.live_blocks);
+        }
+        t.live_growth_bytes = t.live_bytes as i64 - self.last_live_bytes as i64;
+        self.last_live_bytes = t.live_bytes;
+        for row in &mut all {
+            let before = self.last.get(&row.key).copied().unwrap_or(0.0);
+            row.growth_bytes = row.amount.bytes - before;
+        }
+        self.last = all
+            .iter()
+            .map(|row| (row.key.clone(), row.amount.bytes))
+            .collect();
+        rows::sort(&mut all, self.view.sort);
+        draft.more_rows = all.len().saturating_sub(self.view.top) as u64;
+        all.truncate(self.view.top);
+        let of_rows = all.iter().flat_map(|row| match self.view.by {
+            RowsBy::Site => named.addresses(row.key.number as u32),
+            RowsBy::Frame => vec![row.key.number],
+            _ => Vec::new(),
+        });
+        let of_releases = draft.releases.iter().flat_map(|r| named.addresses(r.0));
+        let shown: Vec<u64> = of_rows.chain(of_releases).collect();
+        self.symbols.request(shown);
+        draft.rows = Some(all);
+    }
+
+    fn finish(&mut self, draft: Draft, run: &dyn TracedRun) -> ReportModel {
+        let named = NamedTrace {
+            run,
+            symbols: &self.symbols,
+        };
+        let now_ns = draft.elapsed.as_nanos() as u64;
+        let shown = draft.rows.unwrap_or_default();
+        let (sites, groups) = rows::shown(self.view.by, shown, now_ns, &named);
+        let release = |&(stack, blocks, bytes): &(u32, u64, u64)| ReleaseSite {
+            bytes,
+            blocks,
+            error_bytes: None,
+            kind: named.call(stack).0,
+            stack: named.stack(stack),
+        };
+        let last_elapsed = self.last_elapsed.replace(draft.elapsed);
+        ReportModel {
+            schema: ReportModel::SCHEMA,
+            is_final: draft.is_final,
+            by: self.view.by.name(),
+            target: run.target(),
+            attach: run.attach(),
+            from_s: 0.0,
+            elapsed_s: draft.elapsed.as_secs_f64(),
+            since_last_s: last_elapsed.map(|last| draft.elapsed.saturating_sub(last).as_secs_f64()),
+            sampling: draft.sample_bytes.map(|mean_bytes| Sampling {
+                mean_bytes,
+                recorded_allocations: draft.recorded_allocations,
+                ..Sampling::default()
+            }),
+            totals: draft.totals,
+            measured: Measured {
+                measure: "live",
+                bytes: draft.totals.live_bytes,
+                blocks: draft.totals.live_blocks,
+                error_bytes: None,
+            },
+            coverage: run.coverage(&self.symbols),
+            sites,
+            groups,
+            releases: draft.releases.iter().map(release).collect(),
+            more_rows: draft.more_rows,
+            leaks: None,
+        }
+    }
+}
+
+/// One walk over the live blocks. `before_ns`: only those allocated before this time since the attach.
+fn live_parts(
+    by: RowsBy,
+    ledger: &Ledger,
+    allocations: &SampledAllocations,
+    before_ns: Option<u64>,
+) -> Vec<Part> {
+    let mut parts: FxHashMap<u64, Part> = FxHashMap::default();
+    if by.is_of_stacks() && !allocations.is_sampled() {
+        for site in ledger.live_by(before_ns) {
+            let part = parts.entry(u64::from(site.stack)).or_default();
+            part.amount = Estimate::exact(site.blocks, site.bytes);
+            part.oldest_ns = Some(site.oldest_ns);
+        }
+    } else {
+        let is_old = |time_ns| before_ns.is_none_or(|limit| time_ns < limit);
+        for block in ledger.live_blocks().filter(|block| is_old(block.time_ns)) {
+            let number = match by {
+                RowsBy::Thread => u64::from(block.tid),
+                RowsBy::Size => block.size,
+                _ => u64::from(block.stack),
+            };
+            let part = parts.entry(number).or_default();
+            part.amount += allocations.estimator.block(block.size);
+            let oldest = part.oldest_ns.unwrap_or(u64::MAX);
+            part.oldest_ns = Some(oldest.min(block.time_ns));
+        }
+    }
+    if by.repeats_blocks() {
+        for (stack, blocks, bytes) in ledger.release_sites() {
+            let part = parts.entry(u64::from(stack)).or_default();
+            part.released += Estimate::exact(blocks, bytes);
+        }
+    }
+    let numbered = parts.into_iter();
+    numbered
+        .map(|(number, part)| Part { number, ..part })
+        .collect()
+}
+
+fn totals(t: &memhook_ledger::Totals, losses: &Losses, allocations: &SampledAllocations) -> Totals {
+    let mut totals = Totals::exact(t, losses);
+    if allocations.is_sampled() {
+        totals.allocations = allocations.all.blocks.round() as u64;
+        totals.allocated_bytes = allocations.all.bytes.round() as u64;
+        totals.peak_live_bytes = 0;
+    }
+    totals
+}

@@ -1,0 +1,83 @@
+//! The seam between where backtraces are kept (a trace under way, a recording, a profile) and what is made
+//! of them. Whoever builds rows, sites or findings knows no more of a run than these traits.
+
+use crate::StackFrame;
+use memhook_abi::HOOKED_FUNCTIONS;
+use memhook_recording::Recording;
+use memhook_symbols::{Frame, Symbolizer};
+
+/// A backtrace as it was recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Backtrace {
+    /// Which of the hooked functions was called.
+    pub function: u8,
+    /// Return addresses (avma), innermost first.
+    pub addresses: Vec<u64>,
+    /// The stack goes on, but could not be followed.
+    pub truncated: bool,
+}
+
+impl Backtrace {
+    /// What people call the function: `malloc`, `new`, `free`.
+    pub fn kind(&self) -> Option<&'static str> {
+        let function = HOOKED_FUNCTIONS.get(usize::from(self.function))?;
+        Some(function.kind)
+    }
+}
+
+/// Backtraces by their stack ids.
+pub trait Backtraces {
+    /// The backtrace with this id.
+    fn backtrace(&self, id: u32) -> Option<Backtrace>;
+}
+
+impl Backtraces for Recording {
+    fn backtrace(&self, id: u32) -> Option<Backtrace> {
+        let stack = self.stacks().get(id)?;
+        Some(Backtrace {
+            function: stack.function,
+            addresses: stack.frames.to_vec(),
+            truncated: stack.truncated,
+        })
+    }
+}
+
+/// A run whose numbers have names.
+pub(crate) trait NamedRun {
+    /// Return addresses of a stack, innermost first.
+    fn addresses(&self, stack: u32) -> Vec<u64>;
+    /// The functions at a return address, inlined ones first; never empty.
+    fn frames_at(&self, address: u64) -> Vec<StackFrame>;
+    /// Name of a thread; empty if nobody knows it any more.
+    fn thread_name(&self, tid: u32) -> String;
+    /// The function whose call recorded the stack, and whether the stack was cut short.
+    fn call(&self, stack: u32) -> (String, bool);
+    /// What a number of the rows by size stands for.
+    fn size_name(&self, number: u64) -> String {
+        format!("{number} bytes")
+    }
+
+    /// A stack with names, innermost first.
+    fn stack(&self, stack: u32) -> Vec<StackFrame> {
+        let addresses = self.addresses(stack).into_iter();
+        addresses.flat_map(|a| self.frames_at(a)).collect()
+    }
+}
+
+/// The frames at an address: more than one where functions are inlined there.
+pub fn frames_at(symbols: &Symbolizer, address: u64) -> Vec<StackFrame> {
+    let location = symbols.location(address);
+    let frame = |frame: &Frame| StackFrame {
+        address: format!("{address:#x}"),
+        module: location.module.clone(),
+        offset: (location.module.as_ref()).map(|_| format!("{:#x}", location.svma)),
+        function: frame.function.clone(),
+        file: frame.file.clone(),
+        line: frame.line,
+        inlined: frame.inlined,
+    };
+    if location.frames.is_empty() {
+        return vec![frame(&Frame::default())];
+    }
+    location.frames.iter().map(frame).collect()
+}

@@ -1,0 +1,271 @@
+//! Reports of a recording: from a profile to what a live attach reports too.
+
+mod profile;
+mod series;
+
+pub use profile::{Window, note, ordered_modules, profile};
+
+use crate::named_run::NamedRun;
+use crate::rows::{self, Part, RowsBy, SortBy, size_class};
+use crate::{
+    Amount, AttachInfo, Coverage, Measure, Measured, Profile, ReleaseSite, ReportModel, StackFrame,
+};
+use memhook_ledger::Estimate;
+use memhook_recording::Recording;
+use memhook_symbols::{Source, Symbolizer};
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+use std::ops::Range;
+
+/// What is shown, and how much of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Selection {
+    /// What the rows are.
+    pub by: RowsBy,
+    /// What they count.
+    pub measure: Measure,
+    /// Their order.
+    pub sort: SortBy,
+    /// How many of them.
+    pub top: usize,
+    /// The profile is of a part of the run.
+    pub is_window: bool,
+}
+
+/// A profile, by the numbers of its stacks.
+struct NamedProfile<'a> {
+    profile: &'a Profile,
+    measure: Measure,
+    /// Of each return address, its frames in the profile's table.
+    of_address: FxHashMap<u64, Range<usize>>,
+    /// Kind of each allocating stack, and whether it was cut short.
+    calls: FxHashMap<u32, (&'a str, bool)>,
+    threads: FxHashMap<u32, &'a str>,
+}
+
+impl NamedProfile<'_> {
+    fn new(profile: &Profile, measure: Measure) -> NamedProfile<'_> {
+        let mut of_address: FxHashMap<u64, Range<usize>> = FxHashMap::default();
+        for (at, frame) in profile.frames.iter().enumerate() {
+            let range = of_address.entry(frame.address).or_insert(at..at);
+            range.end = at + 1;
+        }
+        let sites = profile.sites.iter();
+        NamedProfile {
+            profile,
+            measure,
+            of_address,
+            calls: sites
+                .clone()
+                .map(|site| (site.stack, (site.kind.as_str(), site.truncated)))
+                .collect(),
+            threads: sites.map(|site| (site.tid, site.thread.as_str())).collect(),
+        }
+    }
+}
+
+impl NamedRun for NamedProfile<'_> {
+    fn addresses(&self, stack: u32) -> Vec<u64> {
+        let frames = self.profile.stacks[stack as usize].iter();
+        let frames = frames.map(|&frame| &self.profile.frames[frame as usize]);
+        let calls = frames.filter(|frame| !frame.frame.inlined);
+        calls.map(|frame| frame.address).collect()
+    }
+
+    fn frames_at(&self, address: u64) -> Vec<StackFrame> {
+        let range = self.of_address.get(&address).cloned().unwrap_or(0..0);
+        let frames = self.profile.frames[range].iter();
+        frames.map(|frame| frame.frame.clone()).collect()
+    }
+
+    fn thread_name(&self, tid: u32) -> String {
+        let name = self.threads.get(&tid);
+        name.map_or_else(String::new, |&name| name.to_owned())
+    }
+
+    fn call(&self, stack: u32) -> (String, bool) {
+        let (kind, truncated) = self
+            .calls
+            .get(&stack)
+            .copied()
+            .unwrap_or(("unknown", false));
+        (kind.to_owned(), truncated)
+    }
+
+    fn size_name(&self, number: u64) -> String {
+        match self.measure {
+            Measure::Live => format!("{number} bytes"),
+            // Exact sizes are kept of live blocks only.
+            _ => size_class(number as u8),
+        }
+    }
+
+    fn stack(&self, stack: u32) -> Vec<StackFrame> {
+        self.profile.stack(stack)
+    }
+}
+
+/// The report.
+///
+/// # Errors
+/// When the recorder's note of what it saw of each module cannot be read.
+pub fn report(
+    recording: &Recording,
+    symbols: &Symbolizer,
+    profile: &Profile,
+    selection: &Selection,
+) -> Result<ReportModel, serde_json::Error> {
+    let Selection { by, measure, .. } = *selection;
+    let named = NamedProfile::new(profile, measure);
+    let mut all = rows::rows(by, &parts(profile, by, measure), &named);
+    let mut more_rows = 0;
+    // Lifetimes have an order of their own, in which they make a histogram.
+    if by != RowsBy::Lifetime {
+        rows::sort(&mut all, selection.sort);
+        more_rows = all.len().saturating_sub(selection.top);
+        all.truncate(selection.top);
+    }
+    let (sites, groups) = rows::shown(by, all, profile.to_ns, &named);
+    let amounts = profile.sites.iter().map(|site| measure.of(&site.measures));
+    let sum: Amount = amounts.sum();
+    // Whoever asks for a detail has seen the rest.
+    let is_overview = by == RowsBy::Site && measure == Measure::Live;
+    let shows_releases = is_overview || (by == RowsBy::Site && measure == Measure::Released);
+    let number = |name| note(recording, name).parse::<f64>().unwrap_or(0.0);
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    Ok(ReportModel {
+        schema: ReportModel::SCHEMA,
+        is_final: true,
+        by: by.name(),
+        target: profile.target.clone(),
+        attach: AttachInfo {
+            attach_ms: number("attach_ms"),
+            held_ms: number("held_ms"),
+            idle_held_ms: number("idle_held_ms"),
+            slots: number("slots") as u64,
+            modules: number("modules") as u64,
+            depth: profile.depth,
+        },
+        from_s: seconds(profile.from_ns),
+        elapsed_s: seconds(profile.to_ns),
+        since_last_s: selection
+            .is_window
+            .then(|| seconds(profile.to_ns - profile.from_ns)),
+        sampling: profile.sampling,
+        totals: profile.totals,
+        measured: Measured {
+            measure: measure.name(),
+            bytes: sum.bytes,
+            blocks: sum.blocks,
+            error_bytes: sum.error_bytes(),
+        },
+        coverage: if is_overview {
+            coverage(recording, symbols)?
+        } else {
+            Vec::new()
+        },
+        sites,
+        groups,
+        releases: if shows_releases {
+            releases(profile, selection.top)
+        } else {
+            Vec::new()
+        },
+        more_rows: more_rows as u64,
+        leaks: None,
+    })
+}
+
+/// The blocks of one measure.
+fn parts(profile: &Profile, by: RowsBy, measure: Measure) -> Vec<Part> {
+    let of_size = |number: u64, amount: Amount| Part {
+        number,
+        amount: amount.into(),
+        growth_bytes: amount.bytes as f64,
+        ..Part::default()
+    };
+    let of_buckets = |buckets: &[(u8, Amount)]| {
+        let parts = buckets
+            .iter()
+            .map(|&(bucket, amount)| of_size(bucket.into(), amount));
+        parts.collect()
+    };
+    match by {
+        RowsBy::Size if measure == Measure::Live => {
+            let sizes = profile.live_sizes.iter();
+            return sizes.map(|&(size, amount)| of_size(size, amount)).collect();
+        }
+        RowsBy::Size => return of_buckets(&profile.allocated_sizes),
+        RowsBy::Lifetime => return of_buckets(&profile.lifetimes),
+        _ => {}
+    }
+    let of_sites = profile.sites.iter().map(|site| Part {
+        number: match by {
+            RowsBy::Thread => site.tid.into(),
+            _ => site.stack.into(),
+        },
+        amount: measure.of(&site.measures).into(),
+        growth_bytes: site.measures.live.bytes as f64 - site.before.bytes as f64,
+        oldest_ns: site.oldest_ns,
+        released: Estimate::default(),
+    });
+    let releases = profile.releases.iter().filter(|_| by.repeats_blocks());
+    let is_known = |released: &&crate::Released| !profile.stacks[released.by as usize].is_empty();
+    let of_releases = releases.filter(is_known).map(|released| Part {
+        number: released.by.into(),
+        released: released.amount.into(),
+        ..Part::default()
+    });
+    of_sites.chain(of_releases).collect()
+}
+
+/// Who releases most, where release stacks were recorded.
+fn releases(profile: &Profile, top: usize) -> Vec<ReleaseSite> {
+    let mut sums: FxHashMap<(u32, &str), Amount> = FxHashMap::default();
+    for released in &profile.releases {
+        *sums.entry((released.by, released.kind)).or_default() += released.amount;
+    }
+    let mut sums: Vec<_> = sums
+        .into_iter()
+        .filter(|((stack, _), _)| !profile.stacks[*stack as usize].is_empty())
+        .collect();
+    sums.sort_unstable_by_key(|&(stack, amount)| (Reverse(amount.bytes), stack));
+    sums.truncate(top);
+    sums.into_iter()
+        .map(|((stack, kind), amount)| ReleaseSite {
+            bytes: amount.bytes,
+            blocks: amount.blocks,
+            error_bytes: amount.error_bytes(),
+            kind: kind.to_owned(),
+            stack: profile.stack(stack),
+        })
+        .collect()
+}
+
+/// What the recorder saw of each module, as it noted at the end, with what `symbols` knows of their names.
+fn coverage(
+    recording: &Recording,
+    symbols: &Symbolizer,
+) -> Result<Vec<Coverage>, serde_json::Error> {
+    let mut all: Vec<Coverage> = match note(recording, "coverage") {
+        // The recorder died before it made this note.
+        "" => Vec::new(),
+        noted => serde_json::from_str(noted)?,
+    };
+    for one in &mut all {
+        let mut sources = symbols.sources();
+        let source = sources.find(|source| source.path.rsplit('/').next() == Some(&one.module));
+        one.symbols = source.map(|source| source_text(source.source));
+    }
+    Ok(all)
+}
+
+/// A word for where names come from.
+pub fn source_text(source: Source) -> &'static str {
+    match source {
+        Source::DebugInfo => "debug info",
+        Source::Symbols => "symbols",
+        Source::DynamicSymbols => "dynamic symbols",
+        Source::Nothing => "nothing",
+    }
+}

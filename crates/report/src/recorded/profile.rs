@@ -1,0 +1,302 @@
+//! From a recording and symbols to the profile that every view and format is made from.
+
+use super::series::largest_over_time;
+use crate::named_run::frames_at;
+use crate::{
+    Amount, Flow, Measures, Point, Profile, ProfileFrame, ProfileModule, ProfileSite, Released,
+    Sampling, Series, SitePoint, Target, Totals,
+};
+use memhook_abi::HOOKED_FUNCTIONS;
+use memhook_ledger::Estimate;
+use memhook_recording::{Activity, Module, Recording, ReleaseFlow};
+use memhook_symbols::Symbolizer;
+use rustc_hash::FxHashMap;
+use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
+
+/// Points of the timeline.
+const POINTS: usize = 1000;
+/// Sites that are followed over time.
+const SERIES: usize = 200;
+
+/// A part of a run, nanoseconds since the attach; `None`: from its begin, to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    /// Begin.
+    pub from_ns: Option<u64>,
+    /// End.
+    pub to_ns: Option<u64>,
+}
+
+/// What happened in a window of a recording, with names. `symbols` must know the recording's
+/// modules; the names of all stacks are waited for.
+pub fn profile(
+    recording: &Recording,
+    symbols: &mut Symbolizer,
+    window: Window,
+) -> Result<Profile, memhook_recording::Error> {
+    let activity = recording.activity(window.from_ns, window.to_ns, POINTS)?;
+    let meta = recording.meta();
+    let mut tables = Tables::new(recording);
+    let names: FxHashMap<u32, &str> = recording
+        .threads()
+        .iter()
+        .map(|thread| (thread.tid, thread.name.as_str()))
+        .collect();
+    tables.look_up(&activity, symbols);
+    let mut sites = Vec::with_capacity(activity.sites.len());
+    for site in &activity.sites {
+        let stack = recording.stacks().get(site.stack);
+        sites.push(ProfileSite {
+            stack: tables.stack(site.stack, symbols),
+            kind: match kind_of(recording, site.stack) {
+                "" => "unknown".to_owned(),
+                kind => kind.to_owned(),
+            },
+            tid: site.tid,
+            thread: names.get(&site.tid).copied().unwrap_or("").to_owned(),
+            truncated: stack.is_some_and(|stack| stack.truncated),
+            measures: Measures {
+                live: Amount::from(site.live),
+                peak: Amount::from(site.peak),
+                allocated: Amount::from(site.allocated),
+                released: Amount::from(site.released),
+                temporary: Amount::from(site.temporary),
+            },
+            before: Amount::from(site.before),
+            oldest_ns: Some(site.oldest_ns).filter(|&oldest| oldest != u64::MAX),
+            sizes: whole(&site.sizes),
+            lifetimes: whole(&site.lifetimes),
+        });
+    }
+    let flows = activity.flows.iter().map(|flow| Flow {
+        allocated_by: tables.stack(flow.allocated_by, symbols),
+        released_by: tables.stack(flow.released_by, symbols),
+        kind: match flow.released_by {
+            ReleaseFlow::OTHERS => Flow::OTHERS,
+            stack => kind_of(recording, stack),
+        },
+        amount: Amount::from(flow.amount),
+    });
+    let flows = flows.collect();
+    let releases = activity.releases.iter().map(|&(stack, amount)| Released {
+        by: tables.stack(stack, symbols),
+        kind: kind_of(recording, stack),
+        amount: Amount::from(amount),
+    });
+    let releases = releases.collect();
+    let timeline = activity.timeline.iter().map(|point| Point {
+        time_ns: point.time_ns,
+        live: Amount::from(point.live),
+        allocated: Amount::from(point.allocated),
+        temporary: Amount::from(point.temporary),
+    });
+    let timeline = timeline.collect();
+    let followed = largest_over_time(&activity, SERIES);
+    let series = followed.into_iter().map(|one| Series {
+        stack: tables.stack(one.stack, symbols),
+        live: one.live.into_iter().map(Amount::from).collect(),
+        allocated: one.allocated.into_iter().map(Amount::from).collect(),
+    });
+    let series = series.collect();
+    Ok(Profile {
+        target: Target {
+            pid: meta.pid as i32,
+            name: note(recording, "name").to_owned(),
+            exe: note(recording, "exe").to_owned(),
+        },
+        began_unix_ms: meta.started_unix_ns / 1_000_000,
+        from_ns: activity.from_ns,
+        to_ns: activity.to_ns,
+        peak_ns: activity.peak_ns,
+        depth: note(recording, "depth").parse().unwrap_or(0),
+        sampling: recording.sample_bytes().map(|mean_bytes| Sampling {
+            mean_bytes,
+            recorded_allocations: activity.window_totals().allocations,
+            live_error_bytes: Amount::from(activity.sum.live).error_bytes(),
+            allocated_error_bytes: Amount::from(activity.sum.allocated).error_bytes(),
+            released_error_bytes: Amount::from(activity.sum.released).error_bytes(),
+        }),
+        totals: totals(recording, &activity),
+        modules: tables.modules,
+        frames: tables.frames,
+        stacks: tables.stacks,
+        sites,
+        live_sizes: activity
+            .live_sizes
+            .iter()
+            .map(|&(size, amount)| (size, Amount::from(amount)))
+            .collect(),
+        allocated_sizes: by_bucket(&activity.allocated_sizes),
+        lifetimes: by_bucket(&activity.lifetimes),
+        flows,
+        releases,
+        timeline,
+        series,
+        changes: activity.changes.iter().map(changed).collect(),
+        sources: Vec::new(),
+    })
+}
+
+/// A note of the recorder, or nothing.
+pub fn note<'a>(recording: &'a Recording, name: &str) -> &'a str {
+    let notes = recording.meta().notes.iter();
+    let found = notes.rev().find(|(known, _)| known == name);
+    found.map_or("", |(_, value)| value.as_str())
+}
+
+/// The function whose call recorded this stack, or nothing.
+fn kind_of(recording: &Recording, stack: u32) -> &'static str {
+    let stack = recording.stacks().get(stack);
+    let function = stack.and_then(|stack| HOOKED_FUNCTIONS.get(usize::from(stack.function)));
+    function.map_or("", |function| function.kind)
+}
+
+fn changed(change: &memhook_recording::SiteChange) -> SitePoint {
+    SitePoint {
+        point: change.point,
+        site: change.site,
+        live: Amount::from(change.live),
+        allocated: Amount::from(change.allocated),
+    }
+}
+
+fn whole(histogram: &[(u8, f64)]) -> Vec<(u8, u64)> {
+    let buckets = histogram.iter();
+    buckets.map(|&(b, n)| (b, n.round() as u64)).collect()
+}
+
+fn by_bucket(amounts: &[(u8, Estimate)]) -> Vec<(u8, Amount)> {
+    let buckets = amounts.iter();
+    buckets
+        .map(|&(bucket, amount)| (bucket, Amount::from(amount)))
+        .collect()
+}
+
+/// The sums of the window, as a report at its end gives them that began to count at its begin.
+fn totals(recording: &Recording, activity: &Activity) -> Totals {
+    let t = activity.window_totals();
+    let losses = |until_ns: u64| {
+        let counted = recording.losses_over_time().iter();
+        let last = counted.take_while(|(time, _)| *time <= until_ns).last();
+        last.map(|(_, losses)| *losses).unwrap_or_default()
+    };
+    let is_whole = activity.to_ns >= recording.span_ns().1;
+    let now = if is_whole {
+        *recording.losses()
+    } else {
+        losses(activity.to_ns)
+    };
+    let before = match activity.from_ns {
+        0 => memhook_stream::Losses::default(),
+        from_ns => losses(from_ns),
+    };
+    let since = |now: u64, before: u64| now.saturating_sub(before);
+    let lost = memhook_stream::Losses {
+        dropped: since(now.dropped, before.dropped),
+        ringless: since(now.ringless, before.ringless),
+        truncated: since(now.truncated, before.truncated),
+        stacks_dropped: since(now.stacks_dropped, before.stacks_dropped),
+        reentrant: since(now.reentrant, before.reentrant),
+        ..memhook_stream::Losses::default()
+    };
+    let mut totals = Totals::exact(&t, &lost);
+    let sum = &activity.sum;
+    if recording.sample_bytes().is_some() {
+        let (allocated, released) = (Amount::from(sum.allocated), Amount::from(sum.released));
+        totals.allocations = allocated.blocks;
+        totals.allocated_bytes = allocated.bytes;
+        totals.releases = released.blocks;
+        totals.released_bytes = released.bytes;
+        totals.live_blocks = Amount::from(sum.live).blocks;
+        totals.live_bytes = Amount::from(sum.live).bytes;
+    }
+    totals.live_growth_bytes = totals.live_bytes as i64 - Amount::from(sum.before).bytes as i64;
+    totals
+}
+
+/// The profile's modules, frames and stacks as they come to be needed.
+struct Tables<'a> {
+    recording: &'a Recording,
+    modules: Vec<ProfileModule>,
+    frames: Vec<ProfileFrame>,
+    stacks: Vec<Vec<u32>>,
+    /// By address: its frames.
+    of_address: FxHashMap<u64, Vec<u32>>,
+    /// By stack id of the recording.
+    of_stack: FxHashMap<u32, u32>,
+}
+
+/// The modules, those first that an address most likely belongs to: still there, then the last
+/// that went.
+pub fn ordered_modules(recording: &Recording) -> Vec<&Module> {
+    let mut modules: Vec<&Module> = recording.modules().iter().collect();
+    modules.sort_by_key(|module| Reverse(module.unloaded_ns.unwrap_or(u64::MAX)));
+    modules
+}
+
+impl<'a> Tables<'a> {
+    fn new(recording: &'a Recording) -> Tables<'a> {
+        let hex = |id: &[u8]| id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let modules = ordered_modules(recording).into_iter();
+        Tables {
+            recording,
+            modules: modules
+                .map(|module| ProfileModule {
+                    path: module.path.clone(),
+                    build_id: hex(&module.build_id),
+                    start: module.start,
+                    end: module.end,
+                    bias: module.base,
+                })
+                .collect(),
+            frames: Vec::new(),
+            stacks: Vec::new(),
+            of_address: FxHashMap::default(),
+            of_stack: FxHashMap::default(),
+        }
+    }
+
+    /// Has all names looked up at once: modules are worked on in parallel.
+    fn look_up(&self, activity: &Activity, symbols: &mut Symbolizer) {
+        let of_sites = activity.sites.iter().map(|site| site.stack);
+        let of_releases = activity.releases.iter().map(|(stack, _)| *stack);
+        let ids: BTreeSet<u32> = of_sites.chain(of_releases).collect();
+        let stacks = ids.iter().filter_map(|&id| self.recording.stacks().get(id));
+        let addresses: BTreeSet<u64> = stacks.flat_map(|s| s.frames.iter().copied()).collect();
+        symbols.request(addresses);
+        while !symbols.is_ready(Duration::from_secs(1)) {}
+    }
+
+    fn stack(&mut self, id: u32, symbols: &Symbolizer) -> u32 {
+        if let Some(&index) = self.of_stack.get(&id) {
+            return index;
+        }
+        let stack = self.recording.stacks().get(id);
+        let addresses = stack.map_or(&[][..], |stack| stack.frames);
+        let mut frames = Vec::with_capacity(addresses.len());
+        for &address in addresses {
+            frames.extend_from_slice(self.address(address, symbols));
+        }
+        let index = self.stacks.len() as u32;
+        self.stacks.push(frames);
+        self.of_stack.insert(id, index);
+        index
+    }
+
+    fn address(&mut self, address: u64, symbols: &Symbolizer) -> &[u32] {
+        let (frames, modules) = (&mut self.frames, &self.modules);
+        self.of_address.entry(address).or_insert_with(|| {
+            // The call is the byte before.
+            let inside = |m: &ProfileModule| (m.start..m.end).contains(&address.wrapping_sub(1));
+            let module = modules.iter().position(inside).map(|at| at as u32);
+            let first = frames.len() as u32;
+            let found = frames_at(symbols, address).into_iter();
+            frames.extend(found.map(|frame| ProfileFrame {
+                address,
+                module,
+                frame,
+            }));
+            (first..frames.len() as u32).collect()
+        })
+    }
+}

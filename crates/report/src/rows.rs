@@ -1,0 +1,340 @@
+//! The rows of every report: blocks grouped by what they have in common, sorted and cut.
+//!
+//! A trace under way and a recording both hand over [`Part`]s, and a [`NamedRun`] that knows the names of
+//! their numbers. Names are asked for only where a row depends on them.
+
+use crate::named_run::NamedRun;
+use crate::{Group, Site, StackFrame};
+use memhook_ledger::Estimate;
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+/// What the rows are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RowsBy {
+    /// Call stack of the allocation.
+    Site,
+    /// Call in the code: every call on a stack carries the block.
+    Frame,
+    /// Function: every function on a stack carries the block.
+    Function,
+    /// Module that called the allocator.
+    Module,
+    /// Allocating thread.
+    Thread,
+    /// Block size.
+    Size,
+    /// Time from allocation to release; only of recordings.
+    Lifetime,
+}
+
+impl RowsBy {
+    /// The word in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            RowsBy::Site => "site",
+            RowsBy::Frame => "frame",
+            RowsBy::Function => "function",
+            RowsBy::Module => "module",
+            RowsBy::Thread => "thread",
+            RowsBy::Size => "size",
+            RowsBy::Lifetime => "lifetime",
+        }
+    }
+
+    /// Whether a block is on more than one row.
+    pub(crate) fn repeats_blocks(self) -> bool {
+        matches!(self, RowsBy::Frame | RowsBy::Function)
+    }
+
+    /// Whether the number of a [`Part`] is a stack.
+    pub(crate) fn is_of_stacks(self) -> bool {
+        !matches!(self, RowsBy::Thread | RowsBy::Size | RowsBy::Lifetime)
+    }
+}
+
+/// Order of the rows: the largest, or the oldest, first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // the names are the definition
+pub enum SortBy {
+    Bytes,
+    Count,
+    Age,
+    Growth,
+}
+
+/// Blocks that always are on the same rows.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Part {
+    /// Their stack, thread, size in bytes or bucket of a histogram.
+    pub number: u64,
+    pub amount: Estimate,
+    /// Change of the live bytes.
+    pub growth_bytes: f64,
+    /// Allocation time of the oldest live block, nanoseconds since the attach; `None` if none lives.
+    pub oldest_ns: Option<u64>,
+    /// What this stack released.
+    pub released: Estimate,
+}
+
+/// What a row is about; rows of two reports with equal keys are compared for growth.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct RowKey {
+    /// Stack, return address, thread, size or bucket; 0 if the name says it all.
+    pub number: u64,
+    pub name: String,
+}
+
+/// One row.
+pub(crate) struct Row {
+    pub key: RowKey,
+    pub amount: Estimate,
+    /// Bytes of blocks whose innermost frame this is.
+    pub self_bytes: f64,
+    pub growth_bytes: f64,
+    pub oldest_ns: Option<u64>,
+    pub released: Estimate,
+}
+
+impl Row {
+    fn new(key: RowKey) -> Row {
+        Row {
+            key,
+            amount: Estimate::default(),
+            self_bytes: 0.0,
+            growth_bytes: 0.0,
+            oldest_ns: None,
+            released: Estimate::default(),
+        }
+    }
+
+    fn add(&mut self, part: &Part, is_innermost: bool) {
+        self.amount += part.amount;
+        self.self_bytes += if is_innermost { part.amount.bytes } else { 0.0 };
+        self.growth_bytes += part.growth_bytes;
+        let both = self.oldest_ns.into_iter().chain(part.oldest_ns);
+        self.oldest_ns = both.min();
+        self.released += part.released;
+    }
+
+    fn is_something(&self) -> bool {
+        self.amount != Estimate::default() || self.released.blocks > 0.0
+    }
+}
+
+/// The return addresses whose names decide which rows the parts are on.
+pub(crate) fn deciding_addresses(by: RowsBy, parts: &[Part], run: &dyn NamedRun) -> BTreeSet<u64> {
+    let stacks = parts.iter().map(|part| run.addresses(part.number as u32));
+    match by {
+        RowsBy::Function => stacks.flatten().collect(),
+        RowsBy::Module => stacks.filter_map(|s| s.first().copied()).collect(),
+        _ => BTreeSet::new(),
+    }
+}
+
+/// The rows, in no order but that in which they first appear.
+pub(crate) fn rows(by: RowsBy, parts: &[Part], run: &dyn NamedRun) -> Vec<Row> {
+    let mut table = Table::default();
+    for part in parts {
+        let on = table.rows_of(by, part.number, run);
+        for (place, &at) in on.iter().enumerate() {
+            // A recursive function has a block on its row once.
+            if !on[..place].contains(&at) {
+                table.rows[at].add(part, place == 0);
+            }
+        }
+    }
+    table.rows.retain(Row::is_something);
+    table.rows
+}
+
+/// The rows so far.
+#[derive(Default)]
+struct Table {
+    rows: Vec<Row>,
+    of_key: FxHashMap<RowKey, usize>,
+    /// The rows of a return address: the same call is on many stacks.
+    of_address: FxHashMap<u64, Vec<usize>>,
+}
+
+impl Table {
+    fn row(&mut self, number: u64, name: String) -> usize {
+        let key = RowKey { number, name };
+        *self.of_key.entry(key).or_insert_with_key(|key| {
+            self.rows.push(Row::new(key.clone()));
+            self.rows.len() - 1
+        })
+    }
+
+    /// The rows that a part is on; that of its innermost frame first.
+    fn rows_of(&mut self, by: RowsBy, number: u64, run: &dyn NamedRun) -> Vec<usize> {
+        let stack = number as u32;
+        match by {
+            RowsBy::Site => vec![self.row(number, String::new())],
+            RowsBy::Thread => vec![self.row(number, thread_label(stack, run))],
+            RowsBy::Size => vec![self.row(number, run.size_name(number))],
+            RowsBy::Lifetime => vec![self.row(number, lifetime_class(number as u8))],
+            RowsBy::Module => {
+                let innermost = run.addresses(stack).first().copied();
+                let module = innermost.and_then(|a| run.frames_at(a).swap_remove(0).module);
+                vec![self.row(0, module.unwrap_or("unknown".into()))]
+            }
+            RowsBy::Frame => {
+                let addresses = run.addresses(stack).into_iter();
+                addresses.map(|a| self.row(a, format!("{a:#x}"))).collect()
+            }
+            RowsBy::Function => {
+                let addresses = run.addresses(stack);
+                let mut all = Vec::with_capacity(addresses.len());
+                for address in addresses {
+                    if !self.of_address.contains_key(&address) {
+                        let names = run.frames_at(address).into_iter().map(function_name);
+                        let rows = names.map(|name| self.row(0, name)).collect();
+                        self.of_address.insert(address, rows);
+                    }
+                    all.extend_from_slice(&self.of_address[&address]);
+                }
+                if all.is_empty() {
+                    all.push(self.row(0, "unknown".into()));
+                }
+                all
+            }
+        }
+    }
+}
+
+fn thread_label(tid: u32, run: &dyn NamedRun) -> String {
+    match (tid, run.thread_name(tid)) {
+        (0, _) => "threads that were not recorded".to_owned(),
+        (tid, name) if name.is_empty() => format!("thread {tid} (ended)"),
+        (tid, name) => format!("thread {tid} ({name})"),
+    }
+}
+
+fn function_name(frame: StackFrame) -> String {
+    let module = frame.module.as_deref().unwrap_or("unknown");
+    match &frame.function {
+        Some(function) => format!("{function} ({module})"),
+        // Code without names: all of a module that is not known better is one row.
+        None => format!("code without names ({module})"),
+    }
+}
+
+/// Sorts rows; of equal ones that with more blocks of its own is first, then that which released more.
+pub(crate) fn sort(rows: &mut [Row], by: SortBy) {
+    let largest = |number: f64| Reverse(number.round() as i64);
+    rows.sort_by_cached_key(|row| {
+        let first = match by {
+            SortBy::Bytes => largest(row.amount.bytes),
+            SortBy::Count => largest(row.amount.blocks),
+            SortBy::Growth => largest(row.growth_bytes),
+            SortBy::Age => Reverse(-row.oldest_ns.map_or(i64::MAX, |ns| ns as i64)),
+        };
+        let released = largest(row.released.bytes);
+        (first, largest(row.self_bytes), released, row.key.clone())
+    });
+}
+
+/// The rows as a report has them. Ages are those at `now_ns`.
+pub(crate) fn shown(
+    by: RowsBy,
+    rows: Vec<Row>,
+    now_ns: u64,
+    run: &dyn NamedRun,
+) -> (Vec<Site>, Vec<Group>) {
+    let (mut sites, mut groups) = (Vec::new(), Vec::new());
+    let whole = |number: f64| number.round() as u64;
+    for row in rows {
+        let (bytes, blocks) = (whole(row.amount.bytes), whole(row.amount.blocks));
+        let error_bytes = row.amount.error_bytes();
+        let growth_bytes = row.growth_bytes.round() as i64;
+        let age = |oldest: u64| (now_ns / 1_000_000).saturating_sub(oldest / 1_000_000);
+        let oldest_ms = row.oldest_ns.map_or(0, age);
+        if by == RowsBy::Site {
+            let stack = row.key.number as u32;
+            let (kind, truncated) = run.call(stack);
+            sites.push(Site {
+                bytes,
+                blocks,
+                error_bytes,
+                growth_bytes,
+                oldest_ms,
+                kind,
+                truncated,
+                stack: run.stack(stack),
+            });
+            continue;
+        }
+        groups.push(Group {
+            frame: match by {
+                // The function that the call is in, not those that are inlined there.
+                RowsBy::Frame => run.frames_at(row.key.number).pop(),
+                _ => None,
+            },
+            name: row.key.name,
+            bytes,
+            self_bytes: whole(row.self_bytes),
+            blocks,
+            error_bytes,
+            growth_bytes,
+            oldest_ms,
+            released_bytes: whole(row.released.bytes),
+            released_blocks: whole(row.released.blocks),
+        });
+    }
+    (sites, groups)
+}
+
+/// A power of two: 64 to 127 bytes.
+pub(crate) fn size_class(bucket: u8) -> String {
+    match bucket {
+        0 => "0 bytes".into(),
+        1 => "1 byte".into(),
+        _ => {
+            let first = 1u64 << (bucket - 1);
+            let last = first.checked_mul(2).map_or(u64::MAX, |next| next - 1);
+            format!("{first} to {last} bytes")
+        }
+    }
+}
+
+/// A power of two in nanoseconds, as the whole milliseconds in it: lifetimes are known to those.
+fn lifetime_class(bucket: u8) -> String {
+    if bucket == 0 {
+        return "less than 1 ms".into();
+    }
+    let first_ns = 1u64 << (bucket - 1);
+    let last_ns = first_ns.checked_mul(2).map_or(u64::MAX, |next| next - 1);
+    let (first, last) = (first_ns.div_ceil(1_000_000), last_ns / 1_000_000);
+    let time = crate::milliseconds;
+    if first < last {
+        format!("{} to {}", time(first), time(last))
+    } else {
+        time(first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_have_names() {
+        let sizes = [0, 1, 2, 7, 64].map(size_class);
+        assert_eq!(
+            sizes[..4],
+            ["0 bytes", "1 byte", "2 to 3 bytes", "64 to 127 bytes"]
+        );
+        assert!(sizes[4].ends_with("to 18446744073709551615 bytes"));
+        let lifetimes = [0, 20, 21, 22, 30].map(lifetime_class);
+        let expected = [
+            "less than 1 ms",
+            "1 ms",
+            "2 ms",
+            "3 ms to 4 ms",
+            "537 ms to 1.1 s",
+        ];
+        assert_eq!(lifetimes, expected);
+    }
+}

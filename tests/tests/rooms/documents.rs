@@ -1,0 +1,194 @@
+//! The documents: what they name is there, links lead somewhere, and lines fit into an editor.
+
+use super::root;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The widest line of a document, in characters.
+const COLUMNS: usize = 100;
+/// Where a path between backticks begins that has to be there.
+const PLACES: [&str; 7] = [
+    "crates/",
+    "docs/",
+    "hook-cxx/",
+    "tests/",
+    "benches/",
+    "xtask/",
+    "fuzz/",
+];
+
+/// A document, by lines.
+struct Page {
+    /// Relative to the workspace.
+    path: PathBuf,
+    text: String,
+}
+
+impl Page {
+    /// Lines with their numbers from 1, without those of code blocks.
+    fn prose(&self) -> impl Iterator<Item = (usize, &str)> {
+        let mut is_code = false;
+        let lines = (1..).zip(self.text.lines());
+        lines.filter(move |(_, line)| {
+            let is_fence = line.trim_start().starts_with("```");
+            is_code ^= is_fence;
+            !is_code && !is_fence
+        })
+    }
+
+    fn at(&self, line: usize, what: &str) -> String {
+        format!("{}:{line}: {what}", self.path.display())
+    }
+}
+
+fn pages() -> Vec<Page> {
+    let mut pages = Vec::new();
+    collect(Path::new(""), &mut pages);
+    pages
+}
+
+fn collect(directory: &Path, into: &mut Vec<Page>) {
+    let entries = std::fs::read_dir(root().join(directory)).expect("a directory");
+    for entry in entries.map(|entry| entry.expect("readable")) {
+        let name = entry.file_name();
+        let path = directory.join(&name);
+        let name = name.to_string_lossy();
+        if entry.file_type().expect("readable").is_dir() {
+            if !name.starts_with('.') && name != "target" {
+                collect(&path, into);
+            }
+        } else if name.ends_with(".md") {
+            let text = std::fs::read_to_string(entry.path()).expect("text");
+            into.push(Page { path, text });
+        }
+    }
+}
+
+/// Texts between backticks.
+fn code_spans(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+/// Targets of links.
+fn links(line: &str) -> impl Iterator<Item = &str> {
+    let parts = line.split("](").skip(1);
+    parts.filter_map(|part| Some(part.split_once(')')?.0))
+}
+
+/// The anchors that a renderer gives to the headings of a page.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|heading| {
+            let title = heading.trim_start_matches('#').trim().to_lowercase();
+            let kept = title.chars().filter_map(|c| match c {
+                ' ' => Some('-'),
+                c if c.is_alphanumeric() || c == '-' || c == '_' => Some(c),
+                _ => None,
+            });
+            kept.collect()
+        })
+        .collect()
+}
+
+/// What is wrong with a link, if anything.
+fn fault_of_link(page: &Page, link: &str) -> Option<String> {
+    if link.contains("://") || link.starts_with("mailto:") {
+        return None;
+    }
+    let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let text = if file.is_empty() {
+        page.text.clone()
+    } else {
+        let path = root().join(&page.path).parent()?.join(file);
+        if path.is_dir() {
+            return None;
+        }
+        let Ok(text) = std::fs::read_to_string(path) else {
+            return Some(format!("the link leads to nothing: {link}"));
+        };
+        text
+    };
+    let is_known = anchor.is_empty() || anchors(&text).contains(anchor);
+    (!is_known).then(|| format!("no heading for the link {link}"))
+}
+
+/// Whether a path of the workspace is there; `*` stands for any file.
+fn exists(path: &str) -> bool {
+    let Some((directory, pattern)) = path.rsplit_once('/').filter(|(_, f)| f.contains('*')) else {
+        return root().join(path).exists();
+    };
+    let (before, after) = pattern.split_once('*').expect("a star");
+    let entries = std::fs::read_dir(root().join(directory))
+        .into_iter()
+        .flatten();
+    let mut names = entries
+        .flatten()
+        .map(|e| e.file_name().to_string_lossy().into_owned());
+    names.any(|name| name.starts_with(before) && name.ends_with(after))
+}
+
+fn faults(page: &Page) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (number, line) in page.prose() {
+        let width = line.chars().count();
+        if width > COLUMNS && !line.starts_with('|') {
+            faults.push(page.at(number, &format!("{width} columns")));
+        }
+        let found = links(line).filter_map(|link| fault_of_link(page, link));
+        faults.extend(found.map(|fault| page.at(number, &fault)));
+        for span in code_spans(line) {
+            let is_path = PLACES.iter().any(|place| span.starts_with(place));
+            // What is written in capitals stands for a name.
+            let is_pattern = span.contains(|c: char| c.is_uppercase() || c.is_whitespace())
+                && !span.ends_with(".md");
+            if is_path && !is_pattern && !exists(span) {
+                faults.push(page.at(number, &format!("{span} is not there")));
+            }
+        }
+    }
+    faults
+}
+
+#[test]
+fn documents_are_true_to_the_tree() {
+    let pages = pages();
+    assert!(pages.len() > 10, "{} documents", pages.len());
+    let faults: Vec<String> = pages.iter().flat_map(faults).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn every_crate_has_a_readme() {
+    let entries = std::fs::read_dir(root().join("crates")).expect("crates");
+    let directories = entries.map(|entry| entry.expect("readable").path());
+    let missing = directories.filter(|directory| {
+        directory.join("Cargo.toml").exists() && !directory.join("README.md").exists()
+    });
+    let missing: Vec<PathBuf> = missing.collect();
+    assert!(missing.is_empty(), "no README.md in {missing:?}");
+}
+
+#[test]
+fn a_false_document_is_found() {
+    let page = |text: &str| Page {
+        path: PathBuf::from("README.md"),
+        text: text.to_owned(),
+    };
+    let wide = "x".repeat(COLUMNS + 1);
+    for bad in [
+        &wide,
+        "[a page](docs/none.md)",
+        "[a part](docs/safety.md#none)",
+        "[a part](#none)",
+        "`crates/none`",
+        "`docs/none-*.md`",
+    ] {
+        assert_eq!(faults(&page(bad)).len(), 1, "{bad}");
+    }
+    let good = format!(
+        "# A part, here\n\n[it](#a-part-here) [b](docs/safety.md) [c](https://d) `crates/abi`\n\
+         `docs/*.md` `crates/NAME`\n```\n{wide}\n```\n| {wide} |\n"
+    );
+    assert_eq!(faults(&page(&good)), Vec::<String>::new());
+}

@@ -1,0 +1,37 @@
+//! The rooms of the project: which crate may import which, which modules may know each other, and
+//! whether the documents still describe what is there.
+
+mod circles;
+mod crates;
+mod documents;
+mod layout;
+
+use std::path::{Path, PathBuf};
+
+/// The directory that holds the workspace.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The text of a file of the workspace.
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// Cells of the first Markdown table below the heading `title`, without its two head rows.
+fn table(page: &str, title: &str) -> Vec<Vec<String>> {
+    let heading = format!("\n## {title}\n");
+    let (_, below) = page
+        .split_once(&heading)
+        .unwrap_or_else(|| panic!("no heading {title:?}"));
+    let rows = below
+        .lines()
+        .skip_while(|line| !line.starts_with('|'))
+        .take_while(|line| line.starts_with('|'));
+    rows.skip(2)
+        .map(|row| {
+            let cells = row.trim_matches('|').split('|');
+            cells.map(|cell| cell.trim().to_owned()).collect()
+        })
+        .collect()
+}

@@ -1,0 +1,176 @@
+//! What the commands write as JSON, from real targets, fits the schemas in `docs/schemas`; and nearly
+//! every field of the schemas was in it.
+
+use memhook_tests::programs::Folder;
+use memhook_tests::{Attacher, JsonSchema, Target, build_target, run, run_program};
+use serde_json::Value;
+
+/// The output of a command that ends with this exit code, as JSON.
+fn json_with(code: i32, args: &[&str]) -> Value {
+    let (found, out, err) = run(args);
+    assert_eq!(found, code, "{args:?}: {err}");
+    serde_json::from_str(&out).unwrap_or_else(|e| panic!("{args:?}: {e}: {out}"))
+}
+
+fn json(args: &[&str]) -> Value {
+    json_with(0, args)
+}
+
+/// Traces a program from "ready" to "done"; the last report.
+fn traced(program: &str, args: &[&str], options: &[&str]) -> Value {
+    let mut target = Target::start(&build_target(program, &[]), args);
+    let attacher = Attacher::start(&target, options);
+    target.go();
+    target.expect("done");
+    attacher.finish()
+}
+
+#[test]
+fn reports() {
+    let folder = Folder::new("schema-report");
+    let schema = JsonSchema::load("report-1");
+    let file = folder.path("run.mhk");
+    schema.check(&traced("lost_while_traced", &[], &["--leaks"]));
+    schema.check(&traced(
+        "regression",
+        &[],
+        &["--stacks", "all", "-o", &file],
+    ));
+    schema.check(&traced(
+        "regression",
+        &[],
+        &["--stacks", "all", "--by", "frame"],
+    ));
+    schema.check(&traced("sampled", &[], &["--sample", "8K"]));
+    for by in [
+        "site", "frame", "function", "module", "thread", "size", "lifetime",
+    ] {
+        schema.check(&json(&["report", &file, "--json", "--by", by]));
+    }
+    for measure in ["peak", "allocated", "released", "temporary"] {
+        schema.check(&json(&["report", &file, "--json", "--measure", measure]));
+    }
+    let sampled = folder.path("sampled.mhk");
+    let options = ["--sample", "8K", "--stacks", "all", "-o", &sampled];
+    schema.check(&traced("sampled", &[], &options));
+    schema.check(&json(&["report", &sampled, "--json"]));
+    schema.check(&json(&["report", &sampled, "--json", "--by", "function"]));
+    assert_eq!(schema.unseen(), [""; 0]);
+}
+
+#[test]
+fn trees_pairs_and_differences() {
+    let folder = Folder::new("schema-views");
+    let [old, new] = ["old.mhk", "new.mhk"].map(|name| folder.path(name));
+    traced("regression", &[], &["--stacks", "all", "-o", &old]);
+    let options = ["--sample", "8K", "--stacks", "all", "-o", &new];
+    traced("sampled", &[], &options);
+    let [tree, who_frees, diff] = ["tree-1", "who-frees-1", "diff-1"].map(JsonSchema::load);
+    for file in [&old, &new] {
+        for direction in ["top-down", "bottom-up"] {
+            tree.check(&json(&["report", file, "--json", "--tree", direction]));
+        }
+        who_frees.check(&json(&["report", file, "--json", "--who-frees"]));
+        diff.check(&json(&["diff", &old, file, "--json"]));
+    }
+    for schema in [tree, who_frees, diff] {
+        assert_eq!(schema.unseen(), [""; 0]);
+    }
+}
+
+#[test]
+fn scans() {
+    let [scan, census, reclaim] = ["scan-1", "census-1", "reclaim-1"].map(JsonSchema::load);
+    let target = Target::start(&build_target("scan_plant", &[]), &["2"]);
+    let pid = target.pid().to_string();
+    for method in ["precopy", "fork", "stop"] {
+        scan.check(&json(&["scan", &pid, "--json", "--snapshot", method]));
+    }
+    census.check(&json(&["scan", &pid, "--json", "--census"]));
+    // Without --yes and a terminal it says what it would do.
+    let pause = ["--twice", "20ms"];
+    reclaim.check(&json(
+        &[&["scan", &pid, "--json", "--reclaim"], &pause[..]].concat(),
+    ));
+    let damaged = Target::start(&build_target("damaged_heap", &[]), &[]);
+    let pid = damaged.pid().to_string();
+    scan.check(&json(&["scan", &pid, "--json"]));
+    reclaim.check(&json(
+        &[&["scan", &pid, "--json", "--reclaim", "--yes"], &pause[..]].concat(),
+    ));
+    for schema in [scan, census, reclaim] {
+        assert_eq!(schema.unseen(), [""; 0]);
+    }
+}
+
+#[test]
+fn verdicts() {
+    let schema = JsonSchema::load("gate-1");
+    let folder = Folder::new("schema-gate");
+    let [file, baseline] = ["verdict.json", "baseline.json"].map(|name| folder.path(name));
+    let cases = build_target("gate_cases", &["-O1", "-g"]);
+    let verdict = |code: i32, options: &[&str], program, args: &[&str]| {
+        let options = [&["gate", "--json", &file], options].concat();
+        let (found, text, errors) = run_program(&options, &file, program, args);
+        assert_eq!(found, Some(code), "{options:?}: {errors}");
+        std::fs::remove_file(&file).expect("written");
+        schema.check(&serde_json::from_str(&text).expect("JSON"));
+    };
+    verdict(0, &["--suppress", "nothing-like-it"], &cases, &["nothing"]);
+    verdict(1, &["--max-live", "0"], &cases, &["list"]);
+    verdict(0, &["--suppress", "^block$"], &cases, &["plain"]);
+    verdict(1, &["--write-baseline", &baseline], &cases, &["plain"]);
+    // A site that leaks more than it did.
+    let known = std::fs::read_to_string(&baseline).expect("written");
+    std::fs::write(&baseline, known.replace("960", "96")).expect("written");
+    verdict(1, &["--baseline", &baseline], &cases, &["plain"]);
+    let lossy = ["--on-full", "drop", "--ring-size", "64K"];
+    verdict(3, &lossy, &cases, &["hammer"]);
+    let family = build_target("gate_family", &["-O1", "-g", "-pthread"]);
+    verdict(1, &["--follow-fork"], &family, &["fork", "0"]);
+
+    // A service that runs on, and what of it keeps growing.
+    let service = build_target("gate_service", &["-O1", "-g"]);
+    let target = Target::start(&service, &["leak"]);
+    let pid = target.pid().to_string();
+    let growth = ["--growth", "--warmup", "500ms", "--duration", "3s"];
+    let options = [&["gate", "--json", "-", "-p", &pid], &growth[..]].concat();
+    let (code, out, err) = run(&options);
+    assert_eq!(code, 1, "{err}");
+    schema.check(&document_in(&out));
+    assert_eq!(schema.unseen(), [""; 0]);
+}
+
+/// The line of JSON among those of the text.
+fn document_in(out: &str) -> Value {
+    let line = out.lines().find(|line| line.starts_with('{'));
+    serde_json::from_str(line.expect("a line of JSON")).expect("JSON")
+}
+
+#[test]
+fn schemas_are_named_after_what_they_describe() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/schemas");
+    let entries = std::fs::read_dir(directory).expect("docs/schemas");
+    let mut count = 0;
+    for entry in entries {
+        let path = entry.expect("readable").path();
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("text");
+        let schema: Value = serde_json::from_str(&text).expect("JSON");
+        let stem = path.file_stem().expect("a name").to_string_lossy();
+        let (name, version) = stem.rsplit_once('-').expect("NAME-VERSION.json");
+        assert_eq!(schema["title"], format!("memhook-rs/{name}/{version}"));
+        let places = [
+            &schema["properties"],
+            &schema["$defs"]["verdict"]["properties"],
+        ];
+        let own = places
+            .iter()
+            .any(|fields| fields["schema"]["const"] == schema["title"]);
+        assert!(own, "{stem} says another name of itself");
+        count += 1;
+    }
+    assert!(count >= 8, "{count} schemas");
+}
