@@ -208,9 +208,8 @@ struct Names {
 
 impl Names {
     fn of(pid: i32) -> Names {
-        let roots = TargetRoot::of(pid).search_order();
         Names {
-            symbols: Symbolizer::new(roots),
+            symbols: Symbolizer::new(TargetRoot::of(pid).search_order()),
             asked: HashMap::new(),
         }
     }
