@@ -33,7 +33,7 @@ const TURN: Duration = Duration::from_millis(10);
 pub struct Args {
     /// Process id
     pid: i32,
-    /// Count again every so often
+    /// Time between two counts
     #[arg(short, long, value_parser = duration, default_value = "1s")]
     interval: Duration,
     #[command(flatten)]
