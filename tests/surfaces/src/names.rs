@@ -2,7 +2,7 @@
 
 use crate::Input;
 use crate::scratch_file::with_file;
-use memhook_symbols::{ModuleFile, Places, Symbolizer};
+use memhook_symbols::{ModuleFile, SearchPath, Symbolizer};
 
 /// More than any name that a person would read.
 const LONGEST_NAME: usize = 1 << 20;
@@ -21,7 +21,7 @@ fn resolve(symbols: &mut Symbolizer, file: ModuleFile, addresses: impl Iterator<
 
 /// An ELF file with symbols and DWARF.
 pub fn look_up(bytes: &[u8]) {
-    let mut symbols = Symbolizer::new(Vec::new());
+    let mut symbols = Symbolizer::new(SearchPath::default());
     let file = ModuleFile {
         path: "/p".into(),
         image: Some(bytes.into()),
@@ -51,9 +51,9 @@ pub fn debug_link(bytes: &[u8]) {
             let _ = std::fs::remove_file(&link);
             std::os::unix::fs::symlink(&path, &link).expect("a link");
         }
-        let mut symbols = Symbolizer::searching(Places {
+        let mut symbols = Symbolizer::new(SearchPath {
             debug_folders: vec![folder],
-            ..Places::default()
+            ..SearchPath::default()
         });
         let file = ModuleFile {
             path: path.to_string_lossy().into_owned(),

@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use memhook_recording::Recording;
 use memhook_report::recorded::ordered_modules;
 use memhook_symbols::{
-    Bundle, Debuginfod, ModuleFile, Places, SymbolCache, SymbolError, Symbolizer,
+    Bundle, Debuginfod, ModuleFile, SearchPath, SymbolCache, SymbolError, Symbolizer,
 };
 use std::{io::ErrorKind, path::PathBuf};
 
@@ -27,15 +27,21 @@ pub struct Args {
     pub no_symbol_cache: bool,
 }
 
-/// The recording's modules, to be found by their build-ids.
-pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symbolizer> {
-    for folder in args.sysroot.iter().chain(&args.debug_dir) {
-        let metadata = std::fs::metadata(folder);
-        let metadata = metadata.with_context(|| format!("cannot read {}", folder.display()))?;
+/// Refuses what is not a directory.
+pub fn check_directories<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result<()> {
+    for path in paths {
+        let metadata = std::fs::metadata(path);
+        let metadata = metadata.with_context(|| format!("cannot read {}", path.display()))?;
         if !metadata.is_dir() {
-            bail!("{} is no folder", folder.display());
+            bail!("{} is not a directory", path.display());
         }
     }
+    Ok(())
+}
+
+/// The recording's modules, to be found by their build-ids.
+pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symbolizer> {
+    check_directories(args.sysroot.iter().chain(&args.debug_dir))?;
     let root = PathBuf::from("/");
     let roots: Vec<PathBuf> = match args.sysroot.is_empty() {
         // The recording may be of this machine; the build-ids tell.
@@ -43,9 +49,9 @@ pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symboliz
         false => args.sysroot.clone(),
     };
     let cache = SymbolCache::of_user();
-    let mut symbols = Symbolizer::searching(Places {
+    let mut symbols = Symbolizer::new(SearchPath {
         roots: roots.clone(),
-        debug_folders: args.debug_dir.clone(),
+        debug_directories: args.debug_dir.clone(),
         debuginfod: cache.as_ref().and_then(Debuginfod::from_environment),
         cache: cache.filter(|_| !args.no_symbol_cache),
     });
@@ -78,8 +84,8 @@ pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symboliz
 /// Says which files were refused. Those that are not there are no news.
 pub fn tell_refused(symbols: &Symbolizer) {
     for problem in symbols.sources().flat_map(|module| &module.problems) {
-        let is_absent = matches!(problem, SymbolError::Read { source, .. }
-            if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory));
+        let is_absent = matches!(problem, SymbolError::Read { error, .. }
+            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory));
         if !is_absent {
             eprintln!("memhook-rs: not used: {problem}");
         }

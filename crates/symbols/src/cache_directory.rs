@@ -1,7 +1,7 @@
-//! Whose folder a cache is in.
+//! The directory that holds our caches, and whose it is.
 //!
-//! What is kept there is believed in the next run, and files in it are removed. So it must be the user's own: not what a
-//! link leads to, nor another user's, which HOME names after `sudo -E`.
+//! The next run believes what is kept there, and files in it are removed. So it must be the user's own: not
+//! the end of a link, nor the directory of another user, which HOME names after `sudo -E`.
 
 use std::{
     ffi::OsString,
@@ -10,8 +10,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The user's cache folder (XDG Base Directory Specification): `$XDG_CACHE_HOME`, or `.cache` in `$HOME`; for root,
-/// whose HOME may be another user's, in root's own home. `None` where there is none of the user's own.
+/// The user's cache directory (XDG Base Directory Specification): `$XDG_CACHE_HOME`, or `.cache` in `$HOME`.
+/// The HOME of root may be that of another user; then it is in root's own home. `None` if the user has none.
 pub(crate) fn of_user() -> Option<PathBuf> {
     let user = nix::unistd::geteuid().as_raw();
     folder_of(user, &|name| std::env::var_os(name), home_of_root)
@@ -27,10 +27,10 @@ fn folder_of(
         let path = PathBuf::from(variable(name)?);
         path.is_absolute().then_some(path)
     };
-    if let Some(folder) = absolute("XDG_CACHE_HOME") {
-        // Asked for: if it cannot be used, no other one is.
-        let is_own = folder.ancestors().find_map(|path| path.metadata().ok());
-        return is_own.filter(|found| is_of(found, user)).map(|_| folder);
+    if let Some(directory) = absolute("XDG_CACHE_HOME") {
+        // The user asked for this one: if it cannot be used, no other is used instead.
+        let is_own = directory.ancestors().find_map(|path| path.metadata().ok());
+        return is_own.filter(|found| is_of(found, user)).map(|_| directory);
     }
     let is_own = |home: &PathBuf| home.metadata().is_ok_and(|found| is_of(&found, user));
     let home = absolute("HOME").filter(is_own);
@@ -38,7 +38,7 @@ fn folder_of(
     Some(home?.join(".cache"))
 }
 
-/// By passwd(5): the functions of the C library are not for static programs.
+/// From passwd(5): a static program cannot safely call the C library's functions for it.
 fn home_of_root() -> Option<PathBuf> {
     let users = std::fs::read_to_string("/etc/passwd").ok()?;
     let home = users.lines().find_map(|line| {
@@ -50,29 +50,30 @@ fn home_of_root() -> Option<PathBuf> {
     home.map(PathBuf::from).filter(|home| home.is_absolute())
 }
 
-/// A folder of this user's that nobody else writes into.
+/// Whether it is a directory of this user that not everybody can write to.
 fn is_of(found: &Metadata, user: u32) -> bool {
     found.is_dir() && found.uid() == user && found.mode() & 0o002 == 0
 }
 
-/// Whether a folder of ours, which nobody reaches through a link, is there.
-pub(crate) fn is_ours(folder: &Path) -> bool {
+/// Whether this is a directory of ours that is not reached through a link.
+pub(crate) fn is_ours(directory: &Path) -> bool {
     let user = nix::unistd::geteuid().as_raw();
-    let found = std::fs::symlink_metadata(folder);
+    let found = std::fs::symlink_metadata(directory);
     found.is_ok_and(|found| is_of(&found, user) && found.mode() & 0o020 == 0)
 }
 
-/// Makes a folder below the one of all our caches, where that is ours, or can be made.
+/// Makes a directory below the one of all our caches, if that is ours or can be made.
 pub(crate) fn make(caches: &Path, name: &str) -> std::io::Result<PathBuf> {
-    let folder = caches.join(name);
-    // The specification wants them for the user alone.
+    let directory = caches.join(name);
+    // The specification wants them to be accessible to the user alone.
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
-        .create(&folder)?;
-    match is_ours(caches) && is_ours(&folder) {
-        true => Ok(folder),
-        false => Err(std::io::ErrorKind::PermissionDenied.into()),
+        .create(&directory)?;
+    if is_ours(caches) && is_ours(&directory) {
+        Ok(directory)
+    } else {
+        Err(std::io::ErrorKind::PermissionDenied.into())
     }
 }
 
