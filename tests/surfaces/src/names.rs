@@ -52,7 +52,7 @@ pub fn debug_link(bytes: &[u8]) {
             std::os::unix::fs::symlink(&path, &link).expect("a link");
         }
         let mut symbols = Symbolizer::new(SearchPath {
-            debug_folders: vec![folder],
+            debug_directories: vec![folder],
             ..SearchPath::default()
         });
         let file = ModuleFile {
