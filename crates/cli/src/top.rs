@@ -27,7 +27,7 @@ use std::{
 pub struct Args {
     /// Process id
     pid: i32,
-    /// Count again every so often
+    /// Time between two counts
     #[arg(short, long, value_parser = duration, default_value = "1s")]
     interval: Duration,
     #[command(flatten)]
