@@ -25,10 +25,8 @@ pub fn module_info(image: &ModuleImage) -> ModuleInfo {
         if header.p_type == PT_LOAD && header.is_write() {
             let start = image.base.wrapping_add(header.p_vaddr);
             let end = start.saturating_add(header.p_memsz);
-            info.data.push((
-                start & !(PAGE_BYTES - 1),
-                end.next_multiple_of(PAGE_BYTES).max(start),
-            ));
+            let end = end.next_multiple_of(PAGE_BYTES).max(start);
+            info.data.push(start & !(PAGE_BYTES - 1)..end);
         }
     }
     let defined = |name: &str| {
@@ -52,7 +50,7 @@ pub fn module_info(image: &ModuleImage) -> ModuleInfo {
         .collect();
         if let (Some(low), Some(high)) = (code.iter().min(), code.iter().max()) {
             // The static functions of malloc.c stand before and between the public ones.
-            info.malloc_code = (low.saturating_sub(24 * 1024), high + 8 * 1024);
+            info.malloc_code = low.saturating_sub(24 * 1024)..high + 8 * 1024;
         }
     } else {
         let marks = [

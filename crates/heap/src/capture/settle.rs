@@ -4,6 +4,7 @@ use memhook_inject::{AllHeld, Error, Registers, hold_all};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use std::io::IoSliceMut;
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::snapshot::words;
@@ -21,7 +22,7 @@ const STACK_WORDS: usize = 48;
 /// Holds all threads, none of them inside `malloc_code` if possible: the heap is whole then. A
 /// thread that is inside runs on by itself until it is out; it is never long. Also returns how many
 /// were still inside.
-pub fn hold_settled(pid: i32, malloc_code: (u64, u64)) -> Result<(AllHeld, u32), Error> {
+pub fn hold_settled(pid: i32, malloc_code: &Range<u64>) -> Result<(AllHeld, u32), Error> {
     let mut held = hold_all(pid)?;
     let mut step = SETTLE_STEP;
     loop {
@@ -40,8 +41,8 @@ pub fn hold_settled(pid: i32, malloc_code: (u64, u64)) -> Result<(AllHeld, u32),
 
 /// Whether a thread is in the middle of malloc or free: by its program counter, or because it is in
 /// a system call that those make or was interrupted in something called from there.
-pub fn is_inside(pid: i32, registers: &Registers, code: (u64, u64)) -> bool {
-    let is_code = |w: u64| w >= code.0 && w < code.1;
+pub fn is_inside(pid: i32, registers: &Registers, code: &Range<u64>) -> bool {
+    let is_code = |w: u64| code.contains(&w);
     if is_code(registers.rip) {
         return true;
     }
