@@ -56,6 +56,7 @@ pub fn hook_image(base: u64) -> Result<memhook_process::ModuleImage, Error> {
         build_id: None,
         is_main: false,
         is_loader: false,
+        is_libc: false,
         is_permanent: true,
         bytes: BYTES.get_or_init(|| HOOK_OBJECT.into()).clone(),
     })

@@ -34,7 +34,6 @@ mod run_facts;
 mod safe_point;
 mod session;
 mod started;
-mod target_libc;
 mod unwind_tables;
 mod upkeep;
 
@@ -52,7 +51,7 @@ pub use recorder::{OwnCode, Recorder};
 pub use recording::Recording;
 pub use recovery::recover;
 pub use run_facts::{Facts, Recorded};
-pub use safe_point::{SafePoints, unsafe_ranges, unwind_for_safety};
+pub use safe_point::{SafePoints, unwind_for_safety};
 pub use session::Session;
 pub use started::{End, Job};
 pub use unwind_tables::UnwindTables;

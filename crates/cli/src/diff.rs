@@ -42,11 +42,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (old, new) = (load(args, &args.old)?, load(args, &args.new)?);
     progress.end();
     let diff = memhook_report::diff(&old, &new, args.measure, args.top);
-    let text = match args.json {
-        true => serde_json::to_string(&diff)? + "\n",
-        false => diff.text(args.output.style()),
-    };
-    args.output.write_text(&text, args.json)?;
+    args.output.write_document(&diff, args.json)?;
     Ok(ExitCode::SUCCESS)
 }
 

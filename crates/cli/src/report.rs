@@ -9,8 +9,7 @@ use crate::options::{SortBy, moment};
 use anyhow::{Context, bail};
 use memhook_recording::Recording;
 use memhook_report::recorded::{self, Selection, Window};
-use memhook_report::{ExportFormat, ExportOptions, Measure, Profile, Root, Unit};
-use memhook_symbols::Symbolizer;
+use memhook_report::{Format, FormatChoice, FormatOptions, Measure, Nature, Profile, Root, Unit};
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
 
 /// Options of `report`.
@@ -46,8 +45,8 @@ pub struct Args {
     blocks: bool,
     /// text, json, or a format for other programs: folded, flamegraph, pprof, heaptrack, speedscope,
     /// massif, html
-    #[arg(short, long, value_parser = parse::<Format>, default_value = "text")]
-    format: Format,
+    #[arg(short, long, value_parser = parse::<FormatChoice>, default_value = "text")]
+    format: FormatChoice,
     /// Same as --format json
     #[arg(short, long, conflicts_with = "format")]
     json: bool,
@@ -125,29 +124,6 @@ enum Direction {
     BottomUp,
 }
 
-/// What is written.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Format {
-    Text,
-    Json,
-    Export(ExportFormat),
-}
-
-impl std::str::FromStr for Format {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Format, String> {
-        match word {
-            "text" => Ok(Format::Text),
-            "json" => Ok(Format::Json),
-            _ => match word.parse() {
-                Ok(format) => Ok(Format::Export(format)),
-                Err(why) => Err(why.replace("use one of", "use one of text, json,")),
-            },
-        }
-    }
-}
-
 fn parse<T: std::str::FromStr<Err = String>>(word: &str) -> Result<T, String> {
     word.parse()
 }
@@ -156,12 +132,13 @@ fn parse<T: std::str::FromStr<Err = String>>(word: &str) -> Result<T, String> {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let recording = open(&args.file)?;
     check(args, &recording)?;
-    let format = match args.json {
-        true => Format::Json,
-        false => args.format,
+    let format = if args.json {
+        FormatChoice::Json
+    } else {
+        args.format
     };
-    let binary = matches!(format, Format::Export(format) if format.is_binary());
-    if binary && args.output.output.is_none() && std::io::stdout().is_terminal() {
+    let is_binary = format.nature() == Nature::Binary;
+    if is_binary && args.output.output.is_none() && std::io::stdout().is_terminal() {
         bail!("this format is not for a terminal: add -o FILE");
     }
     let mut symbols = sources::symbolizer(&recording, &args.sources)?;
@@ -171,28 +148,34 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let profile = profile.with_context(|| format!("{}", args.file.display()))?;
     sources::tell_refused(&symbols);
     tell_end(&recording, &args.file);
-    match format {
-        Format::Export(format) => {
-            let bytes = exported(args, &profile, format)?;
-            // What is compressed is no text.
-            match String::from_utf8(bytes) {
-                Ok(text) if !binary => args.output.write_text(&text, format.is_json())?,
-                Ok(text) => args.output.write(text.as_bytes())?,
-                Err(bytes) => args.output.write(bytes.as_bytes())?,
-            }
-        }
-        _ => {
-            let text = told(args, format, &recording, &symbols, &profile)?;
-            args.output.write_text(&text, format == Format::Json)?;
-        }
+    if let FormatChoice::Export(format) = format {
+        export(args, &profile, format)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let as_json = matches!(format, FormatChoice::Json);
+    if let Some(direction) = args.tree {
+        let root = match direction {
+            Direction::TopDown => Root::Outermost,
+            Direction::BottomUp => Root::Innermost,
+        };
+        let tree = memhook_report::tree(&profile, root, measure(args), unit(args));
+        args.output.write_document(&tree, as_json)?;
+    } else if args.who_frees {
+        let pairs = memhook_report::who_frees(&profile, args.top);
+        args.output.write_document(&pairs, as_json)?;
+    } else {
+        let report = recorded::report(&recording, &symbols, &profile, &selection(args));
+        let report = report.context("the recorder's note of what it saw cannot be read")?;
+        args.output.write_document(&report, as_json)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn measure(args: &Args) -> Measure {
-    match args.peak {
-        true => Measure::Peak,
-        false => args.measure,
+    if args.peak {
+        Measure::Peak
+    } else {
+        args.measure
     }
 }
 
@@ -225,61 +208,33 @@ fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     );
 }
 
-fn exported(args: &Args, profile: &Profile, format: ExportFormat) -> anyhow::Result<Vec<u8>> {
+fn export(
+    args: &Args,
+    profile: &Profile,
+    format: &'static dyn Format<Profile>,
+) -> anyhow::Result<()> {
     let is_packed = |path: &PathBuf| path.extension().is_some_and(|e| e == "gz");
-    let options = ExportOptions {
+    let options = FormatOptions {
         measure: measure(args),
         unit: unit(args),
         gzip: args.output.output.as_ref().is_some_and(is_packed),
+        ..FormatOptions::default()
     };
     let mut bytes = Vec::new();
-    memhook_report::export(format, profile, &options, &mut bytes)?;
-    Ok(bytes)
+    memhook_report::formats::write(format, profile, &options, &mut bytes)?;
+    args.output.write(&bytes, format.nature())
 }
 
 fn unit(args: &Args) -> Unit {
-    match args.blocks {
-        true => Unit::Blocks,
-        false => Unit::Bytes,
+    if args.blocks {
+        Unit::Blocks
+    } else {
+        Unit::Bytes
     }
 }
 
-/// Nodes below this share of the whole are summed up in a tree.
-const LEAST_PERCENT: f64 = 1.0;
-
-fn told(
-    args: &Args,
-    format: Format,
-    recording: &Recording,
-    symbols: &Symbolizer,
-    profile: &Profile,
-) -> anyhow::Result<String> {
-    let style = args.output.style();
-    let is_json = format == Format::Json;
-    if let Some(direction) = args.tree {
-        let root = match direction {
-            Direction::TopDown => Root::Outermost,
-            Direction::BottomUp => Root::Innermost,
-        };
-        let tree = memhook_report::tree(profile, root, measure(args), unit(args));
-        let least = if args.output.verbose {
-            0.0
-        } else {
-            LEAST_PERCENT
-        };
-        return Ok(match is_json {
-            true => serde_json::to_string(&tree)? + "\n",
-            false => tree.text(least, style),
-        });
-    }
-    if args.who_frees {
-        let pairs = memhook_report::who_frees(profile, args.top);
-        return Ok(match is_json {
-            true => serde_json::to_string(&pairs)? + "\n",
-            false => pairs.text(style),
-        });
-    }
-    let selection = Selection {
+fn selection(args: &Args) -> Selection {
+    Selection {
         by: args.by.into(),
         measure: match args.by {
             RowsBy::Lifetime => Measure::Released,
@@ -288,10 +243,5 @@ fn told(
         sort: args.sort.into(),
         top: args.top,
         is_window: args.window.from.is_some(),
-    };
-    let report = recorded::report(recording, symbols, profile, &selection)?;
-    Ok(match is_json {
-        true => memhook_report::json(&report) + "\n",
-        false => memhook_report::text(&report, style),
-    })
+    }
 }

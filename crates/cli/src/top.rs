@@ -13,13 +13,13 @@ use anyhow::{Context, bail};
 use board::{Board, Sample};
 use keys::Action;
 use memhook_attach::{Consumer, Session, Upkeep, process_name};
+use memhook_process::TargetRoot;
 use memhook_report::{bytes, counted, milliseconds, site_name};
 use memhook_symbols::Symbolizer;
 use ratatui::DefaultTerminal;
 use std::{
     collections::HashMap,
     io::IsTerminal,
-    path::PathBuf,
     process::ExitCode,
     sync::{Arc, mpsc},
     time::Duration,
@@ -125,12 +125,8 @@ fn watch(
     board: &mut Board,
     terminal: &mut DefaultTerminal,
 ) -> anyhow::Result<End> {
-    let roots = vec![
-        format!("/proc/{}/root", args.pid).into(),
-        PathBuf::from("/"),
-    ];
     let mut names = Names {
-        symbols: Symbolizer::new(roots),
+        symbols: Symbolizer::new(TargetRoot::of(args.pid).search_order()),
         asked: HashMap::new(),
     };
     let (sender, actions) = mpsc::channel();

@@ -5,10 +5,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::Error;
 use crate::held::Held;
 use crate::stop::{HoldOptions, hold_thread};
 use crate::survey::Survey;
-use crate::{Error, procfs};
+use memhook_process::thread_ids;
 
 /// `stack_t`: the stack's address, flags, its size.
 const STACK_BYTES: usize = 24;
@@ -25,7 +26,7 @@ pub fn kernel_places(pid: i32) -> Result<(Vec<Range<u64>>, Duration), Error> {
     let options = HoldOptions::anywhere(Duration::ZERO);
     let mut found = Vec::new();
     let mut longest = Duration::ZERO;
-    for tid in procfs::threads(pid) {
+    for tid in thread_ids(pid).unwrap_or_default() {
         let Some(mut held) = hold_thread(pid, tid, &options, &survey)? else {
             // Ended: its stack is no longer one.
             continue;

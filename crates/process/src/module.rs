@@ -1,11 +1,7 @@
 //! Loaded modules.
 
-use crate::{ElfView, Error, Mapping, module_file};
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use crate::{CLibrary, ElfView, Error, Loader, Mapping, TargetRoot, module_file};
+use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
 /// One loaded ELF module.
 #[derive(Clone)]
@@ -26,6 +22,8 @@ pub struct ModuleImage {
     pub is_main: bool,
     /// The dynamic loader.
     pub is_loader: bool,
+    /// The main library of the [`CLibrary`] that the program runs on.
+    pub is_libc: bool,
     /// The executable, or a library that it needs: loaded with it and never unloaded.
     pub is_permanent: bool,
     /// The file's bytes.
@@ -58,33 +56,12 @@ pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
         build_id: elf.build_id(),
         is_main: false,
         is_loader: false,
+        is_libc: false,
         is_permanent: true,
         path: mapping.path.clone(),
         file: PathBuf::new(),
         bytes: bytes.into(),
     })
-}
-
-/// A path that leads to a mapped file of so many bytes. The plain path comes first: it outlives the
-/// process, and it is right for a target behind a chroot, where the kernel gives the path as we
-/// see it. A target with a mount namespace of its own is reached through its root; a deleted file
-/// through its mapping.
-fn readable_path(pid: i32, mapping: &Mapping, bytes: u64) -> PathBuf {
-    use std::os::unix::fs::MetadataExt;
-    let through_root = format!("/proc/{pid}/root{}", mapping.path);
-    let is_same = |path: &&String| {
-        let file = memhook_foreign::open_regular(Path::new(path.as_str()));
-        let metadata = file.and_then(|file| file.metadata());
-        metadata.is_ok_and(|m| m.ino() == mapping.file_id.2 && m.len() >= bytes)
-    };
-    match [&mapping.path, &through_root].into_iter().find(is_same) {
-        Some(path) => path.into(),
-        None => format!(
-            "/proc/{pid}/map_files/{:x}-{:x}",
-            mapping.start, mapping.end
-        )
-        .into(),
-    }
 }
 
 /// The modules of a process, the executable first, then in address order. Files already read are
@@ -104,6 +81,9 @@ pub fn modules(
                 .to_owned()
         })
         .unwrap_or_default();
+    let root = TargetRoot::of(pid);
+    let loader = Loader::of(pid, maps);
+    let libc = CLibrary::of(pid, maps);
     let mut found: Vec<ModuleImage> = Vec::new();
     for (i, first) in maps.iter().enumerate() {
         // The ELF header is at file offset 0; one file may be mapped more than once (dlmopen).
@@ -154,14 +134,11 @@ pub fn modules(
             end,
             build_id: elf.build_id(),
             is_main: first.path == executable,
-            is_loader: first
-                .path
-                .rsplit('/')
-                .next()
-                .is_some_and(|n| n.starts_with("ld-linux") || n.starts_with("ld-2.")),
+            is_loader: loader.as_ref().is_some_and(|l| l.start == first.start),
+            is_libc: (libc.as_ref()).is_some_and(|l| (first.start..end).contains(&l.code.start)),
             is_permanent: false,
             path: first.path.clone(),
-            file: readable_path(pid, first, bytes.len() as u64),
+            file: root.readable_path(first, bytes.len() as u64),
             bytes,
         });
     }

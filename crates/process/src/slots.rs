@@ -223,13 +223,11 @@ fn mapping_of(maps: &[Mapping], address: u64) -> Option<&Mapping> {
 /// The first definition, preferring allocator libraries that stand before libc in the link order
 /// by being preloaded or linked: those are found first because libc is searched last.
 fn look_up(modules: &[ModuleImage], views: &[Option<ElfView>], symbol: &str) -> Option<u64> {
-    let is_libc =
-        |m: &ModuleImage| m.name().starts_with("libc.so") || m.name().starts_with("libc-");
     let find = |libc: bool| {
         modules
             .iter()
             .zip(views)
-            .filter(|(m, _)| is_libc(m) == libc && !m.is_loader)
+            .filter(|(m, _)| m.is_libc == libc && !m.is_loader)
             .find_map(|(m, v)| {
                 let e = v.as_ref()?.exported(symbol)?;
                 (!e.is_ifunc).then(|| m.base.wrapping_add(e.svma))

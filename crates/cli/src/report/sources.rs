@@ -26,15 +26,21 @@ pub struct Args {
     pub no_symbol_cache: bool,
 }
 
-/// The recording's modules, to be found by their build-ids.
-pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symbolizer> {
-    for folder in args.sysroot.iter().chain(&args.debug_dir) {
-        let metadata = std::fs::metadata(folder);
-        let metadata = metadata.with_context(|| format!("cannot read {}", folder.display()))?;
+/// Refuses what is not a directory.
+pub fn check_directories<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result<()> {
+    for path in paths {
+        let metadata = std::fs::metadata(path);
+        let metadata = metadata.with_context(|| format!("cannot read {}", path.display()))?;
         if !metadata.is_dir() {
-            bail!("{} is no folder", folder.display());
+            bail!("{} is not a directory", path.display());
         }
     }
+    Ok(())
+}
+
+/// The recording's modules, to be found by their build-ids.
+pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symbolizer> {
+    check_directories(args.sysroot.iter().chain(&args.debug_dir))?;
     let root = PathBuf::from("/");
     let roots: Vec<PathBuf> = match args.sysroot.is_empty() {
         // The recording may be of this machine; the build-ids tell.

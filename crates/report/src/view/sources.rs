@@ -1,11 +1,11 @@
-//! Source lines of the frames that a page shows, from files below the folders that the user gave.
+//! Source lines of the frames that a page shows, from files below the directories that the user gave.
 //!
-//! The page is made to be shown to others, and which files it shows lines of is up to debug information, which may come
-//! from anywhere: it could name any file of the user's. So only source code is taken, and nothing outside the folders.
+//! The page is made to be shown to others, but debug information, which may come from anywhere, decides which files it
+//! shows lines of: it could name any file of the user's. So only source code is taken, and nothing outside the
+//! directories.
 
-use anyhow::{Context, bail};
+use crate::{Profile, SourceLines};
 use memhook_foreign::open_below;
-use memhook_report::{Profile, SourceLines};
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -30,25 +30,13 @@ const ENDINGS: &[&str] = &[
     "nim",
 ];
 
-/// Refuses what is no folder.
-pub fn check(folders: &[PathBuf]) -> anyhow::Result<()> {
-    for folder in folders {
-        let metadata = std::fs::metadata(folder);
-        let metadata = metadata.with_context(|| format!("cannot read {}", folder.display()))?;
-        if !metadata.is_dir() {
-            bail!("{} is no folder", folder.display());
-        }
-    }
-    Ok(())
-}
-
 /// Whether any frame has a file and a line.
-pub fn are_named(profile: &Profile) -> bool {
+pub fn are_sources_named(profile: &Profile) -> bool {
     places(profile).next().is_some()
 }
 
 /// The lines around every line of a frame.
-pub fn around(profile: &Profile, folders: &[PathBuf]) -> Vec<SourceLines> {
+pub fn source_lines(profile: &Profile, directories: &[PathBuf]) -> Vec<SourceLines> {
     let mut files: HashMap<&str, Option<Vec<String>>> = HashMap::new();
     let mut wanted: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
     let mut lines = 0;
@@ -56,7 +44,7 @@ pub fn around(profile: &Profile, folders: &[PathBuf]) -> Vec<SourceLines> {
         if lines >= MOST_LINES {
             break;
         }
-        let text = files.entry(file).or_insert_with(|| read(file, folders));
+        let text = files.entry(file).or_insert_with(|| read(file, directories));
         let Some(text) = text else { continue };
         let first = line.saturating_sub(AROUND).max(1);
         let last = (line + AROUND).min(text.len() as u32);
@@ -100,19 +88,19 @@ fn places(profile: &Profile) -> impl Iterator<Item = (&str, u32)> {
     frames.filter_map(|frame| Some((frame.frame.file.as_deref()?, frame.frame.line?)))
 }
 
-/// The file at as much of the end of its path as is there below a folder.
-fn read(file: &str, folders: &[PathBuf]) -> Option<Vec<String>> {
+/// The file whose path below a directory is the longest end of this path.
+fn read(file: &str, directories: &[PathBuf]) -> Option<Vec<String>> {
     let path = plain(Path::new(file));
     let ending = Path::new(path.last()?).extension()?.to_str()?;
     let mut known = ENDINGS.iter();
     known.find(|known| known.eq_ignore_ascii_case(ending))?;
-    let mut candidates = folders.iter().flat_map(|folder| {
+    let mut candidates = directories.iter().flat_map(|directory| {
         let ends = (0..path.len()).map(|n| path[n..].iter().collect::<PathBuf>());
-        ends.map(move |end| (folder, end))
+        ends.map(move |end| (directory, end))
     });
-    let text = candidates.find_map(|(folder, end)| {
-        // Links lead out of no folder.
-        let file = open_below(folder, &end).ok()?;
+    let text = candidates.find_map(|(directory, end)| {
+        // No link leads out of the directory.
+        let file = open_below(directory, &end).ok()?;
         let mut text = Vec::new();
         let read = file.take(LARGEST_FILE + 1).read_to_end(&mut text).ok()?;
         (read as u64 <= LARGEST_FILE).then_some(text)
@@ -138,7 +126,7 @@ fn plain(path: &Path) -> Vec<&OsStr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memhook_report::{ProfileFrame, ProfileSite, StackFrame};
+    use crate::{ProfileFrame, ProfileSite, StackFrame};
 
     fn frame(file: &str, line: u32) -> ProfileFrame {
         ProfileFrame {
@@ -158,10 +146,11 @@ mod tests {
 
     #[test]
     fn lines_around_frames_from_the_end_of_the_path() {
-        let folder = std::env::temp_dir().join(format!("memhook-sources-{}", std::process::id()));
-        std::fs::create_dir_all(folder.join("src")).expect("a folder");
+        let directory =
+            std::env::temp_dir().join(format!("memhook-sources-{}", std::process::id()));
+        std::fs::create_dir_all(directory.join("src")).expect("a directory");
         let text: String = (1..=40).map(|n| format!("line {n}\n")).collect();
-        std::fs::write(folder.join("src/a.cc"), text).expect("a file");
+        std::fs::write(directory.join("src/a.cc"), text).expect("a file");
         let mut profile = Profile {
             frames: vec![
                 frame("/build/x/src/a.cc", 3),
@@ -174,33 +163,37 @@ mod tests {
             sites: vec![ProfileSite::default()],
             ..Profile::default()
         };
-        let found = around(&profile, std::slice::from_ref(&folder));
+        let found = source_lines(&profile, std::slice::from_ref(&directory));
         let ranges: Vec<_> = found.iter().map(|s| (s.first, s.lines.len())).collect();
         assert_eq!(ranges, [(1, 14), (33, 8)]);
         assert_eq!(found[1].lines[0], "line 33");
         profile.sites[0].stack = 7;
-        assert!(around(&profile, std::slice::from_ref(&folder)).is_empty());
-        std::fs::remove_dir_all(folder).expect("there");
+        assert!(source_lines(&profile, std::slice::from_ref(&directory)).is_empty());
+        std::fs::remove_dir_all(directory).expect("there");
     }
 
-    /// A page is for others to see: nothing outside the folder gets into it, and nothing that is no source code.
+    /// A page is for others to see: nothing from outside the directory gets into it, and nothing but source code.
     #[test]
-    fn only_source_code_below_the_folder() {
+    fn only_source_code_below_the_directory() {
         let scratch = std::env::temp_dir().join(format!("memhook-secrets-{}", std::process::id()));
-        let folder = scratch.join("project");
-        std::fs::create_dir_all(folder.join("src")).expect("a folder");
+        let directory = scratch.join("project");
+        std::fs::create_dir_all(directory.join("src")).expect("a directory");
         let secret = scratch.join("secret.cc");
-        for file in [&secret, &folder.join("key.pem"), &folder.join("src/a.cc")] {
+        for file in [
+            &secret,
+            &directory.join("key.pem"),
+            &directory.join("src/a.cc"),
+        ] {
             std::fs::write(file, "text\n".repeat(9)).expect("a file");
         }
-        std::os::unix::fs::symlink(&secret, folder.join("link.cc")).expect("a link");
-        std::os::unix::fs::symlink("../secret.cc", folder.join("up.cc")).expect("a link");
-        let pipe = folder.join("pipe.cc");
+        std::os::unix::fs::symlink(&secret, directory.join("link.cc")).expect("a link");
+        std::os::unix::fs::symlink("../secret.cc", directory.join("up.cc")).expect("a link");
+        let pipe = directory.join("pipe.cc");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status();
         assert!(made.expect("mkfifo").success());
-        let large = std::fs::File::create(folder.join("large.cc")).expect("a file");
+        let large = std::fs::File::create(directory.join("large.cc")).expect("a file");
         large.set_len(LARGEST_FILE + 1).expect("a length");
-        let given = std::slice::from_ref(&folder);
+        let given = std::slice::from_ref(&directory);
         for name in [
             secret.to_str().expect("text"),
             "/etc/passwd",
