@@ -66,7 +66,7 @@ fn only_heap(mut snapshot: Snapshot) -> Snapshot {
     let (from, to) = (main - 4096, main + 8192);
     let in_heap = |start: u64, end: u64| heap.ranges.iter().any(|r| r.start < end && start < r.end);
     snapshot.meta.modules.retain(|m| m.glibc_minor.is_some());
-    snapshot.meta.modules[0].data = vec![from..to];
+    snapshot.meta.modules[0].data = std::iter::once(from..to).collect();
     snapshot
         .regions
         .retain(|r| in_heap(r.start, r.end()) || r.start <= main && main < r.end());
@@ -76,7 +76,7 @@ fn only_heap(mut snapshot: Snapshot) -> Snapshot {
             let bytes = (low - region.start) as usize..(high - region.start) as usize;
             region.bytes = region.bytes[bytes].to_vec().into();
             region.start = low;
-            region.runs = vec![low..high];
+            region.runs = std::iter::once(low..high).collect();
         }
     }
     let regions = &snapshot.regions;

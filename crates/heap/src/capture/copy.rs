@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::IoSliceMut;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::slice::from_ref;
 use std::time::Instant;
 
 const PAGE_BYTES: u64 = 4096;
@@ -166,12 +167,13 @@ pub fn copy_into(
             prefer_huge_pages(&mut region.bytes);
         }
         for run in inside {
-            let (from, to) = (run.start.max(start), run.end.min(end));
-            let slice = &mut region.bytes[(from - start) as usize..(to - start) as usize];
-            if !read_runs(pid, &[from..to], slice, failed, until) {
+            let part = run.start.max(start)..run.end.min(end);
+            let slice =
+                &mut region.bytes[(part.start - start) as usize..(part.end - start) as usize];
+            if !read_runs(pid, from_ref(&part), slice, failed, until) {
                 return false;
             }
-            add_run(&mut region.runs, from..to);
+            add_run(&mut region.runs, part);
         }
     }
     true
