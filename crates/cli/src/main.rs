@@ -4,6 +4,7 @@
 mod printing;
 
 mod attach;
+mod completions;
 mod demo;
 mod detach;
 mod diff;
@@ -79,6 +80,11 @@ enum Command {
         /// Process id
         pid: i32,
     },
+    /// Print a script that completes commands and options in a shell
+    Completions(completions::CompletionsArgs),
+    /// Write man pages into a directory
+    #[command(hide = true)]
+    Man(completions::ManArgs),
 }
 
 fn main() -> ExitCode {
@@ -99,6 +105,8 @@ fn main() -> ExitCode {
         Command::Demo { duration } => demo::run(duration),
         Command::Scan(args) => scan::run(&args),
         Command::Doctor { pid } => doctor::run(pid),
+        Command::Completions(args) => completions::completions(&args),
+        Command::Man(args) => completions::man(&args),
     };
     match result {
         Ok(code) => code,
