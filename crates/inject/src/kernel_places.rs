@@ -26,7 +26,8 @@ pub fn kernel_places(pid: i32) -> Result<(Vec<Range<u64>>, Duration), Error> {
     let options = HoldOptions::anywhere(Duration::ZERO);
     let mut found = Vec::new();
     let mut longest = Duration::ZERO;
-    for tid in thread_ids(pid).unwrap_or_default() {
+    let threads = thread_ids(pid).map_err(|_| Error::TargetGone { pid })?;
+    for tid in threads {
         let Some(mut held) = hold_thread(pid, tid, &options, &survey)? else {
             // Ended: its stack is no longer one.
             continue;

@@ -82,7 +82,7 @@ fn glibc_parts(loader: &Loader, pages: &mut Pages) -> Option<Vec<LoadedElf>> {
 }
 
 /// Whether a file is glibc's main library.
-pub(crate) fn is_glibc(elf: &ElfView) -> bool {
+pub fn is_glibc(elf: &ElfView) -> bool {
     elf.soname() == Some(GLIBC) && elf.exported(GLIBC_MARK).is_some()
 }
 

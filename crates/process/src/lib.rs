@@ -23,7 +23,9 @@ mod target_root;
 mod thread_state;
 mod threads;
 
-pub use c_library::{CLibrary, CLibraryKind, allocator_code, glibc_version, unsafe_ranges};
+pub use c_library::{
+    CLibrary, CLibraryKind, allocator_code, glibc_version, is_glibc, unsafe_ranges,
+};
 pub use calls::{AllocatorCalls, allocator_calls};
 pub use cgroup_memory::{CgroupMemory, MemoryLevel};
 pub use elf::{ElfView, Exported, Relocation, SlotKind};

@@ -118,14 +118,12 @@ impl Prepared {
     /// Fails if there is no room for so much beside what is copied already, with what the search takes.
     pub fn has_room(&self, copied: u64, more: u64) -> Result<(), Error> {
         let with_search = |bytes: u64| bytes + bytes / SEARCH_SHARE;
-        let (needed, room) = match self.limits.memory {
-            Some(most) => (with_search(copied + more), Some(Room::of(most))),
-            None => (
-                with_search(more),
-                Room::for_process(std::process::id() as i32),
-            ),
+        // What was asked for includes what is copied already; what is available does not.
+        let needed = match self.limits.memory {
+            Some(_) => with_search(copied + more),
+            None => with_search(more),
         };
-        match room {
+        match Room::for_copy(self.limits.memory) {
             Some(room) if room.bytes < needed => Err(Error::NoRoom {
                 pid: self.pid,
                 needed: with_search(copied + more),

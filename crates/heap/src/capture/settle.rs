@@ -1,6 +1,7 @@
 //! Holding all threads of the target with none of them inside malloc.
 
 use memhook_inject::{AllHeld, Error, Registers, hold_all};
+use nix::libc;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use std::io::IoSliceMut;
@@ -13,9 +14,16 @@ use crate::snapshot::words;
 const SETTLE_STEP: Duration = Duration::from_micros(30);
 const SETTLE_STEP_MAX: Duration = Duration::from_micros(200);
 const SETTLE_LIMIT: Duration = Duration::from_millis(4);
-/// The system calls of malloc: mmap, mprotect, munmap, brk, mremap, madvise, futex
-/// (arch/x86/entry/syscalls/syscall_64.tbl).
-const MALLOC_CALLS: [u64; 7] = [9, 10, 11, 12, 25, 28, 202];
+/// The system calls of malloc.
+const MALLOC_CALLS: [i64; 7] = [
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_munmap,
+    libc::SYS_brk,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_futex,
+];
 /// Words at the top of a stack that may be return addresses into malloc.
 const STACK_WORDS: usize = 48;
 
@@ -46,7 +54,8 @@ pub fn is_inside(pid: i32, registers: &Registers, code: &Range<u64>) -> bool {
     if is_code(registers.rip) {
         return true;
     }
-    if registers.orig_rax as i64 >= 0 && !MALLOC_CALLS.contains(&registers.orig_rax) {
+    let system_call = registers.orig_rax as i64;
+    if system_call >= 0 && !MALLOC_CALLS.contains(&system_call) {
         return false;
     }
     let mut stack = [0u8; STACK_WORDS * 8];

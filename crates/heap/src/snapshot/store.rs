@@ -96,10 +96,7 @@ pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot
         io::ErrorKind::UnexpectedEof => bad("the snapshot is truncated".into()),
         _ => damaged(&e.to_string()),
     };
-    let room = match memory {
-        Some(most) => Some(Room::of(most)),
-        None => Room::for_process(std::process::id() as i32),
-    };
+    let room = Room::for_copy(memory);
     let check_room = |needed: u64| match &room {
         Some(room) if room.bytes < needed => Err(bad(format!(
             "it would take about {}, and {room}",
