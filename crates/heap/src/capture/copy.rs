@@ -410,7 +410,7 @@ mod tests {
         let start = (source.as_ptr().addr() as u64).next_multiple_of(PAGE_BYTES);
         let run = start..start + 2 * BATCH_BYTES;
         let mut regions = regions_for(pid, &[area(run.start, run.end)]).unwrap();
-        assert_eq!(added_bytes(&[run.clone()], &regions), 2 * BATCH_BYTES);
+        assert_eq!(added_bytes(from_ref(&run), &regions), 2 * BATCH_BYTES);
         let mut failed = Runs::new();
         let now = Some(Instant::now());
         assert!(!copy_into(
@@ -422,11 +422,11 @@ mod tests {
         ));
         assert!(regions[0].runs.is_empty());
         let mut patch = Patch::with_room(2 * BATCH_BYTES);
-        assert!(!patch.read(pid, &[run.clone()], &mut failed, now));
-        assert!(patch.read(pid, &[run.clone()], &mut failed, None));
+        assert!(!patch.read(pid, from_ref(&run), &mut failed, now));
+        assert!(patch.read(pid, from_ref(&run), &mut failed, None));
         patch.apply(&mut regions);
         assert!(regions[0].bytes.iter().all(|&b| b == 7) && failed.is_empty());
-        assert_eq!(added_bytes(&[run.clone()], &regions), 0);
+        assert_eq!(added_bytes(from_ref(&run), &regions), 0);
         assert!(
             !patch.read(pid, &[0..1 << 60], &mut failed, None),
             "no such room"
