@@ -8,6 +8,7 @@ use memhook_heap::{
 use memhook_report::{census_text, scan_report, scan_text, why_text};
 use std::cell::Cell;
 use std::io::Write;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 /// As it is, or, after a byte that is not the frame's, as the contents of a whole frame: no mutation gets
@@ -68,7 +69,7 @@ fn only_heap(snapshot: &Snapshot) -> Snapshot {
     let main = whole.arenas.first().expect("the main arena").address;
     let around = [256, 512, 1024, 2048, 4096].into_iter();
     let mut tried = around.map(|bytes| {
-        let data = (main - bytes, main + ARENA_BYTES + bytes);
+        let data = main - bytes..main + ARENA_BYTES + bytes;
         with_data(snapshot, &whole.ranges, data)
     });
     let is_as_whole = |part: &Snapshot| {
@@ -80,20 +81,20 @@ fn only_heap(snapshot: &Snapshot) -> Snapshot {
 }
 
 /// The parts of a snapshot that hold the heap (`ranges`), and this piece of libc's data.
-fn with_data(snapshot: &Snapshot, ranges: &[(u64, u64)], data: (u64, u64)) -> Snapshot {
+fn with_data(snapshot: &Snapshot, ranges: &[Range<u64>], data: Range<u64>) -> Snapshot {
     let mut part = copy(snapshot);
-    let in_heap = |start: u64, end: u64| ranges.iter().any(|r| r.0 < end && start < r.1);
+    let in_heap = |start: u64, end: u64| ranges.iter().any(|r| r.start < end && start < r.end);
     part.meta.modules.retain(|m| m.glibc_minor.is_some());
-    part.meta.modules[0].data = vec![data];
+    part.meta.modules[0].data = std::iter::once(data.clone()).collect();
     part.regions
-        .retain(|r| in_heap(r.start, r.end()) || r.start <= data.0 && data.0 < r.end());
+        .retain(|r| in_heap(r.start, r.end()) || r.start <= data.start && data.start < r.end());
     for region in &mut part.regions {
-        if region.start <= data.0 && data.0 < region.end() {
-            let (low, high) = (data.0, data.1.min(region.end()));
+        if region.start <= data.start && data.start < region.end() {
+            let (low, high) = (data.start, data.end.min(region.end()));
             let bytes = (low - region.start) as usize..(high - region.start) as usize;
             region.bytes = region.bytes[bytes].to_vec().into();
             region.start = low;
-            region.runs = vec![(low, high)];
+            region.runs = std::iter::once(low..high).collect();
         }
     }
     let regions = &part.regions;
