@@ -25,6 +25,7 @@
 //! ```
 
 mod batch;
+mod bound;
 mod contests;
 mod growth;
 mod live_map;
@@ -33,9 +34,11 @@ mod order;
 mod queries;
 mod reallocs;
 mod sites;
+mod thinning;
 mod totals;
 
+pub use bound::LEAST_BYTES;
 pub use growth::{SiteGrowth, Snapshot};
 pub use observer::{BlockOf, Observer, ReleaseBy};
 pub use order::Ledger;
-pub use totals::{LedgerOptions, LiveBlock, Site, SiteLive, Totals};
+pub use totals::{Bounded, LedgerOptions, LiveBlock, Site, SiteLive, Totals};

@@ -28,6 +28,7 @@ pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
     let options = LedgerOptions {
         track_release_stacks: false,
         ignore_unknown_releases: false,
+        ..LedgerOptions::default()
     };
     let replay = recording.replay_with(options, &mut |replay| {
         let now = Duration::from_nanos(replay.now_ns());
