@@ -5,7 +5,7 @@ use crate::options::{
 };
 use crate::output::{self, Output};
 use crate::record::{self, Recording, Wish};
-use crate::{limits, plan, session::Session, signals, trace};
+use crate::{limits, memory_budget, plan, session::Session, signals, trace};
 use anyhow::bail;
 use memhook_abi::{clock_mode, flags};
 use memhook_stream::{Config, Plan};
@@ -101,6 +101,25 @@ pub struct Tracing {
     /// What a thread does when its ring is full
     #[arg(long, value_enum, default_value = "wait")]
     on_full: OnFull,
+    /// Memory for live blocks and call stacks of each traced process, 4M or more (512M, 2G); by default a
+    /// quarter of what is free for memhook-rs. When it is reached, allocations are still counted
+    /// exactly, but only a sample of the live blocks is kept, the largest ones first: what is live
+    /// becomes an estimate with a standard error, reports say so in their first lines, and a gate gives no
+    /// verdict. Unlike an exact count that ends there, this still finds leaks
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    max_memory: Option<u64>,
+}
+
+/// A size that a ledger can do with.
+fn memory(text: &str) -> Result<u64, String> {
+    let least = memhook_ledger::LEAST_BYTES as u64;
+    match size(text)? {
+        bytes if bytes < least => Err(format!(
+            "{bytes} bytes are too little: the table of live blocks needs {}M at least",
+            least >> 20
+        )),
+        bytes => Ok(bytes),
+    }
 }
 
 /// What reports show.
@@ -137,6 +156,12 @@ impl Tracing {
 
     fn is_filtered(&self) -> bool {
         self.min_size.is_some() || self.max_size.is_some() || !self.sizes.is_empty()
+    }
+
+    /// Bytes that the ledger of one process may take.
+    pub fn max_memory(&self) -> usize {
+        let bytes = self.max_memory.unwrap_or_else(memory_budget::for_a_ledger);
+        usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
     /// Mean bytes between samples.

@@ -42,6 +42,7 @@ impl State {
             ledger: Ledger::new(LedgerOptions {
                 track_release_stacks: tracing.stacks == Stacks::All,
                 ignore_unknown_releases: tracing.is_selective(),
+                max_bytes: Some(tracing.max_memory()),
             }),
             counts: Counts::new(tracing.sample_bytes()),
             recorder: None,

@@ -9,6 +9,7 @@ use crate::options::{GroupBy, SortBy};
 use crate::rows::{Row, RowKey, Sums};
 use crate::session::Session;
 use crate::signals;
+use memhook_ledger::Bounded;
 use memhook_report::{
     AttachInfo, Group, Measured, ReleaseSite, ReportModel, Sampling, Site, StackFrame, Target,
     Totals,
@@ -47,6 +48,7 @@ struct Draft {
     totals: Totals,
     recorded_allocations: u64,
     sample_bytes: Option<u64>,
+    bounded: Option<Bounded>,
     elapsed: Duration,
     is_final: bool,
 }
@@ -80,7 +82,14 @@ impl Reporter {
         let mut releases = state.ledger.release_sites();
         let ledger_totals = state.ledger.totals();
         let counts = state.counts;
+        let bounded = state.ledger.bounded();
         drop(state);
+        // Of what came after the bound was reached it is not known.
+        let peak = match bounded {
+            Some(bounded) if bounded.is_thinned => 0,
+            _ if counts.is_sampled() => 0,
+            _ => ledger_totals.peak_live_bytes,
+        };
         self.symbols.set_modules(module_files(session));
         self.coverages.request(&session.modules);
         self.symbols.request(sums.addresses(session));
@@ -92,9 +101,13 @@ impl Reporter {
             rows: None,
             more_rows: 0,
             releases,
-            totals: totals(session, &ledger_totals, &counts),
+            totals: Totals {
+                peak_live_bytes: peak,
+                ..totals(session, &ledger_totals, &counts)
+            },
             recorded_allocations: ledger_totals.allocations,
             sample_bytes: counts.sample_bytes,
+            bounded,
             elapsed,
             is_final,
         });
@@ -272,6 +285,7 @@ impl Reporter {
                 recorded_allocations: draft.recorded_allocations,
                 ..Sampling::default()
             }),
+            bounded: draft.bounded.map(|b| described(&b, &draft.totals)),
             totals: draft.totals,
             measured: Measured {
                 measure: "live",
@@ -289,12 +303,27 @@ impl Reporter {
     }
 }
 
+/// What the ledger no longer knows, for a report with these totals.
+pub fn described(bounded: &Bounded, totals: &Totals) -> memhook_report::Bounded {
+    memhook_report::Bounded {
+        max_memory_bytes: bounded.max_bytes,
+        since_s: bounded.since_ns as f64 / 1e9,
+        live_blocks_then: bounded.live_blocks_then,
+        kept_blocks: bounded.kept_blocks,
+        live_blocks: totals.live_blocks,
+        live_is_estimated: bounded.is_thinned,
+        all_from_bytes: bounded.all_from_bytes,
+        one_address_in: bounded.one_address_in,
+        unattributed_allocations: bounded.unattributed_allocations,
+        unknown_releases_are_counted: !bounded.ignores_unknown_releases,
+    }
+}
+
 fn totals(session: &Session, t: &memhook_ledger::Totals, counts: &Counts) -> Totals {
     let mut totals = exact_totals(t, &session.region().losses());
     if counts.is_sampled() {
         totals.allocations = counts.allocations.round() as u64;
         totals.allocated_bytes = counts.bytes.round() as u64;
-        totals.peak_live_bytes = 0;
     }
     totals
 }

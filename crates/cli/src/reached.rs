@@ -106,6 +106,17 @@ pub fn reached(
     found
 }
 
+impl Reached {
+    /// Leaves out leaks of which it is not known where they were allocated: the ledger was too small for
+    /// all blocks, so they may be ones that the user puts up with.
+    pub fn forget_unknown(&mut self) {
+        self.lost.remove(&None);
+        for lost in self.lost.values_mut() {
+            lost.indirect.remove(&None);
+        }
+    }
+}
+
 fn judge_heap(heap: &Heap, gaps: &mut Vec<String>) {
     if let Some(finding) = heap.findings.first() {
         let more = heap.findings.len() - 1;

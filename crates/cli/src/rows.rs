@@ -111,7 +111,8 @@ impl Sums {
     pub fn collect(by: GroupBy, ledger: &Ledger, counts: &Counts, before: Option<u64>) -> Sums {
         let mut of: FxHashMap<u64, Sum> = FxHashMap::default();
         let by_stack = !matches!(by, GroupBy::Thread | GroupBy::Size);
-        if by_stack && !counts.is_sampled() {
+        let keeps_all = ledger.bounded().is_none_or(|bounded| !bounded.is_thinned);
+        if by_stack && !counts.is_sampled() && keeps_all {
             for site in ledger.live_by(before) {
                 let sum = of.entry(u64::from(site.stack)).or_default();
                 sum.bytes = site.bytes as f64;
@@ -128,7 +129,8 @@ impl Sums {
                     GroupBy::Size => block.size,
                     _ => u64::from(block.stack),
                 };
-                let weight = counts.weight(block.size);
+                // Two samples, of which neither knows of the other.
+                let weight = counts.weight(block.size) * ledger.weight(block.size);
                 let sum = of.entry(number).or_default();
                 sum.bytes += weight * block.size as f64;
                 sum.blocks += weight;

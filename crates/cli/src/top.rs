@@ -177,6 +177,7 @@ fn watch(
 fn sample(session: &Session, consumer: &Consumer) -> Sample {
     let state = consumer.lock();
     let (sites, totals) = (state.ledger.sites(), state.ledger.totals());
+    let bounded = state.ledger.bounded();
     drop(state);
     let losses = session.region().losses();
     Sample {
@@ -184,6 +185,7 @@ fn sample(session: &Session, consumer: &Consumer) -> Sample {
         sites,
         totals,
         lost_events: losses.dropped + losses.ringless,
+        bounded,
     }
 }
 

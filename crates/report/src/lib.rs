@@ -26,8 +26,8 @@ pub use json::json;
 pub use labels::{name as frame_name, site_name};
 pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
 pub use model::{
-    AttachInfo, Coverage, Group, Measured, ReleaseSite, ReportModel, Sampling, Site, StackFrame,
-    Target, Totals,
+    AttachInfo, Bounded, Coverage, Group, Measured, ReleaseSite, ReportModel, Sampling, Site,
+    StackFrame, Target, Totals,
 };
 pub use profile::{
     Amount, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame, ProfileModule,

@@ -1,13 +1,13 @@
 //! A process that runs already, judged now, after a time of tracing, or by its growth.
 
-use super::judged::{Measure, evidence, growth_evidence};
+use super::judged::{Measure, bound, evidence, growth_evidence};
 use super::options::Args;
 use super::survivors::{MOMENTS, Survivors};
 use crate::consumer::Consumer;
 use crate::reached::{Reached, reached};
 use crate::{limits, plan, session::Session, signals, upkeep::Upkeep};
 use anyhow::bail;
-use memhook_gate::{Evidence, Sum};
+use memhook_gate::{Evidence, Subject, Sum};
 use memhook_heap::capture;
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
@@ -60,11 +60,19 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let totals = state.ledger.totals();
     let mut evidence = match &watch.survivors {
         Some(survivors) => {
-            let grown = survivors.grown(options.confidence);
-            growth_evidence(&session, &totals, &grown)
+            // Growth of an estimate may be chance.
+            if state.ledger.bounded().is_some() {
+                Evidence {
+                    subject: Subject::Growth,
+                    ..Evidence::default()
+                }
+            } else {
+                let grown = survivors.grown(options.confidence);
+                growth_evidence(&session, &totals, &grown)
+            }
         }
         None => {
-            let found = match &watch.captured {
+            let mut found = match &watch.captured {
                 Some(captured) => reached(
                     &captured.snapshot,
                     state.ledger.live_blocks(),
@@ -73,9 +81,13 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
                 ),
                 None => Reached::default(),
             };
+            if state.ledger.bounded().is_some() {
+                found.forget_unknown();
+            }
             evidence(measure.needs_all_sites(), &session, &totals, found)
         }
     };
+    evidence.gaps.extend(bound(&state.ledger, &totals));
     drop(state);
     evidence.program = program;
     evidence.gaps.append(&mut watch.gaps);

@@ -9,8 +9,8 @@ use memhook_gate::growth::Growth;
 use memhook_gate::{
     Baseline, Evidence, Leak, Limits, Outcome, Subject, Sum, Suppressions, judge_each, outcome,
 };
-use memhook_ledger::Totals;
-use memhook_stream::Region;
+use memhook_ledger::{Ledger, Totals};
+use memhook_stream::{Losses, Region};
 
 /// What the verdict is measured by, read before anything starts.
 pub struct Measure {
@@ -165,6 +165,14 @@ pub fn growth_named(mut names: Names<'_>, totals: &Totals, grown: &Grown) -> Evi
         allocations: totals.allocations,
         ..Evidence::default()
     }
+}
+
+/// Why what is known of the live blocks is not exact. A verdict needs all of them, and their stacks.
+pub fn bound(ledger: &Ledger, totals: &Totals) -> Option<String> {
+    let totals = crate::model::exact_totals(totals, &Losses::default());
+    let bounded = ledger.bounded()?;
+    let words = crate::model::described(&bounded, &totals).in_words();
+    Some(format!("{words}; give it more with --max-memory"))
 }
 
 /// What the trace itself missed.

@@ -109,6 +109,7 @@ pub fn model(
             .is_window
             .then(|| seconds(profile.to_ns - profile.from_ns)),
         sampling: profile.sampling,
+        bounded: None,
         totals: profile.totals,
         measured: Measured {
             measure: selection.measure.name(),
