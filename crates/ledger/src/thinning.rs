@@ -48,7 +48,7 @@ impl Thinning {
 
     pub fn keeps(self, address: u64, size: u64) -> bool {
         // The upper bits of the hash are a number below 1, and independent of the lower ones.
-        let scaled = u128::from(mix(address >> 3)) * u128::from(self.threshold) >> 64;
+        let scaled = (u128::from(mix(address >> 3)) * u128::from(self.threshold)) >> 64;
         !self.excludes(address) && scaled < u128::from(size.max(1))
     }
 
@@ -174,8 +174,10 @@ mod tests {
         // Nothing to drop.
         assert_eq!(thinned.to_fit(&Census::default(), 1.0), thinned);
         // Releases alone.
-        let mut releases = Census::default();
-        releases.tombstones = 100_000;
+        let releases = Census {
+            tombstones: 100_000,
+            ..Census::default()
+        };
         let thinned = Thinning::default().to_fit(&releases, 10_000.0);
         assert_eq!((thinned.threshold, thinned.shift), (0, 3));
         // Sizes that no process can have do not end in an endless loop.
