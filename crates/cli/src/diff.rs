@@ -13,17 +13,17 @@ use std::{
 /// Options of `diff`.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// What to compare with: a recording, or a JSON report of all sites
+    /// The older run: a recording, or a JSON report of all sites
     old: PathBuf,
-    /// What is compared, likewise
+    /// The newer run, likewise
     new: PathBuf,
-    /// What is compared: live, peak, allocated, released, temporary
+    /// What to compare: live, peak, allocated, released, temporary
     #[arg(long, value_parser = measure, default_value = "live")]
     measure: Measure,
-    /// Sites to show
+    /// How many sites to show
     #[arg(short = 'T', long, default_value_t = 10)]
     top: usize,
-    /// Write JSON
+    /// Write the output as JSON
     #[arg(short, long)]
     json: bool,
     #[command(flatten)]
@@ -42,11 +42,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (old, new) = (load(args, &args.old)?, load(args, &args.new)?);
     progress.end();
     let diff = memhook_report::diff(&old, &new, args.measure, args.top);
-    let text = match args.json {
-        true => serde_json::to_string(&diff)? + "\n",
-        false => diff.text(args.output.style()),
-    };
-    args.output.write_text(&text, args.json)?;
+    args.output.write_document(&diff, args.json)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -2,12 +2,12 @@
 
 use crate::options::Color;
 use anyhow::bail;
+use crossbeam_channel::{Sender, TrySendError, bounded};
 use memhook_foreign::{OutputFile, visible_colored, visible_json, visible_lines};
 use memhook_report::{ReportModel, Style};
 use std::{
     io::{IsTerminal, Write},
     path::{Path, PathBuf},
-    sync::mpsc::{SyncSender, TrySendError, sync_channel},
     thread::JoinHandle,
 };
 
@@ -34,7 +34,7 @@ pub enum Stream {
 /// A thread does the writing: a pager that waits for a key must not keep the attacher from its rings, nor
 /// a full disk from detaching.
 pub struct Output {
-    reports: Option<SyncSender<String>>,
+    reports: Option<Sender<String>>,
     writer: Option<JoinHandle<std::io::Result<()>>>,
     left_out: u64,
     json: bool,
@@ -64,7 +64,7 @@ impl Output {
         let file = path
             .map(|path| OutputFile::create(path, force))
             .transpose()?;
-        let (reports, inbox) = sync_channel::<String>(BACKLOG);
+        let (reports, inbox) = bounded::<String>(BACKLOG);
         let writer = std::thread::Builder::new()
             .name("output".into())
             .spawn(move || write_all(stream, file, inbox.iter()))?;
@@ -77,20 +77,19 @@ impl Output {
         })
     }
 
-    /// Writes one report, sooner or later.
-    pub fn write(&mut self, report: &ReportModel) {
-        self.write_titled("", report);
-    }
-
-    /// The same below a title; in JSON there is none.
+    /// Writes one report, sooner or later, below a title; in JSON there is none.
     pub fn write_titled(&mut self, title: &str, report: &ReportModel) {
-        let text = if self.json {
-            visible_json(&memhook_report::json(report)).into_owned()
-        } else {
-            let text = title.to_owned() + &memhook_report::text(report, self.style);
-            shown(&text, self.style).into_owned()
-        };
         let Some(reports) = &self.reports else { return };
+        let Ok(text) = memhook_report::document(report, self.json, self.style) else {
+            self.left_out += 1;
+            return;
+        };
+        let text = if self.json {
+            visible_json(&text).into_owned()
+        } else {
+            // An empty line between reports.
+            shown(&format!("{title}{text}\n"), self.style).into_owned()
+        };
         if report.is_final {
             // Nothing is traced any more: this one may wait for its reader.
             let _ = reports.send(text);
@@ -129,9 +128,10 @@ impl Output {
 
 /// A report as text: nothing in it acts on a terminal but our own colours.
 pub fn shown(text: &str, style: Style) -> std::borrow::Cow<'_, str> {
-    match style.color {
-        true => visible_colored(text),
-        false => visible_lines(text),
+    if style.color {
+        visible_colored(text)
+    } else {
+        visible_lines(text)
     }
 }
 
@@ -192,7 +192,7 @@ fn write_all(
         Some(file) => Box::new(file.keep()?),
     };
     for report in reports {
-        writeln!(to, "{report}").and_then(|()| to.flush())?;
+        to.write_all(report.as_bytes()).and_then(|()| to.flush())?;
     }
     Ok(())
 }

@@ -9,8 +9,7 @@ use crate::options::{SortBy, moment};
 use anyhow::{Context, bail};
 use memhook_recording::Recording;
 use memhook_report::recorded::{self, Selection, Window};
-use memhook_report::{ExportFormat, ExportOptions, Measure, Profile, Root, Unit};
-use memhook_symbols::Symbolizer;
+use memhook_report::{Format, FormatChoice, FormatOptions, Measure, Nature, Profile, Root, Unit};
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
 
 /// Options of `report`.
@@ -20,34 +19,34 @@ pub struct Args {
     file: PathBuf,
     #[command(flatten)]
     window: WindowArgs,
-    /// What is counted: live, peak, allocated, released, temporary
+    /// What to count: live, peak, allocated, released, temporary
     #[arg(long, value_parser = parse::<Measure>, default_value = "live")]
     measure: Measure,
-    /// Same as --measure peak: what was live when most was
+    /// Same as --measure peak: what was live at the moment when the most was
     #[arg(long, conflicts_with = "measure")]
     peak: bool,
-    /// What the rows are
+    /// What the rows of the report are
     #[arg(long, value_enum, default_value = "site")]
     by: RowsBy,
-    /// Order of the rows
+    /// What the rows are sorted by
     #[arg(long, value_enum, default_value = "bytes")]
     sort: SortBy,
-    /// Rows to show
+    /// How many rows to show
     #[arg(short = 'T', long, default_value_t = 10)]
     top: usize,
-    /// Show which call stacks release what others allocated (recorded with --stacks all)
+    /// Show which call stacks release what others allocated (the recording needs --stacks all)
     #[arg(long, conflicts_with = "tree")]
     who_frees: bool,
     /// Show a tree of calls
     #[arg(long, value_enum)]
     tree: Option<Direction>,
-    /// In trees and formats with one value, count blocks instead of bytes
+    /// Count blocks instead of bytes, in trees and in formats that have one value
     #[arg(long)]
     blocks: bool,
     /// text, json, or a format for other programs: folded, flamegraph, pprof, heaptrack, speedscope,
     /// massif, html
-    #[arg(short, long, value_parser = parse::<Format>, default_value = "text")]
-    format: Format,
+    #[arg(short, long, value_parser = parse::<FormatChoice>, default_value = "text")]
+    format: FormatChoice,
     /// Same as --format json
     #[arg(short, long, conflicts_with = "format")]
     json: bool,
@@ -61,13 +60,13 @@ pub struct Args {
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(skip)]
 pub struct WindowArgs {
-    /// Count from this time after the attach (500ms, 30s, 10m)
+    /// Begin at this time after the attach (500ms, 30s, 10m)
     #[arg(long, value_name = "TIME", value_parser = moment)]
     from: Option<Duration>,
-    /// Count until this time; what is live is what was live then
+    /// End at this time; blocks are live if they were live then
     #[arg(long, value_name = "TIME", value_parser = moment)]
     to: Option<Duration>,
-    /// What was live at this time: the same as --to
+    /// Show what was live at this time: the same as --to
     #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with_all = ["from", "to"])]
     at: Option<Duration>,
 }
@@ -86,19 +85,19 @@ impl WindowArgs {
 /// What the rows are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum RowsBy {
-    /// Call stack of the allocation
+    /// The call stack of an allocation
     Site,
-    /// Call in the code: every call on a stack carries the block
+    /// A call in the code: a block counts for every call of its stack
     Frame,
-    /// Function: every function on a stack carries the block
+    /// A function: a block counts for every function of its stack
     Function,
-    /// Module that called the allocator
+    /// The module that called the allocator
     Module,
-    /// Allocating thread
+    /// The thread that allocated
     Thread,
-    /// Block size
+    /// The size of a block
     Size,
-    /// Time from allocation to release
+    /// The time from allocation to release
     Lifetime,
 }
 
@@ -119,33 +118,10 @@ impl From<RowsBy> for memhook_report::RowsBy {
 /// Where trees begin.
 #[derive(Clone, Copy, PartialEq, Debug, clap::ValueEnum)]
 enum Direction {
-    /// At the outermost functions: who calls what
+    /// From the outermost functions down: who calls what
     TopDown,
-    /// At the functions that allocate: by whom they were called
+    /// From the functions that allocate up: who called them
     BottomUp,
-}
-
-/// What is written.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Format {
-    Text,
-    Json,
-    Export(ExportFormat),
-}
-
-impl std::str::FromStr for Format {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Format, String> {
-        match word {
-            "text" => Ok(Format::Text),
-            "json" => Ok(Format::Json),
-            _ => match word.parse() {
-                Ok(format) => Ok(Format::Export(format)),
-                Err(why) => Err(why.replace("use one of", "use one of text, json,")),
-            },
-        }
-    }
 }
 
 fn parse<T: std::str::FromStr<Err = String>>(word: &str) -> Result<T, String> {
@@ -156,12 +132,13 @@ fn parse<T: std::str::FromStr<Err = String>>(word: &str) -> Result<T, String> {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let recording = open(&args.file)?;
     check(args, &recording)?;
-    let format = match args.json {
-        true => Format::Json,
-        false => args.format,
+    let format = if args.json {
+        FormatChoice::Json
+    } else {
+        args.format
     };
-    let binary = matches!(format, Format::Export(format) if format.is_binary());
-    if binary && args.output.output.is_none() && std::io::stdout().is_terminal() {
+    let is_binary = format.nature() == Nature::Binary;
+    if is_binary && args.output.output.is_none() && std::io::stdout().is_terminal() {
         bail!("this format is not for a terminal: add -o FILE");
     }
     let mut symbols = sources::symbolizer(&recording, &args.sources)?;
@@ -171,28 +148,34 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let profile = profile.with_context(|| format!("{}", args.file.display()))?;
     sources::tell_refused(&symbols);
     tell_end(&recording, &args.file);
-    match format {
-        Format::Export(format) => {
-            let bytes = exported(args, &profile, format)?;
-            // What is compressed is no text.
-            match String::from_utf8(bytes) {
-                Ok(text) if !binary => args.output.write_text(&text, format.is_json())?,
-                Ok(text) => args.output.write(text.as_bytes())?,
-                Err(bytes) => args.output.write(bytes.as_bytes())?,
-            }
-        }
-        _ => {
-            let text = told(args, format, &recording, &symbols, &profile)?;
-            args.output.write_text(&text, format == Format::Json)?;
-        }
+    if let FormatChoice::Export(format) = format {
+        export(args, &profile, format)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let as_json = matches!(format, FormatChoice::Json);
+    if let Some(direction) = args.tree {
+        let root = match direction {
+            Direction::TopDown => Root::Outermost,
+            Direction::BottomUp => Root::Innermost,
+        };
+        let tree = memhook_report::tree(&profile, root, measure(args), unit(args));
+        args.output.write_document(&tree, as_json)?;
+    } else if args.who_frees {
+        let pairs = memhook_report::who_frees(&profile, args.top);
+        args.output.write_document(&pairs, as_json)?;
+    } else {
+        let report = recorded::report(&recording, &symbols, &profile, &selection(args));
+        let report = report.context("the recorder's note of what it saw cannot be read")?;
+        args.output.write_document(&report, as_json)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn measure(args: &Args) -> Measure {
-    match args.peak {
-        true => Measure::Peak,
-        false => args.measure,
+    if args.peak {
+        Measure::Peak
+    } else {
+        args.measure
     }
 }
 
@@ -225,61 +208,33 @@ fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     );
 }
 
-fn exported(args: &Args, profile: &Profile, format: ExportFormat) -> anyhow::Result<Vec<u8>> {
+fn export(
+    args: &Args,
+    profile: &Profile,
+    format: &'static dyn Format<Profile>,
+) -> anyhow::Result<()> {
     let is_packed = |path: &PathBuf| path.extension().is_some_and(|e| e == "gz");
-    let options = ExportOptions {
+    let options = FormatOptions {
         measure: measure(args),
         unit: unit(args),
         gzip: args.output.output.as_ref().is_some_and(is_packed),
+        ..FormatOptions::default()
     };
     let mut bytes = Vec::new();
-    memhook_report::export(format, profile, &options, &mut bytes)?;
-    Ok(bytes)
+    memhook_report::formats::write(format, profile, &options, &mut bytes)?;
+    args.output.write(&bytes, format.nature())
 }
 
 fn unit(args: &Args) -> Unit {
-    match args.blocks {
-        true => Unit::Blocks,
-        false => Unit::Bytes,
+    if args.blocks {
+        Unit::Blocks
+    } else {
+        Unit::Bytes
     }
 }
 
-/// Nodes below this share of the whole are summed up in a tree.
-const LEAST_PERCENT: f64 = 1.0;
-
-fn told(
-    args: &Args,
-    format: Format,
-    recording: &Recording,
-    symbols: &Symbolizer,
-    profile: &Profile,
-) -> anyhow::Result<String> {
-    let style = args.output.style();
-    let is_json = format == Format::Json;
-    if let Some(direction) = args.tree {
-        let root = match direction {
-            Direction::TopDown => Root::Outermost,
-            Direction::BottomUp => Root::Innermost,
-        };
-        let tree = memhook_report::tree(profile, root, measure(args), unit(args));
-        let least = if args.output.verbose {
-            0.0
-        } else {
-            LEAST_PERCENT
-        };
-        return Ok(match is_json {
-            true => serde_json::to_string(&tree)? + "\n",
-            false => tree.text(least, style),
-        });
-    }
-    if args.who_frees {
-        let pairs = memhook_report::who_frees(profile, args.top);
-        return Ok(match is_json {
-            true => serde_json::to_string(&pairs)? + "\n",
-            false => pairs.text(style),
-        });
-    }
-    let selection = Selection {
+fn selection(args: &Args) -> Selection {
+    Selection {
         by: args.by.into(),
         measure: match args.by {
             RowsBy::Lifetime => Measure::Released,
@@ -288,10 +243,5 @@ fn told(
         sort: args.sort.into(),
         top: args.top,
         is_window: args.window.from.is_some(),
-    };
-    let report = recorded::report(recording, symbols, profile, &selection)?;
-    Ok(match is_json {
-        true => memhook_report::json(&report) + "\n",
-        false => memhook_report::text(&report, style),
-    })
+    }
 }

@@ -1,38 +1,43 @@
 //! `view`: a recording as one HTML page, written to a file or served.
 
-mod serve;
-mod sources;
-
 use crate::output::say;
 use crate::report::{self, Progress, WindowArgs, open, sources as symbols, tell_end};
+use crate::signals;
 use anyhow::Context;
+use memhook_report::FormatOptions;
+use memhook_report::formats::{Html, write};
 use memhook_report::recorded::profile;
-use memhook_report::{ExportFormat, ExportOptions, export};
+use memhook_report::view::{self, Server};
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
+
+/// How often it is looked whether Ctrl-C has come.
+const TURN: Duration = Duration::from_millis(200);
 
 /// Options of `view`.
 #[derive(clap::Args, Clone)]
 pub struct Args {
     /// The recording (attach -o FILE.mhk)
     file: PathBuf,
-    /// Write the page into this file [default: the recording's name with .html]
+    /// Write the page to this file [default: the recording's name with .html]
     #[arg(short, long)]
     output: Option<PathBuf>,
-    /// Overwrite the output file
+    /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
-    /// Serve the page at this port of 127.0.0.1, or at this address, until Ctrl-C instead of writing it
-    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = serve::address, conflicts_with_all = ["output", "force"])]
+    /// Serve the page at this port of 127.0.0.1, or at this address, until Ctrl-C, instead of
+    /// writing a file
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = view::address, conflicts_with_all = ["output", "force"])]
     serve: Option<SocketAddr>,
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
     symbols: symbols::Args,
-    /// Show lines of source files below this folder. Without it the page has none: debug information may name any file
+    /// Show lines of source files below this directory. Without it the page has none: debug information may name any file
     #[arg(long, value_name = "DIR")]
     source_dir: Vec<PathBuf>,
 }
@@ -40,9 +45,9 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let recording = open(&args.file)?;
-    sources::check(&args.source_dir)?;
+    symbols::check_directories(args.source_dir.iter())?;
     // Before the work: a port that is taken costs nothing then.
-    let listener = args.serve.map(serve::listen).transpose()?;
+    let server = args.serve.map(bind).transpose()?;
     let mut names = symbols::symbolizer(&recording, &args.symbols)?;
     let progress = Progress::start("reading the recording");
     let profile = profile(&recording, &mut names, args.window.window());
@@ -50,23 +55,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut profile = profile.with_context(|| format!("{}", args.file.display()))?;
     symbols::tell_refused(&names);
     tell_end(&recording, &args.file);
-    profile.sources = sources::around(&profile, &args.source_dir);
-    let lacks_sources = args.source_dir.is_empty() && sources::are_named(&profile);
+    profile.sources = view::source_lines(&profile, &args.source_dir);
+    let lacks_sources = args.source_dir.is_empty() && view::are_sources_named(&profile);
     let tell = || {
         if lacks_sources {
             eprintln!("memhook-rs: the page has no source lines: for those add --source-dir DIR");
         }
     };
     let mut page = Vec::new();
-    export(
-        ExportFormat::Html,
-        &profile,
-        &ExportOptions::default(),
-        &mut page,
-    )?;
-    if let Some(listener) = listener {
+    write(&Html, &profile, &FormatOptions::default(), &mut page)?;
+    if let Some(server) = server {
         tell();
-        return serve::run(listener, page);
+        return serve(server, page);
     }
     let path = args
         .output
@@ -78,7 +78,28 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// In the folder where the command runs: the recording's may be read-only.
+fn bind(address: SocketAddr) -> anyhow::Result<Server> {
+    let own_name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    Server::bind(address, own_name.trim()).with_context(|| format!("cannot serve at {address}"))
+}
+
+/// Answers until Ctrl-C.
+fn serve(server: Server, page: Vec<u8>) -> anyhow::Result<ExitCode> {
+    signals::catch_stops();
+    if server.is_public()? {
+        eprintln!(
+            "memhook-rs: everybody who reaches this address and knows the token can read the page"
+        );
+    }
+    println!("{}", server.url()?);
+    server.start(page)?;
+    while !signals::stop_requested() {
+        std::thread::sleep(TURN);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// In the directory where the command runs: the recording's may be read-only.
 fn named_after(recording: &Path) -> PathBuf {
     let name = recording.file_name().unwrap_or(recording.as_os_str());
     Path::new(name).with_extension("html")

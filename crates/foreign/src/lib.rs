@@ -1,4 +1,4 @@
-//! What others had a hand in: a target, its files, the folder that an output goes to.
+//! What others had a hand in: a target, its files, the directory that an output goes to.
 //!
 //! Files that a target names are opened as regular files of its own file system or not at all
 //! ([`open_regular`]), and what they say of their sizes is compared with what the disk holds
@@ -10,7 +10,9 @@ mod demangle;
 mod inflate;
 mod inside_root;
 mod mapped_file;
+mod output_error;
 mod output_file;
+mod output_stream;
 mod regular_file;
 mod size_text;
 mod visible;
@@ -19,7 +21,8 @@ pub use demangle::{MOST_NAME_BYTES, class_name, demangle, demangle_in_full};
 pub use inflate::{Compression, inflate, is_believable};
 pub use inside_root::open_below;
 pub use mapped_file::{open_mapped, read_mapped};
-pub use output_file::{OutputError, OutputFile, exists_already};
+pub use output_error::{OutputError, exists_already};
+pub use output_file::OutputFile;
 pub use regular_file::{Extent, is_regular, not_regular, open_regular, read_exactly, read_start};
 pub use size_text::size_text;
 pub use visible::{visible, visible_colored, visible_json, visible_lines};

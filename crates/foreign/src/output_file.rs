@@ -1,71 +1,21 @@
 //! Files that we make.
 //!
-//! What is written there is out of a process's memory, or names in it: for the user alone. The folder may be one
-//! where others write (/tmp): they may have put a link, a pipe or a file of theirs at the name.
+//! They hold a process's memory, or names out of it, so they are for the user alone. The directory may be one where
+//! others write (/tmp): they may have put a link, a pipe or a file of theirs at the name.
 
+use crate::output_error::{OutputError, exists_already, failed, link, not_ours};
+use crate::output_stream::{own_descriptor, stream};
 use std::{
     ffi::OsString,
-    fs::{File, Metadata, OpenOptions},
+    fs::{File, OpenOptions},
     io::{Error, ErrorKind, Result},
-    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Why an output cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum OutputError {
-    /// There is a file, and nobody said that it may go.
-    #[error("{} exists already: choose another name or add --force", path.display())]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A symbolic link: it may be somebody's who wants us to write elsewhere.
-    #[error("{} is a symbolic link, which is not followed: name the file itself", path.display())]
-    Link {
-        /// The link.
-        path: PathBuf,
-    },
-    /// Nothing that can be written, or another user's.
-    #[error("{} is {what}: choose another name", path.display())]
-    NotOurs {
-        /// The file.
-        path: PathBuf,
-        /// What it is.
-        what: &'static str,
-    },
-    /// The operating system refused it.
-    #[error("cannot write {}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// errno.
-        source: Error,
-    },
-}
-
-impl OutputError {
-    /// As an error of the operating system's kind; the text stays.
-    pub fn into_io(self) -> Error {
-        let kind = match &self {
-            OutputError::Exists { .. } => ErrorKind::AlreadyExists,
-            OutputError::Link { .. } | OutputError::NotOurs { .. } => ErrorKind::InvalidInput,
-            OutputError::Io { source, .. } => source.kind(),
-        };
-        Error::new(kind, self)
-    }
-}
-
-/// The error of a file that is there already.
-pub fn exists_already(path: &Path) -> OutputError {
-    OutputError::Exists {
-        path: path.to_owned(),
-    }
-}
-
-/// An output, open for writing. With its first contents it is to be [kept](OutputFile::keep); until then a
-/// file that stood there is untouched.
+/// An output, open for writing. It is to be [kept](OutputFile::keep) with its first contents; until then a file
+/// that was there before is untouched.
 #[derive(Debug)]
 pub struct OutputFile {
     file: File,
@@ -79,7 +29,7 @@ enum Standing {
     New,
     /// Beside its path, under this name.
     Beside(PathBuf),
-    /// At its path since long, or no file: a pipe, a terminal.
+    /// At its path, where it was before; or no file: a pipe, a terminal.
     There,
 }
 
@@ -90,28 +40,13 @@ impl OutputFile {
     /// # Errors
     /// [`OutputError`]
     pub fn create(path: &Path, replace: bool) -> std::result::Result<OutputFile, OutputError> {
-        if let Some(file) = own_descriptor(path)? {
-            return Ok(OutputFile::there(path, file));
-        }
-        match new_file(path) {
-            Ok(file) => {
-                return Ok(OutputFile {
-                    file,
-                    path: path.to_owned(),
-                    standing: Standing::New,
-                });
-            }
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(failed(path)(error)),
+        if let Some(output) = OutputFile::without_old(path)? {
+            return Ok(output);
         }
         let found = std::fs::symlink_metadata(path).map_err(failed(path))?;
         if found.is_file() && replace {
             let (file, beside) = beside(path).map_err(failed(path))?;
-            return Ok(OutputFile {
-                file,
-                path: path.to_owned(),
-                standing: Standing::Beside(beside),
-            });
+            return Ok(OutputFile::at(path, file, Standing::Beside(beside)));
         }
         if found.is_file() {
             return Err(exists_already(path));
@@ -120,30 +55,20 @@ impl OutputFile {
     }
 
     /// Opens a file that is written again and again, as reports of a build are: one that exists stays the same file,
-    /// with its owner and permissions, and is written at its end. In a folder where others write it must be the
-    /// user's own; there no link is followed either.
+    /// with its owner and permissions, and is written at its end. In a directory where others write it must be
+    /// the user's own, and no link is followed.
     ///
     /// # Errors
     /// [`OutputError`]
     pub fn reopen(path: &Path) -> std::result::Result<OutputFile, OutputError> {
-        if let Some(file) = own_descriptor(path)? {
-            return Ok(OutputFile::there(path, file));
+        if let Some(output) = OutputFile::without_old(path)? {
+            return Ok(output);
         }
-        match new_file(path) {
-            Ok(file) => {
-                return Ok(OutputFile {
-                    file,
-                    path: path.to_owned(),
-                    standing: Standing::New,
-                });
-            }
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(failed(path)(error)),
-        }
-        let is_public = is_public_folder_of(path);
-        let look = match is_public {
-            true => std::fs::symlink_metadata(path),
-            false => std::fs::metadata(path),
+        let is_public = is_in_public_directory(path);
+        let look = if is_public {
+            std::fs::symlink_metadata(path)
+        } else {
+            std::fs::metadata(path)
         };
         let found = match look {
             // A link to a file that is not there yet.
@@ -170,18 +95,34 @@ impl OutputFile {
         Ok(OutputFile::there(path, file))
     }
 
-    fn there(path: &Path, file: File) -> OutputFile {
+    /// Where no file stands in the way: a descriptor of ours, or a new file.
+    fn without_old(path: &Path) -> std::result::Result<Option<OutputFile>, OutputError> {
+        if let Some(file) = own_descriptor(path)? {
+            return Ok(Some(OutputFile::there(path, file)));
+        }
+        match new_file(path) {
+            Ok(file) => Ok(Some(OutputFile::at(path, file, Standing::New))),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
+            Err(error) => Err(failed(path)(error)),
+        }
+    }
+
+    fn at(path: &Path, file: File, standing: Standing) -> OutputFile {
         OutputFile {
             file,
             path: path.to_owned(),
-            standing: Standing::There,
+            standing,
         }
+    }
+
+    fn there(path: &Path, file: File) -> OutputFile {
+        OutputFile::at(path, file, Standing::There)
     }
 
     /// Puts the file in its place, and gives it away for writing.
     ///
     /// # Errors
-    /// When what stands there cannot be replaced.
+    /// When what is there cannot be replaced.
     pub fn keep(mut self) -> Result<File> {
         if let Standing::Beside(beside) = &self.standing {
             std::fs::rename(beside, &self.path)?;
@@ -195,13 +136,13 @@ impl OutputFile {
         &self.file
     }
 
-    /// Whether no file stood at the path before.
+    /// Whether no file was at the path before.
     pub fn is_new(&self) -> bool {
         self.standing == Standing::New
     }
 }
 
-/// What was not kept was not wanted.
+/// What was not kept is removed.
 impl Drop for OutputFile {
     fn drop(&mut self) {
         let path = match &self.standing {
@@ -210,26 +151,6 @@ impl Drop for OutputFile {
             Standing::There => return,
         };
         let _ = std::fs::remove_file(path);
-    }
-}
-
-fn failed(path: &Path) -> impl Fn(Error) -> OutputError + '_ {
-    |source| OutputError::Io {
-        path: path.to_owned(),
-        source,
-    }
-}
-
-fn not_ours(path: &Path, what: &'static str) -> OutputError {
-    OutputError::NotOurs {
-        path: path.to_owned(),
-        what,
-    }
-}
-
-fn link(path: &Path) -> OutputError {
-    OutputError::Link {
-        path: path.to_owned(),
     }
 }
 
@@ -242,11 +163,11 @@ fn new_file(path: &Path) -> Result<File> {
         .open(path)
 }
 
-/// A new file in the same folder, which a rename puts in the place of the old one.
+/// A new file in the same directory, which a rename puts in the place of the old one.
 fn beside(path: &Path) -> Result<(File, PathBuf)> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let mut last = Error::from(ErrorKind::AlreadyExists);
-    // A process of this number that was killed may have left some.
+    // A process with our id that was killed may have left some.
     for _ in 0..100 {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let mut name = OsString::from(".");
@@ -261,69 +182,16 @@ fn beside(path: &Path) -> Result<(File, PathBuf)> {
     Err(last)
 }
 
-/// A descriptor that we were started with, by one of its names (`/dev/stdout`, `/dev/fd/63`). The shell has opened what
-/// is behind it, so it is what the user means.
-fn own_descriptor(path: &Path) -> std::result::Result<Option<File>, OutputError> {
-    let number = match path.to_str() {
-        Some("/dev/stdout") => "1",
-        Some("/dev/stderr") => "2",
-        Some(text) => {
-            let folders = ["/dev/fd/", "/proc/self/fd/"];
-            match folders.iter().find_map(|folder| text.strip_prefix(folder)) {
-                Some(number) => number,
-                None => return Ok(None),
-            }
-        }
-        None => return Ok(None),
-    };
-    if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Ok(None);
-    }
-    // A file behind it may have been written to already.
-    let opened = OpenOptions::new()
-        .append(true)
-        .open(format!("/proc/self/fd/{number}"));
-    opened.map(Some).map_err(failed(path))
-}
-
-/// A terminal, a pipe, /dev/null: nothing is lost by writing into it. A pipe must be ours: whoever put it there reads
-/// what we write.
-fn stream(path: &Path, found: &Metadata) -> std::result::Result<File, OutputError> {
-    let kind = found.file_type();
-    if kind.is_symlink() {
-        return Err(link(path));
-    }
-    if kind.is_dir() {
-        return Err(not_ours(path, "a folder"));
-    }
-    if !kind.is_char_device() && !kind.is_fifo() {
-        return Err(not_ours(path, "no file to write into"));
-    }
-    let file = OpenOptions::new()
-        .write(true)
-        .custom_flags(libc::O_NOCTTY)
-        .open(path)
-        .map_err(failed(path))?;
-    let opened = file.metadata().map_err(failed(path))?;
-    let same =
-        opened.file_type() == kind && (opened.dev(), opened.ino()) == (found.dev(), found.ino());
-    let is_ours = kind.is_char_device() || opened.uid() == own_user();
-    match same && is_ours {
-        true => Ok(file),
-        false => Err(not_ours(path, "another user's pipe")),
-    }
-}
-
 fn own_user() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
-/// Whether everybody may write into the folder that a path is in.
-fn is_public_folder_of(path: &Path) -> bool {
-    let folder = path
+/// Whether everybody may write into the directory that a path is in.
+fn is_in_public_directory(path: &Path) -> bool {
+    let directory = path
         .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    let metadata = std::fs::metadata(folder.unwrap_or(Path::new(".")));
+        .filter(|directory| !directory.as_os_str().is_empty());
+    let metadata = std::fs::metadata(directory.unwrap_or(Path::new(".")));
     metadata.is_ok_and(|metadata| metadata.mode() & 0o002 != 0)
 }
 

@@ -1,7 +1,8 @@
-//! Leaks of an earlier run that are put up with.
+//! Leaks of an earlier run that are accepted.
 
 use crate::Error;
 use crate::evidence::{Evidence, Leak, Sum};
+use crate::verdict::{Standing, Verdict};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -35,6 +36,17 @@ impl Baseline {
             sites.entry(identity).or_default().add(leak.total());
         }
         Baseline { sites }
+    }
+
+    /// What several processes leaked, what is suppressed left out.
+    pub fn of_all(verdicts: &[Verdict]) -> Baseline {
+        let of_one = |verdict: &Verdict| {
+            let findings = verdict.findings.iter();
+            let unsuppressed = findings.filter(|f| f.standing != Standing::Suppressed);
+            Baseline::of(&verdict.evidence, unsuppressed.map(|f| &f.leak))
+        };
+        let all = verdicts.iter().map(of_one);
+        all.fold(Baseline::default(), Baseline::or_more)
     }
 
     /// Of several processes: each site with the most that it leaked in one.
@@ -75,7 +87,10 @@ impl Baseline {
     }
 
     /// The file's text: one line a site, so that differences show.
-    pub fn write(&self) -> String {
+    ///
+    /// # Errors
+    /// When a site cannot be serialized.
+    pub fn write(&self) -> serde_json::Result<String> {
         let mut out = format!("{{\"schema\":\"{SCHEMA}\",\"leaks\":[");
         for (i, (site, sum)) in self.sites.iter().enumerate() {
             let entry = Entry {
@@ -84,9 +99,9 @@ impl Baseline {
                 site: site.clone(),
             };
             out += if i == 0 { "\n" } else { ",\n" };
-            out += &serde_json::to_string(&entry).unwrap_or_default();
+            out += &serde_json::to_string(&entry)?;
         }
-        out + "\n]}\n"
+        Ok(out + "\n]}\n")
     }
 
     /// What a site leaked then.
@@ -123,7 +138,7 @@ mod tests {
         {
             let sums = sites.into_iter().map(|(k, (blocks, bytes))| (k, Sum { blocks, bytes }));
             let baseline = Baseline { sites: sums.collect() };
-            prop_assert_eq!(Baseline::read("x", &baseline.write()).unwrap(), baseline.clone());
+            prop_assert_eq!(Baseline::read("x", &baseline.write().unwrap()).unwrap(), baseline.clone());
             for (site, &sum) in &baseline.sites {
                 prop_assert!(baseline.covers(site, sum, 0.0));
                 let more = Sum { bytes: sum.bytes + 1, ..sum };

@@ -27,7 +27,7 @@ mod verdict;
 pub use baseline::Baseline;
 pub use error::Error;
 pub use evidence::{AllocationSite, Ending, Evidence, Leak, SourceFrame, Subject, Sum};
-pub use formats::{github, json, junit, markdown, sarif, suppressions, text};
+pub use formats::{FORMATS, rendered};
 pub use gather::{Grown, Lost, Reached, evidence, growth_evidence};
 pub use judge::{judge, judge_each};
 pub use limits::{Limits, SiteLimit};

@@ -5,7 +5,7 @@
 
 use crate::stacks::{End, stack};
 use crate::units::{bytes, change, counted, milliseconds, with_error};
-use crate::{Amount, Measure, Profile, StackFrame, Style};
+use crate::{Amount, Document, Measure, Profile, StackFrame, Style};
 use memhook_foreign::visible;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -241,14 +241,6 @@ impl Diff {
         errors.iter().any(Option::is_some)
     }
 
-    /// As text.
-    pub fn text(&self, style: Style) -> String {
-        let mut out = String::new();
-        // Writing into a String cannot fail.
-        let _ = self.write(&mut out, style);
-        out
-    }
-
     fn write(&self, out: &mut String, style: Style) -> std::fmt::Result {
         if self.is_estimate() {
             writeln!(out, "Estimates from sampled allocations")?;
@@ -293,6 +285,15 @@ impl Diff {
             writeln!(out, "\n... and {more} (--top)")?;
         }
         Ok(())
+    }
+}
+
+impl Document for Diff {
+    fn text(&self, style: Style) -> String {
+        let mut out = String::new();
+        // Writing into a String cannot fail.
+        let _ = self.write(&mut out, style);
+        out
     }
 }
 

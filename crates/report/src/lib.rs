@@ -2,12 +2,11 @@
 
 mod call_tree;
 mod diff;
-mod export;
-mod formats;
-mod json;
+pub mod formats;
 mod labels;
 mod leaks;
 mod live;
+mod measure;
 mod model;
 mod named_run;
 mod names;
@@ -21,16 +20,16 @@ mod style;
 mod text;
 mod tree;
 mod units;
-mod view;
+pub mod view;
 mod who_frees;
 
 pub use call_tree::Root;
 pub use diff::{Diff, Fate, Run, SiteChange, diff};
-pub use export::{ExportFormat, ExportOptions, Measure, Unit, export};
-pub use json::json;
+pub use formats::{Document, Format, FormatChoice, FormatOptions, Nature, document};
 pub use labels::{name as frame_name, site_name};
 pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
 pub use live::{LiveNumbers, LiveReporter, LiveView, TracedRun};
+pub use measure::{Measure, Unit};
 pub use model::{
     AttachInfo, Coverage, Group, Measured, ReleaseSite, ReportModel, Sampling, Site, StackFrame,
     Target, Totals,
@@ -47,7 +46,6 @@ pub use scan::{
     scan_text, why_text, write_blocks,
 };
 pub use style::Style;
-pub use text::text;
 pub use tree::{Tree, TreeNode, tree};
 pub use units::{bytes, change, count, counted, milliseconds, percent};
 pub use who_frees::{Freed, WhoFrees, who_frees};

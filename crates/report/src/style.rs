@@ -1,7 +1,7 @@
 //! How text looks.
 
 /// Colours and detail.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
     /// Use ANSI colours.
     pub color: bool,

@@ -3,29 +3,30 @@
 use crate::leaks::leaks;
 use crate::stacks::{End, name_of, place_of, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
-use crate::{Coverage, ReportModel, Style};
+use crate::{Coverage, Document, ReportModel, Style};
 use memhook_foreign::visible;
 use std::fmt::{Result, Write};
 
-/// The report as text.
-pub fn text(model: &ReportModel, style: Style) -> String {
-    let mut out = String::new();
-    // Writing into a String cannot fail.
-    let _ = warnings(&mut out, model, style)
-        .and_then(|()| head(&mut out, model, style))
-        .and_then(|()| coverage(&mut out, model, style))
-        .and_then(|()| measure(&mut out, model, style))
-        .and_then(|()| sites(&mut out, model, style))
-        .and_then(|()| groups(&mut out, model, style))
-        .and_then(|()| releases(&mut out, model, style))
-        .and_then(|()| match &model.leaks {
-            Some(found) => leaks(&mut out, found, model.attach.depth, style),
-            None => Ok(()),
-        });
-    out
+impl Document for ReportModel {
+    fn text(&self, style: Style) -> String {
+        let mut out = String::new();
+        // Writing into a String cannot fail.
+        let _ = warnings(&mut out, self, style)
+            .and_then(|()| head(&mut out, self, style))
+            .and_then(|()| coverage(&mut out, self, style))
+            .and_then(|()| measure(&mut out, self, style))
+            .and_then(|()| sites(&mut out, self, style))
+            .and_then(|()| groups(&mut out, self, style))
+            .and_then(|()| releases(&mut out, self, style))
+            .and_then(|()| match &self.leaks {
+                Some(found) => leaks(&mut out, found, self.attach.depth, style),
+                None => Ok(()),
+            });
+        out
+    }
 }
 
-/// What makes the numbers below wrong stands above them.
+/// Above the numbers: what makes them wrong.
 fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if model.totals.lost_events > 0 {
         let lost = format!(

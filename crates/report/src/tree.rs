@@ -3,9 +3,12 @@
 use crate::call_tree::{CallTree, Root};
 use crate::labels::Labels;
 use crate::units::{bytes, count, percent, with_error};
-use crate::{Measure, Profile, Style, Unit};
+use crate::{Document, Measure, Profile, Style, Unit};
 use serde::Serialize;
 use std::fmt::Write;
+
+/// Nodes below this share of the whole are summed up, unless all is wanted.
+const LEAST_PERCENT: f64 = 1.0;
 
 /// A tree of calls.
 #[derive(Clone, Debug, Serialize)]
@@ -77,27 +80,6 @@ fn children(calls: &CallTree, labels: &Labels, at: usize) -> Vec<TreeNode> {
 }
 
 impl Tree {
-    /// As text; nodes below `least_percent` of the whole are summed up.
-    pub fn text(&self, least_percent: f64, style: Style) -> String {
-        let mut out = String::new();
-        let what = match self.direction {
-            "top_down" => "who calls what",
-            _ => "by whom it was called",
-        };
-        let sum = match self.unit {
-            "bytes" => with_error(self.value, self.error),
-            _ => count(self.value),
-        };
-        let head = format!("{} {sum}, {what}:", self.measure);
-        // Writing into a String cannot fail.
-        if self.is_sampled {
-            let _ = writeln!(out, "Estimates from sampled allocations");
-        }
-        let _ = writeln!(out, "{}", style.strong(&head));
-        self.lines(&mut out, &self.children, 0, least_percent, style);
-        out
-    }
-
     fn amount(&self, value: u64) -> String {
         match self.unit {
             "bytes" => bytes(value),
@@ -138,5 +120,28 @@ impl Tree {
             );
             let _ = writeln!(out, "{}", style.faint(&format!("{number}  {indent}{text}")));
         }
+    }
+}
+
+impl Document for Tree {
+    fn text(&self, style: Style) -> String {
+        let mut out = String::new();
+        let least_percent = if style.verbose { 0.0 } else { LEAST_PERCENT };
+        let what = match self.direction {
+            "top_down" => "who calls what",
+            _ => "by whom it was called",
+        };
+        let sum = match self.unit {
+            "bytes" => with_error(self.value, self.error),
+            _ => count(self.value),
+        };
+        let head = format!("{} {sum}, {what}:", self.measure);
+        // Writing into a String cannot fail.
+        if self.is_sampled {
+            let _ = writeln!(out, "Estimates from sampled allocations");
+        }
+        let _ = writeln!(out, "{}", style.strong(&head));
+        self.lines(&mut out, &self.children, 0, least_percent, style);
+        out
     }
 }

@@ -1,8 +1,13 @@
 //! The page of `memhook-rs view`: one HTML file with its data, style and script in it.
 
 mod columns;
+mod serve;
+mod sources;
 
-use crate::Profile;
+pub use serve::{Server, address};
+pub use sources::{are_sources_named, source_lines};
+
+use crate::{Format, FormatOptions, Profile};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use flate2::{Compression, write::GzEncoder};
 use std::io::{Result, Write};
@@ -22,26 +27,35 @@ const SCRIPTS: [&str; 9] = [
     include_str!("view/main.js"),
 ];
 
-pub(crate) fn write(profile: &Profile, out: &mut dyn Write) -> Result<()> {
-    let mut packed = GzEncoder::new(Vec::new(), Compression::default());
-    serde_json::to_writer(&mut packed, &columns::Columns::new(profile))?;
-    let data = STANDARD.encode(packed.finish()?);
-    let title = format!("{} ({})", profile.target.name, profile.target.pid);
-    let title = title.replace('&', "&amp;").replace('<', "&lt;");
-    // Each placeholder is there once; what is put in is not looked at again.
-    let mut rest = PAGE;
-    for (placeholder, parts) in [
-        ("<!--TITLE-->", &[title.as_str()][..]),
-        ("/*STYLE*/", &[STYLE]),
-        ("<!--DATA-->", &[&data]),
-        ("/*SCRIPT*/", &SCRIPTS),
-    ] {
-        let (before, after) = rest.split_once(placeholder).unwrap_or((rest, ""));
-        out.write_all(before.as_bytes())?;
-        for part in parts {
-            out.write_all(part.as_bytes())?;
-        }
-        rest = after;
+/// One self-contained page.
+pub struct Html;
+
+impl Format<Profile> for Html {
+    fn name(&self) -> &'static str {
+        "html"
     }
-    out.write_all(rest.as_bytes())
+
+    fn write(&self, profile: &Profile, _: &FormatOptions, out: &mut dyn Write) -> Result<()> {
+        let mut packed = GzEncoder::new(Vec::new(), Compression::default());
+        serde_json::to_writer(&mut packed, &columns::Columns::new(profile))?;
+        let data = STANDARD.encode(packed.finish()?);
+        let title = format!("{} ({})", profile.target.name, profile.target.pid);
+        let title = title.replace('&', "&amp;").replace('<', "&lt;");
+        // Each placeholder is there once; what is put in is not looked at again.
+        let mut rest = PAGE;
+        for (placeholder, parts) in [
+            ("<!--TITLE-->", &[title.as_str()][..]),
+            ("/*STYLE*/", &[STYLE]),
+            ("<!--DATA-->", &[&data]),
+            ("/*SCRIPT*/", &SCRIPTS),
+        ] {
+            let (before, after) = rest.split_once(placeholder).unwrap_or((rest, ""));
+            out.write_all(before.as_bytes())?;
+            for part in parts {
+                out.write_all(part.as_bytes())?;
+            }
+            rest = after;
+        }
+        out.write_all(rest.as_bytes())
+    }
 }

@@ -3,7 +3,7 @@
 
 use crate::stacks::{End, stack};
 use crate::units::{counted, percent, with_error};
-use crate::{Amount, Flow, Profile, StackFrame, Style};
+use crate::{Amount, Document, Flow, Profile, StackFrame, Style};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::Write;
@@ -79,31 +79,6 @@ pub fn who_frees(profile: &Profile, top: usize) -> WhoFrees {
 }
 
 impl WhoFrees {
-    /// As text.
-    pub fn text(&self, style: Style) -> String {
-        let mut out = String::new();
-        let sum = style.number(&with_error(self.bytes, self.error_bytes));
-        let head = style.strong("Who frees what:");
-        // Writing into a String cannot fail.
-        let _ = match self.error_bytes {
-            Some(_) => writeln!(out, "Estimates from sampled allocations"),
-            None => Ok(()),
-        };
-        let _ = writeln!(
-            out,
-            "{head} {sum} in {} released",
-            counted(self.blocks, "block")
-        );
-        for (number, pair) in self.pairs.iter().enumerate() {
-            let _ = self.pair(&mut out, number + 1, pair, style);
-        }
-        if self.more_pairs > 0 {
-            let more = counted(self.more_pairs, "more pair");
-            let _ = writeln!(out, "\n... and {more} (--top)");
-        }
-        out
-    }
-
     fn pair(
         &self,
         out: &mut String,
@@ -131,5 +106,31 @@ impl WhoFrees {
                 stack(out, &pair.released_by, end(&pair.released_by), style)
             }
         }
+    }
+}
+
+impl Document for WhoFrees {
+    fn text(&self, style: Style) -> String {
+        let mut out = String::new();
+        let sum = style.number(&with_error(self.bytes, self.error_bytes));
+        let head = style.strong("Who frees what:");
+        // Writing into a String cannot fail.
+        let _ = match self.error_bytes {
+            Some(_) => writeln!(out, "Estimates from sampled allocations"),
+            None => Ok(()),
+        };
+        let _ = writeln!(
+            out,
+            "{head} {sum} in {} released",
+            counted(self.blocks, "block")
+        );
+        for (number, pair) in self.pairs.iter().enumerate() {
+            let _ = self.pair(&mut out, number + 1, pair, style);
+        }
+        if self.more_pairs > 0 {
+            let more = counted(self.more_pairs, "more pair");
+            let _ = writeln!(out, "\n... and {more} (--top)");
+        }
+        out
     }
 }

@@ -1,8 +1,8 @@
 //! JSON reports that are compared, and what cannot be.
 
 use memhook_report::{
-    AttachInfo, Measure, Measured, ReportModel, Site, StackFrame, Style, Target, Totals, diff,
-    json, read_back,
+    AttachInfo, Document, Measure, Measured, ReportModel, Site, StackFrame, Style, Target, Totals,
+    diff, document, read_back,
 };
 use proptest::prelude::*;
 
@@ -151,4 +151,8 @@ proptest! {
             diff(&profile, &profile, Measure::Live, 10).text(Style::default());
         }
     }
+}
+
+fn json(report: &ReportModel) -> String {
+    document(report, true, Style::default()).expect("in memory")
 }

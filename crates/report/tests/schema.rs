@@ -161,12 +161,16 @@ fn frame_fields(at: &str) -> Vec<String> {
 fn losses_come_first_in_text() {
     let mut report = full_report();
     report.totals.lost_events = 7;
-    let first = text(&report, Style::default());
+    let first = report.text(Style::default());
     assert!(first.starts_with("7 events lost"), "{first}");
     assert!(!first.contains('\x1b'));
     let colored = Style {
         color: true,
         ..Style::default()
     };
-    assert!(text(&report, colored).contains('\x1b'));
+    assert!(report.text(colored).contains('\x1b'));
+}
+
+fn json(report: &ReportModel) -> String {
+    document(report, true, Style::default()).expect("in memory")
 }

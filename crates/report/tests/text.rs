@@ -123,20 +123,20 @@ shop, 10.0 s after the attach: 1.5 MiB live in 16,850 blocks (+781.2 KiB in the 
 
 ... and 1 more site (--top)
 ";
-    assert_eq!(text(&report(), Style::default()), expected);
+    assert_eq!(report().text(Style::default()), expected);
 }
 
 #[test]
 fn stacks_say_how_they_end() {
     let mut model = report();
     model.attach.depth = 3;
-    let shown = text(&model, Style::default());
+    let shown = model.text(Style::default());
     assert!(shown.contains("      ... (--depth 3)\n"), "{shown}");
     model.sites[0].truncated = true;
-    let shown = text(&model, Style::default());
+    let shown = model.text(Style::default());
     assert!(shown.contains("cannot be followed further"), "{shown}");
     model.sites[0].stack.clear();
-    assert!(text(&model, Style::default()).contains("(no call stack)"));
+    assert!(model.text(Style::default()).contains("(no call stack)"));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn verbose_leaves_nothing_out() {
         verbose: true,
         ..Style::default()
     };
-    let shown = text(&report(), style);
+    let shown = report().text(style);
     for word in [
         "libc.so.6",
         "__new_allocator",
@@ -160,7 +160,7 @@ fn verbose_leaves_nothing_out() {
 fn first_report_has_no_growth() {
     let mut model = report();
     model.since_last_s = None;
-    let shown = text(&model, Style::default());
+    let shown = model.text(Style::default());
     assert!(!shown.contains("+7"), "{shown}");
     assert!(shown.contains("(peak 1.6 MiB)"), "{shown}");
 }
@@ -181,12 +181,12 @@ fn functions_and_frames() {
         released_bytes: 1024,
         released_blocks: 3,
     }];
-    let shown = text(&model, Style::default());
+    let shown = model.text(Style::default());
     let line = "    1.5 MiB   99.4%        96 B      16,560        -5 B        9.9 s     1.0 KiB           3  main (shop+0x123e)\n";
     assert!(shown.contains(line), "{shown}");
     assert!(shown.contains("more than 100 %"));
     model.by = "function";
     model.groups[0].frame = None;
     model.groups[0].name = "main (shop)".into();
-    assert!(text(&model, Style::default()).contains("3  main (shop)\n"));
+    assert!(model.text(Style::default()).contains("3  main (shop)\n"));
 }

@@ -1,7 +1,9 @@
 //! JSON reports that are read back, and what is made of them.
 
 use memhook_report::{
-    ExportFormat, ExportOptions, Measure, Style, diff, export, read_back as read,
+    Document, FormatOptions, Measure, Style, diff,
+    formats::{EXPORTS, write},
+    read_back as read,
 };
 
 /// Compares a report with itself and writes it in every format.
@@ -12,13 +14,13 @@ pub fn read_back(bytes: &[u8]) {
         };
         let changes = diff(&profile, &profile, measure, 10);
         changes.text(Style::default());
-        let options = ExportOptions {
+        let options = FormatOptions {
             measure,
-            ..ExportOptions::default()
+            ..FormatOptions::default()
         };
-        for format in ExportFormat::ALL {
+        for format in EXPORTS {
             let mut out = Vec::new();
-            export(format, &profile, &options, &mut out).expect("written to memory");
+            write(format, &profile, &options, &mut out).expect("written to memory");
         }
     }
 }

@@ -38,7 +38,7 @@ pub fn baseline(bytes: &[u8]) {
     let Ok(read) = Baseline::read("x", &String::from_utf8_lossy(bytes)) else {
         return;
     };
-    let again = Baseline::read("x", &read.write()).expect("our own text");
+    let again = Baseline::read("x", &read.write().expect("serialized")).expect("our own text");
     assert_eq!(again, read);
     let most = Sum {
         blocks: u64::MAX,

@@ -3,26 +3,21 @@
 use super::options::{Args, OutputOptions};
 use anyhow::Context;
 use memhook_foreign::{OutputFile, visible_json, visible_lines};
-use memhook_gate::{Baseline, Outcome, Verdict, outcome};
+use memhook_gate::{Baseline, FORMATS, Outcome, Verdict, outcome, rendered};
+use memhook_report::{FormatOptions, Nature};
 use std::{
+    borrow::Cow,
     fs::File,
     io::{IsTerminal, Write},
     path::Path,
 };
 
 /// Files, opened before the program starts: a run must not be lost because one cannot be written. Those that were
-/// there stay the files that they are: the next step of a build reads them.
+/// there before stay the same files: the next step of a build reads them.
 pub struct Outputs {
-    files: Vec<(Form, Option<OutputFile>)>,
+    /// The name of a form, whether it is added to what the file holds, and the file.
+    files: Vec<(&'static str, bool, Option<OutputFile>)>,
     baseline: Option<OutputFile>,
-}
-
-#[derive(Clone, Copy)]
-enum Form {
-    Json,
-    Junit,
-    Sarif,
-    Markdown,
 }
 
 impl Outputs {
@@ -30,15 +25,15 @@ impl Outputs {
     pub fn open(args: &Args) -> anyhow::Result<Outputs> {
         let options = &args.outputs;
         let forms = [
-            (Form::Json, &options.json),
-            (Form::Junit, &options.junit),
-            (Form::Sarif, &options.sarif),
-            (Form::Markdown, &options.markdown),
+            ("json", false, &options.json),
+            ("junit", false, &options.junit),
+            ("sarif", false, &options.sarif),
+            ("markdown", true, &options.markdown),
         ];
         let mut files = Vec::new();
-        for (form, path) in forms {
+        for (form, adds, path) in forms {
             if let Some(path) = path {
-                files.push((form, open(path)?));
+                files.push((form, adds, open(path)?));
             }
         }
         let baseline = args.exceptions.write_baseline.as_deref().map(open);
@@ -55,63 +50,60 @@ impl Outputs {
         verdicts: &[Verdict],
         beside_program: bool,
     ) -> anyhow::Result<()> {
-        let options = &args.outputs;
-        let root = options.root();
-        for (form, file) in self.files {
-            let text = match form {
-                Form::Json => memhook_gate::json(verdicts) + "\n",
-                Form::Junit => memhook_gate::junit(verdicts),
-                Form::Sarif => memhook_gate::sarif(verdicts, &root) + "\n",
-                Form::Markdown => memhook_gate::markdown(verdicts, options.top),
-            };
+        let options = FormatOptions {
+            top: args.outputs.top,
+            source_root: args.outputs.root(),
+            ..FormatOptions::default()
+        };
+        let form = |name| rendered(name, verdicts, &options).context("cannot write the verdict");
+        for (name, adds, file) in self.files {
+            let text = form(name)?;
             match file {
-                None => to_stdout(&match form {
-                    Form::Json | Form::Sarif => visible_json(&text),
-                    Form::Junit | Form::Markdown => visible_lines(&text),
-                }),
-                Some(file) => {
-                    let adds = matches!(form, Form::Markdown);
-                    put(file, !adds, &text).context("cannot write the verdict")?;
-                }
+                None => to_stdout(&shown(name, &text)),
+                Some(file) => put(file, !adds, &text).context("cannot write the verdict")?,
             }
         }
         if let Some(file) = self.baseline {
-            let baseline = verdicts.iter().map(|verdict| {
-                let not_suppressed = verdict.findings.iter();
-                let leaks = not_suppressed
-                    .filter(|f| f.standing != memhook_gate::Standing::Suppressed)
-                    .map(|f| &f.leak);
-                Baseline::of(&verdict.evidence, leaks)
-            });
-            let baseline = baseline.fold(Baseline::default(), Baseline::or_more);
-            put(file, true, &baseline.write()).context("cannot write the baseline")?;
+            let baseline = Baseline::of_all(verdicts);
+            put(file, true, &baseline.write()?).context("cannot write the baseline")?;
         }
-        if options.github {
-            to_stdout(&visible_lines(&memhook_gate::github(verdicts, &root)));
+        if args.outputs.github {
+            to_stdout(&shown("github", &form("github")?));
         }
-        let mut text = text(options, verdicts, beside_program);
+        let mut text = colored(&args.outputs, verdicts, &form("text")?, beside_program);
         if args.exceptions.gen_suppressions {
             text += "\n";
-            text += &visible_lines(&memhook_gate::suppressions(verdicts));
+            text += &shown("suppressions", &form("suppressions")?);
         }
-        match beside_program {
-            true => drop(std::io::stderr().lock().write_all(text.as_bytes())),
-            false => to_stdout(&text),
+        if beside_program {
+            let _ = std::io::stderr().lock().write_all(text.as_bytes());
+        } else {
+            to_stdout(&text);
         }
         Ok(())
     }
 }
 
-fn text(options: &OutputOptions, verdicts: &[Verdict], to_stderr: bool) -> String {
-    let text = memhook_gate::text(verdicts, options.top);
-    let mut text = visible_lines(&text).into_owned();
+/// As a terminal may have it.
+fn shown<'a>(form: &str, text: &'a str) -> Cow<'a, str> {
+    let format = FORMATS.into_iter().find(|format| format.name() == form);
+    match format.map(|format| format.nature()) {
+        Some(Nature::Json) => visible_json(text),
+        _ => visible_lines(text),
+    }
+}
+
+/// The text, its first line in the colour of the outcome.
+fn colored(options: &OutputOptions, verdicts: &[Verdict], text: &str, to_stderr: bool) -> String {
+    let mut text = visible_lines(text).into_owned();
     let end = text.find('\n').unwrap_or(text.len());
     if options.quiet {
         text.truncate(end + 1);
     }
-    let is_terminal = match to_stderr {
-        true => std::io::stderr().is_terminal(),
-        false => std::io::stdout().is_terminal(),
+    let is_terminal = if to_stderr {
+        std::io::stderr().is_terminal()
+    } else {
+        std::io::stdout().is_terminal()
     };
     if crate::output::is_colored(options.color, is_terminal) {
         let color = match outcome(verdicts) {

@@ -2,12 +2,13 @@
 
 use crate::options::Color;
 use anyhow::Context;
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use memhook_foreign::{OutputFile, visible_json};
 use memhook_recording::{End, Recording};
+use memhook_report::{Document, Nature};
 use std::{
     io::{ErrorKind, IsTerminal, Write},
     path::{Path, PathBuf},
-    sync::mpsc::{RecvTimeoutError, Sender, channel},
     thread::JoinHandle,
     time::Duration,
 };
@@ -35,16 +36,16 @@ pub fn tell_end(recording: &Recording, path: &Path) {
 #[derive(clap::Args, Clone)]
 #[group(skip)]
 pub struct OutputArgs {
-    /// Write into this file
+    /// Write to this file
     #[arg(short, long)]
     pub output: Option<PathBuf>,
-    /// Overwrite the output file
+    /// Overwrite the output file if it exists
     #[arg(long)]
     pub force: bool,
     /// When to use colours
     #[arg(long, value_enum, default_value = "auto")]
     pub color: Color,
-    /// Leave nothing out
+    /// Leave nothing out: complete names, and small branches of trees: complete names, and small branches of trees: complete names, and small branches of trees
     #[arg(short, long)]
     pub verbose: bool,
 }
@@ -55,18 +56,22 @@ impl OutputArgs {
         crate::output::style(self.output.as_deref(), self.color, self.verbose)
     }
 
-    /// Writes a report; nothing in it acts on a terminal but our own colours.
-    pub fn write_text(&self, text: &str, is_json: bool) -> anyhow::Result<()> {
-        let text = match is_json {
-            true => visible_json(text),
-            false => crate::output::shown(text, self.style()),
-        };
-        self.write(text.as_bytes())
+    /// Writes a document as text or as JSON.
+    pub fn write_document(&self, document: &impl Document, as_json: bool) -> anyhow::Result<()> {
+        let text = memhook_report::document(document, as_json, self.style())?;
+        let nature = if as_json { Nature::Json } else { Nature::Text };
+        self.write(text.as_bytes(), nature)
     }
 
-    /// Writes all of it.
-    pub fn write(&self, bytes: &[u8]) -> anyhow::Result<()> {
-        write(self.output.as_deref(), self.force, bytes)
+    /// Writes all of it. Nothing in what people read acts on a terminal but our own colours.
+    pub fn write(&self, bytes: &[u8], nature: Nature) -> anyhow::Result<()> {
+        let shown = match (nature, std::str::from_utf8(bytes)) {
+            (Nature::Text, Ok(text)) => crate::output::shown(text, self.style()),
+            (Nature::Json, Ok(text)) => visible_json(text),
+            // What is compressed is no text.
+            _ => return write(self.output.as_deref(), self.force, bytes),
+        };
+        write(self.output.as_deref(), self.force, shown.as_bytes())
     }
 }
 
@@ -94,7 +99,7 @@ pub struct Progress {
 impl Progress {
     /// Begins; nothing is shown where no terminal is.
     pub fn start(what: &'static str) -> Progress {
-        let (stop, stopped) = channel();
+        let (stop, stopped) = bounded::<()>(0);
         let show = move || {
             let wait = |time| stopped.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
             let mut shown = false;

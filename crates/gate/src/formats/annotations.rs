@@ -3,13 +3,27 @@
 
 use super::{frame_line, headline, relative, sentence};
 use crate::{Outcome, Verdict};
+use memhook_report::{Format, FormatOptions};
+use std::io::{Result, Write};
 
 /// One line for each leak, or for the verdict where there is no leak to show.
-pub fn github(verdicts: &[Verdict], root: &str) -> String {
-    verdicts
-        .iter()
-        .map(|verdict| of_one(verdict, root))
-        .collect()
+pub struct Annotations;
+
+impl Format<[Verdict]> for Annotations {
+    fn name(&self) -> &'static str {
+        "github"
+    }
+
+    fn write(
+        &self,
+        verdicts: &[Verdict],
+        options: &FormatOptions,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        let root = &options.source_root;
+        let mut lines = verdicts.iter().map(|verdict| of_one(verdict, root));
+        lines.try_for_each(|lines| out.write_all(lines.as_bytes()))
+    }
 }
 
 fn of_one(verdict: &Verdict, root: &str) -> String {

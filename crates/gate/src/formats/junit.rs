@@ -2,13 +2,23 @@
 
 use super::{NO_STACK, frame_line, headline, sentence};
 use crate::{Outcome, Verdict};
+use memhook_report::{Format, FormatOptions};
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
+use std::io::{Error, Result, Write};
 
-/// The verdicts as a JUnit report, a suite for each process.
-pub fn junit(verdicts: &[Verdict]) -> String {
-    let mut report = Report::new("memhook-rs gate");
-    report.add_test_suites(verdicts.iter().map(suite));
-    report.to_string().unwrap_or_default()
+/// A JUnit report with a suite for each process.
+pub struct Junit;
+
+impl Format<[Verdict]> for Junit {
+    fn name(&self) -> &'static str {
+        "junit"
+    }
+
+    fn write(&self, verdicts: &[Verdict], _: &FormatOptions, out: &mut dyn Write) -> Result<()> {
+        let mut report = Report::new("memhook-rs gate");
+        report.add_test_suites(verdicts.iter().map(suite));
+        report.serialize(out).map_err(Error::other)
+    }
 }
 
 fn suite(verdict: &Verdict) -> TestSuite {
@@ -34,9 +44,10 @@ fn suite(verdict: &Verdict) -> TestSuite {
         for finding in verdict.counted() {
             let site = &verdict.evidence.sites[finding.leak.site];
             let lines: Vec<String> = site.stack.iter().map(frame_line).collect();
-            let text = match lines.is_empty() {
-                true => NO_STACK.to_owned(),
-                false => lines.join("\n"),
+            let text = if lines.is_empty() {
+                NO_STACK.to_owned()
+            } else {
+                lines.join("\n")
             };
             let name = match site.stack.first() {
                 Some(frame) => format!("{noun} in {}", frame.name()),

@@ -3,10 +3,30 @@
 use super::{NO_STACK, amount, frame_line, headline, headline_of_all, sentence, the_rest};
 use crate::{Outcome, Subject, Verdict};
 use memhook_foreign::visible;
+use memhook_report::{Format, FormatOptions};
+use std::io::{Result, Write};
+
+/// The verdict, a table of sums, and leaks, folded.
+pub struct Markdown;
+
+impl Format<[Verdict]> for Markdown {
+    fn name(&self) -> &'static str {
+        "markdown"
+    }
+
+    fn write(
+        &self,
+        verdicts: &[Verdict],
+        options: &FormatOptions,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        out.write_all(markdown(verdicts, options.top).as_bytes())
+    }
+}
 
 /// The verdict, a table of sums, and at most `most` leaks, folded. Of several processes, those that pass are only
 /// listed.
-pub fn markdown(verdicts: &[Verdict], most: usize) -> String {
+fn markdown(verdicts: &[Verdict], most: usize) -> String {
     if let [verdict] = verdicts {
         return of_one(verdict, most, "###");
     }

@@ -1,4 +1,4 @@
-//! A verdict in the forms that people and machines read. Pure functions from a [`Verdict`] to text.
+//! Verdicts in the forms that people and machines read: one file for each, and one line in [`FORMATS`].
 
 mod annotations;
 mod json;
@@ -8,18 +8,37 @@ mod sarif;
 mod suppressions;
 mod text;
 
-pub use annotations::github;
-pub use json::json;
-pub use junit::junit;
-pub use markdown::markdown;
-pub use sarif::sarif;
-pub use suppressions::suppressions;
-pub use text::text;
-
 use crate::evidence::{SourceFrame, Subject, Sum};
 use crate::{Finding, Outcome, Verdict, outcome};
 use memhook_foreign::visible;
-use memhook_report::{bytes, counted};
+use memhook_report::{Format, FormatOptions, bytes, counted};
+
+/// All forms that the verdicts on a program's processes can be written in.
+pub static FORMATS: [&dyn Format<[Verdict]>; 7] = [
+    &text::Text,
+    &json::Json,
+    &junit::Junit,
+    &sarif::Sarif,
+    &markdown::Markdown,
+    &annotations::Annotations,
+    &suppressions::SuppressionFile,
+];
+
+/// The verdicts in the form with this name.
+///
+/// # Errors
+/// When there is no such form, or they cannot be written in it.
+pub fn rendered(
+    name: &str,
+    verdicts: &[Verdict],
+    options: &FormatOptions,
+) -> std::io::Result<String> {
+    let format = FORMATS.into_iter().find(|format| format.name() == name);
+    let format = format.ok_or(std::io::ErrorKind::InvalidInput)?;
+    let mut out = Vec::new();
+    memhook_report::formats::write(format, verdicts, options, &mut out)?;
+    String::from_utf8(out).map_err(std::io::Error::other)
+}
 
 /// `4.1 KiB in 12 blocks`
 fn amount(sum: Sum) -> String {
@@ -103,7 +122,7 @@ fn the_rest(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// What stands where a stack would.
+/// Shown in the place of a stack.
 const NO_STACK: &str =
     "no allocation stack: allocated before the trace began, or by a call that goes through no slot";
 
@@ -215,6 +234,15 @@ mod tests {
         )
     }
 
+    fn shown(format: &str, top: usize) -> String {
+        let options = FormatOptions {
+            top,
+            source_root: "/src/app".into(),
+            ..FormatOptions::default()
+        };
+        rendered(format, &[example()], &options).unwrap()
+    }
+
     #[test]
     fn the_text() {
         let expected = "\
@@ -233,29 +261,24 @@ FAILED: 2 leaks, 4.1 KiB in 12 blocks (limit 0)
   ./tests --all ended with exit status 0
   still reachable 72 B in 3 blocks, peak 9.8 KiB, 77 allocations
 ";
-        assert_eq!(text(&[example()], 10), expected);
-        assert!(text(&[example()], 1).contains("... and 1 more leak"));
+        assert_eq!(shown("text", 10), expected);
+        assert!(shown("text", 1).contains("... and 1 more leak"));
     }
 
     #[test]
     fn machines_can_read_the_others() {
-        let verdict = example();
-        let value: serde_json::Value =
-            serde_json::from_str(&json(std::slice::from_ref(&verdict))).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&shown("json", 10)).unwrap();
         assert_eq!(value["outcome"], "failed");
         assert_eq!(value["leaked"]["bytes"], 4198);
-        let sarif: serde_json::Value =
-            serde_json::from_str(&sarif(std::slice::from_ref(&verdict), "/src/app")).unwrap();
+        let sarif: serde_json::Value = serde_json::from_str(&shown("sarif", 10)).unwrap();
         let result = &sarif["runs"][0]["results"][0];
         let place = &result["locations"][0]["physicalLocation"];
         assert_eq!(place["artifactLocation"]["uri"], "map,h.cc");
         assert_eq!(place["region"]["startLine"], 42);
         assert_eq!(sarif["runs"][0]["results"].as_array().unwrap().len(), 2);
-        let junit =
-            quick_junit::Report::deserialize_from_str(&junit(std::slice::from_ref(&verdict)))
-                .unwrap();
+        let junit = quick_junit::Report::deserialize_from_str(&shown("junit", 10)).unwrap();
         assert_eq!((junit.tests, junit.failures), (2, 2));
-        let notes = github(std::slice::from_ref(&verdict), "/src/app");
+        let notes = shown("github", 10);
         let line = notes.lines().next().unwrap();
         assert!(
             line.starts_with("::error file=map%2Ch.cc,line=42,title="),
@@ -263,14 +286,14 @@ FAILED: 2 leaks, 4.1 KiB in 12 blocks (limit 0)
         );
         assert!(line.contains("%25|&") && line.contains("%0A"), "{line}");
         assert!(notes.lines().all(|line| line.starts_with("::error ")));
-        let markdown = markdown(std::slice::from_ref(&verdict), 10);
+        let markdown = shown("markdown", 10);
         assert!(markdown.starts_with("### ") && markdown.contains("map,h.cc:42"));
     }
 
     #[test]
     fn suppressions_suppress() {
         let verdict = example();
-        let written = suppressions(std::slice::from_ref(&verdict));
+        let written = shown("suppressions", 10);
         let mut read = Suppressions::default();
         read.read("x", &written).unwrap();
         let evidence = verdict.evidence;

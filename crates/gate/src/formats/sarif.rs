@@ -3,28 +3,49 @@
 use super::{frame_line, headline, relative, sentence};
 use crate::evidence::SourceFrame;
 use crate::{Outcome, Verdict};
+use memhook_report::{Format, FormatOptions, Nature};
 use serde_json::{Value, json};
+use std::io::{Result, Write};
 
-/// The verdict as a SARIF log; source paths below `root` become relative.
-pub fn sarif(verdicts: &[Verdict], root: &str) -> String {
-    let results: Vec<Value> = verdicts.iter().flat_map(|v| results(v, root)).collect();
-    let rule = |id: &str, text: &str| json!({ "id": id, "shortDescription": { "text": text } });
-    let log = json!({
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [{
-            "tool": { "driver": {
-                "name": "memhook-rs",
-                "version": env!("CARGO_PKG_VERSION"),
-                "rules": [
-                    rule("memory-leak", "Memory that nothing points to any more"),
-                    rule("memory-limit", "More memory than a limit allows"),
-                ],
-            }},
-            "results": results,
-        }],
-    });
-    serde_json::to_string_pretty(&log).unwrap_or_default()
+/// A SARIF log; source paths below the source root become relative.
+pub struct Sarif;
+
+impl Format<[Verdict]> for Sarif {
+    fn name(&self) -> &'static str {
+        "sarif"
+    }
+
+    fn nature(&self) -> Nature {
+        Nature::Json
+    }
+
+    fn write(
+        &self,
+        verdicts: &[Verdict],
+        options: &FormatOptions,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        let root = &options.source_root;
+        let results: Vec<Value> = verdicts.iter().flat_map(|v| results(v, root)).collect();
+        let rule = |id: &str, text: &str| json!({ "id": id, "shortDescription": { "text": text } });
+        let log = json!({
+            "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+            "version": "2.1.0",
+            "runs": [{
+                "tool": { "driver": {
+                    "name": "memhook-rs",
+                    "version": env!("CARGO_PKG_VERSION"),
+                    "rules": [
+                        rule("memory-leak", "Memory that nothing points to any more"),
+                        rule("memory-limit", "More memory than a limit allows"),
+                    ],
+                }},
+                "results": results,
+            }],
+        });
+        serde_json::to_writer_pretty(&mut *out, &log)?;
+        writeln!(out)
+    }
 }
 
 fn results(verdict: &Verdict, root: &str) -> Vec<Value> {

@@ -2,10 +2,25 @@
 
 use super::sentence;
 use crate::Verdict;
+use memhook_report::{Format, FormatOptions};
+use std::io::{Result, Write};
+
+/// A `leak:` line for each leak that counts.
+pub struct SuppressionFile;
+
+impl Format<[Verdict]> for SuppressionFile {
+    fn name(&self) -> &'static str {
+        "suppressions"
+    }
+
+    fn write(&self, verdicts: &[Verdict], _: &FormatOptions, out: &mut dyn Write) -> Result<()> {
+        out.write_all(suppressions(verdicts).as_bytes())
+    }
+}
 
 /// A `leak:` line for each leak that counts, by its innermost named function; those without a name
 /// are left out.
-pub fn suppressions(verdicts: &[Verdict]) -> String {
+fn suppressions(verdicts: &[Verdict]) -> String {
     let mut out = String::new();
     let of_one = |verdict| Verdict::counted(verdict).map(move |finding| (verdict, finding));
     for (verdict, finding) in verdicts.iter().flat_map(of_one) {

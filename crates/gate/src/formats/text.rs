@@ -3,14 +3,33 @@
 use super::{NO_STACK, amount, frame_line, headline, headline_of_all, sentence, the_rest};
 use crate::{AllocationSite, Finding, Outcome, Verdict};
 use memhook_foreign::visible;
-use memhook_report::{bytes, counted};
+use memhook_report::{Format, FormatOptions, bytes, counted};
+use std::io::{Result, Write};
 
 /// Sites listed below a leak that holds others.
 const MOST_INDIRECT: usize = 3;
 
+/// The verdict, leaks with their stacks, and the sums.
+pub struct Text;
+
+impl Format<[Verdict]> for Text {
+    fn name(&self) -> &'static str {
+        "text"
+    }
+
+    fn write(
+        &self,
+        verdicts: &[Verdict],
+        options: &FormatOptions,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        out.write_all(text(verdicts, options.top).as_bytes())
+    }
+}
+
 /// The verdict, at most `most` leaks with their stacks, and the sums. Of several processes, those that pass are only
 /// listed.
-pub fn text(verdicts: &[Verdict], most: usize) -> String {
+fn text(verdicts: &[Verdict], most: usize) -> String {
     if let [verdict] = verdicts {
         return of_one(verdict, most);
     }

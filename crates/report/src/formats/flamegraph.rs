@@ -1,9 +1,10 @@
 //! A flame graph as one SVG file that zooms and searches in any browser, without a network.
 
+use super::{Format, FormatOptions};
 use crate::call_tree::{CallTree, Node, Root};
 use crate::labels::{Labels, one_line};
 use crate::units::with_error;
-use crate::{ExportOptions, Profile, Unit, percent};
+use crate::{Profile, Unit, percent};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Result, Write};
 
@@ -27,34 +28,42 @@ struct Frame {
     start: u64,
 }
 
-pub(crate) fn write(profile: &Profile, options: &ExportOptions, out: &mut dyn Write) -> Result<()> {
-    let labels = Labels::new(profile);
-    let tree = CallTree::new(
-        profile,
-        &labels,
-        Root::Outermost,
-        |site| options.measure.of(&site.measures),
-        options.unit,
-    );
-    let total = tree.nodes[0].value;
-    let scale = (WIDTH - 2.0 * MARGIN) / total.max(1) as f64;
-    let frames = layout(&tree, scale);
-    let depth = frames.iter().map(|f| f.depth).max().unwrap_or(0);
-    let height = HEADER + (depth + 1) as f64 * FRAME_HEIGHT + 34.0;
-    let what = format!("{} {}", options.measure.name(), options.unit.name());
-    let title = format!(
-        "{} ({}): {what}, {}{}",
-        profile.target.name,
-        profile.target.pid,
-        amount(&tree.nodes[0], options.unit),
-        match profile.sampling {
-            Some(_) => ", estimated from samples",
-            None => "",
-        }
-    );
-    writeln!(
-        out,
-        r#"<?xml version="1.0" encoding="UTF-8"?>
+/// A flame graph.
+pub struct Flamegraph;
+
+impl Format<Profile> for Flamegraph {
+    fn name(&self) -> &'static str {
+        "flamegraph"
+    }
+
+    fn write(&self, profile: &Profile, options: &FormatOptions, out: &mut dyn Write) -> Result<()> {
+        let labels = Labels::new(profile);
+        let tree = CallTree::new(
+            profile,
+            &labels,
+            Root::Outermost,
+            |site| options.measure.of(&site.measures),
+            options.unit,
+        );
+        let total = tree.nodes[0].value;
+        let scale = (WIDTH - 2.0 * MARGIN) / total.max(1) as f64;
+        let frames = layout(&tree, scale);
+        let depth = frames.iter().map(|f| f.depth).max().unwrap_or(0);
+        let height = HEADER + (depth + 1) as f64 * FRAME_HEIGHT + 34.0;
+        let what = format!("{} {}", options.measure.name(), options.unit.name());
+        let title = format!(
+            "{} ({}): {what}, {}{}",
+            profile.target.name,
+            profile.target.pid,
+            amount(&tree.nodes[0], options.unit),
+            match profile.sampling {
+                Some(_) => ", estimated from samples",
+                None => "",
+            }
+        );
+        writeln!(
+            out,
+            r#"<?xml version="1.0" encoding="UTF-8"?>
 <svg xmlns="http://www.w3.org/2000/svg" id="graph" width="100%" preserveAspectRatio="xMidYMin" viewBox="0 0 {WIDTH} {height}" data-total="{total}" data-left="{MARGIN}" data-width="{}" data-unit="{}">
 <title>{}</title>
 <style>{STYLE}</style>
@@ -65,47 +74,48 @@ pub(crate) fn write(profile: &Profile, options: &ExportOptions, out: &mut dyn Wr
 <text class="detail" id="detail" x="{MARGIN}" y="{}"></text>
 <text class="detail" id="matched" x="{}" y="{}" text-anchor="end"></text>
 <g id="frames">"#,
-        WIDTH - 2.0 * MARGIN,
-        options.unit.name(),
-        escaped(&title),
-        WIDTH / 2.0,
-        escaped(&title),
-        WIDTH - MARGIN,
-        height - 12.0,
-        WIDTH - MARGIN,
-        height - 12.0,
-    )?;
-    for frame in &frames {
-        let node = &tree.nodes[frame.node];
-        let name = match frame.node {
-            0 => "all",
-            _ => labels.text(node.label),
-        };
-        let (x, width) = (
-            MARGIN + frame.start as f64 * scale,
-            node.value as f64 * scale,
-        );
-        let y = HEADER + (depth - frame.depth) as f64 * FRAME_HEIGHT;
-        let tip = format!(
-            "{name} ({}, {:.2} %)",
-            amount(node, options.unit),
-            percent(node.value, total)
-        );
-        writeln!(
-            out,
-            r#"<g class="frame" data-start="{}" data-value="{}" data-depth="{}"><title>{}</title><rect x="{x:.2}" y="{y}" width="{width:.2}" height="{}" fill="{}"/><text x="{:.2}" y="{}">{}</text></g>"#,
-            frame.start,
-            node.value,
-            frame.depth,
-            escaped(&tip),
-            FRAME_HEIGHT - 1.0,
-            color(name, frame.node == 0),
-            x + 3.0,
-            y + 12.0,
-            escaped(&fitting(name, width)),
+            WIDTH - 2.0 * MARGIN,
+            options.unit.name(),
+            escaped(&title),
+            WIDTH / 2.0,
+            escaped(&title),
+            WIDTH - MARGIN,
+            height - 12.0,
+            WIDTH - MARGIN,
+            height - 12.0,
         )?;
+        for frame in &frames {
+            let node = &tree.nodes[frame.node];
+            let name = match frame.node {
+                0 => "all",
+                _ => labels.text(node.label),
+            };
+            let (x, width) = (
+                MARGIN + frame.start as f64 * scale,
+                node.value as f64 * scale,
+            );
+            let y = HEADER + (depth - frame.depth) as f64 * FRAME_HEIGHT;
+            let tip = format!(
+                "{name} ({}, {:.2} %)",
+                amount(node, options.unit),
+                percent(node.value, total)
+            );
+            writeln!(
+                out,
+                r#"<g class="frame" data-start="{}" data-value="{}" data-depth="{}"><title>{}</title><rect x="{x:.2}" y="{y}" width="{width:.2}" height="{}" fill="{}"/><text x="{:.2}" y="{}">{}</text></g>"#,
+                frame.start,
+                node.value,
+                frame.depth,
+                escaped(&tip),
+                FRAME_HEIGHT - 1.0,
+                color(name, frame.node == 0),
+                x + 3.0,
+                y + 12.0,
+                escaped(&fitting(name, width)),
+            )?;
+        }
+        writeln!(out, "</g>\n<script><![CDATA[\n{SCRIPT}]]></script>\n</svg>")
     }
-    writeln!(out, "</g>\n<script><![CDATA[\n{SCRIPT}]]></script>\n</svg>")
 }
 
 /// All frames that are wide enough, outermost first.

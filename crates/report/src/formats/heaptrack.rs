@@ -6,6 +6,7 @@
 //! `a SIZE TRACE` (indices from 0), `c MILLISECONDS`, `+ INDEX` and `- INDEX` (allocation, release).
 
 use super::heaptrack_events::Events;
+use super::{Format, FormatOptions};
 use crate::labels::{NO_STACK, one_line};
 use crate::{Profile, ProfileFrame};
 use std::collections::{HashMap, hash_map::Entry};
@@ -15,27 +16,36 @@ use std::io::{Result, Write};
 const HEAPTRACK_VERSION: u32 = 0x10400;
 const FORMAT: u32 = 3;
 
-pub(crate) fn write(profile: &Profile, out: &mut dyn Write) -> Result<()> {
-    writeln!(out, "v {HEAPTRACK_VERSION:x} {FORMAT:x}")?;
-    let command = match profile.target.exe.is_empty() {
-        true => &profile.target.name,
-        false => &profile.target.exe,
-    };
-    writeln!(out, "X {}", one_line(command.clone()))?;
-    let mut traces = Traces {
-        out: &mut *out,
-        strings: HashMap::new(),
-        instructions: HashMap::new(),
-        nodes: HashMap::new(),
-    };
-    let mut of_stack: HashMap<u32, u32> = HashMap::new();
-    for site in &profile.sites {
-        if let Entry::Vacant(new) = of_stack.entry(site.stack) {
-            new.insert(traces.stack(profile, site.stack)?);
-        }
+/// heaptrack's own format.
+pub struct Heaptrack;
+
+impl Format<Profile> for Heaptrack {
+    fn name(&self) -> &'static str {
+        "heaptrack"
     }
-    let trace_of = |stack: u32| of_stack.get(&stack).copied().unwrap_or(0);
-    Events::new(profile, trace_of).write(out)
+
+    fn write(&self, profile: &Profile, _: &FormatOptions, out: &mut dyn Write) -> Result<()> {
+        writeln!(out, "v {HEAPTRACK_VERSION:x} {FORMAT:x}")?;
+        let command = match profile.target.exe.is_empty() {
+            true => &profile.target.name,
+            false => &profile.target.exe,
+        };
+        writeln!(out, "X {}", one_line(command.clone()))?;
+        let mut traces = Traces {
+            out: &mut *out,
+            strings: HashMap::new(),
+            instructions: HashMap::new(),
+            nodes: HashMap::new(),
+        };
+        let mut of_stack: HashMap<u32, u32> = HashMap::new();
+        for site in &profile.sites {
+            if let Entry::Vacant(new) = of_stack.entry(site.stack) {
+                new.insert(traces.stack(profile, site.stack)?);
+            }
+        }
+        let trace_of = |stack: u32| of_stack.get(&stack).copied().unwrap_or(0);
+        Events::new(profile, trace_of).write(out)
+    }
 }
 
 /// What has been written already, with its index.

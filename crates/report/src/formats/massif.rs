@@ -1,6 +1,7 @@
 //! Valgrind's Massif, which `ms_print` and massif-visualizer read: the heap over time, with trees of callers at
 //! the peak and at the end.
 
+use super::{Format, FormatOptions};
 use crate::call_tree::{CallTree, Root};
 use crate::labels::{Labels, one_line};
 use crate::{Measure, Profile, Unit};
@@ -18,39 +19,49 @@ struct Snapshot {
     tree: Option<(Measure, &'static str)>,
 }
 
-pub(crate) fn write(profile: &Profile, out: &mut dyn Write) -> Result<()> {
-    let sampled = match profile.sampling {
-        Some(_) => ", estimated from samples",
-        None => "",
-    };
-    writeln!(
-        out,
-        "desc: memhook-rs, process {}{sampled}",
-        profile.target.pid
-    )?;
-    let command = match profile.target.exe.is_empty() {
-        true => &profile.target.name,
-        false => &profile.target.exe,
-    };
-    writeln!(out, "cmd: {}", one_line(command.clone()))?;
-    writeln!(out, "time_unit: ms")?;
-    let labels = Labels::new(profile);
-    for (number, snapshot) in snapshots(profile).iter().enumerate() {
-        writeln!(out, "#-----------\nsnapshot={number}\n#-----------")?;
-        writeln!(out, "time={}", snapshot.time_ms)?;
-        writeln!(out, "mem_heap_B={}", snapshot.bytes)?;
-        writeln!(out, "mem_heap_extra_B=0\nmem_stacks_B=0")?;
-        match snapshot.tree {
-            None => writeln!(out, "heap_tree=empty")?,
-            Some((measure, kind)) => {
-                writeln!(out, "heap_tree={kind}")?;
-                let amount = |site: &crate::ProfileSite| measure.of(&site.measures);
-                let tree = CallTree::new(profile, &labels, Root::Innermost, amount, Unit::Bytes);
-                write_tree(&tree, &labels, out)?;
+/// Massif's snapshots.
+pub struct Massif;
+
+impl Format<Profile> for Massif {
+    fn name(&self) -> &'static str {
+        "massif"
+    }
+
+    fn write(&self, profile: &Profile, _: &FormatOptions, out: &mut dyn Write) -> Result<()> {
+        let sampled = match profile.sampling {
+            Some(_) => ", estimated from samples",
+            None => "",
+        };
+        writeln!(
+            out,
+            "desc: memhook-rs, process {}{sampled}",
+            profile.target.pid
+        )?;
+        let command = match profile.target.exe.is_empty() {
+            true => &profile.target.name,
+            false => &profile.target.exe,
+        };
+        writeln!(out, "cmd: {}", one_line(command.clone()))?;
+        writeln!(out, "time_unit: ms")?;
+        let labels = Labels::new(profile);
+        for (number, snapshot) in snapshots(profile).iter().enumerate() {
+            writeln!(out, "#-----------\nsnapshot={number}\n#-----------")?;
+            writeln!(out, "time={}", snapshot.time_ms)?;
+            writeln!(out, "mem_heap_B={}", snapshot.bytes)?;
+            writeln!(out, "mem_heap_extra_B=0\nmem_stacks_B=0")?;
+            match snapshot.tree {
+                None => writeln!(out, "heap_tree=empty")?,
+                Some((measure, kind)) => {
+                    writeln!(out, "heap_tree={kind}")?;
+                    let amount = |site: &crate::ProfileSite| measure.of(&site.measures);
+                    let tree =
+                        CallTree::new(profile, &labels, Root::Innermost, amount, Unit::Bytes);
+                    write_tree(&tree, &labels, out)?;
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 fn snapshots(profile: &Profile) -> Vec<Snapshot> {

@@ -1,10 +1,191 @@
-//! The formats of other tools, one file each.
+//! Output formats: one trait, one file for each, and one line of registration in a table.
+//!
+//! A document that people read (a report, a tree, a comparison) is a [`Document`], which can be written as
+//! [`Text`] and as [`Json`]. A profile can be written as any of [`EXPORTS`]. Other crates have tables of
+//! their own for their documents.
 
-pub(crate) mod flamegraph;
-pub(crate) mod folded;
-pub(crate) mod heaptrack;
+mod flamegraph;
+mod folded;
+mod heaptrack;
 mod heaptrack_events;
-pub(crate) mod massif;
-pub(crate) mod pprof;
+mod json;
+mod massif;
+mod pprof;
 mod pprof_messages;
-pub(crate) mod speedscope;
+mod speedscope;
+mod text;
+
+pub use crate::view::Html;
+pub use json::Json;
+pub use text::Text;
+
+use crate::{Amount, Measure, Measures, Profile, Style, Unit};
+use flate2::{Compression, write::GzEncoder};
+use serde::Serialize;
+use std::{
+    fmt,
+    io::{BufWriter, Result, Write},
+    str::FromStr,
+};
+
+/// All formats that a profile can be exported as, but for text and JSON.
+pub static EXPORTS: [&dyn Format<Profile>; 7] = [
+    &folded::Folded,
+    &flamegraph::Flamegraph,
+    &pprof::Pprof,
+    &heaptrack::Heaptrack,
+    &speedscope::Speedscope,
+    &massif::Massif,
+    &Html,
+];
+
+/// A form that documents of one type can be written in.
+pub trait Format<D: ?Sized>: Sync {
+    /// The word on the command line.
+    fn name(&self) -> &'static str;
+
+    /// What its bytes are.
+    fn nature(&self) -> Nature {
+        Nature::Text
+    }
+
+    /// Writes a document.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    fn write(&self, document: &D, options: &FormatOptions, out: &mut dyn Write) -> Result<()>;
+}
+
+/// What the bytes of a format are: how they must be treated on their way to a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nature {
+    /// Lines of text.
+    Text,
+    /// JSON.
+    Json,
+    /// Bytes that are not for a terminal. They are compressed already.
+    Binary,
+}
+
+/// What people read, and machines as JSON with a schema of its own.
+pub trait Document: Serialize {
+    /// As text.
+    fn text(&self, style: Style) -> String;
+}
+
+/// How a document is written. Formats that hold several measures (pprof, heaptrack, html) hold them all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FormatOptions {
+    /// How text looks.
+    pub style: Style,
+    /// What is counted where a format has one value.
+    pub measure: Measure,
+    /// Bytes or blocks.
+    pub unit: Unit,
+    /// Compress with gzip what is not compressed anyway. heaptrack_print goes by the end of the file's name,
+    /// `.gz`.
+    pub gzip: bool,
+    /// Findings that are shown in detail.
+    pub top: usize,
+    /// Directory that source paths are relative to.
+    pub source_root: String,
+}
+
+impl FormatOptions {
+    /// The value of a site.
+    pub fn of(&self, measures: &Measures) -> u64 {
+        let amount: Amount = self.measure.of(measures);
+        self.unit.of(amount)
+    }
+}
+
+/// The format with this name.
+pub fn export_format(name: &str) -> Option<&'static dyn Format<Profile>> {
+    EXPORTS.into_iter().find(|format| format.name() == name)
+}
+
+/// Writes a document, compressed if the options say so.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write<D: ?Sized>(
+    format: &dyn Format<D>,
+    document: &D,
+    options: &FormatOptions,
+    out: &mut dyn Write,
+) -> Result<()> {
+    if options.gzip && format.nature() != Nature::Binary {
+        let mut packed = BufWriter::new(GzEncoder::new(out, Compression::default()));
+        format.write(document, options, &mut packed)?;
+        let packed = packed.into_inner().map_err(|error| error.into_error())?;
+        return packed.finish().map(drop);
+    }
+    let mut out = BufWriter::new(out);
+    format.write(document, options, &mut out)?;
+    out.flush()
+}
+
+/// What a recording can be written as.
+#[derive(Clone, Copy)]
+pub enum FormatChoice {
+    /// A document, as text.
+    Text,
+    /// A document, as JSON.
+    Json,
+    /// The whole profile.
+    Export(&'static dyn Format<Profile>),
+}
+
+impl FormatChoice {
+    /// What its bytes are.
+    pub fn nature(self) -> Nature {
+        match self {
+            FormatChoice::Text => Nature::Text,
+            FormatChoice::Json => Nature::Json,
+            FormatChoice::Export(format) => format.nature(),
+        }
+    }
+}
+
+impl fmt::Debug for FormatChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FormatChoice::Text => "text",
+            FormatChoice::Json => "json",
+            FormatChoice::Export(format) => format.name(),
+        })
+    }
+}
+
+impl FromStr for FormatChoice {
+    type Err = String;
+
+    fn from_str(word: &str) -> std::result::Result<FormatChoice, String> {
+        match (word, export_format(word)) {
+            ("text", _) => Ok(FormatChoice::Text),
+            ("json", _) => Ok(FormatChoice::Json),
+            (_, Some(format)) => Ok(FormatChoice::Export(format)),
+            (_, None) => {
+                let names = EXPORTS.map(|format| format.name()).join(", ");
+                Err(format!(
+                    "unknown format {word}: use one of text, json, {names}"
+                ))
+            }
+        }
+    }
+}
+
+/// A document as text or as JSON, with the line end.
+///
+/// # Errors
+/// When it cannot be serialized.
+pub fn document<D: Document>(document: &D, as_json: bool, style: Style) -> Result<String> {
+    let format: &dyn Format<D> = if as_json { &Json } else { &Text };
+    let options = FormatOptions {
+        style,
+        ..FormatOptions::default()
+    };
+    let mut out = Vec::new();
+    write(format, document, &options, &mut out)?;
+    String::from_utf8(out).map_err(std::io::Error::other)
+}

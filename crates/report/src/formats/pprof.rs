@@ -1,9 +1,10 @@
-//! `profile.proto`, which `go tool pprof`, pprof's web page, Grafana Pyroscope and others read. The caller
-//! compresses it.
+//! `profile.proto`, which `go tool pprof`, pprof's web page, Grafana Pyroscope and others read.
 
 use super::pprof_messages as message;
+use super::{Format, FormatOptions, Nature};
 use crate::labels::{NO_STACK, name};
-use crate::{ExportOptions, Measure, Profile, ProfileFrame, ProfileSite, Unit};
+use crate::{Measure, Profile, ProfileFrame, ProfileSite, Unit};
+use flate2::{Compression, write::GzEncoder};
 use prost::Message;
 use std::collections::HashMap;
 use std::io::{Result, Write};
@@ -27,8 +28,23 @@ const VALUES: [(&str, &str, Measure, Unit); 10] = [
     ("temporary_space", "bytes", Measure::Temporary, Unit::Bytes),
 ];
 
-pub(crate) fn write(profile: &Profile, options: &ExportOptions, out: &mut dyn Write) -> Result<()> {
-    out.write_all(&message(profile, options).encode_to_vec())
+/// `profile.proto`, gzipped.
+pub struct Pprof;
+
+impl Format<Profile> for Pprof {
+    fn name(&self) -> &'static str {
+        "pprof"
+    }
+
+    fn nature(&self) -> Nature {
+        Nature::Binary
+    }
+
+    fn write(&self, profile: &Profile, options: &FormatOptions, out: &mut dyn Write) -> Result<()> {
+        let mut packed = GzEncoder::new(out, Compression::default());
+        packed.write_all(&message(profile, options).encode_to_vec())?;
+        packed.finish().map(drop)
+    }
 }
 
 /// Tables under construction.
@@ -193,7 +209,7 @@ impl Tables {
     }
 }
 
-fn message(profile: &Profile, options: &ExportOptions) -> message::Profile {
+fn message(profile: &Profile, options: &FormatOptions) -> message::Profile {
     let mut tables = Tables::default();
     tables.string("");
     for (name, unit, ..) in VALUES {

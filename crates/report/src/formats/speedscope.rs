@@ -1,7 +1,8 @@
 //! JSON for <https://www.speedscope.app>: one profile for each measure, bytes and blocks.
 
+use super::{Format, FormatOptions, Nature};
 use crate::labels::{NO_STACK, name};
-use crate::{ExportOptions, Measure, Profile, Unit};
+use crate::{Measure, Profile, Unit};
 use serde::Serialize;
 use std::io::{Result, Write};
 
@@ -44,43 +45,56 @@ struct Sampled {
     weights: Vec<u64>,
 }
 
-pub(crate) fn write(profile: &Profile, options: &ExportOptions, out: &mut dyn Write) -> Result<()> {
-    let mut frames: Vec<Frame> = profile
-        .frames
-        .iter()
-        .map(|frame| Frame {
-            name: name(&frame.frame),
-            file: frame.frame.file.clone(),
-            line: frame.frame.line,
-        })
-        .collect();
-    let no_stack = frames.len() as u32;
-    frames.push(Frame {
-        name: NO_STACK.into(),
-        file: None,
-        line: None,
-    });
-    let choices = [Unit::Bytes, Unit::Blocks]
-        .into_iter()
-        .flat_map(|unit| Measure::ALL.map(|measure| (measure, unit)));
-    let mut profiles = Vec::new();
-    let mut active = 0;
-    for (measure, unit) in choices {
-        if (measure, unit) == (options.measure, options.unit) {
-            active = profiles.len();
-        }
-        profiles.push(sampled(profile, measure, unit, no_stack));
+/// speedscope's JSON.
+pub struct Speedscope;
+
+impl Format<Profile> for Speedscope {
+    fn name(&self) -> &'static str {
+        "speedscope"
     }
-    let file = File {
-        schema: "https://www.speedscope.app/file-format-schema.json",
-        name: format!("{} ({})", profile.target.name, profile.target.pid),
-        exporter: concat!("memhook-rs ", env!("CARGO_PKG_VERSION")).into(),
-        active_profile_index: active,
-        shared: Shared { frames },
-        profiles,
-    };
-    serde_json::to_writer(&mut *out, &file)?;
-    writeln!(out)
+
+    fn nature(&self) -> Nature {
+        Nature::Json
+    }
+
+    fn write(&self, profile: &Profile, options: &FormatOptions, out: &mut dyn Write) -> Result<()> {
+        let mut frames: Vec<Frame> = profile
+            .frames
+            .iter()
+            .map(|frame| Frame {
+                name: name(&frame.frame),
+                file: frame.frame.file.clone(),
+                line: frame.frame.line,
+            })
+            .collect();
+        let no_stack = frames.len() as u32;
+        frames.push(Frame {
+            name: NO_STACK.into(),
+            file: None,
+            line: None,
+        });
+        let choices = [Unit::Bytes, Unit::Blocks]
+            .into_iter()
+            .flat_map(|unit| Measure::ALL.map(|measure| (measure, unit)));
+        let mut profiles = Vec::new();
+        let mut active = 0;
+        for (measure, unit) in choices {
+            if (measure, unit) == (options.measure, options.unit) {
+                active = profiles.len();
+            }
+            profiles.push(sampled(profile, measure, unit, no_stack));
+        }
+        let file = File {
+            schema: "https://www.speedscope.app/file-format-schema.json",
+            name: format!("{} ({})", profile.target.name, profile.target.pid),
+            exporter: concat!("memhook-rs ", env!("CARGO_PKG_VERSION")).into(),
+            active_profile_index: active,
+            shared: Shared { frames },
+            profiles,
+        };
+        serde_json::to_writer(&mut *out, &file)?;
+        writeln!(out)
+    }
 }
 
 fn sampled(profile: &Profile, measure: Measure, unit: Unit, no_stack: u32) -> Sampled {

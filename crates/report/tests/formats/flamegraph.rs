@@ -4,7 +4,7 @@ use crate::*;
 fn rectangles_add_up() {
     for profile in profiles() {
         for options in choices() {
-            let bytes = exported(&profile, ExportFormat::Flamegraph, &options);
+            let bytes = exported(&profile, "flamegraph", &options);
             let text = String::from_utf8(bytes).expect("UTF-8");
             let document = roxmltree::Document::parse(&text).expect("well-formed XML");
             let total = total(&profile, &options);
@@ -61,11 +61,7 @@ fn rectangles_add_up() {
 #[test]
 fn names_are_whole_in_the_tips() {
     let profile = simulated::profile(5, 2_000, 12);
-    let bytes = exported(
-        &profile,
-        ExportFormat::Flamegraph,
-        &ExportOptions::default(),
-    );
+    let bytes = exported(&profile, "flamegraph", &FormatOptions::default());
     let text = String::from_utf8(bytes).expect("UTF-8");
     let document = roxmltree::Document::parse(&text).expect("well-formed XML");
     let tips: Vec<&str> = document

@@ -5,7 +5,7 @@ use crate::*;
 fn every_stack_has_its_value() {
     for profile in profiles() {
         for options in choices() {
-            let bytes = exported(&profile, ExportFormat::Folded, &options);
+            let bytes = exported(&profile, "folded", &options);
             let text = String::from_utf8(bytes).expect("UTF-8");
             let (mut sum, mut depths) = (0, BTreeMap::new());
             for line in text.lines() {

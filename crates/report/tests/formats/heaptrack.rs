@@ -49,18 +49,19 @@ fn folded_sum(file: &TemporaryFile, cost: &str) -> u64 {
 #[test]
 fn heaptrack_print_agrees() {
     for (number, profile) in profiles().into_iter().enumerate() {
-        let packed = ExportOptions {
+        let packed = FormatOptions {
             gzip: true,
-            ..ExportOptions::default()
+            ..FormatOptions::default()
         };
-        let bytes = exported(&profile, ExportFormat::Heaptrack, &packed);
+        let bytes = exported(&profile, "heaptrack", &packed);
         let file = TemporaryFile::new(&format!("{number}.heaptrack.gz"), &bytes);
         let text = output_of(Command::new("heaptrack_print").arg(&file.0));
         let sum = |measure, unit| {
-            let options = ExportOptions {
+            let options = FormatOptions {
                 measure,
                 unit,
                 gzip: false,
+                ..FormatOptions::default()
             };
             total(&profile, &options)
         };

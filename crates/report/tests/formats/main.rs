@@ -25,26 +25,33 @@ pub fn profiles() -> Vec<Profile> {
 }
 
 /// The bytes of a format.
-pub fn exported(profile: &Profile, format: ExportFormat, options: &ExportOptions) -> Vec<u8> {
+pub fn exported(profile: &Profile, format: &str, options: &FormatOptions) -> Vec<u8> {
     let mut out = Vec::new();
-    export(format, profile, options, &mut out).expect("memory does not fill up");
+    formats::write(
+        formats::export_format(format).expect("known"),
+        profile,
+        options,
+        &mut out,
+    )
+    .expect("memory does not fill up");
     out
 }
 
 /// All choices of what to count.
-pub fn choices() -> Vec<ExportOptions> {
+pub fn choices() -> Vec<FormatOptions> {
     let of = |measure| {
-        [Unit::Bytes, Unit::Blocks].map(|unit| ExportOptions {
+        [Unit::Bytes, Unit::Blocks].map(|unit| FormatOptions {
             measure,
             unit,
             gzip: false,
+            ..FormatOptions::default()
         })
     };
     Measure::ALL.into_iter().flat_map(of).collect()
 }
 
 /// The sum over all sites.
-pub fn total(profile: &Profile, options: &ExportOptions) -> u64 {
+pub fn total(profile: &Profile, options: &FormatOptions) -> u64 {
     profile
         .sites
         .iter()
@@ -85,7 +92,7 @@ pub fn output_of(command: &mut Command) -> String {
 /// The value of every call stack, outermost function first, as the profile has it.
 pub fn by_stack(
     profile: &Profile,
-    options: &ExportOptions,
+    options: &FormatOptions,
     name: impl Fn(&ProfileFrame) -> String,
 ) -> BTreeMap<Vec<String>, u64> {
     let mut sums = BTreeMap::new();

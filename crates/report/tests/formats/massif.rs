@@ -3,13 +3,13 @@ use crate::*;
 #[test]
 fn ms_print_agrees() {
     for (number, profile) in profiles().into_iter().enumerate() {
-        let bytes = exported(&profile, ExportFormat::Massif, &ExportOptions::default());
+        let bytes = exported(&profile, "massif", &FormatOptions::default());
         let file = TemporaryFile::new(&format!("{number}.massif"), &bytes);
         let text = output_of(Command::new("ms_print").arg("--threshold=0").arg(&file.0));
         let of = |measure| {
-            let options = ExportOptions {
+            let options = FormatOptions {
                 measure,
-                ..ExportOptions::default()
+                ..FormatOptions::default()
             };
             total(&profile, &options)
         };

@@ -78,7 +78,7 @@ fn top(file: &TemporaryFile, sample_type: &str) -> BTreeMap<String, (u64, u64)> 
 /// The same from the profile.
 fn expected(
     profile: &Profile,
-    options: &ExportOptions,
+    options: &FormatOptions,
     names: &[String],
 ) -> BTreeMap<String, (u64, u64)> {
     let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
@@ -102,7 +102,7 @@ fn expected(
 
 /// Names as speedscope's file has them, frame by frame: the same in every format.
 fn names(profile: &Profile) -> Vec<String> {
-    let bytes = exported(profile, ExportFormat::Speedscope, &ExportOptions::default());
+    let bytes = exported(profile, "speedscope", &FormatOptions::default());
     let file: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
     let frames = file["shared"]["frames"].as_array().expect("frames").clone();
     frames
@@ -123,14 +123,15 @@ fn go_tool_pprof_agrees() {
     let mut runs = profiles();
     runs.retain(|profile| !profile.sites.is_empty());
     for (number, profile) in runs.iter().enumerate().skip(3) {
-        let bytes = exported(profile, ExportFormat::Pprof, &ExportOptions::default());
+        let bytes = exported(profile, "pprof", &FormatOptions::default());
         let file = TemporaryFile::new(&format!("{number}.pb.gz"), &bytes);
         let names = names(profile);
         for (sample_type, measure, unit) in TYPES {
-            let options = ExportOptions {
+            let options = FormatOptions {
                 measure,
                 unit,
                 gzip: false,
+                ..FormatOptions::default()
             };
             let expected = expected(profile, &options, &names);
             assert_eq!(
@@ -145,7 +146,7 @@ fn go_tool_pprof_agrees() {
 #[test]
 fn mappings_lines_and_labels_are_there() {
     let profile = simulated::profile(5, 2_000, 12);
-    let bytes = exported(&profile, ExportFormat::Pprof, &ExportOptions::default());
+    let bytes = exported(&profile, "pprof", &FormatOptions::default());
     let file = TemporaryFile::new("raw.pb.gz", &bytes);
     let raw = pprof(&file, &["-raw"]);
     for module in &profile.modules {

@@ -57,7 +57,7 @@ const UNITS: [&str; 6] = [
 fn every_stack_has_its_value() {
     for profile in profiles() {
         for options in choices() {
-            let bytes = exported(&profile, ExportFormat::Speedscope, &options);
+            let bytes = exported(&profile, "speedscope", &options);
             let file: File = serde_json::from_slice(&bytes).expect("speedscope's schema");
             assert_eq!(
                 file.schema,

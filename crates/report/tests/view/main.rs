@@ -16,14 +16,20 @@ struct Page(PathBuf);
 
 impl Page {
     fn of(profile: &Profile, name: &str) -> Page {
-        Page::exported(profile, ExportFormat::Html, &format!("{name}.html"))
+        Page::exported(profile, "html", &format!("{name}.html"))
     }
 
-    fn exported(profile: &Profile, format: ExportFormat, name: &str) -> Page {
+    fn exported(profile: &Profile, format: &str, name: &str) -> Page {
         let file = format!("memhook-view-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(file);
         let mut out = Vec::new();
-        export(format, profile, &ExportOptions::default(), &mut out).expect("memory");
+        formats::write(
+            formats::export_format(format).expect("known"),
+            profile,
+            &FormatOptions::default(),
+            &mut out,
+        )
+        .expect("memory");
         std::fs::write(&path, out).expect("a temporary file");
         Page(path)
     }
@@ -186,7 +192,7 @@ fn filters_and_groups() {
 #[test]
 fn the_flame_graph_zooms_and_searches() {
     let profile = run();
-    let page = Page::exported(&profile, ExportFormat::Flamegraph, "flamegraph.svg");
+    let page = Page::exported(&profile, "flamegraph", "flamegraph.svg");
     let ready = "typeof zoom === 'function' && document.readyState === 'complete'";
     let mut browser = Browser::open(&page.0, 1300, 700, ready);
     browser.picture("svg");

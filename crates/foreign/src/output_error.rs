@@ -1,0 +1,78 @@
+//! Why an output cannot be made.
+
+use std::{
+    io::{Error, ErrorKind},
+    path::{Path, PathBuf},
+};
+
+/// Why an output cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum OutputError {
+    /// There is a file, and nobody said that it may go.
+    #[error("{} exists already: choose another name or add --force", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A symbolic link: it may be somebody's who wants us to write elsewhere.
+    #[error("{} is a symbolic link, which is not followed: name the file itself", path.display())]
+    Link {
+        /// The link.
+        path: PathBuf,
+    },
+    /// Nothing that can be written, or another user's.
+    #[error("{} is {what}: choose another name", path.display())]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The operating system refused it.
+    #[error("cannot write {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// errno.
+        source: Error,
+    },
+}
+
+impl OutputError {
+    /// As an error of the operating system's kind; the text stays.
+    pub fn into_io(self) -> Error {
+        let kind = match &self {
+            OutputError::Exists { .. } => ErrorKind::AlreadyExists,
+            OutputError::Link { .. } | OutputError::NotOurs { .. } => ErrorKind::InvalidInput,
+            OutputError::Io { source, .. } => source.kind(),
+        };
+        Error::new(kind, self)
+    }
+}
+
+/// The error of a file that is there already.
+pub fn exists_already(path: &Path) -> OutputError {
+    OutputError::Exists {
+        path: path.to_owned(),
+    }
+}
+
+pub(crate) fn failed(path: &Path) -> impl Fn(Error) -> OutputError + '_ {
+    |source| OutputError::Io {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+pub(crate) fn not_ours(path: &Path, what: &'static str) -> OutputError {
+    OutputError::NotOurs {
+        path: path.to_owned(),
+        what,
+    }
+}
+
+pub(crate) fn link(path: &Path) -> OutputError {
+    OutputError::Link {
+        path: path.to_owned(),
+    }
+}

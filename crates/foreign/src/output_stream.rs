@@ -1,0 +1,62 @@
+//! Outputs that are no files: descriptors that we were started with, terminals, pipes.
+
+use crate::output_error::{OutputError, failed, link, not_ours};
+use nix::unistd::geteuid;
+use std::{
+    fs::{File, Metadata, OpenOptions},
+    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    path::Path,
+};
+
+/// A descriptor that we were started with, by one of its names (`/dev/stdout`, `/dev/fd/63`). The shell has opened what
+/// is behind it, so it is what the user means.
+pub(crate) fn own_descriptor(path: &Path) -> Result<Option<File>, OutputError> {
+    let number = match path.to_str() {
+        Some("/dev/stdout") => "1",
+        Some("/dev/stderr") => "2",
+        Some(text) => {
+            let folders = ["/dev/fd/", "/proc/self/fd/"];
+            match folders.iter().find_map(|folder| text.strip_prefix(folder)) {
+                Some(number) => number,
+                None => return Ok(None),
+            }
+        }
+        None => return Ok(None),
+    };
+    if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(None);
+    }
+    // A file behind it may have been written to already.
+    let opened = OpenOptions::new()
+        .append(true)
+        .open(format!("/proc/self/fd/{number}"));
+    opened.map(Some).map_err(failed(path))
+}
+
+/// A terminal, a pipe, /dev/null: nothing is lost by writing into it. A pipe must be ours: whoever put it there reads
+/// what we write.
+pub(crate) fn stream(path: &Path, found: &Metadata) -> Result<File, OutputError> {
+    let kind = found.file_type();
+    if kind.is_symlink() {
+        return Err(link(path));
+    }
+    if kind.is_dir() {
+        return Err(not_ours(path, "a folder"));
+    }
+    if !kind.is_char_device() && !kind.is_fifo() {
+        return Err(not_ours(path, "no file to write into"));
+    }
+    let file = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_NOCTTY)
+        .open(path)
+        .map_err(failed(path))?;
+    let opened = file.metadata().map_err(failed(path))?;
+    let same =
+        opened.file_type() == kind && (opened.dev(), opened.ino()) == (found.dev(), found.ino());
+    let is_ours = kind.is_char_device() || opened.uid() == geteuid().as_raw();
+    match same && is_ours {
+        true => Ok(file),
+        false => Err(not_ours(path, "another user's pipe")),
+    }
+}

@@ -1,0 +1,93 @@
+//! What is counted, and in what.
+
+use crate::{Amount, Measures};
+use std::str::FromStr;
+
+/// What is counted where a format has one value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Measure {
+    /// Live at the end of the window.
+    #[default]
+    Live,
+    /// Live when most bytes were.
+    Peak,
+    /// Allocated within the window.
+    Allocated,
+    /// Released within the window.
+    Released,
+    /// Allocated and released before the thread's next allocation.
+    Temporary,
+}
+
+impl Measure {
+    /// All of them.
+    pub const ALL: [Measure; 5] = [
+        Measure::Live,
+        Measure::Peak,
+        Measure::Allocated,
+        Measure::Released,
+        Measure::Temporary,
+    ];
+
+    /// The word on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Measure::Live => "live",
+            Measure::Peak => "peak",
+            Measure::Allocated => "allocated",
+            Measure::Released => "released",
+            Measure::Temporary => "temporary",
+        }
+    }
+
+    /// This one of a site's.
+    pub fn of(self, measures: &Measures) -> Amount {
+        match self {
+            Measure::Live => measures.live,
+            Measure::Peak => measures.peak,
+            Measure::Allocated => measures.allocated,
+            Measure::Released => measures.released,
+            Measure::Temporary => measures.temporary,
+        }
+    }
+}
+
+impl FromStr for Measure {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Measure, String> {
+        let found = Measure::ALL.into_iter().find(|m| m.name() == word);
+        found.ok_or_else(|| {
+            let names = Measure::ALL.map(Measure::name).join(", ");
+            format!("unknown measure {word}: use one of {names}")
+        })
+    }
+}
+
+/// Bytes or blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes as asked for.
+    #[default]
+    Bytes,
+    /// Blocks.
+    Blocks,
+}
+
+impl Unit {
+    /// The word on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Bytes => "bytes",
+            Unit::Blocks => "blocks",
+        }
+    }
+
+    /// This one of an amount.
+    pub fn of(self, amount: Amount) -> u64 {
+        match self {
+            Unit::Bytes => amount.bytes,
+            Unit::Blocks => amount.blocks,
+        }
+    }
+}
