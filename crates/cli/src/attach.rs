@@ -2,9 +2,10 @@
 
 use crate::options::{Color, Format, View, duration};
 use crate::output::{self, Output, say};
+use crate::report_job::{ReportJob, Reports};
 use crate::tracing::Tracing;
-use crate::{record, signals, trace};
-use memhook_attach::{Recording, Session, TraceConfig, hook_plan, process_name, refuse};
+use crate::{exit_code, record, signals};
+use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 /// Options of `attach`.
@@ -93,7 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (None, path)
     };
     let style = output::style(path.as_deref(), args.color, args.verbose);
-    let mut output = Output::open(path.as_deref(), args.force, json, style)?;
+    let output = Output::open(path.as_deref(), args.force, json, style)?;
     let recording = match &recorded {
         Some(path) => {
             let options = args.recording.resolve(args.force, &args.tracing)?;
@@ -102,8 +103,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => None,
     };
     signals::catch_stops();
-    let session = match Session::start(pid, &config) {
-        Ok(session) => session,
+    let mut trace = match Trace::start(pid, config) {
+        Ok(trace) => trace,
         Err(error) => {
             output.abandon();
             if let Some(recording) = recording {
@@ -113,15 +114,48 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     if !args.quiet {
-        let (slots, modules) = session.patched();
-        eprintln!(
-            "Attached to {pid} ({}) in {:.1} ms (one thread held {:.1} ms): {slots} slots in {modules} modules. Ctrl-C to detach",
-            memhook_foreign::visible(&process_name(pid)),
-            session.attach_time.as_secs_f64() * 1e3,
-            session.held_time.as_secs_f64() * 1e3,
-        );
+        announce(trace.session());
     }
-    trace::run(args, pid, session, &mut output, recording)
+    if let Some(recording) = recording {
+        trace.record(recording);
+    }
+    let reports = Reports::new(output);
+    let depth = args.tracing.depth;
+    let interval = Some(args.interval);
+    let mut job = ReportJob::new(pid, &reports, &args.view, depth, interval, args.quiet)
+        .finding_leaks(args.leaks);
+    let end = trace.run(args.duration, &mut job);
+    let mut code = exit_code::of_trace(end, pid);
+    let region = trace.session().region();
+    if args.tracing.check_memo || args.verbose {
+        let losses = region.losses();
+        eprintln!(
+            "{} backtraces unwound, {} remembered ones checked, {} of those wrong",
+            losses.unwound, losses.memo_checked, losses.memo_wrong
+        );
+        if losses.memo_wrong > 0 {
+            code = exit_code::WRONG;
+        }
+    }
+    if region.abandoned() {
+        code = code.max(exit_code::CUT_SHORT);
+    }
+    if !reports.finish() || reports.is_incomplete() {
+        code = code.max(exit_code::BAD_INPUT);
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// Says what was attached to.
+fn announce(session: &Session) {
+    let (slots, modules) = session.patched();
+    eprintln!(
+        "Attached to {} ({}) in {:.1} ms (one thread held {:.1} ms): {slots} slots in {modules} modules. Ctrl-C to detach",
+        session.pid(),
+        memhook_foreign::visible(&process_name(session.pid())),
+        session.attach_time.as_secs_f64() * 1e3,
+        session.held_time.as_secs_f64() * 1e3,
+    );
 }
 
 /// Prints what an attach would patch.

@@ -16,15 +16,14 @@ mod leaks;
 mod model;
 mod options;
 mod output;
-mod reached;
 mod record;
 mod report;
+mod report_job;
 mod run;
 mod scan;
 mod signals;
 mod symbols_pack;
 mod top;
-mod trace;
 mod tracing;
 mod view;
 
@@ -113,7 +112,7 @@ fn main() -> ExitCode {
         Err(error) => {
             let error = format!("{error:#}");
             eprintln!("memhook-rs: {}", visible(&error));
-            ExitCode::from(2)
+            ExitCode::from(exit_code::BAD_INPUT)
         }
     }
 }
@@ -125,7 +124,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     };
     if error.kind() == DisplayHelpOnMissingArgumentOrSubcommand {
         let _ = error.print();
-        return ExitCode::from(2);
+        return ExitCode::from(exit_code::BAD_INPUT);
     }
     if matches!(error.kind(), DisplayHelp | DisplayVersion) {
         // A reader that went away has seen enough.
@@ -142,5 +141,5 @@ fn usage(error: &clap::Error) -> ExitCode {
     let message = message.join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
     eprintln!("memhook-rs: {}; see memhook-rs --help", visible(message));
-    ExitCode::from(2)
+    ExitCode::from(exit_code::BAD_INPUT)
 }

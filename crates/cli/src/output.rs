@@ -77,12 +77,7 @@ impl Output {
         })
     }
 
-    /// Writes one report, sooner or later.
-    pub fn write(&mut self, report: &ReportModel) {
-        self.write_titled("", report);
-    }
-
-    /// The same below a title; in JSON there is none.
+    /// Writes one report, sooner or later, below a title; in JSON there is none.
     pub fn write_titled(&mut self, title: &str, report: &ReportModel) {
         let Some(reports) = &self.reports else { return };
         let Ok(text) = memhook_report::document(report, self.json, self.style) else {
