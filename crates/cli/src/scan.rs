@@ -15,19 +15,19 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum SnapshotMethod {
-    /// While it runs; all threads are held for what was written last
+    /// While the process runs; all threads are held only for what was written last
     Precopy,
-    /// By a child that it forks, with all threads held
+    /// From a child that it forks while all threads are held
     Fork,
-    /// With all threads held
+    /// With all threads held throughout
     Stop,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum PointerRule {
-    /// Its start, or what C++ makes of it: behind an array cookie, a secondary base
+    /// Its start, or what C++ makes of that: the address past an array cookie, or a secondary base
     Start,
-    /// Any in it, and the one just past its end
+    /// Any address in it, and the one just past its end
     Interior,
 }
 
@@ -50,7 +50,7 @@ pub struct Args {
     /// seccomp filter is active that cannot be passed by]
     #[arg(long, value_enum)]
     snapshot: Option<SnapshotMethod>,
-    /// For how long all threads may be held at a time; what would take longer is done in another way, or
+    /// For how long all threads may be held at a time; a copy that would take longer is made in another way, or
     /// refused [default: 50ms, and no limit for --snapshot stop]
     #[arg(long, value_name = "DURATION", value_parser = crate::options::duration, conflicts_with = "from")]
     max_hold: Option<Duration>,
@@ -63,7 +63,7 @@ pub struct Args {
     /// Look for pointers at every byte, not only at multiples of eight
     #[arg(long)]
     unaligned: bool,
-    /// Scan again after this time; report what was leaked both times, unchanged
+    /// Scan again after this time, and report what was leaked unchanged both times
     #[arg(long, value_name = "DURATION", value_parser = crate::options::duration, conflicts_with_all = ["from", "save", "census", "why"])]
     twice: Option<Duration>,
     /// Count the whole heap by type, size and arena
@@ -72,14 +72,14 @@ pub struct Args {
     /// Say what keeps the block at this address alive
     #[arg(long, value_name = "ADDRESS", value_parser = address, conflicts_with = "save")]
     why: Option<u64>,
-    /// Release what two scans find unreachable with the same contents, by calls of the process's own
-    /// free(). Asks on a terminal; without one only says what it would do, unless there is --yes
+    /// Release blocks that two scans find unreachable with the same contents, by calls of the process's own
+    /// free(). Asks on a terminal; without one it only says what it would do, unless --yes is given
     #[arg(long, conflicts_with_all = ["from", "save", "census", "why"])]
     reclaim: bool,
     /// With --reclaim: do not ask
     #[arg(long, requires = "reclaim")]
     yes: bool,
-    /// With --reclaim: again and again, after each such time, until Ctrl-C or the end of the process
+    /// With --reclaim: do so again each time this much time has passed, until Ctrl-C or the end of the process
     #[arg(long, value_name = "DURATION", value_parser = crate::options::duration, requires = "reclaim", conflicts_with = "twice")]
     every: Option<Duration>,
     /// Groups to show

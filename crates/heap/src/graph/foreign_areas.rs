@@ -1,4 +1,4 @@
-//! Memory of allocators whose heap we cannot walk, told from the program's by the blocks in it.
+//! Memory of allocators whose heap we cannot walk, recognized by the blocks in it.
 //!
 //! If every block was traced, whatever is in such memory outside of blocks belongs to the allocator: its
 //! free blocks, caches and descriptors. They are full of addresses of blocks that are free or once were:
