@@ -19,7 +19,6 @@ pub struct Reporter {
 impl Reporter {
     /// A reporter that has reported nothing yet.
     pub fn new(pid: i32, view: View, depth: u32) -> Self {
-        let symbols = Symbolizer::new(TargetRoot::of(pid).search_order());
         let view = LiveView {
             by: view.by.into(),
             sort: view.sort.into(),
@@ -29,7 +28,7 @@ impl Reporter {
         Reporter {
             depth,
             call_scans: CallScans::default(),
-            reports: LiveReporter::new(view, symbols),
+            reports: LiveReporter::new(view, Symbolizer::new(TargetRoot::of(pid).search_order())),
         }
     }
 

@@ -27,7 +27,7 @@ use std::{
 pub struct Args {
     /// Process id
     pid: i32,
-    /// Count again every so often
+    /// Time between two counts
     #[arg(short, long, value_parser = duration, default_value = "1s")]
     interval: Duration,
     #[command(flatten)]
@@ -208,9 +208,8 @@ struct Names {
 
 impl Names {
     fn of(pid: i32) -> Names {
-        let roots = TargetRoot::of(pid).search_order();
         Names {
-            symbols: Symbolizer::new(roots),
+            symbols: Symbolizer::new(TargetRoot::of(pid).search_order()),
             asked: HashMap::new(),
         }
     }

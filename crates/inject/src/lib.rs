@@ -83,7 +83,7 @@ pub use launch::{Child, EndingThread, Event, StartPoint, end_by, forward_signals
 pub use load::{Dlopen, Loaded, load_object};
 pub use memory::write_bytes;
 pub use page_scan::{PageScan, PageState};
-pub use region::{Region, close_descriptor, create_region};
+pub use region::{Region, close_descriptor, create_region, unmap_region};
 pub use regs::Registers;
 pub use remote_fork::{ForkPlan, FrozenChild};
 pub use robust_list::robust_list;

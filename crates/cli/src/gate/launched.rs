@@ -7,7 +7,7 @@ use memhook_attach::{End, Error, Job, Observer, Program, Session, Trace, Work, c
 use memhook_gate::{Ending, Evidence, Reached, reached};
 use memhook_heap::{Captured, Snapshot, capture_standing};
 use memhook_inject::{Child, StartPoint};
-use memhook_process::{ModuleImage, mappings, modules};
+use memhook_process::{ModuleFiles, ModuleImage, mappings, modules};
 use std::{
     collections::{HashMap, HashSet},
     process::ExitCode,
@@ -244,7 +244,7 @@ fn is_allocators(session: &Session, snapshot: &Snapshot, stack: Option<u32>) -> 
 /// A process that was made by fork and has executed nothing: what it allocated is not traced. If nothing in it is
 /// unreachable it has leaked nothing.
 fn of_a_copy(child: &Child, pid: i32, program: String) -> Evidence {
-    let modules = mappings(pid).and_then(|maps| modules(pid, &maps, &mut HashMap::new()));
+    let modules = mappings(pid).and_then(|maps| modules(pid, &maps, &mut ModuleFiles::new()));
     let captured = capture(child, pid, modules.unwrap_or_default());
     let mut found = match &captured {
         Ok(captured) => reached(&captured.snapshot, std::iter::empty(), None, false),

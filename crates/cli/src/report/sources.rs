@@ -12,16 +12,17 @@ use std::{io::ErrorKind, path::PathBuf};
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(skip)]
 pub struct Args {
-    /// Look for the target's files below this folder, which is the root of its file system or a copy
+    /// Look for the target's files below this directory, which is the root of its file system or a
+    /// copy of it
     #[arg(long, value_name = "DIR")]
     pub sysroot: Vec<PathBuf>,
-    /// Look for debug files in this folder (DIR/.build-id/ab/cdef.debug, or by name) too
+    /// Look for debug files in this directory as well (DIR/.build-id/ab/cdef.debug, or by name)
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
-    /// Take names from this bundle, which `memhook-rs symbols pack` made
+    /// Take names from this bundle, which `memhook-rs symbols pack` has made
     #[arg(long, value_name = "FILE")]
     pub symbols: Vec<PathBuf>,
-    /// Look up all names in the files, and keep none for the next run
+    /// Look up every name in the files, and keep none for later runs
     #[arg(long)]
     pub no_symbol_cache: bool,
 }

@@ -32,8 +32,8 @@ use crate::snapshot::{
 };
 use crate::{Error, Types, dissect};
 use memhook_inject::{AllHeld, PageScan, PageState, Registers, WriteWatch, memory_sharers};
-use memhook_process::{ModuleImage, filter_may_kill, mappings, modules};
-use std::collections::{BTreeMap, HashMap};
+use memhook_process::{ModuleFiles, ModuleImage, filter_may_kill, mappings, modules};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -95,7 +95,7 @@ pub(crate) struct Prepared {
 impl Prepared {
     fn of(pid: i32, limits: Limits) -> Result<Prepared, Error> {
         let begin = Instant::now();
-        let images = modules(pid, &mappings(pid)?, &mut HashMap::new())?;
+        let images = modules(pid, &mappings(pid)?, &mut ModuleFiles::new())?;
         let mut prepared = Prepared {
             begin,
             limits,

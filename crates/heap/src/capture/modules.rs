@@ -4,7 +4,7 @@
 use crate::snapshot::ModuleInfo;
 use goblin::elf::{Elf, program_header::PT_LOAD, sym};
 use memhook_foreign::class_name;
-use memhook_process::{ElfView, ModuleImage, allocator_code, glibc_version, is_glibc};
+use memhook_process::{ModuleImage, allocator_code, glibc_version};
 use std::collections::BTreeMap;
 
 const PAGE_BYTES: u64 = 4096;
@@ -35,19 +35,13 @@ pub fn module_info(image: &ModuleImage) -> ModuleInfo {
             .find(|s| s.st_shndx != 0 && elf.dynstrtab.get_at(s.st_name) == Some(name))
             .map(|s| image.base.wrapping_add(s.st_value))
     };
-    let view = ElfView::parse(&image.bytes).ok();
-    if let Some(view) = view.filter(is_glibc) {
+    if let Some(code) = allocator_code(image) {
         info.glibc_minor = glibc_minor(&image.bytes);
-        info.malloc_code = allocator_code(image, &view).unwrap_or(0..0);
+        info.malloc_code = code;
     } else {
-        let marks = [
-            ("mallocx", "jemalloc"),
-            ("tc_malloc", "tcmalloc"),
-            ("mi_malloc", "mimalloc"),
-        ];
-        let known = marks.iter().find(|(name, _)| defined(name).is_some());
+        let known = memhook_abi::known_allocator(|name| defined(name).is_some());
         info.allocator = match known {
-            Some((_, allocator)) => Some((*allocator).to_owned()),
+            Some(allocator) => Some(allocator.to_owned()),
             None if !image.is_loader && defined("malloc").is_some() => {
                 Some(format!("the malloc of {}", image.name()))
             }
