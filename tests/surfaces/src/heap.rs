@@ -3,7 +3,8 @@
 use crate::Input;
 use lz4_flex::frame::FrameEncoder;
 use memhook_heap::{
-    BlockTable, MarkOptions, Pointers, CopiedRegion, Scan, Snapshot, Types, census, dissect, load, why,
+    BlockTable, CopiedRegion, MarkOptions, Pointers, Scan, Snapshot, Types, census, dissect, load,
+    why,
 };
 use memhook_report::{census_text, scan_report, scan_text, why_text};
 use std::cell::Cell;

@@ -420,7 +420,7 @@ mod tests {
         let now = Some(Instant::now());
         assert!(!copy_into(
             pid,
-            &[run.clone()],
+            from_ref(&run),
             &mut regions,
             &mut failed,
             now
