@@ -1,10 +1,11 @@
 //! `attach`: trace a running process, report, leave.
 
 use crate::options::{Color, Format, View, duration};
-use crate::output::{self, Output, say};
+use crate::output::{self, say};
 use crate::tracing::Tracing;
 use crate::{record, signals, trace};
 use memhook_attach::{Recording, Session, TraceConfig, hook_plan, process_name, refuse};
+use memhook_report::ReportWriter;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 /// Options of `attach`.
@@ -93,7 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (None, path)
     };
     let style = output::style(path.as_deref(), args.color, args.verbose);
-    let mut output = Output::open(path.as_deref(), args.force, json, style)?;
+    let mut output = ReportWriter::open(path.as_deref(), args.force, json, style)?;
     let recording = match &recorded {
         Some(path) => {
             let options = args.recording.resolve(args.force, &args.tracing)?;

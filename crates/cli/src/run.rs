@@ -3,7 +3,7 @@
 use crate::exit_code::end_as;
 use crate::model::Reporter;
 use crate::options::{Color, View, duration};
-use crate::output::{self, Output, Stream};
+use crate::output;
 use crate::record;
 use crate::tracing::{StartOptions, Tracing};
 use memhook_attach::{
@@ -11,6 +11,7 @@ use memhook_attach::{
     command_line, process_name,
 };
 use memhook_inject::StartPoint;
+use memhook_report::{ReportStream, ReportWriter};
 use std::{
     collections::HashMap,
     ffi::OsString,
@@ -82,7 +83,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(output) = output {
         let mut output = output.into_inner().unwrap_or_else(|e| e.into_inner());
         if shared.has_reported.load(Relaxed) {
-            if let Some(Err(error)) = output.as_mut().map(Output::finish) {
+            if let Some(Err(error)) = output.as_mut().map(ReportWriter::finish) {
                 eprintln!("memhook-rs: not every report could be written: {error}");
             }
         } else if let Some(output) = output {
@@ -103,9 +104,9 @@ struct Shared {
     is_incomplete: AtomicBool,
 }
 
-type SharedOutput = Arc<Mutex<Option<Output>>>;
+type SharedOutput = Arc<Mutex<Option<ReportWriter>>>;
 
-fn lock(output: &SharedOutput) -> MutexGuard<'_, Option<Output>> {
+fn lock(output: &SharedOutput) -> MutexGuard<'_, Option<ReportWriter>> {
     output.lock().unwrap_or_else(|e| e.into_inner())
 }
 
@@ -136,7 +137,13 @@ impl<'a> Reports<'a> {
             false => (None, path),
         };
         let style = output::style(path.as_deref(), args.color, false);
-        let output = Output::open_or(Stream::Err, path.as_deref(), args.force, args.json, style)?;
+        let output = ReportWriter::open_or(
+            ReportStream::Err,
+            path.as_deref(),
+            args.force,
+            args.json,
+            style,
+        )?;
         let mut reports = Reports {
             args,
             config,

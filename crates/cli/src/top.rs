@@ -1,8 +1,6 @@
 //! `top`: the live heap of a running process on the terminal.
 
-mod board;
 mod keys;
-mod screen;
 
 use crate::exit_code;
 use crate::frames::{module_files, stack_of};
@@ -10,9 +8,8 @@ use crate::options::duration;
 use crate::signals;
 use crate::tracing::Tracing;
 use anyhow::{Context, bail};
-use board::{Board, Sample};
-use keys::Action;
 use memhook_attach::{Consumer, Session, Upkeep, process_name};
+use memhook_report::top::{self, Action, Board, Sample};
 use memhook_report::{bytes, counted, milliseconds, site_name};
 use memhook_symbols::Symbolizer;
 use ratatui::DefaultTerminal;
@@ -164,7 +161,7 @@ fn watch(
         }
         is_stale |= names.follow(session, board);
         if std::mem::take(&mut is_stale) {
-            let drawn = terminal.draw(|frame| screen::draw(frame, board));
+            let drawn = terminal.draw(|frame| top::draw(frame, board));
             drawn.context("the terminal cannot be written")?;
             // What has come into view gets its names next.
             is_stale = names.ask(session, board);

@@ -4,9 +4,9 @@ use crate::attach::Args;
 use crate::exit_code;
 use crate::leaks::LastLook;
 use crate::model::Reporter;
-use crate::output::Output;
 use crate::{record, signals};
 use memhook_attach::{Consumer, Facts, Recording, Session, Upkeep};
+use memhook_report::ReportWriter;
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 /// How often this thread looks around when nobody wakes it.
@@ -17,7 +17,7 @@ pub fn run(
     args: &Args,
     pid: i32,
     mut session: Session,
-    output: &mut Output,
+    output: &mut ReportWriter,
     recording: Option<Recording>,
 ) -> anyhow::Result<ExitCode> {
     let region = Arc::clone(session.shared_region());
@@ -95,7 +95,7 @@ fn follow(
     session: &mut Session,
     consumer: &Consumer,
     reporter: &mut Reporter,
-    output: &mut Output,
+    output: &mut ReportWriter,
     facts: &mut Option<Facts>,
 ) -> (u8, Option<LastLook>) {
     let mut upkeep = Upkeep::new(pid);

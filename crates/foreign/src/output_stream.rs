@@ -55,8 +55,9 @@ pub(crate) fn stream(path: &Path, found: &Metadata) -> Result<File, OutputError>
     let same =
         opened.file_type() == kind && (opened.dev(), opened.ino()) == (found.dev(), found.ino());
     let is_ours = kind.is_char_device() || opened.uid() == geteuid().as_raw();
-    match same && is_ours {
-        true => Ok(file),
-        false => Err(not_ours(path, "another user's pipe")),
+    if same && is_ours {
+        Ok(file)
+    } else {
+        Err(not_ours(path, "another user's pipe"))
     }
 }

@@ -83,9 +83,10 @@ fn escaped<'a>(
     }
     let mut out = String::with_capacity(text.len() + 16);
     for c in text.chars() {
-        match is_meant(c) {
-            true => write(&mut out, c),
-            false => out.push(c),
+        if is_meant(c) {
+            write(&mut out, c)
+        } else {
+            out.push(c)
         }
     }
     Cow::Owned(out)

@@ -40,4 +40,4 @@ pub use estimate::{Estimate, Estimator, SampledAllocations, standard_error};
 pub use growth::{SiteGrowth, Snapshot};
 pub use observer::{BlockOf, Observer, ReleaseBy};
 pub use order::Ledger;
-pub use totals::{LedgerOptions, LiveBlock, Site, SiteLive, Totals};
+pub use totals::{LedgerOptions, LiveBlock, SiteLive, SiteTotals, Totals};

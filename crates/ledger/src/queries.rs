@@ -2,7 +2,7 @@
 
 use crate::growth::{SiteGrowth, Snapshot};
 use crate::sites::SiteSums;
-use crate::{Ledger, LiveBlock, Observer, Site, SiteLive, Totals};
+use crate::{Ledger, LiveBlock, Observer, SiteLive, SiteTotals, Totals};
 use rustc_hash::FxHashMap;
 
 impl<O: Observer> Ledger<O> {
@@ -17,17 +17,17 @@ impl<O: Observer> Ledger<O> {
     }
 
     /// Sums of every allocation site that was ever seen, ordered by stack id.
-    pub fn sites(&self) -> Vec<Site> {
+    pub fn sites(&self) -> Vec<SiteTotals> {
         let sums = self.sites.all();
         let mut oldest = vec![u64::MAX; sums.len()];
         for entry in self.map.iter_live() {
             let oldest = &mut oldest[entry.site() as usize];
             *oldest = entry.time_ns().min(*oldest);
         }
-        let mut sites: Vec<Site> = sums
+        let mut sites: Vec<SiteTotals> = sums
             .iter()
             .zip(oldest)
-            .map(|(site, oldest)| Site {
+            .map(|(site, oldest)| SiteTotals {
                 stack: site.stack,
                 bytes: site.allocated_bytes - site.released_bytes,
                 blocks: site.allocated_blocks - site.released_blocks,

@@ -4,12 +4,12 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file under /proc could not be read.
-    #[error("{path}: {source}")]
+    #[error("{path}: {cause}")]
     Proc {
         /// The file.
         path: String,
         /// errno.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// A module is not an ELF file that we understand.
     #[error("{module}: {reason}")]

@@ -46,7 +46,7 @@ pub(crate) fn in_status<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 /// The threads of a process.
 pub fn threads(pid: i32) -> Result<Vec<Thread>, Error> {
     let path = format!("/proc/{pid}/task");
-    let entries = fs::read_dir(&path).map_err(|source| Error::Proc { path, source })?;
+    let entries = fs::read_dir(&path).map_err(|cause| Error::Proc { path, cause })?;
     Ok(entries
         .flatten()
         .filter_map(|entry| {
@@ -63,7 +63,7 @@ pub fn threads(pid: i32) -> Result<Vec<Thread>, Error> {
 /// The ids of a process's threads.
 pub fn thread_ids(pid: i32) -> Result<Vec<i32>, Error> {
     let path = format!("/proc/{pid}/task");
-    let entries = fs::read_dir(&path).map_err(|source| Error::Proc { path, source })?;
+    let entries = fs::read_dir(&path).map_err(|cause| Error::Proc { path, cause })?;
     let id = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
     Ok(entries.flatten().filter_map(id).collect())
 }

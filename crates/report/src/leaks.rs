@@ -2,7 +2,7 @@
 
 use crate::StackFrame;
 use crate::Style;
-use crate::stacks::{End, stack};
+use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, count, counted, percent};
 use memhook_foreign::visible;
 use serde::Serialize;
@@ -115,7 +115,7 @@ pub(crate) fn leaks(out: &mut String, leaks: &Leaks, depth: u32, style: Style) -
             counted(site.blocks, "block"),
             visible(&site.kind),
         )?;
-        let end = End::of(&site.stack, site.truncated, depth);
+        let end = StackEnd::of(&site.stack, site.truncated, depth);
         stack(out, &site.stack, end, style)?;
     }
     if leaks.more_sites > 0 {

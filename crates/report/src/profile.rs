@@ -1,6 +1,6 @@
 //! A run or a window of it, with names: what every exported format is made from.
 
-use crate::{Sampling, StackFrame, Target, Totals};
+use crate::{ReportTotals, Sampling, StackFrame, Target};
 use memhook_ledger::{Estimate, standard_error};
 use serde::Serialize;
 
@@ -24,7 +24,7 @@ pub struct Profile {
     /// Set when allocations were sampled: blocks and bytes are estimates then.
     pub sampling: Option<Sampling>,
     /// Sums of the window.
-    pub totals: Totals,
+    pub totals: ReportTotals,
     /// Modules that frames are in.
     pub modules: Vec<ProfileModule>,
     /// Distinct frames. An address with inlined functions is several frames, innermost first; all

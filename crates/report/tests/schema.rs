@@ -39,7 +39,7 @@ fn full_report() -> ReportModel {
             allocated_error_bytes: Some(1),
             released_error_bytes: Some(1),
         }),
-        totals: Totals::default(),
+        totals: ReportTotals::default(),
         measured: Measured {
             measure: "live",
             bytes: 1_600_000,
@@ -54,7 +54,7 @@ fn full_report() -> ReportModel {
             calls_seen: 1,
             symbols: Some("symbols"),
         }],
-        sites: vec![Site {
+        sites: vec![SiteRow {
             bytes: 1,
             blocks: 1,
             error_bytes: Some(1),
@@ -64,7 +64,7 @@ fn full_report() -> ReportModel {
             truncated: false,
             stack: vec![frame()],
         }],
-        groups: vec![Group {
+        groups: vec![GroupRow {
             name: "n".into(),
             frame: Some(frame()),
             bytes: 1,

@@ -66,9 +66,10 @@ pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symboliz
         ModuleFile {
             path: module.path.clone(),
             image: None,
-            candidates: match is_known {
-                true => roots.iter().map(|root| root.join(inside)).collect(),
-                false => Vec::new(),
+            candidates: if is_known {
+                roots.iter().map(|root| root.join(inside)).collect()
+            } else {
+                Vec::new()
             },
             build_id,
             base: module.base,

@@ -1,32 +1,11 @@
 //! Keys and what they mean.
 
-use super::board::Sort;
+use memhook_report::top::{Action, Sort};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::{sync::mpsc::Sender, thread::Thread, time::Duration};
 
 /// How long the terminal is waited for at a time; after that it is looked whether anybody listens.
 const WAIT: Duration = Duration::from_millis(100);
-
-/// Something to be done.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Action {
-    Quit,
-    /// Show the stack of the selected row, or the rows again.
-    Drill,
-    Back,
-    Pause,
-    SortBy(Sort),
-    NextSort,
-    /// By so many rows.
-    Move(i64),
-    /// To the first or last row.
-    First,
-    Last,
-    /// The terminal has another size.
-    Redraw,
-    /// It cannot be read any longer.
-    TerminalGone,
-}
 
 /// Reads keys on a thread of its own until nobody listens, and wakes the listener.
 pub fn listen(actions: Sender<Action>, listener: Thread) {

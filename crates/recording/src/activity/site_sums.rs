@@ -46,9 +46,10 @@ impl Sums {
             tid: tid_of(self.thread),
             before: self.before,
             live: self.live,
-            peak: match self.peak_number == peak_number {
-                true => self.peak,
-                false => self.live,
+            peak: if self.peak_number == peak_number {
+                self.peak
+            } else {
+                self.live
             },
             allocated: self.allocated(),
             released: self.released,

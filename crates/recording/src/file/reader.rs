@@ -7,7 +7,7 @@ use crate::file::format::Kind;
 use crate::file::records::{self, ModuleChange, apply_change};
 use crate::file::summary::Interval;
 use crate::file::varint::Cursor;
-use crate::{ClockPoint, End, Error, Meta, Module, Stacks, ThreadName};
+use crate::{ClockPoint, Error, Meta, Module, RecordingEnd, Stacks, ThreadName};
 use memhook_stream::Losses;
 use std::path::Path;
 
@@ -118,7 +118,7 @@ impl Recording {
     }
 
     /// Why the recording ended; `None` if the recorder died or the end of the file is missing.
-    pub fn end(&self) -> Option<&End> {
+    pub fn end(&self) -> Option<&RecordingEnd> {
         self.file.end.as_ref()
     }
 

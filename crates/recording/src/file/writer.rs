@@ -8,7 +8,7 @@ use crate::file::records::{self, ModuleChange};
 use crate::file::spool::{ChunkJob, Job, Spool};
 use crate::file::stacks::{FULL_BYTES, StackWriter};
 use crate::file::summary::Summarizer;
-use crate::{ClockPoint, End, Error, Meta, Mode, Module, Options, ThreadName};
+use crate::{ClockPoint, Error, Meta, Mode, Module, Options, RecordingEnd, ThreadName};
 use memhook_abi::{Event, Op};
 use memhook_ledger::Ledger;
 use memhook_stream::{Losses, Stack};
@@ -24,11 +24,11 @@ const MAX_FRAME_NS: u64 = 1_000_000_000;
 
 /// How a recording stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum WriterState {
     /// Events are taken.
     Running,
     /// No more is written, for this reason; what is in the file stays readable.
-    Ended(End),
+    Ended(RecordingEnd),
 }
 
 /// Writes a recording. Give it what the drain gives, pass by pass:
@@ -343,10 +343,10 @@ impl Writer {
     }
 
     /// Whether events are still taken.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> WriterState {
         match self.spool.end() {
-            None => State::Running,
-            Some(end) => State::Ended(end),
+            None => WriterState::Running,
+            Some(end) => WriterState::Ended(end),
         }
     }
 
@@ -366,18 +366,18 @@ impl Writer {
     }
 
     /// As [`finish`](Writer::finish); also the bytes in all files together.
-    pub fn finish_counted(mut self) -> (End, u64) {
+    pub fn finish_counted(mut self) -> (RecordingEnd, u64) {
         let end = self.close();
         (end, self.written_bytes())
     }
 
     /// Writes everything that is left and the index, waiting for the disk. In summary mode, call
     /// [`checkpoint`](Writer::checkpoint) before, for the last interval.
-    pub fn finish(mut self) -> End {
+    pub fn finish(mut self) -> RecordingEnd {
         self.close()
     }
 
-    fn close(&mut self) -> End {
+    fn close(&mut self) -> RecordingEnd {
         if self.active {
             self.cut_frame();
             self.active = false;

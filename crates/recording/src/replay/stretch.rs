@@ -58,9 +58,10 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
         let frames = chunks.filter(|chunk| chunk.kind == Kind::Events);
         let frames: Vec<ChunkRef> = frames.copied().collect();
         self.look();
-        match self.wants_more() {
-            true => pipeline::run(&recording.file, &frames, self),
-            false => Ok(()),
+        if self.wants_more() {
+            pipeline::run(&recording.file, &frames, self)
+        } else {
+            Ok(())
         }
     }
 }

@@ -37,9 +37,10 @@ impl Format<Profile> for Massif {
             "desc: memhook-rs, process {}{sampled}",
             profile.target.pid
         )?;
-        let command = match profile.target.exe.is_empty() {
-            true => &profile.target.name,
-            false => &profile.target.exe,
+        let command = if profile.target.exe.is_empty() {
+            &profile.target.name
+        } else {
+            &profile.target.exe
         };
         writeln!(out, "cmd: {}", one_line(command.clone()))?;
         writeln!(out, "time_unit: ms")?;
