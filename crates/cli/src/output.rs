@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Prints a line on standard output, as all of ours are: see [`crate::printing`].
+/// Prints a line on standard output, made safe as by [`crate::printing`].
 macro_rules! say {
     ($($text:tt)*) => { crate::printing::out(format_args!($($text)*)) };
 }

@@ -144,17 +144,17 @@ impl<O: Observer> Ledger<O> {
         self.release_sites.all()
     }
 
-    /// The thread with this index, as an [`Observer`] is told of it; 0 if there is none.
+    /// The thread with an index that an [`Observer`] gets; 0 if there is none.
     pub fn tid_of(&self, thread: u16) -> u32 {
         self.threads.tid_of(thread)
     }
 
-    /// Whom the ledger tells of each block.
+    /// The observer that the ledger notifies of each block.
     pub fn observer(&self) -> &O {
         &self.observer
     }
 
-    /// The same, to be changed.
+    /// The observer, to be changed.
     pub fn observer_mut(&mut self) -> &mut O {
         &mut self.observer
     }

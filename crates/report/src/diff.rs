@@ -45,7 +45,7 @@ pub struct Run {
     pub seconds: f64,
     /// Sum of the measure over all sites.
     pub bytes: u64,
-    /// Likewise.
+    /// Blocks over all sites.
     pub blocks: u64,
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -129,7 +129,7 @@ pub struct ReportTotals {
 }
 
 impl ReportTotals {
-    /// The sums of a ledger, and what was lost besides.
+    /// The sums of a ledger, and the events that it never saw.
     pub(crate) fn exact(
         t: &memhook_ledger::Totals,
         losses: &memhook_stream::Losses,

@@ -42,7 +42,7 @@ pub struct Profile {
     pub lifetimes: Vec<(u8, Amount)>,
     /// Who released what; empty unless release stacks were recorded.
     pub flows: Vec<Flow>,
-    /// Who released, whatever it was; likewise.
+    /// What each stack released; empty unless release stacks were recorded.
     pub releases: Vec<Released>,
     /// The heap over time.
     pub timeline: Vec<Point>,
@@ -225,7 +225,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// The kind of flows that stand for many releasing stacks: there are too many to tell all apart.
+    /// The kind of a flow that sums up many releasing stacks: there are too many to list them all.
     pub const OTHERS: &str = "others";
 }
 

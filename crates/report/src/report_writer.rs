@@ -76,7 +76,7 @@ impl ReportWriter {
         self.write_titled("", report);
     }
 
-    /// The same below a title; in JSON there is none.
+    /// Writes one report below a title, which JSON leaves out.
     pub fn write_titled(&mut self, title: &str, report: &ReportModel) {
         let Some(reports) = &self.reports else { return };
         let Ok(text) = document(report, self.json, self.style) else {
@@ -90,7 +90,7 @@ impl ReportWriter {
             shown(&format!("{title}{text}\n"), self.style).into_owned()
         };
         if report.is_final {
-            // Nothing is traced any more: this one may wait for its reader.
+            // Tracing is over, so this report may wait for its reader.
             let _ = reports.send(text);
         } else if let Err(TrySendError::Full(_)) = reports.try_send(text) {
             self.left_out += 1;

@@ -177,7 +177,7 @@ impl Table {
             RowsBy::Lifetime => vec![self.row(number, lifetime_class(number as u8))],
             RowsBy::Module => {
                 let innermost = run.addresses(stack).first().copied();
-                let module = innermost.and_then(|a| run.frames_at(a).swap_remove(0).module);
+                let module = innermost.and_then(|a| run.frames_at(a).into_iter().next()?.module);
                 vec![self.row(0, module.unwrap_or("unknown".into()))]
             }
             RowsBy::Frame => {

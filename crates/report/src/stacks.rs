@@ -16,14 +16,14 @@ struct Line {
     name: String,
     place: String,
     module: String,
-    /// Inlined functions are indented by nothing but said so.
+    /// Says that the function is inlined.
     note: String,
     is_faint: bool,
 }
 
 /// How a stack ends.
 pub(crate) enum StackEnd {
-    /// Where the thread began, or nobody knows.
+    /// Where the thread began, as far as is known.
     Start,
     /// At this many frames, as asked for.
     Depth(u32),
@@ -126,7 +126,7 @@ fn line(frame: &StackFrame, style: Style) -> Line {
     let name = name_of(frame, style);
     Line {
         place: place_of(frame, style),
-        // The name says it already where there is no function.
+        // Without a function, the name shows the module already.
         module: match &frame.function {
             Some(_) => one_line(frame.module.clone().unwrap_or_default()),
             None => String::new(),
@@ -147,7 +147,7 @@ pub(crate) fn name_of(frame: &StackFrame, style: Style) -> String {
     }
 }
 
-/// `folder/file.cc:12`; with `-v` the whole path.
+/// `directory/file.cc:12`; with `-v` the whole path.
 pub(crate) fn place_of(frame: &StackFrame, style: Style) -> String {
     let Some(file) = &frame.file else {
         return String::new();

@@ -13,9 +13,9 @@ use std::fmt::Write;
 pub struct WhoFrees {
     /// Always `memhook-rs/who-frees/1`.
     pub schema: &'static str,
-    /// Bytes released in all.
+    /// Sum of the bytes released.
     pub bytes: u64,
-    /// Blocks released in all.
+    /// Sum of the blocks released.
     pub blocks: u64,
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]

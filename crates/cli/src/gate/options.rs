@@ -157,7 +157,7 @@ fn site_limit(text: &str) -> Result<SiteLimit, String> {
     })
 }
 
-/// What is put up with.
+/// What is accepted.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Exceptions")]
 pub struct ExceptionOptions {
@@ -229,8 +229,8 @@ pub struct OutputOptions {
     /// Print annotations for GitHub Actions to standard output
     #[arg(long)]
     pub github: bool,
-    /// Folder that source paths in SARIF and annotations are relative to
-    #[arg(long, value_name = "FOLDER")]
+    /// Directory that source paths in SARIF and annotations are relative to
+    #[arg(long, value_name = "DIR")]
     source_root: Option<PathBuf>,
     /// Leaks to show in the text
     #[arg(short = 'T', long, default_value_t = 10)]
@@ -244,12 +244,12 @@ pub struct OutputOptions {
 }
 
 impl OutputOptions {
-    /// The folder, by default the present one.
+    /// The directory, by default the current one.
     pub fn root(&self) -> String {
-        let folder = match &self.source_root {
-            Some(folder) => folder.canonicalize().unwrap_or_else(|_| folder.clone()),
+        let directory = match &self.source_root {
+            Some(given) => given.canonicalize().unwrap_or_else(|_| given.clone()),
             None => std::env::current_dir().unwrap_or_default(),
         };
-        folder.to_string_lossy().trim_end_matches('/').to_owned()
+        directory.to_string_lossy().trim_end_matches('/').to_owned()
     }
 }

@@ -12,10 +12,10 @@ use std::{io::ErrorKind, path::PathBuf};
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(skip)]
 pub struct Args {
-    /// Look for the target's files below this folder, which is the root of its file system or a copy
+    /// Look for the target's files below this directory, which is the root of its file system or a copy
     #[arg(long, value_name = "DIR")]
     pub sysroot: Vec<PathBuf>,
-    /// Look for debug files in this folder (DIR/.build-id/ab/cdef.debug, or by name) too
+    /// Look for debug files in this directory (DIR/.build-id/ab/cdef.debug, or by name) too
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
     /// Take names from this bundle, which `memhook-rs symbols pack` made
@@ -59,8 +59,8 @@ pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symboliz
     }
     let modules = ordered_modules(recording).into_iter().map(|module| {
         let build_id = Some(module.build_id.clone()).filter(|id| !id.is_empty());
-        // Without a build-id nothing tells whether a file of this machine is the one meant; what
-        // stands in a sysroot was put there.
+        // Without a build-id a file of this machine may be another one; a file in a sysroot was put
+        // there on purpose.
         let is_known = build_id.is_some() || !args.sysroot.is_empty();
         let inside = module.path.trim_start_matches('/');
         ModuleFile {
@@ -81,7 +81,7 @@ pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symboliz
     Ok(symbols)
 }
 
-/// Says which files were refused. Those that are not there are no news.
+/// Says which files were refused, but not which are missing: most targets have no debug files.
 pub fn tell_refused(symbols: &Symbolizer) {
     for problem in symbols.sources().flat_map(|module| &module.problems) {
         let is_absent = matches!(problem, SymbolError::Read { source, .. }

@@ -22,7 +22,7 @@ pub fn open(path: &Path) -> anyhow::Result<Recording> {
     })
 }
 
-/// A recording that ended before the run did is told so.
+/// Says so if the recording ended before the run did.
 pub fn tell_end(recording: &Recording, path: &Path) {
     let why = match recording.end() {
         Some(RecordingEnd::Finished) => return,
@@ -68,7 +68,7 @@ impl OutputArgs {
         let shown = match (nature, std::str::from_utf8(bytes)) {
             (Nature::Text, Ok(text)) => memhook_report::shown(text, self.style()),
             (Nature::Json, Ok(text)) => visible_json(text),
-            // What is compressed is no text.
+            // Compressed bytes are not text.
             _ => return write(self.output.as_deref(), self.force, bytes),
         };
         write(self.output.as_deref(), self.force, shown.as_bytes())

@@ -1,5 +1,4 @@
-//! Payloads whose checksums are right but whose contents are not: whoever can write a file can
-//! make checksums.
+//! Payloads with right checksums and wrong contents: anyone who can write a file can make checksums.
 
 use crate::file::checkpoint::Checkpoint;
 use crate::file::decode::{Decoder, Visitor};

@@ -54,7 +54,7 @@ pub(crate) fn path_of(path: &Path, part: u32) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// A later part of a recording that stands there since before it began: each would be in the way when its
+/// A later part of an earlier recording that is there already: each would be in the way when its
 /// number comes.
 pub(crate) fn first_in_the_way(path: &Path) -> Option<PathBuf> {
     let folder = path

@@ -29,7 +29,7 @@ pub struct Recording {
 impl Recording {
     /// Opens a file, or one part of a recording.
     ///
-    /// Fails if it is no recording, of another version, ends before its first complete chunk, or
+    /// Fails if it is not a recording, has another version, ends before its first complete chunk, or
     /// if one of its small records is damaged. A file without an index (the recorder died) is read
     /// up to its last complete chunk.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
@@ -112,7 +112,7 @@ impl Recording {
         &self.losses
     }
 
-    /// The same as counted at several times (nanoseconds since the attach).
+    /// Losses as counted at several times (nanoseconds since the attach).
     pub fn losses_over_time(&self) -> &[(u64, Losses)] {
         &self.losses_over_time
     }
@@ -147,7 +147,7 @@ impl Recording {
         };
         let from = timed().map(|chunk| chunk.from_ns).min().unwrap_or(0);
         let to = timed().map(|chunk| chunk.to_ns).max().unwrap_or(0);
-        // A later part knows the state at its first checkpoint; its lead-in is no time of its own.
+        // A later part knows the state at its first checkpoint; its lead-in does not count as time of its own.
         (from, to)
     }
 

@@ -22,7 +22,7 @@ const CHECKPOINT_EVENTS_PER_BLOCK: u64 = 4;
 /// Nothing waits longer than this for its frame to fill up.
 const MAX_FRAME_NS: u64 = 1_000_000_000;
 
-/// How a recording stands.
+/// Whether a recording goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriterState {
     /// Events are taken.
@@ -350,7 +350,7 @@ impl Writer {
         }
     }
 
-    /// Bytes in the file, or in all parts together, up to now.
+    /// Bytes written so far, to all parts together.
     pub fn written_bytes(&self) -> u64 {
         self.spool.written_bytes()
     }

@@ -172,7 +172,7 @@ impl Recording {
         self.replay_with(options, &mut |_| {})
     }
 
-    /// The same; `observer` sees the state after each pass.
+    /// Replays the whole run; `observer` sees the state after each pass.
     pub fn replay_with(
         &self,
         options: LedgerOptions,

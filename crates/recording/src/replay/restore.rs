@@ -27,7 +27,7 @@ pub(crate) struct Restored {
     recent: FxHashMap<u64, Latest>,
     /// Passes since the checkpoint, while they matter.
     passes: u64,
-    /// Releases fed besides the recorded ones.
+    /// Releases that were fed in addition to the recorded ones.
     extra_releases: u64,
 }
 
@@ -106,7 +106,7 @@ impl Restored {
             feeder.block(block, *sequence);
         }
         latest.retain(|_, event| event.is_release);
-        // Of a site that is there, so that the pairs leave no trace.
+        // Pairs of a site that is there already, so that they leave no trace.
         let (stack, size) = base.sites.first().map_or((0, 0), |s| (s.stack, s.min_size));
         if size.saturating_mul(latest.len() as u64) > MAX_TOTAL_BYTES {
             return Err(Error::damaged("a size that no allocator grants"));

@@ -9,7 +9,7 @@ use crate::{Error, Recording};
 use memhook_abi::Event;
 use memhook_ledger::Observer;
 
-/// Who wants to know what the replay comes to.
+/// Looks at a replay at its begin and after each pass.
 pub(crate) trait Watch<O> {
     /// What is kept of the state at the begin.
     type Begin;

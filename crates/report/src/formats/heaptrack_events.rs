@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::io::{Result, Write};
 use std::ops::Range;
 
-/// Points in time that are told apart.
+/// Number of distinct points in time.
 const STEPS: usize = 200;
 /// A release of this index, of no bytes, comes between an allocation and its release.
 const BETWEEN: u32 = 1;

@@ -7,7 +7,7 @@ use crate::labels::{Labels, one_line};
 use crate::{Measure, Profile, Unit};
 use std::io::{Result, Write};
 
-/// Snapshots besides those at the peak and at the end: Massif itself takes at most 100.
+/// Most snapshots in addition to those at the peak and at the end: Massif itself takes at most 100.
 const SNAPSHOTS: usize = 98;
 /// Callers below this share of a snapshot are summed up, as Massif does.
 const THRESHOLD: f64 = 0.01;

@@ -195,7 +195,7 @@ impl Board {
         )
     }
 
-    /// The same of the whole heap.
+    /// Bytes and allocations a second of the whole heap.
     pub fn all_changes(&self) -> (f64, f64) {
         self.changes(&self.all)
     }

@@ -183,7 +183,7 @@ fn stack_line(frame: &StackFrame) -> Line<'static> {
         (Some(file), None) => format!("  {file}"),
         _ => String::new(),
     };
-    // The name says it already where there is no function.
+    // Without a function, the name shows the module already.
     let module = frame.function.as_ref().and(frame.module.clone());
     let inlined = if frame.inlined { "  [inlined]" } else { "" };
     Line::from(vec![
@@ -204,7 +204,7 @@ fn sparkline(values: &[u64], width: usize) -> String {
     format!("{drawn:>width$}")
 }
 
-/// The same over several rows.
+/// A sparkline that is several rows high.
 fn picture(values: &[u64], area: Rect) -> Vec<Line<'static>> {
     let (width, height) = (usize::from(area.width), usize::from(area.height));
     let newest = &values[values.len().saturating_sub(width)..];
