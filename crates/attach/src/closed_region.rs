@@ -1,7 +1,7 @@
 //! A region in the target that cannot be opened from here: looked at through the target's memory.
 
 use memhook_abi::{Control, MAGIC, MAX_RINGS, RINGS_OFFSET, RingHeader, ring_stride};
-use memhook_process::read_memory;
+use memhook_process::{read_memory, read_word};
 use std::mem::offset_of;
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,9 @@ fn word32(pid: i32, address: u64) -> Option<u32> {
     Some(u32::from_le_bytes(word))
 }
 
-fn word64(pid: i32, address: u64) -> Option<u64> {
-    let mut word = [0; 8];
-    read_memory(pid, address, &mut word).ok()?;
-    Some(u64::from_le_bytes(word))
-}
-
 /// A word of the control block, if there is one.
 fn control32(pid: i32, address: u64, offset: usize) -> Option<u32> {
-    (word64(pid, address + offset_of!(Control, magic) as u64)? == MAGIC)
+    (read_word(pid, address + offset_of!(Control, magic) as u64)? == MAGIC)
         .then(|| word32(pid, address + offset as u64))?
 }
 
@@ -30,7 +24,7 @@ pub fn attacher_pid(pid: i32, address: u64) -> Option<u32> {
 
 /// Which process it was made for ([`Control::owner`]); 0: none yet.
 pub fn owner(pid: i32, address: u64) -> u64 {
-    word64(pid, address + offset_of!(Control, owner) as u64).unwrap_or(0)
+    read_word(pid, address + offset_of!(Control, owner) as u64).unwrap_or(0)
 }
 
 /// Number of the attach.
@@ -47,7 +41,7 @@ pub fn comes_to_rest(pid: i32, address: u64, ring_bytes: u64) -> bool {
         let at_work = (0..u64::from(rings).min(MAX_RINGS as u64)).any(|ring| {
             let header = RINGS_OFFSET as u64 + ring * ring_stride(ring_bytes as usize) as u64;
             let outer = address + header + offset_of!(RingHeader, outer) as u64;
-            word64(pid, outer) != Some(0)
+            read_word(pid, outer) != Some(0)
         });
         if !at_work || start.elapsed() > Duration::from_secs(1) {
             return !at_work;

@@ -131,7 +131,7 @@ pub enum ConfigError {
     SampleBytes(u64),
     /// No hooked function has this name or kind.
     #[error(
-        "there is no allocator function {0:?}; known are malloc, free, calloc, realloc, new, delete, ..."
+        "no such function to hook: {0}; known are malloc, free, calloc, realloc, new, delete, ..."
     )]
     UnknownFunction(String),
 }

@@ -1,15 +1,17 @@
-//! The drain thread: it empties the rings whatever else the attacher does, because a target thread
-//! whose ring is full waits.
+//! The drain thread, which empties the rings whatever else the attacher does, because a thread of the
+//! target waits when its ring is full.
 
 use crate::config::{Clock, Stacks, TraceConfig};
 use crate::pacing::Pacing;
 use crate::recorder::Recorder;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_utils::CachePadded;
 use memhook_abi::{Event, Op};
-use memhook_ledger::{Ledger, LedgerOptions, SampledAllocations};
+use memhook_ledger::{Ledger, LedgerOptions, Observer, SampledAllocations};
 use memhook_stream::{Admission, Drain, Region, Sink, TickTime, monotonic_ns, time_stamp_counter};
 use std::{
     sync::{
-        Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     thread::Thread,
@@ -27,23 +29,24 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 const LAST_EVENTS: Duration = Duration::from_millis(200);
 
 /// What the events have come to.
-pub struct State {
+pub struct State<O = ()> {
     /// Live blocks and sites.
-    pub ledger: Ledger,
+    pub ledger: Ledger<O>,
     /// What samples stand for.
     pub counts: SampledAllocations,
     /// Writes down what is drained, if that is asked for.
     pub recorder: Option<Recorder>,
 }
 
-impl State {
+impl<O: Observer> State<O> {
     /// Empty.
-    fn new(config: &TraceConfig) -> State {
+    fn new(config: &TraceConfig, observer: O) -> State<O> {
+        let options = LedgerOptions {
+            track_release_stacks: config.stacks == Stacks::All,
+            ignore_unknown_releases: config.is_selective(),
+        };
         State {
-            ledger: Ledger::new(LedgerOptions {
-                track_release_stacks: config.stacks == Stacks::All,
-                ignore_unknown_releases: config.is_selective(),
-            }),
+            ledger: Ledger::observed(options, observer),
             counts: SampledAllocations::new(config.sample_bytes),
             recorder: None,
         }
@@ -51,18 +54,18 @@ impl State {
 }
 
 /// Shared between the drain thread, the watchdog and the thread that reports.
-pub struct Consumer<'a> {
-    region: &'a Region,
-    state: Mutex<State>,
+pub struct Consumer<O = ()> {
+    region: Arc<Region>,
+    state: Mutex<State<O>>,
     clock: Clock,
     is_selective: bool,
     start: Instant,
     ticks: ClockPair,
     admission: Admission,
     /// When the last pass ended, in nanoseconds since the attach.
-    drained_ns: AtomicU64,
+    drained_ns: CachePadded<AtomicU64>,
     /// The last dlopen or dlclose of the target that was answered.
-    pub answered: AtomicU32,
+    pub(crate) answered: AtomicU32,
     finishing: AtomicBool,
     /// No thread of the target runs any more, so nothing more can come into the rings.
     stands_still: AtomicBool,
@@ -94,13 +97,13 @@ impl ClockPair {
 }
 
 /// Hands events to the ledger and the recorder, and keeps the sums that sampling needs.
-struct ToLedger<'a> {
-    state: &'a mut State,
+struct ToLedger<'a, O> {
+    state: &'a mut State<O>,
     region: &'a Region,
     now_ns: u64,
 }
 
-impl Sink for ToLedger<'_> {
+impl<O: Observer> Sink for ToLedger<'_, O> {
     fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.state.ledger.begin_ring(ring, tid);
         if let Some(recorder) = &mut self.state.recorder {
@@ -128,18 +131,18 @@ impl Sink for ToLedger<'_> {
     }
 }
 
-impl<'a> Consumer<'a> {
+impl<O: Observer + Send> Consumer<O> {
     /// Begins the time of the attach.
-    pub fn new(region: &'a Region, config: &TraceConfig) -> Consumer<'a> {
+    pub(crate) fn new(region: Arc<Region>, config: &TraceConfig, observer: O) -> Consumer<O> {
         Consumer {
             region,
-            state: Mutex::new(State::new(config)),
+            state: Mutex::new(State::new(config, observer)),
             clock: config.clock,
             is_selective: config.is_selective(),
             start: Instant::now(),
             ticks: ClockPair::now(),
             admission: Admission::default(),
-            drained_ns: AtomicU64::new(0),
+            drained_ns: CachePadded::new(AtomicU64::new(0)),
             answered: AtomicU32::new(0),
             finishing: AtomicBool::new(false),
             stands_still: AtomicBool::new(false),
@@ -158,28 +161,29 @@ impl<'a> Consumer<'a> {
     }
 
     /// The state; the rings wait meanwhile.
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, State<O>> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Empties the rings on another thread as long as `work` runs here, and then until they are quiet:
-    /// it is to close the gate at its end. This thread is woken when the target waits for its new modules.
-    pub fn while_draining<T>(&self, work: impl FnOnce() -> T) -> T {
+    /// `work` has to close the gate at its end. It gets a message when the target waits for its new modules.
+    pub(crate) fn while_draining<T>(&self, work: impl FnOnce(&Receiver<()>) -> T) -> T {
+        // One message is enough: whoever takes it looks at everything.
+        let (tell, news) = bounded(1);
         std::thread::scope(|scope| {
-            let this = std::thread::current();
             let watchdog = scope.spawn(|| self.watch()).thread().clone();
-            let drainer = scope.spawn(move || self.drain(&this, &watchdog));
+            let drainer = scope.spawn(move || self.drain(&tell, &watchdog));
             // Also where `work` panics: else the scope would wait for ever.
             let _end = AtEnd(|| {
                 self.finishing.store(true, Relaxed);
                 drainer.thread().unpark();
             });
-            work()
+            work(&news)
         })
     }
 
-    /// To be told before the end: all threads of the target have ended or stand still.
-    pub fn target_stands_still(&self) {
+    /// To be called before the end if all threads of the target have ended or are stopped.
+    pub(crate) fn target_stands_still(&self) {
         self.stands_still.store(true, Relaxed);
     }
 
@@ -204,7 +208,7 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    fn drain(&self, reporter: &Thread, watchdog: &Thread) {
+    fn drain(&self, tell: &Sender<()>, watchdog: &Thread) {
         // Also after a panic: the watchdog must not keep the clock going when nobody empties the rings.
         // The target then takes us for dead and goes on untraced.
         let _end = AtEnd(|| {
@@ -219,21 +223,22 @@ impl<'a> Consumer<'a> {
             let now = self.elapsed();
             let now_ns = now.as_nanos() as u64;
             self.region.set_clock_ns(now_ns + 1);
-            self.admission.answer(self.region);
+            self.admission.answer(&self.region);
             drain.set_tick_time(self.tick_time());
             let mut state = self.lock();
             let mut sink = ToLedger {
                 state: &mut state,
-                region: self.region,
+                region: &self.region,
                 now_ns,
             };
-            let stats = drain.pass(self.region, &mut sink);
+            let stats = drain.pass(&self.region, &mut sink);
             drop(state);
             let ended = self.elapsed().as_nanos() as u64;
             self.drained_ns.store(ended, Relaxed);
             self.region.grant(|ring| drain.waiting(ring));
             if self.region.module_requests() != self.answered.load(Relaxed) {
-                reporter.unpark();
+                // Full: the last message is still there.
+                let _ = tell.try_send(());
             }
             if self.finishing.load(Relaxed) {
                 // Calls that were under way publish within moments, at most one event a thread; one
@@ -259,11 +264,11 @@ impl<'a> Consumer<'a> {
         }
         let mut state = self.lock();
         drain.last_pass(
-            self.region,
+            &self.region,
             &mut ToLedger {
                 now_ns: self.elapsed().as_nanos() as u64,
                 state: &mut state,
-                region: self.region,
+                region: &self.region,
             },
         );
         state.ledger.finish();
@@ -280,7 +285,7 @@ impl<'a> Consumer<'a> {
                     .set_clock_ns(self.elapsed().as_nanos() as u64 + 1);
             }
             last = clock;
-            self.admission.answer(self.region);
+            self.admission.answer(&self.region);
             std::thread::park_timeout(WATCHDOG_PAUSE);
         }
     }
@@ -296,14 +301,15 @@ mod tests {
         region
             .initialize(&config.hook_config())
             .expect("initialized");
-        work(&region, &Consumer::new(&region, &config));
+        let region = Arc::new(region);
+        work(&region, &Consumer::new(Arc::clone(&region), &config, ()));
     }
 
     /// The drain thread ends with it, so that the process does, too, and the target is not kept waiting.
     #[test]
     fn a_panic_ends_the_draining() {
         with_consumer(|_, consumer| {
-            let work = std::panic::AssertUnwindSafe(|| consumer.while_draining(|| panic!("work")));
+            let work = std::panic::AssertUnwindSafe(|| consumer.while_draining(|_| panic!("work")));
             assert!(std::panic::catch_unwind(work).is_err());
             assert!(consumer.finished.load(Relaxed));
         });
@@ -313,7 +319,7 @@ mod tests {
     #[test]
     fn the_clock_stands_still_when_nothing_is_drained() {
         with_consumer(|region, consumer| {
-            consumer.while_draining(|| {
+            consumer.while_draining(|_| {
                 let state = consumer.lock();
                 let (start, mut clock) = (Instant::now(), region.clock_ns());
                 let mut moved = start;

@@ -1,13 +1,16 @@
 //! What is seen of each module, and what is not.
 
 use crate::session::Session;
+use crossbeam_channel::{Receiver, Sender, bounded};
 use memhook_abi::{function_by_name, slot_state};
 use memhook_process::{AllocatorCalls, ModuleImage, allocator_calls};
 use std::{
     collections::HashMap,
-    sync::mpsc::{Receiver, Sender, channel},
     time::{Duration, Instant},
 };
+
+/// Results that wait to be taken; the scan waits then.
+const BACKLOG: usize = 64;
 
 /// A module's path and its calls.
 type Scanned = (String, AllocatorCalls);
@@ -40,7 +43,7 @@ impl Default for CallScans {
     fn default() -> Self {
         CallScans {
             calls: HashMap::new(),
-            results: channel(),
+            results: bounded(BACKLOG),
         }
     }
 }

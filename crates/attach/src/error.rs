@@ -33,6 +33,12 @@ pub enum Error {
         /// The process.
         pid: i32,
     },
+    /// Its loader has loaded no C library that we know.
+    #[error("process {pid} has no C library that its loader knows of")]
+    NoCLibrary {
+        /// The process.
+        pid: i32,
+    },
     /// The C library of the process lacks a function that the hook needs.
     #[error("the libc of process {pid} has no {name}")]
     NoFunction {

@@ -56,6 +56,8 @@ pub fn hook_image(base: u64) -> Result<memhook_process::ModuleImage, Error> {
         build_id: None,
         is_main: false,
         is_loader: false,
+        is_libc: false,
+        facts: Default::default(),
         is_permanent: true,
         bytes: BYTES.get_or_init(|| HOOK_OBJECT.into()).clone(),
     })

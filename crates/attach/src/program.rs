@@ -3,9 +3,11 @@
 
 use crate::config::TraceConfig;
 use crate::error::Error;
+use crate::job::{End, Job};
 use crate::reach::Reach;
+use crate::recording::Recording;
 use crate::session::Session;
-use crate::started::{End, Job, Started};
+use crate::started::Started;
 use memhook_inject::{Child, Event, StartPoint, forward_signals, launch};
 use memhook_process::ModuleImage;
 use std::{
@@ -28,10 +30,18 @@ pub struct Program {
     ended: Vec<Started>,
 }
 
+/// How one process is traced.
+pub struct Work {
+    /// Its job.
+    pub job: Box<dyn Job + Send>,
+    /// Where it is recorded.
+    pub recording: Option<Recording>,
+}
+
 /// What is done with each traced process.
 pub trait Observer {
     /// One begins to be traced.
-    fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Box<dyn Job>, Error>;
+    fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Work, Error>;
     /// One has stopped at its end. `modules`: those of a traced one.
     fn at_end(&mut self, _child: &Child, _pid: i32, _modules: Option<Vec<ModuleImage>>) {}
     /// One executes another program, which is traced in its place if that is possible.
@@ -101,7 +111,7 @@ impl Program {
                 Event::Forked => {}
                 Event::Executed => self.executed(pid, observer)?,
                 Event::Ending(_) => {
-                    let modules = self.running.get_mut(&pid).map(Started::stop);
+                    let modules = self.running.get(&pid).map(Started::stop);
                     observer.at_end(&self.child, pid, modules);
                     self.child.let_end(pid);
                 }
@@ -126,7 +136,7 @@ impl Program {
     }
 
     fn executed(&mut self, pid: i32, observer: &mut dyn Observer) -> Result<(), Error> {
-        if let Some(mut before) = self.running.remove(&pid) {
+        if let Some(before) = self.running.remove(&pid) {
             before.end(End::Executed);
             // The claim on the process is free again only when its trace has ended.
             before.join();
@@ -141,7 +151,7 @@ impl Program {
 
     fn ended(&mut self, pid: i32, status: Option<i32>, observer: &mut dyn Observer) {
         observer.ends(pid, status);
-        if let Some(mut started) = self.running.remove(&pid) {
+        if let Some(started) = self.running.remove(&pid) {
             started.end(match status {
                 Some(status) => End::Ended(status),
                 None => End::LetGo,
@@ -155,8 +165,8 @@ impl Program {
         let Attached::Traced(session, point) = self.attach(pid)? else {
             return Ok(());
         };
-        let job = observer.begins(&session, point)?;
-        let started = Started::new(*session, &self.config, job)?;
+        let Work { job, recording } = observer.begins(&session, point)?;
+        let started = Started::new(*session, &self.config, recording, job)?;
         self.running.insert(pid, started);
         Ok(self.child.set_off(pid)?)
     }

@@ -1,7 +1,7 @@
 //! Recording an attach into a file: what the drain thread hands to the writer.
 
 use memhook_abi::Event;
-use memhook_ledger::Ledger;
+use memhook_ledger::{Ledger, Observer};
 use memhook_process::ModuleImage;
 use memhook_recording::Writer;
 use memhook_stream::{Region, Stack};
@@ -59,7 +59,7 @@ impl Recorder {
     }
 
     /// A pass is over, for the ledger too.
-    pub fn end_pass(&mut self, now_ns: u64, ledger: &Ledger, region: &Region) {
+    pub fn end_pass(&mut self, now_ns: u64, ledger: &Ledger<impl Observer>, region: &Region) {
         let Recorder {
             writer, own_code, ..
         } = self;
@@ -71,7 +71,7 @@ impl Recorder {
     }
 
     /// The state at the end: the last interval of a recording of sums.
-    pub fn last_interval(&mut self, ledger: &Ledger, region: &Region) {
+    pub fn last_interval(&mut self, ledger: &Ledger<impl Observer>, region: &Region) {
         let Recorder {
             writer, own_code, ..
         } = self;

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::recorder::Recorder;
 use crate::run_facts::{Facts, meta};
 use crate::session::Session;
+use memhook_ledger::Observer;
 use memhook_recording::{Options, Writer};
 use std::path::{Path, PathBuf};
 
@@ -49,7 +50,11 @@ impl Recording {
     }
 
     /// The run begins: hands the recorder to the drain thread.
-    pub fn begin(self, session: &Session, consumer: &Consumer<'_>) -> Facts {
+    pub(crate) fn begin<O: Observer + Send>(
+        self,
+        session: &Session,
+        consumer: &Consumer<O>,
+    ) -> Facts {
         let mut facts = self.facts;
         consumer.lock().recorder = Some(self.recorder);
         facts.begin(session, consumer);

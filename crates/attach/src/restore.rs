@@ -7,22 +7,17 @@ use crate::hook_object::entry_points;
 use crate::hook_presence::{has_hook, hold_with_hook};
 use crate::reach::Reach;
 use crate::safe_point::SafePoints;
-use crate::target_libc::libc_function;
 use crate::unwind_tables::UnwindTables;
 use memhook_abi::{ANY_LOADER_COUNT, Exchange, hook_error};
 use memhook_inject::{Held, MAX_CALL_DATA, WordExchange, force_words};
 use memhook_process::{
-    HookCopy, Mapping, ModuleImage, Slot, SlotScan, find_slots, hook_copies, mappings, modules,
-    read_memory,
+    CLibrary, HookCopy, Mapping, ModuleImage, Slot, SlotScan, find_slots, hook_copies, mappings,
+    modules, read_memory,
 };
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-/// Files of modules that were read, by device and inode.
-pub type Files = HashMap<(u32, u32, u64), Arc<[u8]>>;
+/// Files of modules that were read.
+pub use memhook_process::ModuleFiles as Files;
 
 /// How long a thread outside of the loader is looked for.
 const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(2);
@@ -175,7 +170,9 @@ fn by_hook(
     done: &mut Restored,
 ) -> Result<(), Error> {
     let entry = entry_points()?;
-    let iterate = libc_function(&look.modules, "dl_iterate_phdr").unwrap_or(0);
+    let libc = CLibrary::of(pid, &look.layout);
+    let iterate = libc.and_then(|libc| libc.function("dl_iterate_phdr"));
+    let iterate = iterate.unwrap_or(0);
     if iterate == 0 || look.slots.iter().all(|slot| slot.is_unprotected) {
         // Only the gate is left to the hook, and that can be closed at any point.
         let mut held = hold_with_hook(pid, base)?;

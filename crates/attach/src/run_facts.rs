@@ -5,6 +5,7 @@ use crate::consumer::Consumer;
 use crate::process_names::{command_line, process_name};
 use crate::recorder::Recorder;
 use crate::session::Session;
+use memhook_ledger::Observer;
 use memhook_process::ModuleImage;
 use memhook_recording::{ClockPoint, Meta, Module, RecordingEnd, ThreadName, WriterState};
 use memhook_stream::time_stamp_counter;
@@ -76,7 +77,7 @@ impl Facts {
     }
 
     /// What is known of the attach. Before the first pass, so that the file has it whatever comes.
-    pub fn begin(&mut self, session: &Session, consumer: &Consumer) {
+    pub fn begin<O: Observer + Send>(&mut self, session: &Session, consumer: &Consumer<O>) {
         let elapsed = consumer.elapsed().as_nanos() as u64;
         self.meta.started_unix_ns = unix_ns().saturating_sub(elapsed);
         let exe = session.modules.first().map(|module| module.path.clone());
@@ -105,10 +106,10 @@ impl Facts {
 
     /// To be called on every turn. `modules_changed`: the target's modules are others than at the last
     /// call. Returns once what to tell the user if no more is recorded; the trace goes on.
-    pub fn follow(
+    pub fn follow<O: Observer + Send>(
         &mut self,
         session: &Session,
-        consumer: &Consumer,
+        consumer: &Consumer<O>,
         modules_changed: bool,
     ) -> Option<String> {
         let now = consumer.elapsed();
@@ -221,10 +222,10 @@ impl Facts {
 
     /// Ends the recording, when the drain thread has ended. `coverage`: what of each module was seen, as JSON.
     /// `None`: nothing was recorded.
-    pub fn finish(
+    pub fn finish<O: Observer + Send>(
         &mut self,
         session: &Session,
-        consumer: &Consumer,
+        consumer: &Consumer<O>,
         coverage: Option<String>,
     ) -> Option<Recorded> {
         self.note_slots(session);

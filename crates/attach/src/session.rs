@@ -17,13 +17,12 @@ use crate::recorder::OwnCode;
 use crate::residue::residue;
 use crate::restore::{Files, layout};
 use crate::safe_point::SafePoints;
-use crate::target_libc::libc_function;
 use crate::unwind_tables::UnwindTables;
 use memhook_abi::{self as abi, function_by_name, hook_error};
-use memhook_inject::{Dlopen, Held, IdleThreads, load_object};
+use memhook_inject::{Dlopen, Held, IdleThreads, load_object, unmap_region};
 use memhook_process::{
-    ElfView, Mapping, ModuleImage, find_slots, hook_copies, mappings, modules, seccomp_filters,
-    vdso,
+    CLibrary, ElfView, Mapping, ModuleImage, TargetRoot, find_slots, hook_copies, mappings,
+    modules, seccomp_filters, vdso,
 };
 use memhook_stream::{Plan, Region};
 use std::{
@@ -67,28 +66,21 @@ pub struct Session {
     next_variant: HashMap<(usize, u64), u32>,
     /// Seccomp filters of the process before the hook was told what they allow.
     filters: Option<u32>,
+    /// Its file system.
+    root: TargetRoot,
     /// What it may take of memory.
     plan: Plan,
     _claim: Claim,
 }
 
-fn find_dlopen(pid: i32, modules: &[ModuleImage]) -> Result<Dlopen, Error> {
+fn find_dlopen(pid: i32, libc: &CLibrary) -> Result<Dlopen, Error> {
     let candidates = [("dlopen", false), ("__libc_dlopen_mode", true)];
     for (name, internal_mode) in candidates {
-        for module in modules {
-            let named = |prefix: &str| module.name().starts_with(prefix);
-            if !(named("libc.so") || named("libc-2") || named("libdl")) {
-                continue;
-            }
-            let exported = ElfView::parse(&module.bytes)
-                .ok()
-                .and_then(|e| e.exported(name));
-            if let Some(e) = exported.filter(|e| !e.is_ifunc) {
-                return Ok(Dlopen {
-                    address: module.base.wrapping_add(e.svma),
-                    internal_mode,
-                });
-            }
+        if let Some(address) = libc.function(name) {
+            return Ok(Dlopen {
+                address,
+                internal_mode,
+            });
         }
     }
     Err(Error::NoFunction {
@@ -136,10 +128,10 @@ impl Session {
             return Err(Error::NothingToHook { pid });
         }
         let entry = entry_points()?;
-        let needed = |name: &'static str| {
-            libc_function(&loaded, name).ok_or(Error::NoFunction { pid, name })
-        };
-        let dlopen = find_dlopen(pid, &loaded)?;
+        let libc = CLibrary::of(pid, &maps).ok_or(Error::NoCLibrary { pid })?;
+        let needed =
+            |name: &'static str| libc.function(name).ok_or(Error::NoFunction { pid, name });
+        let dlopen = find_dlopen(pid, &libc)?;
         if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
             config.libc_backtrace = needed("backtrace")?;
         }
@@ -188,6 +180,7 @@ impl Session {
             idle_held_time,
             next_variant,
             filters: seccomp_filters(pid),
+            root: TargetRoot::of(pid),
             plan: config.plan,
             _claim: claim,
         };
@@ -218,7 +211,15 @@ impl Session {
         let mut held = self.safe_points().hold(reach, pid, SAFE_POINT_PATIENCE)?;
         self.hook_base = match hook_base {
             Some(base) => base,
-            None => load_object(&mut held, dlopen, HOOK_OBJECT)?.base,
+            None => match load_object(&mut held, dlopen, HOOK_OBJECT) {
+                Ok(loaded) => loaded.base,
+                Err(error) => {
+                    // Nobody else knows of the region, so nobody would ever use it again.
+                    let bytes = abi::region_bytes(self.region.ring_bytes()) as u64;
+                    let _ = unmap_region(&mut held, region_address, bytes);
+                    return Err(error.into());
+                }
+            },
         };
         // The hook's own frames are on the stack of an allocation made below one of its wrappers.
         self.hook = Some(hook_image(self.hook_base)?);
@@ -275,6 +276,11 @@ impl Session {
     /// The process.
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// The file system that the process sees.
+    pub fn root(&self) -> &TargetRoot {
+        &self.root
     }
 
     /// The shared region, for other threads.

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::memory_budget::KillCount;
 use crate::ring_owners::RingOwners;
 use crate::session::Session;
+use memhook_ledger::Observer;
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 /// How often the target is looked at: is it still there?
@@ -77,7 +78,11 @@ impl Upkeep {
     }
 
     /// To be called every few milliseconds.
-    pub fn turn(&mut self, session: &mut Session, consumer: &Consumer) -> Turn {
+    pub fn turn<O: Observer + Send>(
+        &mut self,
+        session: &mut Session,
+        consumer: &Consumer<O>,
+    ) -> Turn {
         memhook_inject::let_late_threads_go();
         let now = consumer.elapsed();
         let mut answered = consumer.answered.load(Relaxed);

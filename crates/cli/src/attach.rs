@@ -2,9 +2,10 @@
 
 use crate::options::{Color, Format, View, duration};
 use crate::output::{self, say};
+use crate::report_job::{ReportJob, Reports};
 use crate::tracing::Tracing;
-use crate::{record, signals, trace};
-use memhook_attach::{Recording, Session, TraceConfig, hook_plan, process_name, refuse};
+use crate::{exit_code, record, signals};
+use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
 use memhook_report::ReportWriter;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -22,39 +23,40 @@ pub struct Args {
     /// Detach after this time (500ms, 30s, 10m)
     #[arg(short, long, value_parser = duration)]
     pub duration: Option<Duration>,
-    /// Report every so often
+    /// Time between two reports
     #[arg(short, long, value_parser = duration, default_value = "5s")]
     pub interval: Duration,
     #[command(flatten)]
     pub view: View,
-    /// Output format
+    /// ReportWriter format
     #[arg(short, long, value_enum, default_value = "text")]
     format: Format,
     /// Same as --format json
     #[arg(short, long)]
     json: bool,
-    /// Write the reports into this file, or record into it if its name ends in .mhk; %p: process id,
-    /// %h: host
+    /// Write the reports to this file, or a recording if its name ends in .mhk; in the name, %p is
+    /// the process id and %h the host name
     #[arg(short, long)]
     output: Option<PathBuf>,
     #[command(flatten)]
     pub recording: record::Args,
-    /// Overwrite the output file
+    /// Overwrite the output file if it exists
     #[arg(long)]
     pub force: bool,
-    /// At the end, copy the process's memory and report what nothing in it reaches, with call stacks
+    /// At the end, copy the memory of the process and also report the blocks that nothing in it
+    /// reaches, with call stacks
     #[arg(long)]
     pub leaks: bool,
-    /// Show what would be hooked, and leave the process alone
+    /// Show what would be hooked, without touching the process
     #[arg(long)]
     dry_run: bool,
     /// When to use colours
     #[arg(long, value_enum, default_value = "auto")]
     color: Color,
-    /// No status lines; while recording, no reports either
+    /// Print no status lines; with a recording, print no reports either
     #[arg(short, long, conflicts_with = "verbose")]
     pub quiet: bool,
-    /// Say more about how the attach and the tracing went
+    /// Print more about how the attach and the tracing went
     #[arg(short, long)]
     pub verbose: bool,
 }
@@ -94,7 +96,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (None, path)
     };
     let style = output::style(path.as_deref(), args.color, args.verbose);
-    let mut output = ReportWriter::open(path.as_deref(), args.force, json, style)?;
+    let output = ReportWriter::open(path.as_deref(), args.force, json, style)?;
     let recording = match &recorded {
         Some(path) => {
             let options = args.recording.resolve(args.force, &args.tracing)?;
@@ -103,8 +105,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => None,
     };
     signals::catch_stops();
-    let session = match Session::start(pid, &config) {
-        Ok(session) => session,
+    let mut trace = match Trace::start(pid, config) {
+        Ok(trace) => trace,
         Err(error) => {
             output.abandon();
             if let Some(recording) = recording {
@@ -114,15 +116,48 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     if !args.quiet {
-        let (slots, modules) = session.patched();
-        eprintln!(
-            "Attached to {pid} ({}) in {:.1} ms (one thread held {:.1} ms): {slots} slots in {modules} modules. Ctrl-C to detach",
-            memhook_foreign::visible(&process_name(pid)),
-            session.attach_time.as_secs_f64() * 1e3,
-            session.held_time.as_secs_f64() * 1e3,
-        );
+        announce(trace.session());
     }
-    trace::run(args, pid, session, &mut output, recording)
+    if let Some(recording) = recording {
+        trace.record(recording);
+    }
+    let reports = Reports::new(output);
+    let depth = args.tracing.depth;
+    let interval = Some(args.interval);
+    let mut job = ReportJob::new(pid, &reports, &args.view, depth, interval, args.quiet)
+        .finding_leaks(args.leaks);
+    let end = trace.run(args.duration, &mut job);
+    let mut code = exit_code::of_trace(end, pid);
+    let region = trace.session().region();
+    if args.tracing.check_memo || args.verbose {
+        let losses = region.losses();
+        eprintln!(
+            "{} backtraces unwound, {} remembered ones checked, {} of those wrong",
+            losses.unwound, losses.memo_checked, losses.memo_wrong
+        );
+        if losses.memo_wrong > 0 {
+            code = exit_code::WRONG;
+        }
+    }
+    if region.abandoned() {
+        code = code.max(exit_code::CUT_SHORT);
+    }
+    if !reports.finish() || reports.is_incomplete() {
+        code = code.max(exit_code::BAD_INPUT);
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// Says what was attached to.
+fn announce(session: &Session) {
+    let (slots, modules) = session.patched();
+    eprintln!(
+        "Attached to {} ({}) in {:.1} ms (one thread held {:.1} ms): {slots} slots in {modules} modules. Ctrl-C to detach",
+        session.pid(),
+        memhook_foreign::visible(&process_name(session.pid())),
+        session.attach_time.as_secs_f64() * 1e3,
+        session.held_time.as_secs_f64() * 1e3,
+    );
 }
 
 /// Prints what an attach would patch.

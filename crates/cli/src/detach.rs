@@ -3,7 +3,7 @@
 use crate::output::say;
 use std::process::ExitCode;
 
-/// Exit code 3 if something could not be restored.
+/// Puts the slots back.
 pub fn run(pid: i32) -> anyhow::Result<ExitCode> {
     if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
         anyhow::bail!("{why}");
@@ -13,7 +13,7 @@ pub fn run(pid: i32) -> anyhow::Result<ExitCode> {
         Some(0) => say!("Detached from {pid}: every slot holds its original"),
         Some(left) => {
             say!("Detached from {pid}, but {left} slots could not be restored");
-            return Ok(ExitCode::from(3));
+            return Ok(ExitCode::from(crate::exit_code::NOT_RESTORED));
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -5,8 +5,8 @@ use memhook_abi::function_by_name;
 use memhook_attach::{TraceConfig, is_hooked, limit_checks};
 use memhook_inject::first_choice;
 use memhook_process::{
-    AllocatorCalls, Check, ElfView, ModuleImage, allocator_calls, details, find_slots, hook_copies,
-    mappings, modules, preflight,
+    AllocatorCalls, Check, ElfView, ModuleImage, TargetRoot, allocator_calls, details, find_slots,
+    hook_copies, mappings, modules, preflight,
 };
 use memhook_report::recorded::source_text;
 use memhook_symbols::{ModuleFile, ModuleSymbols, Source, Symbolizer};
@@ -115,8 +115,7 @@ fn survey_modules(pid: i32) -> anyhow::Result<Vec<Surveyed>> {
 
 /// Opens every module's symbols, as a report with a frame in each would.
 fn symbols_of(pid: i32, loaded: &[ModuleImage]) -> Vec<(String, Source, String)> {
-    let roots = vec![format!("/proc/{pid}/root").into(), "/".into()];
-    let mut symbols = Symbolizer::new(roots);
+    let mut symbols = Symbolizer::new(TargetRoot::of(pid).search_order());
     let file = |m: &ModuleImage| ModuleFile {
         path: m.path.clone(),
         image: Some(m.bytes.clone()),

@@ -1,23 +1,41 @@
 //! The exit codes of all commands.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | all went well; of `gate`: within the limits |
+//! | 1 | the trace was cut short by the target; of `gate`: a limit is exceeded (or `--error-exitcode`) |
+//! | 2 | bad input, a target that cannot be traced, or an output that is not complete |
+//! | 3 | slots could not be restored, or remembered backtraces were wrong |
+//!
+//! `run`, and `gate` with a program that fails, end as the program does.
 
-use memhook_attach::Detached;
+use memhook_attach::{Detached, End};
 use std::process::ExitCode;
 
-/// The exit code after a detach, whose failure is told.
-pub fn detached(how: Detached, pid: i32) -> u8 {
-    match how {
-        Detached::Clean => 0,
-        Detached::SlotsLeft(left) => {
+/// The target went on untraced before the end was asked for.
+pub const CUT_SHORT: u8 = 1;
+/// Bad input, a target that cannot be traced, or an output that is not complete.
+pub const BAD_INPUT: u8 = 2;
+/// Slots could not be restored.
+pub const NOT_RESTORED: u8 = 3;
+/// Remembered backtraces were wrong.
+pub const WRONG: u8 = 3;
+
+/// The exit code of a trace of a running process; what went wrong is told.
+pub fn of_trace(end: End, pid: i32) -> u8 {
+    match end {
+        End::Detached(Detached::SlotsLeft(left)) => {
             eprintln!(
                 "memhook-rs: {left} slots of process {pid} could not be restored; they pass through"
             );
-            3
+            NOT_RESTORED
         }
-        Detached::Failed(error) => {
-            let error = anyhow::Error::from(error);
-            eprintln!("memhook-rs: {error:#}; run: memhook-rs detach {pid}");
-            3
+        End::Detached(Detached::Failed(error)) => {
+            let error = crate::printing::chain(&error);
+            eprintln!("memhook-rs: {error}; run: memhook-rs detach {pid}");
+            NOT_RESTORED
         }
+        _ => 0,
     }
 }
 

@@ -4,6 +4,7 @@
 mod printing;
 
 mod attach;
+mod completions;
 mod demo;
 mod detach;
 mod diff;
@@ -18,12 +19,12 @@ mod output;
 mod reached;
 mod record;
 mod report;
+mod report_job;
 mod run;
 mod scan;
 mod signals;
 mod symbols_pack;
 mod top;
-mod trace;
 mod tracing;
 mod view;
 
@@ -48,37 +49,42 @@ enum Command {
     Attach(Box<attach::Args>),
     /// Show what a recording holds: live memory, peak, any window, in many formats
     Report(Box<report::Args>),
-    /// Compare two recordings or JSON reports: sites that grew, shrank, appeared, went
+    /// Compare two recordings or JSON reports: which sites grew, shrank, appeared or went
     Diff(Box<diff::Args>),
     /// Turn a recording into a page for the browser: heap over time, flame graphs, sites, sources
     View(Box<view::Args>),
-    /// Names for recordings that are read elsewhere
+    /// Prepare names for recordings that are read on another machine
     #[command(subcommand)]
     Symbols(symbols_pack::Command),
     /// Start a program and trace it from before its first constructor to its end
     Run(Box<run::Args>),
-    /// Start a program and fail if it leaks: a leak check for CI
+    /// Start a program and fail if it leaks: a check for CI
     Gate(Box<gate::Args>),
     /// Watch the heap of a running process on the terminal
     Top(Box<top::Args>),
-    /// Put back what an attacher that was killed left behind
+    /// Put back what a killed attacher has left behind
     Detach {
         /// Process id
         pid: i32,
     },
-    /// Start a small C++ service that leaks, attach to it, and show where
+    /// Start a small C++ service that leaks, attach to it, and show where it leaks
     Demo {
         /// How long to trace
         #[arg(short, long, value_parser = options::duration, default_value = "3s")]
         duration: std::time::Duration,
     },
-    /// Find unreachable memory in a running process, with no tracing
+    /// Find unreachable memory in a running process, without tracing it
     Scan(scan::Args),
-    /// Say whether a process can be traced, and if not, why and what to do
+    /// Check whether a process can be traced, and if not, say why and what to do
     Doctor {
         /// Process id
         pid: i32,
     },
+    /// Print a script that completes commands and options in a shell
+    Completions(completions::CompletionsArgs),
+    /// Write man pages into a directory
+    #[command(hide = true)]
+    Man(completions::ManArgs),
 }
 
 fn main() -> ExitCode {
@@ -99,13 +105,15 @@ fn main() -> ExitCode {
         Command::Demo { duration } => demo::run(duration),
         Command::Scan(args) => scan::run(&args),
         Command::Doctor { pid } => doctor::run(pid),
+        Command::Completions(args) => completions::completions(&args),
+        Command::Man(args) => completions::man(&args),
     };
     match result {
         Ok(code) => code,
         Err(error) => {
             let error = format!("{error:#}");
             eprintln!("memhook-rs: {}", visible(&error));
-            ExitCode::from(2)
+            ExitCode::from(exit_code::BAD_INPUT)
         }
     }
 }
@@ -117,7 +125,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     };
     if error.kind() == DisplayHelpOnMissingArgumentOrSubcommand {
         let _ = error.print();
-        return ExitCode::from(2);
+        return ExitCode::from(exit_code::BAD_INPUT);
     }
     if matches!(error.kind(), DisplayHelp | DisplayVersion) {
         // A reader that went away has seen enough.
@@ -134,5 +142,5 @@ fn usage(error: &clap::Error) -> ExitCode {
     let message = message.join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
     eprintln!("memhook-rs: {}; see memhook-rs --help", visible(message));
-    ExitCode::from(2)
+    ExitCode::from(exit_code::BAD_INPUT)
 }

@@ -4,9 +4,10 @@ use crate::frames::Traced;
 use crate::options::View;
 use crate::signals;
 use memhook_attach::{CallScans, Consumer, Session};
+use memhook_process::TargetRoot;
 use memhook_report::{LiveReporter, LiveView, ReportModel, StackFrame};
 use memhook_symbols::Symbolizer;
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 /// Makes them.
 pub struct Reporter {
@@ -18,7 +19,6 @@ pub struct Reporter {
 impl Reporter {
     /// A reporter that has reported nothing yet.
     pub fn new(pid: i32, view: View, depth: u32) -> Self {
-        let roots = vec![format!("/proc/{pid}/root").into(), PathBuf::from("/")];
         let view = LiveView {
             by: view.by.into(),
             sort: view.sort.into(),
@@ -28,7 +28,7 @@ impl Reporter {
         Reporter {
             depth,
             call_scans: CallScans::default(),
-            reports: LiveReporter::new(view, Symbolizer::new(roots)),
+            reports: LiveReporter::new(view, Symbolizer::new(TargetRoot::of(pid).search_order())),
         }
     }
 

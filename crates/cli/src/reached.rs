@@ -112,10 +112,10 @@ impl Foreign {
         let is_older =
             |b: &&LiveBlock| before_ns.is_none_or(|t| b.time_ns / 1_000_000 < t / 1_000_000);
         let mut ranges = heap.ranges.clone();
-        ranges.sort_unstable();
+        ranges.sort_unstable_by_key(|r| (r.start, r.end));
         let is_foreign = |b: &&LiveBlock| {
-            let behind = ranges.partition_point(|r| r.1 <= b.address);
-            ranges.get(behind).is_none_or(|r| b.address < r.0)
+            let behind = ranges.partition_point(|r| r.end <= b.address);
+            ranges.get(behind).is_none_or(|r| b.address < r.start)
         };
         let foreign = traced.0.iter().filter(is_foreign).filter(is_older);
         let mut foreign: Vec<_> = foreign.map(|b| (b.address, b.size)).collect();

@@ -1,14 +1,13 @@
 //! `run`: start a program, trace it from before its first constructor, report at its end.
 
-use crate::exit_code::end_as;
-use crate::model::Reporter;
+use crate::exit_code::{self, end_as};
 use crate::options::{Color, View, duration};
 use crate::output;
 use crate::record;
+use crate::report_job::{ReportJob, Reports};
 use crate::tracing::{StartOptions, Tracing};
 use memhook_attach::{
-    Consumer, End, Error, Facts, Job, Observer, Program, Recording, Session, TraceConfig,
-    command_line, process_name,
+    Error, Observer, Program, Recording, Session, TraceConfig, Work, command_line, process_name,
 };
 use memhook_inject::StartPoint;
 use memhook_report::{ReportStream, ReportWriter};
@@ -17,10 +16,7 @@ use std::{
     ffi::OsString,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -31,27 +27,28 @@ pub struct Args {
     tracing: Tracing,
     #[command(flatten)]
     start: StartOptions,
-    /// Report every so often, not only at the end
+    /// Report at this interval, and not only at the end
     #[arg(short, long, value_parser = duration)]
     interval: Option<Duration>,
     #[command(flatten)]
     view: View,
-    /// Reports as JSON
+    /// Write the reports as JSON
     #[arg(short, long)]
     json: bool,
-    /// Write the reports into this file, not to standard error, or record into it if its name ends in .mhk; %p:
-    /// process id, %h: host. A further process is recorded into NAME.PID.mhk
+    /// Write the reports to this file instead of standard error, or a recording if its name ends in
+    /// .mhk; in the name, %p is the process id and %h the host name. Further processes are recorded
+    /// into NAME.PID.mhk
     #[arg(short, long)]
     output: Option<PathBuf>,
     #[command(flatten)]
     recording: record::Args,
-    /// Overwrite the output file
+    /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
     /// When to use colours
     #[arg(long, value_enum, default_value = "auto")]
     color: Color,
-    /// No status lines; while recording, no reports either
+    /// Print no status lines; with a recording, print no reports either
     #[arg(short, long)]
     quiet: bool,
     /// The program and its arguments
@@ -64,14 +61,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = args.tracing.resolve();
     let program = Program::start(&args.command, args.start.follow_fork, &config)?;
     let pid = program.pid();
-    let mut observer = match Reports::open(args, config, pid) {
+    let mut observer = match Started::open(args, config, pid) {
         Ok(observer) => observer,
         Err(error) => {
             program.kill();
             return Err(error);
         }
     };
-    let shared = Arc::clone(&observer.shared);
     let status = match program.run(&mut observer) {
         Ok(status) => status,
         Err(error) => {
@@ -79,62 +75,38 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Err(error.into());
         }
     };
-    let output = Arc::into_inner(std::mem::take(&mut observer.output));
-    if let Some(output) = output {
-        let mut output = output.into_inner().unwrap_or_else(|e| e.into_inner());
-        if shared.has_reported.load(Relaxed) {
-            if let Some(Err(error)) = output.as_mut().map(ReportWriter::finish) {
-                eprintln!("memhook-rs: not every report could be written: {error}");
-            }
-        } else if let Some(output) = output {
-            output.abandon();
-        }
-    }
+    observer.reports.finish();
     Ok(match status {
-        0 if shared.is_incomplete.load(Relaxed) => ExitCode::from(2),
+        0 if observer.reports.is_incomplete() => ExitCode::from(exit_code::BAD_INPUT),
         _ => end_as(status),
     })
 }
 
-/// What the threads of several processes share.
-#[derive(Default)]
-struct Shared {
-    has_reported: AtomicBool,
-    /// A recording is not complete.
-    is_incomplete: AtomicBool,
-}
-
-type SharedOutput = Arc<Mutex<Option<ReportWriter>>>;
-
-fn lock(output: &SharedOutput) -> MutexGuard<'_, Option<ReportWriter>> {
-    output.lock().unwrap_or_else(|e| e.into_inner())
-}
-
 /// Reports and recordings of the processes.
-struct Reports<'a> {
+struct Started<'a> {
     args: &'a Args,
     config: TraceConfig,
     /// How a process is recorded.
     options: memhook_recording::Options,
     first: i32,
-    output: SharedOutput,
+    reports: Arc<Reports>,
     /// Where the first process is recorded.
     recorded: Option<PathBuf>,
     /// Its file, from before it is touched.
     first_recording: Option<Recording>,
     /// Programs executed, by process.
     programs: HashMap<i32, u32>,
-    shared: Arc<Shared>,
 }
 
-impl<'a> Reports<'a> {
-    fn open(args: &'a Args, config: TraceConfig, pid: i32) -> anyhow::Result<Reports<'a>> {
+impl<'a> Started<'a> {
+    fn open(args: &'a Args, config: TraceConfig, pid: i32) -> anyhow::Result<Started<'a>> {
         let options = args.recording.resolve(args.force, &args.tracing)?;
         let path = args.output.as_deref().map(|path| output::expand(path, pid));
         let path = path.transpose()?;
-        let (recorded, path) = match args.recording.is_asked_for(path.as_deref()) {
-            true => (path, None),
-            false => (None, path),
+        let (recorded, path) = if args.recording.is_asked_for(path.as_deref()) {
+            (path, None)
+        } else {
+            (None, path)
         };
         let style = output::style(path.as_deref(), args.color, false);
         let output = ReportWriter::open_or(
@@ -144,33 +116,30 @@ impl<'a> Reports<'a> {
             args.json,
             style,
         )?;
-        let mut reports = Reports {
+        let mut started = Started {
             args,
             config,
             options,
             first: pid,
-            output: Arc::new(Mutex::new(Some(output))),
+            reports: Reports::new(output),
             recorded,
             first_recording: None,
             programs: HashMap::new(),
-            shared: Arc::default(),
         };
-        let first_recording = reports.recording(pid, 1);
-        reports.first_recording = match first_recording {
+        let first_recording = started.recording(pid, 1);
+        started.first_recording = match first_recording {
             Ok(recording) => recording,
             Err(error) => {
-                reports.abandon();
+                started.abandon();
                 return Err(error.into());
             }
         };
-        Ok(reports)
+        Ok(started)
     }
 
     /// Takes empty files away again.
     fn abandon(&mut self) {
-        if let Some(output) = lock(&self.output).take() {
-            output.abandon();
-        }
+        self.reports.finish();
         if let Some(recording) = self.first_recording.take() {
             recording.abandon();
         }
@@ -181,9 +150,10 @@ impl<'a> Reports<'a> {
         let Some(path) = &self.recorded else {
             return Ok(None);
         };
-        let path = match pid == self.first {
-            true => path.clone(),
-            false => inserted(path, &pid.to_string()),
+        let path = if pid == self.first {
+            path.clone()
+        } else {
+            inserted(path, &pid.to_string())
         };
         let path = match program {
             1 => path,
@@ -203,8 +173,8 @@ fn inserted(path: &Path, word: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-impl Observer for Reports<'_> {
-    fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Box<dyn Job>, Error> {
+impl Observer for Started<'_> {
+    fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Work, Error> {
         let (args, pid) = (self.args, session.pid());
         let program = self.programs.entry(pid).or_insert(0);
         *program += 1;
@@ -218,22 +188,24 @@ impl Observer for Reports<'_> {
         if !args.quiet {
             announce(session, pid, point);
         }
-        let title = match args.start.follow_fork {
-            true => format!("Process {pid}: {}\n", command_line(pid)),
-            false => String::new(),
+        let title = if args.start.follow_fork {
+            format!("Process {pid}: {}\n", command_line(pid))
+        } else {
+            String::new()
         };
-        Ok(Box::new(ReportJob {
+        let depth = args.tracing.depth;
+        let job = ReportJob::new(
             pid,
-            title,
-            reporter: Reporter::new(pid, args.view.clone(), args.tracing.depth),
-            interval: args.interval,
-            next: args.interval,
-            is_quiet: args.quiet,
-            output: Arc::clone(&self.output),
-            shared: Arc::clone(&self.shared),
+            &self.reports,
+            &args.view,
+            depth,
+            args.interval,
+            args.quiet,
+        );
+        Ok(Work {
+            job: Box::new(job.titled(title)),
             recording,
-            facts: None,
-        }))
+        })
     }
 
     fn executes(&mut self, pid: i32) {
@@ -247,87 +219,6 @@ impl Observer for Reports<'_> {
             "memhook-rs: process {pid} is not traced: {}",
             crate::printing::chain(why)
         );
-    }
-}
-
-/// The reports of one process.
-struct ReportJob {
-    pid: i32,
-    /// Which process it is, where there may be several.
-    title: String,
-    reporter: Reporter,
-    interval: Option<Duration>,
-    next: Option<Duration>,
-    is_quiet: bool,
-    output: SharedOutput,
-    shared: Arc<Shared>,
-    recording: Option<Recording>,
-    facts: Option<Facts>,
-}
-
-impl ReportJob {
-    /// With --quiet and a recording, no reports are printed.
-    fn shows_reports(&self) -> bool {
-        self.facts.is_none() || !self.is_quiet
-    }
-
-    fn write(&self, report: &memhook_report::ReportModel) {
-        self.shared.has_reported.store(true, Relaxed);
-        if let Some(output) = lock(&self.output).as_mut() {
-            output.write_titled(&self.title, report);
-        }
-    }
-}
-
-impl Job for ReportJob {
-    fn begin(&mut self, session: &Session, consumer: &Consumer<'_>) {
-        let recording = self.recording.take();
-        self.facts = recording.map(|recording| recording.begin(session, consumer));
-    }
-
-    fn turn(&mut self, session: &Session, consumer: &Consumer<'_>, modules_changed: bool) {
-        if let Some(facts) = &mut self.facts
-            && let Some(notice) = facts.follow(session, consumer, modules_changed)
-        {
-            eprintln!("memhook-rs: {notice}");
-        }
-        if let Some(at) = self.next.filter(|&at| consumer.elapsed() >= at)
-            && self.shows_reports()
-        {
-            self.next = self.interval.map(|pause| at.saturating_add(pause));
-            self.reporter.begin(session, consumer, false);
-        }
-        if let Some(report) = self.reporter.poll(session, Duration::ZERO) {
-            self.write(&report);
-        }
-    }
-
-    fn end(mut self: Box<Self>, session: &Session, consumer: &Consumer<'_>, end: End) {
-        if session.region().abandoned() {
-            eprintln!(
-                "memhook-rs: process {} waited for us too long and went on untraced",
-                self.pid
-            );
-        }
-        // Of a program that executes another one only the recording is kept.
-        let mut report = None;
-        if end != End::Executed {
-            self.reporter.begin(session, consumer, true);
-            while report.is_none() {
-                report = self.reporter.poll(session, Duration::from_millis(50));
-            }
-        }
-        let shown = self.shows_reports();
-        let coverage = report.as_ref().and_then(record::coverage);
-        if let Some(facts) = &mut self.facts
-            && let Some(recorded) = facts.finish(session, consumer, coverage)
-            && !record::tell(&recorded, self.is_quiet)
-        {
-            self.shared.is_incomplete.store(true, Relaxed);
-        }
-        if let Some(report) = report.filter(|_| shown) {
-            self.write(&report);
-        }
     }
 }
 

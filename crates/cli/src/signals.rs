@@ -1,8 +1,27 @@
-//! Ctrl-C and SIGTERM ask for the detach; a second one skips the waiting for names, never the detach.
+//! Ctrl-C and SIGTERM. The first one ends the trace; another one gives up the wait for names, never the
+//! detach.
 
 pub use memhook_inject::{catch_stops, stops};
 
 /// Whether one has come.
 pub fn stop_requested() -> bool {
     stops() > 0
+}
+
+/// The wait for names at the end of a trace.
+pub struct NameWait {
+    before: u32,
+}
+
+impl NameWait {
+    /// Begins to wait.
+    pub fn begin() -> NameWait {
+        NameWait { before: stops() }
+    }
+
+    /// Whether a signal asks for the report as it is: one that came during the wait, or a second one.
+    pub fn is_over(&self) -> bool {
+        let now = stops();
+        now > self.before || now > 1
+    }
 }

@@ -5,32 +5,26 @@ mod keys;
 use crate::exit_code;
 use crate::frames::{module_files, stack_of};
 use crate::options::duration;
-use crate::signals;
+use crate::signals::{self, stop_requested};
 use crate::tracing::Tracing;
 use anyhow::{Context, bail};
-use memhook_attach::{Consumer, Session, Upkeep, process_name};
+use crossbeam_channel::{Receiver, Select};
+use memhook_attach::{Consumer, End, Job, Session, Trace, Turn, process_name};
+use memhook_process::TargetRoot;
 use memhook_report::top::{self, Action, Board, Sample};
 use memhook_report::{bytes, counted, milliseconds, site_name};
 use memhook_symbols::Symbolizer;
 use ratatui::DefaultTerminal;
 use std::{
-    collections::HashMap,
-    io::IsTerminal,
-    path::PathBuf,
-    process::ExitCode,
-    sync::{Arc, mpsc},
-    time::Duration,
+    collections::HashMap, io::IsTerminal, ops::ControlFlow, process::ExitCode, time::Duration,
 };
-
-/// How often this thread looks around when nobody wakes it.
-const TURN: Duration = Duration::from_millis(10);
 
 /// Options of `top`.
 #[derive(clap::Args, Clone)]
 pub struct Args {
     /// Process id
     pid: i32,
-    /// Count again every so often
+    /// Time between two counts
     #[arg(short, long, value_parser = duration, default_value = "1s")]
     interval: Duration,
     #[command(flatten)]
@@ -46,43 +40,28 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.tracing.sample_bytes().is_some() {
         bail!("top counts every allocation: leave --sample out");
     }
-    let config = args.tracing.resolve();
     signals::catch_stops();
-    let mut session = Session::start(pid, &config)?;
-    let region = Arc::clone(session.shared_region());
-    let consumer = Consumer::new(&region, &config);
-    let mut board = Board::new(
-        memhook_foreign::visible(&process_name(pid)).into_owned(),
-        pid,
-    );
-    let code = consumer.while_draining(|| {
-        let mut upkeep = Upkeep::new(pid);
-        // A terminal that cannot be used, or goes away, ends the trace as `q` does.
-        let ended = match ratatui::try_init() {
-            Ok(mut terminal) => {
-                let ended = watch(
-                    args,
-                    &mut session,
-                    &consumer,
-                    &mut upkeep,
-                    &mut board,
-                    &mut terminal,
-                );
-                let _ = ratatui::try_restore();
-                ended
-            }
-            Err(error) => Err(error).context("the terminal cannot be used"),
-        };
-        match ended {
-            Ok(End::Gone) => Ok(0),
-            Ok(End::Asked) => Ok(exit_code::detached(upkeep.detach(&mut session), pid)),
-            Err(error) => {
-                exit_code::detached(upkeep.detach(&mut session), pid);
-                Err(error)
-            }
-        }
-    })?;
-    tell_end(&board, &consumer, code, region.abandoned());
+    let mut trace = Trace::start(pid, args.tracing.resolve())?;
+    let name = memhook_foreign::visible(&process_name(pid)).into_owned();
+    let mut job = TopJob {
+        interval: args.interval,
+        board: Board::new(name, pid),
+        screen: None,
+        names: Names::of(pid),
+        next_sample: Duration::ZERO,
+        is_stale: true,
+        notices: Vec::new(),
+        failure: None,
+    };
+    let code = exit_code::of_trace(trace.run(None, &mut job), pid);
+    for notice in &job.notices {
+        eprintln!("memhook-rs: {notice}");
+    }
+    if let Some(failure) = job.failure {
+        return Err(failure);
+    }
+    let abandoned = trace.session().region().abandoned();
+    tell_end(&job.board, trace.consumer(), code, abandoned);
     Ok(ExitCode::from(code))
 }
 
@@ -105,68 +84,102 @@ fn tell_end(board: &Board, consumer: &Consumer, code: u8, abandoned: bool) {
     );
 }
 
-/// Why it is over.
-enum End {
-    /// The target is.
-    Gone,
-    /// Somebody wants it.
-    Asked,
+/// The terminal, from the first turn to the last.
+struct Screen {
+    terminal: DefaultTerminal,
+    keys: Receiver<Action>,
+}
+
+impl Screen {
+    fn open() -> anyhow::Result<Screen> {
+        let terminal = ratatui::try_init().context("the terminal cannot be used")?;
+        Ok(Screen {
+            terminal,
+            keys: keys::listen(),
+        })
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = ratatui::try_restore();
+    }
 }
 
 /// Counts, draws and listens until the end.
-fn watch(
-    args: &Args,
-    session: &mut Session,
-    consumer: &Consumer,
-    upkeep: &mut Upkeep,
-    board: &mut Board,
-    terminal: &mut DefaultTerminal,
-) -> anyhow::Result<End> {
-    let roots = vec![
-        format!("/proc/{}/root", args.pid).into(),
-        PathBuf::from("/"),
-    ];
-    let mut names = Names {
-        symbols: Symbolizer::new(roots),
-        asked: HashMap::new(),
-    };
-    let (sender, actions) = mpsc::channel();
-    keys::listen(sender, std::thread::current());
-    let mut next_sample = Duration::ZERO;
-    let mut is_stale = true;
-    loop {
-        let turn = upkeep.turn(session, consumer);
-        if let Some(notice) = turn.notice {
-            eprintln!("memhook-rs: {notice}");
-        }
-        if turn.gone {
-            return Ok(End::Gone);
-        }
-        if signals::stop_requested() || session.region().abandoned() {
-            return Ok(End::Asked);
-        }
-        while let Ok(action) = actions.try_recv() {
+struct TopJob {
+    interval: Duration,
+    board: Board,
+    screen: Option<Screen>,
+    names: Names,
+    next_sample: Duration,
+    /// The screen shows something else than the board.
+    is_stale: bool,
+    /// What is told when the terminal is as it was.
+    notices: Vec<String>,
+    failure: Option<anyhow::Error>,
+}
+
+impl TopJob {
+    fn watch(&mut self, trace: &Trace) -> anyhow::Result<ControlFlow<()>> {
+        let screen = match &mut self.screen {
+            Some(screen) => screen,
+            none => none.insert(Screen::open()?),
+        };
+        for action in screen.keys.try_iter() {
             match action {
-                Action::Quit => return Ok(End::Asked),
+                Action::Quit => return Ok(ControlFlow::Break(())),
                 Action::TerminalGone => bail!("the terminal went away; detached"),
-                action => board.act(action),
+                action => self.board.act(action),
             }
-            is_stale = true;
+            self.is_stale = true;
         }
-        let now = consumer.elapsed();
-        if now >= next_sample {
-            next_sample = now + args.interval;
-            board.sample(sample(session, consumer));
-            is_stale = true;
+        let now = trace.consumer().elapsed();
+        if now >= self.next_sample {
+            self.next_sample = now + self.interval;
+            self.board.sample(sample(trace.session(), trace.consumer()));
+            self.is_stale = true;
         }
-        is_stale |= names.follow(session, board);
-        if std::mem::take(&mut is_stale) {
-            let drawn = terminal.draw(|frame| top::draw(frame, board));
+        self.is_stale |= self.names.follow(trace.session(), &mut self.board);
+        if std::mem::take(&mut self.is_stale) {
+            let board = &mut self.board;
+            let drawn = screen.terminal.draw(|frame| top::draw(frame, board));
             drawn.context("the terminal cannot be written")?;
             // What has come into view gets its names next.
-            is_stale = names.ask(session, board);
+            self.is_stale = self.names.ask(trace.session(), &self.board);
         }
-        std::thread::park_timeout(TURN);
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+impl Job for TopJob {
+    fn listen<'a>(&'a self, select: &mut Select<'a>) {
+        if let Some(screen) = &self.screen {
+            select.recv(&screen.keys);
+        }
+    }
+
+    fn turn(&mut self, trace: &Trace, turn: &Turn) -> ControlFlow<()> {
+        if turn.gone || stop_requested() {
+            return ControlFlow::Break(());
+        }
+        // A terminal that cannot be used, or goes away, ends the trace as `q` does.
+        self.watch(trace).unwrap_or_else(|failure| {
+            self.failure = Some(failure);
+            ControlFlow::Break(())
+        })
+    }
+
+    fn before_detach(&mut self, _trace: &Trace) {
+        self.screen = None;
+    }
+
+    fn end(&mut self, _trace: &mut Trace, _end: &End) {
+        self.screen = None;
+    }
+
+    fn notice(&mut self, text: &str) {
+        self.notices.push(text.to_owned());
     }
 }
 
@@ -191,6 +204,13 @@ struct Names {
 }
 
 impl Names {
+    fn of(pid: i32) -> Names {
+        Names {
+            symbols: Symbolizer::new(TargetRoot::of(pid).search_order()),
+            asked: HashMap::new(),
+        }
+    }
+
     /// Asks for what is visible; returns whether there was something new.
     fn ask(&mut self, session: &Session, board: &Board) -> bool {
         let visible = board.visible().collect::<Vec<u32>>();

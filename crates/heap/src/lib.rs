@@ -3,6 +3,9 @@
 //! [`capture`] copies the memory of a process that can hold pointers; everything else here works on
 //! that copy alone, and damaged bytes in it lead to findings, never to a panic.
 
+// A list of one range is meant as such in tests.
+#![cfg_attr(test, allow(clippy::single_range_in_vec_init))]
+
 mod capture;
 mod error;
 #[doc(hidden)]

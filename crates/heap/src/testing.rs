@@ -31,7 +31,7 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
             .into_iter()
             .map(|(start, bytes)| Region {
                 start,
-                runs: vec![(start, start + bytes.len() as u64)],
+                runs: vec![start..start + bytes.len() as u64],
                 bytes: bytes.into(),
             })
             .collect(),

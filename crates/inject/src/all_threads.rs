@@ -5,11 +5,11 @@ use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use crate::guard::Guard;
-use crate::procfs::Activity;
 use crate::slept::{Clocks, Sleep, Sleeper};
 use crate::stop::{self, STOP_LIMIT};
 use crate::wait::{self, Pace, Stop};
-use crate::{Error, Registers, late, procfs, ptrace, regs, restart, watchdog};
+use crate::{Error, Registers, late, ptrace, regs, restart, watchdog};
+use memhook_process::{Activity, thread_ids, thread_state};
 
 /// How long a thread may sleep uninterruptibly before anything is stopped.
 const SLEEPER_LIMIT: Duration = Duration::from_secs(2);
@@ -62,8 +62,8 @@ pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
         std::thread::sleep(Duration::from_millis(1));
     }
     let mut clocks = Clocks::default();
-    for tid in procfs::threads(pid) {
-        if let Activity::Blocked(nr) = procfs::activity(pid, tid)
+    for tid in thread_ids(pid).unwrap_or_default() {
+        if let Activity::Blocked(nr) = Activity::of(pid, tid)
             && restart::is_disturbed_by_a_stop(nr)
         {
             let sleeper = Sleeper::of(pid, tid, &mut clocks);
@@ -92,8 +92,8 @@ pub(crate) fn stop_all(pid: i32, known: &Known) -> Result<AllHeld, Error> {
 
 /// A thread in uninterruptible sleep.
 fn sleeper(pid: i32) -> Option<i32> {
-    let mut all = procfs::threads(pid).into_iter();
-    all.find(|&tid| procfs::state(pid, tid) == Some('D'))
+    let mut all = thread_ids(pid).unwrap_or_default().into_iter();
+    all.find(|&tid| thread_state(pid, tid) == Some('D'))
 }
 
 impl AllHeld {
@@ -169,7 +169,8 @@ impl AllHeld {
     /// Stops every thread that is not stopped yet.
     fn stop_the_rest(&mut self, known: &Known) -> Result<(), Error> {
         loop {
-            let new: Vec<i32> = procfs::threads(self.pid)
+            let new: Vec<i32> = thread_ids(self.pid)
+                .unwrap_or_default()
                 .into_iter()
                 .filter(|tid| !self.threads.contains_key(tid) && !self.seized.contains_key(tid))
                 .collect();

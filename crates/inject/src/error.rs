@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use memhook_process::Mapping;
+
 /// Failure of an operation on the target. Unless the variant says otherwise the target has been
 /// put back as it was.
 #[derive(Debug, thiserror::Error)]
@@ -212,7 +214,28 @@ pub enum Error {
     },
 }
 
+/// The mappings of the target.
+pub(crate) fn mappings(pid: i32) -> Result<Vec<Mapping>, Error> {
+    memhook_process::mappings(pid).map_err(|error| Error::of_process(pid, error))
+}
+
 impl Error {
+    /// The target could not be looked at.
+    pub(crate) fn of_process(pid: i32, error: memhook_process::Error) -> Error {
+        match error {
+            memhook_process::Error::Proc { path, cause: source } => Error::proc(pid, path, source),
+        }
+    }
+
+    /// A file of the target's in /proc could not be used.
+    pub(crate) fn proc(pid: i32, path: String, source: io::Error) -> Error {
+        match source.raw_os_error() {
+            Some(libc::ENOENT | libc::ESRCH) => Error::TargetGone { pid },
+            Some(libc::EACCES | libc::EPERM) => Error::Permission { pid, source },
+            _ => Error::File { path, source },
+        }
+    }
+
     /// Wraps the error of a ptrace request; ESRCH of a thread that we hold means it was killed.
     pub(crate) fn ptrace(pid: i32, tid: i32, request: &'static str, source: io::Error) -> Error {
         if source.raw_os_error() == Some(libc::ESRCH) {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::{Error, hold_all, read_bytes, write_bytes};
+use memhook_process::read_memory;
+
+use crate::{Error, hold_all, write_bytes};
 
 /// One word to be exchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +49,7 @@ pub fn force_words(
 
 fn exchange(pid: i32, word: &WordExchange) -> Result<bool, Error> {
     let mut now = [0; 8];
-    read_bytes(pid, word.address, &mut now)?;
+    read_memory(pid, word.address, &mut now).map_err(|error| Error::of_process(pid, error))?;
     let fits = u64::from_le_bytes(now) == word.from;
     if fits {
         write_bytes(pid, word.address, &word.to.to_le_bytes())?;

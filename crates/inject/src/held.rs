@@ -7,15 +7,15 @@ use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use crate::error::mappings;
 use crate::guard::Guard;
-use crate::libc_functions::LibcFunctions;
 use crate::native_stack::{self, Room};
 use crate::scratch::{Place, Scratch};
 use crate::slept::Sleep;
-use crate::survey::{Clock, Gadgets, Survey};
+use crate::survey::{Clock, Gadgets, LibcFunctions, Survey};
 use crate::wait::{self, Stop};
 use crate::way_home::WayHome;
-use crate::{Error, Registers, load, maps, ptrace, regs, restart, seccomp};
+use crate::{Error, Registers, load, ptrace, regs, restart, seccomp};
 
 /// How long one remote system call, or the way back to a plain stop, may take.
 pub(crate) const STEP_DEADLINE: Duration = Duration::from_secs(5);
@@ -319,7 +319,7 @@ impl Held {
     ) -> Error {
         let pid = self.pid;
         let until = Instant::now() + STEP_DEADLINE;
-        while maps::read(pid).is_ok_and(|mappings| mappings.is_empty()) && Instant::now() < until {
+        while mappings(pid).is_ok_and(|mappings| mappings.is_empty()) && Instant::now() < until {
             if wait::has_ended(pid, self.tid) {
                 return Error::TargetGone { pid };
             }

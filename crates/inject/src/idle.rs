@@ -1,7 +1,7 @@
 //! Threads that have nothing to do.
 
-use crate::procfs::{self, Activity};
 use crate::restart;
+use memhook_process::{self as process, Activity};
 
 /// Threads of more are not looked at: it would take too long.
 const MAX_THREADS: usize = 256;
@@ -17,7 +17,7 @@ pub struct IdleThreads {
 impl IdleThreads {
     /// Looks at all threads; none of them is stopped.
     pub fn of(pid: i32) -> IdleThreads {
-        let mut tids = procfs::threads(pid);
+        let mut tids = process::thread_ids(pid).unwrap_or_default();
         if tids.len() > MAX_THREADS {
             tids.clear();
         }
@@ -36,9 +36,9 @@ impl IdleThreads {
 }
 
 fn sleeps(pid: i32, tid: i32) -> Option<u64> {
-    match procfs::activity(pid, tid) {
+    match Activity::of(pid, tid) {
         Activity::Blocked(nr) if nr >= 0 && !restart::is_disturbed_by_a_stop(nr) => {
-            procfs::sleeps(pid, tid)
+            process::sleeps(pid, tid)
         }
         _ => None,
     }

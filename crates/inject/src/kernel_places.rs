@@ -2,12 +2,14 @@
 //! memory from malloc to sigaltstack(2) or set_tid_address(2) need not keep its address, and /proc does not
 //! tell it.
 
+use std::ops::Range;
 use std::time::Duration;
 
+use crate::Error;
 use crate::held::Held;
 use crate::stop::{HoldOptions, hold_thread};
 use crate::survey::Survey;
-use crate::{Error, procfs};
+use memhook_process::thread_ids;
 
 /// `stack_t`: the stack's address, flags, its size.
 const STACK_BYTES: usize = 24;
@@ -19,12 +21,13 @@ const TID_BYTES: u64 = 4;
 /// The alternate signal stacks of all threads of `pid` and the words that the kernel clears at their ends, as
 /// address ranges, and for how long one thread was held at most to ask it. An error if one of them could
 /// not be asked.
-pub fn kernel_places(pid: i32) -> Result<(Vec<(u64, u64)>, Duration), Error> {
+pub fn kernel_places(pid: i32) -> Result<(Vec<Range<u64>>, Duration), Error> {
     let survey = Survey::of(pid)?;
     let options = HoldOptions::anywhere(Duration::ZERO);
     let mut found = Vec::new();
     let mut longest = Duration::ZERO;
-    for tid in procfs::threads(pid) {
+    let threads = thread_ids(pid).map_err(|_| Error::TargetGone { pid })?;
+    for tid in threads {
         let Some(mut held) = hold_thread(pid, tid, &options, &survey)? else {
             // Ended: its stack is no longer one.
             continue;
@@ -39,7 +42,7 @@ pub fn kernel_places(pid: i32) -> Result<(Vec<(u64, u64)>, Duration), Error> {
 }
 
 impl Held {
-    fn alternate_stack(&mut self) -> Result<Option<(u64, u64)>, Error> {
+    fn alternate_stack(&mut self) -> Result<Option<Range<u64>>, Error> {
         let place = self.scratch()?.data();
         let arguments = [0, place, 0, 0, 0, 0];
         self.checked_syscall("sigaltstack", libc::SYS_sigaltstack, arguments)?;
@@ -48,7 +51,7 @@ impl Held {
         Ok(match stack.as_chunks::<8>().0 {
             [start, flags, bytes] if u64::from_le_bytes(*flags) & DISABLED == 0 => {
                 let start = u64::from_le_bytes(*start);
-                Some((start, start.saturating_add(u64::from_le_bytes(*bytes))))
+                Some(start..start.saturating_add(u64::from_le_bytes(*bytes)))
             }
             _ => None,
         })
@@ -56,7 +59,7 @@ impl Held {
 
     /// `None` as well where the kernel was built without CONFIG_CHECKPOINT_RESTORE (PR_GET_TID_ADDRESS,
     /// prctl(2)).
-    fn tid_address(&mut self) -> Result<Option<(u64, u64)>, Error> {
+    fn tid_address(&mut self) -> Result<Option<Range<u64>>, Error> {
         let place = self.scratch()?.data();
         let option = libc::PR_GET_TID_ADDRESS as u64;
         if self.syscall(libc::SYS_prctl, [option, place, 0, 0, 0, 0])? != 0 {
@@ -65,6 +68,6 @@ impl Held {
         let mut word = [0; 8];
         self.read(place, &mut word)?;
         let word = u64::from_le_bytes(word);
-        Ok((word != 0).then(|| (word, word.saturating_add(TID_BYTES))))
+        Ok((word != 0).then(|| word..word.saturating_add(TID_BYTES)))
     }
 }

@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{self, Program, anywhere};
-use crate::{
-    Dlopen, Error, ForkPlan, create_region, hold, hold_all, load_object, read_bytes, steps,
-};
+use memhook_process::read_memory;
+
+use crate::{Dlopen, Error, ForkPlan, create_region, hold, hold_all, load_object, steps};
 
 /// Where the attacher, this same test program started anew, finds its target.
 const TARGET: &str = "MEMHOOK_TEST_TARGET";
@@ -43,7 +43,7 @@ fn attacher() {
     let mut all = hold_all(pid as i32).unwrap();
     let copy = all.fork(&plan).unwrap();
     all.release();
-    read_bytes(copy.pid(), getpid, &mut [0; 8]).unwrap();
+    read_memory(copy.pid(), getpid, &mut [0; 8]).unwrap();
 }
 
 /// Started by the other tests with [`TARGET`] set. The second hold finds the thread in a call that the first one
@@ -124,7 +124,7 @@ impl Target {
 
     fn word(&self, address: u64) -> u64 {
         let mut word = [0; 8];
-        read_bytes(self.program.pid(), address, &mut word).expect("the target lives");
+        read_memory(self.program.pid(), address, &mut word).expect("the target lives");
         u64::from_le_bytes(word)
     }
 

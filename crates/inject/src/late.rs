@@ -69,7 +69,8 @@ fn has_gone(pid: i32, tid: i32) -> bool {
 mod tests {
     use super::*;
     use crate::common::{Program, anywhere, send, state};
-    use crate::{Error, read_bytes, stop, survey::Survey};
+    use crate::{Error, stop, survey::Survey};
+    use memhook_process::{read_memory, tracer};
 
     fn is_let_go(mut program: Program, rounds: u64) {
         let pid = program.pid();
@@ -82,10 +83,10 @@ mod tests {
                 state(pid, pid)
             );
             let_late_threads_go();
-            read_bytes(pid, rounds, &mut word).unwrap();
+            read_memory(pid, rounds, &mut word).unwrap();
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(crate::procfs::tracer(pid, pid), 0);
+        assert_eq!(tracer(pid, pid), 0);
         assert!(LATE.with_borrow(Vec::is_empty));
         // Of a signal that came meanwhile it has heard.
         assert_eq!(program.line(), "heard");

@@ -6,8 +6,8 @@
 //! released or dropped. The other threads of the target keep running all the time.
 //!
 //! What the caller provides: a pid, the address ranges a thread must not be stopped in, and the
-//! addresses of functions to call. What this crate never does: interpret ELF files of the target
-//! (except to find `__errno_location`), or know what the loaded object is for.
+//! addresses of functions to call. What this crate never does: interpret ELF files of the target,
+//! or know what the loaded object is for.
 //!
 //! ptrace requests must come from the thread that seized, so [`Held`] is not `Send`.
 
@@ -24,14 +24,11 @@ mod idle;
 mod kernel_places;
 mod late;
 mod launch;
-mod libc_functions;
 mod load;
-mod maps;
 mod memory;
 mod native_stack;
 mod page_scan;
 mod processor;
-mod procfs;
 mod ptrace;
 mod region;
 mod regs;
@@ -84,9 +81,9 @@ pub use kernel_places::kernel_places;
 pub use late::let_late_threads_go;
 pub use launch::{Child, EndingThread, Event, StartPoint, end_by, forward_signals, launch};
 pub use load::{Dlopen, Loaded, load_object};
-pub use memory::{read_bytes, write_bytes};
+pub use memory::write_bytes;
 pub use page_scan::{PageScan, PageState};
-pub use region::{Region, close_descriptor, create_region};
+pub use region::{Region, close_descriptor, create_region, unmap_region};
 pub use regs::Registers;
 pub use remote_fork::{ForkPlan, FrozenChild};
 pub use robust_list::robust_list;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use crate::maps::Mapping;
 use crate::{Error, Held, region};
+use memhook_process::Mapping;
 
 /// The target's own `dlopen`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,11 +141,11 @@ fn fill_remotely(held: &mut Held, object: &[u8], number: u64) -> Result<(), Erro
 
 /// How many objects of ours the target has loaded already.
 pub(crate) fn earlier_loads(mappings: &[Mapping]) -> usize {
-    let name = format!("/memfd:{} (deleted)", NAME.to_string_lossy());
+    let name = format!("/memfd:{}", NAME.to_string_lossy());
     let inodes: BTreeSet<u64> = mappings
         .iter()
-        .filter(|m| m.name == name)
-        .map(|m| m.inode)
+        .filter(|m| m.path == name)
+        .map(|m| m.file_id.2)
         .collect();
     inodes.len()
 }

@@ -1,22 +1,10 @@
-//! Bytes of the target's memory: process_vm_readv(2) first, /proc/PID/mem where that is refused.
+//! Writes to the target's memory: process_vm_writev(2) first, /proc/PID/mem where that is refused.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::FileExt;
 
 use crate::Error;
-
-/// Fills `buffer` from `address` of process `pid`. All or nothing; the content of `buffer` is
-/// unspecified after an error.
-pub fn read_bytes(pid: i32, address: u64, buffer: &mut [u8]) -> Result<(), Error> {
-    let bytes = buffer.len();
-    if read_at_once(pid, address, buffer)? {
-        return Ok(());
-    }
-    File::open(format!("/proc/{pid}/mem"))
-        .and_then(|mem| mem.read_exact_at(buffer, address))
-        .map_err(|source| failure("read", pid, address, bytes, source))
-}
 
 /// Writes `bytes` to `address` of process `pid`. Where the page is not writable the write goes
 /// through /proc/PID/mem, which ignores page protection for a private mapping.
@@ -28,7 +16,7 @@ pub fn write_bytes(pid: i32, address: u64, bytes: &[u8]) -> Result<(), Error> {
         .write(true)
         .open(format!("/proc/{pid}/mem"))
         .and_then(|mem| mem.write_all_at(bytes, address))
-        .map_err(|source| failure("write", pid, address, bytes.len(), source))
+        .map_err(|source| failure(pid, address, bytes.len(), source))
 }
 
 /// Writes `bytes` only where the target itself could.
@@ -37,7 +25,7 @@ pub(crate) fn write_writable(pid: i32, address: u64, bytes: &[u8]) -> Result<(),
         return Ok(());
     }
     let source = io::Error::from_raw_os_error(libc::EFAULT);
-    Err(failure("write", pid, address, bytes.len(), source))
+    Err(failure(pid, address, bytes.len(), source))
 }
 
 /// Whether process_vm_writev could write all of it.
@@ -54,47 +42,18 @@ fn write_at_once(pid: i32, address: u64, bytes: &[u8]) -> Result<bool, Error> {
     // the target, which the kernel checks.
     let count =
         unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) };
-    is_complete(pid, count, bytes.len())
-}
-
-/// Reads one word, `None` where nothing is mapped.
-pub(crate) fn read_word(pid: i32, address: u64) -> Option<u64> {
-    let mut word = [0u8; 8];
-    read_bytes(pid, address, &mut word).ok()?;
-    Some(u64::from_le_bytes(word))
-}
-
-/// Whether process_vm_readv could read all of it.
-fn read_at_once(pid: i32, address: u64, buffer: &mut [u8]) -> Result<bool, Error> {
-    let bytes = buffer.len();
-    let local = libc::iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: bytes,
-    };
-    let remote = libc::iovec {
-        iov_base: address as *mut _,
-        iov_len: bytes,
-    };
-    // SAFETY: `local` describes `buffer`, which is writable for its whole length; `remote` is an
-    // address of the target, which the kernel checks.
-    let count =
-        unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
-    is_complete(pid, count, bytes)
-}
-
-fn is_complete(pid: i32, count: isize, bytes: usize) -> Result<bool, Error> {
     if count < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
         return Err(Error::TargetGone { pid });
     }
-    Ok(usize::try_from(count) == Ok(bytes))
+    Ok(usize::try_from(count) == Ok(bytes.len()))
 }
 
-fn failure(action: &'static str, pid: i32, address: u64, bytes: usize, source: io::Error) -> Error {
+fn failure(pid: i32, address: u64, bytes: usize, source: io::Error) -> Error {
     if source.kind() == io::ErrorKind::NotFound {
         return Error::TargetGone { pid };
     }
     Error::Memory {
-        action,
+        action: "write",
         pid,
         address,
         bytes,

@@ -5,7 +5,7 @@
 //! would use it too), but may belong to anybody below the stack of a coroutine.
 
 use crate::Registers;
-use crate::maps::Mapping;
+use memhook_process::Mapping;
 
 /// Wanted below rsp; the frame takes 1 to 12 KiB of it, by vector state.
 const ROOM_BYTES: u64 = 32 * 1024;
@@ -32,26 +32,23 @@ pub(crate) fn room(
     read: impl FnOnce(u64, &mut [u8]) -> bool,
 ) -> Result<Room, String> {
     let (rsp, thread_pointer) = (registers.rsp, registers.fs_base);
-    let Some(stack) = mappings
-        .iter()
-        .find(|m| m.writable && (m.start_avma..m.end_avma).contains(&rsp))
-    else {
+    let Some(stack) = mappings.iter().find(|m| m.write && m.contains(rsp)) else {
         return Err(format!("thread {tid} has no known stack at {rsp:#x}"));
     };
-    let has_descriptor = (stack.start_avma..stack.end_avma).contains(&thread_pointer);
+    let has_descriptor = stack.contains(thread_pointer);
     // That of the main thread is elsewhere; another thread may have a piece of its stack.
-    if stack.name == "[stack]" && !has_descriptor {
+    if stack.path == "[stack]" && !has_descriptor {
         return Ok(Room::Grows);
     }
     // glibc keeps the thread control block, which fs points to, at the upper end of the stack, also
     // of one given by pthread_attr_setstack.
-    if !(rsp..stack.end_avma).contains(&thread_pointer) {
+    if !(rsp..stack.end).contains(&thread_pointer) {
         return Err(format!(
             "thread {tid} is on a stack of its own making at {rsp:#x} (coroutine or signal stack)"
         ));
     }
     let end = stack
-        .end_avma
+        .end
         .min(thread_pointer.saturating_add(DESCRIPTOR_BYTES));
     let mut descriptor = vec![0; (end - thread_pointer) as usize];
     let begin = read(thread_pointer, &mut descriptor).then(|| begin(&descriptor, thread_pointer));
@@ -60,7 +57,7 @@ pub(crate) fn room(
             "thread {tid} is on a stack of unknown bounds at {rsp:#x}"
         ));
     };
-    if rsp - begin.max(stack.start_avma) < ROOM_BYTES {
+    if rsp - begin.max(stack.start) < ROOM_BYTES {
         return Err(format!(
             "thread {tid} is near the end of its stack at {rsp:#x}"
         ));
@@ -86,18 +83,15 @@ fn begin(descriptor: &[u8], thread_pointer: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::mappings;
+    use memhook_process::parse_maps;
     use std::os::unix::fs::FileExt;
 
     #[test]
     fn only_native_stacks_have_room() {
-        let stack = |start_avma, end_avma, name: &str| Mapping {
-            start_avma,
-            end_avma,
-            executable: false,
-            writable: true,
-            file_offset: 0,
-            inode: 0,
-            name: name.to_owned(),
+        let stack = |start: u64, end: u64, name: &str| {
+            let line = format!("{start:x}-{end:x} rw-p 00000000 00:00 0 {name}");
+            parse_maps(&line).remove(0)
         };
         let mappings = [
             stack(0x10_0000, 0x20_0000, ""),
@@ -141,7 +135,7 @@ mod tests {
         let mut pool = vec![0u128; 4 * PIECE_BYTES / 16];
         let piece = pool.as_mut_ptr().addr() + PIECE_BYTES;
         extern "C" fn run(piece: *mut libc::c_void) -> *mut libc::c_void {
-            let mappings = crate::maps::read(std::process::id() as i32).unwrap();
+            let mappings = mappings(std::process::id() as i32).unwrap();
             let memory = std::fs::File::open("/proc/self/mem").unwrap();
             let look = |rsp: u64| {
                 let mut registers = crate::regs::zeroed();

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use crate::Error;
@@ -75,13 +76,13 @@ impl PageScan {
         }
     }
 
-    /// Pages of [start, end) in that state, as ascending address ranges appended to `found`.
+    /// Appends the pages of [start, end) in that state to `found`, as ascending address ranges.
     pub fn find(
         &self,
         start: u64,
         end: u64,
         state: PageState,
-        found: &mut Vec<(u64, u64)>,
+        found: &mut Vec<Range<u64>>,
     ) -> io::Result<()> {
         let mut regions = [PageRegion::default(); REGIONS_AT_ONCE];
         let mut at = start;
@@ -131,8 +132,8 @@ impl PageScan {
             for region in &regions[..count.min(REGIONS_AT_ONCE)] {
                 match found.last_mut() {
                     // Regions of one kind are split where other categories differ.
-                    Some(last) if last.1 == region.start => last.1 = region.end,
-                    _ => found.push((region.start, region.end)),
+                    Some(last) if last.end == region.start => last.end = region.end,
+                    _ => found.push(region.start..region.end),
                 }
             }
             if argument.walk_end <= at {

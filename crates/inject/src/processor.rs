@@ -1,8 +1,9 @@
 //! What a thread may have forbidden itself by means of the processor, and our code needs.
 
+use crate::Error;
 use crate::held::Held;
 use crate::way_home::WayHome;
-use crate::{Error, procfs};
+use memhook_process::is_filtered;
 
 /// In the XSAVE area: the header, whose first word says which components are there (Intel SDM volume 1, 13.4.2).
 const HEADER: usize = 512;
@@ -16,7 +17,7 @@ impl Held {
         let Some(scratch) = self.scratch else {
             return Ok(());
         };
-        if !self.filters_suspended && procfs::is_filtered(self.pid, self.tid) {
+        if !self.filters_suspended && is_filtered(self.pid, self.tid) {
             // It might be killed for the question.
             return Ok(());
         }

@@ -62,6 +62,13 @@ fn map_and_open(
     Ok(Region { fd, address })
 }
 
+/// Unmaps a region that no code in the target uses.
+pub fn unmap_region(held: &mut Held, address: u64, bytes: u64) -> Result<(), Error> {
+    let arguments = [address, bytes, 0, 0, 0, 0];
+    held.checked_syscall("munmap", libc::SYS_munmap, arguments)
+        .map(drop)
+}
+
 /// What keeps the region at its size; holes can be punched all the same (fcntl(2)).
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 

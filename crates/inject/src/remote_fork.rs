@@ -19,7 +19,8 @@ use crate::remote_call::Outcome;
 use crate::stop::{HoldOptions, usable};
 use crate::survey::Survey;
 use crate::wait::{self, Pace, Stop};
-use crate::{Error, procfs, ptrace};
+use crate::{Error, ptrace};
+use memhook_process::inner_tid;
 
 /// How long a frozen child may take to exit.
 const EXIT_LIMIT: Duration = Duration::from_secs(2);
@@ -32,7 +33,7 @@ pub struct ForkPlan {
 impl ForkPlan {
     /// Looks at the process; fails where a fork can't be made unnoticed.
     pub fn of(pid: i32) -> Result<ForkPlan, Error> {
-        if procfs::is_init(pid) {
+        if inner_tid(pid, pid) == Some(1) {
             return Err(Error::NoFork {
                 pid,
                 reason: "it is the init process of its namespace, so the copy would become its child",
@@ -260,6 +261,7 @@ mod tests {
     use super::*;
     use crate::common::{build, send, state};
     use crate::hold_all;
+    use memhook_process::{thread_ids, thread_state};
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
 
@@ -279,14 +281,15 @@ mod tests {
         let id = parent.id();
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
         let pid: i32 = children.trim().parse().unwrap();
-        while procfs::threads(pid).len() < 2 {
+        while thread_ids(pid).unwrap_or_default().len() < 2 {
             std::thread::sleep(Duration::from_millis(1));
         }
         let plan = ForkPlan::of(pid).unwrap();
         let mut all = hold_all(pid).unwrap();
         assert!(all.threads().count() > 1);
         send(pid, libc::SIGKILL);
-        while procfs::threads(pid)
+        while thread_ids(pid)
+            .unwrap_or_default()
             .iter()
             .any(|&tid| state(pid, tid) == 't')
         {
@@ -295,7 +298,7 @@ mod tests {
         assert!(matches!(all.fork(&plan), Err(Error::TargetGone { .. })));
         drop(all);
         let until = Instant::now() + Duration::from_secs(20);
-        while procfs::state(pid, pid).is_some() {
+        while thread_state(pid, pid).is_some() {
             assert!(Instant::now() < until, "the process does not end");
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -7,8 +7,6 @@
 //! a futex(2) or a nanosleep(2) of a program without signal handlers never does. So it makes the original call anew,
 //! whose arguments are still in the registers; only its number is not. It is late then, as any wait that starts over.
 
-use std::fs;
-
 use crate::Registers;
 
 /// Those that use restart_syscall(2).
@@ -27,11 +25,6 @@ const CODE_BYTES: usize = 32;
 const LOAD_NUMBER: u8 = 0xb8;
 /// More clocks than there are, fewer than the address of anything.
 const CLOCKS: u64 = 64;
-
-/// Function of the kernel in which a thread waits (proc_pid_wchan(5)); to be asked before it is stopped.
-pub(crate) fn waits_in(pid: i32, tid: i32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default()
-}
 
 /// The number of the call that restart_syscall stands for, if it can be told for certain: from the code in front
 /// of the call, or, where that is a function for any call, from where the thread waits.

@@ -1,7 +1,10 @@
 //! Whether a stopped thread may run a foreign call: not while it holds a lock of the loader or the
 //! allocator, and not inside a restartable sequence.
 
-use crate::{Registers, memory, ptrace};
+use crate::{Registers, ptrace};
+use std::ops::Range;
+
+use memhook_process::{read_memory, read_word};
 
 /// Exact backtrace of a stopped thread: from its registers and a reader of 8-byte words of its
 /// memory to the program counters of its frames, innermost first.
@@ -17,7 +20,7 @@ const CALL_BYTES: usize = 7;
 /// of a restartable sequence and back would hide the interruption from the kernel.
 pub(crate) fn check_sequence(pid: i32, tid: i32, registers: &Registers) -> Result<(), String> {
     match rseq_section(pid, tid) {
-        Some((start, end)) if (start..end).contains(&registers.rip) => Err(format!(
+        Some(section) if section.contains(&registers.rip) => Err(format!(
             "thread {tid} is in a restartable sequence at {:#x}",
             registers.rip
         )),
@@ -30,7 +33,7 @@ pub(crate) fn check(
     pid: i32,
     tid: i32,
     registers: &Registers,
-    unsafe_ranges: &[(u64, u64)],
+    unsafe_ranges: &[Range<u64>],
     unwind: Option<Unwind<'_>>,
 ) -> Result<(), String> {
     if is_inside(unsafe_ranges, registers.rip) {
@@ -39,7 +42,7 @@ pub(crate) fn check(
             registers.rip
         ));
     }
-    let read = |address| memory::read_word(pid, address);
+    let read = |address| read_word(pid, address);
     let found = match unwind {
         // A return address may lie just behind a range that ends in a call: look at the call.
         Some(unwind) => unwind(registers, &read)
@@ -56,22 +59,20 @@ pub(crate) fn check(
     }
 }
 
-fn is_inside(ranges: &[(u64, u64)], address: u64) -> bool {
-    ranges
-        .iter()
-        .any(|&(start, end)| (start..end).contains(&address))
+fn is_inside(ranges: &[Range<u64>], address: u64) -> bool {
+    ranges.iter().any(|range| range.contains(&address))
 }
 
 /// First word on the stack that may be a return address into the ranges. May find a stale one:
 /// that only costs another try.
-fn scan(pid: i32, rsp: u64, ranges: &[(u64, u64)]) -> Option<u64> {
+fn scan(pid: i32, rsp: u64, ranges: &[Range<u64>]) -> Option<u64> {
     let mut at = rsp & !7;
     let end = at.saturating_add(SCAN_BYTES);
     while at < end {
         let page_end = (at | (PAGE_BYTES - 1)).saturating_add(1).min(end);
         let mut bytes = vec![0u8; (page_end - at) as usize];
         // The stack ends here.
-        memory::read_bytes(pid, at, &mut bytes).ok()?;
+        read_memory(pid, at, &mut bytes).ok()?;
         let found = bytes
             .as_chunks::<8>()
             .0
@@ -89,7 +90,7 @@ fn scan(pid: i32, rsp: u64, ranges: &[(u64, u64)]) -> Option<u64> {
 /// Whether the instruction before `address` is a call.
 fn follows_call(pid: i32, address: u64) -> bool {
     let mut code = [0u8; CALL_BYTES];
-    memory::read_bytes(pid, address.wrapping_sub(CALL_BYTES as u64), &mut code).is_ok()
+    read_memory(pid, address.wrapping_sub(CALL_BYTES as u64), &mut code).is_ok()
         && ends_with_call(&code)
 }
 
@@ -118,17 +119,17 @@ fn ends_with_call(code: &[u8; CALL_BYTES]) -> bool {
 }
 
 /// Code range of the restartable sequence that the thread announces (rseq(2)).
-fn rseq_section(pid: i32, tid: i32) -> Option<(u64, u64)> {
+fn rseq_section(pid: i32, tid: i32) -> Option<Range<u64>> {
     let area = ptrace::rseq_address(tid);
     if area == 0 {
         return None;
     }
     // struct rseq: u32 cpu_id_start, cpu_id; u64 rseq_cs at 8.
-    let section = memory::read_word(pid, area.checked_add(8)?).filter(|&section| section != 0)?;
+    let section = read_word(pid, area.checked_add(8)?).filter(|&section| section != 0)?;
     // struct rseq_cs: u32 version, flags; u64 start_ip, post_commit_offset, abort_ip.
-    let start = memory::read_word(pid, section.checked_add(8)?)?;
-    let bytes = memory::read_word(pid, section.checked_add(16)?)?;
-    Some((start, start.checked_add(bytes)?))
+    let start = read_word(pid, section.checked_add(8)?)?;
+    let bytes = read_word(pid, section.checked_add(16)?)?;
+    Some(start..start.checked_add(bytes)?)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use std::arch::global_asm;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use crate::maps::Mapping;
+use memhook_process::Mapping;
 
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// End of the addresses that mmap gives without being asked for more (47 bits).
@@ -208,7 +208,7 @@ impl Place {
     pub(crate) fn among(mappings: &[Mapping]) -> Place {
         let mut gap = (0, 0);
         let mut end = 0;
-        let limits = mappings.iter().map(|m| (m.start_avma, m.end_avma));
+        let limits = mappings.iter().map(|m| (m.start, m.end));
         for (start, next_end) in limits.chain([(USER_END, USER_END)]) {
             let start = start.min(USER_END);
             if start.saturating_sub(end) > gap.1 - gap.0 {
@@ -314,6 +314,7 @@ impl Scratch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::mappings;
 
     #[test]
     fn the_stub_fits_and_begins_with_the_call() {
@@ -326,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_place_is_free_and_far_from_everything() {
-        let own = crate::maps::read(std::process::id() as i32).unwrap();
+        let own = mappings(std::process::id() as i32).unwrap();
         for mappings in [&own[..], &[]] {
             let mut place = Place::among(mappings);
             let first = place.address();
@@ -337,21 +338,15 @@ mod tests {
                 let (low, high) = (start - far, start + Scratch::BYTES + far);
                 assert_eq!(start % PAGE_BYTES, 0);
                 assert!(high < USER_END);
-                assert!(
-                    mappings
-                        .iter()
-                        .all(|m| m.end_avma < low || m.start_avma > high)
-                );
+                assert!(mappings.iter().all(|m| m.end < low || m.start > high));
             }
         }
     }
 
     #[test]
     fn a_full_address_space_has_a_place_too() {
-        let mut mapping = crate::maps::read(std::process::id() as i32)
-            .unwrap()
-            .remove(0);
-        (mapping.start_avma, mapping.end_avma) = (0, u64::MAX);
+        let mut mapping = mappings(std::process::id() as i32).unwrap().remove(0);
+        (mapping.start, mapping.end) = (0, u64::MAX);
         let place = Place::among(&[mapping]);
         assert_eq!(place.address() % PAGE_BYTES, 0);
     }

@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 static STOPS: AtomicU32 = AtomicU32::new(0);
 
-extern "C" fn count_stop(_: i32) {
+/// Signals that ask this process to end.
+pub(crate) const STOPS_US: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+pub(crate) extern "C" fn count_stop(_: i32) {
     STOPS.fetch_add(1, Relaxed);
 }
 

@@ -19,8 +19,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use crate::procfs::{self, Activity};
 use crate::{ptrace, restart};
+use memhook_process::{Activity, last_ran, processor};
 
 /// Between the last look and the interrupt a thread must not have woken, left the call and begun another
 /// one: nobody does that in so little time. If we took longer, nothing is known of its sleep.
@@ -88,7 +88,7 @@ impl Sleeper {
 
 /// The call of a thread that sleeps in one that is not restarted.
 fn in_delicate_call(pid: i32, tid: i32) -> Option<i64> {
-    match procfs::activity(pid, tid) {
+    match Activity::of(pid, tid) {
         Activity::Blocked(nr) if restart::is_disturbed_by_a_stop(nr) => Some(nr),
         _ => None,
     }
@@ -102,8 +102,8 @@ fn read(schedstat: &File) -> Option<[u8; 64]> {
 
 /// When a sleeping thread went to sleep, or later.
 fn asleep_since(pid: i32, tid: i32, clocks: &mut Clocks) -> Option<Instant> {
-    let began = procfs::last_ran(pid, tid)?;
-    let (clock, at) = clocks.of(procfs::processor(pid, tid)?)?;
+    let began = last_ran(pid, tid)?;
+    let (clock, at) = clocks.of(processor(pid, tid)?)?;
     let slept = clock.checked_sub(began)?.saturating_sub(TICK);
     at.checked_sub(slept - slept / 8)
 }
@@ -127,7 +127,7 @@ impl Clocks {
             // Sleeping and waking has the kernel look at the clock.
             std::thread::sleep(Duration::from_micros(1));
             let (pid, tid) = ids();
-            let clock = procfs::last_ran(pid, tid);
+            let clock = last_ran(pid, tid);
             let at = Instant::now();
             set_affinity(&before);
             Some((clock?, at))
@@ -190,7 +190,7 @@ mod tests {
     fn the_processors_stay_as_they_were() {
         let before = affinity().unwrap();
         let mut clocks = Clocks::default();
-        let own = procfs::processor(ids().0, ids().1).unwrap();
+        let own = processor(ids().0, ids().1).unwrap();
         assert!(clocks.of(own).is_some());
         assert_eq!(clocks.of(own), clocks.of(own));
         assert_eq!(clocks.of(5000), None);

@@ -3,17 +3,18 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::guard::Guard;
 use crate::held::Held;
-use crate::procfs::{self, Activity};
 use crate::restart;
 use crate::safe_point::{self, Unwind};
 use crate::slept::{Clocks, Sleep, Sleeper};
 use crate::survey::Survey;
 use crate::wait::{self, Stop};
-use crate::{Error, late, processor, ptrace, restarted, watchdog};
+use crate::{Error, late, processor, ptrace, watchdog};
+use memhook_process::{Activity, thread_ids, thread_state, tracer, waits_in};
 
 /// How [`hold`] chooses.
 #[derive(Clone)]
@@ -24,9 +25,9 @@ pub struct HoldOptions<'a> {
     pub thread: Option<i32>,
     /// How long to try.
     pub deadline: Duration,
-    /// Address ranges (start, end) in the target where locks may be held: text of the loader, the
-    /// allocator, `dl*`, stdio. Neither the program counter nor a caller may be inside.
-    pub unsafe_ranges: Vec<(u64, u64)>,
+    /// Address ranges in the target where locks may be held: text of the loader, the allocator, `dl*`,
+    /// stdio. Neither the program counter nor a caller may be inside.
+    pub unsafe_ranges: Vec<Range<u64>>,
     /// Exact backtrace. Without it the top 16 KiB of the stack are searched for anything that
     /// looks like a return address into `unsafe_ranges`, which may refuse a good thread.
     pub unwind: Option<Unwind<'a>>,
@@ -125,7 +126,7 @@ struct Candidates {
 
 impl Candidates {
     fn of(pid: i32, only: Option<i32>) -> Candidates {
-        let threads = only.map_or_else(|| procfs::threads(pid), |tid| vec![tid]);
+        let threads = only.map_or_else(|| thread_ids(pid).unwrap_or_default(), |tid| vec![tid]);
         Candidates {
             pid,
             unseen: threads.into_iter(),
@@ -154,7 +155,7 @@ impl Candidates {
 
 /// 0: best. `None`: not worth a try.
 fn rank(pid: i32, tid: i32, is_alive: &mut bool) -> Result<Option<u8>, Error> {
-    let Some(state) = procfs::state(pid, tid) else {
+    let Some(state) = thread_state(pid, tid) else {
         return Ok(None);
     };
     *is_alive |= !matches!(state, 'Z' | 'X');
@@ -162,7 +163,7 @@ fn rank(pid: i32, tid: i32, is_alive: &mut bool) -> Result<Option<u8>, Error> {
         'T' => return Err(Error::TargetStopped { pid }),
         // Stopped by a tracer.
         't' => {
-            let tracer = procfs::tracer(pid, tid);
+            let tracer = tracer(pid, tid);
             if tracer != 0 {
                 return Err(Error::AlreadyTraced { pid, tracer });
             }
@@ -171,7 +172,7 @@ fn rank(pid: i32, tid: i32, is_alive: &mut bool) -> Result<Option<u8>, Error> {
         'Z' | 'X' | 'D' => return Ok(None),
         _ => {}
     }
-    Ok(Some(match procfs::activity(pid, tid) {
+    Ok(Some(match Activity::of(pid, tid) {
         Activity::Blocked(nr) if restart::is_disturbed_by_a_stop(nr) => 2,
         Activity::Blocked(nr) if nr >= 0 => 0,
         _ => 1,
@@ -185,7 +186,7 @@ pub(crate) fn hold_thread(
     options: &HoldOptions<'_>,
     survey: &Survey,
 ) -> Result<Option<Held>, Error> {
-    if procfs::state(pid, tid) == Some('D') {
+    if thread_state(pid, tid) == Some('D') {
         // Would not stop, and could not be let go before it does.
         return Err(Error::DoesNotStop { pid, tid });
     }
@@ -214,8 +215,8 @@ pub(crate) fn try_hold(
 ) -> Result<Attempt, Error> {
     let guard = Guard::begin(pid);
     let sleeper = Sleeper::of(pid, tid, &mut Clocks::default());
-    let waits_in = match procfs::activity(pid, tid) {
-        Activity::Blocked(libc::SYS_restart_syscall) => restarted::waits_in(pid, tid),
+    let waits_in = match Activity::of(pid, tid) {
+        Activity::Blocked(libc::SYS_restart_syscall) => waits_in(pid, tid),
         _ => String::new(),
     };
     let Some(sleep) = seize(pid, tid, sleeper.as_ref())? else {
@@ -268,7 +269,7 @@ pub(crate) fn usable(held: &Held, options: &HoldOptions<'_>) -> Result<(), Strin
 /// any more.
 pub(crate) fn seize(pid: i32, tid: i32, sleeper: Option<&Sleeper>) -> Result<Option<Sleep>, Error> {
     if let Err(source) = ptrace::seize(tid) {
-        return match procfs::state(pid, tid) {
+        return match thread_state(pid, tid) {
             None | Some('Z' | 'X') => Ok(None),
             Some(_) => refused(pid, tid, source),
         };
@@ -287,7 +288,7 @@ pub(crate) fn seize(pid: i32, tid: i32, sleeper: Option<&Sleeper>) -> Result<Opt
 fn refused(pid: i32, tid: i32, source: io::Error) -> Result<Option<Sleep>, Error> {
     match source.raw_os_error() {
         Some(libc::ESRCH) => Ok(None),
-        Some(libc::EPERM) => match procfs::tracer(pid, tid) {
+        Some(libc::EPERM) => match tracer(pid, tid) {
             0 => Err(Error::Permission { pid, source }),
             tracer => Err(Error::AlreadyTraced { pid, tracer }),
         },

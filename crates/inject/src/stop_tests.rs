@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::{send, state};
 use crate::kill_tests::Target;
 use crate::steps;
+use memhook_process::tracer;
 
 /// Many times what a watchdog may need.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -43,9 +44,7 @@ fn is_stopped(attacher: &mut Child, target: &Target) -> bool {
             return false;
         }
         // Stopped, but not while it holds.
-        if state(attacher.id() as i32, attacher.id() as i32) == 'T'
-            && crate::procfs::tracer(pid, pid) == 0
-        {
+        if state(attacher.id() as i32, attacher.id() as i32) == 'T' && tracer(pid, pid) == 0 {
             return true;
         }
         assert!(Instant::now() < until, "it neither stops nor ends");

@@ -5,9 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use std::time::Instant;
 
-use crate::libc_functions::LibcFunctions;
-use crate::maps::{self, Mapping};
-use crate::{Error, procfs};
+use crate::Error;
+use crate::error::mappings;
+use memhook_process::{CLibrary, Mapping, caught_signals};
 
 /// Facts about the target, from before the stop.
 pub(crate) struct Survey {
@@ -19,6 +19,25 @@ pub(crate) struct Survey {
     /// A signal that does nothing in this process: ignored by default, and no handler installed.
     pub bell: Option<i32>,
     pub clock: Clock,
+}
+
+/// Functions of the target's C library that remote calls need; none for a target without one.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LibcFunctions {
+    /// `__errno_location`: without arguments, returns the address of the calling thread's `errno` (LSB; glibc and
+    /// musl), so that remote calls leave it as it was.
+    pub errno_location: Option<u64>,
+    /// `dlerror`.
+    pub dlerror: Option<u64>,
+}
+
+impl LibcFunctions {
+    fn of(libc: &CLibrary) -> LibcFunctions {
+        LibcFunctions {
+            errno_location: libc.function("__errno_location"),
+            dlerror: libc.function("dlerror"),
+        }
+    }
 }
 
 /// Code that the target has already.
@@ -47,15 +66,14 @@ impl Survey {
             .read(true)
             .write(true)
             .open(&path)
-            .map_err(|source| match source.raw_os_error() {
-                Some(libc::ENOENT | libc::ESRCH) => Error::TargetGone { pid },
-                Some(libc::EACCES | libc::EPERM) => Error::Permission { pid, source },
-                _ => Error::File { path, source },
-            })?;
-        let mappings = maps::read(pid)?;
+            .map_err(|source| Error::proc(pid, path, source))?;
+        let mappings = mappings(pid)?;
+        let libc = CLibrary::of(pid, &mappings);
         Ok(Survey {
-            functions: LibcFunctions::find(pid, &mappings),
-            gadgets: Gadgets::find(&mem, &mappings),
+            functions: libc
+                .as_ref()
+                .map_or_else(LibcFunctions::default, LibcFunctions::of),
+            gadgets: Gadgets::find(&mem, &mappings, libc.as_ref()),
             bell: find_bell(pid),
             mappings,
             mem: Rc::new(mem),
@@ -65,30 +83,29 @@ impl Survey {
 
     /// Refreshes what changes while threads come and go.
     pub(crate) fn refresh(&mut self, pid: i32) -> Result<(), Error> {
-        self.mappings = maps::read(pid)?;
+        self.mappings = mappings(pid)?;
         Ok(())
     }
 }
 
 fn find_bell(pid: i32) -> Option<i32> {
-    let caught = procfs::caught_signals(pid)?;
+    let caught = caught_signals(pid)?;
     [libc::SIGURG, libc::SIGWINCH, libc::SIGCHLD]
         .into_iter()
         .find(|signal| caught & (1 << (signal - 1)) == 0)
 }
 
 impl Gadgets {
-    /// Searches libc first, then the loader and the vdso, then everything executable.
-    fn find(mem: &File, mappings: &[Mapping]) -> Option<Gadgets> {
+    /// Searches libc first, then the vdso, then everything executable.
+    fn find(mem: &File, mappings: &[Mapping], libc: Option<&CLibrary>) -> Option<Gadgets> {
         let mut code: Vec<&Mapping> = mappings
             .iter()
             // `[vsyscall]` is not real code.
-            .filter(|mapping| mapping.executable && mapping.name != "[vsyscall]")
+            .filter(|mapping| mapping.exec && mapping.path != "[vsyscall]")
             .collect();
-        code.sort_by_key(|mapping| match mapping.name.as_str() {
-            name if maps::is_libc(name) => 0,
+        code.sort_by_key(|mapping| match mapping.path.as_str() {
+            _ if libc.is_some_and(|libc| libc.code.start == mapping.start) => 0,
             "[vdso]" => 1,
-            name if name.contains("/ld-") => 1,
             _ => 2,
         });
         let mut syscall = None;
@@ -133,9 +150,9 @@ fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
 
 /// Reads a mapping piece by piece, overlapping so that no pattern is cut, until `more` is false.
 fn for_each_chunk(mem: &File, mapping: &Mapping, mut more: impl FnMut(u64, &[u8]) -> bool) {
-    let mut at = mapping.start_avma;
-    while at < mapping.end_avma {
-        let left = (mapping.end_avma - at) as usize;
+    let mut at = mapping.start;
+    while at < mapping.end {
+        let left = (mapping.end - at) as usize;
         let mut bytes = vec![0u8; SEARCH_BYTES.min(left)];
         if mem.read_exact_at(&mut bytes, at).is_err() || !more(at, &bytes) {
             return;

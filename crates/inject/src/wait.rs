@@ -3,7 +3,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::{late, procfs, ptrace};
+use crate::{late, ptrace};
+use memhook_process::thread_state;
 
 /// Events of `<linux/ptrace.h>`, in bits 16 and up of the wait status.
 const EVENT_CLONE: i32 = 3;
@@ -69,7 +70,7 @@ pub(crate) fn poll_stop(pid: i32, tid: i32) -> Option<Stop> {
 
 /// Whether the thread has ended; then its exit status is collected too.
 pub(crate) fn has_ended(pid: i32, tid: i32) -> bool {
-    let ended = matches!(procfs::state(pid, tid), None | Some('Z' | 'X'));
+    let ended = matches!(thread_state(pid, tid), None | Some('Z' | 'X'));
     if ended {
         reap(pid, tid);
     }

@@ -7,6 +7,7 @@
 //! killed, the kernel lifts all protection.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -111,8 +112,8 @@ impl WriteWatch {
         Ok(())
     }
 
-    /// Pages of [start, end) written since the last call, appended to `found`.
-    pub fn written(&self, start: u64, end: u64, found: &mut Vec<(u64, u64)>) -> io::Result<()> {
+    /// Appends the pages of [start, end) that were written since the last call to `found`.
+    pub fn written(&self, start: u64, end: u64, found: &mut Vec<Range<u64>>) -> io::Result<()> {
         self.pages.find(start, end, PageState::Written, found)
     }
 }

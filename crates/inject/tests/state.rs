@@ -184,7 +184,7 @@ fn a_signal_right_after_the_release_still_gives_eintr() {
     let pid = program.pid();
     let rounds = || {
         let mut word = [0; 8];
-        memhook_inject::read_bytes(pid, at["rounds"], &mut word).unwrap();
+        memhook_process::read_memory(pid, at["rounds"], &mut word).unwrap();
         u64::from_le_bytes(word)
     };
     let mut lost = 0;
@@ -276,7 +276,7 @@ fn one_function_is_called_with_each_argument_once() {
     let pid = program.pid();
     let word = |address| {
         let mut bytes = [0; 8];
-        memhook_inject::read_bytes(pid, address, &mut bytes).unwrap();
+        memhook_process::read_memory(pid, address, &mut bytes).unwrap();
         u64::from_le_bytes(bytes)
     };
     let mut held = hold(pid, &anywhere()).unwrap();

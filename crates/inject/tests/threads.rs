@@ -3,32 +3,23 @@
 mod common;
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{Program, anywhere, send};
-use memhook_inject::{
-    Dlopen, Error, HoldOptions, create_region, hold, load_object, read_bytes, write_bytes,
-};
+use memhook_inject::{Dlopen, Error, HoldOptions, create_region, hold, load_object, write_bytes};
+use memhook_process::read_memory;
 
 /// The loader's text and the allocator's part of libc: malloc.c is one object file of about 24 KiB,
 /// so 16 KiB to either side of `malloc` cover its static functions.
-fn locked_code(pid: i32, at: &std::collections::HashMap<String, u64>) -> Vec<(u64, u64)> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    let mut ranges: Vec<(u64, u64)> = maps
-        .lines()
-        .filter(|line| line.contains(" r-xp ") && line.contains("/ld-"))
-        .map(|line| {
-            let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
-            (
-                u64::from_str_radix(start, 16).unwrap(),
-                u64::from_str_radix(end, 16).unwrap(),
-            )
-        })
-        .collect();
+fn locked_code(pid: i32, at: &std::collections::HashMap<String, u64>) -> Vec<Range<u64>> {
+    let maps = memhook_process::mappings(pid).unwrap();
+    let loader = maps.iter().filter(|m| m.exec && m.path.contains("/ld-"));
+    let mut ranges: Vec<Range<u64>> = loader.map(|m| m.start..m.end).collect();
     assert!(!ranges.is_empty());
-    ranges.push((at["malloc"] - 0x4000, at["malloc"] + 0x4000));
+    ranges.push(at["malloc"] - 0x4000..at["malloc"] + 0x4000);
     ranges
 }
 
@@ -132,13 +123,13 @@ fn a_region_is_shared() {
     file.read_exact_at(&mut bytes, 5000).unwrap();
     assert_eq!(&bytes, b"from outside");
     file.write_all_at(b"through file", 5000).unwrap();
-    read_bytes(pid, region.address + 5000, &mut bytes).unwrap();
+    read_memory(pid, region.address + 5000, &mut bytes).unwrap();
     assert_eq!(&bytes, b"through file");
     // Sparse: no memory is used for what nobody touched.
     use std::os::unix::fs::MetadataExt;
     assert!(file.metadata().unwrap().blocks() * 512 < 1 << 20);
     assert!(matches!(
-        read_bytes(pid, 0x10, &mut bytes),
+        write_bytes(pid, 0x10, &bytes),
         Err(Error::Memory { address: 0x10, .. })
     ));
 }
@@ -151,7 +142,7 @@ fn no_safe_thread_is_said_at_the_deadline() {
         need_safe_point: true,
         thread: None,
         deadline: Duration::from_millis(100),
-        unsafe_ranges: vec![(0, u64::MAX)],
+        unsafe_ranges: Vec::from([0..u64::MAX]),
         unwind: None,
     };
     let begin = Instant::now();
@@ -174,14 +165,14 @@ fn the_given_unwinder_decides() {
         need_safe_point: true,
         thread: None,
         deadline: Duration::from_millis(50),
-        unsafe_ranges: vec![(0x4000, 0x5000)],
+        unsafe_ranges: Vec::from([0x4000..0x5000]),
         unwind: Some(&unwind),
     };
     assert!(matches!(
         hold(program.pid(), &options),
         Err(Error::NoSafeThread { .. })
     ));
-    options.unsafe_ranges = vec![(0x5000, 0x6000)];
+    options.unsafe_ranges = Vec::from([0x5000..0x6000]);
     hold(program.pid(), &options).unwrap().release().unwrap();
 }
 

@@ -58,4 +58,7 @@ pub trait Observer {
     fn end_pass(&mut self, _now_ns: u64, _most_bytes: u64, _within: bool) {}
 }
 
-impl Observer for () {}
+impl Observer for () {
+    #[inline(always)]
+    fn more_pairs(&mut self, _block: &BlockOf, _stack: u32, _by: ReleaseBy, _count: u64) {}
+}

@@ -6,7 +6,9 @@
 
 use crate::ElfView;
 use goblin::elf::{Elf, sym};
+use memhook_abi::allocator_function;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 
 /// Calls of one module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,38 +46,6 @@ impl AllocatorCalls {
     }
 }
 
-/// Prefixes that allocators give their functions when they are linked into a program.
-const PREFIXES: [(&str, &str); 5] = [
-    ("je_", "jemalloc"),
-    ("mi_", "mimalloc"),
-    ("tc_", "tcmalloc"),
-    ("rp", "rpmalloc"),
-    ("sn_", "snmalloc"),
-];
-
-const BASIC: [&str; 9] = [
-    "malloc",
-    "calloc",
-    "realloc",
-    "free",
-    "memalign",
-    "aligned_alloc",
-    "posix_memalign",
-    "mallocx",
-    "rallocx",
-];
-
-/// The function that a name stands for, and the allocator that is known by such names.
-fn allocator_function(name: &str) -> Option<Option<&'static str>> {
-    if BASIC.contains(&name) {
-        return Some(None);
-    }
-    PREFIXES.iter().find_map(|(prefix, allocator)| {
-        let rest = name.strip_prefix(prefix)?;
-        BASIC.contains(&rest).then_some(Some(*allocator))
-    })
-}
-
 /// Counts the calls in a file. `wanted`: the functions whose slots are hooked. A library that exports
 /// `malloc` is an allocator itself: what it calls inside is its own business.
 pub fn allocator_calls(
@@ -92,23 +62,25 @@ pub fn allocator_calls(
     let slots: HashSet<u64> = view.slots(wanted).iter().map(|r| r.svma).collect();
     let is_allocator = !is_main && view.exported("malloc").is_some();
     let mut own: HashMap<u64, String> = HashMap::new();
-    let mut inside: Vec<(u64, u64)> = Vec::new();
+    let mut inside: Vec<Range<u64>> = Vec::new();
     if !is_allocator {
+        let mut known = None;
         for (symbol, name) in functions(&elf) {
             if let Some(allocator) = allocator_function(name) {
-                calls.allocator = calls.allocator.or(allocator);
+                known = known.or(allocator);
                 own.insert(symbol.st_value, name.to_owned());
             }
         }
+        calls.allocator = known.map(|allocator| allocator.name);
         // An allocator's functions call each other; those are no allocations of the program.
-        let prefix = PREFIXES.iter().find(|p| Some(p.1) == calls.allocator);
         for (symbol, name) in functions(&elf) {
-            let of_allocator = prefix.is_some_and(|p| name.starts_with(p.0));
+            let of_allocator = known.is_some_and(|a| name.starts_with(a.prefix));
             if of_allocator || own.contains_key(&symbol.st_value) {
-                inside.push((symbol.st_value, symbol.st_value + symbol.st_size));
+                let end = symbol.st_value.saturating_add(symbol.st_size);
+                inside.push(symbol.st_value..end);
             }
         }
-        inside.sort_unstable();
+        inside.sort_unstable_by_key(|range| (range.start, range.end));
     }
     let mut stubs = HashSet::new();
     for (svma, code) in view.code() {
@@ -140,9 +112,9 @@ fn functions<'a>(elf: &'a Elf<'a>) -> impl Iterator<Item = (sym::Sym, &'a str)> 
     })
 }
 
-fn is_inside(ranges: &[(u64, u64)], svma: u64) -> bool {
-    let after = ranges.partition_point(|range| range.0 <= svma);
-    after > 0 && svma < ranges[after - 1].1
+fn is_inside(ranges: &[Range<u64>], svma: u64) -> bool {
+    let after = ranges.partition_point(|range| range.start <= svma);
+    after > 0 && svma < ranges[after - 1].end
 }
 
 fn displaced(svma: u64, code: &[u8], at: usize, length: usize) -> Option<u64> {
@@ -195,7 +167,7 @@ mod tests {
     use super::*;
 
     fn wanted(name: &str) -> bool {
-        BASIC.contains(&name) || name.starts_with("_Zn") || name.starts_with("_Zd")
+        memhook_abi::function_by_name(name).is_some()
     }
 
     fn build(name: &str, source: &str, flags: &[&str]) -> Vec<u8> {

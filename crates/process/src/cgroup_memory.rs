@@ -3,18 +3,35 @@
 //! A process that goes beyond is killed, so this is looked at before anything is touched.
 
 use crate::proc_text;
-use std::fs;
 use std::path::{Component, Path, PathBuf};
+use std::{fmt, fs};
 
 /// One control group with a limit, or the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLevel {
-    /// Its folder; `/` stands for the machine.
+    /// Its directory; `/` is the machine.
     pub path: PathBuf,
     /// Bytes that it may have. Of the machine: all.
     pub limit: u64,
     /// Bytes that it can still take, page cache that can be dropped at once included.
     pub free: u64,
+}
+
+impl MemoryLevel {
+    /// Whether it is the machine rather than a control group.
+    pub fn is_machine(&self) -> bool {
+        self.path == Path::new("/")
+    }
+}
+
+/// Where the free memory is, to follow an amount of it: "is left in the memory cgroup /sys/fs/cgroup/x".
+impl fmt::Display for MemoryLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.is_machine() {
+            true => f.write_str("is available on this machine"),
+            false => write!(f, "is left in the memory cgroup {}", self.path.display()),
+        }
+    }
 }
 
 /// The limits that a process lives under.
@@ -262,6 +279,8 @@ mod tests {
         let tightest = found.tightest().unwrap();
         assert_eq!((tightest.limit, tightest.free), (1_000_000, 150_000));
         assert!(tightest.path.ends_with("fs/a"));
+        let text = tightest.to_string();
+        assert!(text.starts_with("is left in the memory cgroup /") && text.ends_with("/fs/a"));
         assert_eq!(found.kills(), Some(2));
     }
 
@@ -304,5 +323,6 @@ mod tests {
         }
         let machine = machine("MemTotal: 100 kB\nMemAvailable:    40 kB\n").unwrap();
         assert_eq!((machine.limit, machine.free), (102_400, 40_960));
+        assert_eq!(machine.to_string(), "is available on this machine");
     }
 }

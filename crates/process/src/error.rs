@@ -11,12 +11,4 @@ pub enum Error {
         /// errno.
         cause: std::io::Error,
     },
-    /// A module is not an ELF file that we understand.
-    #[error("{module}: {reason}")]
-    Elf {
-        /// The module's path.
-        module: String,
-        /// What is wrong with it.
-        reason: String,
-    },
 }

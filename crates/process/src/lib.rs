@@ -2,6 +2,7 @@
 //!
 //! Nothing here writes to the target or uses ptrace; the ELF part takes bytes.
 
+mod c_library;
 mod calls;
 mod cgroup_memory;
 mod elf;
@@ -9,27 +10,41 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hook_copies;
+mod loaded_elf;
+mod loader;
 mod maps;
 mod memory;
 mod module;
+mod module_facts;
 mod module_file;
 mod preflight;
 mod proc_text;
 mod slots;
+mod target_root;
+mod thread_state;
 mod threads;
 
+pub use c_library::{CLibrary, CLibraryKind, allocator_code, glibc_version, unsafe_ranges};
 pub use calls::{AllocatorCalls, allocator_calls};
 pub use cgroup_memory::{CgroupMemory, MemoryLevel};
 pub use elf::{ElfView, Exported, Relocation, SlotKind};
 pub use error::Error;
 pub use hook_copies::{Behind, HookCopy, behind, hook_copies};
+pub use loader::{Auxiliary, Loader};
 pub use maps::{Mapping, mappings, parse_maps};
-pub use memory::read_memory;
+pub use memory::{read_memory, read_word};
 pub use module::{ModuleImage, modules, vdso};
+pub use module_facts::ModuleFacts;
+pub use module_file::ModuleFiles;
 pub use preflight::{Check, details, filter_may_kill, first_failure, preflight};
 pub use proc_text::proc_text;
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
+pub use target_root::TargetRoot;
+pub use thread_state::{
+    Activity, caught_signals, last_ran, process_of, processor, sleeps, thread_state, tracer,
+    waits_in,
+};
 pub use threads::{
-    Thread, has_ended, has_seccomp_filter, inner_tid, seccomp_filters, thread_ids,
+    Thread, has_ended, has_seccomp_filter, inner_tid, is_filtered, seccomp_filters, thread_ids,
     thread_start_time, threads,
 };

@@ -27,6 +27,18 @@ pub struct Mapping {
     pub deleted: bool,
 }
 
+impl Mapping {
+    /// Whether an address (avma) lies in it.
+    pub fn contains(&self, address: u64) -> bool {
+        (self.start..self.end).contains(&address)
+    }
+
+    /// Whether both are of the same file.
+    pub fn is_same_file(&self, other: &Mapping) -> bool {
+        self.file_id.2 != 0 && self.file_id == other.file_id
+    }
+}
+
 /// The mappings of a process, in address order.
 pub fn mappings(pid: i32) -> Result<Vec<Mapping>, Error> {
     let path = format!("/proc/{pid}/maps");

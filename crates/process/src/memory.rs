@@ -1,18 +1,38 @@
 //! Memory of a process, read from outside.
 
 use crate::Error;
-use std::{fs::File, os::unix::fs::FileExt};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use std::{fs::File, io::IoSliceMut, os::unix::fs::FileExt};
 
-/// Fills `into` from the memory of a process at `address` (avma).
+/// Fills `into` from the memory of a process at `address` (avma), all of it or nothing: after an error
+/// the contents of `into` are unspecified.
+///
+/// process_vm_readv(2) comes first, because it needs no descriptor; /proc/PID/mem also reads pages that
+/// the process itself may not read.
 pub fn read_memory(pid: i32, address: u64, into: &mut [u8]) -> Result<(), Error> {
+    let remote = RemoteIoVec {
+        base: address as usize,
+        len: into.len(),
+    };
+    let length = into.len();
+    if process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(into)], &[remote]) == Ok(length) {
+        return Ok(());
+    }
     let path = format!("/proc/{pid}/mem");
     File::open(&path)
         .and_then(|file| file.read_exact_at(into, address))
         .map_err(|cause| Error::Proc { path, cause })
 }
 
-/// Words of a process's memory, read by whole pages: those that are wanted one after the other often
-/// stand in one.
+/// The word at an address (avma) of a process; `None` where nothing can be read.
+pub fn read_word(pid: i32, address: u64) -> Option<u64> {
+    let mut word = [0; 8];
+    read_memory(pid, address, &mut word).ok()?;
+    Some(u64::from_le_bytes(word))
+}
+
+/// Small pieces of a process's memory, read by whole pages: what is wanted next is often in the same one.
 pub(crate) struct Pages {
     memory: File,
     at: u64,
@@ -33,8 +53,8 @@ impl Pages {
         })
     }
 
-    /// The word at an address (avma) that is a multiple of 8; `None` where nothing can be read.
-    pub(crate) fn word(&mut self, address: u64) -> Option<u64> {
+    /// What is left of a page from an address (avma) on; `None` where nothing can be read.
+    fn rest_of_page(&mut self, address: u64) -> Option<&[u8]> {
         let offset = (address % PAGE_BYTES as u64) as usize;
         let page = address - offset as u64;
         if self.at != page {
@@ -42,8 +62,37 @@ impl Pages {
             self.memory.read_exact_at(&mut self.bytes, page).ok()?;
             self.at = page;
         }
-        let word = self.bytes.get(offset..offset + 8)?;
-        Some(u64::from_le_bytes(word.try_into().ok()?))
+        self.bytes.get(offset..)
+    }
+
+    /// The bytes at an address (avma).
+    pub(crate) fn bytes<const N: usize>(&mut self, address: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        let mut done = 0;
+        while done < N {
+            let rest = self.rest_of_page(address.checked_add(done as u64)?)?;
+            let count = rest.len().min(N - done);
+            bytes[done..done + count].copy_from_slice(&rest[..count]);
+            done += count;
+        }
+        Some(bytes)
+    }
+
+    /// The word at an address (avma).
+    pub(crate) fn word(&mut self, address: u64) -> Option<u64> {
+        self.bytes(address).map(u64::from_le_bytes)
+    }
+
+    /// Half a word.
+    pub(crate) fn half(&mut self, address: u64) -> Option<u32> {
+        self.bytes(address).map(u32::from_le_bytes)
+    }
+
+    /// Whether a zero-terminated string at an address (avma) is this one.
+    pub(crate) fn has_string(&mut self, address: u64, expected: &str) -> bool {
+        let expected = expected.as_bytes().iter().chain(&[0]);
+        let mut numbered = (address..).zip(expected);
+        numbered.all(|(at, &byte)| self.bytes(at) == Some([byte]))
     }
 }
 
@@ -53,12 +102,28 @@ mod tests {
 
     #[test]
     fn words_of_this_process() {
-        let mut pages = Pages::of(std::process::id() as i32).expect("our own memory");
+        let pid = std::process::id() as i32;
+        let mut pages = Pages::of(pid).expect("our own memory");
         let words: Vec<u64> = (0..2000).map(|i| i * 7 + 1).collect();
         for word in &words {
             assert_eq!(pages.word(&raw const *word as u64), Some(*word));
         }
         assert_eq!(pages.word(8), None);
         assert_eq!(pages.word(&raw const words[3] as u64), Some(words[3]));
+        assert_eq!(read_word(pid, &raw const words[5] as u64), Some(words[5]));
+        assert_eq!(read_word(pid, 8), None);
+    }
+
+    #[test]
+    fn strings_end_where_they_should() {
+        let mut pages = Pages::of(std::process::id() as i32).expect("our own memory");
+        // Longer than a page, so that some of them cross from one page to the next.
+        let text: Vec<u8> = b"libc.so.6\0".repeat(1000);
+        for at in (0..text.len()).step_by(10) {
+            let address = &raw const text[at] as u64;
+            assert!(pages.has_string(address, "libc.so.6"));
+            assert!(!pages.has_string(address, "libc.so"));
+            assert!(!pages.has_string(address, "libc.so.60"));
+        }
     }
 }

@@ -7,7 +7,7 @@ mod access;
 mod program;
 mod surroundings;
 
-use crate::mappings;
+use crate::{CLibrary, mappings};
 pub(crate) use access::Status;
 pub use surroundings::filter_may_kill;
 
@@ -83,8 +83,9 @@ fn look(pid: i32, checks: &mut Vec<Check>) -> Result<(), Check> {
     checks.push(access::tracer(pid, &status)?);
     checks.extend(access::permission(pid, &status)?);
     let maps = mappings(pid).map_err(|e| Check::bad("mappings", e.to_string(), "try again"))?;
-    checks.push(program::executable(pid, &status, &maps)?);
-    checks.push(program::libc(pid, &status, &maps)?);
+    let libc = CLibrary::of(pid, &maps);
+    checks.push(program::executable(pid, &status, libc.as_ref())?);
+    checks.push(program::libc(pid, &status, libc.as_ref())?);
     checks.extend(surroundings::namespaces(pid));
     checks.push(surroundings::seccomp(pid, &status)?);
     checks.extend(surroundings::residue(&maps));

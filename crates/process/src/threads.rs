@@ -1,6 +1,6 @@
 //! Threads of a process.
 
-use crate::{Error, proc_text};
+use crate::{Error, proc_text, thread_state};
 use std::fs;
 
 /// One thread.
@@ -22,7 +22,8 @@ pub fn has_seccomp_filter(pid: i32) -> bool {
     tids.len() > 500 || tids.into_iter().any(|tid| is_filtered(pid, tid))
 }
 
-fn is_filtered(pid: i32, tid: i32) -> bool {
+/// Whether a seccomp filter looks at the system calls of this thread, or may.
+pub fn is_filtered(pid: i32, tid: i32) -> bool {
     status_field(pid, tid, "Seccomp:").is_none_or(|mode| mode != "0")
 }
 
@@ -33,7 +34,7 @@ pub fn seccomp_filters(pid: i32) -> Option<u32> {
 }
 
 /// A field of a thread's status (proc_pid_status(5)).
-fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {
+pub(crate) fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {
     let status = proc_text(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     in_status(&status, name).map(str::to_owned)
 }
@@ -45,19 +46,13 @@ pub(crate) fn in_status<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 
 /// The threads of a process.
 pub fn threads(pid: i32) -> Result<Vec<Thread>, Error> {
-    let path = format!("/proc/{pid}/task");
-    let entries = fs::read_dir(&path).map_err(|cause| Error::Proc { path, cause })?;
-    Ok(entries
-        .flatten()
-        .filter_map(|entry| {
-            let tid = entry.file_name().to_str()?.parse().ok()?;
-            let name = proc_text(entry.path().join("comm")).unwrap_or_default();
-            Some(Thread {
-                tid,
-                name: name.trim_end().to_owned(),
-            })
-        })
-        .collect())
+    let named = |tid| Thread {
+        tid,
+        name: proc_text(format!("/proc/{pid}/task/{tid}/comm"))
+            .map(|name| name.trim_end().to_owned())
+            .unwrap_or_default(),
+    };
+    Ok(thread_ids(pid)?.into_iter().map(named).collect())
 }
 
 /// The ids of a process's threads.
@@ -76,11 +71,11 @@ pub fn thread_start_time(pid: i32, tid: i32) -> Option<u64> {
 
 /// Whether a process has ended: it is not there, or a zombie, which only its parent still waits for.
 pub fn has_ended(pid: i32) -> bool {
-    stat_field(pid, pid, 3).is_none_or(|state| matches!(state.as_str(), "Z" | "X"))
+    matches!(thread_state(pid, pid), None | Some('Z' | 'X'))
 }
 
 /// A field of proc_pid_stat(5), by its number there; from 3 on.
-fn stat_field(pid: i32, tid: i32, number: usize) -> Option<String> {
+pub(crate) fn stat_field(pid: i32, tid: i32, number: usize) -> Option<String> {
     let stat = proc_text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     in_stat(&stat, number).map(str::to_owned)
 }

@@ -1,7 +1,7 @@
 //! Time and memory that it takes to look up functions of a large file:
 //! `measure FILE FUNCTIONS [CACHE-FOLDER]`.
 
-use memhook_symbols::{ModuleFile, Places, Source, SymbolCache, Symbolizer};
+use memhook_symbols::{ModuleFile, SearchPath, Source, SymbolCache, Symbolizer};
 use object::{Object, ObjectSymbol, SymbolKind};
 use std::{path::PathBuf, time::Duration, time::Instant};
 
@@ -44,9 +44,9 @@ fn main() {
         status_mb("VmHWM")
     );
     let begin = Instant::now();
-    let mut symbols = Symbolizer::searching(Places {
+    let mut symbols = Symbolizer::new(SearchPath {
         cache,
-        ..Places::default()
+        ..SearchPath::default()
     });
     symbols.set_modules(vec![ModuleFile {
         path: path.display().to_string(),

@@ -1,7 +1,7 @@
-//! Names that were looked up where the files are, for a machine that has none of them.
+//! Names that were looked up on the machine that has the files, for one that does not.
 //!
-//! A bundle is eight bytes of magic and a zstd frame of JSON: for each module its build-id and the
-//! frames at each address that was asked for.
+//! A bundle is eight bytes of magic and a zstd frame of JSON, which has, for each module, its build-id and
+//! the frames at each address that was asked for.
 
 use crate::{Frame, ModuleFile, Source, file::hex};
 use memhook_foreign::{OutputError, OutputFile};
@@ -13,38 +13,38 @@ use std::path::{Path, PathBuf};
 
 /// The last byte is the version.
 const MAGIC: [u8; 8] = *b"MHKSYMS1";
-/// No bundle is larger in memory: what is, is damaged or no bundle.
+/// The most memory that a sound bundle takes.
 const MAX_BYTES: u64 = 1 << 30;
 
 /// Why a bundle cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// The operating system refused it.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {error}", path.display())]
     Io {
         /// "read" or "write".
         action: &'static str,
         /// The file.
         path: PathBuf,
         /// errno.
-        source: std::io::Error,
+        error: std::io::Error,
     },
-    /// It cannot be made: there is a file already, or a link.
+    /// Its file cannot be made: there is one already, or a link.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// Something else.
+    /// It is another kind of file.
     #[error("{} is not a symbol bundle: make one with memhook-rs symbols pack", path.display())]
     NotABundle {
         /// The file.
         path: PathBuf,
     },
-    /// Of another program version.
+    /// It is from another version of the program.
     #[error("{} is a symbol bundle of another version: make it anew with memhook-rs symbols pack", path.display())]
     Version {
         /// The file.
         path: PathBuf,
     },
-    /// It does not say what it should.
+    /// Its contents are not what they should be.
     #[error("{} is damaged: {reason}", path.display())]
     Damaged {
         /// The file.
@@ -58,10 +58,10 @@ pub enum BundleError {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct BundledModule {
     pub path: String,
-    /// Hexadecimal; `None`: the module has none, and its path must do.
+    /// In hexadecimal digits; `None` if the module has none and is known by its path.
     pub build_id: Option<String>,
     pub source: Source,
-    /// By svma, ordered.
+    /// By svma, in order.
     pub frames: Vec<(u64, Vec<Frame>)>,
 }
 
@@ -97,13 +97,13 @@ impl Bundle {
         }
     }
 
-    /// The module of a bundle that has just one, with this build-id.
+    /// The module of a bundle that has just one module, with this build-id.
     pub(crate) fn into_only(self, id: &[u8]) -> Option<BundledModule> {
         let [module] = <[BundledModule; 1]>::try_from(self.modules).ok()?;
         (module.build_id.as_deref() == Some(&hex(id))).then_some(module)
     }
 
-    /// One bundle of several; a module that is in more than one has the names of all.
+    /// Makes one bundle of several. A module that is in more than one has the names of all.
     pub fn merged(bundles: impl IntoIterator<Item = Bundle>) -> Bundle {
         let mut merged = Bundle::default();
         for module in bundles.into_iter().flat_map(|bundle| bundle.modules) {
@@ -131,7 +131,7 @@ impl Bundle {
         (named.count(), all().count())
     }
 
-    /// The names of a module that has the same build-id; of one without, those of its path.
+    /// The names of a module with the same build-id; if it has none, with the same path.
     pub(crate) fn of(&self, file: &ModuleFile) -> Option<&BundledModule> {
         let id = file.build_id.as_deref().map(hex);
         let same = |module: &&BundledModule| {
@@ -142,10 +142,10 @@ impl Bundle {
 
     /// Writes the bundle; an existing file is refused unless `overwrite`.
     pub fn write(&self, path: &Path, overwrite: bool) -> Result<(), BundleError> {
-        let failed = |source| BundleError::Io {
+        let failed = |error| BundleError::Io {
             action: "write",
             path: path.to_owned(),
-            source,
+            error,
         };
         let file = OutputFile::create(path, overwrite)?;
         let file = file.keep().map_err(failed)?;
@@ -157,7 +157,7 @@ impl Bundle {
         }
     }
 
-    /// The bytes of a file, with zstd's checksum.
+    /// Writes the bytes of a file, with zstd's checksum.
     pub(crate) fn encode<W: Write>(&self, mut to: W, level: i32) -> std::io::Result<W> {
         to.write_all(&MAGIC)?;
         let mut encoder = zstd::Encoder::new(to, level)?;
@@ -168,10 +168,10 @@ impl Bundle {
 
     /// Reads a bundle.
     pub fn read(path: &Path) -> Result<Bundle, BundleError> {
-        let failed = |source| BundleError::Io {
+        let failed = |error| BundleError::Io {
             action: "read",
             path: path.to_owned(),
-            source,
+            error,
         };
         let path_of = || path.to_owned();
         let mut file = File::open(path).map_err(failed)?;

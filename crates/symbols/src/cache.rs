@@ -1,16 +1,17 @@
 //! Names that were looked up once, kept for the next run.
 //!
-//! An entry is a [`Bundle`] of one module. Only names from DWARF are kept; names from a symbol table are had at once, and a
-//! debug file that is installed later would be better. An entry is found by the build-id and by the contents of
-//! the files that the names come from ([`Fingerprint`](crate::fingerprint::Fingerprint)): a build-id is what a file says
-//! of itself, and a file made to lie would otherwise name the functions of another one for all processes to come.
+//! A file of the cache is a [`Bundle`] of one module. Only names from DWARF are kept: a symbol table is
+//! read quickly, and a debug file that is installed later would give better names. A file is found by
+//! the build-id and by the contents of the files that the names come from
+//! ([`Fingerprint`](crate::fingerprint::Fingerprint)): any file can claim any build-id, and one made to lie
+//! would otherwise name the functions of another one in all later runs.
 //!
-//! Several processes may write: each writes a file of its own and renames it, so a reader sees one
-//! writer's entry or another's. What cannot be read, or is damaged, is as if it were not there.
+//! Several processes may write at once: each writes a file of its own and renames it, so a reader sees
+//! one writer's file or another's. A file that cannot be read, or is damaged, counts as absent.
 
 use crate::bundle::{Bundle, BundledModule};
 use crate::fingerprint::Fingerprint;
-use crate::{Frame, Source, cache_folder, file::hex};
+use crate::{Frame, Source, cache_directory, file::hex};
 use std::{
     collections::BTreeMap,
     fs::{File, Metadata},
@@ -19,50 +20,52 @@ use std::{
     time::SystemTime,
 };
 
-/// Counts up when the same file gives other names than before.
+/// To be increased when the same file gives other names than before.
 const NAMES_VERSION: u32 = 2;
-/// Bytes of all entries.
+/// Bytes that all files of names may take.
 const MAX_NAMES_BYTES: u64 = 256 << 20;
 
-/// A folder of names by build-id.
+/// A directory of names by build-id.
 #[derive(Clone, Debug)]
 pub struct SymbolCache {
-    folder: PathBuf,
+    directory: PathBuf,
     max_names_bytes: u64,
 }
 
 impl SymbolCache {
-    /// `memhook-rs` in the user's cache folder, if there is one of the user's own.
+    /// `memhook-rs` in the user's cache directory, if there is one of the user's own.
     pub fn of_user() -> Option<SymbolCache> {
-        Some(SymbolCache::at(cache_folder::of_user()?.join("memhook-rs")))
+        Some(SymbolCache::at(
+            cache_directory::of_user()?.join("memhook-rs"),
+        ))
     }
 
-    /// A cache in this folder, which is made when something is kept.
-    pub fn at(folder: PathBuf) -> SymbolCache {
+    /// A cache in this directory, which is made when something is kept.
+    pub fn at(directory: PathBuf) -> SymbolCache {
         SymbolCache {
-            folder,
+            directory,
             max_names_bytes: MAX_NAMES_BYTES,
         }
     }
 
-    fn names_folder(&self) -> String {
+    fn names_directory(&self) -> String {
         format!("names-{NAMES_VERSION}")
     }
 
-    /// All names that are kept of these files.
+    /// All names that are kept for these files.
     pub(crate) fn names(&self, id: &[u8], files: &Fingerprint) -> Option<BundledModule> {
-        let folder = self.folder.join(self.names_folder());
-        if !cache_folder::is_ours(&self.folder) || !cache_folder::is_ours(&folder) {
+        let directory = self.directory.join(self.names_directory());
+        if !cache_directory::is_ours(&self.directory) || !cache_directory::is_ours(&directory) {
             return None;
         }
-        let path = folder.join(entry_name(id, files));
+        let path = directory.join(file_name(id, files));
         let module = Bundle::read(&path).ok()?.into_only(id)?;
-        // What is used is not what goes first.
+        // The least recently used files are removed first.
         let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
         Some(module)
     }
 
-    /// Adds names to those that are kept of these files. What cannot be written is not kept.
+    /// Adds names to those that are kept for these files, if the cache can be written to.
     pub(crate) fn keep_names(
         &self,
         id: &[u8],
@@ -83,11 +86,11 @@ impl SymbolCache {
             source: Source::DebugInfo,
             frames: all.into_iter().collect(),
         });
-        let place = Place {
-            caches: &self.folder,
-            name: &self.names_folder(),
+        let place = CacheDirectory {
+            caches: &self.directory,
+            name: &self.names_directory(),
         };
-        let entry = entry_name(id, files);
+        let entry = file_name(id, files);
         let write = |file: &mut File, _: &Path| bundle.encode(file, 1).map(drop);
         if place.write_whole(&entry, write).is_ok() {
             place.prune(&entry, self.max_names_bytes);
@@ -96,23 +99,24 @@ impl SymbolCache {
 
     /// Where downloaded files are kept.
     pub(crate) fn debug_files(&self) -> (PathBuf, &'static str) {
-        (self.folder.clone(), "debuginfod")
+        (self.directory.clone(), "debuginfod")
     }
 }
 
-/// A build-id may be of any length.
-fn entry_name(id: &[u8], files: &Fingerprint) -> String {
+/// The name of a file of names. A build-id may have any length.
+fn file_name(id: &[u8], files: &Fingerprint) -> String {
     format!("{}-{}", hex(&id[..id.len().min(32)]), files.hex())
 }
 
-/// A folder of files that come and go, below the one of all our caches.
-pub(crate) struct Place<'a> {
+/// A directory of files that come and go, below the one of all our caches.
+pub(crate) struct CacheDirectory<'a> {
     pub caches: &'a Path,
     pub name: &'a str,
 }
 
-impl Place<'_> {
-    /// Writes a file that others see when it is complete; until then it has a name of its own.
+impl CacheDirectory<'_> {
+    /// Writes a file under a name of its own, and renames it when it is complete, so that others see only
+    /// complete files.
     pub fn write_whole<E: From<std::io::Error>>(
         &self,
         name: &str,
@@ -120,10 +124,10 @@ impl Place<'_> {
     ) -> Result<PathBuf, E> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let folder = cache_folder::make(self.caches, self.name)?;
-        let own = folder.join(format!("{name}.{}.{number}", std::process::id()));
-        let path = folder.join(name);
-        // A process of that number that died here left it.
+        let directory = cache_directory::make(self.caches, self.name)?;
+        let own = directory.join(format!("{name}.{}.{number}", std::process::id()));
+        let path = directory.join(name);
+        // A process that had our number may have died here.
         let _ = std::fs::remove_file(&own);
         let written = File::create_new(&own)
             .map_err(E::from)
@@ -135,14 +139,14 @@ impl Place<'_> {
         written.map(|()| path)
     }
 
-    /// Removes the files that were not used for longest, until all together have at most `max_bytes`; `keep`
-    /// stays. Files that dead writers left go the same way.
+    /// Removes the least recently used files until all together have at most `max_bytes`; `keep` stays. Files
+    /// that dead writers left are removed in the same way.
     pub fn prune(&self, keep: &str, max_bytes: u64) {
-        let folder = self.caches.join(self.name);
-        if !cache_folder::is_ours(self.caches) || !cache_folder::is_ours(&folder) {
+        let directory = self.caches.join(self.name);
+        if !cache_directory::is_ours(self.caches) || !cache_directory::is_ours(&directory) {
             return;
         }
-        let Ok(entries) = std::fs::read_dir(folder) else {
+        let Ok(entries) = std::fs::read_dir(directory) else {
             return;
         };
         let mut files: Vec<(SystemTime, u64, PathBuf)> = entries

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// A folder that goes away.
+/// A directory that goes away.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -43,13 +43,13 @@ fn keep(cache: &SymbolCache, id: &[u8], names: &[(u64, Vec<Frame>)]) {
     cache.keep_names(id, &files(b"x"), "/x", names);
 }
 
-/// The folder of the entries, and the name of one.
-fn folder(cache: &SymbolCache) -> PathBuf {
-    cache.folder.join(cache.names_folder())
+/// The directory of the entries, and the name of one.
+fn directory(cache: &SymbolCache) -> PathBuf {
+    cache.directory.join(cache.names_directory())
 }
 
 fn entry(id: &[u8]) -> String {
-    entry_name(id, &files(b"x"))
+    file_name(id, &files(b"x"))
 }
 
 #[test]
@@ -64,8 +64,8 @@ fn names_add_up_by_build_id() {
     assert_eq!(frames(&cache, &[0xab, 1, 2, 4]), None);
     // An entry under another build's name is not that build's.
     let other = [0xab, 1, 2, 4];
-    let folder = folder(&cache);
-    std::fs::rename(folder.join(entry(&ID)), folder.join(entry(&other))).unwrap();
+    let directory = directory(&cache);
+    std::fs::rename(directory.join(entry(&ID)), directory.join(entry(&other))).unwrap();
     assert_eq!(frames(&cache, &other), None);
     let mode = std::fs::metadata(&scratch.0).unwrap().permissions();
     assert_eq!(
@@ -81,13 +81,13 @@ fn the_longest_unused_entries_go() {
     let id = |n: u8| [n, n, n];
     for n in 0..4 {
         keep(&cache, &id(n), &[(1, named("f"))]);
-        let path = folder(&cache).join(entry(&id(n)));
+        let path = directory(&cache).join(entry(&id(n)));
         let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(u64::from(n));
         File::open(path).unwrap().set_modified(time).unwrap();
     }
     // To be used is to be young.
     assert!(frames(&cache, &id(0)).is_some());
-    let path = folder(&cache).join(entry(&id(0)));
+    let path = directory(&cache).join(entry(&id(0)));
     let size = std::fs::metadata(path).unwrap().len();
     cache.max_names_bytes = size * 7 / 2;
     keep(&cache, &id(4), &[(1, named("f"))]);
@@ -123,14 +123,14 @@ fn many_writers_and_readers_see_whole_entries() {
             });
         }
     });
-    let left = std::fs::read_dir(folder(&cache)).unwrap();
+    let left = std::fs::read_dir(directory(&cache)).unwrap();
     assert_eq!(left.count(), 1, "no writer's own file is left");
 }
 
 #[test]
 fn a_writer_that_fails_leaves_nothing() {
     let scratch = Scratch::new();
-    let place = Place {
+    let place = CacheDirectory {
         caches: &scratch.0,
         name: "files",
     };
@@ -140,7 +140,7 @@ fn a_writer_that_fails_leaves_nothing() {
         std::fs::read_dir(scratch.0.join("files")).unwrap().count(),
         0
     );
-    // A folder that cannot be made: names are not kept, nothing else.
+    // A directory that cannot be made: names are not kept, nothing else.
     let cache = SymbolCache::at(PathBuf::from("/proc/self/status/x"));
     keep(&cache, &ID, &[(1, named("f"))]);
     assert_eq!(frames(&cache, &ID), None);
@@ -163,7 +163,7 @@ fn names_are_of_the_files_they_came_from() {
     );
 }
 
-/// Neither is anything written or removed where a link leads, nor in a folder that others write into.
+/// Neither is anything written or removed where a link leads, nor in a directory that others write into.
 #[test]
 fn a_folder_that_is_not_ours_is_not_used() {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -179,18 +179,18 @@ fn a_folder_that_is_not_ours_is_not_used() {
     std::fs::create_dir_all(&caches).unwrap();
     let mut cache = SymbolCache::at(caches.clone());
     cache.max_names_bytes = 1;
-    symlink(&victim, folder(&cache)).unwrap();
+    symlink(&victim, directory(&cache)).unwrap();
     let by_link = SymbolCache {
-        folder: scratch.0.join("link"),
+        directory: scratch.0.join("link"),
         max_names_bytes: 1,
     };
-    symlink(&caches, &by_link.folder).unwrap();
+    symlink(&caches, &by_link.directory).unwrap();
     for cache in [&cache, &by_link] {
         keep(cache, &ID, &[(1, named("f"))]);
         assert_eq!(frames(cache, &ID), None);
         untouched("a link");
     }
-    let names = folder(&cache);
+    let names = directory(&cache);
     std::fs::remove_file(&names).unwrap();
     std::fs::create_dir(&names).unwrap();
     for mode in [0o777, 0o770] {
@@ -201,7 +201,7 @@ fn a_folder_that_is_not_ours_is_not_used() {
     std::fs::set_permissions(&names, PermissionsExt::from_mode(0o700)).unwrap();
     keep(&cache, &ID, &[(1, named("f"))]);
     assert!(frames(&cache, &ID).is_some());
-    // As root after `sudo -E`: the folder is another user's. Who is not root cannot give it away.
+    // As root after `sudo -E`: the directory is another user's. Who is not root cannot give it away.
     if chown(&names, Some(65534), Some(65534)).is_ok() {
         assert_eq!(frames(&cache, &ID), None);
     }
@@ -219,7 +219,7 @@ proptest! {
         let cache = SymbolCache::at(scratch.0.clone());
         let names: Vec<_> = (0..50).map(|at| (at, named(&format!("function {at}")))).collect();
         keep(&cache, &ID, &names);
-        let path = folder(&cache).join(entry(&ID));
+        let path = directory(&cache).join(entry(&ID));
         let mut bytes = std::fs::read(&path).unwrap();
         let length = (bytes.len() as f64 * cut) as usize;
         bytes.truncate(length);

@@ -1,7 +1,7 @@
 //! Separate debug files, as distributions install them (gdb manual, "Debugging Information in
 //! Separate Files").
 
-use crate::file::{Elf, Image, check_build_id, format_error, hex, parse};
+use crate::file::{Elf, Image, check_build_id, format_error, hex, parse, read_error};
 use crate::{Debuginfod, SymbolCache, SymbolError};
 use object::Object;
 use std::{
@@ -16,70 +16,85 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Where to search.
+/// Where debug files and names are looked for.
 #[derive(Clone, Debug, Default)]
-pub struct Places {
-    /// File systems: what stands at an absolute path stands there below one of these.
+pub struct SearchPath {
+    /// Roots of file systems: an absolute path is looked for below each of them.
     pub roots: Vec<PathBuf>,
-    /// Folders of debug files, laid out as `/usr/lib/debug` is; searched first.
-    pub debug_folders: Vec<PathBuf>,
+    /// Directories of debug files, laid out as `/usr/lib/debug` is. They are searched first.
+    pub debug_directories: Vec<PathBuf>,
     /// Where names are kept from one run to the next.
     pub cache: Option<SymbolCache>,
     /// Servers, asked last.
     pub debuginfod: Option<Debuginfod>,
 }
 
-impl Places {
-    /// The folders of debug files, those of the roots too.
-    fn folders(&self) -> impl Iterator<Item = PathBuf> + '_ {
-        let of_roots = self.roots.iter();
-        let of_roots = of_roots.map(|root| below(root, Path::new("/usr/lib/debug")));
-        self.debug_folders.iter().cloned().chain(of_roots)
+/// Roots of file systems alone.
+impl From<Vec<PathBuf>> for SearchPath {
+    fn from(roots: Vec<PathBuf>) -> SearchPath {
+        SearchPath {
+            roots,
+            ..SearchPath::default()
+        }
+    }
+}
+
+impl SearchPath {
+    /// The directories of debug files, including those of the roots.
+    fn directories(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        let of_roots = self
+            .roots
+            .iter()
+            .map(|root| below(root, Path::new("/usr/lib/debug")));
+        self.debug_directories.iter().cloned().chain(of_roots)
     }
 
-    /// Each folder's file with this build-id.
+    /// Where each directory would have the file with this build-id.
     fn by_build_id<'a>(&'a self, id: &'a [u8]) -> impl Iterator<Item = PathBuf> + 'a {
-        self.folders().filter_map(|folder| by_build_id(&folder, id))
+        self.directories()
+            .filter_map(|directory| by_build_id(&directory, id))
     }
 
-    /// Beside the module, in `.debug/` beside it, and in its folder below the debug folders.
+    /// Where a file that a module names may be: beside the module, in `.debug/` beside it, and below the
+    /// directories of debug files.
     fn by_link(&self, module: &Path, name: &Path) -> Vec<PathBuf> {
-        let folder = module.parent().unwrap_or(Path::new("/"));
+        let directory = module.parent().unwrap_or(Path::new("/"));
         let mut paths = Vec::new();
         for root in &self.roots {
-            paths.push(below(root, &folder.join(name)));
-            paths.push(below(root, &folder.join(".debug").join(name)));
+            paths.push(below(root, &directory.join(name)));
+            paths.push(below(root, &directory.join(".debug").join(name)));
         }
-        for debug in self.folders() {
-            paths.push(below(&debug, &folder.join(name)));
+        for debug in self.directories() {
+            paths.push(below(&debug, &directory.join(name)));
             paths.push(debug.join(name));
         }
         paths
     }
 }
 
-/// `.build-id/ab/cdef.debug` in a folder of debug files.
-fn by_build_id(folder: &Path, id: &[u8]) -> Option<PathBuf> {
+/// `.build-id/ab/cdef.debug` in a directory of debug files.
+fn by_build_id(directory: &Path, id: &[u8]) -> Option<PathBuf> {
     let (first, rest) = id.split_first()?;
     let rest = hex(rest);
-    (!rest.is_empty()).then(|| folder.join(format!(".build-id/{first:02x}/{rest}.debug")))
+    (!rest.is_empty()).then(|| directory.join(format!(".build-id/{first:02x}/{rest}.debug")))
 }
 
-/// A debug file that was found, open.
+/// An open debug file.
 pub(crate) struct DebugFile {
     pub path: PathBuf,
     pub data: Image,
 }
 
-/// The separate debug file of a module. Files that are there but are not the right ones are told.
+/// Finds the separate debug file of a module. Files that are there but are not the right ones become
+/// problems.
 pub(crate) fn find(
     module: &Path,
     elf: &Elf<'_>,
-    places: &Places,
+    search: &SearchPath,
     problems: &mut Vec<SymbolError>,
 ) -> Option<DebugFile> {
     let id = elf.build_id().ok().flatten();
-    if let Some(file) = id.and_then(|id| find_by_build_id(id, places, problems)) {
+    if let Some(file) = id.and_then(|id| find_by_build_id(id, search, problems)) {
         return Some(file);
     }
     let linked = elf
@@ -87,34 +102,34 @@ pub(crate) fn find(
         .ok()
         .flatten()
         .and_then(|(name, checksum)| {
-            // The link is a file name; a path would lead out of the places to search.
+            // The link is a file name; a path would lead to places where debug files are not installed.
             let name = Path::new(OsStr::from_bytes(name)).file_name()?;
-            let mut paths = places.by_link(module, Path::new(name)).into_iter();
-            paths.find_map(|path| accept(path, &places.roots, id, Some(checksum), problems))
+            let mut paths = search.by_link(module, Path::new(name)).into_iter();
+            paths.find_map(|path| accept(path, &search.roots, id, Some(checksum), problems))
         });
-    linked.or_else(|| download(id?, places, problems))
+    linked.or_else(|| download(id?, search, problems))
 }
 
-fn download(id: &[u8], places: &Places, problems: &mut Vec<SymbolError>) -> Option<DebugFile> {
-    places.debuginfod.as_ref()?.find(id, problems)
+fn download(id: &[u8], search: &SearchPath, problems: &mut Vec<SymbolError>) -> Option<DebugFile> {
+    search.debuginfod.as_ref()?.find(id, problems)
 }
 
-/// The separate debug file of a module whose own file is not at hand.
+/// Finds the separate debug file of a module whose own file is not at hand.
 pub(crate) fn find_alone(
     id: &[u8],
-    places: &Places,
+    search: &SearchPath,
     problems: &mut Vec<SymbolError>,
 ) -> Option<DebugFile> {
-    find_by_build_id(id, places, problems).or_else(|| download(id, places, problems))
+    find_by_build_id(id, search, problems).or_else(|| download(id, search, problems))
 }
 
 fn find_by_build_id(
     id: &[u8],
-    places: &Places,
+    search: &SearchPath,
     problems: &mut Vec<SymbolError>,
 ) -> Option<DebugFile> {
-    let mut paths = places.by_build_id(id);
-    paths.find_map(|path| accept(path, &places.roots, Some(id), None, problems))
+    let mut paths = search.by_build_id(id);
+    paths.find_map(|path| accept(path, &search.roots, Some(id), None, problems))
 }
 
 /// Opens a file if it is there and is the one meant.
@@ -136,8 +151,7 @@ fn accept(
             let is_there = |error: &std::io::Error| {
                 !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
             };
-            let is_news =
-                !matches!(&problem, SymbolError::Read { source, .. } if !is_there(source));
+            let is_news = !matches!(&problem, SymbolError::Read { error, .. } if !is_there(error));
             problems.extend(is_news.then_some(problem));
             None
         }
@@ -151,7 +165,7 @@ fn check(
     checksum: Option<u32>,
 ) -> Result<(), SymbolError> {
     let elf = parse(path, data)?;
-    // The build-id says all, and is cheap; without one, the checksum of the whole file must do.
+    // The build-id settles it and is cheap to read; without one, the checksum of the whole file has to.
     if id.is_some() {
         return check_build_id(path, &elf, id);
     }
@@ -161,10 +175,7 @@ fn check(
             "nothing tells whether it is the right file",
         ));
     };
-    let found = data.checksum().map_err(|source| SymbolError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+    let found = data.checksum().map_err(|error| read_error(path, error))?;
     if found == expected {
         return Ok(());
     }
@@ -175,25 +186,27 @@ fn check(
     })
 }
 
-/// The supplementary file that `dwz -m` moved common DWARF into.
+/// Finds the supplementary file that `dwz -m` moved common DWARF into.
 pub(crate) fn find_supplementary(
     debug_path: &Path,
     elf: &Elf<'_>,
-    places: &Places,
+    search: &SearchPath,
     problems: &mut Vec<SymbolError>,
 ) -> Option<DebugFile> {
     let (name, id) = elf.gnu_debugaltlink().ok().flatten()?;
     let name = Path::new(OsStr::from_bytes(name));
-    let beside = debug_path.parent().map(|folder| folder.join(name));
-    let named = places.roots.iter().map(|root| below(root, name));
-    let named = named.filter(|_| name.is_absolute());
-    let beside = beside.filter(|_| name.is_relative());
+    let beside = debug_path
+        .parent()
+        .filter(|_| name.is_relative())
+        .map(|directory| directory.join(name));
+    let roots = search.roots.iter().filter(|_| name.is_absolute());
+    let named = roots.map(|root| below(root, name));
     let mut paths = beside
         .into_iter()
-        .chain(places.by_build_id(id))
+        .chain(search.by_build_id(id))
         .chain(named);
-    let found = paths.find_map(|path| accept(path, &places.roots, Some(id), None, problems));
-    found.or_else(|| download(id, places, problems))
+    let found = paths.find_map(|path| accept(path, &search.roots, Some(id), None, problems));
+    found.or_else(|| download(id, search, problems))
 }
 
 #[cfg(test)]
@@ -201,20 +214,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places() {
-        let places = Places {
+    fn search() {
+        let search = SearchPath {
             roots: vec!["/proc/7/root".into()],
-            debug_folders: vec!["/symbols".into()],
-            ..Places::default()
+            debug_directories: vec!["/symbols".into()],
+            ..SearchPath::default()
         };
-        let by_id: Vec<PathBuf> = places.by_build_id(&[0xab, 0xcd, 0x0f]).collect();
+        let by_id: Vec<PathBuf> = search.by_build_id(&[0xab, 0xcd, 0x0f]).collect();
         let expected = [
             "/symbols/.build-id/ab/cd0f.debug",
             "/proc/7/root/usr/lib/debug/.build-id/ab/cd0f.debug",
         ];
         assert_eq!(by_id, expected.map(PathBuf::from));
-        assert_eq!(places.by_build_id(&[0xab]).next(), None);
-        let by_link = places.by_link(Path::new("/opt/x/prog"), Path::new("prog.debug"));
+        assert_eq!(search.by_build_id(&[0xab]).next(), None);
+        let by_link = search.by_link(Path::new("/opt/x/prog"), Path::new("prog.debug"));
         let expected = [
             "/proc/7/root/opt/x/prog.debug",
             "/proc/7/root/opt/x/.debug/prog.debug",

@@ -1,10 +1,10 @@
 //! Debug files from debuginfod servers (debuginfod(8), "WEBAPI").
 //!
-//! A file is downloaded into a folder beside the cached names, and used from there the next time. It is
+//! A file is downloaded into a directory beside the cached names, and used from there the next time. It is
 //! the caller who decides whether servers are asked: see [`Debuginfod::from_environment`].
 
-use crate::cache::Place;
-use crate::cache_folder;
+use crate::cache::CacheDirectory;
+use crate::cache_directory;
 use crate::debug_files::DebugFile;
 use crate::file::{hex, open_checked};
 use crate::host_names::Getent;
@@ -18,11 +18,11 @@ use std::{
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, unversioned::transport::DefaultConnector};
 
-/// Bytes of all downloaded files; the last one stays, however large.
+/// Bytes that all downloaded files may take; the last one stays, however large it is.
 const MAX_FILES_BYTES: u64 = 8 << 30;
 /// No debug file is larger.
 const MAX_FILE_BYTES: u64 = 16 << 30;
-/// So long it is remembered that no server has a file.
+/// For how long it is remembered that no server has a file.
 const ABSENCE: Duration = Duration::from_secs(600);
 
 /// How long servers may take.
@@ -30,7 +30,7 @@ const ABSENCE: Duration = Duration::from_secs(600);
 pub struct TimeLimits {
     /// To look up the name, to connect, and between two pieces of an answer.
     pub silence: Duration,
-    /// For a whole file.
+    /// For a whole file, in all.
     pub total: Duration,
 }
 
@@ -43,14 +43,14 @@ impl Default for TimeLimits {
     }
 }
 
-/// Servers to ask for debug files.
+/// Servers that are asked for debug files.
 #[derive(Clone, Debug)]
 pub struct Debuginfod {
     servers: Vec<String>,
-    /// The folder of all caches, and the name of the one of files.
-    folder: (PathBuf, &'static str),
+    /// The directory of all caches, and the name of the one of files.
+    directory: (PathBuf, &'static str),
     agent: Agent,
-    /// Servers that did not answer as they should: each is told once and asked no more.
+    /// Servers that did not answer as they should: each is reported once and not asked again.
     failed: Arc<Mutex<Vec<bool>>>,
 }
 
@@ -81,11 +81,11 @@ impl Debuginfod {
     pub fn new(urls: &str, cache: &SymbolCache, limits: TimeLimits) -> Option<Debuginfod> {
         let servers: Vec<String> = urls
             .split_whitespace()
-            // Newer clients have words about signatures in the list.
+            // The list of newer clients has words about signatures too.
             .filter(|word| word.starts_with("http://") || word.starts_with("https://"))
             .map(|url| url.trim_end_matches('/').to_owned())
             .collect();
-        // The system's certificates: a company's server is signed by its own.
+        // The certificates of the system, because a company may sign its own server's.
         let certificates = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier);
         let config = Agent::config_builder()
             .tls_config(certificates.build())
@@ -99,22 +99,22 @@ impl Debuginfod {
         (!servers.is_empty()).then(|| Debuginfod {
             failed: Arc::new(Mutex::new(vec![false; servers.len()])),
             servers,
-            folder: cache.debug_files(),
+            directory: cache.debug_files(),
             agent: Agent::with_parts(config, DefaultConnector::default(), Getent),
         })
     }
 
-    /// The debug file of a build.
+    /// Finds the debug file of a build.
     pub(crate) fn find(&self, id: &[u8], problems: &mut Vec<SymbolError>) -> Option<DebugFile> {
         let name = hex(id);
-        // It is made at the first download, unless a link or another user's is in its place.
-        let folder = cache_folder::make(&self.folder.0, self.folder.1).ok()?;
-        let path = folder.join(&name);
+        // It is made for the first download, unless there is a link or a directory of another user.
+        let directory = cache_directory::make(&self.directory.0, self.directory.1).ok()?;
+        let path = directory.join(&name);
         if let Ok(data) = open_checked(&path, &[], Some(id)) {
             let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
             return Some(DebugFile { path, data });
         }
-        let absence = folder.join(format!("{name}.absent"));
+        let absence = directory.join(format!("{name}.absent"));
         if is_recent(&absence) {
             return None;
         }
@@ -158,7 +158,7 @@ impl Debuginfod {
         let name = hex(id);
         let path = self.place().write_whole(&name, |file, path| {
             std::io::copy(&mut body, file)?;
-            // It gets the name of the build only if it is of it.
+            // It gets the name of the build only if it belongs to it.
             let right = open_checked(path, &[], Some(id));
             right
                 .map(drop)
@@ -173,10 +173,10 @@ impl Debuginfod {
 }
 
 impl Debuginfod {
-    fn place(&self) -> Place<'_> {
-        Place {
-            caches: &self.folder.0,
-            name: self.folder.1,
+    fn place(&self) -> CacheDirectory<'_> {
+        CacheDirectory {
+            caches: &self.directory.0,
+            name: self.directory.1,
         }
     }
 
@@ -195,6 +195,6 @@ impl Debuginfod {
 
 fn is_recent(path: &Path) -> bool {
     let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified());
-    // A time to come is the fault of a clock: it says nothing.
+    // A time in the future comes from a wrong clock and says nothing.
     modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age < ABSENCE))
 }

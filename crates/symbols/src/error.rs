@@ -1,4 +1,4 @@
-//! Errors of reading symbol files.
+//! Why symbol files are not used.
 
 use std::path::PathBuf;
 
@@ -6,14 +6,14 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum SymbolError {
     /// It could not be read.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {error}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// errno.
-        source: std::io::Error,
+        error: std::io::Error,
     },
-    /// It is not what its place says.
+    /// It is not the kind of file that belongs at its path.
     #[error("{}: {reason}", path.display())]
     Format {
         /// The file.
@@ -31,7 +31,7 @@ pub enum SymbolError {
         /// The mapped one's.
         expected: String,
     },
-    /// Its contents are not those that `.gnu_debuglink` names.
+    /// Its contents do not have the checksum that `.gnu_debuglink` states.
     #[error("{} is not the debug file meant: checksum {found:08x}, wanted {expected:08x}", path.display())]
     Checksum {
         /// The file.
@@ -41,10 +41,10 @@ pub enum SymbolError {
         /// The CRC-32 in the link.
         expected: u32,
     },
-    /// A server did not give it.
+    /// A server did not deliver it.
     #[error("{url}: {reason}")]
     Download {
-        /// Where it was asked for.
+        /// The address that was asked for.
         url: String,
         /// What went wrong.
         reason: String,
@@ -52,7 +52,7 @@ pub enum SymbolError {
 }
 
 impl SymbolError {
-    /// The same of a file that has another name for the user.
+    /// The same error about a file that the user knows by another name.
     pub(crate) fn about(mut self, place: &str) -> SymbolError {
         match &mut self {
             SymbolError::Read { path, .. }

@@ -1,4 +1,4 @@
-//! Reading the files: only what is needed of them, and only if they are the right ones.
+//! Reading symbol files: only the parts that are needed, and only of the right files.
 
 use crate::{ModuleFile, SymbolError};
 use memhook_foreign::{Extent, is_regular, open_below, open_regular};
@@ -14,23 +14,23 @@ use std::{
 
 /// A file's contents.
 pub(crate) enum Image {
-    /// All of them.
+    /// All of them, in memory.
     Bytes(Arc<[u8]>),
-    /// Read when they are asked for: of a file of a gigabyte, most never are. What the cache has read
-    /// it keeps, so large sections go around it, through the file.
+    /// Parts, read when they are asked for: most of a large file never is. The cache keeps what it has read, so
+    /// large sections are read from the file directly.
     Parts {
         cache: ReadCache<File>,
         file: File,
         extent: Extent,
-        /// So many bytes may still be read in large parts: the tables of a file may all name the same place in it, or
-        /// one after the other.
+        /// How many bytes may still be read in large parts: the tables of a damaged file may all name the same
+        /// part of it.
         left: Cell<u64>,
     },
 }
 
-/// Smaller parts are not counted: headers are read more than once.
+/// Smaller parts are not counted, because headers are read more than once.
 const SMALL_BYTES: u64 = 64 << 10;
-/// Names are shorter.
+/// Longer names are cut off.
 const LONGEST_STRING: u64 = 64 << 10;
 
 impl<'a> ReadRef<'a> for &'a Image {
@@ -61,15 +61,15 @@ impl<'a> ReadRef<'a> for &'a Image {
 }
 
 impl Image {
-    /// Opens a file for reading in parts. Anything but a regular file is refused: a target's file
-    /// system is not ours, and a pipe in it would hang us. Below one of these roots, links stay in it.
+    /// Opens a file for reading in parts. Anything but a regular file is refused: a pipe in the file system of
+    /// a target would hang us. Links below one of these roots stay inside it.
     pub fn open(path: &Path, roots: &[PathBuf]) -> Result<Image, SymbolError> {
-        let read_error = |source: std::io::Error| match is_regular(&source) {
-            true => SymbolError::Read {
-                path: path.to_owned(),
-                source,
-            },
-            false => format_error(path, source),
+        let refused = |error: std::io::Error| {
+            if is_regular(&error) {
+                read_error(path, error)
+            } else {
+                format_error(path, error)
+            }
         };
         let root = roots.iter().filter(|root| root.as_os_str() != "/");
         let mut inside = root.filter_map(|root| Some((root, path.strip_prefix(root).ok()?)));
@@ -77,9 +77,9 @@ impl Image {
             Some((root, inside)) => open_below(root, inside),
             None => open_regular(path),
         };
-        let file = opened.map_err(read_error)?;
-        let extent = Extent::of(&file).map_err(read_error)?;
-        let cache = ReadCache::new(file.try_clone().map_err(read_error)?);
+        let file = opened.map_err(refused)?;
+        let extent = Extent::of(&file).map_err(refused)?;
+        let cache = ReadCache::new(file.try_clone().map_err(refused)?);
         Ok(Image::Parts {
             cache,
             file,
@@ -88,7 +88,7 @@ impl Image {
         })
     }
 
-    /// Whether so many bytes there may be read; they count as read then.
+    /// `Some` if so many bytes may be read there; they count as read then.
     fn take(&self, offset: u64, size: u64) -> Option<()> {
         let Image::Parts { extent, left, .. } = self else {
             return Some(());
@@ -102,7 +102,7 @@ impl Image {
         Some(())
     }
 
-    /// The checksum that `.gnu_debuglink` has of a file.
+    /// The checksum of the file as `.gnu_debuglink` states it.
     pub fn checksum(&self) -> std::io::Result<u32> {
         let (file, extent) = match self {
             Image::Bytes(bytes) => return Ok(crc32fast::hash(bytes)),
@@ -114,7 +114,7 @@ impl Image {
         let mut hasher = crc32fast::Hasher::new();
         let mut piece = vec![0; 1 << 20];
         let mut at = 0;
-        // What is added meanwhile is not of the file that was found.
+        // Bytes that are appended meanwhile do not belong to the file that was found.
         while at < extent.bytes {
             let wanted = (extent.bytes - at).min(piece.len() as u64) as usize;
             let read = file.read_at(&mut piece[..wanted], at)?;
@@ -127,12 +127,12 @@ impl Image {
         Ok(hasher.finalize())
     }
 
-    /// A large part; `None` if the file is shorter. The caller owns it: what it drops is free again.
+    /// A large part, which is freed when the caller drops it; `None` if the file is shorter.
     pub fn part(&self, offset: u64, size: u64) -> Option<std::borrow::Cow<'_, [u8]>> {
         match self {
             Image::Bytes(_) => Some(self.read_bytes_at(offset, size).ok()?.into()),
             Image::Parts { file, .. } => {
-                // Before memory is taken for what a damaged header asks for.
+                // First, because a damaged header may ask for any amount of memory.
                 self.take(offset, size)?;
                 let mut bytes = vec![0; usize::try_from(size).ok()?];
                 file.read_exact_at(&mut bytes, offset).ok()?;
@@ -145,6 +145,15 @@ impl Image {
 /// A 64-bit ELF file.
 pub(crate) type Elf<'d> = ElfFile64<'d, Endianness, &'d Image>;
 
+/// The error for a file that could not be read.
+pub(crate) fn read_error(path: &Path, error: std::io::Error) -> SymbolError {
+    SymbolError::Read {
+        path: path.to_owned(),
+        error,
+    }
+}
+
+/// The error for a file with the wrong contents.
 pub(crate) fn format_error(path: &Path, reason: impl ToString) -> SymbolError {
     SymbolError::Format {
         path: path.to_owned(),
@@ -156,12 +165,12 @@ pub(crate) fn parse<'d>(path: &Path, data: &'d Image) -> Result<Elf<'d>, SymbolE
     ElfFile64::parse(data).map_err(|e| format_error(path, e))
 }
 
-/// A build-id as it is written.
+/// A build-id in hexadecimal digits.
 pub(crate) fn hex(id: &[u8]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Refuses a file with another build-id. When neither has one, there is nothing to compare.
+/// Refuses a file with another build-id. If neither has one, there is nothing to compare.
 pub(crate) fn check_build_id(
     path: &Path,
     elf: &Elf<'_>,
@@ -180,7 +189,7 @@ pub(crate) fn check_build_id(
     })
 }
 
-/// A module's own file, and a name for it in messages.
+/// Opens a module's own file, and returns a name for it in messages.
 pub(crate) fn image(
     module: &ModuleFile,
     roots: &[PathBuf],
@@ -188,8 +197,8 @@ pub(crate) fn image(
 ) -> Option<(PathBuf, Image)> {
     let given = module.image.clone();
     let given = given.map(|bytes| (PathBuf::from(&module.path), Image::Bytes(bytes)));
-    // Of a very large file only what is mapped is at hand, which has no names; without a build-id nothing tells whether
-    // another file is the same.
+    // Only the mapped parts of a very large file are at hand, and they have no names. Without a build-id it is
+    // unknown whether another file is the same.
     let has_names = |image: &Image| {
         parse(Path::new(""), image).is_ok_and(|elf| elf.elf_section_table().iter().len() > 1)
     };

@@ -1,19 +1,19 @@
-//! What tells files apart that say the same of themselves.
+//! What distinguishes files that claim the same build-id.
 
 use crate::file::Image;
 use ring::digest::{Context, SHA256};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// Smaller files are read whole for it; that takes less time than their debug information.
+/// Smaller files are read whole for it, which takes less time than reading their debug information.
 const MOST_BYTES: u64 = 64 << 20;
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Of all files that names of a module come from.
+/// The fingerprint of all files that the names of a module come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint([u8; 16]);
 
 impl Fingerprint {
-    /// Of these files, in this order; `None` if one cannot be read.
+    /// The fingerprint of these files in this order; `None` if one cannot be read.
     pub fn of<'a>(files: impl IntoIterator<Item = &'a Image>) -> Option<Fingerprint> {
         let mut all = Context::new(&SHA256);
         for file in files {
@@ -28,8 +28,8 @@ impl Fingerprint {
     }
 }
 
-/// The contents; of a large file, which file it is, and when it was last changed. The time of change cannot be set
-/// by who writes it (inode(7), `st_ctime`).
+/// A digest of the contents; of a large file, of which file it is and when it was last changed. A writer cannot
+/// set the time of the change (inode(7), `st_ctime`).
 fn one(image: &Image) -> Option<[u8; 32]> {
     let mut digest = Context::new(&SHA256);
     match image {

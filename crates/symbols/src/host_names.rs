@@ -1,14 +1,14 @@
-//! Host names to addresses, by `getent`.
+//! Host names to addresses, through `getent`.
 //!
 //! The C library's getaddrinfo(3) loads the plug-ins that /etc/nsswitch.conf names, which a static
 //! program can do safely only with the C library that it was built with. `getent` is part of every
 //! glibc, and answers as all programs of the machine do.
 
+use crossbeam_channel::bounded;
 use std::{
     io::Read,
     net::{IpAddr, SocketAddr},
     process::{Command, Stdio},
-    sync::mpsc::channel,
     time::Duration,
 };
 use ureq::{
@@ -21,7 +21,7 @@ use ureq::{
     },
 };
 
-/// For ureq.
+/// The resolver for ureq.
 #[derive(Debug)]
 pub(crate) struct Getent;
 
@@ -52,11 +52,11 @@ impl Resolver for Getent {
     }
 }
 
-/// As many as ureq takes.
+/// The most addresses that ureq takes.
 const MAX_ADDRESSES: usize = 16;
 
 fn ask(host: &str, within: Duration) -> Result<Vec<IpAddr>, Error> {
-    // An option, or an empty line of what it prints, is no host.
+    // Neither an option nor an empty word is a host.
     if host.is_empty() || host.starts_with('-') {
         return Err(Error::HostNotFound);
     }
@@ -67,7 +67,7 @@ fn ask(host: &str, within: Duration) -> Result<Vec<IpAddr>, Error> {
         .stderr(Stdio::null())
         .spawn()?;
     let out = child.stdout.take();
-    let (send, receive) = channel();
+    let (send, receive) = bounded(1);
     std::thread::spawn(move || {
         let mut text = String::new();
         let read = out.map(|mut out| out.read_to_string(&mut text));
@@ -78,13 +78,14 @@ fn ask(host: &str, within: Duration) -> Result<Vec<IpAddr>, Error> {
     child.wait()?;
     let text = answer.map_err(|_| Error::Timeout(Timeout::Resolve))?;
     let addresses = parsed(&text.unwrap_or_default());
-    match addresses.is_empty() {
-        true => Err(Error::HostNotFound),
-        false => Ok(addresses),
+    if addresses.is_empty() {
+        Err(Error::HostNotFound)
+    } else {
+        Ok(addresses)
     }
 }
 
-/// Each address once; `ahosts` has a line for each kind of socket.
+/// Each address once: `ahosts` prints a line for each kind of socket.
 fn parsed(text: &str) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     for line in text.lines() {

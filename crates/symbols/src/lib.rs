@@ -1,29 +1,28 @@
 //! Address to module, function, file:line and inlined frames.
 //!
-//! You provide the modules as they are mapped ([`ModuleFile`]: bounds, build-id, and either the
-//! file's bytes or places to read it from) and, for separate debug files, the file system roots to
-//! search. Nothing else is needed: no process, so a recording is resolved on another machine the
-//! same way. With [`Debuginfod`] in [`Places`], debug files that are not there are downloaded.
+//! The caller provides the modules as they are mapped ([`ModuleFile`]: bounds, build-id, and either the
+//! file's bytes or paths to read it from) and, for separate debug files, the file system roots to
+//! search. No process is needed, so a recording is resolved on another machine in the same way. With
+//! [`Debuginfod`] in [`SearchPath`], debug files that are not there are downloaded.
 //!
-//! What is used of a module, the best first: DWARF in the file; DWARF in a separate debug file,
+//! The sources of a module's names, best first, are: DWARF in the file; DWARF in a separate debug file,
 //! found by build-id (`/usr/lib/debug/.build-id/xx/yyy.debug`) or by `.gnu_debuglink`, with the
 //! supplementary file that `dwz` makes; `.symtab` of either; `.dynsym`. A file that is not the
-//! mapped one, or not the debug file of it, is refused ([`SymbolError`]) and never guessed from.
+//! mapped one, or is not its debug file, is refused ([`SymbolError`]); its names are never guesses.
 //!
 //! Only the addresses that are asked for are looked up. Each module has a thread of its own, which
-//! starts at the module's first address and keeps what it parsed: modules are worked on in parallel, and
-//! the next report is cheap. [`Symbolizer::request`] does not wait, so a caller that must not stand
-//! still does not.
+//! starts with the module's first address and keeps what it has parsed: modules are worked on in
+//! parallel, and the next report is cheap. [`Symbolizer::request`] does not wait.
 //!
-//! What was resolved can be taken elsewhere as a [`Bundle`], and is kept for the next run in a
+//! Resolved names can be taken elsewhere as a [`Bundle`], and are kept for the next run in a
 //! [`SymbolCache`].
 //!
-//! Not here: split DWARF (`.dwo`): such code gets function names from the symbol table and lines
-//! from the skeleton units.
+//! Split DWARF (`.dwo`) is not read: such code gets function names from the symbol table and lines from
+//! the skeleton units.
 
 mod bundle;
 mod cache;
-mod cache_folder;
+mod cache_directory;
 mod debug_files;
 mod debuginfod;
 mod error;
@@ -37,7 +36,7 @@ mod worker;
 
 pub use bundle::{Bundle, BundleError};
 pub use cache::SymbolCache;
-pub use debug_files::Places;
+pub use debug_files::SearchPath;
 pub use debuginfod::{Debuginfod, TimeLimits};
 pub use error::SymbolError;
 pub use memhook_foreign::demangle;
@@ -51,9 +50,9 @@ use std::{path::PathBuf, sync::Arc};
 pub struct ModuleFile {
     /// Path as the target sees it.
     pub path: String,
-    /// The file's bytes, if they are at hand: what is mapped, whatever stands at the path by now.
+    /// The bytes of the mapped file, if they are at hand: the path may lead to another file by now.
     pub image: Option<Arc<[u8]>>,
-    /// Where else to read it; the first file with the right build-id is taken.
+    /// Where else to read it; the first file with the right build-id is used.
     pub candidates: Vec<PathBuf>,
     /// GNU build-id of what is mapped.
     pub build_id: Option<Vec<u8>>,
@@ -74,7 +73,7 @@ pub struct Frame {
     pub file: Option<String>,
     /// Line.
     pub line: Option<u32>,
-    /// It was inlined into the frame that follows.
+    /// Whether it was inlined into the frame that follows.
     pub inlined: bool,
 }
 
@@ -113,6 +112,6 @@ pub struct ModuleSymbols {
     pub source: Source,
     /// The separate debug file in use.
     pub debug_file: Option<PathBuf>,
-    /// Files that could not be read or were refused.
+    /// Why files could not be read or were refused.
     pub problems: Vec<SymbolError>,
 }

@@ -8,20 +8,20 @@ use memhook_foreign::{Compression, inflate};
 use object::{CompressionFormat, Object, ObjectSection};
 use std::borrow::Cow;
 
-/// DWARF sections, borrowed from their file, read or decompressed.
+/// DWARF sections: borrowed from their file, read, or decompressed.
 pub(crate) type Sections<'d> = DwarfSections<Cow<'d, [u8]>>;
 
-/// All sections of a file, decompressed.
+/// Bytes that the decompressed sections of a file may take.
 const MOST_INFLATED_BYTES: u64 = 4 << 30;
-/// Functions inlined into each other at one place.
+/// The most functions inlined into each other at one address.
 const MOST_FRAMES: usize = 256;
 
-/// The DWARF sections of a file that tell functions and lines; those it has not are empty.
+/// The DWARF sections of a file that describe functions and lines; missing ones are empty.
 pub(crate) fn sections<'d>(elf: &Elf<'d>, image: &'d Image) -> Sections<'d> {
     let mut left = MOST_INFLATED_BYTES;
     let load = |id: SectionId| -> Result<Cow<'d, [u8]>, std::convert::Infallible> {
-        // Where variables are, macros, types in sections of their own: in a debug file of a gigabyte
-        // a good part of it.
+        // Locations of variables, macros, and types in sections of their own are a good part of a large
+        // debug file.
         let is_needed = !matches!(
             id,
             SectionId::DebugLoc
@@ -41,7 +41,7 @@ pub(crate) fn sections<'d>(elf: &Elf<'d>, image: &'d Image) -> Sections<'d> {
     }
 }
 
-/// A section as the linker saw it. The compressed form is gone when this returns.
+/// A section as the linker saw it. The compressed form is freed when this returns.
 fn contents<'d>(
     section: &impl ObjectSection<'d>,
     image: &'d Image,
@@ -67,7 +67,7 @@ pub(crate) fn has_dwarf(elf: &Elf<'_>) -> bool {
 
 type Slice<'s> = EndianSlice<'s, LittleEndian>;
 
-/// All that is known of a module's code.
+/// Everything that is known about a module's code.
 pub(crate) struct Lookup<'s> {
     pub dwarf: Option<Context<Slice<'s>>>,
     pub symbols: SymbolTable<'s>,
@@ -88,7 +88,7 @@ pub(crate) fn context<'s>(
 }
 
 impl Lookup<'_> {
-    /// The best that there is.
+    /// The best source of names that there is.
     pub fn source(&self) -> Source {
         match (&self.dwarf, self.symbols.is_full, self.symbols.is_empty()) {
             (Some(_), _, _) => Source::DebugInfo,
@@ -121,7 +121,7 @@ impl Lookup<'_> {
             }
         }
         found.retain(|frame| frame.function.is_some() || frame.file.is_some());
-        // Lines without a function, or no DWARF for this code: the symbol table.
+        // Lines without a function, or no DWARF for this code: ask the symbol table.
         if found.iter().all(|frame| frame.function.is_none())
             && let Some(name) = self.symbols.function_at(svma)
         {

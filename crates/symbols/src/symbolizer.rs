@@ -1,25 +1,24 @@
-//! Which addresses belong to which module, and what is known already.
+//! Which addresses belong to which module, and the names that are known already.
 
 use crate::worker::{Answer, Desk};
-use crate::{Bundle, Frame, Location, ModuleFile, ModuleSymbols, Places, Source};
+use crate::{Bundle, Frame, Location, ModuleFile, ModuleSymbols, SearchPath, Source};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::{
     collections::{HashMap, HashSet},
-    path::PathBuf,
     sync::Arc,
-    sync::mpsc::{Receiver, Sender, channel},
     time::{Duration, Instant},
 };
 
-/// A module that was ever seen; mapped twice or again, it is the same.
+/// A module that was ever seen. It stays the same one when it is mapped twice, or again.
 struct Known {
     file: ModuleFile,
-    /// To its thread; `None` before its first address.
+    /// Requests to its thread; `None` before its first address.
     requests: Option<Sender<Vec<u64>>>,
     frames: HashMap<u64, Vec<Frame>>,
     symbols: Option<ModuleSymbols>,
-    /// Requests that its thread has not answered.
+    /// How many requests its thread has not answered.
     pending: usize,
-    /// Its files made the thread panic: no more names.
+    /// Whether its files have made the thread panic: then there are no more names.
     dead: bool,
 }
 
@@ -36,7 +35,7 @@ impl Known {
     }
 }
 
-/// A range of addresses now.
+/// Where a module is mapped now.
 struct Mapped {
     start: u64,
     end: u64,
@@ -46,7 +45,7 @@ struct Mapped {
 
 /// Resolves addresses; opens a module at its first address.
 pub struct Symbolizer {
-    places: Places,
+    search: SearchPath,
     /// Names that were resolved elsewhere.
     bundles: Vec<Bundle>,
     mapped: Vec<Mapped>,
@@ -54,40 +53,26 @@ pub struct Symbolizer {
     answers: (Sender<Answer>, Receiver<Answer>),
 }
 
-impl Default for Symbolizer {
-    fn default() -> Self {
-        Symbolizer::new(vec![PathBuf::from("/")])
-    }
-}
-
 impl Symbolizer {
-    /// A symbolizer that looks for separate debug files below these roots, in this order: for a
-    /// process in a container, its root and then ours.
-    pub fn new(roots: Vec<PathBuf>) -> Self {
-        Symbolizer::searching(Places {
-            roots,
-            ..Places::default()
-        })
-    }
-
-    /// The same with folders of debug files.
-    pub fn searching(places: Places) -> Self {
+    /// A symbolizer that looks for separate debug files there: in a search path, or below roots of file
+    /// systems, which are those of `memhook_process::TargetRoot::search_order` for a process.
+    pub fn new(search: impl Into<SearchPath>) -> Self {
         Symbolizer {
-            places,
+            search: search.into(),
             bundles: Vec::new(),
             mapped: Vec::new(),
             modules: Vec::new(),
-            answers: channel(),
+            answers: unbounded(),
         }
     }
 
-    /// Takes names from a bundle where it has a module with the same build-id. Before the modules are
+    /// Uses the names of a bundle for modules with the same build-id. To be called before the modules are
     /// set.
     pub fn add_bundle(&mut self, bundle: Bundle) {
         self.bundles.push(bundle);
     }
 
-    /// All names that are known, to be taken elsewhere.
+    /// All known names, to be taken elsewhere.
     pub fn to_bundle(&self) -> Bundle {
         let modules = self.modules.iter().filter(|known| !known.frames.is_empty());
         Bundle::new(modules.map(|known| {
@@ -96,8 +81,8 @@ impl Symbolizer {
         }))
     }
 
-    /// Takes the modules as they are mapped now; what was resolved of the same files stays. Where
-    /// ranges overlap, the first counts.
+    /// Sets the modules as they are mapped now; the names of files that were known before stay. Where
+    /// ranges overlap, the first one counts.
     pub fn set_modules(&mut self, modules: Vec<ModuleFile>) {
         self.mapped.clear();
         for file in modules {
@@ -122,7 +107,7 @@ impl Symbolizer {
         }
     }
 
-    /// What the bundles have of a module.
+    /// What the bundles say about a module.
     fn bundled(&self, file: &ModuleFile) -> (HashMap<u64, Vec<Frame>>, Option<ModuleSymbols>) {
         let mut frames = HashMap::new();
         let mut source = None;
@@ -138,8 +123,8 @@ impl Symbolizer {
         (frames, symbols)
     }
 
-    /// Module and svma of the call that returns here: the byte before the return address belongs to
-    /// the call, the byte at it perhaps to the next line or function.
+    /// Module and svma of the call that returns to this address. The byte before it belongs to the call;
+    /// the byte at the address may belong to the next line or function.
     fn place(&self, return_address: u64) -> Option<(usize, u64)> {
         let address = return_address.wrapping_sub(1);
         let inside = |m: &&Mapped| (m.start..m.end).contains(&address);
@@ -147,7 +132,7 @@ impl Symbolizer {
         Some((mapped.module, address.wrapping_sub(mapped.base)))
     }
 
-    /// Has these return addresses looked up, in the background.
+    /// Has these return addresses looked up in the background.
     pub fn request(&mut self, return_addresses: impl IntoIterator<Item = u64>) {
         let mut wanted: HashMap<usize, HashSet<u64>> = HashMap::new();
         for address in return_addresses {
@@ -167,7 +152,7 @@ impl Symbolizer {
                 None => self.start(number),
             };
             let module = &mut self.modules[number];
-            // Known to be asked: not twice.
+            // An address that was asked for is not asked for again.
             for &svma in &svmas {
                 module.frames.entry(svma).or_default();
             }
@@ -179,21 +164,21 @@ impl Symbolizer {
     }
 
     fn start(&self, number: usize) -> Sender<Vec<u64>> {
-        let (requests, inbox) = channel();
-        let (module, places) = (self.modules[number].file.clone(), self.places.clone());
+        let (requests, inbox) = unbounded();
+        let (module, search) = (self.modules[number].file.clone(), self.search.clone());
         let answers = self.answers.0.clone();
-        // If no thread can be had, the inbox goes away and its addresses stay without names.
+        // Without a thread the inbox is dropped, and its addresses have no names.
         let _ = std::thread::Builder::new()
             .name("symbols".into())
             .spawn(move || {
-                // Damaged files must cost names, never the caller. The inbox goes with the panic, so
-                // that no request is accepted after it.
+                // Damaged files may cost names, but never the caller. The inbox is dropped with the panic,
+                // so that no request is accepted after it.
                 let to = answers.clone();
                 let serve = move || {
                     let desk = Desk {
                         number,
                         module: &module,
-                        places: &places,
+                        search: &search,
                         requests: &inbox,
                         answers: &to,
                     };
@@ -206,12 +191,12 @@ impl Symbolizer {
         requests
     }
 
-    /// Takes the answers that have come, waiting for at most `wait`; true when none is outstanding.
+    /// Takes the answers that have come, and waits for more for at most `wait`. `true` when no request is
+    /// outstanding.
     pub fn is_ready(&mut self, wait: Duration) -> bool {
         let deadline = Instant::now() + wait;
         while self.modules.iter().any(|m| m.pending > 0) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.answers.1.recv_timeout(left) {
+            match self.answers.1.recv_deadline(deadline) {
                 Ok(answer) => self.take(answer),
                 Err(_) => return false,
             }
@@ -239,7 +224,7 @@ impl Symbolizer {
         }
     }
 
-    /// What is known of a return address. Waits for nothing: see [`Symbolizer::request`].
+    /// What is known about a return address. Does not wait: see [`Symbolizer::request`].
     pub fn location(&self, return_address: u64) -> Location {
         let Some((number, svma)) = self.place(return_address) else {
             return Location::default();
@@ -259,7 +244,7 @@ impl Symbolizer {
         self.location(return_address)
     }
 
-    /// How the modules were read of which addresses were asked.
+    /// How the modules were read whose addresses were asked for.
     pub fn sources(&self) -> impl Iterator<Item = &ModuleSymbols> {
         self.modules.iter().filter_map(|m| m.symbols.as_ref())
     }

@@ -1,54 +1,51 @@
-//! One module's thread: names from the cache as long as they suffice, then from the debug information.
+//! The thread of one module: it answers from the cache as long as that suffices, then from the debug
+//! information.
 //!
-//! The parsed forms borrow from the files' bytes; on a thread's stack both can live side by side for
-//! as long as requests may come.
+//! Parsed forms borrow from the files' bytes; both live on the thread's stack as long as requests come.
 
-use crate::debug_files::{Places, find, find_alone, find_supplementary};
+use crate::debug_files::{SearchPath, find, find_alone, find_supplementary};
 use crate::file::{Image, format_error, image, parse};
 use crate::fingerprint::Fingerprint;
 use crate::lookup::{Lookup, context, has_dwarf, sections};
 use crate::symbol_table::SymbolTable;
 use crate::{Frame, ModuleFile, ModuleSymbols, Source, SymbolCache};
+use crossbeam_channel::{Receiver, Sender};
 use object::Object;
-use std::{
-    collections::HashMap,
-    path::Path,
-    sync::mpsc::{Receiver, Sender},
-};
+use std::{collections::HashMap, path::Path};
 
-/// What a module's thread says.
+/// What the thread of a module reports.
 pub(crate) enum Answer {
-    /// To one request.
+    /// The answer to one request.
     Frames {
         /// The symbolizer's number of the module.
         module: usize,
         /// By svma.
         frames: Vec<(u64, Vec<Frame>)>,
-        /// How the module was read; with the first answer, and the first from its files.
+        /// How the module was read. It comes with the first answer, and with the first one from the files.
         symbols: Option<ModuleSymbols>,
     },
-    /// There will be no more answers.
+    /// The thread has panicked: there will be no more answers.
     Died {
         /// The symbolizer's number of the module.
         module: usize,
     },
 }
 
-/// Requests that come and answers that go.
+/// A module with its incoming requests and outgoing answers.
 pub(crate) struct Desk<'a> {
     /// The symbolizer's number of the module.
     pub number: usize,
     pub module: &'a ModuleFile,
-    pub places: &'a Places,
+    pub search: &'a SearchPath,
     /// Addresses (svma).
     pub requests: &'a Receiver<Vec<u64>>,
     pub answers: &'a Sender<Answer>,
 }
 
-/// Names of one module that are known without its debug information, by svma.
+/// Names of one module by svma, which are known without its debug information.
 type Kept = HashMap<u64, Vec<Frame>>;
 
-/// A module's entry in the cache.
+/// What the cache has about a module.
 struct Cached<'a> {
     cache: &'a SymbolCache,
     id: &'a [u8],
@@ -64,9 +61,9 @@ impl Desk<'_> {
         }
     }
 
-    /// What the cache has, and where: nothing without a build-id, or of files that cannot be read.
+    /// What the cache has; nothing for a module without a build-id, or if its files cannot be read.
     fn cached(&self, files: [Option<&Image>; 3]) -> Option<Cached<'_>> {
-        let cache = self.places.cache.as_ref()?;
+        let cache = self.search.cache.as_ref()?;
         let id = self.module.build_id.as_deref()?;
         let mut files = files.into_iter().flatten().peekable();
         files.peek()?;
@@ -90,27 +87,27 @@ impl Desk<'_> {
         self.answers.send(answer).is_ok()
     }
 
-    /// Opens the files at the first request, and serves it and all others. What is large in them is read at the first
-    /// address that the cache does not have.
+    /// Opens the files for the first request, and serves it and all others. Large parts of the files are read
+    /// for the first address that the cache does not have.
     fn open_files(&self, first: Vec<u64>) {
-        let (module, places) = (self.module, self.places);
+        let (module, search) = (self.module, self.search);
         let mut report = ModuleSymbols {
             path: module.path.clone(),
             ..ModuleSymbols::default()
         };
         let problems = &mut report.problems;
-        let opened = image(module, &places.roots, problems);
+        let opened = image(module, &search.roots, problems);
         let elf = opened.as_ref().and_then(|(path, image)| {
             let parsed = parse(path, image);
             parsed.map_err(|problem| problems.push(problem)).ok()
         });
         let separate = match &elf {
             Some(elf) if has_dwarf(elf) => None,
-            Some(elf) => find(Path::new(&module.path), elf, places, problems),
+            Some(elf) => find(Path::new(&module.path), elf, search, problems),
             // The debug file has everything that names need.
             None => {
                 let id = module.build_id.as_deref();
-                id.and_then(|id| find_alone(id, places, problems))
+                id.and_then(|id| find_alone(id, search, problems))
             }
         };
         let separate_elf = separate
@@ -122,7 +119,7 @@ impl Desk<'_> {
         let with_dwarf = with_dwarf.or(own_file.zip(elf.as_ref()));
         let with_dwarf = with_dwarf.filter(|(_, elf)| has_dwarf(elf));
         let supplementary =
-            with_dwarf.and_then(|((path, _), elf)| find_supplementary(path, elf, places, problems));
+            with_dwarf.and_then(|((path, _), elf)| find_supplementary(path, elf, search, problems));
         report.debug_file = separate.as_ref().map(|file| file.path.clone());
         let cached = self.cached([
             own_file.map(|(_, image)| image),
@@ -138,7 +135,6 @@ impl Desk<'_> {
             symbols.add(elf);
         }
         symbols.finish();
-        // The file with the DWARF, and its parts.
         let supplementary_elf = supplementary
             .as_ref()
             .and_then(|file| parse(&file.path, &file.data).ok());
@@ -163,8 +159,8 @@ impl Desk<'_> {
         self.answer_all(first, cached.as_ref(), &lookup, report);
     }
 
-    /// Answers as long as the cache suffices. Returns the first request that it cannot answer; `None` when there
-    /// are no more.
+    /// Answers as long as the cache suffices. Returns the first request that the cache cannot answer; `None`
+    /// when no more requests come.
     fn answer_from(
         &self,
         cached: Option<&Cached<'_>>,
@@ -194,7 +190,8 @@ impl Desk<'_> {
         None
     }
 
-    /// `cached`: where names are kept; none if something that may be installed later would give better ones.
+    /// Answers all requests that come. `cached` is where names are kept; `None` if a file that may be installed
+    /// later would give better ones.
     fn answer_all(
         &self,
         first: Vec<u64>,
@@ -209,7 +206,7 @@ impl Desk<'_> {
                 (svma, known.unwrap_or_else(|| lookup.frames(svma)))
             });
             let names: Vec<(u64, Vec<Frame>)> = names.collect();
-            // Before they are told: who has all answers may end the process.
+            // Before the answer is sent: a caller that has all answers may end the process.
             if let Some(cached) = cached {
                 let (id, files) = (cached.id, &cached.fingerprint);
                 cached

@@ -1,7 +1,7 @@
 //! Bundles of names.
 
 use crate::scratch_file::with_file;
-use memhook_symbols::{Bundle, ModuleFile, Symbolizer};
+use memhook_symbols::{Bundle, ModuleFile, SearchPath, Symbolizer};
 
 /// As they are, or, after a byte that is not the magic number's, as the contents of a whole bundle: no
 /// mutation gets through zstd's checksum.
@@ -23,7 +23,7 @@ pub fn bundle(bytes: &[u8]) {
     assert!(named <= all);
     let twice = Bundle::merged([read.clone(), read]);
     assert!(twice.counts().1 <= all);
-    let mut symbols = Symbolizer::new(Vec::new());
+    let mut symbols = Symbolizer::new(SearchPath::default());
     symbols.add_bundle(twice);
     symbols.set_modules(vec![ModuleFile {
         path: "/p".into(),

@@ -2,7 +2,7 @@
 
 use crate::Input;
 use crate::scratch_file::with_file;
-use memhook_symbols::{ModuleFile, Places, Symbolizer};
+use memhook_symbols::{ModuleFile, SearchPath, Symbolizer};
 
 /// More than any name that a person would read.
 const LONGEST_NAME: usize = 1 << 20;
@@ -21,7 +21,7 @@ fn resolve(symbols: &mut Symbolizer, file: ModuleFile, addresses: impl Iterator<
 
 /// An ELF file with symbols and DWARF.
 pub fn look_up(bytes: &[u8]) {
-    let mut symbols = Symbolizer::new(Vec::new());
+    let mut symbols = Symbolizer::new(SearchPath::default());
     let file = ModuleFile {
         path: "/p".into(),
         image: Some(bytes.into()),
@@ -43,17 +43,17 @@ pub fn debug_link(bytes: &[u8]) {
     let mut input = Input(bytes);
     let module = input.part();
     with_file(input.0, |path| {
-        let folder = std::env::temp_dir().join(format!("memhook-fuzz-{}", std::process::id()));
-        let link = folder.join("d.debug");
+        let directory = std::env::temp_dir().join(format!("memhook-fuzz-{}", std::process::id()));
+        let link = directory.join("d.debug");
         // One thread: the link is right until the process ends.
         if !link.exists() {
-            std::fs::create_dir_all(&folder).expect("a folder");
+            std::fs::create_dir_all(&directory).expect("a directory");
             let _ = std::fs::remove_file(&link);
             std::os::unix::fs::symlink(&path, &link).expect("a link");
         }
-        let mut symbols = Symbolizer::searching(Places {
-            debug_folders: vec![folder],
-            ..Places::default()
+        let mut symbols = Symbolizer::new(SearchPath {
+            debug_directories: vec![directory],
+            ..SearchPath::default()
         });
         let file = ModuleFile {
             path: path.to_string_lossy().into_owned(),

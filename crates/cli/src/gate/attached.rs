@@ -6,13 +6,15 @@ use crate::exit_code;
 use crate::reached::reached;
 use crate::signals;
 use anyhow::bail;
-use memhook_attach::{Consumer, Session, Upkeep, process_name, refuse};
+use crossbeam_channel::{Receiver, Select, tick};
+use memhook_attach::{Job, Trace, Turn, process_name, refuse};
 use memhook_gate::{AllocationSite, Evidence, MOMENTS, Reached, Survivors};
 use memhook_heap::capture;
-use std::{process::ExitCode, sync::Arc, time::Duration};
-
-/// How often this thread looks around when nobody wakes it.
-const TURN: Duration = Duration::from_millis(10);
+use std::{
+    ops::ControlFlow,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 /// Runs the command.
 pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
@@ -31,9 +33,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         return now(args, measure, pid, program);
     };
     signals::catch_stops();
-    let mut session = Session::start(pid, &config)?;
-    let region = Arc::clone(session.shared_region());
-    let consumer = Consumer::new(&region, &config);
+    let mut trace = Trace::start(pid, config)?;
     let begin = if options.growth {
         options.warmup
     } else {
@@ -41,21 +41,23 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     };
     let mut watch = Watch {
         pid,
-        begin,
+        next: begin,
         pause: duration / MOMENTS,
+        moments: tick(duration / MOMENTS),
         end: begin + duration,
         survivors: options.growth.then(Survivors::default),
         captured: None,
         moment_ns: 0,
         gaps: Vec::new(),
     };
-    consumer.while_draining(|| watch.follow(&mut session, &consumer));
-    let state = consumer.lock();
+    exit_code::of_trace(trace.run(Some(watch.end), &mut watch), pid);
+    let session = trace.session();
+    let state = trace.consumer().lock();
     let totals = state.ledger.totals();
     let mut evidence = match &watch.survivors {
         Some(survivors) => {
             let grown = survivors.grown(options.confidence);
-            growth_evidence(&session, &totals, &grown)
+            growth_evidence(session, &totals, &grown)
         }
         None => {
             let found = match &watch.captured {
@@ -67,7 +69,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
                 ),
                 None => Reached::default(),
             };
-            evidence(measure.needs_all_sites(), &session, &totals, found)
+            evidence(measure.needs_all_sites(), session, &totals, found)
         }
     };
     drop(state);
@@ -116,8 +118,11 @@ fn now(args: &Args, measure: Measure, pid: i32, program: String) -> anyhow::Resu
 /// One traced process, watched for a time.
 struct Watch {
     pid: i32,
-    begin: Duration,
+    /// When survivors are counted next.
+    next: Duration,
     pause: Duration,
+    /// Wakes us for them: the pauses may be shorter than those between turns.
+    moments: Receiver<Instant>,
     end: Duration,
     survivors: Option<Survivors>,
     captured: Option<memhook_heap::Captured>,
@@ -126,40 +131,41 @@ struct Watch {
     gaps: Vec<String>,
 }
 
-impl Watch {
-    fn follow(&mut self, session: &mut Session, consumer: &Consumer<'_>) {
-        let mut upkeep = Upkeep::new(self.pid);
-        let mut next = self.begin;
-        loop {
-            let now = consumer.elapsed();
-            let turn = upkeep.turn(session, consumer);
-            if let Some(notice) = turn.notice {
-                eprintln!("memhook-rs: {notice}");
-            }
-            if turn.gone {
-                self.gaps
-                    .push("the process ended, or executed another program".into());
-                return;
-            }
-            if let Some(survivors) = self.survivors.as_mut().filter(|_| now >= next) {
-                next += self.pause;
-                survivors.count(&consumer.lock().ledger, now, self.pause);
-            }
-            if now >= self.end || signals::stop_requested() || session.region().abandoned() {
-                break;
-            }
-            std::thread::park_timeout(TURN.min(self.pause));
-        }
-        if self.survivors.is_none() {
-            // Before the detach: what is allocated later is in neither.
-            self.moment_ns = consumer.moment_ns();
-            match capture(self.pid, None) {
-                Ok(captured) => self.captured = Some(captured),
-                Err(error) => self
-                    .gaps
-                    .push(format!("its memory could not be copied: {error}")),
+impl Job for Watch {
+    fn listen<'a>(&'a self, select: &mut Select<'a>) {
+        select.recv(&self.moments);
+    }
+
+    fn turn(&mut self, trace: &Trace, turn: &Turn) -> ControlFlow<()> {
+        let _ = self.moments.try_recv();
+        if turn.gone {
+            self.gaps
+                .push("the process ended, or executed another program".into());
+        } else if let Some(survivors) = &mut self.survivors {
+            let now = trace.consumer().elapsed();
+            if now >= self.next {
+                self.next += self.pause;
+                survivors.count(&trace.consumer().lock().ledger, now, self.pause);
             }
         }
-        exit_code::detached(upkeep.detach(session), self.pid);
+        ControlFlow::Continue(())
+    }
+
+    fn before_detach(&mut self, trace: &Trace) {
+        if self.survivors.is_some() {
+            return;
+        }
+        // Before the detach: what is allocated later is in neither.
+        self.moment_ns = trace.consumer().moment_ns();
+        match capture(self.pid, None) {
+            Ok(captured) => self.captured = Some(captured),
+            Err(error) => self
+                .gaps
+                .push(format!("its memory could not be copied: {error}")),
+        }
+    }
+
+    fn notice(&mut self, text: &str) {
+        eprintln!("memhook-rs: {text}");
     }
 }

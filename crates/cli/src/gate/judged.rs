@@ -11,7 +11,6 @@ use memhook_gate::{
 use memhook_ledger::Totals;
 use memhook_stream::Region;
 use memhook_symbols::Symbolizer;
-use std::path::PathBuf;
 
 /// What the verdict is measured by, read before anything starts.
 pub struct Measure {
@@ -87,9 +86,7 @@ pub fn growth_evidence(session: &Session, totals: &Totals, grown: &Grown) -> Evi
 }
 
 fn with_names(session: &Session, gather: impl FnOnce(NameSource<'_>) -> Evidence) -> Evidence {
-    // The names of a container's modules are in the container.
-    let root = format!("/proc/{}/root", session.pid());
-    let mut symbols = Symbolizer::new(vec![root.into(), PathBuf::from("/")]);
+    let mut symbols = Symbolizer::new(session.root().search_order());
     let files = module_files(session);
     let modules = files.iter().map(|file| MappedModule {
         addresses: file.start..file.end,

@@ -4,11 +4,11 @@ use super::judged::{Measure, evidence};
 use super::options::Args;
 use crate::exit_code::{self, end_as};
 use crate::reached::reached;
-use memhook_attach::{Consumer, End, Error, Job, Observer, Program, Session, command_line};
+use memhook_attach::{End, Error, Job, Observer, Program, Session, Trace, Work, command_line};
 use memhook_gate::{Ending, Evidence, Reached};
 use memhook_heap::{Captured, Snapshot, capture_standing};
 use memhook_inject::{Child, StartPoint};
-use memhook_process::{ModuleImage, mappings, modules};
+use memhook_process::{ModuleFiles, ModuleImage, mappings, modules};
 use std::{
     collections::{HashMap, HashSet},
     process::ExitCode,
@@ -87,16 +87,20 @@ impl Trial {
 }
 
 impl Observer for Trial {
-    fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Box<dyn Job>, Error> {
+    fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Work, Error> {
         let pid = session.pid();
         let finding = self.new_finding(pid);
-        Ok(Box::new(Judging {
+        let judging = Judging {
             program: self.name(pid),
             needs_all_sites: self.needs_all_sites,
             finding,
             began_with: (point == StartPoint::BeforeConstructors)
                 .then(|| session.modules.iter().map(|m| m.start).collect()),
-        }))
+        };
+        Ok(Work {
+            job: Box::new(judging),
+            recording: None,
+        })
     }
 
     fn at_end(&mut self, child: &Child, pid: i32, modules: Option<Vec<ModuleImage>>) {
@@ -184,13 +188,14 @@ impl Judging {
 }
 
 impl Job for Judging {
-    fn end(self: Box<Self>, session: &Session, consumer: &Consumer<'_>, end: End) {
+    fn end(&mut self, trace: &mut Trace, end: &End) {
+        let session = trace.session();
         let captured = self.finding.with(|slot| slot.captured.take());
         let mut kept: Option<Captured> = None;
-        let state = consumer.lock();
+        let state = trace.consumer().lock();
         let (mut found, ending) = match (end, captured) {
             (End::Executed, _) => return,
-            (End::LetGo, _) => {
+            (End::LetGo | End::Gone | End::Detached(_), _) => {
                 let still = "it still runs, the program that was started has ended";
                 (without(still.into()), Ending::Running)
             }
@@ -199,15 +204,15 @@ impl Job for Judging {
                 let live = state.ledger.live_blocks();
                 let is_complete = self.is_complete(session);
                 let found = reached(&captured.snapshot, live, None, is_complete);
-                (found, ending(status))
+                (found, ending(*status))
             }
             (End::Ended(status), Some(Err(error))) => {
                 let why = format!("its memory could not be copied: {error}");
-                (without(why), ending(status))
+                (without(why), ending(*status))
             }
             (End::Ended(status), None) => {
                 let why = "it was killed before its memory could be looked at";
-                (without(why.into()), ending(status))
+                (without(why.into()), ending(*status))
             }
         };
         let totals = state.ledger.totals();
@@ -219,7 +224,7 @@ impl Job for Judging {
         }
         found.gaps.dedup();
         let mut evidence = evidence(self.needs_all_sites, session, &totals, found);
-        evidence.program = self.program;
+        evidence.program = std::mem::take(&mut self.program);
         evidence.ending = ending;
         self.finding.with(|slot| slot.evidence = Some(evidence));
     }
@@ -240,7 +245,7 @@ fn is_allocators(session: &Session, snapshot: &Snapshot, stack: Option<u32>) -> 
 /// A process that was made by fork and has executed nothing: what it allocated is not traced. If nothing in it is
 /// unreachable it has leaked nothing.
 fn of_a_copy(child: &Child, pid: i32, program: String) -> Evidence {
-    let modules = mappings(pid).and_then(|maps| modules(pid, &maps, &mut HashMap::new()));
+    let modules = mappings(pid).and_then(|maps| modules(pid, &maps, &mut ModuleFiles::new()));
     let captured = capture(child, pid, modules.unwrap_or_default());
     let mut found = match &captured {
         Ok(captured) => reached(&captured.snapshot, std::iter::empty(), None, false),

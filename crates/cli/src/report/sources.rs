@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use memhook_recording::Recording;
 use memhook_report::recorded::ordered_modules;
 use memhook_symbols::{
-    Bundle, Debuginfod, ModuleFile, Places, SymbolCache, SymbolError, Symbolizer,
+    Bundle, Debuginfod, ModuleFile, SearchPath, SymbolCache, SymbolError, Symbolizer,
 };
 use std::{io::ErrorKind, path::PathBuf};
 
@@ -12,16 +12,17 @@ use std::{io::ErrorKind, path::PathBuf};
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(skip)]
 pub struct Args {
-    /// Look for the target's files below this directory, which is the root of its file system or a copy
+    /// Look for the target's files below this directory, which is the root of its file system or a
+    /// copy of it
     #[arg(long, value_name = "DIR")]
     pub sysroot: Vec<PathBuf>,
-    /// Look for debug files in this directory (DIR/.build-id/ab/cdef.debug, or by name) too
+    /// Look for debug files in this directory as well (DIR/.build-id/ab/cdef.debug, or by name)
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
-    /// Take names from this bundle, which `memhook-rs symbols pack` made
+    /// Take names from this bundle, which `memhook-rs symbols pack` has made
     #[arg(long, value_name = "FILE")]
     pub symbols: Vec<PathBuf>,
-    /// Look up all names in the files, and keep none for the next run
+    /// Look up every name in the files, and keep none for later runs
     #[arg(long)]
     pub no_symbol_cache: bool,
 }
@@ -42,15 +43,16 @@ pub fn check_directories<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> anyhow
 pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symbolizer> {
     check_directories(args.sysroot.iter().chain(&args.debug_dir))?;
     let root = PathBuf::from("/");
-    let roots: Vec<PathBuf> = match args.sysroot.is_empty() {
+    let roots: Vec<PathBuf> = if args.sysroot.is_empty() {
         // The recording may be of this machine; the build-ids tell.
-        true => vec![root],
-        false => args.sysroot.clone(),
+        vec![root]
+    } else {
+        args.sysroot.clone()
     };
     let cache = SymbolCache::of_user();
-    let mut symbols = Symbolizer::searching(Places {
+    let mut symbols = Symbolizer::new(SearchPath {
         roots: roots.clone(),
-        debug_folders: args.debug_dir.clone(),
+        debug_directories: args.debug_dir.clone(),
         debuginfod: cache.as_ref().and_then(Debuginfod::from_environment),
         cache: cache.filter(|_| !args.no_symbol_cache),
     });
@@ -66,10 +68,9 @@ pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symboliz
         ModuleFile {
             path: module.path.clone(),
             image: None,
-            candidates: if is_known {
-                roots.iter().map(|root| root.join(inside)).collect()
-            } else {
-                Vec::new()
+            candidates: match is_known {
+                true => roots.iter().map(|root| root.join(inside)).collect(),
+                false => Vec::new(),
             },
             build_id,
             base: module.base,
@@ -84,8 +85,8 @@ pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symboliz
 /// Says which files were refused, but not which are missing: most targets have no debug files.
 pub fn tell_refused(symbols: &Symbolizer) {
     for problem in symbols.sources().flat_map(|module| &module.problems) {
-        let is_absent = matches!(problem, SymbolError::Read { source, .. }
-            if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory));
+        let is_absent = matches!(problem, SymbolError::Read { error, .. }
+            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory));
         if !is_absent {
             eprintln!("memhook-rs: not used: {problem}");
         }

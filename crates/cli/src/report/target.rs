@@ -36,16 +36,16 @@ pub fn tell_end(recording: &Recording, path: &Path) {
 #[derive(clap::Args, Clone)]
 #[group(skip)]
 pub struct OutputArgs {
-    /// Write into this file
+    /// Write to this file
     #[arg(short, long)]
     pub output: Option<PathBuf>,
-    /// Overwrite the output file
+    /// Overwrite the output file if it exists
     #[arg(long)]
     pub force: bool,
     /// When to use colours
     #[arg(long, value_enum, default_value = "auto")]
     pub color: Color,
-    /// Leave nothing out
+    /// Leave nothing out: complete names, and small branches of trees: complete names, and small branches of trees: complete names, and small branches of trees
     #[arg(short, long)]
     pub verbose: bool,
 }

@@ -1,14 +1,18 @@
 //! Keys and what they mean.
 
+use crossbeam_channel::{Receiver, bounded};
 use memhook_report::top::{Action, Sort};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use std::{sync::mpsc::Sender, thread::Thread, time::Duration};
+use std::time::Duration;
 
-/// How long the terminal is waited for at a time; after that it is looked whether anybody listens.
+/// Keys that wait to be acted on.
+const BACKLOG: usize = 64;
+/// How long one wait for a key takes. Between two, the thread looks whether it is still listened to.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// Reads keys on a thread of its own until nobody listens, and wakes the listener.
-pub fn listen(actions: Sender<Action>, listener: Thread) {
+/// Reads keys on a thread of its own until nobody listens any longer.
+pub fn listen() -> Receiver<Action> {
+    let (actions, keys) = bounded(BACKLOG);
     std::thread::spawn(move || {
         loop {
             let found = match event::poll(WAIT) {
@@ -22,12 +26,12 @@ pub fn listen(actions: Sender<Action>, listener: Thread) {
             {
                 return;
             }
-            listener.unpark();
             if is_over {
                 return;
             }
         }
     });
+    keys
 }
 
 fn action(event: &Event) -> Option<Action> {

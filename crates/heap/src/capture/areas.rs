@@ -6,6 +6,7 @@ use crate::snapshot::{Area, AreaKind, ModuleInfo};
 use memhook_inject::{PageScan, PageState};
 use memhook_process::Mapping;
 use std::io;
+use std::ops::Range;
 
 /// A larger mapping is a sanitizer's shadow or the like, reserved but never filled.
 const MAX_AREA_BYTES: u64 = 256 << 30;
@@ -41,7 +42,7 @@ pub fn areas(
                 unsearched.push(area(AreaKind::Shared))
             }
             None => match hidden(pid, m, pages) {
-                Ok(runs) => areas.extend(runs.into_iter().map(|(start, end)| Area {
+                Ok(runs) => areas.extend(runs.into_iter().map(|Range { start, end }| Area {
                     start,
                     end,
                     kind: AreaKind::Hidden,
@@ -128,6 +129,6 @@ fn kind(m: &Mapping, modules: &[ModuleInfo]) -> Option<AreaKind> {
     let was_writable = modules
         .iter()
         .flat_map(|module| &module.data)
-        .any(|&(start, end)| m.start < end && m.end > start);
+        .any(|data| m.start < data.end && m.end > data.start);
     (m.write || was_writable).then_some(AreaKind::File)
 }

@@ -32,8 +32,9 @@ use crate::snapshot::{
 };
 use crate::{Error, Types, dissect};
 use memhook_inject::{AllHeld, PageScan, PageState, Registers, WriteWatch, memory_sharers};
-use memhook_process::{ModuleImage, filter_may_kill, mappings, modules};
-use std::collections::{BTreeMap, HashMap};
+use memhook_process::{ModuleFiles, ModuleImage, filter_may_kill, mappings, modules};
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Beside a copy, its search takes a quarter of it: two bits for 16 bytes of heap, and bounds and marks of
@@ -94,7 +95,7 @@ pub(crate) struct Prepared {
 impl Prepared {
     fn of(pid: i32, limits: Limits) -> Result<Prepared, Error> {
         let begin = Instant::now();
-        let images = modules(pid, &mappings(pid)?, &mut HashMap::new())?;
+        let images = modules(pid, &mappings(pid)?, &mut ModuleFiles::new())?;
         let mut prepared = Prepared {
             begin,
             limits,
@@ -117,14 +118,12 @@ impl Prepared {
     /// Fails if there is no room for so much beside what is copied already, with what the search takes.
     pub fn has_room(&self, copied: u64, more: u64) -> Result<(), Error> {
         let with_search = |bytes: u64| bytes + bytes / SEARCH_SHARE;
-        let (needed, room) = match self.limits.memory {
-            Some(most) => (with_search(copied + more), Some(Room::of(most))),
-            None => (
-                with_search(more),
-                Room::for_process(std::process::id() as i32),
-            ),
+        // What was asked for includes what is copied already; what is available does not.
+        let needed = match self.limits.memory {
+            Some(_) => with_search(copied + more),
+            None => with_search(more),
         };
-        match room {
+        match Room::for_copy(self.limits.memory) {
             Some(room) if room.bytes < needed => Err(Error::NoRoom {
                 pid: self.pid,
                 needed: with_search(copied + more),
@@ -175,9 +174,9 @@ impl Prepared {
         }
     }
 
-    fn malloc_code(&self) -> (u64, u64) {
+    fn malloc_code(&self) -> Range<u64> {
         let libc = self.modules.iter().find(|m| m.glibc_minor.is_some());
-        libc.map_or((0, 0), |m| m.malloc_code)
+        libc.map_or(0..0, |m| m.malloc_code.clone())
     }
 
     /// Says why another method is taken; an error if none can help.
@@ -241,7 +240,7 @@ impl Prepared {
                 return;
             }
         }
-        found.push((start, end));
+        found.push(start..end);
     }
 
     /// The mappings to be copied, as they are now.
@@ -254,7 +253,7 @@ impl Prepared {
 
     /// Holds all threads, outside malloc if possible.
     pub fn hold(&mut self) -> Result<AllHeld, Error> {
-        let (held, in_malloc) = hold_settled(self.pid, self.malloc_code())?;
+        let (held, in_malloc) = hold_settled(self.pid, &self.malloc_code())?;
         self.in_malloc = in_malloc;
         self.kernel.words.extend(held.queued_values());
         self.kernel.words.extend(held.rseq_places());
@@ -278,11 +277,9 @@ impl Prepared {
         self.kernel.words.extend(after.words);
         self.kernel.unseen.extend(after.unseen);
         let mut unsearched: Vec<String> = self.unsearched.iter().map(describe).collect();
-        unsearched.extend(
-            shot.unread
-                .iter()
-                .map(|(start, end)| format!("memory at {start:#x}-{end:#x}, which can't be read")),
-        );
+        unsearched.extend(shot.unread.iter().map(|Range { start, end }| {
+            format!("memory at {start:#x}-{end:#x}, which can't be read")
+        }));
         self.kernel.unseen.sort_unstable();
         self.kernel.unseen.dedup();
         unsearched.extend(self.kernel.unseen.iter().map(|&what| what.to_owned()));
@@ -403,7 +400,7 @@ pub fn capture_standing<'a>(
     prepared.modules = images.iter().map(module_info).collect();
     let threads: Vec<_> = threads.collect();
     let code = prepared.malloc_code();
-    let inside = threads.iter().filter(|t| is_inside(pid, t.1, code));
+    let inside = threads.iter().filter(|t| is_inside(pid, t.1, &code));
     prepared.in_malloc = inside.count() as u32;
     let Some(mut shot) = copy_all(&mut prepared, None)? else {
         return Err(prepared.too_long(prepared.begin.elapsed(), "it was not copied in time".into()));

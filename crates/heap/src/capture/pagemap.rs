@@ -36,7 +36,7 @@ fn find(pid: i32, start: u64, end: u64, is_wanted: impl Fn(u64) -> bool) -> io::
         pagemap.read_exact_at(&mut words, at / PAGE_BYTES * 8)?;
         for word in words.as_chunks::<8>().0 {
             if is_wanted(u64::from_le_bytes(*word)) {
-                add_run(&mut found, (at, at + PAGE_BYTES));
+                add_run(&mut found, at..at + PAGE_BYTES);
             }
             at += PAGE_BYTES;
         }
@@ -63,7 +63,7 @@ mod tests {
         let found = populated(pid, low, high).unwrap();
         for page in [3, 4, 9000] {
             let at = start + page * PAGE_BYTES;
-            assert!(found.iter().any(|r| r.0 <= at && at < r.1), "{found:x?}");
+            assert!(found.iter().any(|r| r.contains(&at)), "{found:x?}");
         }
         assert!(crate::ranges::run_bytes(&found) < 32 << 20, "{found:x?}");
         let mut scanned = Runs::new();

@@ -6,6 +6,7 @@ use crate::snapshot::{Area, AreaKind, Region};
 use memhook_process::mappings;
 use nix::unistd::{Whence, lseek};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 /// More of it in one process is not searched, but told: a database shares many gigabytes.
@@ -43,13 +44,17 @@ pub fn add_untouched(pid: i32, areas: &[Area], regions: &mut [Region]) -> Vec<Ar
             continue;
         }
         left -= bytes;
-        for (from, to) in new {
+        for Range {
+            start: from,
+            end: to,
+        } in new
+        {
             let place = (from - region.start) as usize..(to - region.start) as usize;
             let at = mapping.offset + (from - area.start);
             if let Some(place) = region.bytes.get_mut(place)
                 && file.read_exact_at(place, at).is_ok()
             {
-                add_run(&mut region.runs, (from, to));
+                add_run(&mut region.runs, from..to);
             }
         }
     }

@@ -7,6 +7,7 @@ use crate::capture::{HOLDS, Prepared, Shot, thread_states};
 use crate::ranges::{Runs, run_bytes};
 use crate::snapshot::AreaKind;
 use memhook_foreign::size_text;
+use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
 /// Copied to find out how fast that goes.
@@ -66,15 +67,15 @@ fn speed(prepared: &mut Prepared) -> Result<Speed, Error> {
     for area in areas.iter().filter(|a| a.kind != AreaKind::File) {
         let mut runs = Runs::new();
         prepared.populated(area, &mut runs);
-        for (start, end) in runs {
-            let end = end.min(start.saturating_add(left));
+        for run in runs {
+            let run = run.start..run.end.min(run.start.saturating_add(left));
             let mut part = Patch::with_room(0);
             let begin = Instant::now();
             // Into memory that is new, as that of the copy will be.
-            if part.read(prepared.pid, &[(start, end)], &mut Runs::new(), None) {
-                speed.copied(end - start, begin);
+            if part.read(prepared.pid, from_ref(&run), &mut Runs::new(), None) {
+                speed.copied(run.end - run.start, begin);
             }
-            left -= end - start;
+            left -= run.end - run.start;
             if left == 0 {
                 return Ok(speed);
             }

@@ -118,7 +118,7 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
     };
     // Its bins point to free chunks, whose first word is still of the block before: no roots.
     let state = arenas[0].address;
-    add_run(&mut building.ranges, (state, state + layout.arena_bytes()));
+    add_run(&mut building.ranges, state..state + layout.arena_bytes());
     if let Some(what) = broken {
         building.find(arenas[0].address, what);
     }
@@ -143,7 +143,7 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
             building.segments.push(segment);
             add_run(
                 &mut building.ranges,
-                (chunk.start(), chunk.address + chunk.bytes),
+                chunk.start()..chunk.address + chunk.bytes,
             );
         } else {
             let what = format!(
@@ -205,7 +205,7 @@ impl Building<'_> {
         for piece in pieces {
             let walked = walk(self.snapshot, piece, &self.lists.chunks);
             walked_bytes += piece.end - piece.start;
-            add_run(&mut self.ranges, (piece.start, piece.end));
+            add_run(&mut self.ranges, piece.start..piece.end);
             self.findings.extend(walked.findings);
             for run in walked.unparsed {
                 add_run(&mut self.unparsed, run);
@@ -309,7 +309,7 @@ impl Building<'_> {
             } else {
                 header
             };
-            add_run(&mut self.ranges, (heap, heap + size));
+            add_run(&mut self.ranges, heap..heap + size);
             let has_top = arena.top >= heap && arena.top < heap + size;
             pieces.push(Piece {
                 start: start.next_multiple_of(ALIGNMENT),

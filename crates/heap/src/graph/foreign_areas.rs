@@ -12,6 +12,7 @@ use crate::glibc::dissect::Heap;
 use crate::glibc::ended_threads::bounds;
 use crate::ranges::{Runs, joined, without};
 use crate::snapshot::{Area, AreaKind, Snapshot, ThreadState};
+use std::ops::Range;
 
 /// Allocators that map memory for themselves, and keep nothing of the program's in it or in their data.
 const KNOWN_ALLOCATORS: [&str; 3] = ["jemalloc", "tcmalloc", "mimalloc"];
@@ -39,7 +40,7 @@ impl Heap {
             if !KNOWN_ALLOCATORS.contains(&name) {
                 return false;
             }
-            self.ranges.extend(&module.data);
+            self.ranges.extend(module.data.iter().cloned());
         }
         let mut blocks = blocks.to_vec();
         blocks.sort_unstable();
@@ -69,14 +70,14 @@ fn threads_part(snapshot: &Snapshot, area: &Area) -> Option<Runs> {
     for thread in &snapshot.meta.threads {
         if inside(thread.rsp) || inside(thread.fs_base) {
             let bounds = bounds(snapshot, thread.fs_base)?;
-            if inside(thread.rsp) && !(bounds.0..bounds.1).contains(&thread.rsp) {
+            if inside(thread.rsp) && !bounds.contains(&thread.rsp) {
                 return None;
             }
             found.push(bounds);
         }
         // The loader takes TLS of modules that were opened later from malloc, by a call that no slot carries.
         let of_modules = tls_blocks(snapshot, thread);
-        found.extend(of_modules.filter(|run| inside(run.0)));
+        found.extend(of_modules.filter(|run| inside(run.start)));
     }
     Some(found)
 }
@@ -86,13 +87,13 @@ fn threads_part(snapshot: &Snapshot, area: &Area) -> Option<Runs> {
 fn tls_blocks<'a>(
     snapshot: &'a Snapshot,
     thread: &ThreadState,
-) -> impl Iterator<Item = (u64, u64)> + 'a {
+) -> impl Iterator<Item = Range<u64>> + 'a {
     let vector = snapshot.word(thread.fs_base.wrapping_add(DTV));
     let vector = vector.unwrap_or_default();
     let length = snapshot.word(vector.wrapping_sub(16)).unwrap_or_default();
     (1..=length.min(MOST_TLS_MODULES))
         .filter_map(move |module| snapshot.word(vector.wrapping_add(module * 16)))
-        .map(|block| (block, block.saturating_add(PAGE_BYTES)))
+        .map(|block| block..block.saturating_add(PAGE_BYTES))
 }
 
 #[cfg(test)]
@@ -113,7 +114,7 @@ mod tests {
     fn allocator(name: &str, data: u64) -> ModuleInfo {
         ModuleInfo {
             allocator: Some(name.to_owned()),
-            data: vec![(data, data + 0x1000)],
+            data: vec![data..data + 0x1000],
             ..ModuleInfo::default()
         }
     }

@@ -212,18 +212,18 @@ impl<'a> Finder<'a> {
         let (start, end) = (block.address, block.address + block.bytes);
         let (whole, parts) = match region {
             Some(region) if block.bytes >= LARGE_BYTES => {
-                let first = region.runs.partition_point(|r| r.1 <= start);
+                let first = region.runs.partition_point(|r| r.end <= start);
                 (None, &region.runs[first..])
             }
-            _ => (Some((start, end)), Default::default()),
+            _ => (Some(start..end), Default::default()),
         };
         whole
             .into_iter()
-            .chain(parts.iter().copied().take_while(move |r| r.0 < end))
-            .filter_map(move |(from, to)| {
+            .chain(parts.iter().cloned().take_while(move |r| r.start < end))
+            .filter_map(move |run| {
                 let region = region?;
-                let from = (from.max(start) - region.start) as usize;
-                let to = (to.min(end) - region.start) as usize;
+                let from = (run.start.max(start) - region.start) as usize;
+                let to = (run.end.min(end) - region.start) as usize;
                 region.bytes.get(from..to)
             })
     }
@@ -232,9 +232,9 @@ impl<'a> Finder<'a> {
     pub fn root_bytes(&self, start: u64, end: u64, mut found: impl FnMut(u64, &'a [u8])) {
         let mut at = start;
         while let Some(region) = self.snapshot.region(at) {
-            let first = region.runs.partition_point(|r| r.1 <= at);
-            for &(from, to) in region.runs[first..].iter().take_while(|r| r.0 < end) {
-                let (from, to) = (from.max(at), to.min(end));
+            let first = region.runs.partition_point(|r| r.end <= at);
+            for run in region.runs[first..].iter().take_while(|r| r.start < end) {
+                let (from, to) = (run.start.max(at), run.end.min(end));
                 let low = (from - region.start) as usize;
                 if let Some(bytes) = region.bytes.get(low..(to - region.start) as usize) {
                     found(from, bytes);

@@ -96,7 +96,7 @@ fn lay_out(graph: &Graph) -> (Snapshot, Heap, Vec<BTreeSet<usize>>, BTreeSet<usi
         blocks: BlockTable::new(vec![segment]),
         findings: Vec::new(),
         unparsed: Vec::new(),
-        ranges: vec![(HEAP, at + 4096)],
+        ranges: vec![HEAP..at + 4096],
         caches: Vec::new(),
         parameters: None,
         mmapped: (0, 0),

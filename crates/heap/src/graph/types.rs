@@ -47,8 +47,7 @@ impl<'a> Types<'a> {
 
     /// The class whose objects begin with this word.
     pub fn class(&mut self, first_word: u64) -> Option<String> {
-        let data =
-            |m: &crate::ModuleInfo| m.data.iter().any(|d| first_word >= d.0 && first_word < d.1);
+        let data = |m: &crate::ModuleInfo| m.data.iter().any(|d| d.contains(&first_word));
         if !first_word.is_multiple_of(8) || !self.snapshot.meta.modules.iter().any(data) {
             return None;
         }

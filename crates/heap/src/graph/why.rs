@@ -44,7 +44,7 @@ pub fn why(
     address: u64,
 ) -> Result<Why, Error> {
     let Some((goal, _)) = heap.blocks.find(address) else {
-        let within = heap.ranges.iter().any(|r| address >= r.0 && address < r.1);
+        let within = heap.ranges.iter().any(|r| r.contains(&address));
         let hint = if within {
             ": free memory or a header"
         } else {

@@ -29,6 +29,9 @@ extern "C" fn hand_on(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_v
     let pid = PROGRAM.load(Ordering::Relaxed);
     if signal == libc::SIGCONT {
         CONTINUED.store(true, Ordering::Relaxed);
+    } else if pid == 0 && signals::STOPS_US.contains(&signal) {
+        // The program has ended, so the signal is meant for us.
+        signals::count_stop(signal);
     }
     // What the terminal sends (Ctrl-C: SI_KERNEL) goes to the whole foreground process group: the
     // program has it already.

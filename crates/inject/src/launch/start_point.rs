@@ -3,14 +3,13 @@
 use std::fs::{File, OpenOptions};
 use std::time::Instant;
 
-use goblin::elf::Elf;
-
 use super::Child;
 use super::syscall_probe::Probe;
 use super::watch::{self, Event, Process, Status};
+use crate::error::mappings;
 use crate::held::STEP_DEADLINE;
-use crate::maps::Mapping;
-use crate::{Error, maps, memory, ptrace, regs, resend};
+use crate::{Error, ptrace, regs, resend};
+use memhook_process::{Auxiliary, Loader};
 
 /// Where the program has been stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,23 +21,6 @@ pub enum StartPoint {
     Entry,
     /// The program ended before (a library is missing), with this wait status.
     Ended(i32),
-}
-
-/// Types of `<elf.h>` in the auxiliary vector.
-const AT_BASE: u64 = 7;
-const AT_ENTRY: u64 = 9;
-
-/// Offset of `r_state` in `struct r_debug` of `<link.h>`, and its value when the list of modules is
-/// whole.
-const R_STATE: u64 = 24;
-const RT_CONSISTENT: u64 = 0;
-
-/// Where ld.so tells debuggers about modules.
-struct LoaderDebug {
-    /// `_dl_debug_state`, an empty function.
-    function: u64,
-    /// `_r_debug`.
-    state: u64,
 }
 
 impl Child {
@@ -55,7 +37,6 @@ impl Child {
         before_constructors: bool,
     ) -> Result<StartPoint, Error> {
         self.processes.insert(pid, Process::new(pid));
-        let (entry, loader_base) = auxiliary(pid)?;
         let path = format!("/proc/{pid}/mem");
         let file_error = |source| Error::File {
             path: path.clone(),
@@ -66,30 +47,26 @@ impl Child {
             .write(true)
             .open(&path)
             .map_err(file_error)?;
-        let mappings = maps::read(pid)?;
+        let mappings = mappings(pid)?;
+        let auxiliary = Auxiliary::of(pid).map_err(|error| Error::of_process(pid, error))?;
+        let entry = auxiliary.entry;
         let text = mappings
             .iter()
-            .find(|m| m.executable && (m.start_avma..m.end_avma).contains(&entry))
+            .find(|m| m.exec && m.contains(entry))
             .ok_or(Error::NoStartPoint { pid })?;
-        // A loader that is run as a program has no loader.
-        let (loader_base, is_loader) = match loader_base {
-            0 => (module_start(&mappings, text), true),
-            base => (base, false),
-        };
-        let debug = loader_debug(pid, &mappings, loader_base);
-        if is_loader && debug.is_none() {
+        // Only glibc's loader is known to be safe to call into there.
+        let loader = Loader::of(pid, &mappings).filter(|loader| loader.is_glibc);
+        // A program that the kernel loaded no loader for is one, or is static.
+        if auxiliary.loader == 0 && loader.is_none() {
             return Ok(StartPoint::Entry);
         }
         if before_constructors
             && !has_audit(pid)
-            && let Some(debug) = debug
-            && let Some(probe) =
-                Probe::in_empty_function(&mem, debug.function).map_err(file_error)?
+            && let Some(loader) = loader
+            && let Some(function) = loader.debug_state
+            && let Some(probe) = Probe::in_empty_function(&mem, function).map_err(file_error)?
         {
-            let is_reached = || {
-                let state = memory::read_word(pid, debug.state.wrapping_add(R_STATE));
-                state.is_some_and(|word| word & 0xffff_ffff == RT_CONSISTENT)
-            };
+            let is_reached = || loader.is_consistent(pid);
             let point = StartPoint::BeforeConstructors;
             return self.run_to(pid, &mem, probe, &is_reached, point);
         }
@@ -180,17 +157,6 @@ fn settle(pid: i32) -> Result<(), Error> {
     Ok(())
 }
 
-/// Entry point and load address of the loader (0 if there is none).
-fn auxiliary(pid: i32) -> Result<(u64, u64), Error> {
-    let path = format!("/proc/{pid}/auxv");
-    let bytes = std::fs::read(&path).map_err(|source| Error::File { path, source })?;
-    let words = bytes.as_chunks::<8>().0;
-    let pairs = words.chunks_exact(2);
-    let pairs = pairs.map(|p| (u64::from_le_bytes(p[0]), u64::from_le_bytes(p[1])));
-    let value = |kind| pairs.clone().find(|p| p.0 == kind).map_or(0, |p| p.1);
-    Ok((value(AT_ENTRY), value(AT_BASE)))
-}
-
 fn has_audit(pid: i32) -> bool {
     /// The kernel takes no longer one (execve(2), "Limits on size of arguments and environment").
     const MOST_BYTES: u64 = 8 << 20;
@@ -199,35 +165,4 @@ fn has_audit(pid: i32) -> bool {
     environment
         .split(|&byte| byte == 0)
         .any(|variable| variable.starts_with(b"LD_AUDIT="))
-}
-
-/// Where the module begins that `text` belongs to.
-fn module_start(mappings: &[Mapping], text: &Mapping) -> u64 {
-    let mut parts = mappings
-        .iter()
-        .filter(|m| m.inode == text.inode && m.name == text.name);
-    parts.next().map_or(text.start_avma, |m| m.start_avma)
-}
-
-/// No loader is larger, with all of its debug information.
-const MOST_LIBRARY_BYTES: u64 = 256 << 20;
-
-fn loader_debug(pid: i32, mappings: &[Mapping], base: u64) -> Option<LoaderDebug> {
-    let first = mappings.iter().find(|m| m.start_avma == base)?;
-    let at = first.start_avma..first.end_avma;
-    let most = MOST_LIBRARY_BYTES;
-    let bytes = memhook_foreign::read_mapped(pid, &at, &first.name, first.inode, most).ok()?;
-    let elf = Elf::parse(&bytes).ok()?;
-    let find = |name: &str| {
-        let mut symbols = elf.dynsyms.iter();
-        symbols
-            .find(|s| s.st_value != 0 && elf.dynstrtab.get_at(s.st_name) == Some(name))
-            .map(|s| base.wrapping_add(s.st_value))
-    };
-    // Only glibc's is known to be safe to call into there.
-    find("_dl_catch_exception").or_else(|| find("_rtld_global"))?;
-    Some(LoaderDebug {
-        function: find("_dl_debug_state")?,
-        state: find("_r_debug")?,
-    })
 }

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use crate::Registers;
-use crate::maps::Mapping;
+use memhook_process::Mapping;
 
 /// `mov $39, %eax; syscall`: getpid. It changes rax, rcx and r11.
 const CALL: [u8; 7] = [0xb8, 39, 0, 0, 0, 0x0f, 0x05];
@@ -66,13 +66,13 @@ impl Probe {
         let bytes = CALL.len() + START.len() + JUMP_BYTES as usize;
         // A byte more: the last instruction of the program may end in zeros.
         let mut room = vec![0; bytes + 16];
-        let room_start = text.end_avma - room.len() as u64;
+        let room_start = text.end - room.len() as u64;
         mem.read_exact_at(&mut room, room_start)?;
         let begins_so = code[(start - entry) as usize..].starts_with(&START);
         if !begins_so || room.iter().any(|&byte| byte != 0) {
             return Ok(None);
         }
-        let detour = text.end_avma - bytes as u64;
+        let detour = text.end - bytes as u64;
         let mut code = [CALL.as_slice(), &START].concat();
         let back = jump(detour + code.len() as u64, start + JUMP_BYTES);
         let (Some(there), Some(back)) = (jump(start, detour), back) else {

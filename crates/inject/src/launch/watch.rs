@@ -5,10 +5,10 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::Child;
-use crate::procfs::{self, Activity};
 use crate::restart;
 use crate::survey::Survey;
 use crate::{Error, Registers, ptrace, regs};
+use memhook_process::{Activity, process_of, thread_state};
 
 /// Events of `<linux/ptrace.h>`, in bits 16 and up of the wait status.
 const EVENT_FORK: i32 = 1;
@@ -128,7 +128,7 @@ impl Process {
         }
         end.next_look = now + LOOK_PAUSE;
         for tid in missing {
-            match procfs::state(pid, tid) {
+            match thread_state(pid, tid) {
                 None | Some('Z' | 'X') => drop(self.threads.remove(&tid)),
                 // Only an execve, which ends the other threads of its process.
                 Some(_) if is_executing(pid, tid) => {
@@ -259,7 +259,7 @@ impl Child {
             self.processes.insert(tid, Process::new(tid));
             return Some((tid, Event::Executed));
         }
-        let Some(pid) = known.or_else(|| procfs::process_of(tid)) else {
+        let Some(pid) = known.or_else(|| process_of(tid)) else {
             let _ = ptrace::detach(tid);
             return None;
         };
@@ -276,9 +276,9 @@ impl Child {
         if status == Status::Cloned
             && self.follows_forks
             && let Ok(new) = ptrace::new_child(tid)
-            && procfs::process_of(new) == Some(new)
+            && process_of(new) == Some(new)
             // All of its life may have been reported before.
-            && !matches!(procfs::state(new, new), None | Some('Z' | 'X'))
+            && !matches!(thread_state(new, new), None | Some('Z' | 'X'))
             && !self.processes.contains_key(&new)
         {
             // Its own first stop may come after the end of the one that made it.
@@ -356,5 +356,5 @@ fn thread_ends(process: &mut Process, tid: i32) {
 
 fn is_executing(pid: i32, tid: i32) -> bool {
     let calls = [libc::SYS_execve, libc::SYS_execveat];
-    matches!(procfs::activity(pid, tid), Activity::Blocked(nr) if calls.contains(&nr))
+    matches!(Activity::of(pid, tid), Activity::Blocked(nr) if calls.contains(&nr))
 }

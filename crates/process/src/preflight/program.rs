@@ -2,8 +2,9 @@
 
 use super::Check;
 use super::access::Status;
-use crate::{ElfView, Mapping, ModuleImage};
+use crate::{CLibrary, CLibraryKind, Mapping, ModuleImage, glibc_version};
 use goblin::elf::{header, program_header::PT_INTERP};
+use memhook_abi::known_allocator;
 use std::{fs::File, os::unix::fs::FileExt};
 
 /// The head of an ELF file, from its first bytes: enough to refuse it.
@@ -42,12 +43,11 @@ fn head(file: &File) -> Option<Head> {
     Some(found)
 }
 
-fn is_glibc(path: &str) -> bool {
-    let name = path.rsplit('/').next().unwrap_or(path);
-    name == "libc.so.6" || name.starts_with("libc-2.")
-}
-
-pub(super) fn executable(pid: i32, status: &Status, maps: &[Mapping]) -> Result<Check, Check> {
+pub(super) fn executable(
+    pid: i32,
+    status: &Status,
+    libc: Option<&CLibrary>,
+) -> Result<Check, Check> {
     let who = format!("process {pid} ({})", status.name);
     let path = format!("/proc/{pid}/exe");
     let file = File::open(&path).map_err(|e| {
@@ -72,7 +72,7 @@ pub(super) fn executable(pid: i32, status: &Status, maps: &[Mapping]) -> Result<
         )));
     }
     // Started by calling the loader, the executable is the loader, which asks for none.
-    if !head.has_interpreter && !maps.iter().any(|m| is_glibc(&m.path)) {
+    if !head.has_interpreter && libc.is_none() {
         return Err(Check::bad(
             "executable",
             format!("{who} is statically linked: there are no GOT slots to patch"),
@@ -89,22 +89,19 @@ pub(super) fn executable(pid: i32, status: &Status, maps: &[Mapping]) -> Result<
     ))
 }
 
-pub(super) fn libc(pid: i32, status: &Status, maps: &[Mapping]) -> Result<Check, Check> {
-    if let Some(libc) = maps.iter().find(|m| is_glibc(&m.path)) {
-        return Ok(match libc.deleted {
-            false => Check::good("libc", format!("glibc, {}", libc.path)),
-            true => Check::note(
+pub(super) fn libc(pid: i32, status: &Status, libc: Option<&CLibrary>) -> Result<Check, Check> {
+    let what = match libc.map(|libc| (libc.kind, &libc.code)) {
+        Some((CLibraryKind::Glibc, code)) if code.deleted => {
+            return Ok(Check::note(
                 "libc",
-                format!("glibc, {}, deleted since it was loaded", libc.path),
+                format!("glibc, {}, deleted since it was loaded", code.path),
                 "nothing to do if run as root: the mapped file is read, not what replaced it",
-            ),
-        });
-    }
-    let musl = maps
-        .iter()
-        .find(|m| m.path.contains("/ld-musl") || m.path.contains("libc.musl"));
-    let what = match musl {
-        Some(musl) => format!("runs on musl ({})", musl.path),
+            ));
+        }
+        Some((CLibraryKind::Glibc, code)) => {
+            return Ok(Check::good("libc", format!("glibc, {}", code.path)));
+        }
+        Some((CLibraryKind::Musl, code)) => format!("runs on musl ({})", code.path),
         None => "does not run on glibc".to_owned(),
     };
     Err(Check::bad(
@@ -114,19 +111,9 @@ pub(super) fn libc(pid: i32, status: &Status, maps: &[Mapping]) -> Result<Check,
     ))
 }
 
-/// The version as the library's banner has it: `stable release version 2.36.`
-fn banner_version(bytes: &[u8]) -> Option<String> {
-    let banner = b"GNU C Library";
-    let at = bytes.windows(banner.len()).position(|w| w == banner)?;
-    let text = String::from_utf8_lossy(&bytes[at..bytes.len().min(at + 200)]).into_owned();
-    let version = text.split("version ").nth(1)?;
-    let end = version.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-    Some(version[..end].trim_end_matches('.').to_owned())
-}
-
 pub(super) fn libc_version(modules: &[ModuleImage]) -> Option<Check> {
-    let libc = modules.iter().find(|m| is_glibc(&m.path))?;
-    Some(match banner_version(&libc.bytes) {
+    let libc = modules.iter().find(|m| m.is_libc)?;
+    Some(match glibc_version(&libc.bytes) {
         Some(version) => Check::good("libc version", version),
         None => Check::note(
             "libc version",
@@ -136,27 +123,13 @@ pub(super) fn libc_version(modules: &[ModuleImage]) -> Option<Check> {
     })
 }
 
-/// Functions by which allocators are known.
-const MARKS: [(&str, &str); 4] = [
-    ("mallocx", "jemalloc"),
-    ("tc_malloc", "tcmalloc"),
-    ("mi_malloc", "mimalloc"),
-    ("scudo_malloc", "scudo"),
-];
-
 pub(super) fn allocators(modules: &[ModuleImage]) -> Vec<Check> {
     let mut found = Vec::new();
-    for module in modules
-        .iter()
-        .filter(|m| !m.is_loader && !is_glibc(&m.path))
-    {
-        let Ok(elf) = ElfView::parse(&module.bytes) else {
-            continue;
-        };
-        let mark = MARKS.iter().find(|mark| elf.exported(mark.0).is_some());
-        let what = match mark {
-            Some((_, allocator)) => allocator,
-            None if elf.exported("malloc").is_some() => "another allocator",
+    for module in modules.iter().filter(|m| !m.is_loader && !m.is_libc) {
+        let exports = |name: &str| module.facts.exported(name).is_some();
+        let what = match known_allocator(exports) {
+            Some(allocator) => allocator,
+            None if exports("malloc") => "another allocator",
             None => continue,
         };
         let finding = format!("{what} in {}", module.name());
@@ -194,14 +167,6 @@ pub(super) fn unreadable(maps: &[Mapping], modules: &[ModuleImage]) -> Vec<Check
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions() {
-        let banner =
-            b"xx\0GNU C Library (Debian GLIBC 2.36-9+deb12u9) stable release version 2.36.\n";
-        assert_eq!(banner_version(banner).as_deref(), Some("2.36"));
-        assert_eq!(banner_version(b"GNU C Library"), None);
-    }
 
     #[test]
     fn heads() {

@@ -5,7 +5,7 @@
 
 use crate::Error;
 use crate::file::varint::{Cursor, put, zigzag};
-use memhook_ledger::{Ledger, LiveBlock, SiteTotals, Totals};
+use memhook_ledger::{Ledger, LiveBlock, Observer, SiteTotals, Totals};
 
 /// Blocks in one chunk.
 pub(crate) const PART_BLOCKS: usize = 1 << 18;
@@ -23,7 +23,7 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    pub fn take(ledger: &Ledger, time_ns: u64) -> Self {
+    pub fn take(ledger: &Ledger<impl Observer>, time_ns: u64) -> Self {
         let totals = ledger.totals();
         let mut blocks = Vec::with_capacity(totals.live_blocks as usize);
         blocks.extend(ledger.live_blocks());

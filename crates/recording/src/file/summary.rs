@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::file::checkpoint::{read_totals, write_totals};
 use crate::file::varint::{Cursor, put, zigzag};
-use memhook_ledger::{Ledger, SiteTotals, Totals};
+use memhook_ledger::{Ledger, Observer, SiteTotals, Totals};
 use rustc_hash::FxHashMap;
 
 /// Buckets of a histogram: bucket *n* counts sizes of *n* significant bits, so 0, 1, 2..4, 4..8,
@@ -66,7 +66,7 @@ impl Summarizer {
         self.from_ns
     }
 
-    pub fn interval(&mut self, ledger: &Ledger, now_ns: u64) -> Interval {
+    pub fn interval(&mut self, ledger: &Ledger<impl Observer>, now_ns: u64) -> Interval {
         let mut sites = Vec::new();
         for site in ledger.sites() {
             let last = self.last.insert(site.stack, site);

@@ -10,7 +10,7 @@ use crate::file::stacks::{FULL_BYTES, StackWriter};
 use crate::file::summary::Summarizer;
 use crate::{ClockPoint, Error, Meta, Mode, Module, Options, RecordingEnd, ThreadName};
 use memhook_abi::{Event, Op};
-use memhook_ledger::Ledger;
+use memhook_ledger::{Ledger, Observer};
 use memhook_stream::{Losses, Stack};
 use std::path::PathBuf;
 
@@ -302,7 +302,11 @@ impl Writer {
     /// heap, or the sums of the interval that ends. `stack` as for [`end_pass`](Writer::end_pass).
     ///
     /// Only the copy of the live blocks is made here; everything else is done by another thread.
-    pub fn checkpoint(&mut self, ledger: &Ledger, stack: impl FnMut(u32) -> Option<Stack>) {
+    pub fn checkpoint(
+        &mut self,
+        ledger: &Ledger<impl Observer>,
+        stack: impl FnMut(u32) -> Option<Stack>,
+    ) {
         if !self.active {
             return;
         }
@@ -331,7 +335,7 @@ impl Writer {
         self.events_at_checkpoint = self.events;
     }
 
-    fn interval(&mut self, ledger: &Ledger) {
+    fn interval(&mut self, ledger: &Ledger<impl Observer>) {
         self.send_stacks();
         let interval = self.summarizer.interval(ledger, self.now_ns);
         self.send(

@@ -1,7 +1,7 @@
 //! Debug files from a server.
 
 use crate::program::{Program, check_frames};
-use memhook_symbols::{Debuginfod, Places, Source, SymbolCache, TimeLimits};
+use memhook_symbols::{Debuginfod, SearchPath, Source, SymbolCache, TimeLimits};
 use std::{
     io::{BufRead, BufReader, Write},
     net::{TcpListener, TcpStream},
@@ -67,17 +67,17 @@ const PATIENT: TimeLimits = TimeLimits {
     total: Duration::from_secs(60),
 };
 
-fn places(program: &Program, urls: &str, limits: TimeLimits) -> Places {
-    let cache = SymbolCache::at(program.folder.join("cache"));
-    Places {
+fn places(program: &Program, urls: &str, limits: TimeLimits) -> SearchPath {
+    let cache = SymbolCache::at(program.directory.join("cache"));
+    SearchPath {
         debuginfod: Some(Debuginfod::new(urls, &cache, limits).unwrap()),
-        ..Places::default()
+        ..SearchPath::default()
     }
 }
 
 fn downloaded(program: &Program) -> Vec<PathBuf> {
-    let folder = program.folder.join("cache/debuginfod");
-    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    let directory = program.directory.join("cache/debuginfod");
+    let entries = std::fs::read_dir(directory).into_iter().flatten();
     entries.map(|entry| entry.unwrap().path()).collect()
 }
 

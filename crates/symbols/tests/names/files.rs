@@ -77,7 +77,7 @@ fn a_debug_file_by_build_id() {
     let rest: String = id[1..].iter().map(|b| format!("{b:02x}")).collect();
     let place = format!("root/usr/lib/debug/.build-id/{:02x}/{rest}.debug", id[0]);
     program.split(&place);
-    let root = program.folder.join("root");
+    let root = program.directory.join("root");
     let (frames, source, _) = program.look(program.module(), &[Path::new("/nowhere"), &root]);
     check_frames(&frames);
     assert_eq!(source, Source::DebugInfo);
@@ -130,7 +130,7 @@ fn damaged_files_and_pipes_cost_only_names() {
             .for_each(|byte| *byte ^= 0x55);
         let mut module = program.module();
         module.image = Some(damaged.into());
-        let mut symbols = Symbolizer::default();
+        let mut symbols = Symbolizer::new(vec!["/".into()]);
         symbols.set_modules(vec![module]);
         symbols.resolve(BASE + program.mark + 1);
         symbols.resolve(BASE + program.mark + 9);
@@ -166,7 +166,7 @@ fn own_functions() {
         end: *bounds.last().unwrap(),
         ..ModuleFile::default()
     };
-    let mut symbols = Symbolizer::default();
+    let mut symbols = Symbolizer::new(vec!["/".into()]);
     symbols.set_modules(vec![module]);
     let location = symbols.resolve(address + 1);
     let last = location.frames.last().unwrap();

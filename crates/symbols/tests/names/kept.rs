@@ -1,14 +1,14 @@
 //! Names in the cache, from one run to the next.
 
 use crate::program::{BASE, Program, check_frames, tool};
-use memhook_symbols::{Places, Source, SymbolCache, Symbolizer};
+use memhook_symbols::{SearchPath, Source, SymbolCache, Symbolizer};
 
-/// Places with a cache in the program's folder.
-fn caching(program: &Program) -> Places {
-    Places {
-        roots: vec![program.folder.join("root")],
-        cache: Some(SymbolCache::at(program.folder.join("cache"))),
-        ..Places::default()
+/// SearchPath with a cache in the program's directory.
+fn caching(program: &Program) -> SearchPath {
+    SearchPath {
+        roots: vec![program.directory.join("root")],
+        cache: Some(SymbolCache::at(program.directory.join("cache"))),
+        ..SearchPath::default()
     }
 }
 
@@ -17,7 +17,7 @@ fn names_are_kept_for_the_next_run() {
     let program = Program::build(&["-Wl,--build-id=sha1"]);
     check_frames(&program.look_in(program.module(), caching(&program)).0);
     // They come from there: an entry of one name more tells.
-    let entries = program.folder.join("cache/names-2");
+    let entries = program.directory.join("cache/names-2");
     let entry = std::fs::read_dir(&entries)
         .unwrap()
         .next()
@@ -38,7 +38,7 @@ fn names_are_kept_for_the_next_run() {
     assert_eq!(program.look_in(program.module(), caching(&program)).0, []);
     // Addresses that were not asked for then: the files are opened again, the rest is as it was.
     let again = Program::build(&["-Wl,--build-id=sha1"]);
-    let mut symbols = Symbolizer::searching(caching(&program));
+    let mut symbols = Symbolizer::new(caching(&program));
     let mut module = program.module();
     module.candidates = vec![again.path.clone()];
     symbols.set_modules(vec![module]);
@@ -73,11 +73,11 @@ fn names_without_debug_information_are_not_kept() {
     let id = program.build_id.clone().unwrap();
     let rest: String = id[1..].iter().map(|b| format!("{b:02x}")).collect();
     let place = format!("root/usr/lib/debug/.build-id/{:02x}/{rest}.debug", id[0]);
-    let debug = program.folder.join(&place);
+    let debug = program.directory.join(&place);
     std::fs::create_dir_all(debug.parent().unwrap()).unwrap();
     let to = debug.to_str().unwrap();
     tool("objcopy", &["--only-keep-debug", program.str(), to]);
-    let hidden = program.folder.join("hidden");
+    let hidden = program.directory.join("hidden");
     std::fs::rename(&debug, &hidden).unwrap();
     tool("strip", &["--strip-debug", program.str()]);
     let (_, source, _) = program.look_in(program.module(), caching(&program));

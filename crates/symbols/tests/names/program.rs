@@ -1,6 +1,6 @@
 //! A small C++ program with a known place in it.
 
-use memhook_symbols::{Frame, ModuleFile, Places, Source, Symbolizer};
+use memhook_symbols::{Frame, ModuleFile, SearchPath, Source, Symbolizer};
 use object::{Object, ObjectSymbol};
 use std::{
     path::{Path, PathBuf},
@@ -10,9 +10,9 @@ use std::{
 
 pub const BASE: u64 = 0x5555_0000_0000;
 
-/// A folder that goes away, with a program in it.
+/// A directory that goes away, with a program in it.
 pub struct Program {
-    pub folder: PathBuf,
+    pub directory: PathBuf,
     pub path: PathBuf,
     pub mark: u64,
     pub build_id: Option<Vec<u8>>,
@@ -20,7 +20,7 @@ pub struct Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
+        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -33,10 +33,10 @@ impl Program {
     pub fn build(flags: &[&str]) -> Program {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let folder =
+        let directory =
             std::env::temp_dir().join(format!("memhook-symbols-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("marks");
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("marks");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/marks.cc");
         let mut args = vec!["-g", "-O2", source.to_str().unwrap(), "-o"];
         args.push(path.to_str().unwrap());
@@ -47,7 +47,7 @@ impl Program {
         let mark = file.symbol_by_name("mark_inner").unwrap().address();
         let build_id = file.build_id().unwrap().map(<[u8]>::to_vec);
         Program {
-            folder,
+            directory,
             path,
             mark,
             build_id,
@@ -58,9 +58,9 @@ impl Program {
         self.path.to_str().unwrap()
     }
 
-    /// Moves the debug information out, to `debug` in the folder.
+    /// Moves the debug information out, to `debug` in the directory.
     pub fn split(&self, debug: &str) -> PathBuf {
-        let debug = self.folder.join(debug);
+        let debug = self.directory.join(debug);
         std::fs::create_dir_all(debug.parent().unwrap()).unwrap();
         let to = debug.to_str().unwrap();
         tool("objcopy", &["--only-keep-debug", self.str(), to]);
@@ -82,18 +82,16 @@ impl Program {
 
     /// Frames at the mark, where they come from, and what was refused.
     pub fn look(&self, module: ModuleFile, roots: &[&Path]) -> (Vec<Frame>, Source, Vec<String>) {
-        let roots = roots.iter().map(|r| r.to_path_buf()).collect();
-        self.look_in(
-            module,
-            Places {
-                roots,
-                ..Places::default()
-            },
-        )
+        let roots: Vec<_> = roots.iter().map(|r| r.to_path_buf()).collect();
+        self.look_in(module, roots.into())
     }
 
-    pub fn look_in(&self, module: ModuleFile, places: Places) -> (Vec<Frame>, Source, Vec<String>) {
-        let mut symbols = Symbolizer::searching(places);
+    pub fn look_in(
+        &self,
+        module: ModuleFile,
+        search: SearchPath,
+    ) -> (Vec<Frame>, Source, Vec<String>) {
+        let mut symbols = Symbolizer::new(search);
         symbols.set_modules(vec![module]);
         // The mark is the call; its return address is the byte after.
         let location = symbols.resolve(BASE + self.mark + 1);

@@ -1,0 +1,85 @@
+//! A traced process and what its events have come to.
+
+use crate::config::TraceConfig;
+use crate::consumer::Consumer;
+use crate::error::Error;
+use crate::recording::Recording;
+use crate::run_facts::{Facts, Recorded};
+use crate::session::Session;
+use crate::upkeep::Upkeep;
+use memhook_ledger::Observer;
+use std::sync::Arc;
+
+/// A traced process. Dropping it detaches from the process.
+pub struct Trace<O: Observer = ()> {
+    pub(crate) session: Session,
+    pub(crate) consumer: Arc<Consumer<O>>,
+    pub(crate) upkeep: Upkeep,
+    pub(crate) facts: Option<Facts>,
+    /// We have detached, or the process has ended or goes on untraced.
+    pub(crate) has_ended: bool,
+}
+
+impl Trace {
+    /// Attaches to a running process; on return every slot that can be patched is.
+    pub fn start(pid: i32, config: TraceConfig) -> Result<Trace, Error> {
+        Trace::observed(pid, config, ())
+    }
+}
+
+impl<O: Observer + Send> Trace<O> {
+    /// As [`Trace::start`], with an observer that is told of each block in order, on the thread that takes
+    /// the events.
+    pub fn observed(pid: i32, config: TraceConfig, observer: O) -> Result<Trace<O>, Error> {
+        let session = Session::start(pid, &config)?;
+        Ok(Trace::of(session, &config, observer))
+    }
+
+    pub(crate) fn of(session: Session, config: &TraceConfig, observer: O) -> Trace<O> {
+        let region = Arc::clone(session.shared_region());
+        Trace {
+            upkeep: Upkeep::new(session.pid()),
+            consumer: Arc::new(Consumer::new(region, config, observer)),
+            session,
+            facts: None,
+            has_ended: false,
+        }
+    }
+
+    /// The attach.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// What the events have come to.
+    pub fn consumer(&self) -> &Consumer<O> {
+        &self.consumer
+    }
+
+    /// Records the events, from the first one on if called before [`Trace::run`].
+    pub fn record(&mut self, recording: Recording) {
+        self.facts = Some(recording.begin(&self.session, &self.consumer));
+    }
+
+    /// Whether events are recorded into a file.
+    pub fn is_recorded(&self) -> bool {
+        self.facts.is_some()
+    }
+
+    /// Ends the recording, if there is one; to be called when all events have been taken. `coverage`: what
+    /// was seen of each module, as JSON.
+    pub fn finish_recording(&mut self, coverage: Option<String>) -> Option<Recorded> {
+        let mut facts = self.facts.take()?;
+        facts.finish(&self.session, &self.consumer, coverage)
+    }
+}
+
+/// Also when a job panics: the target must not go on calling wrappers whose events nobody takes.
+impl<O: Observer> Drop for Trace<O> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            // What this cannot restore, `recover` can.
+            let _ = self.session.detach();
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The loop that follows a traced process from the first event to the last.
+
+use crate::job::{End, Job};
+use crate::trace::Trace;
+use crossbeam_channel::{Receiver, Select, TryRecvError, never, tick};
+use memhook_ledger::Observer;
+use std::{sync::Arc, time::Duration};
+
+/// The longest time between two turns.
+const TURN: Duration = Duration::from_millis(10);
+
+/// What the follower of a process that was started here is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Course {
+    /// No thread of the process runs any more.
+    StandsStill,
+    /// The process goes on without us.
+    GoesOn,
+}
+
+/// What ends the turns.
+enum Until<'a> {
+    /// The end of the process, of the time, or a wish.
+    Over { duration: Option<Duration> },
+    /// Only a message.
+    Told(&'a Receiver<Course>),
+}
+
+/// Why the turns ended.
+enum Over {
+    Gone,
+    Asked,
+    Told(Course),
+}
+
+impl<O: Observer + Send> Trace<O> {
+    /// Follows a running process, and detaches when `duration` is over, the job asks for it, a signal counted
+    /// by [`memhook_inject::catch_stops`] comes, or the process went on untraced. Returns when the job has
+    /// ended.
+    pub fn run(&mut self, duration: Option<Duration>, job: &mut dyn Job<O>) -> End {
+        job.begin(self);
+        let consumer = Arc::clone(&self.consumer);
+        let end = consumer.while_draining(|news| {
+            match self.turns(news, &Until::Over { duration }, job) {
+                Over::Gone => End::Gone,
+                _ => {
+                    job.before_detach(self);
+                    End::Detached(self.upkeep.detach(&mut self.session))
+                }
+            }
+        });
+        self.has_ended = true;
+        self.session.region().give_rings_back();
+        job.end(self, &end);
+        end
+    }
+
+    /// Follows a process that was started here until told how it goes on.
+    pub(crate) fn follow(&mut self, course: &Receiver<Course>, job: &mut dyn Job<O>) {
+        job.begin(self);
+        let consumer = Arc::clone(&self.consumer);
+        consumer.while_draining(|news| {
+            if let Over::Told(Course::StandsStill) = self.turns(news, &Until::Told(course), job) {
+                consumer.target_stands_still();
+            }
+        });
+        self.has_ended = true;
+    }
+
+    /// Whether it is time to leave a process that runs on.
+    fn is_over(&self, duration: Option<Duration>) -> bool {
+        duration.is_some_and(|duration| self.consumer.elapsed() >= duration)
+            || memhook_inject::stops() > 0
+            || self.session.region().abandoned()
+    }
+
+    fn turns(&mut self, news: &Receiver<()>, until: &Until<'_>, job: &mut dyn Job<O>) -> Over {
+        let ticker = tick(TURN);
+        let nobody = never();
+        let course = match until {
+            Until::Told(course) => course,
+            Until::Over { .. } => &nobody,
+        };
+        loop {
+            // Asked for before the turn, which is taken once more then: the last modules explain the last
+            // backtraces.
+            let told = match course.try_recv() {
+                Ok(course) => Some(course),
+                Err(TryRecvError::Disconnected) => Some(Course::GoesOn),
+                Err(TryRecvError::Empty) => None,
+            };
+            let turn = self.upkeep.turn(&mut self.session, &self.consumer);
+            let facts = self.facts.as_mut();
+            let ended = facts.and_then(|facts| {
+                facts.follow(&self.session, &self.consumer, turn.modules_changed)
+            });
+            for notice in turn.notice.iter().chain(&ended) {
+                job.notice(notice);
+            }
+            let flow = job.turn(self, &turn);
+            if let Some(course) = told {
+                return Over::Told(course);
+            }
+            if let Until::Over { duration } = *until {
+                if turn.gone {
+                    return Over::Gone;
+                }
+                if flow.is_break() || self.is_over(duration) {
+                    return Over::Asked;
+                }
+            }
+            let mut select = Select::new();
+            select.recv(news);
+            select.recv(course);
+            select.recv(&ticker);
+            job.listen(&mut select);
+            select.ready();
+            // Whatever it was, the next turn looks at everything.
+            let _ = (news.try_recv(), ticker.try_recv());
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The C library of a process: which one it is, where it is, and what in it must not be interrupted.
+//!
+//! It is recognized by what the loader has loaded and by what it exports, never by the name of a file:
+//! a program may map any file, at any address, under any name.
+
+use crate::loaded_elf::LoadedElf;
+use crate::memory::Pages;
+use crate::{Loader, Mapping, ModuleFacts, ModuleImage};
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// Which C library it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CLibraryKind {
+    /// The GNU C library.
+    Glibc,
+    /// musl, whose loader is the C library too.
+    Musl,
+}
+
+/// What glibc's main library is called (DT_SONAME), and a function that only glibc has.
+const GLIBC: &str = "libc.so.6";
+const GLIBC_MARK: &str = "gnu_get_libc_version";
+/// Where glibc kept `dlopen` and `pthread_create` before version 2.34.
+const GLIBC_PARTS: [&str; 2] = ["libdl.so.2", "libpthread.so.0"];
+/// What a C library starts programs with.
+const START: &str = "__libc_start_main";
+
+/// The C library that a process runs on: that of the namespace (dlmopen(3)) of the program itself.
+pub struct CLibrary {
+    /// Which one.
+    pub kind: CLibraryKind,
+    /// The mapping of its code.
+    pub code: Mapping,
+    /// Its libraries, the main one first.
+    parts: Vec<LoadedElf>,
+    pages: RefCell<Pages>,
+}
+
+impl CLibrary {
+    /// Of a process; `None` if it has none, or has not loaded it yet.
+    pub fn of(pid: i32, maps: &[Mapping]) -> Option<CLibrary> {
+        let mut pages = Pages::of(pid).ok()?;
+        let loader = Loader::find(pid, maps, &mut pages)?;
+        let (kind, parts) = match loader.is_glibc {
+            true => (CLibraryKind::Glibc, glibc_parts(&loader, &mut pages)?),
+            false => (CLibraryKind::Musl, vec![loader.elf().clone()]),
+        };
+        let start = parts[0].function(&mut pages, START)?;
+        Some(CLibrary {
+            kind,
+            code: maps.iter().find(|m| m.contains(start))?.clone(),
+            parts,
+            pages: RefCell::new(pages),
+        })
+    }
+
+    /// The address (avma) of a function that it exports.
+    pub fn function(&self, name: &str) -> Option<u64> {
+        let mut pages = self.pages.borrow_mut();
+        let mut parts = self.parts.iter();
+        parts.find_map(|part| part.function(&mut pages, name))
+    }
+}
+
+fn glibc_parts(loader: &Loader, pages: &mut Pages) -> Option<Vec<LoadedElf>> {
+    let listed = loader.modules(pages);
+    let mut loaded: Vec<LoadedElf> = listed
+        .iter()
+        .filter_map(|module| LoadedElf::with_dynamic(pages, module.bias, module.section))
+        .collect();
+    let is_main = |elf: &LoadedElf, pages: &mut Pages| {
+        elf.is_named(pages, GLIBC) && elf.function(pages, GLIBC_MARK).is_some()
+    };
+    let main = loaded.iter().position(|elf| is_main(elf, pages))?;
+    let mut parts = vec![loaded.swap_remove(main)];
+    for name in GLIBC_PARTS {
+        let mut others = loaded.iter();
+        parts.extend(others.find(|elf| elf.is_named(pages, name)).cloned());
+    }
+    Some(parts)
+}
+
+/// Whether a file is glibc's main library.
+fn is_glibc(facts: &ModuleFacts) -> bool {
+    facts.soname.as_deref() == Some(GLIBC) && facts.exported(GLIBC_MARK).is_some()
+}
+
+/// The version of glibc, from the banner in its read-only data: `stable release version 2.36.`
+pub fn glibc_version(bytes: &[u8]) -> Option<String> {
+    let banner = b"GNU C Library";
+    let at = memchr::memmem::find(bytes, banner)?;
+    let text = String::from_utf8_lossy(&bytes[at..bytes.len().min(at + 200)]).into_owned();
+    let version = text.split("version ").nth(1)?;
+    let end = version.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    Some(version[..end].trim_end_matches('.').to_owned())
+}
+
+/// How far glibc's static functions of malloc.c reach below its first public one, and above the last.
+/// They have no dynamic symbols; in the builds of 2.31 to 2.41 `_int_malloc` and the like are nearer.
+const BELOW_MALLOC: u64 = 24 * 1024;
+const ABOVE_MALLOC: u64 = 8 * 1024;
+
+/// The code (avma) of glibc's allocator, in a module that is glibc's main library.
+pub fn allocator_code(module: &ModuleImage) -> Option<Range<u64>> {
+    let facts = Some(&module.facts).filter(|facts| is_glibc(facts))?;
+    let public = [
+        "malloc",
+        "free",
+        "calloc",
+        "realloc",
+        "memalign",
+        "malloc_trim",
+    ];
+    let addresses = public.iter().filter_map(|name| facts.exported(name));
+    let addresses = addresses.map(|e| module.base.wrapping_add(e.svma));
+    let (low, high) = (addresses.clone().min()?, addresses.max()?);
+    Some(low.saturating_sub(BELOW_MALLOC)..high.saturating_add(ABOVE_MALLOC))
+}
+
+/// Functions of glibc that hold the loader's lock or the allocator's: a fork takes both.
+const LOCKING: [&str; 5] = [
+    "fork",
+    "vfork",
+    "_Fork",
+    "dl_iterate_phdr",
+    "pthread_create",
+];
+
+/// Code (avma) in which a thread may hold a lock that `dlopen` needs: the loader, allocators, and what
+/// holds their locks meanwhile. Every glibc counts, those of other namespaces (dlmopen(3)) too.
+pub fn unsafe_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
+    let mut ranges = Vec::new();
+    for module in modules {
+        let facts = &module.facts;
+        let is_part = |soname: &String| GLIBC_PARTS.contains(&soname.as_str());
+        if module.is_loader {
+            ranges.push(module.start..module.end);
+        } else if is_glibc(facts) || facts.soname.as_ref().is_some_and(is_part) {
+            ranges.extend(allocator_code(module));
+            let locking = LOCKING.iter().filter_map(|name| facts.exported(name));
+            ranges.extend(locking.map(|function| {
+                let start = module.base.wrapping_add(function.svma);
+                start..start.saturating_add(function.size.max(1))
+            }));
+        } else if facts.exported("malloc").is_some() && !module.is_main {
+            // An allocator of its own.
+            ranges.push(module.start..module.end);
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions() {
+        let banner =
+            b"xx\0GNU C Library (Debian GLIBC 2.36-9+deb12u9) stable release version 2.36.\n";
+        assert_eq!(glibc_version(banner).as_deref(), Some("2.36"));
+        assert_eq!(glibc_version(b"GNU C Library"), None);
+    }
+}

@@ -1,0 +1,132 @@
+//! The dynamic loader of a process, and the modules that it says it has loaded.
+
+use crate::{Error, Mapping, loaded_elf::LoadedElf, memory::Pages};
+
+/// Where a program begins (getauxval(3)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Auxiliary {
+    /// The executable's entry point.
+    pub entry: u64,
+    /// Where the loader's ELF header is; 0: the kernel loaded none.
+    pub loader: u64,
+}
+
+/// Types of `<elf.h>` in the auxiliary vector.
+const AT_BASE: u64 = 7;
+const AT_ENTRY: u64 = 9;
+
+impl Auxiliary {
+    /// Of a process.
+    pub fn of(pid: i32) -> Result<Auxiliary, Error> {
+        let path = format!("/proc/{pid}/auxv");
+        let bytes = std::fs::read(&path).map_err(|cause| Error::Proc { path, cause })?;
+        let words = bytes
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|w| u64::from_le_bytes(*w));
+        let words: Vec<u64> = words.collect();
+        let value = |kind| {
+            let mut pairs = words.chunks_exact(2);
+            pairs.find(|pair| pair[0] == kind).map_or(0, |pair| pair[1])
+        };
+        Ok(Auxiliary {
+            entry: value(AT_ENTRY),
+            loader: value(AT_BASE),
+        })
+    }
+}
+
+/// The dynamic loader of a process.
+#[derive(Clone, Debug)]
+pub struct Loader {
+    /// Where its ELF header is (avma).
+    pub start: u64,
+    elf: LoadedElf,
+    /// `struct r_debug` of `<link.h>`, by which debuggers know the modules.
+    debug: u64,
+    /// An empty function, called whenever the list of modules begins or ends to change.
+    pub debug_state: Option<u64>,
+    /// Whether it is glibc's.
+    pub is_glibc: bool,
+}
+
+/// One module of the loader's list.
+#[derive(Clone, Debug)]
+pub(crate) struct Linked {
+    pub bias: u64,
+    pub section: u64,
+}
+
+/// Members of `struct r_debug` and of `struct link_map` (`<link.h>`).
+const R_MAP: u64 = 8;
+const R_STATE: u64 = 24;
+const RT_CONSISTENT: u32 = 0;
+const L_LD: u64 = 16;
+const L_NEXT: u64 = 24;
+/// Longer lists are none, but a circle.
+const MOST_MODULES: usize = 1 << 16;
+
+impl Loader {
+    /// Of a process; `None` for a static program.
+    pub fn of(pid: i32, maps: &[Mapping]) -> Option<Loader> {
+        let mut pages = Pages::of(pid).ok()?;
+        Loader::find(pid, maps, &mut pages)
+    }
+
+    pub(crate) fn find(pid: i32, maps: &[Mapping], pages: &mut Pages) -> Option<Loader> {
+        let auxiliary = Auxiliary::of(pid).ok()?;
+        let start = match auxiliary.loader {
+            // A program without a loader is static, or is a loader that was started as a program.
+            0 => {
+                let text = maps.iter().find(|m| m.contains(auxiliary.entry))?;
+                maps.iter().find(|m| m.is_same_file(text))?.start
+            }
+            start => start,
+        };
+        let elf = LoadedElf::at_header(pages, start)?;
+        let mut address = |name: &str| Some(elf.symbol(pages, name)?.address);
+        let debug_state = address("_dl_debug_state");
+        let of_glibc = ["_rtld_global", "_dl_catch_exception"];
+        let is_glibc = of_glibc.iter().any(|name| address(name).is_some());
+        let debug = match is_glibc {
+            true => address("_r_debug"),
+            // musl has a pointer to it.
+            false => address("_dl_debug_addr").and_then(|at| pages.word(at)),
+        };
+        Some(Loader {
+            start,
+            debug: debug?,
+            debug_state,
+            is_glibc,
+            elf,
+        })
+    }
+
+    /// Whether its list of modules is whole just now.
+    pub fn is_consistent(&self, pid: i32) -> bool {
+        let state = crate::read_word(pid, self.debug.wrapping_add(R_STATE));
+        state.is_some_and(|word| word as u32 == RT_CONSISTENT)
+    }
+
+    /// The modules of the namespace that the program itself is in (dlmopen(3)), in load order.
+    pub(crate) fn modules(&self, pages: &mut Pages) -> Vec<Linked> {
+        let mut next = pages.word(self.debug.wrapping_add(R_MAP)).unwrap_or(0);
+        let mut modules = Vec::new();
+        while next != 0 && modules.len() < MOST_MODULES {
+            let mut member = |offset| pages.word(next.wrapping_add(offset));
+            let (Some(bias), Some(section), Some(after)) =
+                (member(0), member(L_LD), member(L_NEXT))
+            else {
+                break;
+            };
+            modules.push(Linked { bias, section });
+            next = after;
+        }
+        modules
+    }
+
+    pub(crate) fn elf(&self) -> &LoadedElf {
+        &self.elf
+    }
+}

@@ -1,0 +1,103 @@
+//! The file system that a process sees, and what of it can be reached from here.
+
+use crate::Mapping;
+use memhook_foreign::{open_below, open_regular};
+use std::{
+    fs::{File, Metadata},
+    io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+/// The root directory of a process: ours, that of a container, or that of a chroot(2).
+#[derive(Clone, Debug)]
+pub struct TargetRoot {
+    pid: i32,
+    is_ours: bool,
+}
+
+impl TargetRoot {
+    /// That of a process.
+    pub fn of(pid: i32) -> TargetRoot {
+        let same_namespace = {
+            let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/mnt")).ok();
+            of("self").is_some_and(|ours| of(&pid.to_string()) == Some(ours))
+        };
+        let directory = |path: &str| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+        let its = directory(&format!("/proc/{pid}/root"));
+        TargetRoot {
+            pid,
+            is_ours: same_namespace && its.is_some() && its == directory("/"),
+        }
+    }
+
+    /// Where it can be reached. Our own root is `/`, which stays when the process ends.
+    pub fn path(&self) -> PathBuf {
+        match self.is_ours {
+            true => PathBuf::from("/"),
+            false => format!("/proc/{}/root", self.pid).into(),
+        }
+    }
+
+    /// Where separate debug files are to be looked for, in this order: in the process's own file system,
+    /// then in ours, where the debug files of a container may be installed. The build-id tells whether
+    /// a file is the right one.
+    pub fn search_order(&self) -> Vec<PathBuf> {
+        let ours = (!self.is_ours).then(|| PathBuf::from("/"));
+        [self.path()].into_iter().chain(ours).collect()
+    }
+
+    /// Opens a regular file as the process would: links stay in its root.
+    ///
+    /// # Errors
+    /// Those of open(2), and when it is not a regular file.
+    pub fn open(&self, path: &Path) -> io::Result<File> {
+        match self.is_ours {
+            true => open_regular(path),
+            false => open_below(&self.path(), path),
+        }
+    }
+
+    /// A path that leads to the file of a mapping, which has at least so many bytes.
+    ///
+    /// The plain path comes first: it outlives the process, and it is right for a target behind a chroot
+    /// too, because the kernel shows paths as the reader sees them. In another mount namespace the file is
+    /// reached through the root; a deleted one only through its mapping.
+    pub(crate) fn readable_path(&self, mapping: &Mapping, bytes: u64) -> PathBuf {
+        let is_it =
+            |metadata: Metadata| metadata.ino() == mapping.file_id.2 && metadata.len() >= bytes;
+        let leads_there = |path: &PathBuf| {
+            let metadata = open_regular(path).and_then(|file| file.metadata());
+            metadata.is_ok_and(is_it)
+        };
+        let plain = PathBuf::from(&mapping.path);
+        let inside = plain.strip_prefix("/").unwrap_or(&plain);
+        let through_root = self.path().join(inside);
+        let (pid, start, end) = (self.pid, mapping.start, mapping.end);
+        let mut paths = [plain.clone(), through_root].into_iter();
+        paths
+            .find(leads_there)
+            .unwrap_or_else(|| format!("/proc/{pid}/map_files/{start:x}-{end:x}").into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_root_is_plain() {
+        let root = TargetRoot::of(std::process::id() as i32);
+        assert_eq!(root.search_order(), [PathBuf::from("/")]);
+        assert!(root.open(Path::new("/etc/passwd")).is_ok());
+    }
+
+    /// Of a process that is not there nothing is known, and nothing of ours is taken for its own.
+    #[test]
+    fn an_unknown_root_is_not_ours() {
+        let root = TargetRoot::of(i32::MAX);
+        assert_eq!(root.path(), PathBuf::from("/proc/2147483647/root"));
+        assert_eq!(root.search_order().len(), 2);
+        assert!(root.open(Path::new("/etc/passwd")).is_err());
+    }
+}

@@ -1,0 +1,80 @@
+//! What one thread is doing: its state, its system call, its tracer, its sleep.
+
+use crate::proc_text;
+use crate::threads::{stat_field, status_field};
+use std::time::Duration;
+
+/// State letter of proc_pid_stat(5): R, S, D, T, t, Z, X, I. `None` when the thread is gone.
+pub fn thread_state(pid: i32, tid: i32) -> Option<char> {
+    stat_field(pid, tid, 3)?.chars().next()
+}
+
+/// What a thread is doing, without stopping it (proc_pid_syscall(5)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    /// On a CPU, or the file cannot be read.
+    Running,
+    /// Blocked in the system call of this number, -1 if blocked outside one.
+    Blocked(i64),
+}
+
+impl Activity {
+    /// Of a thread just now.
+    pub fn of(pid: i32, tid: i32) -> Activity {
+        let text = proc_text(format!("/proc/{pid}/task/{tid}/syscall"));
+        let number = text
+            .ok()
+            .and_then(|text| text.split_whitespace().next()?.parse().ok());
+        number.map_or(Activity::Running, Activity::Blocked)
+    }
+}
+
+/// Function of the kernel in which a thread waits (proc_pid_wchan(5)), or an empty string.
+pub fn waits_in(pid: i32, tid: i32) -> String {
+    proc_text(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default()
+}
+
+/// Process of a thread.
+pub fn process_of(tid: i32) -> Option<i32> {
+    status_field(tid, tid, "Tgid:")?.parse().ok()
+}
+
+/// Process that traces a thread, 0 if none.
+pub fn tracer(pid: i32, tid: i32) -> i32 {
+    status_field(pid, tid, "TracerPid:")
+        .and_then(|value| value.parse().ok())
+        .unwrap_or(0)
+}
+
+/// How often a thread went to sleep by itself so far.
+pub fn sleeps(pid: i32, tid: i32) -> Option<u64> {
+    status_field(pid, tid, "voluntary_ctxt_switches:")?
+        .parse()
+        .ok()
+}
+
+/// When a thread last ran, by the clock of its processor (`se.exec_start`, proc_sched_show_task in
+/// kernel/sched/debug.c); `None` where the kernel does not say.
+pub fn last_ran(pid: i32, tid: i32) -> Option<Duration> {
+    let text = proc_text(format!("/proc/{pid}/task/{tid}/sched")).ok()?;
+    let value = text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        (name.trim() == "se.exec_start").then_some(value.trim())
+    })?;
+    // Milliseconds and six more digits.
+    let (milliseconds, nanoseconds) = value.split_once('.')?;
+    let rest: u64 = (nanoseconds.len() == 6).then_some(nanoseconds.parse().ok()?)?;
+    let value = Duration::from_millis(milliseconds.parse().ok()?) + Duration::from_nanos(rest);
+    // Older kernels forget it when the thread moves.
+    (!value.is_zero()).then_some(value)
+}
+
+/// The processor that a thread is on, or was on last.
+pub fn processor(pid: i32, tid: i32) -> Option<usize> {
+    stat_field(pid, tid, 39)?.parse().ok()
+}
+
+/// Signals for which the process has a handler, bit `n - 1` for signal `n`.
+pub fn caught_signals(pid: i32) -> Option<u64> {
+    u64::from_str_radix(&status_field(pid, pid, "SigCgt:")?, 16).ok()
+}
