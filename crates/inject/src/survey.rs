@@ -66,7 +66,7 @@ impl Survey {
             .read(true)
             .write(true)
             .open(&path)
-            .map_err(|source| Error::proc(pid, path, source))?;
+            .map_err(|cause| Error::proc(pid, path, cause))?;
         let mappings = mappings(pid)?;
         let libc = CLibrary::of(pid, &mappings);
         Ok(Survey {
