@@ -1,11 +1,12 @@
 //! `attach`: trace a running process, report, leave.
 
 use crate::options::{Color, Format, View, duration};
-use crate::output::{self, Output, say};
+use crate::output::{self, say};
 use crate::report_job::{ReportJob, Reports};
 use crate::tracing::Tracing;
 use crate::{exit_code, record, signals};
 use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
+use memhook_report::ReportWriter;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 /// Options of `attach`.
@@ -27,7 +28,7 @@ pub struct Args {
     pub interval: Duration,
     #[command(flatten)]
     pub view: View,
-    /// Output format
+    /// ReportWriter format
     #[arg(short, long, value_enum, default_value = "text")]
     format: Format,
     /// Same as --format json
@@ -95,7 +96,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (None, path)
     };
     let style = output::style(path.as_deref(), args.color, args.verbose);
-    let output = Output::open(path.as_deref(), args.force, json, style)?;
+    let output = ReportWriter::open(path.as_deref(), args.force, json, style)?;
     let recording = match &recorded {
         Some(path) => {
             let options = args.recording.resolve(args.force, &args.tracing)?;

@@ -54,7 +54,7 @@ impl Reporter {
         reports.give_up_names(&mut run)
     }
 
-    /// Has the names of these backtraces looked up, and waits for them until whoever traces gives up.
+    /// Has the names of these backtraces looked up, and waits for them until the user gives up.
     pub fn look_up(&mut self, session: &Session, stacks: impl Iterator<Item = u32>) {
         let (reports, run) = self.on(session);
         reports.look_up(&run, stacks, || signals::stops() >= 2);

@@ -4,7 +4,7 @@ use crate::options::{duration, size};
 use crate::tracing::Tracing;
 use anyhow::bail;
 use memhook_attach::Recorded;
-use memhook_recording::{End, Mode, Options};
+use memhook_recording::{Mode, Options, RecordingEnd};
 use memhook_report::ReportModel;
 use std::{path::Path, time::Duration};
 
@@ -91,7 +91,7 @@ pub fn tell(recorded: &Recorded, quiet: bool) -> bool {
     if let Some(notice) = &recorded.notice {
         eprintln!("memhook-rs: {notice}");
     }
-    if !quiet && recorded.end == End::Finished {
+    if !quiet && recorded.end == RecordingEnd::Finished {
         let (path, size) = (
             recorded.path.display(),
             memhook_report::bytes(recorded.bytes),

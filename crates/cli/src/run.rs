@@ -2,7 +2,7 @@
 
 use crate::exit_code::{self, end_as};
 use crate::options::{Color, View, duration};
-use crate::output::{self, Output, Stream};
+use crate::output;
 use crate::record;
 use crate::report_job::{ReportJob, Reports};
 use crate::tracing::{StartOptions, Tracing};
@@ -10,6 +10,7 @@ use memhook_attach::{
     Error, Observer, Program, Recording, Session, TraceConfig, Work, command_line, process_name,
 };
 use memhook_inject::StartPoint;
+use memhook_report::{ReportStream, ReportWriter};
 use std::{
     collections::HashMap,
     ffi::OsString,
@@ -108,7 +109,13 @@ impl<'a> Started<'a> {
             (None, path)
         };
         let style = output::style(path.as_deref(), args.color, false);
-        let output = Output::open_or(Stream::Err, path.as_deref(), args.force, args.json, style)?;
+        let output = ReportWriter::open_or(
+            ReportStream::Err,
+            path.as_deref(),
+            args.force,
+            args.json,
+            style,
+        )?;
         let mut started = Started {
             args,
             config,

@@ -7,7 +7,7 @@ use memhook_foreign::{OutputFile, visible_json, visible_lines};
 use memhook_heap::{
     Captured, Limits, MarkOptions, Method, Pointers, Scan, Types, capture_within, dissect,
 };
-use memhook_report::{census_text, scan_report, scan_text, why_text, write_blocks};
+use memhook_report::{Document, Style, document, scan_report, write_blocks};
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
@@ -188,12 +188,12 @@ fn look(args: &Args) -> anyhow::Result<()> {
     if let Some(address) = args.why {
         let heap = dissect(snapshot)?;
         let why = memhook_heap::why(snapshot, &heap, options, &mut types, address)?;
-        return print(args, &why, why_text);
+        return print(args, &why);
     }
     if args.census {
         let heap = dissect(snapshot)?;
         let census = memhook_heap::census(snapshot, &heap, &mut types, args.top);
-        return print(args, &census, census_text);
+        return print(args, &census);
     }
     let mut scan = Scan::of(snapshot, options)?;
     if let Some(before) = &before {
@@ -204,21 +204,18 @@ fn look(args: &Args) -> anyhow::Result<()> {
         return Ok(write_blocks(&scan, &mut out).and_then(|()| out.flush())?);
     }
     let report = scan_report(snapshot, &scan, &scan.leaks, &mut types, args.top);
-    print(args, &report, scan_text)
+    print(args, &report)
 }
 
-fn print<T: serde::Serialize>(
-    args: &Args,
-    report: &T,
-    text: impl Fn(&T) -> String,
-) -> anyhow::Result<()> {
-    let out = if args.json {
-        visible_json(&serde_json::to_string(report)?).into_owned() + "\n"
+fn print(args: &Args, report: &impl Document) -> anyhow::Result<()> {
+    let text = document(report, args.json, Style::default())?;
+    let shown = if args.json {
+        visible_json(&text)
     } else {
-        visible_lines(&text(report)).into_owned()
+        visible_lines(&text)
     };
     // A reader that went away is no error of ours.
-    let _ = std::io::stdout().lock().write_all(out.as_bytes());
+    let _ = std::io::stdout().lock().write_all(shown.as_bytes());
     Ok(())
 }
 

@@ -1,8 +1,6 @@
 //! `top`: the live heap of a running process on the terminal.
 
-mod board;
 mod keys;
-mod screen;
 
 use crate::exit_code;
 use crate::frames::{module_files, stack_of};
@@ -10,11 +8,10 @@ use crate::options::duration;
 use crate::signals::{self, stop_requested};
 use crate::tracing::Tracing;
 use anyhow::{Context, bail};
-use board::{Board, Sample};
 use crossbeam_channel::{Receiver, Select};
-use keys::Action;
 use memhook_attach::{Consumer, End, Job, Session, Trace, Turn, process_name};
 use memhook_process::TargetRoot;
+use memhook_report::top::{self, Action, Board, Sample};
 use memhook_report::{bytes, counted, milliseconds, site_name};
 use memhook_symbols::Symbolizer;
 use ratatui::DefaultTerminal;
@@ -146,7 +143,7 @@ impl TopJob {
         self.is_stale |= self.names.follow(trace.session(), &mut self.board);
         if std::mem::take(&mut self.is_stale) {
             let board = &mut self.board;
-            let drawn = screen.terminal.draw(|frame| screen::draw(frame, board));
+            let drawn = screen.terminal.draw(|frame| top::draw(frame, board));
             drawn.context("the terminal cannot be written")?;
             // What has come into view gets its names next.
             self.is_stale = self.names.ask(trace.session(), &self.board);

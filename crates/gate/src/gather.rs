@@ -6,7 +6,8 @@ use crate::{Evidence, Leak, Subject, Sum};
 use memhook_ledger::Totals;
 use std::collections::HashMap;
 
-/// What hangs on leaked blocks of one backtrace; `None`: blocks whose allocation was not traced.
+/// Leaked blocks of one backtrace, and what only they reach. The backtrace is `None` for blocks whose allocation
+/// was not traced.
 #[derive(Clone, Debug, Default)]
 pub struct Lost {
     /// Blocks of this backtrace to which no other leaked block points.
@@ -151,7 +152,7 @@ pub fn growth_evidence(source: NameSource<'_>, totals: &Totals, grown: &Grown) -
     }
 }
 
-/// Puts names to live blocks, of which nobody knows whether something reaches them.
+/// Puts names to live blocks; whether something reaches them is not known.
 pub(crate) fn live_evidence(
     mut names: Names<'_>,
     totals: &Totals,

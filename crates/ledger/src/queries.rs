@@ -2,7 +2,7 @@
 
 use crate::growth::{SiteGrowth, Snapshot};
 use crate::sites::SiteSums;
-use crate::{Ledger, LiveBlock, Observer, Site, SiteLive, Totals};
+use crate::{Ledger, LiveBlock, Observer, SiteLive, SiteTotals, Totals};
 use rustc_hash::FxHashMap;
 
 impl<O: Observer> Ledger<O> {
@@ -28,17 +28,17 @@ impl<O: Observer> Ledger<O> {
     }
 
     /// Sums of every allocation site that was ever seen, ordered by stack id.
-    pub fn sites(&self) -> Vec<Site> {
+    pub fn sites(&self) -> Vec<SiteTotals> {
         let sums = self.sites.all();
         let mut oldest = vec![u64::MAX; sums.len()];
         for entry in self.map.iter_live() {
             let oldest = &mut oldest[entry.site() as usize];
             *oldest = entry.time_ns().min(*oldest);
         }
-        let mut sites: Vec<Site> = sums
+        let mut sites: Vec<SiteTotals> = sums
             .iter()
             .zip(oldest)
-            .map(|(site, oldest)| Site {
+            .map(|(site, oldest)| SiteTotals {
                 stack: site.stack,
                 bytes: site.allocated_bytes.saturating_sub(site.released_bytes),
                 blocks: site.allocated_blocks.saturating_sub(site.released_blocks),
@@ -59,7 +59,7 @@ impl<O: Observer> Ledger<O> {
     }
 
     /// Puts estimates of what lives, and what follows from them, into sites in the order of their indices.
-    fn estimate_live(&self, sites: &mut [Site]) {
+    fn estimate_live(&self, sites: &mut [SiteTotals]) {
         let mut live = vec![(0.0, 0.0); sites.len()];
         for entry in self.map.iter_live() {
             let (size, sum) = (self.map.size_of(entry), &mut live[entry.site() as usize]);
@@ -200,17 +200,17 @@ impl<O: Observer> Ledger<O> {
         self.release_sites.all()
     }
 
-    /// The thread with this index, as an [`Observer`] is told of it; 0 if there is none.
+    /// The thread with an index that an [`Observer`] gets; 0 if there is none.
     pub fn tid_of(&self, thread: u16) -> u32 {
         self.threads.tid_of(thread)
     }
 
-    /// Whom the ledger tells of each block.
+    /// The observer that the ledger notifies of each block.
     pub fn observer(&self) -> &O {
         &self.observer
     }
 
-    /// The same, to be changed.
+    /// The observer, to be changed.
     pub fn observer_mut(&mut self) -> &mut O {
         &mut self.observer
     }

@@ -28,7 +28,7 @@ pub struct Totals {
 
 /// Sums of one allocation site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Site {
+pub struct SiteTotals {
     /// Stack id of the allocations.
     pub stack: u32,
     /// Live bytes.

@@ -4,7 +4,8 @@
 use crate::named_run::{Backtraces, NamedRun, frames_at};
 use crate::rows::{self, Part, Row, RowKey, RowsBy, SortBy};
 use crate::{
-    AttachInfo, Coverage, Measured, ReleaseSite, ReportModel, Sampling, StackFrame, Target, Totals,
+    AttachInfo, Coverage, Measured, ReleaseSite, ReportModel, ReportTotals, Sampling, StackFrame,
+    Target,
 };
 use memhook_ledger::{Bounded, Estimate, Ledger, SampledAllocations};
 use memhook_stream::Losses;
@@ -64,7 +65,7 @@ struct Draft {
     rows: Option<Vec<Row>>,
     more_rows: u64,
     releases: Vec<(u32, u64, u64)>,
-    totals: Totals,
+    totals: ReportTotals,
     recorded_allocations: u64,
     sample_bytes: Option<u64>,
     bounded: Option<Bounded>,
@@ -374,8 +375,12 @@ fn live_parts(
         .collect()
 }
 
-fn totals(t: &memhook_ledger::Totals, losses: &Losses, allocations: &SampledAllocations) -> Totals {
-    let mut totals = Totals::exact(t, losses);
+fn totals(
+    t: &memhook_ledger::Totals,
+    losses: &Losses,
+    allocations: &SampledAllocations,
+) -> ReportTotals {
+    let mut totals = ReportTotals::exact(t, losses);
     if allocations.is_sampled() {
         totals.allocations = allocations.all.blocks.round() as u64;
         totals.allocated_bytes = allocations.all.bytes.round() as u64;

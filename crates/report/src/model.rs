@@ -30,15 +30,15 @@ pub struct ReportModel {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bounded: Option<Bounded>,
     /// Sums of what is covered.
-    pub totals: Totals,
+    pub totals: ReportTotals,
     /// What the bytes and blocks of sites and groups are, and what all of them come to.
     pub measured: Measured,
     /// What is seen of each module.
     pub coverage: Vec<Coverage>,
     /// Live memory by allocation site, largest first; empty when `by` is something else.
-    pub sites: Vec<Site>,
+    pub sites: Vec<SiteRow>,
     /// Live memory by `by`; empty when that is the site.
-    pub groups: Vec<Group>,
+    pub groups: Vec<GroupRow>,
     /// Who releases, if release stacks are recorded.
     pub releases: Vec<ReleaseSite>,
     /// Sites or groups beyond those listed.
@@ -74,13 +74,13 @@ pub struct Sampling {
     pub mean_bytes: u64,
     /// Allocations that were recorded.
     pub recorded_allocations: u64,
-    /// Standard error of [`Totals::live_bytes`]; `None` while the program is traced.
+    /// Standard error of [`ReportTotals::live_bytes`]; `None` while the program is traced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_error_bytes: Option<u64>,
-    /// Standard error of [`Totals::allocated_bytes`].
+    /// Standard error of [`ReportTotals::allocated_bytes`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocated_error_bytes: Option<u64>,
-    /// Standard error of [`Totals::released_bytes`].
+    /// Standard error of [`ReportTotals::released_bytes`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_error_bytes: Option<u64>,
 }
@@ -181,7 +181,7 @@ pub struct AttachInfo {
 /// Sums since the attach.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[allow(missing_docs)] // the names are the definition
-pub struct Totals {
+pub struct ReportTotals {
     pub allocations: u64,
     pub releases: u64,
     pub allocated_bytes: u64,
@@ -197,10 +197,13 @@ pub struct Totals {
     pub reentrant_calls: u64,
 }
 
-impl Totals {
-    /// The sums of a ledger, and what was lost besides.
-    pub(crate) fn exact(t: &memhook_ledger::Totals, losses: &memhook_stream::Losses) -> Totals {
-        Totals {
+impl ReportTotals {
+    /// The sums of a ledger, and the events that it never saw.
+    pub(crate) fn exact(
+        t: &memhook_ledger::Totals,
+        losses: &memhook_stream::Losses,
+    ) -> ReportTotals {
+        ReportTotals {
             allocations: t.allocations,
             releases: t.releases,
             allocated_bytes: t.allocated_bytes,
@@ -240,7 +243,7 @@ pub struct Coverage {
 
 /// One allocation site.
 #[derive(Clone, Debug, Serialize)]
-pub struct Site {
+pub struct SiteRow {
     /// Live bytes.
     pub bytes: u64,
     /// Live blocks.
@@ -262,7 +265,7 @@ pub struct Site {
 
 /// One row that is not a site.
 #[derive(Clone, Debug, Serialize)]
-pub struct Group {
+pub struct GroupRow {
     /// What the blocks have in common.
     pub name: String,
     /// The frame, when rows are frames.

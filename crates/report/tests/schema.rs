@@ -51,7 +51,7 @@ fn full_report() -> ReportModel {
             unattributed_allocations: 1,
             unknown_releases_are_counted: true,
         }),
-        totals: Totals::default(),
+        totals: ReportTotals::default(),
         measured: Measured {
             measure: "live",
             bytes: 1_600_000,
@@ -66,7 +66,7 @@ fn full_report() -> ReportModel {
             calls_seen: 1,
             symbols: Some("symbols"),
         }],
-        sites: vec![Site {
+        sites: vec![SiteRow {
             bytes: 1,
             blocks: 1,
             error_bytes: Some(1),
@@ -76,7 +76,7 @@ fn full_report() -> ReportModel {
             truncated: false,
             stack: vec![frame()],
         }],
-        groups: vec![Group {
+        groups: vec![GroupRow {
             name: "n".into(),
             frame: Some(frame()),
             bytes: 1,

@@ -6,7 +6,7 @@ use memhook_heap::{
     BlockTable, CopiedRegion, MarkOptions, Pointers, Scan, Snapshot, Types, census, dissect, load,
     why,
 };
-use memhook_report::{census_text, scan_report, scan_text, why_text};
+use memhook_report::{Document, Style, scan_report};
 use std::cell::Cell;
 use std::io::Write;
 use std::ops::Range;
@@ -38,12 +38,12 @@ fn search(snapshot: &Snapshot, options: MarkOptions) {
     check(&scan.heap.blocks);
     let mut types = Types::new(snapshot, &[]);
     let report = scan_report(snapshot, &scan, &scan.leaks, &mut types, 10);
-    scan_text(&report);
-    census_text(&census(snapshot, &scan.heap, &mut types, 10));
+    report.text(Style::default());
+    census(snapshot, &scan.heap, &mut types, 10).text(Style::default());
     if let Some((_, block)) = scan.heap.blocks.iter().next()
         && let Ok(why) = why(snapshot, &scan.heap, options, &mut types, block.address)
     {
-        why_text(&why);
+        why.text(Style::default());
     }
     let before = scan.fingerprints(snapshot);
     let all = scan.leaks.len();

@@ -141,9 +141,9 @@ impl Held {
                 _guard: guard,
             })
         })();
-        adopted.map_err(|(request, source)| {
+        adopted.map_err(|(request, cause)| {
             let _ = ptrace::detach(tid);
-            Error::ptrace(pid, tid, request, source)
+            Error::ptrace(pid, tid, request, cause)
         })
     }
 
@@ -194,8 +194,8 @@ impl Held {
         request: &'static str,
         result: std::io::Result<T>,
     ) -> Result<T, Error> {
-        result.map_err(|source| {
-            let error = Error::ptrace(self.pid, self.tid, request, source);
+        result.map_err(|cause| {
+            let error = Error::ptrace(self.pid, self.tid, request, cause);
             self.gone |= matches!(error, Error::TargetGone { .. });
             error
         })
@@ -300,7 +300,7 @@ impl Held {
         let bytes = buffer.len();
         self.mem
             .read_exact_at(buffer, address)
-            .map_err(|source| self.memory_failure("read", address, bytes, source))
+            .map_err(|cause| self.memory_failure("read", address, bytes, cause))
     }
 
     /// Writes the target's memory.
@@ -308,7 +308,7 @@ impl Held {
         let written = self.mem.write_all_at(bytes, address);
         #[cfg(test)]
         crate::steps::done();
-        written.map_err(|source| self.memory_failure("write", address, bytes.len(), source))
+        written.map_err(|cause| self.memory_failure("write", address, bytes.len(), cause))
     }
 
     /// A process that dies loses its memory before its threads are reported dead.
@@ -317,7 +317,7 @@ impl Held {
         action: &'static str,
         address: u64,
         bytes: usize,
-        source: std::io::Error,
+        cause: std::io::Error,
     ) -> Error {
         let pid = self.pid;
         let until = Instant::now() + STEP_DEADLINE;
@@ -332,7 +332,7 @@ impl Held {
             pid,
             address,
             bytes,
-            source,
+            cause,
         }
     }
 

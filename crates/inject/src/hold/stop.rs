@@ -268,10 +268,10 @@ pub(crate) fn usable(held: &Held, options: &HoldOptions<'_>) -> Result<(), Strin
 /// Seizes a thread and tells it to stop; `None` if it has ended, or is about to: it touches no memory
 /// any more.
 pub(crate) fn seize(pid: i32, tid: i32, sleeper: Option<&Sleeper>) -> Result<Option<Sleep>, Error> {
-    if let Err(source) = ptrace::seize(tid) {
+    if let Err(cause) = ptrace::seize(tid) {
         return match thread_state(pid, tid) {
             None | Some('Z' | 'X') => Ok(None),
-            Some(_) => refused(pid, tid, source),
+            Some(_) => refused(pid, tid, cause),
         };
     }
     let interrupted = match sleeper {
@@ -285,14 +285,14 @@ pub(crate) fn seize(pid: i32, tid: i32, sleeper: Option<&Sleeper>) -> Result<Opt
 }
 
 /// Explains why a thread can't be seized.
-fn refused(pid: i32, tid: i32, source: io::Error) -> Result<Option<Sleep>, Error> {
-    match source.raw_os_error() {
+fn refused(pid: i32, tid: i32, cause: io::Error) -> Result<Option<Sleep>, Error> {
+    match cause.raw_os_error() {
         Some(libc::ESRCH) => Ok(None),
         Some(libc::EPERM) => match tracer(pid, tid) {
-            0 => Err(Error::Permission { pid, source }),
+            0 => Err(Error::Permission { pid, cause }),
             tracer => Err(Error::AlreadyTraced { pid, tracer }),
         },
-        _ => Err(Error::ptrace(pid, tid, "SEIZE", source)),
+        _ => Err(Error::ptrace(pid, tid, "SEIZE", cause)),
     }
 }
 

@@ -56,9 +56,9 @@ fn fill_and_open(
     match region::open_here(held, number) {
         Ok(fd) => File::from(fd)
             .write_all_at(object, 0)
-            .map_err(|source| Error::File {
+            .map_err(|cause| Error::File {
                 path: format!("/proc/{}/fd/{number}", held.pid),
-                source,
+                cause,
             })?,
         Err(_) => fill_remotely(held, object, number)?,
     }

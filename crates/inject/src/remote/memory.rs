@@ -16,7 +16,7 @@ pub fn write_bytes(pid: i32, address: u64, bytes: &[u8]) -> Result<(), Error> {
         .write(true)
         .open(format!("/proc/{pid}/mem"))
         .and_then(|mem| mem.write_all_at(bytes, address))
-        .map_err(|source| failure(pid, address, bytes.len(), source))
+        .map_err(|cause| failure(pid, address, bytes.len(), cause))
 }
 
 /// Writes `bytes` only where the target itself could.
@@ -24,8 +24,8 @@ pub(crate) fn write_writable(pid: i32, address: u64, bytes: &[u8]) -> Result<(),
     if write_at_once(pid, address, bytes)? {
         return Ok(());
     }
-    let source = io::Error::from_raw_os_error(libc::EFAULT);
-    Err(failure(pid, address, bytes.len(), source))
+    let cause = io::Error::from_raw_os_error(libc::EFAULT);
+    Err(failure(pid, address, bytes.len(), cause))
 }
 
 /// Whether process_vm_writev could write all of it.
@@ -48,8 +48,8 @@ fn write_at_once(pid: i32, address: u64, bytes: &[u8]) -> Result<bool, Error> {
     Ok(usize::try_from(count) == Ok(bytes.len()))
 }
 
-fn failure(pid: i32, address: u64, bytes: usize, source: io::Error) -> Error {
-    if source.kind() == io::ErrorKind::NotFound {
+fn failure(pid: i32, address: u64, bytes: usize, cause: io::Error) -> Error {
+    if cause.kind() == io::ErrorKind::NotFound {
         return Error::TargetGone { pid };
     }
     Error::Memory {
@@ -57,6 +57,6 @@ fn failure(pid: i32, address: u64, bytes: usize, source: io::Error) -> Error {
         pid,
         address,
         bytes,
-        source,
+        cause,
     }
 }

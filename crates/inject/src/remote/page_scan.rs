@@ -72,7 +72,7 @@ impl PageScan {
         let path = format!("/proc/{pid}/pagemap");
         match File::open(&path) {
             Ok(pagemap) => Ok(PageScan { pagemap }),
-            Err(source) => Err(Error::File { path, source }),
+            Err(cause) => Err(Error::File { path, cause }),
         }
     }
 

@@ -116,8 +116,8 @@ pub(crate) fn open_here(held: &Held, number: u64) -> Result<OwnedFd, Error> {
     let path = format!("/proc/{}/fd/{number}", held.pid);
     match OpenOptions::new().read(true).write(true).open(&path) {
         Ok(file) => Ok(file.into()),
-        Err(source) => {
-            duplicate_descriptor(held.pid, number).map_err(|_| Error::File { path, source })
+        Err(cause) => {
+            duplicate_descriptor(held.pid, number).map_err(|_| Error::File { path, cause })
         }
     }
 }

@@ -130,8 +130,8 @@ impl Held {
             let (start, is_mapped) = match mapped {
                 Ok(start) => (start, true),
                 // Somebody was faster.
-                Err(Error::RemoteSyscall { source, .. })
-                    if source.raw_os_error() == Some(libc::EEXIST) && tries < PLACE_TRIES =>
+                Err(Error::RemoteSyscall { cause, .. })
+                    if cause.raw_os_error() == Some(libc::EEXIST) && tries < PLACE_TRIES =>
                 {
                     tries += 1;
                     self.place.change();

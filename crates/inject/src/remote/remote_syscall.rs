@@ -28,11 +28,11 @@ impl Held {
             Outcome::Done(result) => Ok(result as i64),
             Outcome::Unfinished(_) => {
                 self.back_out()?;
-                let source = io::Error::from_raw_os_error(libc::ETIMEDOUT);
+                let cause = io::Error::from_raw_os_error(libc::ETIMEDOUT);
                 Err(Error::RemoteSyscall {
                     name: "syscall",
                     pid: self.pid,
-                    source,
+                    cause,
                 })
             }
         }
@@ -51,11 +51,11 @@ impl Held {
 
     pub(crate) fn checked(&self, name: &'static str, result: i64) -> Result<u64, Error> {
         if (-4095..0).contains(&result) {
-            let source = io::Error::from_raw_os_error(-result as i32);
+            let cause = io::Error::from_raw_os_error(-result as i32);
             return Err(Error::RemoteSyscall {
                 name,
                 pid: self.pid,
-                source,
+                cause,
             });
         }
         Ok(result as u64)

@@ -60,10 +60,10 @@ impl WriteWatch {
         let taken = duplicate_descriptor(pid, number);
         let closed = held.checked_syscall("close", libc::SYS_close, [number, 0, 0, 0, 0, 0]);
         let held = held.release()?;
-        let failed = |source| Error::RemoteSyscall {
+        let failed = |cause| Error::RemoteSyscall {
             name: "userfaultfd",
             pid,
-            source,
+            cause,
         };
         let userfault = taken.map_err(failed)?;
         closed?;

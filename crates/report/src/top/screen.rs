@@ -1,7 +1,7 @@
 //! Draws the board.
 
-use super::board::{Board, Row, Sort};
-use memhook_report::{StackFrame, bytes, count, counted, frame_name, milliseconds};
+use super::board::{Board, BoardRow, Sort};
+use crate::{StackFrame, bytes, count, counted, frame_name, milliseconds};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -98,17 +98,16 @@ fn header(frame: &mut Frame, board: &Board, area: Rect) {
 }
 
 fn footer(frame: &mut Frame, board: &Board, area: Rect) {
-    let keys = match board.is_drilled {
-        true => "Esc back  p pause  q quit",
-        false => {
-            "Up/Down select  Enter stack  b n g r a: sort by live, blocks, growth, rate, age  p pause  q quit"
-        }
+    let keys = if board.is_drilled {
+        "Esc back  p pause  q quit"
+    } else {
+        "Up/Down select  Enter stack  b n g r a: sort by live, blocks, growth, rate, age  p pause  q quit"
     };
     frame.render_widget(Paragraph::new(keys).dim(), area);
 }
 
 fn growth_span(growth: f64, width: usize) -> Span<'static> {
-    let text = memhook_report::change(growth.round() as i64);
+    let text = crate::change(growth.round() as i64);
     let color = match growth.round() as i64 {
         1.. => Color::Red,
         0 => Color::Reset,
@@ -139,9 +138,10 @@ fn table(frame: &mut Frame, board: &Board, area: Rect) {
         .take(board.height);
     for (at, row) in shown {
         let line = line(board, row);
-        lines.push(match Some(at) == selected {
-            true => line.style(Style::new().reversed()),
-            false => line,
+        lines.push(if Some(at) == selected {
+            line.style(Style::new().reversed())
+        } else {
+            line
         });
     }
     if board.rows.is_empty() {
@@ -150,7 +150,7 @@ fn table(frame: &mut Frame, board: &Board, area: Rect) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-fn line(board: &Board, row: &Row) -> Line<'static> {
+fn line(board: &Board, row: &BoardRow) -> Line<'static> {
     let [live, blocks, growth, rate, oldest] = COLUMNS.map(|column| column.1);
     let age = row
         .oldest
@@ -176,7 +176,7 @@ fn line(board: &Board, row: &Row) -> Line<'static> {
     ])
 }
 
-fn stack(frame: &mut Frame, board: &Board, row: &Row, area: Rect) {
+fn stack(frame: &mut Frame, board: &Board, row: &BoardRow, area: Rect) {
     let mut lines = Vec::new();
     let named = board.named(row.stack);
     let kind = named.map_or("...", |named| &named.kind);
@@ -198,7 +198,7 @@ fn stack_line(frame: &StackFrame) -> Line<'static> {
         (Some(file), None) => format!("  {file}"),
         _ => String::new(),
     };
-    // The name says it already where there is no function.
+    // Without a function, the name shows the module already.
     let module = frame.function.as_ref().and(frame.module.clone());
     let inlined = if frame.inlined { "  [inlined]" } else { "" };
     Line::from(vec![
@@ -219,7 +219,7 @@ fn sparkline(values: &[u64], width: usize) -> String {
     format!("{drawn:>width$}")
 }
 
-/// The same over several rows.
+/// A sparkline that is several rows high.
 fn picture(values: &[u64], area: Rect) -> Vec<Line<'static>> {
     let (width, height) = (usize::from(area.width), usize::from(area.height));
     let newest = &values[values.len().saturating_sub(width)..];

@@ -1,8 +1,7 @@
 //! What the screen shows: sites with their rates and their recent past, in an order, one of them selected.
 
-use super::keys::Action;
-use memhook_ledger::{Bounded, Site, Totals};
-use memhook_report::StackFrame;
+use crate::StackFrame;
+use memhook_ledger::{Bounded, SiteTotals, Totals};
 use std::{
     cmp::Reverse,
     collections::{HashMap, VecDeque},
@@ -16,6 +15,7 @@ const RECENT: usize = 10;
 
 /// Order of the rows; the largest, or the oldest, is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the names are the definition
 pub enum Sort {
     Bytes,
     Blocks,
@@ -36,11 +36,34 @@ impl Sort {
     }
 }
 
+/// Something to be done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)] // the names are the definition
+pub enum Action {
+    Quit,
+    /// Show the stack of the selected row, or the rows again.
+    Drill,
+    Back,
+    Pause,
+    SortBy(Sort),
+    NextSort,
+    /// By so many rows.
+    Move(i64),
+    /// To the first or last row.
+    First,
+    Last,
+    /// The terminal has another size.
+    Redraw,
+    /// It cannot be read any longer.
+    TerminalGone,
+}
+
 /// The heap at a moment.
+#[allow(missing_docs)] // the names are the definition
 pub struct Sample {
     /// Since the attach.
     pub time: Duration,
-    pub sites: Vec<Site>,
+    pub sites: Vec<SiteTotals>,
     pub totals: Totals,
     pub lost_events: u64,
     /// What is not known of it.
@@ -49,7 +72,8 @@ pub struct Sample {
 
 /// A site.
 #[derive(Clone, Default)]
-pub struct Row {
+#[allow(missing_docs)] // the names are the definition
+pub struct BoardRow {
     pub stack: u32,
     pub bytes: u64,
     pub blocks: u64,
@@ -62,6 +86,7 @@ pub struct Row {
 }
 
 /// Name of a site, once it is known.
+#[allow(missing_docs)] // the names are the definition
 pub struct Named {
     pub name: String,
     pub kind: String,
@@ -72,6 +97,7 @@ pub struct Named {
 type Past = VecDeque<(u64, u64)>;
 
 /// All that is shown.
+#[allow(missing_docs)] // the names are the definition
 pub struct Board {
     pub name: String,
     pub pid: i32,
@@ -79,7 +105,7 @@ pub struct Board {
     pub lost_events: u64,
     /// What is not known of it.
     pub bounded: Option<Bounded>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<BoardRow>,
     pub sort: Sort,
     pub is_paused: bool,
     pub is_drilled: bool,
@@ -141,9 +167,9 @@ impl Board {
         if self.is_paused {
             return;
         }
-        let row = |site: &Site| {
+        let row = |site: &SiteTotals| {
             let (growth, rate) = self.changes(&self.past[&site.stack]);
-            Row {
+            BoardRow {
                 stack: site.stack,
                 bytes: site.bytes,
                 blocks: site.blocks,
@@ -152,7 +178,7 @@ impl Board {
                 oldest: (site.blocks > 0).then(|| Duration::from_nanos(site.oldest_ns)),
             }
         };
-        let is_shown = |row: &Row| row.bytes > 0 || row.blocks > 0 || row.rate > 0.0;
+        let is_shown = |row: &BoardRow| row.bytes > 0 || row.blocks > 0 || row.rate > 0.0;
         self.rows = sample.sites.iter().map(row).filter(is_shown).collect();
         self.totals = sample.totals;
         self.lost_events = sample.lost_events;
@@ -175,7 +201,7 @@ impl Board {
         )
     }
 
-    /// The same of the whole heap.
+    /// Bytes and allocations a second of the whole heap.
     pub fn all_changes(&self) -> (f64, f64) {
         self.changes(&self.all)
     }
@@ -219,10 +245,11 @@ impl Board {
     }
 
     /// The row whose stack is shown.
-    pub fn drilled(&self) -> Option<&Row> {
-        match self.is_drilled {
-            true => self.selected().map(|at| &self.rows[at]),
-            false => None,
+    pub fn drilled(&self) -> Option<&BoardRow> {
+        if self.is_drilled {
+            self.selected().map(|at| &self.rows[at])
+        } else {
+            None
         }
     }
 
@@ -293,8 +320,14 @@ impl Board {
 mod tests {
     use super::*;
 
-    fn site(stack: u32, bytes: u64, blocks: u64, allocated_blocks: u64, oldest_ns: u64) -> Site {
-        Site {
+    fn site(
+        stack: u32,
+        bytes: u64,
+        blocks: u64,
+        allocated_blocks: u64,
+        oldest_ns: u64,
+    ) -> SiteTotals {
+        SiteTotals {
             stack,
             bytes,
             blocks,
@@ -308,7 +341,7 @@ mod tests {
         }
     }
 
-    fn sample(seconds: u64, sites: Vec<Site>) -> Sample {
+    fn sample(seconds: u64, sites: Vec<SiteTotals>) -> Sample {
         Sample {
             time: Duration::from_secs(seconds),
             sites,
