@@ -5,7 +5,7 @@ use crate::config::{Clock, Stacks, TraceConfig};
 use crate::pacing::Pacing;
 use crate::recorder::Recorder;
 use crossbeam_channel::{Receiver, Sender, bounded};
-use crossbeam_utils::CachePadded;
+use crossbeam_utils::{Backoff, CachePadded};
 use memhook_abi::{Event, Op};
 use memhook_ledger::{Ledger, LedgerOptions, Observer, SampledAllocations};
 use memhook_stream::{Admission, Drain, Region, Sink, TickTime, monotonic_ns, time_stamp_counter};
@@ -62,6 +62,8 @@ pub struct Consumer<O = ()> {
     start: Instant,
     ticks: ClockPair,
     admission: Admission,
+    /// The drain thread waits for the state.
+    drain_waits: CachePadded<AtomicBool>,
     /// When the last pass ended, in nanoseconds since the attach.
     drained_ns: CachePadded<AtomicU64>,
     /// The last dlopen or dlclose of the target that was answered.
@@ -142,6 +144,7 @@ impl<O: Observer + Send> Consumer<O> {
             start: Instant::now(),
             ticks: ClockPair::now(),
             admission: Admission::default(),
+            drain_waits: CachePadded::new(AtomicBool::new(false)),
             drained_ns: CachePadded::new(AtomicU64::new(0)),
             answered: AtomicU32::new(0),
             finishing: AtomicBool::new(false),
@@ -163,6 +166,18 @@ impl<O: Observer + Send> Consumer<O> {
     /// The state; the rings wait meanwhile.
     pub fn lock(&self) -> MutexGuard<'_, State<O>> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Calls `slice` with the state until it returns false, and lets the drain thread go first in between: the
+    /// rings are never left alone for longer than one slice takes.
+    pub fn in_slices(&self, mut slice: impl FnMut(&mut State<O>) -> bool) {
+        while slice(&mut self.lock()) {
+            // A mutex goes to whoever comes first, and that would be us again.
+            let backoff = Backoff::new();
+            while self.drain_waits.load(Relaxed) {
+                backoff.snooze();
+            }
+        }
     }
 
     /// Empties the rings on another thread as long as `work` runs here, and then until they are quiet:
@@ -225,7 +240,9 @@ impl<O: Observer + Send> Consumer<O> {
             self.region.set_clock_ns(now_ns + 1);
             self.admission.answer(&self.region);
             drain.set_tick_time(self.tick_time());
+            self.drain_waits.store(true, Relaxed);
             let mut state = self.lock();
+            self.drain_waits.store(false, Relaxed);
             let mut sink = ToLedger {
                 state: &mut state,
                 region: &self.region,

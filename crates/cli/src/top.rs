@@ -14,6 +14,7 @@ use board::{Board, Sample};
 use crossbeam_channel::{Receiver, Select};
 use keys::Action;
 use memhook_attach::{Consumer, End, Job, Session, Trace, Turn, process_name};
+use memhook_ledger::SiteWalk;
 use memhook_process::TargetRoot;
 use memhook_report::{bytes, counted, milliseconds, site_name};
 use memhook_symbols::Symbolizer;
@@ -187,13 +188,13 @@ impl Job for TopJob {
 }
 
 fn sample(session: &Session, consumer: &Consumer) -> Sample {
-    let state = consumer.lock();
-    let (sites, totals) = (state.ledger.sites(), state.ledger.totals());
-    drop(state);
+    let mut walk = SiteWalk::new(None);
+    consumer.in_slices(|state| state.ledger.walk_sites(&mut walk));
+    let totals = consumer.lock().ledger.totals();
     let losses = session.region().losses();
     Sample {
         time: consumer.elapsed(),
-        sites,
+        sites: walk.into_sites(),
         totals,
         lost_events: losses.dropped + losses.ringless,
     }

@@ -34,10 +34,12 @@ mod order;
 mod queries;
 mod reallocs;
 mod sites;
+mod slices;
 mod totals;
 
 pub use estimate::{Estimate, Estimator, SampledAllocations, standard_error};
 pub use growth::{SiteGrowth, Snapshot};
 pub use observer::{BlockOf, Observer, ReleaseBy};
 pub use order::Ledger;
+pub use slices::{LiveWalk, SiteWalk};
 pub use totals::{LedgerOptions, LiveBlock, Site, SiteLive, Totals};
