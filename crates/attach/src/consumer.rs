@@ -21,11 +21,11 @@ use std::{
 /// After this time without a step of the clock word the watchdog takes one. The hook takes an attacher
 /// for dead after 300 ms.
 const WATCHDOG_PAUSE: Duration = Duration::from_millis(50);
-/// So long the watchdog speaks for a drain thread that does not come to its next pass: a report of a large
-/// heap holds the ledger for some hundred milliseconds. After that the clock word stands still, so a target
-/// that waits for room in a ring goes on untraced: it must not wait for us without end.
+/// How long the watchdog advances the clock word for a drain thread that does not come to its next pass. After
+/// that the word stops, and a target that waits for room in a ring goes on untraced: it must not wait for us
+/// without end.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// How long calls that were under way at the detach are waited for.
+/// How long we wait for calls that were under way at the detach.
 const LAST_EVENTS: Duration = Duration::from_millis(200);
 
 /// What the events have come to.
@@ -332,17 +332,17 @@ mod tests {
         });
     }
 
-    /// Who holds the state and does not let it go, must not keep the target waiting for room in its rings.
+    /// A thread that holds the state and does not let go must not keep the target waiting for room in its rings.
     #[test]
-    fn the_clock_stands_still_when_nothing_is_drained() {
+    fn the_clock_stops_when_nothing_is_drained() {
         with_consumer(|region, consumer| {
             consumer.while_draining(|_| {
                 let state = consumer.lock();
                 let (start, mut clock) = (Instant::now(), region.clock_ns());
                 let mut moved = start;
-                // At first it goes on; the hook takes us for dead after 300 ms without a step.
+                // At first it advances; the hook takes us for dead after 300 ms without a step.
                 while moved.elapsed() < Duration::from_millis(300) {
-                    assert!(start.elapsed() < 20 * LONGEST_WAIT, "it never stands still");
+                    assert!(start.elapsed() < 20 * LONGEST_WAIT, "it never stops");
                     std::thread::sleep(Duration::from_millis(5));
                     let now = region.clock_ns();
                     if now != clock {
@@ -351,12 +351,9 @@ mod tests {
                 }
                 assert!(moved - start > LONGEST_WAIT / 4, "{:?}", moved - start);
                 drop(state);
-                // And goes on when the draining does.
+                // It advances again when events are drained again.
                 while region.clock_ns() == clock {
-                    assert!(
-                        start.elapsed() < 40 * LONGEST_WAIT,
-                        "it stands still for ever"
-                    );
+                    assert!(start.elapsed() < 40 * LONGEST_WAIT, "it stays stopped");
                     std::thread::sleep(Duration::from_millis(5));
                 }
             });

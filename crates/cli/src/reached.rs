@@ -18,7 +18,7 @@ impl Traced {
 /// Finds out which blocks nothing reaches: those of glibc's heap, and of other allocators those that were
 /// traced. `live`: the ledger's, as of the snapshot or later. `before_ns`: a moment before the snapshot was
 /// taken, on the ledger's clock ([`Consumer::moment_ns`](memhook_attach::Consumer::moment_ns)); `None` if
-/// the process has stood still from then on. `is_complete`: every block that the program has was traced.
+/// the process has been stopped since. `is_complete`: every block that the program has was traced.
 pub fn reached(
     snapshot: &Snapshot,
     live: impl Iterator<Item = LiveBlock>,

@@ -117,9 +117,9 @@ struct TopJob {
     screen: Option<Screen>,
     names: Names,
     next_sample: Duration,
-    /// The screen shows something else than the board.
+    /// The screen does not show the latest numbers.
     is_stale: bool,
-    /// What is told when the terminal is as it was.
+    /// Told once the terminal has been restored.
     notices: Vec<String>,
     failure: Option<anyhow::Error>,
 }
