@@ -52,6 +52,8 @@ pub struct Turn {
     pub gone: bool,
     /// It has loaded or unloaded a module.
     pub modules_changed: bool,
+    /// The trace ends with this turn.
+    pub is_last: bool,
     /// Something that the user should be told.
     pub notice: Option<String>,
 }
@@ -106,6 +108,7 @@ impl Upkeep {
         Turn {
             gone,
             modules_changed,
+            is_last: gone,
             notice: gone.then(|| self.kills.explain(self.target.pid)).flatten(),
         }
     }
