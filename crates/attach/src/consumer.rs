@@ -6,7 +6,7 @@ use crate::memory_budget::for_a_ledger;
 use crate::pacing::Pacing;
 use crate::recorder::Recorder;
 use crossbeam_channel::{Receiver, Sender, bounded};
-use crossbeam_utils::CachePadded;
+use crossbeam_utils::{Backoff, CachePadded};
 use memhook_abi::{Event, Op};
 use memhook_ledger::{Ledger, LedgerOptions, Observer, SampledAllocations};
 use memhook_stream::{Admission, Drain, Region, Sink, TickTime, monotonic_ns, time_stamp_counter};
@@ -22,11 +22,11 @@ use std::{
 /// After this time without a step of the clock word the watchdog takes one. The hook takes an attacher
 /// for dead after 300 ms.
 const WATCHDOG_PAUSE: Duration = Duration::from_millis(50);
-/// So long the watchdog speaks for a drain thread that does not come to its next pass: a report of a large
-/// heap holds the ledger for some hundred milliseconds. After that the clock word stands still, so a target
-/// that waits for room in a ring goes on untraced: it must not wait for us without end.
+/// How long the watchdog advances the clock word for a drain thread that does not come to its next pass. After
+/// that the word stops, and a target that waits for room in a ring goes on untraced: it must not wait for us
+/// without end.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// How long calls that were under way at the detach are waited for.
+/// How long we wait for calls that were under way at the detach.
 const LAST_EVENTS: Duration = Duration::from_millis(200);
 
 /// What the events have come to.
@@ -66,6 +66,8 @@ pub struct Consumer<O = ()> {
     start: Instant,
     ticks: ClockPair,
     admission: Admission,
+    /// The drain thread waits for the state.
+    drain_waits: CachePadded<AtomicBool>,
     /// When the last pass ended, in nanoseconds since the attach.
     drained_ns: CachePadded<AtomicU64>,
     /// The last dlopen or dlclose of the target that was answered.
@@ -146,6 +148,7 @@ impl<O: Observer + Send> Consumer<O> {
             start: Instant::now(),
             ticks: ClockPair::now(),
             admission: Admission::default(),
+            drain_waits: CachePadded::new(AtomicBool::new(false)),
             drained_ns: CachePadded::new(AtomicU64::new(0)),
             answered: AtomicU32::new(0),
             finishing: AtomicBool::new(false),
@@ -167,6 +170,18 @@ impl<O: Observer + Send> Consumer<O> {
     /// The state; the rings wait meanwhile.
     pub fn lock(&self) -> MutexGuard<'_, State<O>> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Calls `slice` with the state until it returns false, and lets the drain thread go first in between: the
+    /// rings are never left alone for longer than one slice takes.
+    pub fn in_slices(&self, mut slice: impl FnMut(&mut State<O>) -> bool) {
+        while slice(&mut self.lock()) {
+            // A mutex goes to whoever comes first, and that would be us again.
+            let backoff = Backoff::new();
+            while self.drain_waits.load(Relaxed) {
+                backoff.snooze();
+            }
+        }
     }
 
     /// Empties the rings on another thread as long as `work` runs here, and then until they are quiet:
@@ -229,7 +244,9 @@ impl<O: Observer + Send> Consumer<O> {
             self.region.set_clock_ns(now_ns + 1);
             self.admission.answer(&self.region);
             drain.set_tick_time(self.tick_time());
+            self.drain_waits.store(true, Relaxed);
             let mut state = self.lock();
+            self.drain_waits.store(false, Relaxed);
             let mut sink = ToLedger {
                 state: &mut state,
                 region: &self.region,
@@ -319,17 +336,17 @@ mod tests {
         });
     }
 
-    /// Who holds the state and does not let it go, must not keep the target waiting for room in its rings.
+    /// A thread that holds the state and does not let go must not keep the target waiting for room in its rings.
     #[test]
-    fn the_clock_stands_still_when_nothing_is_drained() {
+    fn the_clock_stops_when_nothing_is_drained() {
         with_consumer(|region, consumer| {
             consumer.while_draining(|_| {
                 let state = consumer.lock();
                 let (start, mut clock) = (Instant::now(), region.clock_ns());
                 let mut moved = start;
-                // At first it goes on; the hook takes us for dead after 300 ms without a step.
+                // At first it advances; the hook takes us for dead after 300 ms without a step.
                 while moved.elapsed() < Duration::from_millis(300) {
-                    assert!(start.elapsed() < 20 * LONGEST_WAIT, "it never stands still");
+                    assert!(start.elapsed() < 20 * LONGEST_WAIT, "it never stops");
                     std::thread::sleep(Duration::from_millis(5));
                     let now = region.clock_ns();
                     if now != clock {
@@ -338,12 +355,9 @@ mod tests {
                 }
                 assert!(moved - start > LONGEST_WAIT / 4, "{:?}", moved - start);
                 drop(state);
-                // And goes on when the draining does.
+                // It advances again when events are drained again.
                 while region.clock_ns() == clock {
-                    assert!(
-                        start.elapsed() < 40 * LONGEST_WAIT,
-                        "it stands still for ever"
-                    );
+                    assert!(start.elapsed() < 40 * LONGEST_WAIT, "it stays stopped");
                     std::thread::sleep(Duration::from_millis(5));
                 }
             });

@@ -1,11 +1,28 @@
 //! One traced process from start to end, as a library: loading the hook, following modules and threads,
 //! taking events, detaching.
 //!
-//! [`Session`] is one attach. [`Consumer`] takes its events into a ledger, and into a recording if that is
-//! asked for. [`Upkeep`] does what the target needs all the time. [`Program`] starts a program and traces
-//! it, and the processes that it makes, from before its first constructor to its end.
+//! [`Trace`] is a traced process: [`Trace::start`] attaches, [`Trace::run`] follows the process and detaches.
+//! What is done meanwhile is a [`Job`]. [`Session`] is the attach itself, [`Consumer`] takes its events into
+//! a ledger, and into a [`Recording`] if that is asked for. [`Program`] starts a program and traces it, and
+//! the processes that it makes, from before its first constructor to its end.
 //!
 //! Not here: options of a command line, terminals, names of functions, reports.
+//!
+//! # Profilers of your own
+//!
+//! Ask a trace about its call stacks and live blocks ([`Trace::sites`], [`Trace::live_blocks`]), or be told
+//! of every block in order, and keep data of your own with each ([`Trace::profile`]). Allocation calls per
+//! second, by thread:
+//!
+//! ```no_run
+#![doc = include_str!("../examples/calls_per_second.rs")]
+//! ```
+//!
+//! A histogram of sizes:
+//!
+//! ```no_run
+#![doc = include_str!("../examples/size_histogram.rs")]
+//! ```
 
 mod claim;
 mod closed_region;
@@ -21,6 +38,7 @@ mod limits;
 mod memory_budget;
 mod pacing;
 mod process_names;
+mod profiler;
 mod program;
 mod reach;
 mod recorder;
@@ -48,7 +66,9 @@ pub use error::Error;
 pub use hook_plan::{PlannedModule, hook_plan};
 pub use job::{End, Job};
 pub use limits::{limit_checks, refuse};
+pub use memhook_ledger::{LiveBlock, ReleaseBy, SiteTotals};
 pub use process_names::{command_line, process_name};
+pub use profiler::{Block, Profiler, Profiling};
 pub use program::{Observer, Program, Work};
 pub use reach::Reach;
 pub use recorder::{OwnCode, Recorder};

@@ -11,9 +11,9 @@ const QUIET_PASSES: u32 = 100;
 const QUIET: Duration = Duration::from_millis(5);
 /// The resolution of the clock word, which moves once a pass, when all is recorded.
 const LONGEST: Duration = Duration::from_millis(1);
-/// The same when most is passed by. Each time that we wake, whoever has our processor stands still for a
-/// moment: a server whose clients run there then has nothing to do, and finds less to do at once afterwards.
-/// A thousand times a second this cost nginx four hundredths, which is all that sampling costs it.
+/// The same when most calls are passed by. Each time that we wake, the thread on our processor pauses for a
+/// moment. Where that is a client of the server that we trace, the server has nothing to do meanwhile, and
+/// handles smaller batches afterwards.
 const LONGEST_SELECTIVE: Duration = QUIET;
 const SHORTEST: Duration = Duration::from_micros(100);
 /// How full the fullest ring should get, in thousandths: what a pass costs whatever it takes, and

@@ -1,5 +1,5 @@
-//! How a thread of the target is got hold of: out of a running process, or of one that waits at its
-//! start for us.
+//! How we get hold of a thread of the target: in a running process, or in one that we started and that
+//! waits at its start.
 
 use memhook_inject::{Child, Error, Held, HoldOptions, hold};
 
@@ -7,7 +7,7 @@ use memhook_inject::{Child, Error, Held, HoldOptions, hold};
 pub enum Reach<'a> {
     /// The process runs: one of its threads is stopped.
     Running,
-    /// We started it, and it stands at its start point, which is safe.
+    /// We started the process, and it is stopped at its start point, which is safe.
     AtStart(&'a mut Child),
 }
 

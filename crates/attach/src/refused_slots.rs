@@ -8,7 +8,7 @@ use memhook_process::HookCopy;
 use memhook_stream::{Region, SlotView};
 use std::time::Duration;
 
-/// What is to be written for a slot: the original where the hook looks for it, and then the wrapper.
+/// What has to be written for a slot: the original where the hook looks for it, and then the wrapper.
 struct Forced {
     slot: SlotView,
     wrapper: u64,

@@ -1,5 +1,5 @@
-//! What an earlier attach left in a process: hook and region, and slots if its attacher was killed; and
-//! what a process inherited from a traced parent.
+//! What an earlier attach left in a process (the hook, the region, and patched slots if its attacher was
+//! killed), and what the process inherited from a traced parent.
 
 use crate::closed_region;
 use crate::error::Error;
@@ -133,14 +133,14 @@ impl Residue {
             .unwrap_or_else(new_owner)
     }
 
-    /// Functions that wrappers in the process stand for: function, variant, address (avma). A variant
+    /// The functions that the wrappers in the process call: function, variant, address (avma). A variant
     /// keeps its function, as the program may have copied a wrapper's address.
     pub fn originals(&self) -> impl Iterator<Item = (u32, u32, u64)> {
         let hook = self.hooks.iter().find(|h| Some(h.base) == self.hook_base);
         hook.into_iter().flat_map(HookCopy::originals)
     }
 
-    /// Puts right what is left: slots that hold our values, open descriptors, memory that is no use.
+    /// Clears up what is left: slots that hold our values, open descriptors, memory that serves nothing.
     pub fn tidy_up(&mut self, pid: i32, files: &mut Files) -> Result<Restored, Error> {
         let mut restored = Restored::default();
         if !self.hooks.is_empty() {
@@ -166,7 +166,7 @@ impl Residue {
         }
     }
 
-    /// Whether there is something that should be put right before anything else.
+    /// Whether there is something to clear up before anything else is done.
     pub fn is_untidy(&self) -> bool {
         !self.hooks.is_empty() || !self.descriptors.is_empty() || !self.never_used.is_empty()
     }

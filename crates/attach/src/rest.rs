@@ -5,15 +5,15 @@ use memhook_stream::{Region, barrier};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// How long is waited for threads that are inside.
+/// How long we wait for threads that are inside.
 const PATIENCE: Duration = Duration::from_millis(400);
-/// The same for those that record: the hook's own work, which only a thread leaves unfinished that is stopped.
+/// The same for those that record: only a thread that is stopped leaves the hook's own work unfinished.
 const LONG_PATIENCE: Duration = Duration::from_secs(1);
-/// Calls take less, so whoever is marked after that is looked at.
+/// Calls take less than this, so threads that are still marked afterwards are looked at.
 const USUAL: Duration = Duration::from_millis(20);
-/// A thread that runs, or waits for a processor, may be between any two instructions, but not for so long.
+/// A thread that runs, or waits for a processor, may be between any two instructions, but not for this long.
 const BETWEEN: Duration = Duration::from_millis(300);
-/// A wrapper's own frame is smaller: what it calls returns to an address that stands within.
+/// A wrapper's own frame is smaller than this, and holds the address that its callee returns to.
 const FRAME_BYTES: u64 = 512;
 
 /// Whether no thread is inside a wrapper any more, now that the gate is closed: one that stopped in the
@@ -45,7 +45,7 @@ pub fn comes_to_rest(pid: i32, region: &Region) -> bool {
                 return !records;
             }
         }
-        // A thread that waits for room in a full ring gives up when the clock stands still.
+        // A thread that waits for room in a full ring gives up when the clock stops.
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -100,7 +100,7 @@ impl Threads {
         hook.is_some_and(|m| m.path == "/memfd:memhook-hook")
     }
 
-    /// Whether the frame lies below the stack pointer of the same stack: it is no more.
+    /// Whether the frame lies below the stack pointer of the same stack, so that the call has returned.
     fn is_behind(&self, sp: u64, frame: u64) -> bool {
         let stack = self.mapping(frame);
         sp > frame && stack.is_some_and(|m| (m.start..m.end).contains(&sp))
@@ -111,7 +111,7 @@ impl Threads {
         let mut bytes = [0; FRAME_BYTES as usize];
         let Range { start, .. } = frame.wrapping_sub(FRAME_BYTES)..frame;
         if read_memory(self.pid, start, &mut bytes).is_err() {
-            // A stack that is no more, such as a coroutine's.
+            // The stack is gone, as a coroutine's may be.
             return self.mapping(frame).is_some();
         }
         let (words, _) = bytes.as_chunks::<8>();

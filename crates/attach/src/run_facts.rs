@@ -104,7 +104,7 @@ impl Facts {
         self.note("modules", modules.to_string());
     }
 
-    /// To be called on every turn. `modules_changed`: the target's modules are others than at the last
+    /// Looks at the run; called on every turn. `modules_changed`: the target's modules are others than at the last
     /// call. Returns once what to tell the user if no more is recorded; the trace goes on.
     pub fn follow<O: Observer + Send>(
         &mut self,

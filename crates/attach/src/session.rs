@@ -265,7 +265,8 @@ impl Session {
         Ok(answer)
     }
 
-    /// To be called now and then: what a filter forbids that the program installs now is not known, so
+    /// Looks for new seccomp filters; called now and then. What a filter forbids that was installed meanwhile
+    /// is not known, so
     /// the hook makes no system calls from then on.
     pub fn look_at_filters(&self) {
         if seccomp_filters(self.pid) > self.filters {

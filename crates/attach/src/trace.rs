@@ -7,7 +7,7 @@ use crate::recording::Recording;
 use crate::run_facts::{Facts, Recorded};
 use crate::session::Session;
 use crate::upkeep::Upkeep;
-use memhook_ledger::Observer;
+use memhook_ledger::{LiveBlock, LiveWalk, Observer, SiteTotals, SiteWalk};
 use std::sync::Arc;
 
 /// A traced process. Dropping it detaches from the process.
@@ -54,6 +54,31 @@ impl<O: Observer + Send> Trace<O> {
     /// What the events have come to.
     pub fn consumer(&self) -> &Consumer<O> {
         &self.consumer
+    }
+
+    /// The thread with this index of a [`Block`](crate::Block): its id as the process sees it, and its name
+    /// if it still runs.
+    pub fn thread(&self, index: u16) -> (u32, String) {
+        let tid = self.consumer.lock().ledger.tid_of(index);
+        (tid, self.session.thread_name(tid))
+    }
+
+    /// What each call stack has allocated and has live, ordered by its id.
+    pub fn sites(&self) -> Vec<SiteTotals> {
+        let mut walk = SiteWalk::new(None);
+        self.consumer
+            .in_slices(|state| state.ledger.walk_sites(&mut walk));
+        walk.into_sites()
+    }
+
+    /// All live blocks, in no order.
+    pub fn live_blocks(&self) -> Vec<LiveBlock> {
+        let (mut walk, mut blocks) = (LiveWalk::default(), Vec::new());
+        self.consumer.in_slices(|state| {
+            let ledger = &state.ledger;
+            ledger.walk_blocks(&mut walk, |block| blocks.push(block))
+        });
+        blocks
     }
 
     /// Records the events, from the first one on if called before [`Trace::run`].

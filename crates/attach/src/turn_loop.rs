@@ -89,7 +89,11 @@ impl<O: Observer + Send> Trace<O> {
                 Err(TryRecvError::Disconnected) => Some(Course::GoesOn),
                 Err(TryRecvError::Empty) => None,
             };
-            let turn = self.upkeep.turn(&mut self.session, &self.consumer);
+            let mut turn = self.upkeep.turn(&mut self.session, &self.consumer);
+            turn.is_last = match *until {
+                Until::Over { duration } => turn.gone || self.is_over(duration),
+                Until::Told(_) => told.is_some(),
+            };
             let facts = self.facts.as_mut();
             let ended = facts.and_then(|facts| {
                 facts.follow(&self.session, &self.consumer, turn.modules_changed)
@@ -101,11 +105,11 @@ impl<O: Observer + Send> Trace<O> {
             if let Some(course) = told {
                 return Over::Told(course);
             }
-            if let Until::Over { duration } = *until {
+            if let Until::Over { .. } = until {
                 if turn.gone {
                     return Over::Gone;
                 }
-                if flow.is_break() || self.is_over(duration) {
+                if turn.is_last || flow.is_break() {
                     return Over::Asked;
                 }
             }

@@ -1,5 +1,5 @@
-//! What an attach needs from its thread all the time: new modules, rings of threads that ended, slots, and whether the
-//! target is still there.
+//! What the target of an attach needs all the time: its new modules followed, the rings of ended threads
+//! taken back, its slots verified. Notices when it is gone.
 
 use crate::consumer::Consumer;
 use crate::error::Error;
@@ -9,12 +9,12 @@ use crate::session::Session;
 use memhook_ledger::Observer;
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
-/// How often the target is looked at: is it still there?
+/// How often we look whether the target is still there.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
-/// When slots just patched are looked at again: by then a resolver that was under way is through.
+/// When slots that were just patched are verified: a resolver that was under way has ended by then.
 const VERIFY_AFTER: Duration = Duration::from_millis(100);
 
-/// A process, told from later ones with the same pid by its start time.
+/// A process, distinguished by its start time from later ones with the same pid.
 struct Identity {
     pid: i32,
     started: Option<u64>,
@@ -52,6 +52,8 @@ pub struct Turn {
     pub gone: bool,
     /// It has loaded or unloaded a module.
     pub modules_changed: bool,
+    /// The trace ends with this turn.
+    pub is_last: bool,
     /// Something that the user should be told.
     pub notice: Option<String>,
 }
@@ -77,7 +79,7 @@ impl Upkeep {
         }
     }
 
-    /// To be called every few milliseconds.
+    /// Does what is due; called every few milliseconds.
     pub fn turn<O: Observer + Send>(
         &mut self,
         session: &mut Session,
@@ -106,6 +108,7 @@ impl Upkeep {
         Turn {
             gone,
             modules_changed,
+            is_last: gone,
             notice: gone.then(|| self.kills.explain(self.target.pid)).flatten(),
         }
     }

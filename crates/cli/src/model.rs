@@ -34,10 +34,8 @@ impl Reporter {
 
     /// Takes the numbers of this moment for a report; one that is not finished is given up.
     pub fn begin(&mut self, session: &Session, consumer: &Consumer, is_final: bool) {
-        let elapsed = consumer.elapsed();
-        let state = consumer.lock();
-        let numbers = self.reports.numbers(&state.ledger, state.counts, elapsed);
-        drop(state);
+        let mut numbers = self.reports.numbers(consumer.elapsed());
+        consumer.in_slices(|state| numbers.take(&state.ledger, &state.counts));
         let (reports, mut run) = self.on(session);
         reports.begin(&mut run, numbers, is_final);
     }

@@ -140,7 +140,11 @@ impl Job for ReportJob {
         self.shows_reports = !(self.is_quiet && trace.is_recorded());
     }
 
-    fn turn(&mut self, trace: &Trace, _turn: &Turn) -> ControlFlow<()> {
+    fn turn(&mut self, trace: &Trace, turn: &Turn) -> ControlFlow<()> {
+        if turn.is_last {
+            // The last report says it all.
+            return ControlFlow::Continue(());
+        }
         let now = trace.consumer().elapsed();
         if self.shows_reports && self.next.is_some_and(|next| now >= next) {
             self.next = self.interval.map(|interval| now.saturating_add(interval));

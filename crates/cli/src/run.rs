@@ -100,13 +100,17 @@ struct Started<'a> {
 
 impl<'a> Started<'a> {
     fn open(args: &'a Args, config: TraceConfig, pid: i32) -> anyhow::Result<Started<'a>> {
-        let options = args.recording.resolve(args.force, &args.tracing)?;
         let path = args.output.as_deref().map(|path| output::expand(path, pid));
         let path = path.transpose()?;
         let (recorded, path) = if args.recording.is_asked_for(path.as_deref()) {
             (path, None)
         } else {
             (None, path)
+        };
+        let options = if recorded.is_some() {
+            args.recording.resolve(args.force, &args.tracing)?
+        } else {
+            memhook_recording::Options::default()
         };
         let style = output::style(path.as_deref(), args.color, false);
         let output = ReportWriter::open_or(

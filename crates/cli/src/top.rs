@@ -10,6 +10,7 @@ use crate::tracing::Tracing;
 use anyhow::{Context, bail};
 use crossbeam_channel::{Receiver, Select};
 use memhook_attach::{Consumer, End, Job, Session, Trace, Turn, process_name};
+use memhook_ledger::SiteWalk;
 use memhook_process::TargetRoot;
 use memhook_report::top::{self, Action, Board, Sample};
 use memhook_report::{bytes, counted, milliseconds, site_name};
@@ -113,9 +114,9 @@ struct TopJob {
     screen: Option<Screen>,
     names: Names,
     next_sample: Duration,
-    /// The screen shows something else than the board.
+    /// The screen does not show the latest numbers.
     is_stale: bool,
-    /// What is told when the terminal is as it was.
+    /// Told once the terminal has been restored.
     notices: Vec<String>,
     failure: Option<anyhow::Error>,
 }
@@ -184,14 +185,15 @@ impl Job for TopJob {
 }
 
 fn sample(session: &Session, consumer: &Consumer) -> Sample {
+    let mut walk = SiteWalk::new(None);
+    consumer.in_slices(|state| state.ledger.walk_sites(&mut walk));
     let state = consumer.lock();
-    let (sites, totals) = (state.ledger.sites(), state.ledger.totals());
-    let bounded = state.ledger.bounded();
+    let (totals, bounded) = (state.ledger.totals(), state.ledger.bounded());
     drop(state);
     let losses = session.region().losses();
     Sample {
         time: consumer.elapsed(),
-        sites,
+        sites: walk.into_sites(),
         totals,
         lost_events: losses.dropped + losses.ringless,
         bounded,

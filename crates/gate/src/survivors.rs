@@ -2,7 +2,7 @@
 
 use crate::growth::{Growth, LEAST_MOMENTS, growing};
 use crate::{Evidence, Sum};
-use memhook_ledger::Ledger;
+use memhook_ledger::{Ledger, SiteWalk};
 use std::{collections::HashMap, time::Duration};
 
 /// Moments at which survivors are counted.
@@ -18,11 +18,22 @@ pub struct Survivors {
 }
 
 impl Survivors {
-    /// Another moment; `now` since the attach, `pause` between two of them.
-    pub fn count(&mut self, ledger: &Ledger, now: Duration, pause: Duration) {
+    /// The walk over the blocks that count at a moment; `now` since the attach, `pause` between two of them.
+    pub fn walk(now: Duration, pause: Duration) -> SiteWalk {
         let before = now.saturating_sub(pause * AGE_IN_PAUSES);
-        let old = ledger.live_by(Some(before.as_nanos() as u64));
-        for site in old {
+        SiteWalk::new(Some(before.as_nanos() as u64))
+    }
+
+    /// Another moment of a ledger that nobody waits for.
+    pub fn count(&mut self, ledger: &Ledger, now: Duration, pause: Duration) {
+        let mut walk = Survivors::walk(now, pause);
+        while ledger.walk_sites(&mut walk) {}
+        self.count_walked(walk);
+    }
+
+    /// Another moment, with the walk that was made over the live blocks.
+    pub fn count_walked(&mut self, walk: SiteWalk) {
+        for site in walk.into_live() {
             let series = self.by_stack.entry(site.stack).or_default();
             series.resize(self.moments, Sum::default());
             series.push(Sum {

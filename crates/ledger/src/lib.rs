@@ -35,6 +35,7 @@ mod order;
 mod queries;
 mod reallocs;
 mod sites;
+mod slices;
 mod thinning;
 mod totals;
 
@@ -43,4 +44,5 @@ pub use estimate::{Estimate, Estimator, SampledAllocations, standard_error};
 pub use growth::{SiteGrowth, Snapshot};
 pub use observer::{BlockOf, Observer, ReleaseBy};
 pub use order::Ledger;
+pub use slices::{LiveWalk, SiteWalk};
 pub use totals::{Bounded, LedgerOptions, LiveBlock, SiteLive, SiteTotals, Totals};

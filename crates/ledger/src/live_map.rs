@@ -417,6 +417,18 @@ impl LiveMap {
         }
     }
 
+    /// In how many segments the table is cut now.
+    pub fn segments(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// How many places a segment has, and its live entries; `None` behind the last one.
+    pub fn live_of_segment(&self, segment: usize) -> Option<(usize, impl Iterator<Item = Entry>)> {
+        let entries = &self.segments.get(segment)?.entries;
+        let live = entries.iter().map(|e| Entry(*e)).filter(|e| e.is_alive());
+        Some((entries.len(), live))
+    }
+
     /// All live entries, in no order.
     pub fn iter_live(&self) -> impl Iterator<Item = Entry> + '_ {
         self.segments

@@ -1,8 +1,8 @@
 //! Questions to a ledger. Those about live blocks walk the whole table.
 
 use crate::growth::{SiteGrowth, Snapshot};
-use crate::sites::SiteSums;
-use crate::{Ledger, LiveBlock, Observer, SiteLive, SiteTotals, Totals};
+use crate::live_map::Entry;
+use crate::{Ledger, LiveBlock, Observer, SiteLive, SiteTotals, SiteWalk, Totals};
 use rustc_hash::FxHashMap;
 
 impl<O: Observer> Ledger<O> {
@@ -29,109 +29,34 @@ impl<O: Observer> Ledger<O> {
 
     /// Sums of every allocation site that was ever seen, ordered by stack id.
     pub fn sites(&self) -> Vec<SiteTotals> {
-        let sums = self.sites.all();
-        let mut oldest = vec![u64::MAX; sums.len()];
-        for entry in self.map.iter_live() {
-            let oldest = &mut oldest[entry.site() as usize];
-            *oldest = entry.time_ns().min(*oldest);
-        }
-        let mut sites: Vec<SiteTotals> = sums
-            .iter()
-            .zip(oldest)
-            .map(|(site, oldest)| SiteTotals {
-                stack: site.stack,
-                bytes: site.allocated_bytes.saturating_sub(site.released_bytes),
-                blocks: site.allocated_blocks.saturating_sub(site.released_blocks),
-                oldest_ns: if oldest == u64::MAX { 0 } else { oldest },
-                allocated_blocks: site.allocated_blocks,
-                allocated_bytes: site.allocated_bytes,
-                released_blocks: site.released_blocks,
-                released_bytes: site.released_bytes,
-                min_size: site.min_size,
-                max_size: site.max_size,
-            })
-            .collect();
-        if self.map.is_thinned() {
-            self.estimate_live(&mut sites);
-        }
-        sites.sort_unstable_by_key(|site| site.stack);
-        sites
-    }
-
-    /// Puts estimates of what lives, and what follows from them, into sites in the order of their indices.
-    fn estimate_live(&self, sites: &mut [SiteTotals]) {
-        let mut live = vec![(0.0, 0.0); sites.len()];
-        for entry in self.map.iter_live() {
-            let (size, sum) = (self.map.size_of(entry), &mut live[entry.site() as usize]);
-            let weight = self.weight(size);
-            sum.0 += weight;
-            sum.1 += weight * size as f64;
-        }
-        for (site, (blocks, bytes)) in sites.iter_mut().zip(live) {
-            (site.blocks, site.bytes) = (blocks.round() as u64, bytes.round() as u64);
-            site.released_blocks = site.allocated_blocks.saturating_sub(site.blocks);
-            site.released_bytes = site.allocated_bytes.saturating_sub(site.bytes);
-        }
+        self.walked(SiteWalk::new(None)).into_sites()
     }
 
     /// All live blocks that are kept, in no order; each stands for [`Ledger::weight`] blocks.
     pub fn live_blocks(&self) -> impl Iterator<Item = LiveBlock> + '_ {
-        self.map.iter_live().map(|entry| LiveBlock {
+        self.map.iter_live().map(|entry| self.live_block(entry))
+    }
+
+    /// A live entry of the table, with its numbers resolved.
+    pub(crate) fn live_block(&self, entry: Entry) -> LiveBlock {
+        LiveBlock {
             address: entry.address(),
             size: self.map.size_of(entry),
             stack: self.sites.stack_of(entry.site()),
             time_ns: entry.time_ns(),
             tid: self.threads.tid_of(entry.tid_index()),
-        })
+        }
     }
 
     /// Live sums by stack id, ordered by it, of the blocks allocated before `older_than_ns`
     /// (nanoseconds since the attach), or of all.
     pub fn live_by(&self, older_than_ns: Option<u64>) -> Vec<SiteLive> {
-        let limit = older_than_ns.unwrap_or(u64::MAX);
-        let empty = |site: &SiteSums| SiteLive {
-            stack: site.stack,
-            bytes: 0,
-            blocks: 0,
-            oldest_ns: u64::MAX,
-        };
-        if self.map.is_thinned() {
-            return self.estimated_by(limit);
-        }
-        // By the dense index of the site: one block costs one place, not one look-up.
-        let mut sums: Vec<SiteLive> = self.sites.all().iter().map(empty).collect();
-        for entry in self.map.iter_live() {
-            let time_ns = entry.time_ns();
-            if time_ns < limit {
-                let sum = &mut sums[entry.site() as usize];
-                sum.bytes += self.map.size_of(entry);
-                sum.blocks += 1;
-                sum.oldest_ns = sum.oldest_ns.min(time_ns);
-            }
-        }
-        sums.retain(|sum| sum.blocks > 0);
-        sums.sort_unstable_by_key(|sum| sum.stack);
-        sums
+        self.walked(SiteWalk::new(older_than_ns)).into_live()
     }
 
-    fn estimated_by(&self, limit: u64) -> Vec<SiteLive> {
-        let mut sums: FxHashMap<u32, (f64, f64, u64)> = FxHashMap::default();
-        for block in self.live_blocks().filter(|block| block.time_ns < limit) {
-            let weight = self.weight(block.size);
-            let sum = sums.entry(block.stack).or_insert((0.0, 0.0, u64::MAX));
-            sum.0 += weight;
-            sum.1 += weight * block.size as f64;
-            sum.2 = sum.2.min(block.time_ns);
-        }
-        let live = |(stack, (blocks, bytes, oldest_ns)): (u32, (f64, f64, u64))| SiteLive {
-            stack,
-            bytes: bytes.round() as u64,
-            blocks: blocks.round() as u64,
-            oldest_ns,
-        };
-        let mut sums: Vec<SiteLive> = sums.into_iter().map(live).collect();
-        sums.sort_unstable_by_key(|sum| sum.stack);
-        sums
+    fn walked(&self, mut walk: SiteWalk) -> SiteWalk {
+        while self.walk_sites(&mut walk) {}
+        walk
     }
 
     /// Marks this moment, for [`Ledger::growth_since`].

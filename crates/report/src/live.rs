@@ -7,7 +7,7 @@ use crate::{
     AttachInfo, Coverage, Measured, ReleaseSite, ReportModel, ReportTotals, Sampling, StackFrame,
     Target,
 };
-use memhook_ledger::{Bounded, Estimate, Ledger, SampledAllocations};
+use memhook_ledger::{Bounded, Estimate, Ledger, LiveWalk, SampledAllocations, SiteWalk};
 use memhook_stream::Losses;
 use memhook_symbols::{ModuleFile, Symbolizer};
 use rustc_hash::FxHashMap;
@@ -47,15 +47,97 @@ pub struct LiveView {
     pub older: Option<Duration>,
 }
 
-/// The numbers of one moment.
+/// What a report needs of the ledger, taken in slices: the rings wait for each of them.
 pub struct LiveNumbers {
-    parts: Vec<Part>,
+    by: RowsBy,
+    before_ns: Option<u64>,
+    elapsed: Duration,
+    has_begun: bool,
+    sites: SiteWalk,
+    blocks: LiveWalk,
+    parts: FxHashMap<u64, Part>,
     /// Stack id, blocks, bytes.
     releases: Vec<(u32, u64, u64)>,
     totals: memhook_ledger::Totals,
     allocations: SampledAllocations,
     bounded: Option<Bounded>,
-    elapsed: Duration,
+}
+
+impl LiveNumbers {
+    fn new(by: RowsBy, before_ns: Option<u64>, elapsed: Duration) -> LiveNumbers {
+        LiveNumbers {
+            by,
+            before_ns,
+            elapsed,
+            has_begun: false,
+            sites: SiteWalk::new(before_ns),
+            blocks: LiveWalk::default(),
+            parts: FxHashMap::default(),
+            releases: Vec::new(),
+            totals: memhook_ledger::Totals::default(),
+            allocations: SampledAllocations::default(),
+            bounded: None,
+        }
+    }
+
+    /// Takes the next slice; the totals are those of the first one. Returns whether there are more.
+    pub fn take(&mut self, ledger: &Ledger, allocations: &SampledAllocations) -> bool {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.totals = ledger.totals();
+            self.releases = ledger.release_sites();
+            self.allocations = *allocations;
+            self.bounded = ledger.bounded();
+        }
+        if self.is_by_site() {
+            return ledger.walk_sites(&mut self.sites);
+        }
+        let (by, before_ns, parts) = (self.by, self.before_ns, &mut self.parts);
+        let estimator = &self.allocations.estimator;
+        ledger.walk_blocks(&mut self.blocks, |block| {
+            if before_ns.is_some_and(|limit| block.time_ns >= limit) {
+                return;
+            }
+            let number = match by {
+                RowsBy::Thread => u64::from(block.tid),
+                RowsBy::Size => block.size,
+                _ => u64::from(block.stack),
+            };
+            let part = parts.entry(number).or_default();
+            // Two samples, of which neither knows of the other.
+            let weight = estimator.weight(block.size) * ledger.weight(block.size);
+            part.amount += Estimate::weighted(weight, block.size);
+            let oldest = part.oldest_ns.unwrap_or(u64::MAX);
+            part.oldest_ns = Some(oldest.min(block.time_ns));
+        })
+    }
+
+    /// Whether the sums that the ledger keeps of each site are all that is needed.
+    fn is_by_site(&self) -> bool {
+        let keeps_all = self.bounded.is_none_or(|bounded| !bounded.is_thinned);
+        self.by.is_of_stacks() && !self.allocations.is_sampled() && keeps_all
+    }
+
+    /// What was counted, by the number that decides the rows.
+    fn parts(&mut self) -> Vec<Part> {
+        let mut parts = std::mem::take(&mut self.parts);
+        if self.is_by_site() {
+            for site in std::mem::take(&mut self.sites).into_live() {
+                let part = parts.entry(u64::from(site.stack)).or_default();
+                part.amount = Estimate::exact(site.blocks, site.bytes);
+                part.oldest_ns = Some(site.oldest_ns);
+            }
+        }
+        if self.by.repeats_blocks() {
+            for &(stack, blocks, bytes) in &self.releases {
+                let part = parts.entry(u64::from(stack)).or_default();
+                part.released += Estimate::exact(blocks, bytes);
+            }
+        }
+        let numbered = parts.into_iter();
+        numbered
+            .map(|(number, part)| Part { number, ..part })
+            .collect()
+    }
 }
 
 /// A report that waits for names.
@@ -125,33 +207,22 @@ impl LiveReporter {
         }
     }
 
-    /// Takes what a report needs of the ledger, all at once: the rings wait for that, not for names.
-    pub fn numbers(
-        &self,
-        ledger: &Ledger,
-        allocations: SampledAllocations,
-        elapsed: Duration,
-    ) -> LiveNumbers {
-        let age = |older| elapsed.saturating_sub(older).as_nanos() as u64;
-        LiveNumbers {
-            parts: live_parts(self.view.by, ledger, &allocations, self.view.older.map(age)),
-            releases: ledger.release_sites(),
-            totals: ledger.totals(),
-            allocations,
-            bounded: ledger.bounded(),
-            elapsed,
-        }
+    /// Begins to take what a report needs of the ledger.
+    pub fn numbers(&self, elapsed: Duration) -> LiveNumbers {
+        let before = |older| elapsed.saturating_sub(older).as_nanos() as u64;
+        LiveNumbers::new(self.view.by, self.view.older.map(before), elapsed)
     }
 
     /// Begins a report; one that is not finished is given up.
-    pub fn begin(&mut self, run: &mut dyn TracedRun, numbers: LiveNumbers, is_final: bool) {
+    pub fn begin(&mut self, run: &mut dyn TracedRun, mut numbers: LiveNumbers, is_final: bool) {
+        let parts = numbers.parts();
         self.symbols.set_modules(run.module_files());
         run.request_coverage();
         let named = NamedTrace {
             run,
             symbols: &self.symbols,
         };
-        let deciding = rows::deciding_addresses(self.view.by, &numbers.parts, &named);
+        let deciding = rows::deciding_addresses(self.view.by, &parts, &named);
         self.symbols.request(deciding);
         let mut releases = numbers.releases;
         releases.retain(|&(stack, _, _)| stack != 0);
@@ -163,7 +234,7 @@ impl LiveReporter {
             totals.peak_live_bytes = 0;
         }
         self.draft = Some(Draft {
-            parts: numbers.parts,
+            parts,
             rows: None,
             more_rows: 0,
             releases,
@@ -330,49 +401,6 @@ pub fn described(bounded: &Bounded, live_blocks: u64) -> crate::Bounded {
         unattributed_allocations: bounded.unattributed_allocations,
         unknown_releases_are_counted: !bounded.ignores_unknown_releases,
     }
-}
-
-/// One walk over the live blocks. `before_ns`: only those allocated before this time since the attach.
-fn live_parts(
-    by: RowsBy,
-    ledger: &Ledger,
-    allocations: &SampledAllocations,
-    before_ns: Option<u64>,
-) -> Vec<Part> {
-    let mut parts: FxHashMap<u64, Part> = FxHashMap::default();
-    let keeps_all = ledger.bounded().is_none_or(|bounded| !bounded.is_thinned);
-    if by.is_of_stacks() && !allocations.is_sampled() && keeps_all {
-        for site in ledger.live_by(before_ns) {
-            let part = parts.entry(u64::from(site.stack)).or_default();
-            part.amount = Estimate::exact(site.blocks, site.bytes);
-            part.oldest_ns = Some(site.oldest_ns);
-        }
-    } else {
-        let is_old = |time_ns| before_ns.is_none_or(|limit| time_ns < limit);
-        for block in ledger.live_blocks().filter(|block| is_old(block.time_ns)) {
-            let number = match by {
-                RowsBy::Thread => u64::from(block.tid),
-                RowsBy::Size => block.size,
-                _ => u64::from(block.stack),
-            };
-            let part = parts.entry(number).or_default();
-            // Two samples, of which neither knows of the other.
-            let weight = allocations.estimator.weight(block.size) * ledger.weight(block.size);
-            part.amount += Estimate::weighted(weight, block.size);
-            let oldest = part.oldest_ns.unwrap_or(u64::MAX);
-            part.oldest_ns = Some(oldest.min(block.time_ns));
-        }
-    }
-    if by.repeats_blocks() {
-        for (stack, blocks, bytes) in ledger.release_sites() {
-            let part = parts.entry(u64::from(stack)).or_default();
-            part.released += Estimate::exact(blocks, bytes);
-        }
-    }
-    let numbered = parts.into_iter();
-    numbered
-        .map(|(number, part)| Part { number, ..part })
-        .collect()
 }
 
 fn totals(

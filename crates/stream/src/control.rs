@@ -202,7 +202,7 @@ impl Region {
     }
 
     /// Advances the clock word: nanoseconds since the attach. Call about every millisecond; a
-    /// target that waits for ring space takes a clock that stands still for a dead attacher.
+    /// target that waits for ring space takes a stopped clock for a dead attacher.
     pub fn set_clock_ns(&self, now_ns: u64) {
         self.memory
             .u64(offset_of!(Control, clock_ns))

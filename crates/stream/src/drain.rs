@@ -191,7 +191,7 @@ impl Drain {
         let waiting = head.wrapping_sub(tail);
         if waiting > capacity as u64 {
             // Only a damaged ring, or a thread that was still writing when the region was cleared,
-            // gets here. What lies in the ring cannot be told apart from old events; go on after it.
+            // gets here. New and old events in the ring look alike, so all of them are skipped.
             stats.damaged += 1;
             tail_word.store(head, Release);
             return;
@@ -245,8 +245,8 @@ fn claimed_end(region: &Region, ring: usize, tail: u64, head: u64) -> u64 {
     // An owner that has gone on since has abandoned that fold: by longjmp out of a signal handler.
     let under_way = folding != 0 && head.wrapping_add(2).wrapping_sub(folding) <= 1;
     if under_way {
-        // The allocation is the event before folding - 1; what stands before it only changes if it is
-        // a pair.
+        // The allocation is the event before folding - 1; the event before it only changes if it
+        // is a pair.
         let allocation = folding.wrapping_sub(2);
         let before = allocation.wrapping_sub(1);
         let first = match region.event_op(ring, before) {

@@ -46,7 +46,7 @@ pub enum Error {
     /// The region does not begin with the magic number.
     #[error("not a memhook region (it begins with {found:#x})")]
     Magic {
-        /// What stands there.
+        /// What was found there.
         found: u64,
     },
     /// The region belongs to another version.

@@ -132,7 +132,7 @@ impl Memory {
     }
 
     /// Makes the pages of a range exist, as memory of this process's control group where they do not yet.
-    /// What stands in them stays.
+    /// Their contents stay.
     pub(crate) fn touch(&self, offset: usize, bytes: usize) {
         assert!(offset.is_multiple_of(PAGE) && self.holds(offset, bytes, 1));
         for page in (offset..offset + bytes).step_by(PAGE) {

@@ -27,7 +27,7 @@ pub struct ModuleSpec {
 
 impl Region {
     /// Writes unwind rule `number` (see [`memhook_abi::unwind_rule`]). Rules are only ever added: a
-    /// thread may be unwinding with those that stand.
+    /// thread may be unwinding with the present ones.
     pub fn write_rule(&self, number: u16, rule: u64) {
         let offset = RULES_OFFSET + usize::from(number) * 8;
         self.memory.u64(offset).store(rule, Relaxed);
@@ -62,7 +62,7 @@ impl Region {
     /// Makes `modules` the module list; everything that threads remember of the old one is void.
     ///
     /// # Errors
-    /// When there are more than the list can hold; the old one stands.
+    /// When there are more than the list can hold; the old list stays.
     pub fn publish_modules(&self, modules: &[ModuleSpec]) -> Result<(), Error> {
         if modules.len() > MAX_MODULES {
             return Err(Error::ModulesFull {

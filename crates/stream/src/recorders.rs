@@ -35,7 +35,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// To be called with every pass, by any thread.
+    /// Called with every pass, by any thread.
     pub fn answer(&self, region: &Region) {
         let word = |offset| region.memory.u32(offset);
         let asked = word(offset_of!(Control, recorders_asked)).load(SeqCst);

@@ -20,7 +20,7 @@ pub struct Region {
     ring_bytes: usize,
     /// Counters of rings that were freed: dropped, reentrant, truncated.
     pub(crate) retired: [AtomicU64; crate::rings::LOSS_FIELDS.len()],
-    /// Places for events that were granted, by ring; 0: those of the beginning. What stands in the ring can be
+    /// Places for events that were granted, by ring; 0: those of the beginning. What the ring itself says can be
     /// changed by the target.
     pub(crate) places: Vec<AtomicU64>,
     accounts: Mutex<Accounts>,

@@ -25,7 +25,7 @@ pub struct SlotSpec {
     pub variant: u32,
     /// `PROT_*` bits of the slot's page.
     pub protection: u32,
-    /// The hook is to leave it alone: it is exchanged with all threads held.
+    /// The hook leaves it alone, because it is exchanged with all threads held.
     pub by_force: bool,
     /// Its module is never unloaded.
     pub is_permanent: bool,

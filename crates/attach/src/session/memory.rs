@@ -1,10 +1,10 @@
-//! The memory of an attach: no more than is good, and none after the end.
+//! How much memory an attach may take; it gives everything back at the end.
 
 use super::Session;
 use crate::memory_budget::budget_now;
 
 impl Session {
-    /// To be called now and then: memory may have become scarce since.
+    /// Adjusts the budget, because memory may have become scarce. Called now and then.
     pub fn look_at_memory(&self) {
         let budget = budget_now(&self.plan, self.region.memory_granted());
         self.region.set_budget(budget);

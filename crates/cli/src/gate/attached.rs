@@ -153,7 +153,10 @@ impl Job for Watch {
             let now = trace.consumer().elapsed();
             if now >= self.next {
                 self.next += self.pause;
-                survivors.count(&trace.consumer().lock().ledger, now, self.pause);
+                let mut walk = Survivors::walk(now, self.pause);
+                let consumer = trace.consumer();
+                consumer.in_slices(|state| state.ledger.walk_sites(&mut walk));
+                survivors.count_walked(walk);
             }
         }
         ControlFlow::Continue(())

@@ -92,3 +92,18 @@ pub fn end_by(signal: i32) {
         libc::raise(signal);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As when the program has ended: whoever presses Ctrl-C then means us.
+    #[test]
+    fn without_a_program_signals_are_ours() {
+        forward_signals(0);
+        let before = signals::stops();
+        // SAFETY: a plain integer; a handler that only counts is installed for this signal.
+        unsafe { libc::raise(libc::SIGTERM) };
+        assert_eq!(signals::stops(), before + 1);
+    }
+}

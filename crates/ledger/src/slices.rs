@@ -1,0 +1,162 @@
+//! Walks over the live blocks in slices. Who keeps a ledger under a lock lets go of it between two of
+//! them: a walk over millions of blocks takes longer than a thread of the target should wait for room in
+//! its ring.
+//!
+//! Every block that lives from the beginning of a walk to its end is seen exactly once, because a block
+//! stays in the segment of the table that its address belongs to. One that comes or goes meanwhile may be
+//! seen or not.
+
+use crate::live_map::Entry;
+use crate::{Ledger, LiveBlock, Observer, SiteLive, SiteTotals};
+
+/// Places of the table that one slice looks at; a single segment may have more.
+const SLICE_PLACES: usize = 1 << 16;
+
+/// How far a walk has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveWalk {
+    next_segment: usize,
+}
+
+/// A walk that sums up what each site has live.
+#[derive(Clone, Debug, Default)]
+pub struct SiteWalk {
+    walk: LiveWalk,
+    older_than_ns: Option<u64>,
+    /// By the dense index of the site, as of the first slice.
+    sites: Vec<SiteTotals>,
+    live: LiveSums,
+}
+
+/// Where the sums of what lives come from.
+#[derive(Clone, Debug, Default)]
+enum LiveSums {
+    /// The first slice decides.
+    #[default]
+    Undecided,
+    /// The counters of the sites, of one moment.
+    Counted,
+    /// The blocks walked over, and what each stands for: blocks and bytes by the index of the site.
+    Walked(Vec<(f64, f64)>),
+}
+
+impl SiteWalk {
+    /// A walk over the blocks allocated before `older_than_ns` (nanoseconds since the attach), or over all.
+    pub fn new(older_than_ns: Option<u64>) -> SiteWalk {
+        SiteWalk {
+            older_than_ns,
+            ..SiteWalk::default()
+        }
+    }
+
+    /// Every site that was ever seen, ordered by stack id; `bytes` and `blocks` are of the blocks walked over.
+    pub fn into_sites(mut self) -> Vec<SiteTotals> {
+        if let LiveSums::Walked(live) = &self.live {
+            for (site, (blocks, bytes)) in self.sites.iter_mut().zip(live) {
+                (site.blocks, site.bytes) = (blocks.round() as u64, bytes.round() as u64);
+                if self.older_than_ns.is_none() {
+                    // Releases of blocks that were not kept are not known to be of this site.
+                    site.released_blocks = site.allocated_blocks.saturating_sub(site.blocks);
+                    site.released_bytes = site.allocated_bytes.saturating_sub(site.bytes);
+                }
+            }
+        }
+        for site in &mut self.sites {
+            if site.oldest_ns == u64::MAX {
+                site.oldest_ns = 0;
+            }
+        }
+        self.sites.sort_unstable_by_key(|site| site.stack);
+        self.sites
+    }
+
+    /// The sites that have live blocks, ordered by stack id.
+    pub fn into_live(self) -> Vec<SiteLive> {
+        let sites = self.into_sites().into_iter();
+        sites
+            .filter(|site| site.blocks > 0)
+            .map(|site| SiteLive {
+                stack: site.stack,
+                bytes: site.bytes,
+                blocks: site.blocks,
+                oldest_ns: site.oldest_ns,
+            })
+            .collect()
+    }
+}
+
+impl<O: Observer> Ledger<O> {
+    /// Hands the blocks of the next slice to `each`. Returns whether there are more slices.
+    pub fn walk_blocks(&self, walk: &mut LiveWalk, mut each: impl FnMut(LiveBlock)) -> bool {
+        self.walk(walk, |entry| each(self.live_block(entry)))
+    }
+
+    /// Takes the next slice. Returns whether there are more.
+    ///
+    /// Without an age, blocks and bytes of each site are those of one moment, that of the first slice, unless
+    /// not all blocks are kept: then each block counts by what it stands for when it is seen.
+    pub fn walk_sites(&self, walk: &mut SiteWalk) -> bool {
+        let SiteWalk {
+            walk: place,
+            older_than_ns,
+            sites,
+            live,
+        } = walk;
+        if matches!(live, LiveSums::Undecided) {
+            let is_counted = older_than_ns.is_none() && !self.map.is_thinned();
+            let sum = |now: u64, gone: u64| {
+                if is_counted {
+                    now.saturating_sub(gone)
+                } else {
+                    0
+                }
+            };
+            sites.extend(self.sites.all().iter().map(|site| SiteTotals {
+                stack: site.stack,
+                bytes: sum(site.allocated_bytes, site.released_bytes),
+                blocks: sum(site.allocated_blocks, site.released_blocks),
+                oldest_ns: u64::MAX,
+                allocated_blocks: site.allocated_blocks,
+                allocated_bytes: site.allocated_bytes,
+                released_blocks: site.released_blocks,
+                released_bytes: site.released_bytes,
+                min_size: site.min_size,
+                max_size: site.max_size,
+            }));
+            *live = if is_counted {
+                LiveSums::Counted
+            } else {
+                LiveSums::Walked(vec![(0.0, 0.0); sites.len()])
+            };
+        }
+        let limit = older_than_ns.unwrap_or(u64::MAX);
+        self.walk(place, |entry| {
+            let (index, time_ns) = (entry.site() as usize, entry.time_ns());
+            // A site that is younger than the walk is not in it.
+            let Some(site) = sites.get_mut(index).filter(|_| time_ns < limit) else {
+                return;
+            };
+            site.oldest_ns = site.oldest_ns.min(time_ns);
+            if let LiveSums::Walked(live) = live {
+                let size = self.map.size_of(entry);
+                let weight = self.weight(size);
+                live[index].0 += weight;
+                live[index].1 += weight * size as f64;
+            }
+        })
+    }
+
+    fn walk(&self, walk: &mut LiveWalk, mut each: impl FnMut(Entry)) -> bool {
+        let mut places = 0;
+        while places < SLICE_PLACES {
+            let Some((segment_places, entries)) = self.map.live_of_segment(walk.next_segment)
+            else {
+                return false;
+            };
+            entries.for_each(&mut each);
+            places += segment_places;
+            walk.next_segment += 1;
+        }
+        walk.next_segment < self.map.segments()
+    }
+}

@@ -1,0 +1,113 @@
+//! Walks in slices: each block once, no slice too long, whatever happens between two of them.
+
+use memhook_abi::{Op, RawEvent};
+use memhook_ledger::{Ledger, LedgerOptions, LiveWalk, SiteWalk};
+use std::collections::{BTreeMap, BTreeSet};
+
+const BLOCKS: u64 = 400_000;
+/// What one slice may hand out: the places that it looks at, and those of a segment more.
+const MOST_BLOCKS: usize = 70_000;
+
+fn event(op: Op, address: u64, sequence: u32, stack: u32) -> memhook_abi::Event {
+    let raw = RawEvent::pack(op, address, sequence, 32, stack);
+    raw.unpack().expect("valid")
+}
+
+fn address_of(block: u64) -> u64 {
+    (1 + block) << 5
+}
+
+fn stack_of(block: u64) -> u32 {
+    1 + (block % 100) as u32
+}
+
+struct Heap {
+    ledger: Ledger,
+    releases: u32,
+    ms: u64,
+}
+
+impl Heap {
+    fn of(blocks: u64) -> Heap {
+        let mut heap = Heap {
+            ledger: Ledger::new(LedgerOptions::default()),
+            releases: 0,
+            ms: 0,
+        };
+        heap.pass(0..blocks, 0..0);
+        heap
+    }
+
+    /// One pass that allocates some blocks and releases others.
+    fn pass(&mut self, allocated: std::ops::Range<u64>, released: std::ops::Range<u64>) {
+        self.ms += 1;
+        self.ledger.begin_ring(0, 7);
+        for block in released {
+            self.releases += 1;
+            let release = event(Op::Release, address_of(block), self.releases, 0);
+            self.ledger.event(release, 0, self.ms * 1_000_000);
+        }
+        for block in allocated {
+            let allocation = event(
+                Op::Allocation,
+                address_of(block),
+                self.releases,
+                stack_of(block),
+            );
+            self.ledger.event(allocation, 32, self.ms * 1_000_000);
+        }
+        self.ledger.end_pass(self.ms * 1_000_000);
+    }
+}
+
+#[test]
+fn blocks_that_stay_are_seen_once_and_slices_are_bounded() {
+    let mut heap = Heap::of(BLOCKS);
+    let (mut walk, mut seen, mut slices) = (LiveWalk::default(), BTreeMap::new(), 0);
+    loop {
+        let mut in_slice = 0;
+        let more = heap.ledger.walk_blocks(&mut walk, |block| {
+            in_slice += 1;
+            *seen.entry(block.address).or_insert(0) += 1;
+        });
+        assert!(in_slice <= MOST_BLOCKS, "{in_slice}");
+        if !more {
+            break;
+        }
+        // Meanwhile the table grows, and the first blocks go.
+        let come = BLOCKS + slices * 20_000;
+        heap.pass(come..come + 20_000, slices * 1_000..(slices + 1) * 1_000);
+        slices += 1;
+        assert!(slices < 1_000, "it never ends");
+    }
+    assert!(slices >= 5, "{slices}");
+    assert!(seen.values().all(|&times| times == 1));
+    let stayed = (slices * 1_000..BLOCKS)
+        .map(address_of)
+        .collect::<BTreeSet<_>>();
+    assert!(stayed.iter().all(|address| seen.contains_key(address)));
+}
+
+#[test]
+fn sites_are_those_of_the_first_slice() {
+    let mut heap = Heap::of(BLOCKS);
+    let before = heap.ledger.sites();
+    let mut walk = SiteWalk::new(None);
+    while heap.ledger.walk_sites(&mut walk) {
+        let ms = heap.ms;
+        heap.pass(BLOCKS + ms * 10..BLOCKS + (ms + 1) * 10, 0..0);
+    }
+    let found = walk.into_sites();
+    assert_eq!(found.len(), 100);
+    assert_eq!(found, before);
+}
+
+#[test]
+fn an_age_leaves_younger_blocks_out() {
+    let mut heap = Heap::of(1_000);
+    heap.pass(1_000..5_000, 0..500);
+    let old = heap.ledger.live_by(Some(2_000_000));
+    assert_eq!(old.iter().map(|site| site.blocks).sum::<u64>(), 500);
+    let all = heap.ledger.live_by(None);
+    assert_eq!(all.iter().map(|site| site.blocks).sum::<u64>(), 4_500);
+}
