@@ -94,7 +94,6 @@ fn the_table_of_exit_codes_has_every_command() {
     let (_, table) = page.split_once("| command |").expect("the table");
     for words in commands() {
         let name = words.join(" ");
-        // `symbols` has commands of its own and does nothing by itself.
         let is_named = table.contains(&format!("`{name}`")) || table.contains(&format!("`{name} "));
         assert!(is_named, "docs/exit-codes.md does not name {name}");
     }
