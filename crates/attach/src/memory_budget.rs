@@ -145,6 +145,18 @@ pub fn budget_now(plan: &Plan, taken: u64) -> u64 {
     plan.budget.min(taken.saturating_add(more))
 }
 
+/// The share of what is free that live blocks and call stacks of one process may take, unless the user
+/// says otherwise: one part in so many. Large enough to keep all of nearly any process's blocks, and
+/// small enough that neither this machine nor our own container runs out of memory because of us.
+const LEDGER_SHARE: u64 = 4;
+
+/// Bytes for the ledger of one process. Where it is unknown how much is free, there is no bound.
+pub fn for_a_ledger() -> u64 {
+    let level = CgroupMemory::of(std::process::id() as i32).tightest_of_all();
+    let share = level.map_or(u64::MAX, |level| level.free / LEDGER_SHARE);
+    share.max(memhook_ledger::LEAST_BYTES as u64)
+}
+
 /// Notices that processes of the target's control group are killed for lack of memory.
 pub struct KillCount {
     memory: CgroupMemory,

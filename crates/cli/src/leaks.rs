@@ -54,12 +54,18 @@ impl LastLook {
         };
         let snapshot = &captured.snapshot;
         let state = consumer.lock();
-        let found = reached(
+        let mut found = reached(
             snapshot,
             state.ledger.live_blocks(),
             Some(self.moment_ns),
             false,
         );
+        if let Some(bounded) = state.ledger.bounded() {
+            found.gaps.push(format!(
+                "the ledger reached --max-memory: stacks and sizes of {} are known, those of the others are not",
+                memhook_report::counted(bounded.kept_blocks, "live block")
+            ));
+        }
         drop(state);
         let totals = totals(&found);
         let mut sites = sites(found.lost, session, reporter);

@@ -189,6 +189,7 @@ impl Job for TopJob {
 fn sample(session: &Session, consumer: &Consumer) -> Sample {
     let state = consumer.lock();
     let (sites, totals) = (state.ledger.sites(), state.ledger.totals());
+    let bounded = state.ledger.bounded();
     drop(state);
     let losses = session.region().losses();
     Sample {
@@ -196,6 +197,7 @@ fn sample(session: &Session, consumer: &Consumer) -> Sample {
         sites,
         totals,
         lost_events: losses.dropped + losses.ringless,
+        bounded,
     }
 }
 

@@ -84,6 +84,25 @@ pub struct Tracing {
     /// What a thread does when its ring is full
     #[arg(long, value_enum, default_value = "wait")]
     on_full: OnFull,
+    /// Memory for live blocks and call stacks of each traced process, 4M or more (512M, 2G); by
+    /// default a quarter of what is free for memhook-rs. When it is reached, allocations are still
+    /// counted exactly, but only a sample of the live blocks is kept, the largest ones first: what is
+    /// live becomes an estimate with a standard error, reports say so in their first lines, and a
+    /// gate gives no verdict. Unlike an exact count that ends there, this still finds leaks
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    max_memory: Option<u64>,
+}
+
+/// A size that a ledger can do with.
+fn memory(text: &str) -> Result<u64, String> {
+    let least = memhook_ledger::LEAST_BYTES as u64;
+    match size(text)? {
+        bytes if bytes < least => Err(format!(
+            "{bytes} bytes are too few: the table of live blocks needs at least {}M",
+            least >> 20
+        )),
+        bytes => Ok(bytes),
+    }
 }
 
 impl Tracing {
@@ -127,6 +146,7 @@ impl Tracing {
                 OnFull::Wait => memhook_attach::OnFull::Wait,
                 OnFull::Drop => memhook_attach::OnFull::Drop,
             },
+            max_memory: self.max_memory,
         }
     }
 }

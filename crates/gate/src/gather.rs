@@ -38,6 +38,15 @@ pub struct Reached {
 }
 
 impl Reached {
+    /// Leaves out leaks of which it is not known where they were allocated: the ledger was too small for
+    /// all blocks, so they may be ones that the user puts up with.
+    pub fn forget_unknown(&mut self) {
+        self.lost.remove(&None);
+        for lost in self.lost.values_mut() {
+            lost.indirect.remove(&None);
+        }
+    }
+
     /// All that nothing reaches.
     pub fn leaked(&self) -> Sum {
         let mut leaked = Sum::default();

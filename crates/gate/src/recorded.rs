@@ -48,6 +48,7 @@ pub fn recorded_evidence(
     let ledger_options = LedgerOptions {
         track_release_stacks: false,
         ignore_unknown_releases: false,
+        ..LedgerOptions::default()
     };
     let replay = recording.replay_with(ledger_options, &mut watch)?;
     let (totals, live) = end.unwrap_or_else(|| (replay.totals(), live(replay.ledger())));

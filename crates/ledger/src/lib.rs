@@ -25,6 +25,7 @@
 //! ```
 
 mod batch;
+mod bound;
 mod contests;
 mod estimate;
 mod growth;
@@ -34,10 +35,12 @@ mod order;
 mod queries;
 mod reallocs;
 mod sites;
+mod thinning;
 mod totals;
 
+pub use bound::LEAST_BYTES;
 pub use estimate::{Estimate, Estimator, SampledAllocations, standard_error};
 pub use growth::{SiteGrowth, Snapshot};
 pub use observer::{BlockOf, Observer, ReleaseBy};
 pub use order::Ledger;
-pub use totals::{LedgerOptions, LiveBlock, Site, SiteLive, Totals};
+pub use totals::{Bounded, LedgerOptions, LiveBlock, Site, SiteLive, Totals};

@@ -9,6 +9,17 @@ impl<O: Observer> Ledger<O> {
     /// Sums over the whole run.
     pub fn totals(&self) -> Totals {
         let live_bytes = self.live_bytes();
+        if self.map.is_thinned() {
+            let live_blocks = self.estimate.blocks.round() as u64;
+            let released = self.totals.allocations.saturating_sub(live_blocks);
+            return Totals {
+                live_bytes,
+                live_blocks,
+                releases: released + self.totals.unknown_releases,
+                released_bytes: self.totals.allocated_bytes.saturating_sub(live_bytes),
+                ..self.totals
+            };
+        }
         Totals {
             live_bytes,
             live_blocks: self.map.live() as u64,
@@ -29,8 +40,8 @@ impl<O: Observer> Ledger<O> {
             .zip(oldest)
             .map(|(site, oldest)| Site {
                 stack: site.stack,
-                bytes: site.allocated_bytes - site.released_bytes,
-                blocks: site.allocated_blocks - site.released_blocks,
+                bytes: site.allocated_bytes.saturating_sub(site.released_bytes),
+                blocks: site.allocated_blocks.saturating_sub(site.released_blocks),
                 oldest_ns: if oldest == u64::MAX { 0 } else { oldest },
                 allocated_blocks: site.allocated_blocks,
                 allocated_bytes: site.allocated_bytes,
@@ -40,11 +51,30 @@ impl<O: Observer> Ledger<O> {
                 max_size: site.max_size,
             })
             .collect();
+        if self.map.is_thinned() {
+            self.estimate_live(&mut sites);
+        }
         sites.sort_unstable_by_key(|site| site.stack);
         sites
     }
 
-    /// All live blocks, in no order.
+    /// Puts estimates of what lives, and what follows from them, into sites in the order of their indices.
+    fn estimate_live(&self, sites: &mut [Site]) {
+        let mut live = vec![(0.0, 0.0); sites.len()];
+        for entry in self.map.iter_live() {
+            let (size, sum) = (self.map.size_of(entry), &mut live[entry.site() as usize]);
+            let weight = self.weight(size);
+            sum.0 += weight;
+            sum.1 += weight * size as f64;
+        }
+        for (site, (blocks, bytes)) in sites.iter_mut().zip(live) {
+            (site.blocks, site.bytes) = (blocks.round() as u64, bytes.round() as u64);
+            site.released_blocks = site.allocated_blocks.saturating_sub(site.blocks);
+            site.released_bytes = site.allocated_bytes.saturating_sub(site.bytes);
+        }
+    }
+
+    /// All live blocks that are kept, in no order; each stands for [`Ledger::weight`] blocks.
     pub fn live_blocks(&self) -> impl Iterator<Item = LiveBlock> + '_ {
         self.map.iter_live().map(|entry| LiveBlock {
             address: entry.address(),
@@ -65,6 +95,9 @@ impl<O: Observer> Ledger<O> {
             blocks: 0,
             oldest_ns: u64::MAX,
         };
+        if self.map.is_thinned() {
+            return self.estimated_by(limit);
+        }
         // By the dense index of the site: one block costs one place, not one look-up.
         let mut sums: Vec<SiteLive> = self.sites.all().iter().map(empty).collect();
         for entry in self.map.iter_live() {
@@ -81,6 +114,26 @@ impl<O: Observer> Ledger<O> {
         sums
     }
 
+    fn estimated_by(&self, limit: u64) -> Vec<SiteLive> {
+        let mut sums: FxHashMap<u32, (f64, f64, u64)> = FxHashMap::default();
+        for block in self.live_blocks().filter(|block| block.time_ns < limit) {
+            let weight = self.weight(block.size);
+            let sum = sums.entry(block.stack).or_insert((0.0, 0.0, u64::MAX));
+            sum.0 += weight;
+            sum.1 += weight * block.size as f64;
+            sum.2 = sum.2.min(block.time_ns);
+        }
+        let live = |(stack, (blocks, bytes, oldest_ns)): (u32, (f64, f64, u64))| SiteLive {
+            stack,
+            bytes: bytes.round() as u64,
+            blocks: blocks.round() as u64,
+            oldest_ns,
+        };
+        let mut sums: Vec<SiteLive> = sums.into_iter().map(live).collect();
+        sums.sort_unstable_by_key(|sum| sum.stack);
+        sums
+    }
+
     /// Marks this moment, for [`Ledger::growth_since`].
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
@@ -89,7 +142,8 @@ impl<O: Observer> Ledger<O> {
     }
 
     /// What each site allocated and released since the snapshot, without sites that did neither, ordered
-    /// by stack id. The snapshot must be of this ledger. Live blocks are not looked at.
+    /// by stack id. The snapshot must be of this ledger. Live blocks are not looked at, so where not all
+    /// are kept ([`Ledger::bounded`]), releases are those of kept blocks.
     pub fn growth_since(&self, snapshot: &Snapshot) -> Vec<SiteGrowth> {
         let then = snapshot
             .sites
@@ -111,17 +165,19 @@ impl<O: Observer> Ledger<O> {
     /// Live blocks by powers of two: (largest size of the class, bytes, blocks), ordered by size. The
     /// first class is 0 and 1 byte, the others reach from the one before to a power of two.
     pub fn size_classes(&self) -> Vec<(u64, u64, u64)> {
-        let mut classes = [(0u64, 0u64); 65];
+        let mut classes = [(0.0, 0.0); 65];
         for entry in self.map.iter_live() {
             let size = self.map.size_of(entry);
             let class = 64 - size.saturating_sub(1).leading_zeros() as usize;
-            classes[class].0 += size;
-            classes[class].1 += 1;
+            let weight = self.weight(size);
+            classes[class].0 += weight * size as f64;
+            classes[class].1 += weight;
         }
         let upper = |class: usize| 1u64.checked_shl(class as u32).unwrap_or(u64::MAX);
         (0..classes.len())
-            .filter(|&class| classes[class].1 > 0)
-            .map(|class| (upper(class), classes[class].0, classes[class].1))
+            .map(|class| (upper(class), classes[class]))
+            .filter(|(_, (_, blocks))| *blocks > 0.0)
+            .map(|(upper, (bytes, blocks))| (upper, bytes.round() as u64, blocks.round() as u64))
             .collect()
     }
 
@@ -168,13 +224,17 @@ impl<O: Observer> Ledger<O> {
         &self,
         key: impl Fn(&LiveBlock) -> K,
     ) -> Vec<(K, u64, u64)> {
-        let mut sums: FxHashMap<K, (u64, u64)> = FxHashMap::default();
+        let mut sums: FxHashMap<K, (f64, f64)> = FxHashMap::default();
         for block in self.live_blocks() {
+            let weight = self.weight(block.size);
             let (bytes, blocks) = sums.entry(key(&block)).or_default();
-            *bytes += block.size;
-            *blocks += 1;
+            *bytes += weight * block.size as f64;
+            *blocks += weight;
         }
-        let mut sums: Vec<_> = sums.into_iter().map(|(k, (a, b))| (k, a, b)).collect();
+        let rounded = |(key, (bytes, blocks)): (K, (f64, f64))| {
+            (key, bytes.round() as u64, blocks.round() as u64)
+        };
+        let mut sums: Vec<_> = sums.into_iter().map(rounded).collect();
         sums.sort_unstable_by_key(|sum| sum.0);
         sums
     }

@@ -28,11 +28,11 @@ pub use diff::{Diff, Fate, Run, SiteChange, diff};
 pub use formats::{Document, Format, FormatChoice, FormatOptions, Nature, document};
 pub use labels::{name as frame_name, site_name};
 pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
-pub use live::{LiveNumbers, LiveReporter, LiveView, TracedRun};
+pub use live::{LiveNumbers, LiveReporter, LiveView, TracedRun, described};
 pub use measure::{Measure, Unit};
 pub use model::{
-    AttachInfo, Coverage, Group, Measured, ReleaseSite, ReportModel, Sampling, Site, StackFrame,
-    Target, Totals,
+    AttachInfo, Bounded, Coverage, Group, Measured, ReleaseSite, ReportModel, Sampling, Site,
+    StackFrame, Target, Totals,
 };
 pub use named_run::{Backtrace, Backtraces, frames_at};
 pub use profile::{

@@ -6,7 +6,7 @@ use crate::rows::{self, Part, Row, RowKey, RowsBy, SortBy};
 use crate::{
     AttachInfo, Coverage, Measured, ReleaseSite, ReportModel, Sampling, StackFrame, Target, Totals,
 };
-use memhook_ledger::{Estimate, Ledger, SampledAllocations};
+use memhook_ledger::{Bounded, Estimate, Ledger, SampledAllocations};
 use memhook_stream::Losses;
 use memhook_symbols::{ModuleFile, Symbolizer};
 use rustc_hash::FxHashMap;
@@ -53,6 +53,7 @@ pub struct LiveNumbers {
     releases: Vec<(u32, u64, u64)>,
     totals: memhook_ledger::Totals,
     allocations: SampledAllocations,
+    bounded: Option<Bounded>,
     elapsed: Duration,
 }
 
@@ -66,6 +67,7 @@ struct Draft {
     totals: Totals,
     recorded_allocations: u64,
     sample_bytes: Option<u64>,
+    bounded: Option<Bounded>,
     elapsed: Duration,
     is_final: bool,
 }
@@ -135,6 +137,7 @@ impl LiveReporter {
             releases: ledger.release_sites(),
             totals: ledger.totals(),
             allocations,
+            bounded: ledger.bounded(),
             elapsed,
         }
     }
@@ -153,14 +156,20 @@ impl LiveReporter {
         releases.retain(|&(stack, _, _)| stack != 0);
         releases.sort_by_key(|&(stack, _, bytes)| (Reverse(bytes), stack));
         releases.truncate(self.view.top);
+        let mut totals = totals(&numbers.totals, &run.losses(), &numbers.allocations);
+        if numbers.bounded.is_some_and(|bounded| bounded.is_thinned) {
+            // What the peak was after the bound was reached is not known.
+            totals.peak_live_bytes = 0;
+        }
         self.draft = Some(Draft {
             parts: numbers.parts,
             rows: None,
             more_rows: 0,
             releases,
-            totals: totals(&numbers.totals, &run.losses(), &numbers.allocations),
+            totals,
             recorded_allocations: numbers.totals.allocations,
             sample_bytes: numbers.allocations.estimator.sample_bytes,
+            bounded: numbers.bounded,
             elapsed: numbers.elapsed,
             is_final,
         });
@@ -286,6 +295,9 @@ impl LiveReporter {
                 recorded_allocations: draft.recorded_allocations,
                 ..Sampling::default()
             }),
+            bounded: draft
+                .bounded
+                .map(|b| described(&b, draft.totals.live_blocks)),
             totals: draft.totals,
             measured: Measured {
                 measure: "live",
@@ -303,6 +315,22 @@ impl LiveReporter {
     }
 }
 
+/// What a ledger that reached its bound no longer knows, for a report with so many live blocks.
+pub fn described(bounded: &Bounded, live_blocks: u64) -> crate::Bounded {
+    crate::Bounded {
+        max_memory_bytes: bounded.max_bytes,
+        since_s: bounded.since_ns as f64 / 1e9,
+        live_blocks_then: bounded.live_blocks_then,
+        kept_blocks: bounded.kept_blocks,
+        live_blocks,
+        live_is_estimated: bounded.is_thinned,
+        all_from_bytes: bounded.all_from_bytes,
+        one_address_in: bounded.one_address_in,
+        unattributed_allocations: bounded.unattributed_allocations,
+        unknown_releases_are_counted: !bounded.ignores_unknown_releases,
+    }
+}
+
 /// One walk over the live blocks. `before_ns`: only those allocated before this time since the attach.
 fn live_parts(
     by: RowsBy,
@@ -311,7 +339,8 @@ fn live_parts(
     before_ns: Option<u64>,
 ) -> Vec<Part> {
     let mut parts: FxHashMap<u64, Part> = FxHashMap::default();
-    if by.is_of_stacks() && !allocations.is_sampled() {
+    let keeps_all = ledger.bounded().is_none_or(|bounded| !bounded.is_thinned);
+    if by.is_of_stacks() && !allocations.is_sampled() && keeps_all {
         for site in ledger.live_by(before_ns) {
             let part = parts.entry(u64::from(site.stack)).or_default();
             part.amount = Estimate::exact(site.blocks, site.bytes);
@@ -326,7 +355,9 @@ fn live_parts(
                 _ => u64::from(block.stack),
             };
             let part = parts.entry(number).or_default();
-            part.amount += allocations.estimator.block(block.size);
+            // Two samples, of which neither knows of the other.
+            let weight = allocations.estimator.weight(block.size) * ledger.weight(block.size);
+            part.amount += Estimate::weighted(weight, block.size);
             let oldest = part.oldest_ns.unwrap_or(u64::MAX);
             part.oldest_ns = Some(oldest.min(block.time_ns));
         }

@@ -35,6 +35,9 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
         );
         writeln!(out, "{}", style.warning(&lost))?;
     }
+    if let Some(bounded) = &model.bounded {
+        writeln!(out, "{}", style.warning(&bounded.in_words()))?;
+    }
     if let Some(sampling) = &model.sampling {
         writeln!(
             out,

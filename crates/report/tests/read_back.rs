@@ -42,6 +42,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         elapsed_s: 2.5,
         since_last_s: None,
         sampling: None,
+        bounded: None,
         totals: Totals::default(),
         measured: Measured {
             measure: "live",

@@ -39,6 +39,18 @@ fn full_report() -> ReportModel {
             allocated_error_bytes: Some(1),
             released_error_bytes: Some(1),
         }),
+        bounded: Some(Bounded {
+            max_memory_bytes: 1,
+            since_s: 1.0,
+            live_blocks_then: 1,
+            kept_blocks: 1,
+            live_blocks: 1,
+            live_is_estimated: true,
+            all_from_bytes: 1,
+            one_address_in: 1,
+            unattributed_allocations: 1,
+            unknown_releases_are_counted: true,
+        }),
         totals: Totals::default(),
         measured: Measured {
             measure: "live",

@@ -37,6 +37,7 @@ fn report() -> ReportModel {
         elapsed_s: 10.0,
         since_last_s: Some(5.0),
         sampling: None,
+        bounded: None,
         totals: Totals {
             allocations: 3_386_850,
             releases: 3_370_012,

@@ -1,6 +1,6 @@
 //! A program that is started, and judged at its end; with its processes, if they are followed.
 
-use super::judged::{Measure, evidence};
+use super::judged::{Measure, bound, evidence};
 use super::options::Args;
 use crate::exit_code::{self, end_as};
 use crate::reached::reached;
@@ -202,7 +202,7 @@ impl Job for Judging {
             (End::Ended(status), Some(Ok(captured))) => {
                 let captured = kept.insert(captured);
                 let live = state.ledger.live_blocks();
-                let is_complete = self.is_complete(session);
+                let is_complete = self.is_complete(session) && state.ledger.bounded().is_none();
                 let found = reached(&captured.snapshot, live, None, is_complete);
                 (found, ending(*status))
             }
@@ -216,6 +216,10 @@ impl Job for Judging {
             }
         };
         let totals = state.ledger.totals();
+        if let Some(bound) = bound(&state.ledger, &totals) {
+            found.gaps.push(bound);
+            found.forget_unknown();
+        }
         drop(state);
         if let Some(snapshot) = kept.map(|c| c.snapshot) {
             found

@@ -1,7 +1,7 @@
 //! What the screen shows: sites with their rates and their recent past, in an order, one of them selected.
 
 use super::keys::Action;
-use memhook_ledger::{Site, Totals};
+use memhook_ledger::{Bounded, Site, Totals};
 use memhook_report::StackFrame;
 use std::{
     cmp::Reverse,
@@ -43,6 +43,8 @@ pub struct Sample {
     pub sites: Vec<Site>,
     pub totals: Totals,
     pub lost_events: u64,
+    /// What is not known of it.
+    pub bounded: Option<Bounded>,
 }
 
 /// A site.
@@ -75,6 +77,8 @@ pub struct Board {
     pub pid: i32,
     pub totals: Totals,
     pub lost_events: u64,
+    /// What is not known of it.
+    pub bounded: Option<Bounded>,
     pub rows: Vec<Row>,
     pub sort: Sort,
     pub is_paused: bool,
@@ -98,6 +102,7 @@ impl Board {
             pid,
             totals: Totals::default(),
             lost_events: 0,
+            bounded: None,
             rows: Vec::new(),
             sort: Sort::Bytes,
             is_paused: false,
@@ -151,6 +156,7 @@ impl Board {
         self.rows = sample.sites.iter().map(row).filter(is_shown).collect();
         self.totals = sample.totals;
         self.lost_events = sample.lost_events;
+        self.bounded = sample.bounded;
         self.order();
     }
 
@@ -308,6 +314,7 @@ mod tests {
             sites,
             totals: Totals::default(),
             lost_events: 0,
+            bounded: None,
         }
     }
 

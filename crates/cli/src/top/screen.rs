@@ -69,10 +69,25 @@ fn header(frame: &mut Frame, board: &Board, area: Rect) {
         );
         first.push(Span::from(lost).fg(Color::Red));
     }
+    let bounded = board.bounded.as_ref();
+    let is_estimate = bounded.is_some_and(|bounded| bounded.is_thinned);
+    if let Some(bounded) = bounded {
+        let mut what = format!("  --max-memory {} reached", bytes(bounded.max_bytes));
+        if is_estimate {
+            let kept = count(bounded.kept_blocks);
+            what += &format!(": live blocks estimated from {kept}");
+        }
+        if bounded.unattributed_allocations > 0 {
+            let others = counted(bounded.unattributed_allocations, "allocation");
+            what += &format!(", {others} without stack");
+        }
+        first.push(Span::from(what).fg(Color::Red));
+    }
+    let about = if is_estimate { "about " } else { "" };
     let second = Line::from(vec![
-        Span::from(bytes(t.live_bytes)).bold(),
+        Span::from(format!("{about}{}", bytes(t.live_bytes))).bold(),
         Span::from(format!(
-            " live in {}, peak {}, ",
+            " live in {about}{}, peak {}, ",
             counted(t.live_blocks, "block"),
             bytes(t.peak_live_bytes)
         )),

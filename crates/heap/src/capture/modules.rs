@@ -39,14 +39,9 @@ pub fn module_info(image: &ModuleImage) -> ModuleInfo {
         info.glibc_minor = glibc_minor(&image.bytes);
         info.malloc_code = code;
     } else {
-        let marks = [
-            ("mallocx", "jemalloc"),
-            ("tc_malloc", "tcmalloc"),
-            ("mi_malloc", "mimalloc"),
-        ];
-        let known = marks.iter().find(|(name, _)| defined(name).is_some());
+        let known = memhook_abi::known_allocator(|name| defined(name).is_some());
         info.allocator = match known {
-            Some((_, allocator)) => Some((*allocator).to_owned()),
+            Some(allocator) => Some(allocator.to_owned()),
             None if !image.is_loader && defined("malloc").is_some() => {
                 Some(format!("the malloc of {}", image.name()))
             }

@@ -178,6 +178,7 @@ impl Recording {
         LedgerOptions {
             track_release_stacks: self.has_release_stacks(),
             ignore_unknown_releases: self.meta().flags & flags::LIVE_FILTER != 0,
+            ..LedgerOptions::default()
         }
     }
 

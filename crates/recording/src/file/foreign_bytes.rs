@@ -33,6 +33,7 @@ fn ledger() -> Ledger {
     Ledger::new(LedgerOptions {
         track_release_stacks: true,
         ignore_unknown_releases: false,
+        ..LedgerOptions::default()
     })
 }
 

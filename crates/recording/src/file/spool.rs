@@ -135,6 +135,11 @@ impl Spool {
         }
     }
 
+    /// Ends the recording here.
+    pub fn stop(&self, end: End) {
+        self.shared.end(end);
+    }
+
     /// A frame to fill again, if one came back.
     pub fn spare(&self) -> Frame {
         self.spare.try_recv().unwrap_or_default()

@@ -335,6 +335,20 @@ impl Writer {
         self.events_at_checkpoint = self.events;
     }
 
+    /// Instead of a checkpoint when the ledger is not exact: readers would take what it says for the
+    /// truth. Events go on, and are read from the checkpoint before; a recording of sums, and one that has
+    /// to begin another part, end here.
+    pub fn go_on_without_ledger(&mut self) {
+        if !self.active {
+            return;
+        }
+        if self.is_summary() || self.wants_next_part() {
+            let why = "the ledger reached --max-memory, and this recording needs an exact one";
+            self.spool.stop(End::Failed(why.to_owned()));
+        }
+        self.events_at_checkpoint = self.events;
+    }
+
     fn interval(&mut self, ledger: &Ledger<impl Observer>) {
         self.send_stacks();
         let interval = self.summarizer.interval(ledger, self.now_ns);

@@ -152,6 +152,7 @@ pub fn report(
             .is_window
             .then(|| seconds(profile.to_ns - profile.from_ns)),
         sampling: profile.sampling,
+        bounded: None,
         totals: profile.totals,
         measured: Measured {
             measure: measure.name(),
