@@ -1,9 +1,8 @@
 //! `attach --leaks`: what nothing reaches at the end of the trace, with the call stacks of what was traced.
 
 use crate::model::Reporter;
-use crate::reached::reached;
 use memhook_attach::{Consumer, Session};
-use memhook_gate::{Lost, Reached};
+use memhook_gate::{Lost, Reached, reached};
 use memhook_heap::{Captured, capture};
 use memhook_report::{LeakSite, LeakTotals, Leaks, SnapshotTaken, StackFrame};
 use std::cmp::Reverse;

@@ -16,7 +16,6 @@ mod leaks;
 mod model;
 mod options;
 mod output;
-mod reached;
 mod record;
 mod report;
 mod report_job;

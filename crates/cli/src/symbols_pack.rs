@@ -1,4 +1,4 @@
-//! `symbols pack`: the names of a recording's addresses, made where the binaries are.
+//! `symbols pack`: the names of a recording's addresses, looked up on the machine that has the binaries.
 
 use crate::report::{self, sources};
 use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, time::Duration};

@@ -7,6 +7,8 @@ use memhook_process::Mapping;
 
 /// Failure of an operation on the target. Unless the variant says otherwise the target has been
 /// put back as it was.
+///
+/// A `r#source` is part of the text, so it is not the [`std::error::Error::source`] as well.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A program could not be started.
@@ -39,7 +41,7 @@ pub enum Error {
         /// Process id.
         pid: i32,
         /// What the kernel answered.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// Another process traces the target already.
     #[error(
@@ -91,7 +93,7 @@ pub enum Error {
         /// Thread id.
         tid: i32,
         /// What the kernel answered.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// Memory of the target could not be read or written.
     #[error("cannot {action} {bytes} bytes at {address:#x} of process {pid}: {source}")]
@@ -105,7 +107,7 @@ pub enum Error {
         /// How many bytes were asked for.
         bytes: usize,
         /// What the kernel answered.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// A file of /proc could not be used.
     #[error("{path}: {source}")]
@@ -113,7 +115,7 @@ pub enum Error {
         /// Path of the file.
         path: String,
         /// What the kernel answered.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The code that remote work needs was not found in executable memory of the target.
     #[error("process {pid} has no `syscall; ret` or no signal restorer in its C library")]
@@ -161,7 +163,7 @@ pub enum Error {
         /// Process id.
         pid: i32,
         /// Its errno.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// Code called in the target raised a fatal signal, which was suppressed.
     #[error(
@@ -247,6 +249,61 @@ impl Error {
                 tid,
                 source,
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever prints an error with its sources must not read the same twice.
+    #[test]
+    fn no_text_repeats_its_source() {
+        let (pid, tid) = (7, 8);
+        let source = || io::Error::from_raw_os_error(libc::EIO);
+        let program = "program".to_owned();
+        let path = "/proc/7/mem".to_owned();
+        let errors = [
+            Error::Start {
+                program,
+                source: source(),
+            },
+            Error::Permission {
+                pid,
+                source: source(),
+            },
+            Error::Ptrace {
+                request: "SEIZE",
+                pid,
+                tid,
+                source: source(),
+            },
+            Error::Memory {
+                action: "read",
+                pid,
+                address: 9,
+                bytes: 8,
+                source: source(),
+            },
+            Error::File {
+                path,
+                source: source(),
+            },
+            Error::RemoteSyscall {
+                name: "mmap",
+                pid,
+                source: source(),
+            },
+        ];
+        for error in errors {
+            let mut whole = error.to_string();
+            let mut next = std::error::Error::source(&error);
+            while let Some(source) = next {
+                whole = format!("{whole}: {source}");
+                next = source.source();
+            }
+            assert_eq!(whole.matches(&source().to_string()).count(), 1, "{whole}");
         }
     }
 }

@@ -1,17 +1,18 @@
 //! What we need of an ELF file: dynamic symbols and the relocations that make GOT slots.
 
-use goblin::elf::{Elf, dynamic, program_header, reloc, sym};
+use crate::arch::native::relocations;
+use goblin::elf::{Elf, dynamic, program_header, sym};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// How a slot comes to be (x86-64 psABI, relocation types).
+/// How a slot comes to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotKind {
-    /// R_X86_64_JUMP_SLOT: a PLT slot, bound at once or lazily.
+    /// JUMP_SLOT: a PLT slot, bound at once or lazily.
     JumpSlot,
-    /// R_X86_64_GLOB_DAT: a GOT entry for an address taken or a call without PLT.
+    /// GLOB_DAT: a GOT entry for an address taken or a call without PLT.
     GlobDat,
-    /// R_X86_64_64: a function pointer in data.
+    /// A word with an address: a function pointer in data.
     Data64,
 }
 
@@ -50,7 +51,7 @@ impl<'a> ElfView<'a> {
         if !elf.is_64 {
             return Err("a 32-bit program".into());
         }
-        if elf.header.e_machine != goblin::elf::header::EM_X86_64 {
+        if elf.header.e_machine != relocations::MACHINE {
             return Err(format!(
                 "a program for another architecture ({})",
                 goblin::elf::header::machine_to_str(elf.header.e_machine)
@@ -169,12 +170,7 @@ impl<'a> ElfView<'a> {
             .iter()
             .flat_map(|table| table.iter())
             .filter_map(|r| {
-                let kind = match r.r_type {
-                    reloc::R_X86_64_JUMP_SLOT => SlotKind::JumpSlot,
-                    reloc::R_X86_64_GLOB_DAT => SlotKind::GlobDat,
-                    reloc::R_X86_64_64 if r.r_addend.unwrap_or(0) == 0 => SlotKind::Data64,
-                    _ => return None,
-                };
+                let kind = relocations::slot_kind(&r)?;
                 if !r.r_offset.is_multiple_of(8) {
                     return None; // an 8-byte exchange must be atomic
                 }
@@ -250,7 +246,10 @@ impl<'a> ElfView<'a> {
     /// The addresses (svma) of bytes that execute as `ret`.
     pub fn ret_gadgets(&self) -> impl Iterator<Item = u64> {
         self.code().flat_map(|(svma, code)| {
-            let rets = code.iter().enumerate().filter(|(_, byte)| **byte == 0xc3);
+            let rets = code
+                .iter()
+                .enumerate()
+                .filter(|(_, byte)| **byte == relocations::RETURN);
             rets.map(move |(at, _)| svma.wrapping_add(at as u64))
         })
     }

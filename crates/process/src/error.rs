@@ -8,7 +8,22 @@ pub enum Error {
     Proc {
         /// The file.
         path: String,
-        /// errno.
-        source: std::io::Error,
+        /// What the kernel answered. It is part of the text, so it is not the source as well.
+        r#source: std::io::Error,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_repeats_its_source() {
+        let error = Error::Proc {
+            path: "/proc/7/maps".into(),
+            source: std::io::Error::from_raw_os_error(2),
+        };
+        assert!(error.to_string().contains("No such file"));
+        assert!(std::error::Error::source(&error).is_none());
+    }
 }

@@ -2,8 +2,8 @@
 //!
 //! Nothing here writes to the target or uses ptrace; the ELF part takes bytes.
 
+mod arch;
 mod c_library;
-mod calls;
 mod cgroup_memory;
 mod elf;
 mod error;
@@ -24,8 +24,8 @@ mod target_root;
 mod thread_state;
 mod threads;
 
+pub use arch::native::calls::{AllocatorCalls, allocator_calls};
 pub use c_library::{CLibrary, CLibraryKind, allocator_code, glibc_version, unsafe_ranges};
-pub use calls::{AllocatorCalls, allocator_calls};
 pub use cgroup_memory::{CgroupMemory, MemoryLevel};
 pub use elf::{ElfView, Exported, Relocation, SlotKind};
 pub use error::Error;

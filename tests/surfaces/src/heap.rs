@@ -3,7 +3,8 @@
 use crate::Input;
 use lz4_flex::frame::FrameEncoder;
 use memhook_heap::{
-    BlockTable, MarkOptions, Pointers, Region, Scan, Snapshot, Types, census, dissect, load, why,
+    BlockTable, CopiedRegion, MarkOptions, Pointers, Scan, Snapshot, Types, census, dissect, load,
+    why,
 };
 use memhook_report::{census_text, scan_report, scan_text, why_text};
 use std::cell::Cell;
@@ -123,7 +124,7 @@ fn template() -> &'static (Snapshot, Vec<(usize, usize)>) {
 }
 
 fn copy(snapshot: &Snapshot) -> Snapshot {
-    let region = |region: &Region| Region {
+    let region = |region: &CopiedRegion| CopiedRegion {
         start: region.start,
         bytes: region.bytes.to_vec().into(),
         runs: region.runs.clone(),

@@ -3,12 +3,11 @@
 use super::judged::{Measure, bound, evidence, growth_evidence};
 use super::options::Args;
 use crate::exit_code;
-use crate::reached::reached;
 use crate::signals;
 use anyhow::bail;
 use crossbeam_channel::{Receiver, Select, tick};
 use memhook_attach::{Job, Trace, Turn, process_name, refuse};
-use memhook_gate::{AllocationSite, Evidence, MOMENTS, Reached, Subject, Survivors};
+use memhook_gate::{AllocationSite, Evidence, MOMENTS, Reached, Subject, Survivors, reached};
 use memhook_heap::capture;
 use std::{
     ops::ControlFlow,

@@ -3,9 +3,8 @@
 use super::judged::{Measure, bound, evidence};
 use super::options::Args;
 use crate::exit_code::{self, end_as};
-use crate::reached::reached;
 use memhook_attach::{End, Error, Job, Observer, Program, Session, Trace, Work, command_line};
-use memhook_gate::{Ending, Evidence, Reached};
+use memhook_gate::{Ending, Evidence, Reached, reached};
 use memhook_heap::{Captured, Snapshot, capture_standing};
 use memhook_inject::{Child, StartPoint};
 use memhook_process::{ModuleFiles, ModuleImage, mappings, modules};

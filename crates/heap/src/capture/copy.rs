@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::ranges::{Runs, add_run, run_bytes, without};
 use crate::snapshot::Backing;
-pub use crate::snapshot::{Area, Region};
+pub use crate::snapshot::{Area, CopiedRegion};
 use memhook_inject::prefer_huge_pages;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
@@ -19,10 +19,11 @@ const PAGE_BYTES: u64 = 4096;
 const HUGE_BYTES: u64 = 8 << 20;
 /// The kernel takes at most this many pieces in one call (UIO_MAXIOV).
 const PIECES: usize = 1024;
-/// Read in one call: it takes about a millisecond.
+/// Bytes read in one call, few enough to look at the clock often.
 const BATCH_BYTES: u64 = 4 << 20;
 
-/// Cuts ranges into batches that one system call takes, without a long one between two looks at the clock.
+/// Cuts ranges into batches that one system call takes, and that are short enough to look at the clock between
+/// them.
 struct Batches<'a> {
     runs: &'a [Range<u64>],
     /// Where the first of them goes on.
@@ -62,7 +63,7 @@ impl Iterator for Batches<'_> {
 }
 
 /// Reads ranges one behind the other into `into`, which must be as long as all of them. A page
-/// that can't be read stays as it was, and is added to `failed`. `false`: not done `until` then.
+/// that can't be read stays as it was, and is added to `failed`. `false` if it was not done `until` then.
 fn read_runs(
     pid: i32,
     runs: &[Range<u64>],
@@ -119,8 +120,8 @@ fn read_pages(pid: i32, runs: &[Range<u64>], into: &mut [u8], failed: &mut Runs)
     }
 }
 
-/// Empty regions for the areas: neighbours share one.
-pub fn regions_for(pid: i32, areas: &[Area]) -> Result<Vec<Region>, Error> {
+/// Empty regions for the areas. Neighbouring areas share one.
+pub fn regions_for(pid: i32, areas: &[Area]) -> Result<Vec<CopiedRegion>, Error> {
     let mut spans: Runs = Vec::new();
     for area in areas {
         match spans.last_mut() {
@@ -134,10 +135,10 @@ pub fn regions_for(pid: i32, areas: &[Area]) -> Result<Vec<Region>, Error> {
         .collect()
 }
 
-fn empty_region(pid: i32, start: u64, end: u64) -> Result<Region, Error> {
+fn empty_region(pid: i32, start: u64, end: u64) -> Result<CopiedRegion, Error> {
     let bytes = end.saturating_sub(start);
     match usize::try_from(bytes).ok().and_then(Backing::zeroed) {
-        Some(backing) => Ok(Region {
+        Some(backing) => Ok(CopiedRegion {
             start,
             bytes: backing,
             runs: Runs::new(),
@@ -147,11 +148,11 @@ fn empty_region(pid: i32, start: u64, end: u64) -> Result<Region, Error> {
 }
 
 /// Copies ranges of the target straight into the regions that hold them; pages that can't be read
-/// are added to `failed`. `false`: not done `until` then.
+/// are added to `failed`. `false` if it was not done `until` then.
 pub fn copy_into(
     pid: i32,
     runs: &[Range<u64>],
-    regions: &mut [Region],
+    regions: &mut [CopiedRegion],
     failed: &mut Runs,
     until: Option<Instant>,
 ) -> bool {
@@ -180,7 +181,7 @@ pub fn copy_into(
 }
 
 /// Bytes of ranges that no region has yet.
-pub fn added_bytes(runs: &[Range<u64>], regions: &[Region]) -> u64 {
+pub fn added_bytes(runs: &[Range<u64>], regions: &[CopiedRegion]) -> u64 {
     let parts = runs.iter().map(
         |&Range {
              start: from,
@@ -206,7 +207,7 @@ pub struct Patch {
 }
 
 impl Patch {
-    /// An empty one with room for so much, which is memory already: getting it takes time that is better
+    /// An empty one with room for so many bytes. Their memory is taken now, because that takes time that is better
     /// spent before threads are held.
     pub fn with_room(bytes: u64) -> Patch {
         let mut patch = Patch {
@@ -229,7 +230,7 @@ impl Patch {
         has_room
     }
 
-    /// Reads the ranges now; pages that can't be read are added to `failed`. `false`: there is no room for
+    /// Reads the ranges now; pages that can't be read are added to `failed`. `false` if there is no room for
     /// them, or it was not done `until` then.
     pub fn read(
         &mut self,
@@ -254,7 +255,7 @@ impl Patch {
     }
 
     /// Writes them into the regions.
-    pub fn apply(&self, regions: &mut [Region]) {
+    pub fn apply(&self, regions: &mut [CopiedRegion]) {
         let mut at = 0;
         for &Range {
             start: from,
@@ -277,7 +278,7 @@ impl Patch {
 }
 
 /// Takes off what a region holds from an address on.
-fn cut(pid: i32, region: &mut Region, end: u64) -> Result<Region, Error> {
+fn cut(pid: i32, region: &mut CopiedRegion, end: u64) -> Result<CopiedRegion, Error> {
     let place = |at: u64| (at - region.start) as usize;
     let mut rest = empty_region(pid, end, region.end().max(end))?;
     for &Range {
@@ -299,7 +300,11 @@ fn cut(pid: i32, region: &mut Region, end: u64) -> Result<Region, Error> {
 
 /// Regions for new areas that take over what older regions held at the same addresses, without
 /// copying where a region only grew or shrank at its end.
-pub fn relaid(pid: i32, old: Vec<Region>, areas: &[Area]) -> Result<Vec<Region>, Error> {
+pub fn relaid(
+    pid: i32,
+    old: Vec<CopiedRegion>,
+    areas: &[Area],
+) -> Result<Vec<CopiedRegion>, Error> {
     let mut old = old;
     let mut new = regions_for(pid, areas)?;
     for region in &mut new {
@@ -415,7 +420,7 @@ mod tests {
         let now = Some(Instant::now());
         assert!(!copy_into(
             pid,
-            &[run.clone()],
+            from_ref(&run),
             &mut regions,
             &mut failed,
             now

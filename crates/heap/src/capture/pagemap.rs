@@ -7,9 +7,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 const PAGE_BYTES: u64 = 4096;
-/// Of a page's word: in memory, or swapped out. No privilege is needed to see these.
+/// The page is in memory, or swapped out. No privilege is needed to see these bits.
 const POPULATED: u64 = 1 << 63 | 1 << 62;
-/// A page of a file, or of shared memory.
+/// The page belongs to a file or to shared memory.
 const OF_FILE: u64 = 1 << 61;
 /// Read at a time.
 const WORDS: u64 = 64 * 1024;
@@ -19,7 +19,7 @@ pub fn populated(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     find(pid, start, end, |word| word & POPULATED != 0)
 }
 
-/// Of these, the pages that are not of a file, nor of shared memory.
+/// The pages with contents that belong neither to a file nor to shared memory.
 pub fn own(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     find(pid, start, end, |word| {
         word & POPULATED != 0 && word & OF_FILE == 0

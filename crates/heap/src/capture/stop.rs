@@ -10,10 +10,10 @@ use memhook_foreign::size_text;
 use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
-/// Copied to find out how fast that goes.
+/// How much is copied to find out how fast that goes.
 const SAMPLE_BYTES: u64 = 16 << 20;
 
-/// The memory of a process that stands still, all at once. `None`: not done `until` then.
+/// Copies the memory of a process that is stopped, all at once. `None` if it was not done `until` then.
 pub(crate) fn copy_all(
     prepared: &mut Prepared,
     until: Option<Instant>,
@@ -59,7 +59,7 @@ pub(crate) fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
     Err(prepared.too_long(prepared.held_in_vain, reason))
 }
 
-/// How fast this process is copied, by a part of it.
+/// Measures how fast this process is copied, with a part of it.
 fn speed(prepared: &mut Prepared) -> Result<Speed, Error> {
     let areas = prepared.areas()?;
     let mut speed = Speed::default();

@@ -1,7 +1,7 @@
-//! Blocks of allocators whose heap we cannot walk: those that a ledger knows.
+//! Blocks of allocators whose heap we cannot walk, as far as a ledger knows them.
 //!
-//! All other memory of theirs, blocks from before the trace, free ones and their own data, counts as
-//! roots, so a leaked block may look reachable, never the other way round.
+//! All other memory of these allocators counts as roots: blocks from before the trace, free ones, and their
+//! own data. So a leaked block may look reachable, but never the other way round.
 
 use crate::glibc::dissect::Heap;
 use crate::graph::blocks::{Segment, SegmentKind};
@@ -13,9 +13,8 @@ const GAP_BYTES: u64 = 1 << 20;
 const WORD_BYTES: u64 = 8;
 
 impl Heap {
-    /// Adds blocks, address and bytes, in any order: those outside glibc's heap that were copied whole
-    /// and overlap no other. They must have been live when the snapshot was taken. Returns how many were
-    /// added.
+    /// Adds blocks (address, bytes) in any order, if they are outside of glibc's heap, were copied whole and
+    /// overlap no other. They must have been live when the snapshot was taken. Returns how many were added.
     pub fn add_foreign(&mut self, snapshot: &Snapshot, known: &mut [(u64, u64)]) -> u64 {
         known.sort_unstable();
         self.ranges.sort_unstable_by_key(|r| (r.start, r.end));
@@ -102,7 +101,7 @@ mod tests {
             let at = (at - start) as usize;
             memory[at..at + 8].copy_from_slice(&word.to_le_bytes());
         };
-        // Known: four blocks, the last far away. Not known: what stands at +0x1000.
+        // Four blocks are known, the last of them far away. The word at +0x1000 is in no known block.
         let [a, b, c, d] = [
             start + 0x100,
             start + 0x108,

@@ -49,8 +49,8 @@ pub struct RootRange {
     pub kind: RootKind,
 }
 
-/// All root memory: everything copied but the allocator's memory and what lies below the stack
-/// pointers, and the stacks of ended threads. Parts of the heap that could not be walked count as roots.
+/// All root memory: everything that was copied, without the allocator's memory, the parts of stacks below the
+/// stack pointers, and the stacks of ended threads. Parts of the heap that could not be walked count as roots.
 pub fn root_ranges(snapshot: &Snapshot, heap: &Heap) -> Vec<RootRange> {
     let mut holes: Runs = heap.ranges.clone();
     holes.extend(
@@ -109,10 +109,10 @@ fn kind(snapshot: &Snapshot, area: &Area) -> RootKind {
 
 /// The part of a thread's stack that it has not reached or has left.
 ///
-/// Only where the stack's bounds are sure: the initial thread's, and those that `struct pthread`
-/// states. A thread that runs on a stack of another kind (coroutine, sigaltstack) hides nothing.
-/// Another thread than the initial one may have a piece of that one's stack for its own
-/// (pthread_attr_setstack(3)): below it are frames that the initial thread is still in.
+/// It is known only if the stack's bounds are certain: those of the initial thread, and those that `struct
+/// pthread` states. A thread that runs on a stack of another kind (coroutine, sigaltstack) hides nothing.
+/// Another thread may use a piece of the initial thread's stack (pthread_attr_setstack(3)): below it are
+/// frames that the initial thread is still in.
 fn dead_stack(snapshot: &Snapshot, thread: &ThreadState) -> Option<Range<u64>> {
     let alive = thread.rsp.checked_sub(RED_ZONE_BYTES)? & !7;
     let area = snapshot.area(thread.rsp)?;

@@ -20,14 +20,14 @@ pub struct WhyStep {
     /// Its class or content.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Where the next block's address stands in this one.
+    /// Where in this block the address of the next one is.
     pub offset: Option<u64>,
 }
 
 /// The way from a root to a block.
 #[derive(Clone, Debug, Serialize)]
 pub struct Why {
-    /// The root, and where in it; `None`: nothing reaches the block.
+    /// The root, and where in it the address is; `None` if nothing reaches the block.
     pub root: Option<String>,
     /// The blocks from the root on; the last one is the block asked for.
     pub path: Vec<WhyStep>,
@@ -98,7 +98,7 @@ pub fn why(
 }
 
 struct Search {
-    /// What each block was reached from; itself if from a root.
+    /// The block from which each block was reached; itself if it was a root.
     parents: Vec<u32>,
     roots: FxHashMap<u32, (u64, RootKind)>,
 }

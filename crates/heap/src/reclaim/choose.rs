@@ -1,5 +1,5 @@
-//! Which leaked blocks may be given back to the allocator. To release a block that the program
-//! still uses would corrupt it, so everything here errs towards keeping one.
+//! Which leaked blocks may be given back to the allocator. Releasing a block that the program still uses
+//! would corrupt its memory, so everything here errs on the side of keeping blocks.
 
 use crate::glibc::dissect::Heap;
 use crate::graph::blocks::{BlockSet, BlockTable};
@@ -13,7 +13,7 @@ use std::ops::Range;
 const DTV_ENTRY_BYTES: u64 = 16;
 const MAX_DTV_ENTRIES: u64 = 1 << 16;
 
-/// Why nothing of this heap may be released, if so.
+/// Why nothing of this heap may be released; `None` if blocks may be.
 pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<String> {
     let meta = &snapshot.meta;
     if meta.in_malloc > 0 {
@@ -92,8 +92,8 @@ fn within(ranges: &[Range<u64>], blocks: &BlockTable, leaks: &[Leak]) -> impl It
     })
 }
 
-/// Blocks that libc keeps for threads: caches, stacks, thread control blocks, thread-local storage.
-/// Marking finds them by itself; this does not rely on it.
+/// Blocks that libc keeps for threads: caches, stacks, thread control blocks, thread-local storage. Marking
+/// finds them too, but this does not rely on it.
 fn of_libc(snapshot: &Snapshot, heap: &Heap) -> Vec<u32> {
     let threads = &snapshot.meta.threads;
     let of_thread = threads.iter().flat_map(|t| {

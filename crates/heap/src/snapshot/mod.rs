@@ -147,7 +147,7 @@ pub struct Meta {
 
 /// Copied memory without a gap in its addresses.
 #[derive(Debug, Default)]
-pub struct Region {
+pub struct CopiedRegion {
     /// Address of the first byte.
     pub start: u64,
     /// The bytes; zero where there was no page.
@@ -156,7 +156,7 @@ pub struct Region {
     pub runs: Runs,
 }
 
-impl Region {
+impl CopiedRegion {
     /// Past the last address.
     pub fn end(&self) -> u64 {
         self.start + self.bytes.len() as u64
@@ -169,12 +169,12 @@ pub struct Snapshot {
     /// Everything but the memory.
     pub meta: Meta,
     /// The memory, in address order.
-    pub regions: Vec<Region>,
+    pub regions: Vec<CopiedRegion>,
 }
 
 impl Snapshot {
     /// The region that holds an address.
-    pub fn region(&self, address: u64) -> Option<&Region> {
+    pub fn region(&self, address: u64) -> Option<&CopiedRegion> {
         let after = self.regions.partition_point(|r| r.start <= address);
         let region = self.regions.get(after.checked_sub(1)?)?;
         (address < region.end()).then_some(region)

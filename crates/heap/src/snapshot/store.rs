@@ -6,7 +6,7 @@ use crate::Error;
 use crate::capture::room::Room;
 use crate::ranges::{Runs, pairs, run_bytes};
 use crate::snapshot::Backing;
-use crate::snapshot::{Meta, Region, Snapshot};
+use crate::snapshot::{CopiedRegion, Meta, Snapshot};
 use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
 use memhook_foreign::size_text;
 use serde::{Deserialize, Serialize};
@@ -15,16 +15,17 @@ use std::ops::Range;
 
 const FORMAT: &[u8] = b"memhook-rs snapshot 1\n";
 const END: &[u8] = b"end of snapshot\n";
-/// A header longer than this is none.
+/// No header is longer.
 const MAX_HEADER_BYTES: u64 = 256 << 20;
-/// What a byte of it may become in memory: a text of no characters is 3 bytes there, and 24 here.
+/// How many times larger a header may be in memory: an empty string is 3 bytes in the file, and 24 in memory.
 const HEADER_GROWTH: u64 = 10;
-/// A region longer than this is none.
+/// No region is longer.
 const MAX_REGION_BYTES: u64 = 1 << 40;
-/// Data segments of a module, and bytes of one: the largest programs have some hundred megabytes.
+/// The most data segments of a module, and the most bytes of one: the largest programs have some hundred
+/// megabytes.
 const MAX_DATA: usize = 64;
 const MAX_DATA_BYTES: u64 = 4 << 30;
-/// Far more than there are, and few enough to look at each.
+/// Far more threads than a process has, and few enough to look at each.
 const MAX_THREADS: usize = 1 << 16;
 /// Addresses of user space have 56 bits at most (5-level paging, Documentation/arch/x86/x86_64/5level-paging.rst).
 const END_OF_ADDRESSES: u64 = 1 << 56;
@@ -84,8 +85,8 @@ pub fn save(snapshot: &Snapshot, to: impl Write) -> io::Result<()> {
 
 /// Reads a snapshot; `file` names it in errors, `memory` is what it may take (`None`: what is available).
 ///
-/// A file of somebody else may say anything: every size is checked against what there is room for, and every
-/// address and order against what the search relies on.
+/// The file may come from anybody: every size is checked against the room that there is, and every address and
+/// order against what the search relies on.
 pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot, Error> {
     let bad = |reason: String| Error::Saved {
         file: file.to_owned(),
@@ -154,7 +155,7 @@ pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot
             let place = (from - region.start) as usize..(to - region.start) as usize;
             frame.read_exact(&mut bytes[place]).map_err(cut)?;
         }
-        regions.push(Region {
+        regions.push(CopiedRegion {
             start: region.start,
             bytes,
             runs: region.runs,
@@ -172,8 +173,8 @@ pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot
     })
 }
 
-/// What everything after it relies on: addresses of user space, in order, none twice, and no module with more
-/// data than one can have, which is searched word by word. The error says what is not so.
+/// Checks what the search relies on: addresses of user space, in order, none twice, and no module with more data
+/// than one can have, because data is searched word by word. The error says what is wrong.
 fn check(header: &Header) -> Result<(), &'static str> {
     let mut last = 0;
     for region in &header.regions {

@@ -9,7 +9,6 @@ mod forward;
 #[cfg(test)]
 mod kill_tests;
 mod start_point;
-mod syscall_probe;
 mod watch;
 
 pub use forward::{end_by, forward_signals};

@@ -4,10 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::time::Instant;
 
 use super::Child;
-use super::syscall_probe::Probe;
 use super::watch::{self, Event, Process, Status};
 use crate::error::mappings;
 use crate::held::STEP_DEADLINE;
+use crate::syscall_probe::Probe;
 use crate::{Error, ptrace, regs, resend};
 use memhook_process::{Auxiliary, Loader};
 

@@ -2,6 +2,7 @@
 
 use super::Check;
 use super::access::Status;
+use crate::arch::native::relocations;
 use crate::{CLibrary, CLibraryKind, Mapping, ModuleImage, glibc_version};
 use goblin::elf::{header, program_header::PT_INTERP};
 use memhook_abi::known_allocator;
@@ -65,7 +66,7 @@ pub(super) fn executable(
     if !head.is_64 {
         return Err(refuse("a 32-bit program".into()));
     }
-    if head.machine != header::EM_X86_64 {
+    if head.machine != relocations::MACHINE {
         let machine = header::machine_to_str(head.machine);
         return Err(refuse(format!(
             "a program for another architecture ({machine})"

@@ -7,12 +7,14 @@ use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use crate::clock::Clock;
 use crate::error::mappings;
+use crate::gadgets::Gadgets;
 use crate::guard::Guard;
 use crate::native_stack::{self, Room};
 use crate::scratch::{Place, Scratch};
 use crate::slept::Sleep;
-use crate::survey::{Clock, Gadgets, LibcFunctions, Survey};
+use crate::survey::{LibcFunctions, Survey};
 use crate::wait::{self, Stop};
 use crate::way_home::WayHome;
 use crate::{Error, Registers, load, ptrace, regs, restart, seccomp};

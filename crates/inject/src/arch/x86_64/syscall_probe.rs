@@ -26,7 +26,7 @@ const JUMP_BYTES: u64 = 5;
 const FUNCTION_ALIGN: u64 = 16;
 
 /// A changed place.
-pub(super) struct Probe {
+pub(crate) struct Probe {
     /// Where a stopped thread continues once the original code is back.
     pub resume: u64,
     /// Behind its `syscall` instruction.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::held::Held;
 use crate::scratch::Scratch;
-use crate::{Error, survey};
+use crate::{Error, clock};
 
 /// A call that waits for a lock this long is backed out of: who waits is a thread of the target.
 const LOCK_DEADLINE: Duration = Duration::from_millis(200);
@@ -44,7 +44,7 @@ impl Held {
         let rate = self.clock.rate();
         let time = until.saturating_duration_since(Instant::now());
         let counts = rate as f64 * time.as_secs_f64() * 1e3;
-        registers.r15 = survey::count().saturating_add(counts as u64);
+        registers.r15 = clock::count().saturating_add(counts as u64);
         let stopped = self.run_to_the_end(function, &registers, LOCK_DEADLINE)?;
         Ok((stopped.wrapping_sub(scratch.data()) / 8) as usize)
     }

@@ -1,7 +1,6 @@
-//! What of a process's blocks is still reachable: a snapshot joined with the ledger, for `gate` and for
-//! `attach --leaks`.
+//! Which blocks of a process are still reachable: a snapshot joined with the blocks of a trace.
 
-use memhook_gate::Reached;
+use crate::Reached;
 use memhook_heap::{Heap, MarkOptions, Snapshot, dissect, leaks, mark};
 use memhook_ledger::LiveBlock;
 
@@ -15,10 +14,10 @@ impl Traced {
     }
 }
 
-/// Finds out which blocks nothing reaches: those of glibc's heap, and of other allocators those that were
-/// traced. `live`: the ledger's, as of the snapshot or later. `before_ns`: a moment before the snapshot was
-/// taken, on the ledger's clock ([`Consumer::moment_ns`](memhook_attach::Consumer::moment_ns)); `None` if
-/// the process has stood still from then on. `is_complete`: every block that the program has was traced.
+/// Finds out which blocks nothing reaches: those of glibc's heap, and those of other allocators that were
+/// traced. `live` are the blocks of the ledger as of the snapshot or later. `before_ns` is a moment on the
+/// ledger's clock before the snapshot was taken; `None` if the process has not run since. `is_complete` says
+/// that every block of the program was traced.
 pub fn reached(
     snapshot: &Snapshot,
     live: impl Iterator<Item = LiveBlock>,
@@ -42,7 +41,7 @@ pub fn reached(
         Ok(heap) => heap,
         Err(_) if traced.0.is_empty() => return found,
         Err(error) => {
-            // Not a gap where all blocks are another allocator's.
+            // It is no gap if all blocks are another allocator's.
             let mut modules = snapshot.meta.modules.iter();
             if !modules.any(|m| m.allocator.is_some()) {
                 found.gaps.push(error.to_string());
@@ -59,7 +58,7 @@ pub fn reached(
     let options = MarkOptions::default();
     let marked = mark(snapshot, &heap, options);
     let leaks = leaks(snapshot, &heap.blocks, &marked, options);
-    // What was asked for, where that is known; else what the block can hold.
+    // The size that was asked for, if it is known; else what the block can hold.
     let look = |number: u32| {
         let block = heap.blocks.get(number);
         match traced.find(block.address) {
@@ -75,9 +74,10 @@ pub fn reached(
     for leak in leaks {
         let (stack, bytes) = look(leak.block);
         let owner = found.lost.entry(look(leak.owner).0).or_default();
-        match leak.is_direct() {
-            true => owner.direct.add_block(bytes),
-            false => owner.indirect.entry(stack).or_default().add_block(bytes),
+        if leak.is_direct() {
+            owner.direct.add_block(bytes);
+        } else {
+            owner.indirect.entry(stack).or_default().add_block(bytes);
         }
     }
     found
@@ -105,7 +105,7 @@ struct Foreign {
 }
 
 impl Foreign {
-    /// Adds those that were live when the snapshot was taken: those that still live and are older.
+    /// Adds those that were live when the snapshot was taken: they are older and still live.
     fn add(&self, heap: &mut Heap, snapshot: &Snapshot, traced: &Traced, gaps: &mut Vec<String>) {
         let before_ns = self.before_ns;
         // The ledger keeps whole milliseconds.

@@ -1,6 +1,7 @@
 //! Whether a stopped thread may run a foreign call: not while it holds a lock of the loader or the
 //! allocator, and not inside a restartable sequence.
 
+use crate::call_instruction::{CALL_BYTES, ends_with_call};
 use crate::{Registers, ptrace};
 use std::ops::Range;
 
@@ -13,8 +14,6 @@ pub type Unwind<'a> = &'a dyn Fn(&Registers, &dyn Fn(u64) -> Option<u64>) -> Vec
 /// How much of the stack is searched for return addresses when there is no unwinder.
 const SCAN_BYTES: u64 = 16 * 1024;
 const PAGE_BYTES: u64 = 4096;
-/// Longest call instruction looked for: `call *disp32(base,index)`.
-const CALL_BYTES: usize = 7;
 
 /// `Err` with the reason if the thread may not be used for anything: to move its program counter out
 /// of a restartable sequence and back would hide the interruption from the kernel.
@@ -94,30 +93,6 @@ fn follows_call(pid: i32, address: u64) -> bool {
         && ends_with_call(&code)
 }
 
-/// Whether `code` ends with `call rel32` (E8) or `call r/m64` (FF /2) of matching length.
-fn ends_with_call(code: &[u8; CALL_BYTES]) -> bool {
-    if code[2] == 0xe8 {
-        return true;
-    }
-    (0..=CALL_BYTES - 2).any(|start| {
-        let modrm = code[start + 1];
-        code[start] == 0xff && modrm & 0x38 == 0x10 && {
-            let sib_base = code.get(start + 2).map(|sib| sib & 7);
-            let bytes = match (modrm >> 6, modrm & 7) {
-                (0, 4) if sib_base == Some(5) => 7,
-                (0, 4) => 3,
-                (0, 5) => 6,
-                (0, _) | (3, _) => 2,
-                (1, 4) => 4,
-                (1, _) => 3,
-                (_, 4) => 7,
-                _ => 6,
-            };
-            start + bytes == CALL_BYTES
-        }
-    })
-}
-
 /// Code range of the restartable sequence that the thread announces (rseq(2)).
 fn rseq_section(pid: i32, tid: i32) -> Option<Range<u64>> {
     let area = ptrace::rseq_address(tid);
@@ -130,23 +105,4 @@ fn rseq_section(pid: i32, tid: i32) -> Option<Range<u64>> {
     let start = read_word(pid, section.checked_add(8)?)?;
     let bytes = read_word(pid, section.checked_add(16)?)?;
     Some(start..start.checked_add(bytes)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn call_encodings_are_known() {
-        // call rel32; call *%rax; call *0x10(%rax); call *0x0(%rip); call *0x12345678(%rax,%rbx,8)
-        assert!(ends_with_call(&[0x90, 0x90, 0xe8, 1, 2, 3, 4]));
-        assert!(ends_with_call(&[0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0]));
-        assert!(ends_with_call(&[0x90, 0x90, 0x90, 0x90, 0xff, 0x50, 0x10]));
-        assert!(ends_with_call(&[0x90, 0xff, 0x15, 0, 0, 0, 0]));
-        assert!(ends_with_call(&[0xff, 0x94, 0xd8, 0x78, 0x56, 0x34, 0x12]));
-        // jmp *%rax; mov; call *%rax followed by nop
-        assert!(!ends_with_call(&[0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xe0]));
-        assert!(!ends_with_call(&[0x48, 0x89, 0xe5, 0x48, 0x89, 0xc7, 0x90]));
-        assert!(!ends_with_call(&[0x90, 0x90, 0x90, 0x90, 0xff, 0xd0, 0x90]));
-    }
 }

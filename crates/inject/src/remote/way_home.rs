@@ -3,11 +3,11 @@
 
 use std::os::unix::fs::FileExt;
 
+use crate::gadgets::Gadgets;
 use crate::held::Held;
 use crate::native_stack::Room;
 use crate::scratch::Scratch;
 use crate::signal_frame::{self, State};
-use crate::survey::Gadgets;
 use crate::{Error, memory, regs, restart, restarted};
 
 /// What leads the thread home if we are killed: frames on its own stack, and code to enter them by.
