@@ -89,6 +89,17 @@ fn every_command_has_a_man_page_with_all_its_options() {
 }
 
 #[test]
+fn the_table_of_exit_codes_has_every_command() {
+    let page = include_str!("../../docs/exit-codes.md");
+    let (_, table) = page.split_once("| command |").expect("the table");
+    for words in commands() {
+        let name = words.join(" ");
+        let is_named = table.contains(&format!("`{name}`")) || table.contains(&format!("`{name} "));
+        assert!(is_named, "docs/exit-codes.md does not name {name}");
+    }
+}
+
+#[test]
 fn every_shell_completes_every_command() {
     let commands = commands();
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {

@@ -42,6 +42,7 @@ fn reports() {
         &["--stacks", "all", "--by", "frame"],
     ));
     schema.check(&traced("sampled", &[], &["--sample", "8K"]));
+    schema.check(&traced("many_blocks", &[], &["--max-memory", "16M"]));
     for by in [
         "site", "frame", "function", "module", "thread", "size", "lifetime",
     ] {

@@ -31,8 +31,16 @@ pub fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
     // Written in one piece, because the generator panics where a reader has gone away.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut script);
-    let _ = std::io::stdout().lock().write_all(&script);
+    let script = String::from_utf8(script).context("the script is not text")?;
+    let script = match_labels(&script);
+    let _ = std::io::stdout().lock().write_all(script.as_bytes());
     Ok(ExitCode::SUCCESS)
+}
+
+/// The generator for bash takes the hyphen in our name for the begin of a command where it writes the labels of
+/// its branches, but not where it composes what is compared with them, so no command would be completed.
+fn match_labels(script: &str) -> String {
+    script.replace("memhook__subcmd__rs", "memhook__rs")
 }
 
 /// Writes one page for the program and one for each command.

@@ -45,7 +45,7 @@ pub struct OutputArgs {
     /// When to use colours
     #[arg(long, value_enum, default_value = "auto")]
     pub color: Color,
-    /// Leave nothing out: complete names, and small branches of trees: complete names, and small branches of trees: complete names, and small branches of trees
+    /// Leave nothing out: complete names, and small branches of trees
     #[arg(short, long)]
     pub verbose: bool,
 }
