@@ -1,5 +1,5 @@
-// Opens a library (argument 1) whose constructor allocates: the backtrace leads through dlopen to who has called it. With
-// -DLIBRARY: that library.
+// Opens a library (argument 1) whose constructor is a function of this program and allocates: the backtrace leads through
+// the loader and dlopen to the function that has called it. With -DLIBRARY: that library.
 #include <dlfcn.h>
 
 #include "target.hpp"
@@ -7,10 +7,8 @@
 extern "C" void allocate_below_dlopen();
 
 #ifdef LIBRARY
-__attribute__((constructor)) static void construct() {
-  allocate_below_dlopen();
-  asm volatile("");
-}
+// No code of the library's own: what is loaded just now cannot be unwound yet.
+[[gnu::section(".init_array"), gnu::used]] static void (*const constructor)() = allocate_below_dlopen;
 #else
 using namespace target;
 

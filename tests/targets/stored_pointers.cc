@@ -1,5 +1,7 @@
 // Variables that the loader has set to malloc's address. Into some the program has stored something else since: those are
 // no calls of malloc any more, and nobody may change them.
+#include <cstdint>
+
 #include "target.hpp"
 
 using namespace target;

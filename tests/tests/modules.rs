@@ -112,7 +112,7 @@ fn backtraces_lead_through_dlopen() {
     let library = build_library(source, "libconstructor.so", &["-DLIBRARY"]);
     let program = build_target(source, &["-ldl", "-rdynamic"]);
     let mut target = Target::start(&program, &[library.to_str().expect("UTF-8")]);
-    let attacher = Attacher::start(&target, &[]);
+    let attacher = Attacher::start(&target, &["--depth", "64"]);
     target.go();
     target.expect("done");
     let report = attacher.finish();
