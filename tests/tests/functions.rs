@@ -88,6 +88,14 @@ fn an_address_that_is_the_programs_own_plt() {
     }
 }
 
+/// A variable is a call of malloc only as long as it holds malloc's address.
+#[test]
+fn what_the_program_has_stored_stays() {
+    let report = trace(&build_target("stored_pointers", &["-fPIE", "-pie"]), &[]);
+    let planted = [("by_pointer", "malloc", 1, 77)];
+    expect_sites(&report, "stored_pointers.cc", &planted);
+}
+
 const LEAKS: [(&str, &str, u64, u64); 7] = [
     ("leak_by_growing", "realloc", 1, 4999),
     ("leak_in_other_thread", "realloc", 1, 777),

@@ -104,3 +104,32 @@ fn more_slots_than_there_is_room_for() {
     let status = target.finish();
     assert!(status.success(), "the target's self-check: {status}");
 }
+
+/// A wrapped dlopen returns through an instruction of its caller's module, which stands in the backtrace for the caller.
+#[test]
+fn backtraces_lead_through_dlopen() {
+    let source = "opens_in_constructor";
+    let library = build_library(source, "libconstructor.so", &["-DLIBRARY"]);
+    let program = build_target(source, &["-ldl", "-rdynamic"]);
+    let mut target = Target::start(&program, &[library.to_str().expect("UTF-8")]);
+    let attacher = Attacher::start(&target, &["--depth", "64"]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    assert!(target.finish().success());
+    let sites = report["sites"].as_array().expect("sites");
+    let site = sites.iter().find(|site| site["bytes"] == 4321);
+    let stack = site.and_then(|site| site["stack"].as_array());
+    let functions: Vec<_> = stack
+        .expect("the site")
+        .iter()
+        .map(|f| &f["function"])
+        .collect();
+    assert_eq!(functions[0], "allocate_below_dlopen", "{functions:?}");
+    let opener = functions.iter().position(|f| **f == "opens_here");
+    assert_eq!(
+        functions.get(opener.unwrap_or(0) + 1).copied(),
+        Some(&"main".into()),
+        "{functions:?}"
+    );
+}

@@ -1,4 +1,4 @@
-//! The fuzzer, with what it needs of the compiler. `fuzz/README.md` says more.
+//! Builds and runs the fuzzer. `fuzz/README.md` describes it.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub struct Args {
     more: Vec<String>,
 }
 
-/// Inputs above this are not kept.
+/// Larger inputs are not kept.
 const MOST_KEPT_BYTES: u64 = 4096;
 /// At most so many inputs without a name are kept of a surface.
 const MOST_KEPT: usize = 48;
@@ -60,9 +60,9 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn fuzz(args: &Args) -> std::io::Result<usize> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let folder = root.join("fuzz");
+    let fuzz_dir = root.join("fuzz");
     let mut names = Vec::new();
-    for entry in std::fs::read_dir(folder.join("corpus"))? {
+    for entry in std::fs::read_dir(fuzz_dir.join("corpus"))? {
         names.push(entry?.file_name().to_string_lossy().into_owned());
     }
     names.sort();
@@ -74,37 +74,37 @@ fn fuzz(args: &Args) -> std::io::Result<usize> {
         }
         names = vec![surface.clone()];
     }
-    let program = build(&folder)?;
+    let program = build(&fuzz_dir)?;
     let mut failed = 0;
     for name in names {
-        failed += usize::from(!one(args, &folder, &program, &name)?);
+        failed += usize::from(!one(args, &fuzz_dir, &program, &name)?);
     }
     Ok(failed)
 }
 
-fn build(folder: &Path) -> std::io::Result<PathBuf> {
+fn build(fuzz_dir: &Path) -> std::io::Result<PathBuf> {
     let status = Command::new(env!("CARGO"))
         .args(["build", "--release", "--target", "x86_64-unknown-linux-gnu"])
         .env("RUSTFLAGS", FLAGS.join(" "))
-        .env("CARGO_TARGET_DIR", folder.join("target"))
-        .current_dir(folder)
+        .env("CARGO_TARGET_DIR", fuzz_dir.join("target"))
+        .current_dir(fuzz_dir)
         .status()?;
     if !status.success() {
         return Err(std::io::Error::other("the fuzzer does not build"));
     }
-    Ok(folder.join("target/x86_64-unknown-linux-gnu/release/memhook-fuzz"))
+    Ok(fuzz_dir.join("target/x86_64-unknown-linux-gnu/release/memhook-fuzz"))
 }
 
-/// Whether nothing was found.
-fn one(args: &Args, folder: &Path, program: &Path, name: &str) -> std::io::Result<bool> {
-    let kept = folder.join("corpus").join(name);
+/// Runs or reduces one surface; returns whether nothing was found.
+fn one(args: &Args, fuzz_dir: &Path, program: &Path, name: &str) -> std::io::Result<bool> {
+    let kept = fuzz_dir.join("corpus").join(name);
     // New inputs go here; the kept ones only change by --keep.
-    let found = folder.join("target/found").join(name);
+    let found = fuzz_dir.join("target/found").join(name);
     std::fs::create_dir_all(&found)?;
     let mut command = Command::new(program);
     command
         .env("MEMHOOK_SURFACE", name)
-        .current_dir(folder.join("target"));
+        .current_dir(fuzz_dir.join("target"));
     // Memory that is asked for and never touched does no harm, so it is resident memory that is limited.
     command.args([
         "-malloc_limit_mb=65536",

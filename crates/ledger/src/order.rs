@@ -217,13 +217,25 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
+    /// The sum of all allocations with `count` more of this size. `None` if that takes more than 64 bits: no program can
+    /// have allocated so much, so the event is damaged or forged, and is left out. All other sums of bytes are
+    /// parts of this one, so they never overflow.
+    #[inline(always)]
+    fn with_more(&self, size: u64, count: u64) -> Option<u64> {
+        let more = size.checked_mul(count)?;
+        self.totals.allocated_bytes.checked_add(more)
+    }
+
     #[inline(always)]
     fn allocation(&mut self, event: Event, size: u64, time_ns: u64) {
         let (address, sequence) = (event.address, event.sequence);
         let pass = self.pass as u16;
+        let Some(allocated_bytes) = self.with_more(size, 1) else {
+            return;
+        };
         let site = self.sites.allocated(event.stack, size);
         self.totals.allocations += 1;
-        self.totals.allocated_bytes += size;
+        self.totals.allocated_bytes = allocated_bytes;
         let block = Entry::block(address, sequence, pass, site, size, time_ns, self.tid_index);
         if self.map.is_thinned() && !self.admit(block, size) {
             return;
@@ -266,11 +278,14 @@ impl<O: Observer> Ledger<O> {
         if count == 0 {
             return; // no hook writes it
         }
+        let Some(allocated_bytes) = self.with_more(size, count) else {
+            return;
+        };
         let site = self.sites.paired(event.stack, size, count);
         self.totals.allocations += count;
         self.totals.releases += count;
         let most = self.live_bytes() + size;
-        self.totals.allocated_bytes += size * count;
+        self.totals.allocated_bytes = allocated_bytes;
         self.totals.released_bytes += size * count;
         if let Place::Found(at) = self.map.find(address, pass) {
             let latest = self.map.get(at);

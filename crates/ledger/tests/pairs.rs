@@ -93,3 +93,24 @@ fn numbers_of_old_blocks_are_not_compared() {
     let t = totals(ledger);
     assert_eq!((t.live_blocks, t.live_bytes), (1, 70));
 }
+
+/// A target can forge any size. What adds up to more than 64 bits is left out, so that the sums stay consistent.
+#[test]
+fn sizes_that_no_program_has_allocated_are_left_out() {
+    let mut ledger = Ledger::new(LedgerOptions::default());
+    ledger.begin_ring(0, 1);
+    let mut forged = |op, address: u64, number, size| {
+        let raw = RawEvent::pack(op, address, number, u32::MAX, 5);
+        ledger.event(raw.unpack().unwrap(), size, 0);
+    };
+    forged(Op::Allocation, ADDRESS, 1, u64::MAX - 100);
+    forged(Op::Allocation, ADDRESS + 64, 1, 101);
+    forged(Op::Pair, ADDRESS + 128, 3, 50);
+    forged(Op::Pair, ADDRESS + 128, 2, u64::MAX / 2 + 1);
+    forged(Op::Pair, ADDRESS + 128, 2, 50);
+    forged(Op::Release, ADDRESS, 2, 0);
+    let t = totals(ledger);
+    assert_eq!((t.allocations, t.releases), (3, 3));
+    assert_eq!((t.allocated_bytes, t.released_bytes), (u64::MAX, u64::MAX));
+    assert_eq!((t.live_blocks, t.live_bytes), (0, 0));
+}

@@ -1,4 +1,4 @@
-//! Files of programs and libraries: what is patched by, and what is unwound by.
+//! Files of programs and libraries: what patching reads of them, and what unwinding reads.
 
 use memhook_process::ElfView;
 use memhook_unwind::{TableModule, compile, reference, walk};
@@ -23,7 +23,7 @@ pub fn view(bytes: &[u8]) {
     elf.ret_gadgets().take(64).count();
 }
 
-/// Memory without an end, in which every word leads on into the module.
+/// Endless memory, in which every word leads back into the module.
 fn word(address: u64) -> Option<u64> {
     match address % 5 {
         0 => None,
@@ -32,7 +32,7 @@ fn word(address: u64) -> Option<u64> {
     }
 }
 
-/// Compiles the unwind table, and unwinds with it and without.
+/// Compiles the unwind table, and unwinds both with it and without it.
 pub fn unwinding(bytes: &[u8]) {
     const BASE: u64 = 0x1000;
     const DEPTH: usize = 64;

@@ -1,4 +1,4 @@
-//! Snapshots: files of anybody, and heaps in whatever state a program has brought them.
+//! Snapshots, which may be anybody's files, and heaps, in whatever state a program has left them.
 
 use crate::Input;
 use lz4_flex::frame::FrameEncoder;
@@ -30,7 +30,7 @@ pub fn snapshot(bytes: &[u8]) {
     }
 }
 
-/// All that `scan` does with a snapshot.
+/// Does with a snapshot all that `scan` does.
 fn search(snapshot: &Snapshot, options: MarkOptions) {
     let Ok(mut scan) = Scan::of(snapshot, options) else {
         return;
@@ -51,7 +51,7 @@ fn search(snapshot: &Snapshot, options: MarkOptions) {
     assert!(scan.leaks.len() <= all);
 }
 
-/// Blocks follow one after the other, and each is found by its address.
+/// Checks that the blocks are in order and do not overlap, and that each is found by its address.
 fn check(blocks: &BlockTable) {
     let mut end = 0;
     for (number, block) in blocks.iter().take(2000) {
@@ -68,17 +68,19 @@ fn only_heap(snapshot: &Snapshot) -> Snapshot {
     // `main_arena` takes less than this much, and `mp_` is somewhere near it.
     const ARENA_BYTES: u64 = 2304;
     let main = whole.arenas.first().expect("the main arena").address;
-    let around = [256, 512, 1024, 2048, 4096].into_iter();
-    let mut tried = around.map(|bytes| {
+    let around = |bytes: u64| {
         let data = main - bytes..main + ARENA_BYTES + bytes;
         with_data(snapshot, &whole.ranges, data)
-    });
-    let is_as_whole = |part: &Snapshot| {
-        dissect(part).is_ok_and(|heap| {
-            heap.parameters == whole.parameters && heap.blocks.len() == whole.blocks.len()
-        })
     };
-    tried.find(is_as_whole).expect("what malloc knows is small")
+    let found = |part: &Snapshot| {
+        let heap = dissect(part).ok()?;
+        Some((heap.parameters, heap.blocks.len()))
+    };
+    let most = around(4096);
+    let expected = found(&most);
+    let smaller = [256, 512, 1024, 2048].map(around).into_iter();
+    let mut as_good = smaller.filter(|part| found(part) == expected);
+    as_good.next().unwrap_or(most)
 }
 
 /// The parts of a snapshot that hold the heap (`ranges`), and this piece of libc's data.

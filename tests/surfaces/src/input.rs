@@ -1,4 +1,4 @@
-//! Bytes as a source of decisions. Past the end everything is zero, so every input means something.
+//! Bytes as a source of decisions. Everything past the end is zero, so that every input means something.
 
 /// What is left of an input.
 pub struct Input<'a>(pub &'a [u8]);
@@ -9,7 +9,7 @@ impl<'a> Input<'a> {
         self.0.is_empty()
     }
 
-    /// So many bytes, or what is left.
+    /// Takes this many bytes, or what is left.
     pub fn take(&mut self, bytes: usize) -> &'a [u8] {
         let (taken, left) = self.0.split_at(bytes.min(self.0.len()));
         self.0 = left;
@@ -36,7 +36,7 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(self.array())
     }
 
-    /// A value of which small ones and those next to powers of two are frequent: where mistakes are.
+    /// A value that is often small or next to a power of two, where most mistakes are.
     pub fn size(&mut self) -> u64 {
         match self.byte() {
             kind @ 0..64 => u64::from(kind),
@@ -48,7 +48,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// A part with its length before it.
+    /// A part that is preceded by its length.
     pub fn part(&mut self) -> &'a [u8] {
         let bytes = usize::from(self.u16());
         self.take(bytes)

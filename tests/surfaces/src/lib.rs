@@ -1,8 +1,8 @@
 //! Everything that reads foreign bytes, as functions over bytes: what a target, a file or the kernel's
-//! text about a hostile process may hold. None of them may panic, hang or take memory without bound.
+//! text about a hostile process may hold. None of these functions may panic, hang or take memory without bound.
 //!
-//! The fuzzer (`fuzz/README.md`) searches for inputs that do; the test of this crate runs the inputs
-//! that are kept, and changes of them.
+//! The fuzzer (`fuzz/README.md`) searches for inputs that make one do so; the test of this crate runs the
+//! inputs that are kept, and mutations of them.
 
 mod elf;
 mod files;
@@ -22,7 +22,7 @@ pub use input::Input;
 /// A function that takes any bytes.
 pub type Surface = fn(&[u8]);
 
-/// All surfaces by name, which is also that of the folder with their inputs in `fuzz/corpus`.
+/// All surfaces by name. The directory in `fuzz/corpus` with their inputs has the same name.
 pub const SURFACES: [(&str, Surface); 17] = [
     ("baseline", text::baseline),
     ("bundle", files::bundle),

@@ -38,7 +38,7 @@ pub fn look_up(bytes: &[u8]) {
     symbols.to_bundle();
 }
 
-/// A module that names its debug file, and the file that stands there.
+/// A module that names its debug file, and the file at that place.
 pub fn debug_link(bytes: &[u8]) {
     let mut input = Input(bytes);
     let module = input.part();

@@ -5,7 +5,7 @@ use crate::region::{Attacher, SHARED, a_write};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Ends the other thread also when this one panics.
+/// Ends the other thread, even if this one panics.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {
@@ -14,7 +14,7 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// The first part: what the target writes, again and again. The rest: what the attacher does meanwhile.
+/// The first part of the input is what the target writes again and again, the rest what the attacher does meanwhile.
 pub fn changed_meanwhile(bytes: &[u8]) {
     let mut input = Input(bytes);
     let flags = input.u16();

@@ -1,4 +1,4 @@
-//! Recordings: files of anybody.
+//! Recordings, which may be anybody's files.
 
 use crate::Input;
 use crate::scratch_file::with_file;
@@ -27,7 +27,7 @@ fn read(path: &Path) -> Result<(), Error> {
     for interval in recording.intervals() {
         interval?;
     }
-    // Each way of reading comes upon the damage by itself.
+    // Each way of reading finds the damage for itself.
     let _ = recording.activity(None, None, 100);
     let middle = start + end.saturating_sub(start) / 2;
     let _ = recording.activity(Some(middle), Some(end), 10);

@@ -1,4 +1,4 @@
-//! The shared region: whatever a target writes into it, between passes and during them.
+//! The shared region, into which a target may write anything, between passes and during them.
 
 use crate::Input;
 use memhook_abi::{
@@ -16,7 +16,7 @@ use std::os::unix::fs::FileExt;
 /// The smallest that there is.
 const RING_BYTES: usize = 4096;
 const RING_EVENTS: u64 = RING_BYTES as u64 / 16;
-/// Rings that are written to; others are only claimed to be used.
+/// The rings that are written to. The control block may claim that others are used, too.
 const RINGS: usize = 3;
 
 pub(crate) struct Shared {
@@ -68,7 +68,7 @@ thread_local! {
     pub(crate) static SHARED: Shared = Shared::new();
 }
 
-/// What a target may write at a time: a place and bytes.
+/// One write of a target: its place and its bytes.
 pub(crate) fn a_write<'a>(input: &mut Input<'a>) -> (usize, Vec<u8>) {
     let ring = |ring: u8| RINGS_OFFSET + usize::from(ring) % RINGS * ring_stride(RING_BYTES);
     let word = |input: &mut Input| input.size().to_le_bytes().to_vec();
@@ -84,7 +84,7 @@ pub(crate) fn a_write<'a>(input: &mut Input<'a>) -> (usize, Vec<u8>) {
             ];
             let choice = input.byte();
             let field = FIELDS[usize::from(choice) % FIELDS.len()];
-            // Seldom all rings and slots: to look at each takes a page of memory.
+            // Rarely all rings and slots, because a look at each makes a page of memory exist.
             let most = if choice < 240 { 8 } else { u64::MAX };
             (field, ((input.size() % most) as u32).to_le_bytes().to_vec())
         }
@@ -146,7 +146,7 @@ impl Sink for ToLedger<'_> {
     }
 }
 
-/// The attacher of a region that it does not trust.
+/// An attacher, which does not trust the region.
 pub(crate) struct Attacher<'a> {
     region: &'a Region,
     /// Nobody writes into the region while the attacher acts.
@@ -170,7 +170,7 @@ impl<'a> Attacher<'a> {
         }
     }
 
-    /// One of the things that it does.
+    /// Does one of the things that an attacher does.
     pub fn act(&mut self, input: &mut Input) {
         let region = self.region;
         match input.byte() % 8 {
@@ -232,7 +232,7 @@ impl<'a> Attacher<'a> {
     }
 }
 
-/// Writes and what the attacher does, in turn.
+/// The writes of the target and the acts of the attacher take turns.
 pub fn changed(bytes: &[u8]) {
     let mut input = Input(bytes);
     SHARED.with(|shared| {

@@ -1,5 +1,5 @@
-//! Seccomp filters of a target: ours say what they do with any arguments, which running them with
-//! some must not contradict.
+//! Seccomp filters of a target. We say what they do with any arguments; running them with some arguments must not
+//! contradict that.
 
 use crate::Input;
 

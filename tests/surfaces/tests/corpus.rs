@@ -1,4 +1,4 @@
-//! The inputs that are kept, and some thousand changes of them that are the same in every run.
+//! Runs the inputs that are kept, and some thousand mutations of them, which are the same in every run.
 
 use memhook_surfaces::{SURFACES, Surface, surface};
 use std::{
@@ -72,16 +72,16 @@ fn count_panics() {
     });
 }
 
-fn folder(name: &str) -> PathBuf {
+fn directory(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../fuzz/corpus")
         .join(name)
 }
 
 fn kept(name: &str) -> Vec<Vec<u8>> {
-    let folder = folder(name);
+    let directory = directory(name);
     let entries =
-        std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+        std::fs::read_dir(&directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display()));
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a file").path()).collect();
     files.sort();
     files
@@ -90,7 +90,7 @@ fn kept(name: &str) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Runs one input; one that fails is kept where the message says.
+/// Runs one input. One that fails is written to the file that the message names.
 fn try_input(name: &str, run: Surface, input: &[u8]) {
     let before = PANICS.load(Relaxed);
     let outcome = std::panic::catch_unwind(|| run(input));
@@ -120,7 +120,7 @@ fn run_all(name: &str) {
     }
 }
 
-/// In one test, one after the other: a panic anywhere belongs to the input that was running.
+/// One test runs all surfaces, so that a panic in any thread belongs to the input that was running.
 #[test]
 fn no_kept_or_changed_input_does_harm() {
     for (name, _) in SURFACES {
@@ -129,9 +129,9 @@ fn no_kept_or_changed_input_does_harm() {
 }
 
 #[test]
-fn each_folder_of_inputs_has_a_surface() {
-    for entry in std::fs::read_dir(folder("")).expect("fuzz/corpus") {
-        let name = entry.expect("a folder").file_name();
+fn each_directory_of_inputs_has_a_surface() {
+    for entry in std::fs::read_dir(directory("")).expect("fuzz/corpus") {
+        let name = entry.expect("a directory").file_name();
         let name = name.to_str().expect("text");
         assert!(surface(name).is_some(), "fuzz/corpus/{name}");
     }

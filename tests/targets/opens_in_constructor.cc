@@ -1,0 +1,30 @@
+// Opens a library (argument 1) whose constructor is a function of this program and allocates: the backtrace leads through
+// the loader and dlopen to the function that has called it. With -DLIBRARY: that library.
+#include <dlfcn.h>
+
+#include "target.hpp"
+
+extern "C" void allocate_below_dlopen();
+
+#ifdef LIBRARY
+// No code of the library's own: what is loaded just now cannot be unwound yet.
+[[gnu::section(".init_array"), gnu::used]] static void (*const constructor)() = allocate_below_dlopen;
+#else
+using namespace target;
+
+extern "C" [[gnu::visibility("default"), gnu::noinline]] void allocate_below_dlopen() {
+  keep(malloc(4321));
+}
+
+[[gnu::noinline]] static void opens_here(const char* path) {
+  void* library = dlopen(path, RTLD_NOW);
+  CHECK(library);
+}
+
+int main(int, char** arguments) {
+  ready();
+  opens_here(arguments[1]);
+  done();
+  return 0;
+}
+#endif
