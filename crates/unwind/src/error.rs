@@ -5,11 +5,23 @@
 pub enum Error {
     /// Not an ELF file that can be read.
     #[error("not a readable ELF file: {0}")]
-    Elf(#[from] object::Error),
+    Elf(object::Error),
     /// Neither `.eh_frame` nor `.debug_frame`.
     #[error("no .eh_frame and no .debug_frame")]
     NoFrames,
     /// The call frame information is damaged at its root.
     #[error("damaged call frame information: {0}")]
-    Frames(#[from] gimli::Error),
+    Frames(gimli::Error),
+}
+
+impl From<object::Error> for Error {
+    fn from(error: object::Error) -> Error {
+        Error::Elf(error)
+    }
+}
+
+impl From<gimli::Error> for Error {
+    fn from(error: gimli::Error) -> Error {
+        Error::Frames(error)
+    }
 }
