@@ -13,7 +13,7 @@ pub enum Error {
     },
     /// The memfd could not be mapped.
     #[error("cannot map the shared region: {0}")]
-    Map(#[source] std::io::Error),
+    Map(std::io::Error),
     /// Somebody could change the size of the file.
     #[error(
         "the shared memory in the process is not sealed against a change of its size: it is not ours, or of an older version"
@@ -71,7 +71,7 @@ pub enum Error {
     },
     /// The old contents could not be discarded.
     #[error("cannot clear the shared region: {0}")]
-    Clear(#[source] std::io::Error),
+    Clear(std::io::Error),
     /// The slot journal is full.
     #[error("slot {address:#x} cannot be hooked: the journal is full ({limit} slots)")]
     SlotsFull {
