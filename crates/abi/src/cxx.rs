@@ -42,7 +42,7 @@ fn print_struct(out: &mut String, name: &str, fields: &[Field], size: usize) {
     out.push('\n');
 }
 
-/// Function id; the forms of operator new stand together in the list.
+/// Function id; the forms of operator new follow each other in the list.
 fn id_of(name: &str) -> u64 {
     function_by_name(name).expect("a hooked function") as u64
 }

@@ -18,7 +18,7 @@
 //! (Documentation/arch/x86/x86_64/5level-paging.rst).
 //!
 //! 22 bits of the sequence word are enough: two events of one address are compared while both are
-//! at most two consumer passes old, and between them there can stand no more increments of one word
+//! at most two consumer passes old, and between them there can be no more increments of one word
 //! than releases fit into all rings; see [`sequence_before`].
 
 /// Width of the sequence number carried by an event.
@@ -34,7 +34,7 @@ pub enum Op {
     Release = 2,
     /// `realloc` is about to take the old block; becomes final unless [`Op::ReallocFailed`] follows.
     ReallocRelease = 3,
-    /// The `realloc` announced before on this ring failed: the old block stands.
+    /// The `realloc` announced before on this ring failed: the old block stays.
     ReallocFailed = 4,
     /// The clock: everything after it on this ring happened at or after this time.
     Tick = 5,
@@ -130,7 +130,7 @@ impl RawEvent {
     }
 }
 
-/// Whether sequence number `a` stands before `b`, as serial numbers of [`SEQUENCE_BITS`] bits.
+/// Whether sequence number `a` comes before `b`, as serial numbers of [`SEQUENCE_BITS`] bits.
 ///
 /// Exact while the two are less than 2^21 increments apart. Both events are younger than two
 /// consumer passes, so the increments between them are releases that sat in rings at the same

@@ -22,7 +22,7 @@ const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 
 /// Options: mark system-call stops with bit 7 of the signal; report execve. Never EXITKILL.
 const OPTIONS: usize = 0x1 | 0x10;
-/// Of a program that was started here also: seize new threads, stop each at its end.
+/// For a program that was started here, also: seize new threads, stop each at its end.
 const OPTIONS_OF_CHILD: usize = OPTIONS | 0x8 | 0x40;
 /// Seize the processes that it makes, by fork or vfork.
 const TRACE_FORKS: usize = 0x2 | 0x4;
@@ -157,7 +157,7 @@ pub(crate) fn follow_children(tid: i32) -> io::Result<()> {
     set_options(tid, OPTIONS | TRACE_CLONE).map(drop)
 }
 
-/// Of a thread in a clone event stop: the child's id, as this process sees it.
+/// The id, as this process sees it, of the child that a thread in a clone event stop has made.
 pub(crate) fn new_child(tid: i32) -> io::Result<i32> {
     let mut id: libc::c_ulong = 0;
     // SAFETY: the kernel writes one unsigned long.

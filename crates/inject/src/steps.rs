@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// Variables of the environment: the step to die at, and after how many µs more.
 pub(crate) const STEP: &str = "MEMHOOK_TEST_STEP";
 pub(crate) const DELAY_US: &str = "MEMHOOK_TEST_DELAY_US";
-/// What to do instead of dying: send itself a signal, freeze its cgroup (whose folder it is), or sleep.
+/// What to do instead of dying: send itself a signal, freeze its cgroup (the directory of which it is), or sleep.
 pub(crate) const SIGNAL: &str = "MEMHOOK_TEST_SIGNAL";
 pub(crate) const FREEZE: &str = "MEMHOOK_TEST_FREEZE";
 pub(crate) const BLOCK: &str = "MEMHOOK_TEST_BLOCK";

@@ -95,7 +95,7 @@ fn writing_to_the_terminal_from_the_background_stops_after_the_hold() {
     stopped_everywhere("waits", &["futex"], libc::SIGTTOU);
 }
 
-/// Has the attacher stand still at some steps, so that nothing but its end helps.
+/// Makes the attacher hang at some steps, so that only its end helps.
 fn ended_by_the_watchdog(variable: &str, value: &str, again: impl Fn()) {
     let target = Target::start("waits", &["nanosleep"]);
     for step in [2, 9, 20, 31] {

@@ -12,6 +12,11 @@ use common::{Program, anywhere, send};
 use memhook_inject::{Dlopen, Error, HoldOptions, create_region, hold, load_object, write_bytes};
 use memhook_process::read_memory;
 
+/// One range where any number may be given.
+fn one(range: Range<u64>) -> Vec<Range<u64>> {
+    vec![range]
+}
+
 /// The loader's text and the allocator's part of libc: malloc.c is one object file of about 24 KiB,
 /// so 16 KiB to either side of `malloc` cover its static functions.
 fn locked_code(pid: i32, at: &std::collections::HashMap<String, u64>) -> Vec<Range<u64>> {
@@ -142,7 +147,7 @@ fn no_safe_thread_is_said_at_the_deadline() {
         need_safe_point: true,
         thread: None,
         deadline: Duration::from_millis(100),
-        unsafe_ranges: Vec::from([0..u64::MAX]),
+        unsafe_ranges: one(0..u64::MAX),
         unwind: None,
     };
     let begin = Instant::now();
@@ -165,14 +170,14 @@ fn the_given_unwinder_decides() {
         need_safe_point: true,
         thread: None,
         deadline: Duration::from_millis(50),
-        unsafe_ranges: Vec::from([0x4000..0x5000]),
+        unsafe_ranges: one(0x4000..0x5000),
         unwind: Some(&unwind),
     };
     assert!(matches!(
         hold(program.pid(), &options),
         Err(Error::NoSafeThread { .. })
     ));
-    options.unsafe_ranges = Vec::from([0x5000..0x6000]);
+    options.unsafe_ranges = one(0x5000..0x6000);
     hold(program.pid(), &options).unwrap().release().unwrap();
 }
 

@@ -38,7 +38,7 @@ pub struct CLibrary {
 }
 
 impl CLibrary {
-    /// Of a process; `None` if it has none, or has not loaded it yet.
+    /// Finds that of a process; `None` if it has none, or has not loaded it yet.
     pub fn of(pid: i32, maps: &[Mapping]) -> Option<CLibrary> {
         let mut pages = Pages::of(pid).ok()?;
         let loader = Loader::find(pid, maps, &mut pages)?;

@@ -11,7 +11,7 @@ use std::{fmt, fs};
 pub struct MemoryLevel {
     /// Its directory; `/` is the machine.
     pub path: PathBuf,
-    /// Bytes that it may have. Of the machine: all.
+    /// Bytes that it may have; for the machine, all that there are.
     pub limit: u64,
     /// Bytes that it can still take, page cache that can be dropped at once included.
     pub free: u64,
@@ -39,12 +39,12 @@ impl fmt::Display for MemoryLevel {
 pub struct CgroupMemory {
     /// Its own group first; only those with a limit.
     pub levels: Vec<MemoryLevel>,
-    /// Folder of its own group, if it has one for memory that can be seen from here.
+    /// Directory of its own group, if it has one for memory that can be seen from here.
     group: Option<PathBuf>,
 }
 
 impl CgroupMemory {
-    /// Of a process. Nothing where there is none, or where it cannot be read.
+    /// Reads the limits of a process; there are none where they cannot be read.
     pub fn of(pid: i32) -> CgroupMemory {
         let groups = proc_text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         let mounts = proc_text("/proc/self/mountinfo").unwrap_or_default();
@@ -97,7 +97,7 @@ impl CgroupMemory {
             .find_map(|file| field(&group.join(file), "oom_kill"))
     }
 
-    /// Folder of its own group.
+    /// Directory of its own group.
     pub fn group(&self) -> Option<&Path> {
         self.group.as_deref()
     }
@@ -229,7 +229,7 @@ impl Version {
 mod tests {
     use super::*;
 
-    /// A folder with these files, removed at the end.
+    /// A directory with these files, removed at the end.
     struct Tree(PathBuf);
 
     impl Tree {

@@ -65,7 +65,7 @@ impl<'a> ElfView<'a> {
         self.elf.interpreter
     }
 
-    /// The lowest page-aligned address of a PT_LOAD: where offset 0 of the mapping stands (svma).
+    /// The lowest page-aligned address of a PT_LOAD: where offset 0 of the mapping belongs (svma).
     pub fn lowest_load(&self) -> u64 {
         self.loads().map(|p| p.p_vaddr & !0xfff).min().unwrap_or(0)
     }
@@ -188,7 +188,7 @@ impl<'a> ElfView<'a> {
         found
     }
 
-    /// PLT entries (svma) that stand for functions of other modules wherever an address is taken: in a program at
+    /// PLT entries (svma) that represent functions of other modules wherever an address is taken: in a program at
     /// fixed addresses the linker gives the undefined symbol its PLT entry as value (psABI, "Function Addresses").
     pub fn canonical_plt(&self, wanted: &dyn Fn(&str) -> bool) -> Vec<u64> {
         let stands_for_another = |s: &sym::Sym| {

@@ -1,4 +1,4 @@
-//! Copies of our hook that a process has mapped, of this version or another, and what stands behind their
+//! Copies of our hook that a process has mapped, of this version or another, and what is behind their
 //! wrappers. A fork child inherits the slots of its traced parent; an address inside any of these copies
 //! is never the original of a slot.
 
@@ -8,7 +8,7 @@ use std::{collections::HashMap, mem::offset_of};
 
 /// The name of the hook's memory object, as /proc/PID/maps shows it.
 const MAPPING_NAME: &str = "/memfd:memhook-hook";
-/// Of a copy's writable data so much is searched for its description, in bytes.
+/// How many bytes of a copy's writable data are searched for its description.
 const MOST_DATA: u64 = 1 << 20;
 /// No version has more functions, variants, or tables of wrappers.
 const LIMITS: (u32, u32, u32) = (1024, 64, 2);
@@ -66,7 +66,7 @@ pub fn hook_copies(pid: i32, maps: &[Mapping]) -> Vec<HookCopy> {
     copies
 }
 
-/// What stands behind a value that a slot of the process holds.
+/// What is behind a value that a slot of the process holds.
 pub fn behind(copies: &[HookCopy], value: u64) -> Behind {
     match copies.iter().find(|c| (c.base..c.end).contains(&value)) {
         None => Behind::Itself,

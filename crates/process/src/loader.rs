@@ -16,7 +16,7 @@ const AT_BASE: u64 = 7;
 const AT_ENTRY: u64 = 9;
 
 impl Auxiliary {
-    /// Of a process.
+    /// Reads that of a process.
     pub fn of(pid: i32) -> Result<Auxiliary, Error> {
         let path = format!("/proc/{pid}/auxv");
         let bytes = std::fs::read(&path).map_err(|cause| Error::Proc { path, cause })?;
@@ -68,7 +68,7 @@ const L_NEXT: u64 = 24;
 const MOST_MODULES: usize = 1 << 16;
 
 impl Loader {
-    /// Of a process; `None` for a static program.
+    /// Finds that of a process; `None` for a static program.
     pub fn of(pid: i32, maps: &[Mapping]) -> Option<Loader> {
         let mut pages = Pages::of(pid).ok()?;
         Loader::find(pid, maps, &mut pages)

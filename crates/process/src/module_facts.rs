@@ -40,7 +40,7 @@ const ALSO: [&str; 7] = [
 ];
 
 impl ModuleFacts {
-    /// Of a file; `None` if it is no module of ours.
+    /// Looks through a file; `None` if it is not a module that we know how to trace.
     pub(crate) fn of(bytes: &[u8]) -> Option<ModuleFacts> {
         let elf = ElfView::parse(bytes).ok()?;
         let is_hooked = |name: &str| function_by_name(name).is_some();

@@ -1,8 +1,8 @@
 //! The files of modules, read once.
 //!
-//! How long it is says who made it: a file of holes costs nothing and may be of any length. So a file is read whole only
-//! as long as all of them together are of a size that programs have; of larger ones only what is mapped is read, which
-//! is all that tracing needs.
+//! Whoever made a file chose its length: a file of holes costs nothing and may be of any length. So a file is
+//! read whole only as long as all of them together have a size that real programs have. Of larger files only
+//! what is mapped is read, which is all that tracing needs.
 
 use crate::{Mapping, ModuleFacts};
 use memhook_foreign::{Extent, open_mapped, read_exactly};
@@ -97,7 +97,7 @@ fn bytes(file: &mut File, maps: &[Mapping], first: &Mapping, read_bytes: u64) ->
     Some(bytes)
 }
 
-/// Takes the section table out of an ELF header (gABI, "ELF Header"): it stands behind what is mapped.
+/// Takes the section table out of an ELF header (gABI, "ELF Header"), because it lies behind what is mapped.
 fn without_sections(elf: &mut [u8]) -> Option<()> {
     const E_SHOFF: std::ops::Range<usize> = 0x28..0x30;
     /// e_shentsize, e_shnum, e_shstrndx.

@@ -212,7 +212,7 @@ fn mapping_of(maps: &[Mapping], address: u64) -> Option<&Mapping> {
     maps.get(at).filter(|m| m.start <= address)
 }
 
-/// The first definition, preferring allocator libraries that stand before libc in the link order
+/// The first definition, preferring allocator libraries that come before libc in the link order
 /// by being preloaded or linked: those are found first because libc is searched last.
 fn look_up(modules: &[ModuleImage], symbol: &str) -> Option<u64> {
     let find = |libc: bool| {

@@ -92,7 +92,7 @@ mod tests {
         assert!(root.open(Path::new("/etc/passwd")).is_ok());
     }
 
-    /// Of a process that is not there nothing is known, and nothing of ours is taken for its own.
+    /// Nothing is known of a process that does not exist, so our root is not taken for its root.
     #[test]
     fn an_unknown_root_is_not_ours() {
         let root = TargetRoot::of(i32::MAX);

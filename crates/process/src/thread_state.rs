@@ -19,7 +19,7 @@ pub enum Activity {
 }
 
 impl Activity {
-    /// Of a thread just now.
+    /// Reads what a thread is doing just now.
     pub fn of(pid: i32, tid: i32) -> Activity {
         let text = proc_text(format!("/proc/{pid}/task/{tid}/syscall"));
         let number = text

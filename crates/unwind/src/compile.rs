@@ -100,7 +100,7 @@ fn collect<'a, S, R>(
     S::Offset: gimli::UnwindOffset<R::Offset>,
 {
     let mut context = UnwindContext::new();
-    // FDEs of one CIE stand together: the last one parsed is nearly always the one asked for.
+    // FDEs of one CIE follow each other: the last one parsed is nearly always the one asked for.
     let mut cies = HashMap::new();
     let mut entries = frames.entries(&sections.bases);
     while spans.len() < most_rows
@@ -162,7 +162,7 @@ where
 {
     match row.register(X86_64::RA) {
         Some(RegisterRule::Undefined) => return Some(rule::END),
-        // The return address stands below the CFA in all code that uses `call`.
+        // The return address is below the CFA in all code that uses `call`.
         Some(RegisterRule::Offset(RETURN_ADDRESS_FROM_CFA)) => {}
         _ => return None,
     }

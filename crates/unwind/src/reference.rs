@@ -49,7 +49,7 @@ struct Module {
 struct Index {
     eh_frame: Vec<u8>,
     bases: BaseAddresses,
-    /// Code ranges (svma) and where their FDEs stand, sorted.
+    /// Code ranges (svma) and where their FDEs are, sorted.
     fdes: Vec<(u64, u64, usize)>,
 }
 

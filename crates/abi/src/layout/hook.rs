@@ -2,14 +2,14 @@
 
 use super::shared_struct::{Field, shared_struct};
 
-/// "MEMHOOK description", as the hook holds it: two words that stand nowhere else, [`HookDescription::magic`].
+/// "MEMHOOK description", as the hook holds it: two words that occur nowhere else, [`HookDescription::magic`].
 pub const DESCRIPTION_MAGIC: [u64; 2] = [0x3d1e_57a9_b60c_42f8, 0x9bc4_706f_18e3_ad25];
 /// Of [`HookDescription`]. Unlike [`ABI_VERSION`] it never changes for fields that are only added.
 pub const DESCRIPTION_VERSION: u32 = 1;
 
 shared_struct! {
     /// What a loaded hook says of itself, so that whoever finds it in a process, another version of
-    /// memhook-rs included, knows which function stands behind each of its wrappers. It is found by its
+    /// memhook-rs included, knows which function is behind each of its wrappers. It is found by its
     /// magic number and its own address in the hook's data.
     HookDescription {
         /// [`DESCRIPTION_MAGIC`].

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 pub mod slot_state {
     /// Entry not in use, or its module is gone.
     pub const UNUSED: u32 = 0;
-    /// To be patched by the hook.
+    /// The hook is to patch it.
     pub const PENDING: u32 = 1;
     /// The hook is about to write, or has written, our value. Set before the write, so that
     /// recovery after a crash of the attacher knows every slot that may hold it.

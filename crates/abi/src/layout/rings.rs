@@ -52,7 +52,7 @@ shared_struct! {
         reentrant: AtomicU64,
         /// Stacks cut short.
         truncated: AtomicU64,
-        /// The owner's thread pointer (fs base): the TCB stands at the top of a thread's stack.
+        /// The owner's thread pointer (fs base): the TCB is at the top of a thread's stack.
         thread_pointer: AtomicU64,
         /// Stack pointer at the claim, for the attacher to find the bounds.
         first_sp: AtomicU64,

@@ -105,7 +105,7 @@ impl AllHeld {
     }
 
     /// Values that wait with queued signals (sigqueue(3), timers, message queues): pointers, maybe,
-    /// that stand nowhere else.
+    /// that are held nowhere else.
     pub fn queued_values(&self) -> Vec<u64> {
         let mut found = Vec::new();
         let mut take = |tid: i32, shared: bool| {

@@ -20,7 +20,7 @@ pub(crate) fn let_go_later(pid: i32, tid: i32) {
     LATE.with_borrow_mut(|late| late.push((pid, tid)));
 }
 
-/// Lets those go that have stopped meanwhile. To be called now and then by a thread of ours that has
+/// Lets those go that have stopped meanwhile. It must be called now and then by a thread of ours that has
 /// held threads of a process, as long as it lives and does not hold that process.
 pub fn let_late_threads_go() {
     LATE.with_borrow_mut(|late| late.retain(|&(pid, tid)| !has_gone(pid, tid)));
@@ -88,7 +88,7 @@ mod tests {
         }
         assert_eq!(tracer(pid, pid), 0);
         assert!(LATE.with_borrow(Vec::is_empty));
-        // Of a signal that came meanwhile it has heard.
+        // It has received the signal that came meanwhile.
         assert_eq!(program.line(), "heard");
         send(pid, libc::SIGTERM);
         program.ends_well();

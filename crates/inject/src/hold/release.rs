@@ -7,7 +7,7 @@ use crate::native_stack::Room;
 use crate::scratch::Scratch;
 use crate::{Error, Registers, memory, ptrace, regs, resend, restart, wait};
 
-/// Where a shortened timeout stands below the stack pointer: below the frames that lead home, and within
+/// Where a shortened timeout is kept below the stack pointer: below the frames that lead home, and within
 /// the room that every thread to be held has there.
 const TIMEOUT_DEPTH: u64 = 28 * 1024;
 
@@ -142,7 +142,7 @@ impl Held {
     }
 }
 
-/// Of a `struct timespec`, what is left; `None` if that is no time.
+/// What is left of the time in a `struct timespec`; `None` if it holds no valid time.
 fn shortened(timeout: [u8; 16], lasted: Duration) -> Option<[u8; 16]> {
     let [seconds, nanoseconds] = timeout.as_chunks::<8>().0 else {
         return None;

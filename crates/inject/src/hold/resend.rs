@@ -63,7 +63,7 @@ mod tests {
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         info.si_code = libc::SI_QUEUE;
         let place = (&raw mut info).cast::<u8>().wrapping_add(24).cast::<i32>();
-        // SAFETY: si_value stands at this offset (struct siginfo, _rt), inside of `info`.
+        // SAFETY: si_value is at this offset (struct siginfo, _rt), inside of `info`.
         unsafe { place.write(1000) };
         let waker = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(50));

@@ -1,7 +1,7 @@
 //! Ctrl-Z and its kin wait for the end of a hold.
 //!
 //! By default they stop the whole process, whichever thread they come to (signal(7)), and a held thread
-//! would stand still with us. SIGSTOP cannot be put off: for that there is the watchdog.
+//! would hang with us. SIGSTOP cannot be put off; the watchdog is there for that.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use crate::signals;
 
 const SIGNALS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
-/// How many threads of ours hold, and for which signals the handler below stands.
+/// How many threads of ours hold, and for which signals the handler below is installed.
 static HOLDS: Mutex<(u32, [bool; 3])> = Mutex::new((0, [false; 3]));
 /// Whether any does; for the handler, which may not wait for a lock.
 static HOLDING: AtomicBool = AtomicBool::new(false);
@@ -39,7 +39,7 @@ extern "C" fn note(signal: i32) {
     }
 }
 
-/// Stops this process as it should have been, if it should. To be called when the default actions are back.
+/// Stops this process now if a stop was put off. Call it when the default actions are back.
 fn stop() {
     let came = CAME.swap(0, SeqCst);
     let first = SIGNALS.into_iter().find(|signal| came & 1 << signal != 0);

@@ -1,4 +1,4 @@
-//! A process that ends a hold whose holder stands still.
+//! A process that ends a hold whose holder hangs.
 //!
 //! As long as its tracer does not run, a stopped thread stays stopped: SIGSTOP to this process, a
 //! frozen cgroup, a debugger or a file that never answers would stop the target with us. So each
@@ -63,7 +63,7 @@ thread_local! {
     static OWN: RefCell<Option<Watchdog>> = const { RefCell::new(None) };
 }
 
-/// Starts the watchdog of this thread if there is none yet. To be called some time before the hold: until it is
+/// Starts the watchdog of this thread if there is none yet. Call it some time before the hold: until it is
 /// on duty a busy machine may take its time.
 pub(crate) fn start() {
     OWN.with_borrow_mut(|own| {

@@ -26,7 +26,7 @@ pub enum StartPoint {
 impl Child {
     /// Runs the program from its execve to where the hook can be loaded: before the constructors if
     /// `before_constructors` and the loader is glibc's, else to its entry point. A static program, which no
-    /// hook can be loaded into, is left where it stands.
+    /// hook can be loaded into, is left where it is.
     ///
     /// glibc's dl_main calls `_dl_debug_state` with RT_CONSISTENT once all relocations are done and
     /// `__libc_early_init` has run, right before it returns to run the initializers (elf/rtld.c). It

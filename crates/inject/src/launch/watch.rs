@@ -30,7 +30,7 @@ pub(super) enum Status {
     Ended(i32),
     /// A new program runs.
     Executed,
-    /// The thread stands at its end, with memory and registers.
+    /// The thread has stopped at its end, with memory and registers.
     AtEnd,
     /// It has started another thread or process.
     Cloned,

@@ -11,7 +11,7 @@ use crate::{Error, hold_all, write_bytes};
 pub struct WordExchange {
     /// Where (avma), 8-byte aligned.
     pub address: u64,
-    /// What must stand there.
+    /// What the word must hold.
     pub from: u64,
     /// What shall.
     pub to: u64,

@@ -14,7 +14,7 @@ const CALL_DEADLINE: Duration = Duration::from_secs(5);
 /// A call that is not in a futex wait at the deadline is let run on up to this.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
-/// Of the scratch memory.
+/// Address of the scratch memory.
 const SCRATCH_FLAGS: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
 /// Argument of mmap for memory without a file.
 const NO_FILE: u64 = u64::MAX;

@@ -15,7 +15,7 @@ struct Head {
     has_interpreter: bool,
 }
 
-/// Of the executable only the headers are read: it may be large.
+/// Only the headers of the executable are read, because it may be large.
 fn head(file: &File) -> Option<Head> {
     let mut start = [0; 64];
     file.read_exact_at(&mut start, 0).ok()?;

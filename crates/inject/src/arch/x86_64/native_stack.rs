@@ -66,7 +66,7 @@ pub(crate) fn room(
 }
 
 /// Where a thread's stack begins. The mapping says little: below a stack without a guard page, as below a
-/// piece of memory given by pthread_attr_setstack, stands what belongs to others. `struct pthread` has
+/// piece of memory given by pthread_attr_setstack, there is memory that belongs to others. `struct pthread` has
 /// `stackblock` and `stackblock_size` one behind the other, at a place that differs by version: the
 /// words that enclose the descriptor, the narrowest of them.
 fn begin(descriptor: &[u8], thread_pointer: u64) -> Option<u64> {

@@ -97,7 +97,7 @@ pub(crate) fn resumed(saved: &Registers, lasted: Duration) -> Registers {
 
 /// Registers for a thread that goes home through rt_sigreturn, which rules out a restart by the
 /// kernel (restore_sigcontext): they make the interrupted call anew. Late, but never EINTR; where that is
-/// restart_syscall, the call for which it stands (`original`, if known).
+/// restart_syscall, the call that it continues (`original`, if known).
 pub(crate) fn unattended(saved: &Registers, lasted: Duration, original: Option<i64>) -> Registers {
     let mut registers = resumed(saved, lasted);
     if registers.orig_rax as i64 >= 0 && is_restart_code(registers.rax as i64) {

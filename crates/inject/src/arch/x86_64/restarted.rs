@@ -26,7 +26,7 @@ const LOAD_NUMBER: u8 = 0xb8;
 /// More clocks than there are, fewer than the address of anything.
 const CLOCKS: u64 = 64;
 
-/// The number of the call that restart_syscall stands for, if it can be told for certain: from the code in front
+/// The number of the call that restart_syscall continues, if it is certain: from the code in front
 /// of the call, or, where that is a function for any call, from where the thread waits.
 pub(crate) fn original(
     saved: &Registers,

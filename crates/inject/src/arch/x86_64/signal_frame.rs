@@ -47,7 +47,7 @@ pub(crate) struct Frames {
     pub call: u64,
     /// Address of the upper one, which leads home.
     pub home: u64,
-    /// What stands from the lower one's address on.
+    /// The bytes from the lower one's address on.
     pub bytes: Vec<u8>,
 }
 

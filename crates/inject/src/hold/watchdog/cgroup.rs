@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 /// Where version 2 is mounted; the second one beside version 1.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
-/// The folder of the root, to be given to clone3(2); `None` where nothing is gained by it.
+/// The directory of the root, for clone3(2); `None` where it would make no difference.
 pub(super) fn root() -> Option<File> {
     let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     // cgroups(7): version 2 has the hierarchy 0 and no name.
