@@ -59,9 +59,7 @@ inline void use_caches(RingHeader* ring, bool all) {
     if (!__atomic_compare_exchange_n(&ring->state, &expected, static_cast<uint32_t>(ring_claimed),
                                      false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
       continue;
-    uint64_t thread_pointer;
-    // The first word of the TCB is its own address (psABI, TLS variant II).
-    asm("mov %%fs:0, %0" : "=r"(thread_pointer));
+    uint64_t thread_pointer = cpu::thread_pointer();
     ring->outer = 0;
     ring->last_tick = 0;
     __atomic_store_n(&ring->mask, gate().first_ring_mask, __ATOMIC_RELAXED);
@@ -148,7 +146,7 @@ inline bool look_for_room(RingHeader* ring) {
 }
 
 [[gnu::noinline, gnu::cold]] inline uint64_t precise_time() {
-  if (gate().clock_mode == clock_tsc) return __builtin_ia32_rdtsc();
+  if (gate().clock_mode == clock_tsc) return cpu::time_stamp();
   sys::timespec64 t{0, 0};
   if (gate().vdso_clock) gate().vdso_clock(1, &t);
   return static_cast<uint64_t>(t.seconds * 1'000'000'000 + t.nanoseconds);

@@ -82,7 +82,7 @@ inline uint64_t* filter_bucket(uint64_t address) {
 // block's probability, 1 - exp(-size / mean).
 [[gnu::noinline, gnu::cold]] inline uint64_t draw_interval(RingHeader* ring) {
   uint64_t x = ring->random;
-  if (x == 0) x = (__builtin_ia32_rdtsc() ^ (reinterpret_cast<uint64_t>(ring) << 20)) | 1;
+  if (x == 0) x = (cpu::time_stamp() ^ (reinterpret_cast<uint64_t>(ring) << 20)) | 1;
   // xorshift64 (Marsaglia, "Xorshift RNGs", 2003)
   x ^= x << 13;
   x ^= x >> 7;

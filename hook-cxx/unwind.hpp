@@ -169,12 +169,11 @@ template <typename Trace>
       // CFA expression for .plt).
       cfa = at.sp + 8 + ((at.pc & 15) >= 11 ? 8 : 0);
     } else if (kind == cfa_signal) {
-      // struct ucontext at rsp: gregs begin at byte 40; rbp is word 10, rsp 15, rip 16
-      // (asm/sigcontext.h). The interrupted stack may be another one.
+      // The interrupted stack may be another one.
       uint64_t base = at.sp;
       trace.spoil();
-      if (!stack.read(base + 120, &at.rbp) || !stack.read(base + 160, &at.sp) ||
-          !stack.read(base + 168, &at.pc)) {
+      if (!stack.read(base + cpu::signal_frame_pointer, &at.rbp) || !stack.read(base + cpu::signal_stack_pointer, &at.sp) ||
+          !stack.read(base + cpu::signal_program_counter, &at.pc)) {
         *truncated = true;
         return count;
       }

@@ -1,7 +1,7 @@
 // Waiting for the attacher.
 #pragma once
 #include "state.hpp"
-#include "syscall.hpp"
+#include "arch.hpp"
 
 namespace memhook {
 
@@ -16,13 +16,13 @@ inline bool may_call_kernel() {
 inline void rest_ns(int64_t ns) {
   if (may_call_kernel()) return sys::sleep_ns(ns);
   // How long a pause takes differs between processors, so this is only roughly the time asked for.
-  for (int64_t i = 0; i < ns; i += 32) __builtin_ia32_pause();
+  for (int64_t i = 0; i < ns; i += 32) cpu::pause();
 }
 
-// Nanoseconds since some moment; without the kernel's help slower than time, never faster: no time
-// stamp counter runs at more than 5 GHz.
+// Nanoseconds since some moment; without the kernel's help slower than time, never faster.
 inline int64_t waiting_clock() {
-  return may_call_kernel() ? sys::monotonic_ns() : static_cast<int64_t>(__builtin_ia32_rdtsc() / 5);
+  if (may_call_kernel()) return sys::monotonic_ns();
+  return static_cast<int64_t>(cpu::time_stamp() / cpu::most_counts_per_ns);
 }
 
 // One wait.

@@ -203,6 +203,11 @@ impl Attacher {
         Attacher { child, errors }
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: i32) {
         // SAFETY: kill takes plain integers; the child has not been waited for.

@@ -12,6 +12,7 @@ fn is_refused(mut target: Target, word: &str) {
         assert!(err.contains(word), "{err}");
         assert_eq!(err.trim_end().lines().count(), 1, "{err}");
         assert_eq!(target.status("TracerPid"), "0");
+        assert_eq!(target.our_mappings(), 0, "nothing of ours stays");
     }
     target.go();
     target.expect("done");

@@ -1,10 +1,11 @@
 //! The fuzzer, with what it needs of the compiler. `fuzz/README.md` says more.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Coverage as libFuzzer reads it (clang's manual, SanitizerCoverage): the passes that `cargo fuzz` asks for,
-/// which a stable compiler has too. Given as RUSTFLAGS, they stand in place of those in `.cargo/config.toml`.
+/// which a stable compiler has too. As RUSTFLAGS they replace those of `.cargo/config.toml`.
 const FLAGS: [&str; 8] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -19,28 +20,28 @@ const FLAGS: [&str; 8] = [
 /// Options of `fuzz`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What to give bytes to, a folder of fuzz/corpus; without one all, one after the other
+    /// The surface to give bytes to, a directory of fuzz/corpus; without it all of them, one after the other
     surface: Option<String>,
-    /// How long each
+    /// How long to run each surface
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// At most so many executions of each
+    /// The most executions of each surface
     #[arg(long, default_value_t = u64::MAX)]
     runs: u64,
-    /// Runs this input only
+    /// Run this input only
     #[arg(long, value_name = "FILE", requires = "surface")]
     input: Option<PathBuf>,
-    /// Replaces the kept inputs by the smallest ones that reach as much of the code, but large ones
-    #[arg(long, requires = "surface")]
+    /// Replace the kept inputs that have no name by small ones that together reach as much of the code
+    #[arg(long, conflicts_with = "input")]
     keep: bool,
-    /// For libFuzzer
+    /// Arguments for libFuzzer
     #[arg(last = true)]
     more: Vec<String>,
 }
 
 /// Inputs above this are not kept.
 const MOST_KEPT_BYTES: u64 = 4096;
-/// So many of a surface are kept.
+/// At most so many inputs without a name are kept of a surface.
 const MOST_KEPT: usize = 48;
 
 pub fn run(args: &Args) -> ExitCode {
@@ -97,21 +98,24 @@ fn build(folder: &Path) -> std::io::Result<PathBuf> {
 /// Whether nothing was found.
 fn one(args: &Args, folder: &Path, program: &Path, name: &str) -> std::io::Result<bool> {
     let kept = folder.join("corpus").join(name);
-    // What is found goes here; the kept inputs change only by --keep.
+    // New inputs go here; the kept ones only change by --keep.
     let found = folder.join("target/found").join(name);
     std::fs::create_dir_all(&found)?;
     let mut command = Command::new(program);
     command
         .env("MEMHOOK_SURFACE", name)
         .current_dir(folder.join("target"));
-    // A length that is asked of the system and not touched is no harm: resident memory is limited.
+    // Memory that is asked for and never touched does no harm, so it is resident memory that is limited.
     command.args([
         "-malloc_limit_mb=65536",
         "-rss_limit_mb=2048",
         "-timeout=25",
     ]);
     if let Some(input) = &args.input {
-        command.arg(input.canonicalize()?);
+        command
+            .arg(format!("-artifact_prefix={name}-"))
+            .args(&args.more)
+            .arg(input.canonicalize()?);
     } else if args.keep {
         return keep(command, &kept, &found);
     } else {
@@ -127,7 +131,8 @@ fn one(args: &Args, folder: &Path, program: &Path, name: &str) -> std::io::Resul
     Ok(command.status()?.success())
 }
 
-/// Keeps the smallest inputs that together reach all that was reached.
+/// Replaces the kept inputs by small ones that together reach all that was reached. Inputs that somebody has given a
+/// name stay: they show a finding, or are what the search began with.
 fn keep(mut command: Command, kept: &Path, found: &Path) -> std::io::Result<bool> {
     let best = found.with_extension("best");
     let _ = std::fs::remove_dir_all(&best);
@@ -136,19 +141,61 @@ fn keep(mut command: Command, kept: &Path, found: &Path) -> std::io::Result<bool
         .arg("-merge=1")
         .args([best.as_path(), kept, found])
         .status()?;
-    let mut files = Vec::new();
+    if !status.success() {
+        return Ok(false);
+    }
+    let mut named = HashSet::new();
+    let mut unnamed = Vec::new();
+    for entry in std::fs::read_dir(kept)? {
+        let path = entry?.path();
+        if is_unnamed(&path) {
+            unnamed.push(path);
+        } else {
+            named.insert(std::fs::read(path)?);
+        }
+    }
+    let mut small = Vec::new();
     for entry in std::fs::read_dir(&best)? {
         let entry = entry?;
-        files.push((entry.metadata()?.len(), entry.path()));
+        let input = std::fs::read(entry.path())?;
+        if input.len() as u64 <= MOST_KEPT_BYTES && !named.contains(&input) {
+            let mut name = entry.file_name().to_string_lossy().into_owned();
+            name.truncate(NAME_DIGITS);
+            small.push((input.len(), name, input));
+        }
     }
-    files.sort();
-    let small = files.iter().filter(|(bytes, _)| *bytes <= MOST_KEPT_BYTES);
-    let small: Vec<_> = small.collect();
-    // Of small and large ones alike.
+    small.sort();
+    for path in unnamed {
+        std::fs::remove_file(path)?;
+    }
+    // Some of every length.
     let step = small.len().div_ceil(MOST_KEPT).max(1);
-    for (_, path) in small.iter().rev().step_by(step) {
-        let name = path.file_name().unwrap_or_default();
-        std::fs::copy(path, kept.join(name))?;
+    let chosen: Vec<_> = small.iter().rev().step_by(step).collect();
+    for (_, name, input) in &chosen {
+        std::fs::write(kept.join(name), input)?;
     }
-    Ok(status.success())
+    eprintln!("{}: {} kept", kept.display(), named.len() + chosen.len());
+    Ok(true)
+}
+
+/// Digits of an input's SHA-1, by which libFuzzer calls it, in the name of one that nobody has given another.
+const NAME_DIGITS: usize = 12;
+
+fn is_unnamed(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    name.len() == NAME_DIGITS && name.iter().all(is_digit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inputs_with_a_name_are_told_apart() {
+        assert!(is_unnamed(Path::new("corpus/elf/0083ea3da22f")));
+        for name in ["counters-beyond-the-ring", "0", "plain", "ABCDEF012345"] {
+            assert!(!is_unnamed(Path::new(name)), "{name}");
+        }
+    }
 }

@@ -5,6 +5,7 @@ mod check;
 mod debian_roots;
 mod disturbance;
 mod fuzz;
+mod man;
 mod peers;
 mod peers_gate;
 mod slots_seen;
@@ -30,6 +31,8 @@ enum Task {
     DebianRoots,
     /// Search for inputs that harm what reads foreign bytes
     Fuzz(fuzz::Args),
+    /// Write the man pages of memhook-rs into a directory
+    Man(man::Args),
     /// One Markdown page from what `cargo bench` and `cargo xtask peers` measured
     BenchReport(bench_report::Args),
     /// Measure other tools that are installed on the same programs as memhook-rs
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Task::Storm(args) => storm::run(&args),
         Task::DebianRoots => debian_roots::run(),
         Task::Fuzz(args) => fuzz::run(&args),
+        Task::Man(args) => man::run(&args),
         Task::BenchReport(args) => bench_report::run(&args),
         Task::Peers => peers::run(),
         Task::PeersGate(args) => peers_gate::run(&args),

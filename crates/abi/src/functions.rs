@@ -146,7 +146,83 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     f("dlclose", "dlclose", S::Dlclose, Modules),
 ];
 
+/// An allocator that is known by the names of its functions.
+#[derive(Clone, Copy, Debug)]
+pub struct Allocator {
+    /// What it is called.
+    pub name: &'static str,
+    /// What it puts before the names of C's functions when it is linked into a program.
+    pub prefix: &'static str,
+    /// A function that only it exports.
+    pub mark: &'static str,
+}
+
+const fn a(name: &'static str, prefix: &'static str, mark: &'static str) -> Allocator {
+    Allocator { name, prefix, mark }
+}
+
+/// Allocators other than those of C libraries.
+pub const ALLOCATORS: &[Allocator] = &[
+    a("jemalloc", "je_", "mallocx"),
+    a("tcmalloc", "tc_", "tc_malloc"),
+    a("mimalloc", "mi_", "mi_malloc"),
+    a("scudo", "scudo_", "scudo_malloc"),
+    a("rpmalloc", "rp", "rpmalloc"),
+    a("snmalloc", "sn_", "sn_malloc"),
+];
+
+/// The allocator of a library that exports these functions; `None` if it is none of [`ALLOCATORS`].
+pub fn known_allocator(exports: impl Fn(&str) -> bool) -> Option<&'static str> {
+    let known = ALLOCATORS.iter().find(|allocator| exports(allocator.mark));
+    known.map(|allocator| allocator.name)
+}
+
+/// Whether a symbol is an allocator's C function, by its plain name or with an allocator's prefix, and that
+/// allocator.
+pub fn allocator_function(name: &str) -> Option<Option<&'static Allocator>> {
+    let is_plain = |name: &str| {
+        let function = function_by_name(name).map(|id| HOOKED_FUNCTIONS[id]);
+        let is_operator = name.starts_with("_Z");
+        function.is_some_and(|f| f.role != Modules && !is_operator)
+    };
+    let prefixed =
+        |allocator: &&Allocator| name.strip_prefix(allocator.prefix).is_some_and(is_plain);
+    match ALLOCATORS.iter().find(prefixed) {
+        Some(allocator) => Some(Some(allocator)),
+        None => is_plain(name).then_some(None),
+    }
+}
+
+/// The operators new that libstdc++ and libc++abi define with nothing but a call of malloc or of another
+/// of these (libsupc++/new_op.cc and its neighbours, libcxxabi/src/stdlib_new_delete.cpp): those without an
+/// alignment.
+pub fn forwarding_operators() -> impl Iterator<Item = &'static Function> {
+    let is_operator_new = |f: &&Function| f.name.starts_with("_Zn");
+    let functions = HOOKED_FUNCTIONS.iter().filter(is_operator_new);
+    functions.filter(|f| !f.name.contains("align_val_t"))
+}
+
 /// The id of the hooked function with this dynamic symbol.
 pub fn function_by_name(name: &str) -> Option<usize> {
     HOOKED_FUNCTIONS.iter().position(|f| f.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_of_allocators() {
+        let allocator = |name| allocator_function(name).map(|a| a.map(|a| a.name));
+        assert_eq!(allocator("malloc"), Some(None));
+        assert_eq!(allocator("je_posix_memalign"), Some(Some("jemalloc")));
+        assert_eq!(allocator("tc_malloc"), Some(Some("tcmalloc")));
+        assert_eq!(allocator("rprealloc"), Some(Some("rpmalloc")));
+        for other in ["_Znwm", "dlopen", "je_dlopen", "my_malloc", ""] {
+            assert_eq!(allocator(other), None, "{other}");
+        }
+        assert_eq!(known_allocator(|name| name == "mallocx"), Some("jemalloc"));
+        assert_eq!(known_allocator(|name| name == "malloc"), None);
+        assert_eq!(forwarding_operators().count(), 4);
+    }
 }

@@ -28,6 +28,9 @@ pub mod unwind_rule;
 
 pub use cxx::cxx_header;
 pub use event::{Event, Op, RawEvent, SEQUENCE_BITS, sequence_before};
-pub use functions::{Function, HOOKED_FUNCTIONS, Role, Signature, function_by_name};
+pub use functions::{
+    ALLOCATORS, Allocator, Function, HOOKED_FUNCTIONS, Role, Signature, allocator_function,
+    forwarding_operators, function_by_name, known_allocator,
+};
 pub use layout::*;
 pub use prefetch::prefetch;

@@ -33,3 +33,23 @@ pub const RBP_AT_RBP: u64 = 2;
 pub const fn pack(cfa: u64, cfa_offset: i32, rbp: u64, rbp_offset: i16) -> u64 {
     cfa | rbp << 8 | (rbp_offset as u16 as u64) << 16 | (cfa_offset as u32 as u64) << 32
 }
+
+/// How the CFA is found: [`STOP`] to [`END`].
+pub const fn cfa_kind(rule: u64) -> u64 {
+    rule & 0xff
+}
+
+/// The offset for the CFA.
+pub const fn cfa_offset(rule: u64) -> i64 {
+    rule as i64 >> 32
+}
+
+/// How the caller's rbp is found: [`RBP_SAME`], [`RBP_AT_CFA`] or [`RBP_AT_RBP`].
+pub const fn rbp_kind(rule: u64) -> u64 {
+    rule >> 8 & 0xff
+}
+
+/// The offset for rbp.
+pub const fn rbp_offset(rule: u64) -> i64 {
+    (rule >> 16) as i16 as i64
+}

@@ -82,6 +82,8 @@ pub struct TraceConfig {
     pub ring_bytes: u64,
     /// What a thread does when its ring is full.
     pub on_full: OnFull,
+    /// Bytes for live blocks and call stacks; `None`: a quarter of what is free for this process.
+    pub max_memory: Option<u64>,
 }
 
 impl Default for TraceConfig {
@@ -99,6 +101,7 @@ impl Default for TraceConfig {
             clock: Clock::Coarse,
             ring_bytes: 1 << 20,
             on_full: OnFull::Wait,
+            max_memory: None,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! target waits when its ring is full.
 
 use crate::config::{Clock, Stacks, TraceConfig};
+use crate::memory_budget::for_a_ledger;
 use crate::pacing::Pacing;
 use crate::recorder::Recorder;
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -41,9 +42,12 @@ pub struct State<O = ()> {
 impl<O: Observer> State<O> {
     /// Empty.
     fn new(config: &TraceConfig, observer: O) -> State<O> {
+        let max_memory = config.max_memory.unwrap_or_else(for_a_ledger);
+        let max_bytes = usize::try_from(max_memory).unwrap_or(usize::MAX);
         let options = LedgerOptions {
             track_release_stacks: config.stacks == Stacks::All,
             ignore_unknown_releases: config.is_selective(),
+            max_bytes: Some(max_bytes),
         };
         State {
             ledger: Ledger::observed(options, observer),

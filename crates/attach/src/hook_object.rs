@@ -57,6 +57,7 @@ pub fn hook_image(base: u64) -> Result<memhook_process::ModuleImage, Error> {
         is_main: false,
         is_loader: false,
         is_libc: false,
+        facts: Default::default(),
         is_permanent: true,
         bytes: BYTES.get_or_init(|| HOOK_OBJECT.into()).clone(),
     })

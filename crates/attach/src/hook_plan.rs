@@ -2,8 +2,7 @@
 
 use crate::{config::TraceConfig, error::Error};
 use memhook_abi::function_by_name;
-use memhook_process::{find_slots, hook_copies, mappings, modules};
-use std::collections::HashMap;
+use memhook_process::{ModuleFiles, find_slots, hook_copies, mappings, modules};
 
 /// What would be hooked of one module.
 #[derive(Clone, Debug, Default)]
@@ -20,7 +19,7 @@ pub struct PlannedModule {
 pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, Error> {
     let functions = config.function_ids();
     let maps = mappings(pid)?;
-    let loaded = modules(pid, &maps, &mut HashMap::new())?;
+    let loaded = modules(pid, &maps, &mut ModuleFiles::new())?;
     let is_wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
     let scan = find_slots(pid, &loaded, &maps, &is_wanted, &hook_copies(pid, &maps))?;
     let mut planned: Vec<PlannedModule> = loaded

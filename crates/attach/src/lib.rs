@@ -66,7 +66,7 @@ pub use error::Error;
 pub use hook_plan::{PlannedModule, hook_plan};
 pub use job::{End, Job};
 pub use limits::{limit_checks, refuse};
-pub use memhook_ledger::{LiveBlock, ReleaseBy, Site};
+pub use memhook_ledger::{LiveBlock, ReleaseBy, SiteTotals};
 pub use process_names::{command_line, process_name};
 pub use profiler::{Block, Profiler, Profiling};
 pub use program::{Observer, Program, Work};

@@ -2,6 +2,7 @@
 //! resource limits that the shared memory could run into.
 
 use crate::{config::TraceConfig, error::Error, memory_budget::Budget};
+use memhook_foreign::size_text;
 use memhook_process::Check;
 
 /// Refuses what cannot be traced, with the reason and the remedy. The process is only read.
@@ -40,7 +41,6 @@ fn limit(limits: &str, name: &str) -> Option<u64> {
 }
 
 fn look(limits: &str, mapped: u64, region_bytes: u64, pid: i32) -> Vec<Check> {
-    let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
     let mut checks = Vec::new();
     // Growing a file past this limit sends SIGXFSZ, which ends a program that does not expect it
     // (setrlimit(2)); memory files count.
@@ -49,8 +49,8 @@ fn look(limits: &str, mapped: u64, region_bytes: u64, pid: i32) -> Vec<Check> {
             "file size",
             format!(
                 "process {pid} may not have files above {}, and the shared memory takes {}",
-                mib(most),
-                mib(region_bytes)
+                size_text(most),
+                size_text(region_bytes)
             ),
             format!("raise the limit: prlimit --pid {pid} --fsize=unlimited:"),
         ));
@@ -61,8 +61,8 @@ fn look(limits: &str, mapped: u64, region_bytes: u64, pid: i32) -> Vec<Check> {
             "address space",
             format!(
                 "process {pid} has {} of address space left, and the shared memory takes {}",
-                mib(left),
-                mib(region_bytes)
+                size_text(left),
+                size_text(region_bytes)
             ),
             format!("--ring-size 64K takes less, or raise the limit: prlimit --pid {pid} --as=unlimited:"),
         ));
@@ -70,7 +70,7 @@ fn look(limits: &str, mapped: u64, region_bytes: u64, pid: i32) -> Vec<Check> {
     if checks.is_empty() {
         checks.push(Check::good(
             "limits",
-            format!("{} can be mapped", mib(region_bytes)),
+            format!("{} can be mapped", size_text(region_bytes)),
         ));
     }
     checks

@@ -6,6 +6,7 @@
 //! memory is, and rings of threads that begin faster than we look.
 
 use crate::error::Error;
+use memhook_foreign::size_text;
 use memhook_process::{CgroupMemory, Check, MemoryLevel, thread_ids};
 use memhook_stream::Plan;
 
@@ -23,11 +24,6 @@ pub struct Budget {
     theirs: Option<MemoryLevel>,
     /// `None`: not even the least fits.
     plan: Option<Plan>,
-}
-
-/// Mebibytes, as text.
-fn mib(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 impl Budget {
@@ -91,11 +87,11 @@ impl Budget {
             Plan::FIXED + threads as u64 * Plan::small_ring(memhook_abi::LEAST_RING_BYTES as u64)
         };
         let named = |level: &MemoryLevel| match level.path.parent() {
-            None => format!("{} free on this machine", mib(level.free)),
+            None => format!("{} free on this machine", size_text(level.free)),
             Some(_) => format!(
                 "{} free below the limit of {} in {}",
-                mib(level.free),
-                mib(level.limit),
+                size_text(level.free),
+                size_text(level.limit),
                 level.path.display()
             ),
         };
@@ -108,7 +104,7 @@ impl Budget {
                 format!(
                     "{free}: tracing {} threads takes {}, and is to stay below one part in {SHARE} of what is free",
                     self.threads,
-                    mib(least(self.threads))
+                    size_text(least(self.threads))
                 ),
                 "raise that limit, or run memhook-rs outside of that control group, where what it takes is its own",
             );
@@ -116,14 +112,14 @@ impl Budget {
         let ring = Plan::small_ring(plan.first_ring);
         let mut finding = format!(
             "tracing takes {} at first ({} for each of {} threads)",
-            mib(Plan::FIXED + self.threads as u64 * ring),
-            mib(ring),
+            size_text(Plan::FIXED + self.threads as u64 * ring),
+            size_text(ring),
             self.threads
         );
         if let Some(level) = &self.ours {
             finding += &format!(
                 " and at most {}, one part in {SHARE} of {}",
-                mib(plan.budget),
+                size_text(plan.budget),
                 named(level)
             );
         }
@@ -143,6 +139,18 @@ pub fn budget_now(plan: &Plan, taken: u64) -> u64 {
     let ours = CgroupMemory::of(std::process::id() as i32).tightest_of_all();
     let more = ours.map_or(u64::MAX, |level| level.free / SHARE);
     plan.budget.min(taken.saturating_add(more))
+}
+
+/// The share of what is free that live blocks and call stacks of one process may take, unless the user
+/// says otherwise: one part in so many. Large enough to keep all of nearly any process's blocks, and
+/// small enough that neither this machine nor our own container runs out of memory because of us.
+const LEDGER_SHARE: u64 = 4;
+
+/// Bytes for the ledger of one process. Where it is unknown how much is free, there is no bound.
+pub fn for_a_ledger() -> u64 {
+    let level = CgroupMemory::of(std::process::id() as i32).tightest_of_all();
+    let share = level.map_or(u64::MAX, |level| level.free / LEDGER_SHARE);
+    share.max(memhook_ledger::LEAST_BYTES as u64)
 }
 
 /// Notices that processes of the target's control group are killed for lack of memory.
@@ -216,6 +224,6 @@ mod tests {
         assert!(refusal(&inside).contains("18.0 MiB free below the limit of 24.0 MiB in /sys/fs"));
         assert!(refusal(&inside).contains("32 threads"));
         let nothing_left = Budget::from(1, level(16 << 30), level(900 << 10), 1 << 20);
-        assert!(refusal(&nothing_left).contains("0.9 MiB free"));
+        assert!(refusal(&nothing_left).contains("900.0 KiB free"));
     }
 }

@@ -66,7 +66,11 @@ impl Recorder {
         let stack = |id| stack(region, own_code, id);
         writer.end_pass(now_ns, stack);
         if writer.wants_checkpoint(ledger.totals().live_blocks) {
-            writer.checkpoint(ledger, stack);
+            if ledger.bounded().is_some() {
+                writer.go_on_without_ledger();
+            } else {
+                writer.checkpoint(ledger, stack);
+            }
         }
     }
 
@@ -77,6 +81,9 @@ impl Recorder {
         } = self;
         if !writer.is_summary() {
             return;
+        }
+        if ledger.bounded().is_some() {
+            return writer.go_on_without_ledger();
         }
         writer.checkpoint(ledger, |id| stack(region, own_code, id));
     }

@@ -14,14 +14,10 @@ use memhook_process::{
     CLibrary, HookCopy, Mapping, ModuleImage, Slot, SlotScan, find_slots, hook_copies, mappings,
     modules, read_memory,
 };
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-/// Files of modules that were read, by device and inode.
-pub type Files = HashMap<(u32, u32, u64), Arc<[u8]>>;
+/// Files of modules that were read.
+pub use memhook_process::ModuleFiles as Files;
 
 /// How long a thread outside of the loader is looked for.
 const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(2);

@@ -7,7 +7,7 @@ use crate::recorder::Recorder;
 use crate::session::Session;
 use memhook_ledger::Observer;
 use memhook_process::ModuleImage;
-use memhook_recording::{ClockPoint, End, Meta, Module, State, ThreadName};
+use memhook_recording::{ClockPoint, Meta, Module, RecordingEnd, ThreadName, WriterState};
 use memhook_stream::time_stamp_counter;
 use std::{
     collections::HashMap,
@@ -208,7 +208,7 @@ impl Facts {
 
     /// Why no more is recorded, if that was not said before.
     fn early_end(&mut self, recorder: &Recorder) -> Option<String> {
-        let State::Ended(end) = recorder.writer.state() else {
+        let WriterState::Ended(end) = recorder.writer.state() else {
             return None;
         };
         if std::mem::replace(&mut self.has_ended, true) {
@@ -252,7 +252,7 @@ impl Facts {
         let early_end = self.early_end(&recorder);
         let events = recorder.writer.events();
         let (end, bytes) = recorder.writer.finish_counted();
-        let is_complete = matches!(end, End::Finished | End::SizeLimit);
+        let is_complete = matches!(end, RecordingEnd::Finished | RecordingEnd::SizeLimit);
         let incomplete = (!is_complete && !self.has_ended).then(|| {
             format!(
                 "{} is not complete: {end}; what it has is readable",
@@ -279,7 +279,7 @@ pub struct Recorded {
     /// Bytes written.
     pub bytes: u64,
     /// How it ended.
-    pub end: End,
+    pub end: RecordingEnd,
     /// What to tell the user about that.
     pub notice: Option<String>,
 }
@@ -287,6 +287,6 @@ pub struct Recorded {
 impl Recorded {
     /// Whether it holds all that it was to hold. The largest size of a file may be reached before the end.
     pub fn is_complete(&self) -> bool {
-        matches!(self.end, End::Finished | End::SizeLimit)
+        matches!(self.end, RecordingEnd::Finished | RecordingEnd::SizeLimit)
     }
 }

@@ -19,7 +19,7 @@ use crate::restore::{Files, layout};
 use crate::safe_point::SafePoints;
 use crate::unwind_tables::UnwindTables;
 use memhook_abi::{self as abi, function_by_name, hook_error};
-use memhook_inject::{Dlopen, Held, IdleThreads, load_object};
+use memhook_inject::{Dlopen, Held, IdleThreads, load_object, unmap_region};
 use memhook_process::{
     CLibrary, ElfView, Mapping, ModuleImage, TargetRoot, find_slots, hook_copies, mappings,
     modules, seccomp_filters, vdso,
@@ -211,7 +211,15 @@ impl Session {
         let mut held = self.safe_points().hold(reach, pid, SAFE_POINT_PATIENCE)?;
         self.hook_base = match hook_base {
             Some(base) => base,
-            None => load_object(&mut held, dlopen, HOOK_OBJECT)?.base,
+            None => match load_object(&mut held, dlopen, HOOK_OBJECT) {
+                Ok(loaded) => loaded.base,
+                Err(error) => {
+                    // Nobody else knows of the region, so nobody would ever use it again.
+                    let bytes = abi::region_bytes(self.region.ring_bytes()) as u64;
+                    let _ = unmap_region(&mut held, region_address, bytes);
+                    return Err(error.into());
+                }
+            },
         };
         // The hook's own frames are on the stack of an allocation made below one of its wrappers.
         self.hook = Some(hook_image(self.hook_base)?);

@@ -7,7 +7,7 @@ use crate::recording::Recording;
 use crate::run_facts::{Facts, Recorded};
 use crate::session::Session;
 use crate::upkeep::Upkeep;
-use memhook_ledger::{LiveBlock, LiveWalk, Observer, Site, SiteWalk};
+use memhook_ledger::{LiveBlock, LiveWalk, Observer, SiteTotals, SiteWalk};
 use std::sync::Arc;
 
 /// A traced process. Dropping it detaches from the process.
@@ -64,7 +64,7 @@ impl<O: Observer + Send> Trace<O> {
     }
 
     /// What each call stack has allocated and has live, ordered by its id.
-    pub fn sites(&self) -> Vec<Site> {
+    pub fn sites(&self) -> Vec<SiteTotals> {
         let mut walk = SiteWalk::new(None);
         self.consumer
             .in_slices(|state| state.ledger.walk_sites(&mut walk));

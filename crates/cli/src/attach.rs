@@ -1,11 +1,12 @@
 //! `attach`: trace a running process, report, leave.
 
 use crate::options::{Color, Format, View, duration};
-use crate::output::{self, Output, say};
+use crate::output::{self, say};
 use crate::report_job::{ReportJob, Reports};
 use crate::tracing::Tracing;
 use crate::{exit_code, record, signals};
 use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
+use memhook_report::ReportWriter;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 /// Options of `attach`.
@@ -22,39 +23,40 @@ pub struct Args {
     /// Detach after this time (500ms, 30s, 10m)
     #[arg(short, long, value_parser = duration)]
     pub duration: Option<Duration>,
-    /// Report every so often
+    /// Time between two reports
     #[arg(short, long, value_parser = duration, default_value = "5s")]
     pub interval: Duration,
     #[command(flatten)]
     pub view: View,
-    /// Output format
+    /// ReportWriter format
     #[arg(short, long, value_enum, default_value = "text")]
     format: Format,
     /// Same as --format json
     #[arg(short, long)]
     json: bool,
-    /// Write the reports into this file, or record into it if its name ends in .mhk; %p: process id,
-    /// %h: host
+    /// Write the reports to this file, or a recording if its name ends in .mhk; in the name, %p is
+    /// the process id and %h the host name
     #[arg(short, long)]
     output: Option<PathBuf>,
     #[command(flatten)]
     pub recording: record::Args,
-    /// Overwrite the output file
+    /// Overwrite the output file if it exists
     #[arg(long)]
     pub force: bool,
-    /// At the end, copy the process's memory and report what nothing in it reaches, with call stacks
+    /// At the end, copy the memory of the process and also report the blocks that nothing in it
+    /// reaches, with call stacks
     #[arg(long)]
     pub leaks: bool,
-    /// Show what would be hooked, and leave the process alone
+    /// Show what would be hooked, without touching the process
     #[arg(long)]
     dry_run: bool,
     /// When to use colours
     #[arg(long, value_enum, default_value = "auto")]
     color: Color,
-    /// No status lines; while recording, no reports either
+    /// Print no status lines; with a recording, print no reports either
     #[arg(short, long, conflicts_with = "verbose")]
     pub quiet: bool,
-    /// Say more about how the attach and the tracing went
+    /// Print more about how the attach and the tracing went
     #[arg(short, long)]
     pub verbose: bool,
 }
@@ -94,7 +96,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (None, path)
     };
     let style = output::style(path.as_deref(), args.color, args.verbose);
-    let output = Output::open(path.as_deref(), args.force, json, style)?;
+    let output = ReportWriter::open(path.as_deref(), args.force, json, style)?;
     let recording = match &recorded {
         Some(path) => {
             let options = args.recording.resolve(args.force, &args.tracing)?;

@@ -13,17 +13,17 @@ use std::{
 /// Options of `diff`.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// What to compare with: a recording, or a JSON report of all sites
+    /// The older run: a recording, or a JSON report of all sites
     old: PathBuf,
-    /// What is compared, likewise
+    /// The newer run, likewise
     new: PathBuf,
-    /// What is compared: live, peak, allocated, released, temporary
+    /// What to compare: live, peak, allocated, released, temporary
     #[arg(long, value_parser = measure, default_value = "live")]
     measure: Measure,
-    /// Sites to show
+    /// How many sites to show
     #[arg(short = 'T', long, default_value_t = 10)]
     top: usize,
-    /// Write JSON
+    /// Write the output as JSON
     #[arg(short, long)]
     json: bool,
     #[command(flatten)]

@@ -1,5 +1,6 @@
 //! `doctor`: everything that decides whether and how well a process can be traced.
 
+use crate::exit_code;
 use crate::output::say;
 use memhook_abi::function_by_name;
 use memhook_attach::{TraceConfig, is_hooked, limit_checks};
@@ -41,7 +42,11 @@ pub fn run(pid: i32) -> anyhow::Result<ExitCode> {
         (0, n) => say!("\nProcess {pid} can be traced; see the {n} notes above."),
         _ => say!("\nProcess {pid} cannot be traced."),
     }
-    Ok(ExitCode::from(if failed == 0 { 0 } else { 2 }))
+    Ok(if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        exit_code::BAD_INPUT.into()
+    })
 }
 
 /// What an attach does to the threads.
@@ -51,13 +56,14 @@ fn held_thread(pid: i32) -> Option<Check> {
         "an attach holds one thread for milliseconds, {} as of now",
         choice.tid
     );
-    Some(match choice.is_disturbed {
-        false => Check::good("held", held),
-        true => Check::note(
+    Some(if choice.is_disturbed {
+        Check::note(
             "held",
             held + ": all threads wait in calls that no kernel restarts after a stop (epoll_wait, sigtimedwait, ...)",
             "the call is made again with the time that is left of it, a seventh more at most; it ends with EINTR only if the attacher is killed at that moment",
-        ),
+        )
+    } else {
+        Check::good("held", held)
     })
 }
 
@@ -73,7 +79,7 @@ fn print_check(check: &Check) {
     }
 }
 
-/// What is known of one module before an attach.
+/// What is known about one module before an attach.
 struct Surveyed {
     module: ModuleImage,
     slots: usize,
@@ -141,7 +147,7 @@ fn symbols_of(pid: i32, loaded: &[ModuleImage]) -> Vec<(String, Source, String)>
     symbols.sources().map(line).collect()
 }
 
-/// Which share of the calls to allocators goes through slots.
+/// The share of the calls to allocators that goes through slots.
 fn seen(pid: i32, modules: &[Surveyed]) -> Check {
     let slots: usize = modules.iter().map(|m| m.slots).sum();
     if slots == 0 {
@@ -173,8 +179,7 @@ fn seen(pid: i32, modules: &[Surveyed]) -> Check {
 }
 
 fn print_modules(modules: &[Surveyed]) {
-    let shown: Vec<&Surveyed> = modules.iter().collect();
-    let width = shown
+    let width = modules
         .iter()
         .map(|m| m.module.name().len())
         .max()
@@ -183,7 +188,7 @@ fn print_modules(modules: &[Surveyed]) {
         "\n{:<width$}  slots  calls seen  not seen  unwind table  names from",
         "module"
     );
-    for m in shown {
+    for m in modules {
         say!(
             "{:<width$}  {:>5}  {:>10}  {:>8}  {:<12}  {}",
             m.module.name(),

@@ -1,9 +1,8 @@
 //! `attach --leaks`: what nothing reaches at the end of the trace, with the call stacks of what was traced.
 
 use crate::model::Reporter;
-use crate::reached::reached;
 use memhook_attach::{Consumer, Session};
-use memhook_gate::{Lost, Reached};
+use memhook_gate::{Lost, Reached, reached};
 use memhook_heap::{Captured, capture};
 use memhook_report::{LeakSite, LeakTotals, Leaks, SnapshotTaken, StackFrame};
 use std::cmp::Reverse;
@@ -54,12 +53,18 @@ impl LastLook {
         };
         let snapshot = &captured.snapshot;
         let state = consumer.lock();
-        let found = reached(
+        let mut found = reached(
             snapshot,
             state.ledger.live_blocks(),
             Some(self.moment_ns),
             false,
         );
+        if let Some(bounded) = state.ledger.bounded() {
+            found.gaps.push(format!(
+                "the ledger reached --max-memory: stacks and sizes of {} are known, those of the others are not",
+                memhook_report::counted(bounded.kept_blocks, "live block")
+            ));
+        }
         drop(state);
         let totals = totals(&found);
         let mut sites = sites(found.lost, session, reporter);

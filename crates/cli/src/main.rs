@@ -4,6 +4,7 @@
 mod printing;
 
 mod attach;
+mod completions;
 mod demo;
 mod detach;
 mod diff;
@@ -15,7 +16,6 @@ mod leaks;
 mod model;
 mod options;
 mod output;
-mod reached;
 mod record;
 mod report;
 mod report_job;
@@ -48,37 +48,42 @@ enum Command {
     Attach(Box<attach::Args>),
     /// Show what a recording holds: live memory, peak, any window, in many formats
     Report(Box<report::Args>),
-    /// Compare two recordings or JSON reports: sites that grew, shrank, appeared, went
+    /// Compare two recordings or JSON reports: which sites grew, shrank, appeared or went
     Diff(Box<diff::Args>),
     /// Turn a recording into a page for the browser: heap over time, flame graphs, sites, sources
     View(Box<view::Args>),
-    /// Names for recordings that are read elsewhere
+    /// Prepare names for recordings that are read on another machine
     #[command(subcommand)]
     Symbols(symbols_pack::Command),
     /// Start a program and trace it from before its first constructor to its end
     Run(Box<run::Args>),
-    /// Start a program and fail if it leaks: a leak check for CI
+    /// Start a program and fail if it leaks: a check for CI
     Gate(Box<gate::Args>),
     /// Watch the heap of a running process on the terminal
     Top(Box<top::Args>),
-    /// Put back what an attacher that was killed left behind
+    /// Put back what a killed attacher has left behind
     Detach {
         /// Process id
         pid: i32,
     },
-    /// Start a small C++ service that leaks, attach to it, and show where
+    /// Start a small C++ service that leaks, attach to it, and show where it leaks
     Demo {
         /// How long to trace
         #[arg(short, long, value_parser = options::duration, default_value = "3s")]
         duration: std::time::Duration,
     },
-    /// Find unreachable memory in a running process, with no tracing
+    /// Find unreachable memory in a running process, without tracing it
     Scan(scan::Args),
-    /// Say whether a process can be traced, and if not, why and what to do
+    /// Check whether a process can be traced, and if not, say why and what to do
     Doctor {
         /// Process id
         pid: i32,
     },
+    /// Print a script that completes commands and options in a shell
+    Completions(completions::CompletionsArgs),
+    /// Write man pages into a directory
+    #[command(hide = true)]
+    Man(completions::ManArgs),
 }
 
 fn main() -> ExitCode {
@@ -99,6 +104,8 @@ fn main() -> ExitCode {
         Command::Demo { duration } => demo::run(duration),
         Command::Scan(args) => scan::run(&args),
         Command::Doctor { pid } => doctor::run(pid),
+        Command::Completions(args) => completions::completions(&args),
+        Command::Man(args) => completions::man(&args),
     };
     match result {
         Ok(code) => code,

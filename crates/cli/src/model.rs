@@ -19,7 +19,6 @@ pub struct Reporter {
 impl Reporter {
     /// A reporter that has reported nothing yet.
     pub fn new(pid: i32, view: View, depth: u32) -> Self {
-        let symbols = Symbolizer::new(TargetRoot::of(pid).search_order());
         let view = LiveView {
             by: view.by.into(),
             sort: view.sort.into(),
@@ -29,7 +28,7 @@ impl Reporter {
         Reporter {
             depth,
             call_scans: CallScans::default(),
-            reports: LiveReporter::new(view, symbols),
+            reports: LiveReporter::new(view, Symbolizer::new(TargetRoot::of(pid).search_order())),
         }
     }
 
@@ -53,7 +52,7 @@ impl Reporter {
         reports.give_up_names(&mut run)
     }
 
-    /// Has the names of these backtraces looked up, and waits for them until whoever traces gives up.
+    /// Has the names of these backtraces looked up, and waits for them until the user gives up.
     pub fn look_up(&mut self, session: &Session, stacks: impl Iterator<Item = u32>) {
         let (reports, run) = self.on(session);
         reports.look_up(&run, stacks, || signals::stops() >= 2);

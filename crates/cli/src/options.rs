@@ -5,17 +5,17 @@ use std::time::Duration;
 /// What the rows of a report are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum GroupBy {
-    /// Call stack of the allocation
+    /// The call stack of an allocation
     Site,
-    /// Call in the code: every call on a stack carries the block
+    /// A call in the code: a block counts for every call of its stack
     Frame,
-    /// Function: every function on a stack carries the block
+    /// A function: a block counts for every function of its stack
     Function,
-    /// Module that called the allocator
+    /// The module that called the allocator
     Module,
-    /// Allocating thread
+    /// The thread that allocated
     Thread,
-    /// Block size
+    /// The size of a block
     Size,
 }
 
@@ -55,16 +55,16 @@ impl From<SortBy> for memhook_report::SortBy {
 /// What reports show.
 #[derive(clap::Args, Clone)]
 pub struct View {
-    /// Rows to show
+    /// How many rows to show
     #[arg(short = 'T', long, default_value_t = 10)]
     pub top: usize,
     /// Show only blocks at least this old
     #[arg(long, value_parser = duration)]
     pub older: Option<Duration>,
-    /// Order of the rows
+    /// What the rows are sorted by
     #[arg(long, value_enum, default_value = "bytes")]
     pub sort: SortBy,
-    /// What the rows are
+    /// What the rows of the report are
     #[arg(long, value_enum, default_value = "site")]
     pub by: GroupBy,
 }

@@ -1,8 +1,8 @@
 //! The only way to the terminal.
 //!
-//! These macros take the place of the standard library's in all modules that follow, so nobody can print past them:
+//! These macros take the place of the standard library's in all modules that follow, so nothing is printed past them:
 //! names of processes, files and functions are foreign, and may hold what a terminal obeys. A reader that went away
-//! (`| head`) is no error of ours; the standard macros would panic, as SIGPIPE is ignored in Rust programs.
+//! (`| head`) is not our error; the standard macros would panic, as SIGPIPE is ignored in Rust programs.
 
 use memhook_foreign::visible_lines;
 use std::{

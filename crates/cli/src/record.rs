@@ -4,7 +4,7 @@ use crate::options::{duration, size};
 use crate::tracing::Tracing;
 use anyhow::bail;
 use memhook_attach::Recorded;
-use memhook_recording::{End, Mode, Options};
+use memhook_recording::{Mode, Options, RecordingEnd};
 use memhook_report::ReportModel;
 use std::{path::Path, time::Duration};
 
@@ -13,7 +13,7 @@ use std::{path::Path, time::Duration};
 pub enum What {
     /// Every event
     Events,
-    /// Sums by call stack for each interval: small, for long runs
+    /// Sums by call stack for each interval: a small file, for long runs
     Summary,
 }
 
@@ -21,18 +21,18 @@ pub enum What {
 #[derive(clap::Args, Clone, Debug)]
 #[group(skip)]
 pub struct Args {
-    /// Record into the output file for `memhook-rs report`; without this option, a name that ends
-    /// in .mhk records events
+    /// What to record into the output file, for `memhook-rs report` [default: events, if the file's
+    /// name ends in .mhk]
     #[arg(long, value_enum, requires = "output")]
     record: Option<What>,
-    /// Length of an interval of --record summary
+    /// Length of the intervals of --record summary
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
     summary_interval: Duration,
-    /// Largest size of a recorded file (100M, 2G); the recording ends there
+    /// End the recording when its file has reached this size (100M, 2G)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max_file_size: Option<u64>,
     /// With --max-file-size: begin another file (run.1.mhk, run.2.mhk, ...) when one is full, and
-    /// keep so many, the latest ones
+    /// keep this many of the latest
     #[arg(long, value_name = "FILES", default_value_t = 1, requires = "max_file_size",
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     max_files: u32,
@@ -91,7 +91,7 @@ pub fn tell(recorded: &Recorded, quiet: bool) -> bool {
     if let Some(notice) = &recorded.notice {
         eprintln!("memhook-rs: {notice}");
     }
-    if !quiet && recorded.end == End::Finished {
+    if !quiet && recorded.end == RecordingEnd::Finished {
         let (path, size) = (
             recorded.path.display(),
             memhook_report::bytes(recorded.bytes),

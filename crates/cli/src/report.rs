@@ -19,28 +19,28 @@ pub struct Args {
     file: PathBuf,
     #[command(flatten)]
     window: WindowArgs,
-    /// What is counted: live, peak, allocated, released, temporary
+    /// What to count: live, peak, allocated, released, temporary
     #[arg(long, value_parser = parse::<Measure>, default_value = "live")]
     measure: Measure,
-    /// Same as --measure peak: what was live when most was
+    /// Same as --measure peak: what was live at the moment when the most was
     #[arg(long, conflicts_with = "measure")]
     peak: bool,
-    /// What the rows are
+    /// What the rows of the report are
     #[arg(long, value_enum, default_value = "site")]
     by: RowsBy,
-    /// Order of the rows
+    /// What the rows are sorted by
     #[arg(long, value_enum, default_value = "bytes")]
     sort: SortBy,
-    /// Rows to show
+    /// How many rows to show
     #[arg(short = 'T', long, default_value_t = 10)]
     top: usize,
-    /// Show which call stacks release what others allocated (recorded with --stacks all)
+    /// Show which call stacks release what others allocated (the recording needs --stacks all)
     #[arg(long, conflicts_with = "tree")]
     who_frees: bool,
     /// Show a tree of calls
     #[arg(long, value_enum)]
     tree: Option<Direction>,
-    /// In trees and formats with one value, count blocks instead of bytes
+    /// Count blocks instead of bytes, in trees and in formats that have one value
     #[arg(long)]
     blocks: bool,
     /// text, json, or a format for other programs: folded, flamegraph, pprof, heaptrack, speedscope,
@@ -60,13 +60,13 @@ pub struct Args {
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(skip)]
 pub struct WindowArgs {
-    /// Count from this time after the attach (500ms, 30s, 10m)
+    /// Begin at this time after the attach (500ms, 30s, 10m)
     #[arg(long, value_name = "TIME", value_parser = moment)]
     from: Option<Duration>,
-    /// Count until this time; what is live is what was live then
+    /// End at this time; blocks are live if they were live then
     #[arg(long, value_name = "TIME", value_parser = moment)]
     to: Option<Duration>,
-    /// What was live at this time: the same as --to
+    /// Show what was live at this time: the same as --to
     #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with_all = ["from", "to"])]
     at: Option<Duration>,
 }
@@ -85,19 +85,19 @@ impl WindowArgs {
 /// What the rows are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum RowsBy {
-    /// Call stack of the allocation
+    /// The call stack of an allocation
     Site,
-    /// Call in the code: every call on a stack carries the block
+    /// A call in the code: a block counts for every call of its stack
     Frame,
-    /// Function: every function on a stack carries the block
+    /// A function: a block counts for every function of its stack
     Function,
-    /// Module that called the allocator
+    /// The module that called the allocator
     Module,
-    /// Allocating thread
+    /// The thread that allocated
     Thread,
-    /// Block size
+    /// The size of a block
     Size,
-    /// Time from allocation to release
+    /// The time from allocation to release
     Lifetime,
 }
 
@@ -118,9 +118,9 @@ impl From<RowsBy> for memhook_report::RowsBy {
 /// Where trees begin.
 #[derive(Clone, Copy, PartialEq, Debug, clap::ValueEnum)]
 enum Direction {
-    /// At the outermost functions: who calls what
+    /// From the outermost functions down: who calls what
     TopDown,
-    /// At the functions that allocate: by whom they were called
+    /// From the functions that allocate up: who called them
     BottomUp,
 }
 

@@ -3,10 +3,10 @@
 use crate::leaks::LastLook;
 use crate::model::Reporter;
 use crate::options::View;
-use crate::output::Output;
 use crate::{record, signals::NameWait};
 use memhook_attach::{End, Job, Trace, Turn};
 use memhook_report::ReportModel;
+use memhook_report::ReportWriter;
 use std::{
     ops::ControlFlow,
     sync::{
@@ -21,20 +21,20 @@ const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
 /// Where the reports of all traced processes go.
 pub struct Reports {
-    output: Mutex<Output>,
+    output: Mutex<ReportWriter>,
     is_incomplete: AtomicBool,
 }
 
 impl Reports {
     /// Into this output.
-    pub fn new(output: Output) -> Arc<Reports> {
+    pub fn new(output: ReportWriter) -> Arc<Reports> {
         Arc::new(Reports {
             output: Mutex::new(output),
             is_incomplete: AtomicBool::new(false),
         })
     }
 
-    fn output(&self) -> MutexGuard<'_, Output> {
+    fn output(&self) -> MutexGuard<'_, ReportWriter> {
         self.output.lock().unwrap_or_else(|e| e.into_inner())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::exit_code::{self, end_as};
 use crate::options::{Color, View, duration};
-use crate::output::{self, Output, Stream};
+use crate::output;
 use crate::record;
 use crate::report_job::{ReportJob, Reports};
 use crate::tracing::{StartOptions, Tracing};
@@ -10,6 +10,7 @@ use memhook_attach::{
     Error, Observer, Program, Recording, Session, TraceConfig, Work, command_line, process_name,
 };
 use memhook_inject::StartPoint;
+use memhook_report::{ReportStream, ReportWriter};
 use std::{
     collections::HashMap,
     ffi::OsString,
@@ -26,27 +27,28 @@ pub struct Args {
     tracing: Tracing,
     #[command(flatten)]
     start: StartOptions,
-    /// Report every so often, not only at the end
+    /// Report at this interval, and not only at the end
     #[arg(short, long, value_parser = duration)]
     interval: Option<Duration>,
     #[command(flatten)]
     view: View,
-    /// Reports as JSON
+    /// Write the reports as JSON
     #[arg(short, long)]
     json: bool,
-    /// Write the reports into this file, not to standard error, or record into it if its name ends in .mhk; %p:
-    /// process id, %h: host. A further process is recorded into NAME.PID.mhk
+    /// Write the reports to this file instead of standard error, or a recording if its name ends in
+    /// .mhk; in the name, %p is the process id and %h the host name. Further processes are recorded
+    /// into NAME.PID.mhk
     #[arg(short, long)]
     output: Option<PathBuf>,
     #[command(flatten)]
     recording: record::Args,
-    /// Overwrite the output file
+    /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
     /// When to use colours
     #[arg(long, value_enum, default_value = "auto")]
     color: Color,
-    /// No status lines; while recording, no reports either
+    /// Print no status lines; with a recording, print no reports either
     #[arg(short, long)]
     quiet: bool,
     /// The program and its arguments
@@ -111,7 +113,13 @@ impl<'a> Started<'a> {
             memhook_recording::Options::default()
         };
         let style = output::style(path.as_deref(), args.color, false);
-        let output = Output::open_or(Stream::Err, path.as_deref(), args.force, args.json, style)?;
+        let output = ReportWriter::open_or(
+            ReportStream::Err,
+            path.as_deref(),
+            args.force,
+            args.json,
+            style,
+        )?;
         let mut started = Started {
             args,
             config,

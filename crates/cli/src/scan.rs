@@ -7,7 +7,7 @@ use memhook_foreign::{OutputFile, visible_json, visible_lines};
 use memhook_heap::{
     Captured, Limits, MarkOptions, Method, Pointers, Scan, Types, capture_within, dissect,
 };
-use memhook_report::{census_text, scan_report, scan_text, why_text, write_blocks};
+use memhook_report::{Document, Style, document, scan_report, write_blocks};
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
@@ -15,19 +15,19 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum SnapshotMethod {
-    /// While it runs; all threads are held for what was written last
+    /// While the process runs; all threads are held only to copy what was written last
     Precopy,
-    /// By a child that it forks, with all threads held
+    /// From a child that the process is made to fork, with all threads held meanwhile
     Fork,
-    /// With all threads held
+    /// With all threads held from beginning to end
     Stop,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum PointerRule {
-    /// Its start, or what C++ makes of it: behind an array cookie, a secondary base
+    /// Pointers to its start, or to what C++ makes of it: behind an array cookie, a secondary base
     Start,
-    /// Any in it, and the one just past its end
+    /// Pointers to anywhere in it, and to just past its end
     Interior,
 }
 
@@ -37,55 +37,57 @@ pub struct Args {
     /// Process id
     #[arg(required_unless_present = "from", conflicts_with = "from")]
     pid: Option<i32>,
-    /// Look at a saved snapshot (`-`: standard input) instead of a process
+    /// Read a saved snapshot (-: standard input) instead of a process
     #[arg(long, value_name = "FILE")]
     from: Option<String>,
-    /// Save the snapshot (`-`: standard output) instead of looking at it
+    /// Save the snapshot (-: standard output) instead of searching it
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     save: Option<String>,
-    /// Overwrite the file of --save
+    /// Overwrite the file of --save if it exists
     #[arg(long, requires = "save")]
     force: bool,
-    /// How memory is copied; what does not work falls back to the next [default: precopy, or stop where a
-    /// seccomp filter is active that cannot be passed by]
+    /// How to copy the memory; a way that does not work falls back to the next [default: precopy,
+    /// or stop where an active seccomp filter cannot be passed by]
     #[arg(long, value_enum)]
     snapshot: Option<SnapshotMethod>,
-    /// For how long all threads may be held at a time; what would take longer is done in another way, or
-    /// refused [default: 50ms, and no limit for --snapshot stop]
+    /// How long all threads may be held at a time; what would take longer is done in another way,
+    /// or refused [default: 50ms, and no limit for --snapshot stop]
     #[arg(long, value_name = "DURATION", value_parser = crate::options::duration, conflicts_with = "from")]
     max_hold: Option<Duration>,
-    /// Memory that the copy may take; a larger one is refused [default: what is available here]
+    /// How much memory the copy may take; a larger copy is refused [default: what is available
+    /// here]
     #[arg(long, value_name = "SIZE", value_parser = crate::options::size)]
     max_memory: Option<u64>,
-    /// Which addresses of a block keep it alive
+    /// Which pointers to a block keep it alive
     #[arg(long, value_enum, default_value = "interior")]
     pointers: PointerRule,
     /// Look for pointers at every byte, not only at multiples of eight
     #[arg(long)]
     unaligned: bool,
-    /// Scan again after this time; report what was leaked both times, unchanged
+    /// Scan again after this time, and report only what was leaked and unchanged both times
     #[arg(long, value_name = "DURATION", value_parser = crate::options::duration, conflicts_with_all = ["from", "save", "census", "why"])]
     twice: Option<Duration>,
     /// Count the whole heap by type, size and arena
     #[arg(long, conflicts_with_all = ["save", "why"])]
     census: bool,
-    /// Say what keeps the block at this address alive
+    /// Show what keeps the block at this address alive
     #[arg(long, value_name = "ADDRESS", value_parser = address, conflicts_with = "save")]
     why: Option<u64>,
-    /// Release what two scans find unreachable with the same contents, by calls of the process's own
-    /// free(). Asks on a terminal; without one only says what it would do, unless there is --yes
+    /// Release what two scans find unreachable with the same contents, by calls of the process's
+    /// own free(). It asks first; without a terminal it only says what it would do, unless --yes is
+    /// given
     #[arg(long, conflicts_with_all = ["from", "save", "census", "why"])]
     reclaim: bool,
     /// With --reclaim: do not ask
     #[arg(long, requires = "reclaim")]
     yes: bool,
-    /// With --reclaim: again and again, after each such time, until Ctrl-C or the end of the process
+    /// With --reclaim: repeat it at this interval, until Ctrl-C or the end of the process
     #[arg(long, value_name = "DURATION", value_parser = crate::options::duration, requires = "reclaim", conflicts_with = "twice")]
     every: Option<Duration>,
-    /// Groups to show
+    /// How many groups to show
     #[arg(short = 'T', long, default_value_t = 20)]
     top: usize,
-    /// JSON output
+    /// Write the output as JSON
     #[arg(short, long)]
     json: bool,
     /// List every block instead: address, usable bytes, leaked or live
@@ -186,12 +188,12 @@ fn look(args: &Args) -> anyhow::Result<()> {
     if let Some(address) = args.why {
         let heap = dissect(snapshot)?;
         let why = memhook_heap::why(snapshot, &heap, options, &mut types, address)?;
-        return print(args, &why, why_text);
+        return print(args, &why);
     }
     if args.census {
         let heap = dissect(snapshot)?;
         let census = memhook_heap::census(snapshot, &heap, &mut types, args.top);
-        return print(args, &census, census_text);
+        return print(args, &census);
     }
     let mut scan = Scan::of(snapshot, options)?;
     if let Some(before) = &before {
@@ -202,21 +204,18 @@ fn look(args: &Args) -> anyhow::Result<()> {
         return Ok(write_blocks(&scan, &mut out).and_then(|()| out.flush())?);
     }
     let report = scan_report(snapshot, &scan, &scan.leaks, &mut types, args.top);
-    print(args, &report, scan_text)
+    print(args, &report)
 }
 
-fn print<T: serde::Serialize>(
-    args: &Args,
-    report: &T,
-    text: impl Fn(&T) -> String,
-) -> anyhow::Result<()> {
-    let out = if args.json {
-        visible_json(&serde_json::to_string(report)?).into_owned() + "\n"
+fn print(args: &Args, report: &impl Document) -> anyhow::Result<()> {
+    let text = document(report, args.json, Style::default())?;
+    let shown = if args.json {
+        visible_json(&text)
     } else {
-        visible_lines(&text(report)).into_owned()
+        visible_lines(&text)
     };
     // A reader that went away is no error of ours.
-    let _ = std::io::stdout().lock().write_all(out.as_bytes());
+    let _ = std::io::stdout().lock().write_all(shown.as_bytes());
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! `symbols pack`: the names of a recording's addresses, made where the binaries are.
+//! `symbols pack`: the names of a recording's addresses, looked up on the machine that has the binaries.
 
 use crate::report::{self, sources};
 use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, time::Duration};
@@ -6,20 +6,20 @@ use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, time::Duratio
 /// `symbols`.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Look up every address of recordings, and write the names into a file
+    /// Look up every address of recordings and write the names to a file
     Pack(Args),
 }
 
 /// Options of `symbols pack`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Recordings
+    /// The recordings
     #[arg(required = true)]
     recordings: Vec<PathBuf>,
-    /// The bundle, for `report --symbols`
+    /// Write the bundle to this file, for `report --symbols`
     #[arg(short, long)]
     output: PathBuf,
-    /// Overwrite the output file
+    /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -1,8 +1,6 @@
 //! `top`: the live heap of a running process on the terminal.
 
-mod board;
 mod keys;
-mod screen;
 
 use crate::exit_code;
 use crate::frames::{module_files, stack_of};
@@ -10,12 +8,11 @@ use crate::options::duration;
 use crate::signals::{self, stop_requested};
 use crate::tracing::Tracing;
 use anyhow::{Context, bail};
-use board::{Board, Sample};
 use crossbeam_channel::{Receiver, Select};
-use keys::Action;
 use memhook_attach::{Consumer, End, Job, Session, Trace, Turn, process_name};
 use memhook_ledger::SiteWalk;
 use memhook_process::TargetRoot;
+use memhook_report::top::{self, Action, Board, Sample};
 use memhook_report::{bytes, counted, milliseconds, site_name};
 use memhook_symbols::Symbolizer;
 use ratatui::DefaultTerminal;
@@ -28,7 +25,7 @@ use std::{
 pub struct Args {
     /// Process id
     pid: i32,
-    /// Count again every so often
+    /// Time between two counts
     #[arg(short, long, value_parser = duration, default_value = "1s")]
     interval: Duration,
     #[command(flatten)]
@@ -147,7 +144,7 @@ impl TopJob {
         self.is_stale |= self.names.follow(trace.session(), &mut self.board);
         if std::mem::take(&mut self.is_stale) {
             let board = &mut self.board;
-            let drawn = screen.terminal.draw(|frame| screen::draw(frame, board));
+            let drawn = screen.terminal.draw(|frame| top::draw(frame, board));
             drawn.context("the terminal cannot be written")?;
             // What has come into view gets its names next.
             self.is_stale = self.names.ask(trace.session(), &self.board);
@@ -190,13 +187,16 @@ impl Job for TopJob {
 fn sample(session: &Session, consumer: &Consumer) -> Sample {
     let mut walk = SiteWalk::new(None);
     consumer.in_slices(|state| state.ledger.walk_sites(&mut walk));
-    let totals = consumer.lock().ledger.totals();
+    let state = consumer.lock();
+    let (totals, bounded) = (state.ledger.totals(), state.ledger.bounded());
+    drop(state);
     let losses = session.region().losses();
     Sample {
         time: consumer.elapsed(),
         sites: walk.into_sites(),
         totals,
         lost_events: losses.dropped + losses.ringless,
+        bounded,
     }
 }
 

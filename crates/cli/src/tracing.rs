@@ -8,7 +8,7 @@ use memhook_attach::TraceConfig;
 enum Clock {
     /// A word that the attacher advances every millisecond
     Coarse,
-    /// The processor's time stamp counter
+    /// The processor's time-stamp counter
     Tsc,
     /// clock_gettime(CLOCK_MONOTONIC)
     Monotonic,
@@ -19,35 +19,39 @@ enum Clock {
 /// How call stacks are found.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
 enum Unwind {
-    /// Tables compiled from .eh_frame: right without frame pointers
+    /// By tables compiled from .eh_frame; the program needs no frame pointers
     Table,
-    /// Along frame pointers
+    /// By frame pointers, which every function must have been compiled with
     Fp,
-    /// glibc's own backtrace: slow, for comparison
+    /// By glibc's backtrace(): slow, for comparison only
     Glibc,
 }
 
 /// Whose call stacks are recorded.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
 enum Stacks {
+    /// Of allocations only
     Alloc,
+    /// Of allocations and of releases
     All,
 }
 
 /// What a thread does when its ring is full.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
 enum OnFull {
+    /// Wait until there is room: no event is lost
     Wait,
+    /// Drop the event, and count it
     Drop,
 }
 
 /// What is recorded, and how.
 #[derive(clap::Args, Clone)]
 pub struct Tracing {
-    /// Frames to collect of each call stack
+    /// How many frames of each call stack to record
     #[arg(long, alias = "max-stack", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=128))]
     pub depth: u32,
-    /// Hook only these (malloc,free,new,...)
+    /// Hook only these functions (malloc,free,new,...)
     #[arg(long, value_delimiter = ',')]
     functions: Vec<String>,
     /// Record only blocks of at least this size (4K, 1M)
@@ -59,10 +63,10 @@ pub struct Tracing {
     /// Record only blocks of these sizes
     #[arg(long = "size", value_delimiter = ',', value_parser = size)]
     sizes: Vec<u64>,
-    /// Record one allocation in so many bytes, at random; reports are estimates
+    /// Record one allocation in about this many bytes, chosen at random; reports are then estimates
     #[arg(long, value_name = "BYTES", value_parser = size)]
     sample: Option<u64>,
-    /// Record call stacks of allocations, or of releases too
+    /// Record the call stacks of allocations only, or of releases as well
     #[arg(long, value_enum, default_value = "alloc")]
     stacks: Stacks,
     /// How call stacks are found
@@ -74,12 +78,31 @@ pub struct Tracing {
     /// Where time stamps come from
     #[arg(long, value_enum, default_value = "coarse")]
     clock: Clock,
-    /// Bytes that a thread's ring can grow to
+    /// How large the event ring of a thread may become
     #[arg(long, value_parser = size, default_value = "1M")]
     ring_size: u64,
     /// What a thread does when its ring is full
     #[arg(long, value_enum, default_value = "wait")]
     on_full: OnFull,
+    /// Memory for live blocks and call stacks of each traced process, 4M or more (512M, 2G); by
+    /// default a quarter of what is free for memhook-rs. When it is reached, allocations are still
+    /// counted exactly, but only a sample of the live blocks is kept, the largest ones first: what is
+    /// live becomes an estimate with a standard error, reports say so in their first lines, and a
+    /// gate gives no verdict. Unlike an exact count that ends there, this still finds leaks
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    max_memory: Option<u64>,
+}
+
+/// A size that a ledger can do with.
+fn memory(text: &str) -> Result<u64, String> {
+    let least = memhook_ledger::LEAST_BYTES as u64;
+    match size(text)? {
+        bytes if bytes < least => Err(format!(
+            "{bytes} bytes are too few: the table of live blocks needs at least {}M",
+            least >> 20
+        )),
+        bytes => Ok(bytes),
+    }
 }
 
 impl Tracing {
@@ -123,6 +146,7 @@ impl Tracing {
                 OnFull::Wait => memhook_attach::OnFull::Wait,
                 OnFull::Drop => memhook_attach::OnFull::Drop,
             },
+            max_memory: self.max_memory,
         }
     }
 }
@@ -130,7 +154,7 @@ impl Tracing {
 /// Options of the commands that start a program.
 #[derive(clap::Args)]
 pub struct StartOptions {
-    /// Trace the processes that it makes too, each for itself
+    /// Also trace the processes that the program starts, each on its own
     #[arg(long)]
     pub follow_fork: bool,
 }

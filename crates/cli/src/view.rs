@@ -23,13 +23,14 @@ const TURN: Duration = Duration::from_millis(200);
 pub struct Args {
     /// The recording (attach -o FILE.mhk)
     file: PathBuf,
-    /// Write the page into this file [default: the recording's name with .html]
+    /// Write the page to this file [default: the recording's name with .html]
     #[arg(short, long)]
     output: Option<PathBuf>,
-    /// Overwrite the output file
+    /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
-    /// Serve the page at this port of 127.0.0.1, or at this address, until Ctrl-C instead of writing it
+    /// Serve the page at this port of 127.0.0.1, or at this address, until Ctrl-C, instead of
+    /// writing a file
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = view::address, conflicts_with_all = ["output", "force"])]
     serve: Option<SocketAddr>,
     #[command(flatten)]

@@ -207,6 +207,17 @@ mod tests {
     }
 
     #[test]
+    fn parts_that_write_nothing_count_too() {
+        let mut out = Bounded::default();
+        let mut parts = Parts(&mut out);
+        for _ in 0..MOST_VISITS {
+            parts.push_demangle_node(DemangleNodeType::Prefix);
+        }
+        assert!(parts.write_string("x").is_err());
+        assert_eq!(out.finished(), None);
+    }
+
+    #[test]
     fn a_long_name_is_cut() {
         let long = format!("_Z{}", "x".repeat(100_000));
         let shown = demangle(&long);

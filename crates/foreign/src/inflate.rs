@@ -22,7 +22,7 @@ pub fn is_believable(stored_bytes: u64, bytes: u64) -> bool {
     bytes <= MOST_BYTES && bytes <= stored_bytes.saturating_mul(MOST_TIMES).max(ALWAYS_BYTES)
 }
 
-/// The section of exactly so many bytes; `None` if it is not, or nobody could believe the number.
+/// The section of exactly so many bytes; `None` if it has another size, or one that cannot be believed.
 pub fn inflate(stored: &[u8], compression: Compression, bytes: u64) -> Option<Vec<u8>> {
     if !is_believable(stored.len() as u64, bytes) {
         return None;

@@ -51,8 +51,8 @@ const MOST_LINKS: usize = 40;
 /// Deeper paths are made to keep us busy.
 const MOST_PARTS: usize = 4096;
 
-/// The same without openat2(2): one name at a time, each opened without following it. `..` goes back to a
-/// folder that was passed, so a folder that is moved meanwhile leads nowhere else.
+/// The look-up without openat2(2): one name at a time, each opened without following it. `..` goes back to a
+/// directory that was passed, so a directory that is moved meanwhile leads nowhere else.
 fn by_steps(root: &OwnedFd, path: &Path) -> nix::Result<OwnedFd> {
     let mut passed: Vec<OwnedFd> = Vec::new();
     let mut left: VecDeque<Step> = steps(path).collect();

@@ -11,7 +11,7 @@ use std::{
 };
 
 /// Opens the file of a mapping: the very one, even if it was replaced or deleted since; without the privilege for that,
-/// what stands at its path in the root of the process, if it has this inode number.
+/// what is at its path in the root of the process, if it has this inode number.
 ///
 /// # Errors
 /// When there is no such file, or it is not a regular one.
@@ -22,9 +22,10 @@ pub fn open_mapped(pid: i32, at: &Range<u64>, path: &str, inode: u64) -> Result<
     }
     // `/proc/PID/root` and an absolute path.
     let file = open_regular(&PathBuf::from(format!("/proc/{pid}/root{path}")))?;
-    match file.metadata()?.ino() == inode {
-        true => Ok(file),
-        false => Err(Error::from(ErrorKind::NotFound)),
+    if file.metadata()?.ino() == inode {
+        Ok(file)
+    } else {
+        Err(Error::from(ErrorKind::NotFound))
     }
 }
 
@@ -41,8 +42,9 @@ pub fn read_mapped(
 ) -> Result<Arc<[u8]>> {
     let mut file = open_mapped(pid, at, path, inode)?;
     let bytes = Extent::of(&file)?.bytes;
-    match bytes <= most {
-        true => read_exactly(&mut file, bytes),
-        false => Err(Error::from(ErrorKind::FileTooLarge)),
+    if bytes <= most {
+        read_exactly(&mut file, bytes)
+    } else {
+        Err(Error::from(ErrorKind::FileTooLarge))
     }
 }

@@ -8,7 +8,7 @@ use std::{
 /// Why an output cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
-    /// There is a file, and nobody said that it may go.
+    /// There is a file already, and it may not be replaced.
     #[error("{} exists already: choose another name or add --force", path.display())]
     Exists {
         /// The file.

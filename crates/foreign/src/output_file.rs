@@ -90,12 +90,15 @@ impl OutputFile {
             return Err(not_ours(path, "no regular file"));
         }
         if is_public && (opened.uid() != own_user() || opened.nlink() != 1) {
-            return Err(not_ours(path, "a file of another user in a folder for all"));
+            return Err(not_ours(
+                path,
+                "a file of another user in a directory for all",
+            ));
         }
         Ok(OutputFile::there(path, file))
     }
 
-    /// Where no file stands in the way: a descriptor of ours, or a new file.
+    /// An output that replaces nothing: a descriptor of ours, or a new file.
     fn without_old(path: &Path) -> std::result::Result<Option<OutputFile>, OutputError> {
         if let Some(file) = own_descriptor(path)? {
             return Ok(Some(OutputFile::there(path, file)));
@@ -269,7 +272,7 @@ mod tests {
                 assert!(error.to_string().contains("symbolic link"), "{error}");
             }
         }
-        // The same in a folder for all, where the outputs of builds follow none either.
+        // In a directory for all, the outputs of builds follow no link either.
         std::fs::set_permissions(&scratch.0, PermissionsExt::from_mode(0o1777)).unwrap();
         for path in [&link, &dangling] {
             let error = OutputFile::reopen(path).unwrap_err();

@@ -1,4 +1,4 @@
-//! Outputs that are no files: descriptors that we were started with, terminals, pipes.
+//! Outputs that are not files: descriptors that we were started with, terminals, pipes.
 
 use crate::output_error::{OutputError, failed, link, not_ours};
 use nix::unistd::geteuid;
@@ -15,8 +15,11 @@ pub(crate) fn own_descriptor(path: &Path) -> Result<Option<File>, OutputError> {
         Some("/dev/stdout") => "1",
         Some("/dev/stderr") => "2",
         Some(text) => {
-            let folders = ["/dev/fd/", "/proc/self/fd/"];
-            match folders.iter().find_map(|folder| text.strip_prefix(folder)) {
+            let directories = ["/dev/fd/", "/proc/self/fd/"];
+            match directories
+                .iter()
+                .find_map(|directory| text.strip_prefix(directory))
+            {
                 Some(number) => number,
                 None => return Ok(None),
             }
@@ -41,7 +44,7 @@ pub(crate) fn stream(path: &Path, found: &Metadata) -> Result<File, OutputError>
         return Err(link(path));
     }
     if kind.is_dir() {
-        return Err(not_ours(path, "a folder"));
+        return Err(not_ours(path, "a directory"));
     }
     if !kind.is_char_device() && !kind.is_fifo() {
         return Err(not_ours(path, "no file to write into"));
@@ -55,8 +58,9 @@ pub(crate) fn stream(path: &Path, found: &Metadata) -> Result<File, OutputError>
     let same =
         opened.file_type() == kind && (opened.dev(), opened.ino()) == (found.dev(), found.ino());
     let is_ours = kind.is_char_device() || opened.uid() == geteuid().as_raw();
-    match same && is_ours {
-        true => Ok(file),
-        false => Err(not_ours(path, "another user's pipe")),
+    if same && is_ours {
+        Ok(file)
+    } else {
+        Err(not_ours(path, "another user's pipe"))
     }
 }

@@ -66,7 +66,7 @@ pub fn is_regular(error: &Error) -> bool {
     error.kind() != ErrorKind::InvalidInput
 }
 
-/// Nobody reads more of a file at once.
+/// No more of a file is read at once.
 const MOST_BYTES: u64 = 4 << 30;
 /// A file may be so many times larger than what the disk holds of it: holes, and file systems that compress.
 const MOST_TIMES_THE_DISK: u64 = 16;
@@ -126,7 +126,7 @@ pub fn read_exactly(file: &mut File, bytes: u64) -> Result<Arc<[u8]>> {
     }
     let length = usize::try_from(bytes).map_err(|_| ErrorKind::FileTooLarge)?;
     let mut read: Arc<[u8]> = std::iter::repeat_n(0, length).collect();
-    // Nobody else has it yet.
+    // It is not shared yet.
     if let Some(into) = Arc::get_mut(&mut read) {
         file.read_exact(into)?;
     }

@@ -25,7 +25,13 @@ mod tests {
         assert_eq!(size_text(1023), "1023 B");
         assert_eq!(size_text(4198), "4.1 KiB");
         assert_eq!(size_text(1 << 20), "1.0 MiB");
-        assert_eq!(size_text((1 << 20) - 1), "1.0 MiB");
+        // Just below each unit: never 1024.0 of the smaller one.
+        for (power, unit) in [(20, "MiB"), (30, "GiB"), (40, "TiB"), (50, "PiB")] {
+            assert_eq!(size_text((1 << power) - 1), format!("1.0 {unit}"));
+        }
+        // 1023.95 KiB is 1,048,524.8 bytes.
+        assert_eq!(size_text(1_048_524), "1023.9 KiB");
+        assert_eq!(size_text(1_048_525), "1.0 MiB");
         assert_eq!(size_text(u64::MAX), "16384.0 PiB");
     }
 }

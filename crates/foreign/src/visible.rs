@@ -1,4 +1,4 @@
-//! Text from elsewhere, as a person may see it.
+//! Foreign text, made safe to show.
 //!
 //! Names of processes, files and functions may hold any bytes. On a terminal some of them act: control
 //! characters move the cursor, change its title or paste (ECMA-48), the controls of bidirectional text make a
@@ -39,8 +39,8 @@ pub fn visible_colored(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// JSON stays the same JSON. Its writers escape the controls of ASCII only; the others can stand nowhere but in
-/// strings.
+/// The result is JSON with the same meaning. Its writers escape the controls of ASCII only; the others can occur
+/// in strings only.
 pub fn visible_json(text: &str) -> Cow<'_, str> {
     // None of them is beyond the plane that four digits reach.
     escaped(text, |c| acts(c) && !is_layout(c), in_json)
@@ -83,9 +83,10 @@ fn escaped<'a>(
     }
     let mut out = String::with_capacity(text.len() + 16);
     for c in text.chars() {
-        match is_meant(c) {
-            true => write(&mut out, c),
-            false => out.push(c),
+        if is_meant(c) {
+            write(&mut out, c)
+        } else {
+            out.push(c)
         }
     }
     Cow::Owned(out)

@@ -28,7 +28,7 @@ struct Entry {
 }
 
 impl Baseline {
-    /// Of the leaks that were found.
+    /// A baseline of the leaks that were found.
     pub fn of<'a>(evidence: &Evidence, leaks: impl Iterator<Item = &'a Leak>) -> Baseline {
         let mut sites: BTreeMap<_, Sum> = BTreeMap::new();
         for leak in leaks {
@@ -49,7 +49,7 @@ impl Baseline {
         all.fold(Baseline::default(), Baseline::or_more)
     }
 
-    /// Of several processes: each site with the most that it leaked in one.
+    /// Merges the baselines of two processes: each site with the most that it leaked in one.
     pub fn or_more(mut self, other: Baseline) -> Baseline {
         for (site, sum) in other.sites {
             let most = self.sites.entry(site).or_default();
@@ -109,7 +109,7 @@ impl Baseline {
         self.sites.get(identity).copied()
     }
 
-    /// Whether this is no more than then, within a tolerance.
+    /// Whether a site leaks no more now than it did then, within a tolerance.
     pub fn covers(&self, identity: &[String], now: Sum, tolerance_percent: f64) -> bool {
         let Some(then) = self.sum(identity) else {
             return false;

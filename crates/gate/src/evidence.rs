@@ -75,7 +75,7 @@ pub struct AllocationSite {
     /// Dynamic symbol of the allocating function (`malloc`, `_Znwm`); `None`: the allocation was not
     /// traced.
     pub symbol: Option<String>,
-    /// The same as people call it (`malloc`, `new`).
+    /// What people call that function (`malloc`, `new`).
     pub kind: String,
     /// Innermost first.
     pub stack: Vec<SourceFrame>,
@@ -165,7 +165,7 @@ pub enum Ending {
     Exited(i32),
     /// By this signal.
     Signaled(i32),
-    /// Nobody saw it: this is a recording.
+    /// It was not seen: this is a recording.
     Recorded,
 }
 
@@ -211,7 +211,7 @@ pub enum Subject {
     Leaks,
     /// Sites that keep growing.
     Growth,
-    /// Live blocks, reachable or not: nobody looked.
+    /// Live blocks; whether something reaches them was not looked at.
     Live,
 }
 

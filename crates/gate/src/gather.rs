@@ -6,7 +6,8 @@ use crate::{Evidence, Leak, Subject, Sum};
 use memhook_ledger::Totals;
 use std::collections::HashMap;
 
-/// What hangs on leaked blocks of one backtrace; `None`: blocks whose allocation was not traced.
+/// Leaked blocks of one backtrace, and what only they reach. The backtrace is `None` for blocks whose allocation
+/// was not traced.
 #[derive(Clone, Debug, Default)]
 pub struct Lost {
     /// Blocks of this backtrace to which no other leaked block points.
@@ -38,6 +39,15 @@ pub struct Reached {
 }
 
 impl Reached {
+    /// Leaves out leaks of which it is not known where they were allocated: the ledger was too small for
+    /// all blocks, so they may be ones that the user puts up with.
+    pub fn forget_unknown(&mut self) {
+        self.lost.remove(&None);
+        for lost in self.lost.values_mut() {
+            lost.indirect.remove(&None);
+        }
+    }
+
     /// All that nothing reaches.
     pub fn leaked(&self) -> Sum {
         let mut leaked = Sum::default();
@@ -142,7 +152,7 @@ pub fn growth_evidence(source: NameSource<'_>, totals: &Totals, grown: &Grown) -
     }
 }
 
-/// Puts names to live blocks, of which nobody knows whether something reaches them.
+/// Puts names to live blocks; whether something reaches them is not known.
 pub(crate) fn live_evidence(
     mut names: Names<'_>,
     totals: &Totals,

@@ -5,7 +5,7 @@ use crate::names::NameSource;
 use crate::survivors::{MOMENTS, Survivors};
 use crate::{Ending, Evidence, Sum};
 use memhook_ledger::{Ledger, LedgerOptions};
-use memhook_recording::{End, Error, Recording};
+use memhook_recording::{Error, Recording, RecordingEnd};
 use std::time::Duration;
 
 /// What is looked for in a recording, and where.
@@ -48,6 +48,7 @@ pub fn recorded_evidence(
     let ledger_options = LedgerOptions {
         track_release_stacks: false,
         ignore_unknown_releases: false,
+        ..LedgerOptions::default()
     };
     let replay = recording.replay_with(ledger_options, &mut watch)?;
     let (totals, live) = end.unwrap_or_else(|| (replay.totals(), live(replay.ledger())));
@@ -96,7 +97,7 @@ fn gaps(recording: &Recording) -> Vec<String> {
         gaps.push(format!("{lost} events were lost"));
     }
     match recording.end() {
-        Some(End::Finished) => {}
+        Some(RecordingEnd::Finished) => {}
         Some(end) => gaps.push(format!("the recording is not the whole run: {end}")),
         None => gaps.push("the end of the recording is missing".into()),
     }

@@ -1,4 +1,4 @@
-//! Leaks that were looked at and are let be.
+//! Leaks that are known and accepted.
 
 use crate::evidence::AllocationSite;
 use crate::pattern::template_matches;
@@ -20,7 +20,7 @@ pub struct Suppressions {
 }
 
 impl Suppressions {
-    /// Reads a file: LeakSanitizer's syntax, or Valgrind's, whose suppressions stand in braces.
+    /// Reads a file: LeakSanitizer's syntax, or Valgrind's, whose suppressions are in braces.
     pub fn read(&mut self, file: &str, text: &str) -> Result<(), Error> {
         let mut lines = text.lines().enumerate().map(|(i, l)| (i + 1, l.trim()));
         let bad = |line: usize, problem: String| Error::Suppression {
@@ -42,7 +42,7 @@ impl Suppressions {
             }
             match line.split_once(':') {
                 Some(("leak", pattern)) if !pattern.is_empty() => self.add(pattern),
-                // Other sanitizers' suppressions may stand in one file with LeakSanitizer's.
+                // A file may hold other sanitizers' suppressions beside LeakSanitizer's.
                 Some((kind, _)) if is_other_sanitizers(kind) => {}
                 _ => {
                     let problem = format!(

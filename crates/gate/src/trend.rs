@@ -23,7 +23,7 @@ pub fn mann_kendall(series: &[f64]) -> Trend {
     test(series, 1.0)
 }
 
-/// The same, for values that depend on their neighbours (Hamed and Rao 1998): the variance grows by the
+/// The test for values that depend on their neighbours (Hamed and Rao 1998): the variance grows by the
 /// significant autocorrelations of the ranks of what is left without the trend.
 pub fn corrected(series: &[f64]) -> Trend {
     let n = series.len() as f64;

@@ -79,9 +79,10 @@ pub fn read<'a>(
 }
 
 fn demangled(name: &str) -> String {
-    match name.starts_with("_Z") && !name.contains(['*', '?']) {
-        true => memhook_foreign::demangle_in_full(name),
-        false => name.to_owned(),
+    if name.starts_with("_Z") && !name.contains(['*', '?']) {
+        memhook_foreign::demangle_in_full(name)
+    } else {
+        name.to_owned()
     }
 }
 

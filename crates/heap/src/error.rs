@@ -6,13 +6,13 @@ use memhook_foreign::size_text;
 /// Failure of a scan; one line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The process could not be looked at.
+    /// The process could not be examined.
     #[error(transparent)]
     Process(#[from] memhook_process::Error),
     /// Its threads could not be held.
     #[error(transparent)]
     Inject(#[from] memhook_inject::Error),
-    /// What the kernel tells of it could not be read.
+    /// A file of /proc could not be read.
     #[error("cannot read {path}: {error}")]
     Unread {
         /// The file.
@@ -46,7 +46,7 @@ pub enum Error {
         /// Bytes.
         bytes: u64,
     },
-    /// The target could run out of memory while it shares it with a fork.
+    /// The target could run out of memory while it shares its pages with a fork.
     #[error(
         "each page that process {pid} writes to meanwhile costs it another one, in all up to {}, and {room}",
         size_text(*.needed)
@@ -59,7 +59,7 @@ pub enum Error {
         /// What there is.
         room: Room,
     },
-    /// By this method its threads would be, or were, held for too long.
+    /// With this method its threads would be, or were, held for too long.
     #[error(
         "its threads would be held for about {needed_ms:.0} ms ({reason}), and {allowed_ms:.0} ms are allowed (--max-hold)"
     )]
@@ -71,7 +71,7 @@ pub enum Error {
         /// What takes so long.
         reason: String,
     },
-    /// By no method could its threads be held for as short a time as is allowed.
+    /// Every method would hold its threads for longer than is allowed.
     #[error(
         "all threads of process {pid} would be held for longer than {allowed_ms:.0} ms: {ways}. \
          --max-hold {enough_ms:.0}ms allows it"
@@ -86,7 +86,7 @@ pub enum Error {
         /// What should suffice for one of them.
         enough_ms: f64,
     },
-    /// No glibc, or none with a heap that we know.
+    /// There is no glibc, or none whose heap has a known layout.
     #[error("process {pid}: {reason}")]
     NoHeap {
         /// Process id.

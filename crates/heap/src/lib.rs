@@ -1,7 +1,11 @@
 //! A snapshot of a live process, its heap dissected, conservatively marked and swept.
 //!
-//! [`capture`] copies the memory of a process that can hold pointers; everything else here works on
-//! that copy alone, and damaged bytes in it lead to findings, never to a panic.
+//! [`capture`] copies the memory of a process that can hold pointers. The search works on that copy alone,
+//! and damaged bytes in it lead to findings, never to a panic. [`Reclaimer`] gives leaked blocks back to
+//! the allocator of the live process.
+
+// A list of one range is meant as such in tests.
+#![cfg_attr(test, allow(clippy::single_range_in_vec_init))]
 
 mod capture;
 mod error;
@@ -34,5 +38,6 @@ pub use graph::why::{Why, WhyStep, why};
 pub use reclaim::{Candidates, HoldAtSafePoint, Reclaimer, Released, reclaimable, refusal};
 pub use scan::Scan;
 pub use snapshot::{
-    Area, AreaKind, Backing, Meta, Method, ModuleInfo, Region, Snapshot, ThreadState, load, save,
+    Area, AreaKind, Backing, CopiedRegion, Meta, Method, ModuleInfo, Snapshot, ThreadState, load,
+    save,
 };

@@ -1,75 +1,112 @@
 //! Lists of address ranges.
 
 use crate::snapshot::Area;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::ops::Range;
 
 /// Ascending address ranges.
-pub type Runs = Vec<(u64, u64)>;
+pub type Runs = Vec<Range<u64>>;
 
 /// Bytes of ranges.
-pub fn run_bytes(runs: &[(u64, u64)]) -> u64 {
-    runs.iter().map(|(start, end)| end - start).sum()
+pub fn run_bytes(runs: &[Range<u64>]) -> u64 {
+    runs.iter().map(|run| run.end - run.start).sum()
 }
 
 /// The parts of ranges that are in areas; both in order.
-pub fn within(ranges: &[(u64, u64)], areas: &[Area]) -> Runs {
-    let areas: Runs = areas.iter().map(|area| (area.start, area.end)).collect();
+pub fn within(ranges: &[Range<u64>], areas: &[Area]) -> Runs {
+    let areas: Runs = areas.iter().map(|area| area.start..area.end).collect();
     intersection(ranges, &areas)
 }
 
 /// What is in both; each in order.
-pub fn intersection(one: &[(u64, u64)], other: &[(u64, u64)]) -> Runs {
+pub fn intersection(one: &[Range<u64>], other: &[Range<u64>]) -> Runs {
     let mut found = Runs::new();
     let mut first = 0;
-    for &(start, end) in one {
-        first += other[first..].partition_point(|r| r.1 <= start);
-        for &(from, to) in other[first..].iter().take_while(|r| r.0 < end) {
-            found.push((start.max(from), end.min(to)));
+    for &Range { start, end } in one {
+        first += other[first..].partition_point(|r| r.end <= start);
+        for &Range {
+            start: from,
+            end: to,
+        } in other[first..].iter().take_while(|r| r.start < end)
+        {
+            found.push(start.max(from)..end.min(to));
         }
     }
     found
 }
 
 /// Adds a range to a sorted list, joining what touches.
-pub fn add_run(runs: &mut Runs, run: (u64, u64)) {
-    let first = runs.partition_point(|r| r.1 < run.0);
-    let last = runs.partition_point(|r| r.0 <= run.1);
+pub fn add_run(runs: &mut Runs, run: Range<u64>) {
+    let first = runs.partition_point(|r| r.end < run.start);
+    let last = runs.partition_point(|r| r.start <= run.end);
     if first >= last {
         runs.insert(first, run);
         return;
     }
-    let joined = (runs[first].0.min(run.0), runs[last - 1].1.max(run.1));
+    let joined = runs[first].start.min(run.start)..runs[last - 1].end.max(run.end);
     runs[first] = joined;
     runs.drain(first + 1..last);
 }
 
 /// The ranges in order, those that touch or overlap as one.
 pub fn joined(mut ranges: Runs) -> Runs {
-    ranges.sort_unstable();
+    ranges.sort_unstable_by_key(|r| (r.start, r.end));
     let mut found = Runs::with_capacity(ranges.len());
-    for (start, end) in ranges {
+    for range in ranges {
         match found.last_mut() {
-            Some(last) if start <= last.1 => last.1 = last.1.max(end),
-            _ => found.push((start, end)),
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => found.push(range),
         }
     }
     found
 }
 
 /// [start, end) without the holes, which are in order and apart from each other.
-pub fn without(start: u64, end: u64, holes: &[(u64, u64)]) -> Runs {
+pub fn without(start: u64, end: u64, holes: &[Range<u64>]) -> Runs {
     let mut left = Runs::new();
     let mut at = start;
-    let first = holes.partition_point(|h| h.1 <= start);
-    for &(from, to) in holes[first..].iter().take_while(|h| h.0 < end) {
+    let first = holes.partition_point(|h| h.end <= start);
+    for &Range {
+        start: from,
+        end: to,
+    } in holes[first..].iter().take_while(|h| h.start < end)
+    {
         if from > at {
-            left.push((at, from));
+            left.push(at..from);
         }
         at = at.max(to);
     }
     if at < end {
-        left.push((at, end));
+        left.push(at..end);
     }
     left
+}
+
+/// A range as a pair of numbers, which is its form in saved snapshots.
+pub mod pair {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(range: &Range<u64>, to: S) -> Result<S::Ok, S::Error> {
+        (range.start, range.end).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Range<u64>, D::Error> {
+        <(u64, u64)>::deserialize(from).map(|(start, end)| start..end)
+    }
+}
+
+/// Likewise ranges as pairs.
+pub mod pairs {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(ranges: &[Range<u64>], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(ranges.iter().map(|range| (range.start, range.end)))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Runs, D::Error> {
+        let pairs = Vec::<(u64, u64)>::deserialize(from)?;
+        Ok(pairs.into_iter().map(|(start, end)| start..end).collect())
+    }
 }
 
 #[cfg(test)]
@@ -79,10 +116,10 @@ mod tests {
 
     #[test]
     fn what_is_in_both() {
-        let one = [(0, 10), (20, 30), (40, 50)];
+        let one = [0..10, 20..30, 40..50];
         assert_eq!(
-            intersection(&one, &[(5, 25), (28, 45)]),
-            [(5, 10), (20, 25), (28, 30), (40, 45)]
+            intersection(&one, &[5..25, 28..45]),
+            [5..10, 20..25, 28..30, 40..45]
         );
         let area = Area {
             start: 8,
@@ -90,26 +127,26 @@ mod tests {
             kind: AreaKind::Anonymous,
             name: String::new(),
         };
-        assert_eq!(within(&one, &[area]), [(8, 9)]);
+        assert_eq!(within(&one, &[area]), [8..9]);
         assert_eq!(intersection(&one, &[]), []);
     }
 
     #[test]
     fn runs_join() {
         let mut runs = Runs::new();
-        for run in [(10, 20), (30, 40), (20, 25), (0, 5), (24, 31), (50, 60)] {
+        for run in [10..20, 30..40, 20..25, 0..5, 24..31, 50..60] {
             add_run(&mut runs, run);
         }
-        assert_eq!(runs, [(0, 5), (10, 40), (50, 60)]);
+        assert_eq!(runs, [0..5, 10..40, 50..60]);
     }
 
     #[test]
     fn holes_are_cut_out() {
-        assert_eq!(without(10, 20, &[]), [(10, 20)]);
+        assert_eq!(without(10, 20, &[]), [10..20]);
         assert_eq!(
-            without(10, 20, &joined(vec![(11, 13), (15, 16), (0, 12)])),
-            [(13, 15), (16, 20)]
+            without(10, 20, &joined(vec![11..13, 15..16, 0..12])),
+            [13..15, 16..20]
         );
-        assert_eq!(without(10, 20, &[(5, 25)]), []);
+        assert_eq!(without(10, 20, &[5..25]), []);
     }
 }

@@ -1,6 +1,6 @@
 //! Snapshots made by hand, for tests.
 
-use crate::snapshot::{Area, AreaKind, Meta, Method, Region, Snapshot};
+use crate::snapshot::{Area, AreaKind, CopiedRegion, Meta, Method, Snapshot};
 
 /// A snapshot with this memory, all of it anonymous.
 pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
@@ -29,9 +29,9 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
         },
         regions: memory
             .into_iter()
-            .map(|(start, bytes)| Region {
+            .map(|(start, bytes)| CopiedRegion {
                 start,
-                runs: vec![(start, start + bytes.len() as u64)],
+                runs: vec![start..start + bytes.len() as u64],
                 bytes: bytes.into(),
             })
             .collect(),

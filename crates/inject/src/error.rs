@@ -7,6 +7,8 @@ use memhook_process::Mapping;
 
 /// Failure of an operation on the target. Unless the variant says otherwise the target has been
 /// put back as it was.
+///
+/// A `cause` is part of the text, so it is not the [`std::error::Error::source`] as well.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A program could not be started.
@@ -15,7 +17,8 @@ pub enum Error {
         /// Its name as it was given.
         program: String,
         /// What the kernel answered.
-        source: io::Error,
+        #[source]
+        cause: io::Error,
     },
     /// A program that was started cannot be stopped before its own code runs.
     #[error(
@@ -33,13 +36,13 @@ pub enum Error {
     },
     /// The target may not be traced by us.
     #[error(
-        "no permission to trace process {pid}: {source} (run as the same user with CAP_SYS_PTRACE, or check kernel.yama.ptrace_scope)"
+        "no permission to trace process {pid}: {cause} (run as the same user with CAP_SYS_PTRACE, or check kernel.yama.ptrace_scope)"
     )]
     Permission {
         /// Process id.
         pid: i32,
         /// What the kernel answered.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Another process traces the target already.
     #[error(
@@ -82,7 +85,7 @@ pub enum Error {
         tid: i32,
     },
     /// A ptrace request failed.
-    #[error("ptrace {request} on thread {tid} of process {pid}: {source}")]
+    #[error("ptrace {request} on thread {tid} of process {pid}: {cause}")]
     Ptrace {
         /// Name of the request.
         request: &'static str,
@@ -91,10 +94,10 @@ pub enum Error {
         /// Thread id.
         tid: i32,
         /// What the kernel answered.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Memory of the target could not be read or written.
-    #[error("cannot {action} {bytes} bytes at {address:#x} of process {pid}: {source}")]
+    #[error("cannot {action} {bytes} bytes at {address:#x} of process {pid}: {cause}")]
     Memory {
         /// "read" or "write".
         action: &'static str,
@@ -105,15 +108,15 @@ pub enum Error {
         /// How many bytes were asked for.
         bytes: usize,
         /// What the kernel answered.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A file of /proc could not be used.
-    #[error("{path}: {source}")]
+    #[error("{path}: {cause}")]
     File {
         /// Path of the file.
         path: String,
         /// What the kernel answered.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The code that remote work needs was not found in executable memory of the target.
     #[error("process {pid} has no `syscall; ret` or no signal restorer in its C library")]
@@ -154,14 +157,14 @@ pub enum Error {
         tid: i32,
     },
     /// A system call made in the target failed.
-    #[error("{name} in process {pid} failed: {source} (a seccomp filter may refuse it)")]
+    #[error("{name} in process {pid} failed: {cause} (a seccomp filter may refuse it)")]
     RemoteSyscall {
         /// Name of the system call.
         name: &'static str,
         /// Process id.
         pid: i32,
         /// Its errno.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Code called in the target raised a fatal signal, which was suppressed.
     #[error(
@@ -223,30 +226,85 @@ impl Error {
     /// The target could not be looked at.
     pub(crate) fn of_process(pid: i32, error: memhook_process::Error) -> Error {
         match error {
-            memhook_process::Error::Proc { path, source } => Error::proc(pid, path, source),
+            memhook_process::Error::Proc { path, cause } => Error::proc(pid, path, cause),
         }
     }
 
     /// A file of the target's in /proc could not be used.
-    pub(crate) fn proc(pid: i32, path: String, source: io::Error) -> Error {
-        match source.raw_os_error() {
+    pub(crate) fn proc(pid: i32, path: String, cause: io::Error) -> Error {
+        match cause.raw_os_error() {
             Some(libc::ENOENT | libc::ESRCH) => Error::TargetGone { pid },
-            Some(libc::EACCES | libc::EPERM) => Error::Permission { pid, source },
-            _ => Error::File { path, source },
+            Some(libc::EACCES | libc::EPERM) => Error::Permission { pid, cause },
+            _ => Error::File { path, cause },
         }
     }
 
     /// Wraps the error of a ptrace request; ESRCH of a thread that we hold means it was killed.
-    pub(crate) fn ptrace(pid: i32, tid: i32, request: &'static str, source: io::Error) -> Error {
-        if source.raw_os_error() == Some(libc::ESRCH) {
+    pub(crate) fn ptrace(pid: i32, tid: i32, request: &'static str, cause: io::Error) -> Error {
+        if cause.raw_os_error() == Some(libc::ESRCH) {
             Error::TargetGone { pid }
         } else {
             Error::Ptrace {
                 request,
                 pid,
                 tid,
-                source,
+                cause,
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever prints an error with its sources must not read the same twice.
+    #[test]
+    fn no_text_repeats_its_source() {
+        let (pid, tid) = (7, 8);
+        let cause = || io::Error::from_raw_os_error(libc::EIO);
+        let program = "program".to_owned();
+        let path = "/proc/7/mem".to_owned();
+        let errors = [
+            Error::Start {
+                program,
+                cause: cause(),
+            },
+            Error::Permission {
+                pid,
+                cause: cause(),
+            },
+            Error::Ptrace {
+                request: "SEIZE",
+                pid,
+                tid,
+                cause: cause(),
+            },
+            Error::Memory {
+                action: "read",
+                pid,
+                address: 9,
+                bytes: 8,
+                cause: cause(),
+            },
+            Error::File {
+                path,
+                cause: cause(),
+            },
+            Error::RemoteSyscall {
+                name: "mmap",
+                pid,
+                cause: cause(),
+            },
+        ];
+        for error in errors {
+            let mut whole = error.to_string();
+            let mut next = std::error::Error::source(&error);
+            while let Some(source) = next {
+                whole = format!("{whole}: {source}");
+                next = source.source();
+            }
+            assert_eq!(whole.matches(&cause().to_string()).count(), 1, "{whole}");
         }
     }
 }

@@ -11,50 +11,26 @@
 //!
 //! ptrace requests must come from the thread that seized, so [`Held`] is not `Send`.
 
-mod address_space;
-mod all_threads;
-mod call_with_data;
-mod descriptor;
+mod arch;
 mod error;
-mod forced_write;
-mod guard;
-mod held;
-mod huge_pages;
-mod idle;
-mod kernel_places;
-mod late;
+mod hold;
 mod launch;
-mod load;
-mod memory;
-mod native_stack;
-mod page_scan;
-mod processor;
 mod ptrace;
-mod region;
-mod regs;
-mod release;
-mod remote_call;
-mod remote_calls;
-mod remote_fork;
-mod remote_syscall;
-mod resend;
-mod restart;
-mod restarted;
-mod robust_list;
-mod safe_point;
-mod scratch;
-mod seccomp;
-mod signal_frame;
-mod signals;
-mod slept;
-mod stop;
-mod survey;
-mod terminal_stops;
-mod urgency;
-mod wait;
-mod watchdog;
-mod way_home;
-mod write_watch;
+mod remote;
+
+// One short path for each part, wherever it is used.
+use arch::native::{
+    call_instruction, clock, gadgets, native_stack, processor, regs, restart, restarted, scratch,
+    signal_frame, syscall_probe,
+};
+use hold::{
+    all_threads, guard, held, idle, late, resend, safe_point, seccomp, signals, slept, stop,
+    survey, terminal_stops, urgency, wait, watchdog,
+};
+use remote::{
+    address_space, call_with_data, descriptor, forced_write, huge_pages, kernel_places, load,
+    memory, page_scan, region, remote_call, remote_fork, robust_list, way_home, write_watch,
+};
 
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]
@@ -83,7 +59,7 @@ pub use launch::{Child, EndingThread, Event, StartPoint, end_by, forward_signals
 pub use load::{Dlopen, Loaded, load_object};
 pub use memory::write_bytes;
 pub use page_scan::{PageScan, PageState};
-pub use region::{Region, close_descriptor, create_region};
+pub use region::{Region, close_descriptor, create_region, unmap_region};
 pub use regs::Registers;
 pub use remote_fork::{ForkPlan, FrozenChild};
 pub use robust_list::robust_list;

@@ -37,6 +37,7 @@ pub(crate) struct Contests {
     /// Addresses that changed, by pass modulo the length.
     changed: [Vec<u64>; LISTS],
     keep_waiting: bool,
+    is_closed: bool,
 }
 
 impl Contests {
@@ -45,7 +46,29 @@ impl Contests {
             by_address: FxHashMap::default(),
             changed: Default::default(),
             keep_waiting,
+            is_closed: false,
         }
+    }
+
+    /// Forgets everything, now and from now on.
+    pub fn close(&mut self) {
+        *self = Self {
+            is_closed: true,
+            ..Self::new(self.keep_waiting)
+        };
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Bytes of memory, about.
+    pub fn bytes(&self) -> usize {
+        let waiting = if self.keep_waiting { 32 } else { 0 };
+        let lists: usize = self.changed.iter().map(Vec::capacity).sum();
+        self.by_address.capacity() * (size_of::<(u64, Contest)>() + 1)
+            + self.by_address.len() * waiting
+            + lists * size_of::<u64>()
     }
 
     pub fn balance(&self, address: u64) -> i32 {
@@ -70,6 +93,9 @@ impl Contests {
     }
 
     fn change(&mut self, address: u64, by: i32, item: u64, pass: u32) -> Option<u64> {
+        if self.is_closed {
+            return None;
+        }
         let contest = self.by_address.entry(address).or_insert(Contest {
             balance: 0,
             pass: pass.wrapping_sub(1),

@@ -31,6 +31,17 @@ impl Estimate {
         }
     }
 
+    /// What a block of `size` bytes stands for that was chosen with the probability 1 / `weight`.
+    #[inline]
+    pub fn weighted(weight: f64, size: u64) -> Estimate {
+        let bytes = size as f64;
+        Estimate {
+            blocks: weight,
+            bytes: weight * bytes,
+            variance: (weight - 1.0) * weight * bytes * bytes,
+        }
+    }
+
     /// Standard error of `bytes`, if they are an estimate.
     pub fn error_bytes(&self) -> Option<u64> {
         standard_error(self.variance)
@@ -94,12 +105,7 @@ impl Estimator {
         if self.sample_bytes.is_none() {
             return Estimate::exact(1, size);
         }
-        let (weight, bytes) = (self.weight(size), size as f64);
-        Estimate {
-            blocks: weight,
-            bytes: weight * bytes,
-            variance: (weight - 1.0) * weight * bytes * bytes,
-        }
+        Estimate::weighted(self.weight(size), size)
     }
 }
 

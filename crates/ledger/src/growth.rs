@@ -20,7 +20,7 @@ pub struct SiteGrowth {
     pub allocated_bytes: u64,
     /// Blocks released; negative if a failed `realloc` gave back more than were released.
     pub released_blocks: i64,
-    /// Bytes released; negative likewise.
+    /// Bytes released; negative if a failed `realloc` gave back more.
     pub released_bytes: i64,
 }
 

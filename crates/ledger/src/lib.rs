@@ -14,7 +14,7 @@
 //!
 //! let event = |op, sequence| RawEvent::pack(op, 0x1000, sequence, 64, 7).unpack().unwrap();
 //! let mut ledger = Ledger::new(LedgerOptions::default());
-//! // The release is seen first: it stands in a ring that is emptied earlier.
+//! // The release is seen first: it is in a ring that is emptied earlier.
 //! ledger.begin_ring(0, 100);
 //! ledger.event(event(Op::Release, 1), 0, 0);
 //! ledger.begin_ring(1, 101);
@@ -25,6 +25,7 @@
 //! ```
 
 mod batch;
+mod bound;
 mod contests;
 mod estimate;
 mod growth;
@@ -35,11 +36,13 @@ mod queries;
 mod reallocs;
 mod sites;
 mod slices;
+mod thinning;
 mod totals;
 
+pub use bound::LEAST_BYTES;
 pub use estimate::{Estimate, Estimator, SampledAllocations, standard_error};
 pub use growth::{SiteGrowth, Snapshot};
 pub use observer::{BlockOf, Observer, ReleaseBy};
 pub use order::Ledger;
 pub use slices::{LiveWalk, SiteWalk};
-pub use totals::{LedgerOptions, LiveBlock, Site, SiteLive, Totals};
+pub use totals::{Bounded, LedgerOptions, LiveBlock, SiteLive, SiteTotals, Totals};

@@ -22,6 +22,7 @@
 //! interval").
 
 use crate::BlockOf;
+use crate::thinning::{Census, Thinning};
 use memhook_abi::sequence_before;
 use rustc_hash::FxHashMap;
 
@@ -44,6 +45,10 @@ const fn min_capacity(bits: u32) -> usize {
 const SWEEP_PASSES: usize = 8192;
 /// A visit marks entries from this age on: old enough for every event that the ledger holds back.
 pub(crate) const AGED_PASSES: i16 = 16;
+
+/// When blocks are to be dropped, so many bytes of the table are looked through in a pass: the rings
+/// wait meanwhile.
+const SHED_BYTES: usize = 8 << 20;
 
 /// One place of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,6 +156,12 @@ impl Entry {
         self.precedes_all_of(pass) || sequence_before(self.sequence(), release)
     }
 
+    /// Whether this entry's event happened before an allocation of the same address that arrived in
+    /// `pass` with this number.
+    pub fn is_before_allocation(self, sequence: u32, pass: u16) -> bool {
+        self.precedes_all_of(pass) || !sequence_before(sequence, self.sequence())
+    }
+
     /// Whether this tombstone protects nothing any more.
     fn is_expired(self, pass: u16) -> bool {
         !self.is_alive() && self.precedes_all_of(pass)
@@ -188,6 +199,10 @@ pub(crate) struct LiveMap {
     capacity: usize,
     /// Sizes that do not fit into an entry, by address.
     large: FxHashMap<u64, u64>,
+    /// Which blocks are kept. Others may still stand in segments that were not rebuilt since.
+    thinning: Thinning,
+    /// So many segments, the first ones, are still to be rebuilt to that end.
+    unshed: usize,
 }
 
 fn key_of(address: u64) -> u64 {
@@ -229,6 +244,8 @@ impl LiveMap {
             live: 0,
             capacity: 0,
             large: FxHashMap::default(),
+            thinning: Thinning::default(),
+            unshed: 0,
         }
     }
 
@@ -238,7 +255,71 @@ impl LiveMap {
 
     /// Bytes of memory that the table takes.
     pub fn table_bytes(&self) -> usize {
-        self.capacity * size_of::<Entry>() + self.segments.len() * size_of::<Segment>()
+        self.capacity * size_of::<Entry>()
+            + self.segments.len() * size_of::<Segment>()
+            + self.large.capacity() * size_of::<(u64, u64, u8)>()
+    }
+
+    /// Which blocks are kept.
+    #[inline]
+    pub fn thinning(&self) -> Thinning {
+        self.thinning
+    }
+
+    /// Whether not all blocks are kept.
+    #[inline(always)]
+    pub fn is_thinned(&self) -> bool {
+        self.thinning.is_on()
+    }
+
+    /// What keeps about `room` entries of those that are there.
+    pub fn thinning_for(&self, room: f64, pass: u16) -> Thinning {
+        let mut census = Census::default();
+        for entry in self.segments.iter().flat_map(|segment| &segment.entries) {
+            let entry = self.as_kept(Entry(*entry));
+            if entry.is_alive() {
+                census.count(self.size_of(entry));
+            } else if entry.0[0] != 0 && !entry.is_expired(pass) {
+                census.tombstones += 1;
+            }
+        }
+        self.thinning.to_fit(&census, room)
+    }
+
+    /// Keeps fewer blocks from now on; their places are freed by and by.
+    pub fn thin(&mut self, thinning: Thinning) {
+        self.thinning = thinning;
+        self.unshed = self.segments.len();
+    }
+
+    /// Frees places of blocks that are not kept; returns whether there may be more.
+    pub fn shed_some(&mut self, pass: u16) -> bool {
+        let mut bytes = 0;
+        while self.unshed > 0 && bytes < SHED_BYTES {
+            self.unshed -= 1;
+            bytes += self.segments[self.unshed].entries.len() * size_of::<Entry>();
+            self.rebuild(self.unshed, pass);
+        }
+        if self.large.len() < self.large.capacity() / 4 {
+            self.large.shrink_to_fit();
+        }
+        self.unshed > 0
+    }
+
+    /// An entry as if everything were dropped at once that is not kept: a block's event still protects
+    /// what it did.
+    #[inline]
+    fn as_kept(&self, entry: Entry) -> Entry {
+        if !self.thinning.is_on() || entry.0[0] == 0 {
+            return entry;
+        }
+        if self.thinning.excludes(entry.address()) {
+            return Entry([0; 3]);
+        }
+        if entry.is_alive() && !self.thinning.keeps(entry.address(), self.size_of(entry)) {
+            return entry.dead();
+        }
+        entry
     }
 
     /// Prefetches the first place where an address may stand.
@@ -299,7 +380,11 @@ impl LiveMap {
 
     #[inline(always)]
     pub fn get(&self, at: At) -> Entry {
-        Entry(self.segments[at.segment as usize].entries[at.index as usize])
+        let entry = Entry(self.segments[at.segment as usize].entries[at.index as usize]);
+        if self.thinning.is_on() && entry.is_alive() {
+            return self.as_kept(entry);
+        }
+        entry
     }
 
     /// Size in bytes of a live entry of this map.
@@ -350,7 +435,7 @@ impl LiveMap {
             .iter()
             .flat_map(|segment| &segment.entries)
             .map(|e| Entry(*e))
-            .filter(|e| e.is_alive())
+            .filter(|e| e.is_alive() && self.as_kept(*e).is_alive())
     }
 
     /// Ages a part of the table; once a pass.
@@ -364,11 +449,21 @@ impl LiveMap {
         }
     }
 
-    /// Drops a segment's expired tombstones, and makes it as large as the rest needs.
+    /// Drops a segment's expired tombstones and what is not kept, and makes it as large as the rest needs.
     #[cold]
     #[inline(never)]
     fn rebuild(&mut self, segment: usize, pass: u16) {
-        let old = std::mem::take(&mut self.segments[segment].entries);
+        let mut old = std::mem::take(&mut self.segments[segment].entries);
+        if self.thinning.is_on() {
+            for entry in &mut old {
+                let kept = self.as_kept(Entry(*entry));
+                if Entry(*entry).is_alive() && !kept.is_alive() {
+                    self.live -= 1;
+                    self.large.remove(&Entry(*entry).address());
+                }
+                *entry = kept.0;
+            }
+        }
         let is_kept = |e: &&[u64; 3]| e[0] != 0 && !Entry(**e).is_expired(pass);
         let kept = old.iter().filter(is_kept).count();
         let percent = 160 + 40 * segment / self.segments.len();

@@ -1,4 +1,4 @@
-//! What a ledger tells somebody who wants to know more of each block than the sums.
+//! Notifications about each block, for those who need more than the sums.
 
 /// A block, as the ledger knows it at its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,14 +24,14 @@ pub struct ReleaseBy {
     pub thread: u16,
 }
 
-/// Is told of each block that comes and goes, in the order in which the ledger learns of it.
+/// Gets a call for each block that comes and goes, in the order in which the ledger learns of it.
 ///
 /// `()` observes nothing and costs nothing.
 pub trait Observer {
     /// What follows happened at `time_ns`, nanoseconds since the attach.
     #[inline(always)]
     fn at(&mut self, _time_ns: u64) {}
-    /// A block was allocated. It is told first, even if its release is known already.
+    /// A block was allocated. This call comes first, even if the release is known already.
     #[inline(always)]
     fn allocated(&mut self, _block: &BlockOf, _stack: u32) {}
     /// A block was released; `by` is `None` if that release was not seen, or is not known yet.
@@ -58,4 +58,7 @@ pub trait Observer {
     fn end_pass(&mut self, _now_ns: u64, _most_bytes: u64, _within: bool) {}
 }
 
-impl Observer for () {}
+impl Observer for () {
+    #[inline(always)]
+    fn more_pairs(&mut self, _block: &BlockOf, _stack: u32, _by: ReleaseBy, _count: u64) {}
+}

@@ -60,6 +60,7 @@ use crate::live_map::{Entry, LiveMap, Place};
 use crate::observer::{Observer, ReleaseBy};
 use crate::reallocs::RingReallocs;
 use crate::sites::{ReleaseSites, SiteTable, ThreadTable};
+use crate::thinning::Estimate;
 use crate::totals::{LedgerOptions, Totals};
 use memhook_abi::{Event, Op, sequence_before};
 
@@ -74,6 +75,10 @@ pub struct Ledger<O = ()> {
     pub(crate) contests: Contests,
     pub(crate) reallocs: RingReallocs,
     pub(crate) batch: Batch,
+    /// When the bound on memory was reached, and how many blocks lived.
+    pub(crate) bound_reached: Option<(u64, u64)>,
+    /// What lives, once not all blocks are kept.
+    pub(crate) estimate: Estimate,
     /// Without `live_*`, which are derived.
     pub(crate) totals: Totals,
     /// The pass that is under way.
@@ -82,7 +87,7 @@ pub struct Ledger<O = ()> {
     rings_in_pass: u32,
     /// Largest live bytes within this pass, if its events come from one ring.
     pass_peak: u64,
-    now_ns: u64,
+    pub(crate) now_ns: u64,
 }
 
 /// A release to be applied.
@@ -115,6 +120,8 @@ impl<O: Observer> Ledger<O> {
             contests: Contests::new(options.track_release_stacks),
             reallocs: RingReallocs::default(),
             batch: Batch::default(),
+            bound_reached: None,
+            estimate: Estimate::default(),
             totals: Totals::default(),
             pass: 0,
             tid_index: 0,
@@ -127,6 +134,7 @@ impl<O: Observer> Ledger<O> {
     /// The events that follow were published by thread `tid` in ring `ring`.
     pub fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.apply_batch();
+        self.look_at_memory();
         self.rings_in_pass += 1;
         self.tid_index = self.threads.index_of(tid);
         if self.reallocs.enter(ring, tid) {
@@ -172,12 +180,16 @@ impl<O: Observer> Ledger<O> {
         } else {
             live
         };
-        self.totals.peak_live_bytes = self.totals.peak_live_bytes.max(peak);
+        // The largest of many estimates would be too large more often than not.
+        if !self.map.is_thinned() {
+            self.totals.peak_live_bytes = self.totals.peak_live_bytes.max(peak);
+        }
         self.observer.end_pass(now_ns, peak, peak > live);
         self.pass_peak = live;
         self.rings_in_pass = 0;
         self.pass = self.pass.wrapping_add(1);
         self.map.sweep(self.pass as u16);
+        self.look_at_memory();
         self.choose_batching();
     }
 
@@ -190,6 +202,9 @@ impl<O: Observer> Ledger<O> {
     }
 
     pub(crate) fn live_bytes(&self) -> u64 {
+        if self.map.is_thinned() {
+            return self.estimate.bytes.round() as u64;
+        }
         self.totals.allocated_bytes - self.totals.released_bytes
     }
 
@@ -210,6 +225,9 @@ impl<O: Observer> Ledger<O> {
         self.totals.allocations += 1;
         self.totals.allocated_bytes += size;
         let block = Entry::block(address, sequence, pass, site, size, time_ns, self.tid_index);
+        if self.map.is_thinned() && !self.admit(block, size) {
+            return;
+        }
         self.observer.allocated(&block.with_size(size), event.stack);
         let (at, latest) = match self.map.find(address, pass) {
             Place::Vacant(at) => (at, None),
@@ -290,6 +308,9 @@ impl<O: Observer> Ledger<O> {
     #[inline]
     pub(crate) fn release(&mut self, release: Release) {
         self.totals.releases += 1;
+        if self.map.is_thinned() && self.map.thinning().excludes(release.address) {
+            return;
+        }
         let now = self.pass as u16;
         let place = self.map.find(release.address, now);
         let tombstone = Entry::tombstone(release.address, release.sequence, release.pass as u16);
@@ -321,12 +342,15 @@ impl<O: Observer> Ledger<O> {
         let size = self.map.size_of(block);
         self.count_released(block, size, Some(by));
         if self.options.track_release_stacks {
-            self.release_sites.add(by.stack, size);
+            self.release_sites.add(by.stack, size, self.weight(size));
         }
     }
 
     #[inline]
-    fn count_released(&mut self, block: Entry, size: u64, by: Option<ReleaseBy>) {
+    pub(crate) fn count_released(&mut self, block: Entry, size: u64, by: Option<ReleaseBy>) {
+        if self.map.is_thinned() {
+            self.estimate.remove(self.weight(size), size);
+        }
         self.totals.released_bytes += size;
         self.sites.released(block.site(), size);
         self.observer.released(&block.with_size(size), by);
@@ -344,7 +368,9 @@ impl<O: Observer> Ledger<O> {
 
     fn count_late_pair(&mut self, pair: Option<Pair>) {
         if let Some(pair) = pair {
-            self.release_sites.add(pair.release_stack, pair.size);
+            let weight = self.weight(pair.size);
+            self.release_sites
+                .add(pair.release_stack, pair.size, weight);
         }
     }
 }

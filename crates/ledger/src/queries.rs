@@ -2,13 +2,24 @@
 
 use crate::growth::{SiteGrowth, Snapshot};
 use crate::live_map::Entry;
-use crate::{Ledger, LiveBlock, Observer, Site, SiteLive, SiteWalk, Totals};
+use crate::{Ledger, LiveBlock, Observer, SiteLive, SiteTotals, SiteWalk, Totals};
 use rustc_hash::FxHashMap;
 
 impl<O: Observer> Ledger<O> {
     /// Sums over the whole run.
     pub fn totals(&self) -> Totals {
         let live_bytes = self.live_bytes();
+        if self.map.is_thinned() {
+            let live_blocks = self.estimate.blocks.round() as u64;
+            let released = self.totals.allocations.saturating_sub(live_blocks);
+            return Totals {
+                live_bytes,
+                live_blocks,
+                releases: released + self.totals.unknown_releases,
+                released_bytes: self.totals.allocated_bytes.saturating_sub(live_bytes),
+                ..self.totals
+            };
+        }
         Totals {
             live_bytes,
             live_blocks: self.map.live() as u64,
@@ -17,11 +28,11 @@ impl<O: Observer> Ledger<O> {
     }
 
     /// Sums of every allocation site that was ever seen, ordered by stack id.
-    pub fn sites(&self) -> Vec<Site> {
+    pub fn sites(&self) -> Vec<SiteTotals> {
         self.walked(SiteWalk::new(None)).into_sites()
     }
 
-    /// All live blocks, in no order.
+    /// All live blocks that are kept, in no order; each stands for [`Ledger::weight`] blocks.
     pub fn live_blocks(&self) -> impl Iterator<Item = LiveBlock> + '_ {
         self.map.iter_live().map(|entry| self.live_block(entry))
     }
@@ -56,7 +67,8 @@ impl<O: Observer> Ledger<O> {
     }
 
     /// What each site allocated and released since the snapshot, without sites that did neither, ordered
-    /// by stack id. The snapshot must be of this ledger. Live blocks are not looked at.
+    /// by stack id. The snapshot must be of this ledger. Live blocks are not looked at, so where not all
+    /// are kept ([`Ledger::bounded`]), releases are those of kept blocks.
     pub fn growth_since(&self, snapshot: &Snapshot) -> Vec<SiteGrowth> {
         let then = snapshot
             .sites
@@ -78,17 +90,19 @@ impl<O: Observer> Ledger<O> {
     /// Live blocks by powers of two: (largest size of the class, bytes, blocks), ordered by size. The
     /// first class is 0 and 1 byte, the others reach from the one before to a power of two.
     pub fn size_classes(&self) -> Vec<(u64, u64, u64)> {
-        let mut classes = [(0u64, 0u64); 65];
+        let mut classes = [(0.0, 0.0); 65];
         for entry in self.map.iter_live() {
             let size = self.map.size_of(entry);
             let class = 64 - size.saturating_sub(1).leading_zeros() as usize;
-            classes[class].0 += size;
-            classes[class].1 += 1;
+            let weight = self.weight(size);
+            classes[class].0 += weight * size as f64;
+            classes[class].1 += weight;
         }
         let upper = |class: usize| 1u64.checked_shl(class as u32).unwrap_or(u64::MAX);
         (0..classes.len())
-            .filter(|&class| classes[class].1 > 0)
-            .map(|class| (upper(class), classes[class].0, classes[class].1))
+            .map(|class| (upper(class), classes[class]))
+            .filter(|(_, (_, blocks))| *blocks > 0.0)
+            .map(|(upper, (bytes, blocks))| (upper, bytes.round() as u64, blocks.round() as u64))
             .collect()
     }
 
@@ -111,17 +125,17 @@ impl<O: Observer> Ledger<O> {
         self.release_sites.all()
     }
 
-    /// The thread with this index, as an [`Observer`] is told of it; 0 if there is none.
+    /// The thread with an index that an [`Observer`] gets; 0 if there is none.
     pub fn tid_of(&self, thread: u16) -> u32 {
         self.threads.tid_of(thread)
     }
 
-    /// Whom the ledger tells of each block.
+    /// The observer that the ledger notifies of each block.
     pub fn observer(&self) -> &O {
         &self.observer
     }
 
-    /// The same, to be changed.
+    /// The observer, to be changed.
     pub fn observer_mut(&mut self) -> &mut O {
         &mut self.observer
     }
@@ -135,13 +149,17 @@ impl<O: Observer> Ledger<O> {
         &self,
         key: impl Fn(&LiveBlock) -> K,
     ) -> Vec<(K, u64, u64)> {
-        let mut sums: FxHashMap<K, (u64, u64)> = FxHashMap::default();
+        let mut sums: FxHashMap<K, (f64, f64)> = FxHashMap::default();
         for block in self.live_blocks() {
+            let weight = self.weight(block.size);
             let (bytes, blocks) = sums.entry(key(&block)).or_default();
-            *bytes += block.size;
-            *blocks += 1;
+            *bytes += weight * block.size as f64;
+            *blocks += weight;
         }
-        let mut sums: Vec<_> = sums.into_iter().map(|(k, (a, b))| (k, a, b)).collect();
+        let rounded = |(key, (bytes, blocks)): (K, (f64, f64))| {
+            (key, bytes.round() as u64, blocks.round() as u64)
+        };
+        let mut sums: Vec<_> = sums.into_iter().map(rounded).collect();
         sums.sort_unstable_by_key(|sum| sum.0);
         sums
     }

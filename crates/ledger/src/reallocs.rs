@@ -36,8 +36,8 @@ enum Undo {
     Block(Entry, u64),
     /// It lowered the address's balance.
     Balance,
-    /// It was counted as a release of an unknown block.
-    Unknown,
+    /// It releases an unknown block, and was counted as such or not.
+    Unknown { is_counted: bool },
 }
 
 struct Announced {
@@ -175,21 +175,23 @@ impl<O: Observer> Ledger<O> {
             self.contest_release(release.address, release.stack);
             return Undo::Balance;
         }
-        self.totals.unknown_releases += u64::from(!self.options.ignore_unknown_releases);
-        Undo::Unknown
+        let is_counted = !self.options.ignore_unknown_releases && !self.contests.is_closed();
+        self.totals.unknown_releases += u64::from(is_counted);
+        Undo::Unknown { is_counted }
     }
 
     fn undo(&mut self, release: Release, undo: Undo) {
         self.totals.releases -= 1;
         let address = release.address;
         match undo {
-            Undo::Unknown => {
-                self.totals.unknown_releases -= u64::from(!self.options.ignore_unknown_releases);
+            Undo::Unknown { is_counted } => {
+                self.totals.unknown_releases -= u64::from(is_counted);
             }
             Undo::Balance => self.contest_block(address, 0),
             Undo::Block(block, size) => {
                 if self.options.track_release_stacks {
-                    self.release_sites.remove(release.stack, size);
+                    let weight = self.weight(size);
+                    self.release_sites.remove(release.stack, size, weight);
                 }
                 match self.map.find(address, self.pass as u16) {
                     Place::Found(at) if !self.map.get(at).is_provisional() => {
@@ -198,6 +200,9 @@ impl<O: Observer> Ledger<O> {
                     Place::Found(at) | Place::Vacant(at) => {
                         self.totals.released_bytes -= size;
                         self.sites.reinstated(block.site(), size);
+                        if self.map.is_thinned() && self.map.thinning().keeps(address, size) {
+                            self.estimate.add(self.weight(size), size);
+                        }
                         let by = ReleaseBy {
                             stack: release.stack,
                             thread: self.tid_index,

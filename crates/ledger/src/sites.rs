@@ -42,6 +42,9 @@ pub(crate) struct SiteTable {
     by_stack: Vec<Option<Box<[u32; CHUNK]>>>,
     /// The last stack looked up and its index: one call site often allocates many times in a row.
     last: Option<(u32, u32)>,
+    /// When there are too many sites: the one that allocations of all further stacks are counted at,
+    /// and what it had counted before.
+    others: Option<(u32, u64)>,
 }
 
 impl SiteTable {
@@ -82,6 +85,31 @@ impl SiteTable {
         site.released_bytes -= size;
     }
 
+    /// From now on, stacks that were not seen before are counted together, as stack 0.
+    pub fn close(&mut self) {
+        if self.others.is_none() {
+            let index = self.index_of(0);
+            let before = self.sites[index as usize].allocated_blocks;
+            self.others = Some((index, before));
+        }
+    }
+
+    /// Allocations that were counted without their stack for that reason; `None`: it is not so.
+    pub fn unattributed(&self) -> Option<u64> {
+        let (index, before) = self.others?;
+        Some(self.sites[index as usize].allocated_blocks - before)
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        let chunks = self.by_stack.iter().flatten().count();
+        self.sites.capacity() * size_of::<SiteSums>() + chunks * CHUNK * size_of::<u32>()
+    }
+
+    pub fn len(&self) -> usize {
+        self.sites.len()
+    }
+
     pub fn all(&self) -> &[SiteSums] {
         &self.sites
     }
@@ -116,6 +144,11 @@ impl SiteTable {
             return index;
         }
         let (chunk, at) = (stack as usize / CHUNK, stack as usize % CHUNK);
+        if let Some((others, _)) = self.others {
+            let known = self.by_stack.get(chunk).and_then(|c| c.as_ref());
+            let known = known.and_then(|chunk| chunk[at].checked_sub(1));
+            return known.unwrap_or(others);
+        }
         if chunk >= self.by_stack.len() {
             self.by_stack.resize_with(chunk + 1, || None);
         }
@@ -134,21 +167,36 @@ impl SiteTable {
 /// Blocks and bytes by the backtrace of their release.
 #[derive(Default)]
 pub(crate) struct ReleaseSites {
-    sums: FxHashMap<u32, (u64, u64)>,
+    /// Whole numbers until a released block stands for others, too.
+    sums: FxHashMap<u32, (f64, f64)>,
+    is_closed: bool,
 }
 
 impl ReleaseSites {
-    pub fn add(&mut self, stack: u32, size: u64) {
+    /// `weight`: how many blocks of this size the released one stands for.
+    pub fn add(&mut self, stack: u32, size: u64, weight: f64) {
+        let is_new = self.is_closed && !self.sums.contains_key(&stack);
+        let stack = if is_new { 0 } else { stack };
         let (blocks, bytes) = self.sums.entry(stack).or_default();
-        *blocks += 1;
-        *bytes += size;
+        *blocks += weight;
+        *bytes += weight * size as f64;
+    }
+
+    /// From now on, stacks that were not seen before are counted together, as stack 0.
+    pub fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        self.sums.capacity() * (size_of::<(u32, (f64, f64))>() + 1)
     }
 
     /// Takes back one [`ReleaseSites::add`].
-    pub fn remove(&mut self, stack: u32, size: u64) {
+    pub fn remove(&mut self, stack: u32, size: u64, weight: f64) {
         if let Some((blocks, bytes)) = self.sums.get_mut(&stack) {
-            *blocks = blocks.saturating_sub(1);
-            *bytes = bytes.saturating_sub(size);
+            *blocks = (*blocks - weight).max(0.0);
+            *bytes = (*bytes - weight * size as f64).max(0.0);
         }
     }
 
@@ -156,8 +204,8 @@ impl ReleaseSites {
         let mut all: Vec<_> = self
             .sums
             .iter()
-            .filter(|(_, sums)| sums.0 > 0)
-            .map(|(&stack, &(blocks, bytes))| (stack, blocks, bytes))
+            .filter(|(_, sums)| sums.0 >= 0.5)
+            .map(|(&stack, &(blocks, bytes))| (stack, blocks.round() as u64, bytes.round() as u64))
             .collect();
         all.sort_unstable();
         all

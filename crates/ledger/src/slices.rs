@@ -7,7 +7,7 @@
 //! seen or not.
 
 use crate::live_map::Entry;
-use crate::{Ledger, LiveBlock, Observer, Site, SiteLive};
+use crate::{Ledger, LiveBlock, Observer, SiteLive, SiteTotals};
 
 /// Places of the table that one slice looks at; a single segment may have more.
 const SLICE_PLACES: usize = 1 << 16;
@@ -25,7 +25,10 @@ pub struct SiteWalk {
     older_than_ns: Option<u64>,
     has_begun: bool,
     /// By the dense index of the site, as of the first slice.
-    sites: Vec<Site>,
+    sites: Vec<SiteTotals>,
+    /// What was counted of each on the way: blocks and bytes, estimates if not all blocks are kept. Empty if
+    /// the sums of the first slice say it all.
+    counted: Vec<(f64, f64)>,
 }
 
 impl SiteWalk {
@@ -38,7 +41,14 @@ impl SiteWalk {
     }
 
     /// Every site that was ever seen, ordered by stack id; `bytes` and `blocks` are of the blocks walked over.
-    pub fn into_sites(mut self) -> Vec<Site> {
+    pub fn into_sites(mut self) -> Vec<SiteTotals> {
+        for (site, (blocks, bytes)) in self.sites.iter_mut().zip(self.counted) {
+            (site.blocks, site.bytes) = (blocks.round() as u64, bytes.round() as u64);
+            if self.older_than_ns.is_none() {
+                site.released_blocks = site.allocated_blocks.saturating_sub(site.blocks);
+                site.released_bytes = site.allocated_bytes.saturating_sub(site.bytes);
+            }
+        }
         for site in &mut self.sites {
             if site.oldest_ns == u64::MAX {
                 site.oldest_ns = 0;
@@ -71,47 +81,49 @@ impl<O: Observer> Ledger<O> {
 
     /// Takes the next slice. Returns whether there are more.
     ///
-    /// Without an age, blocks and bytes of each site are those of one moment, that of the first slice.
+    /// Without an age, blocks and bytes of each site are those of one moment, that of the first slice, as long
+    /// as all blocks are kept.
     pub fn walk_sites(&self, walk: &mut SiteWalk) -> bool {
         let SiteWalk {
             walk: place,
             older_than_ns,
             has_begun,
             sites,
+            counted,
         } = walk;
         if !std::mem::replace(has_begun, true) {
-            let counts_all = older_than_ns.is_none();
-            sites.extend(self.sites.all().iter().map(|site| {
-                let live = |now: u64, gone: u64| if counts_all { now - gone } else { 0 };
-                Site {
-                    stack: site.stack,
-                    bytes: live(site.allocated_bytes, site.released_bytes),
-                    blocks: live(site.allocated_blocks, site.released_blocks),
-                    oldest_ns: u64::MAX,
-                    allocated_blocks: site.allocated_blocks,
-                    allocated_bytes: site.allocated_bytes,
-                    released_blocks: site.released_blocks,
-                    released_bytes: site.released_bytes,
-                    min_size: site.min_size,
-                    max_size: site.max_size,
-                }
+            sites.extend(self.sites.all().iter().map(|site| SiteTotals {
+                stack: site.stack,
+                bytes: site.allocated_bytes.saturating_sub(site.released_bytes),
+                blocks: site.allocated_blocks.saturating_sub(site.released_blocks),
+                oldest_ns: u64::MAX,
+                allocated_blocks: site.allocated_blocks,
+                allocated_bytes: site.allocated_bytes,
+                released_blocks: site.released_blocks,
+                released_bytes: site.released_bytes,
+                min_size: site.min_size,
+                max_size: site.max_size,
             }));
+            if older_than_ns.is_some() || self.map.is_thinned() {
+                *counted = vec![(0.0, 0.0); sites.len()];
+            }
         }
         self.walk(place, |entry| {
-            let time_ns = entry.time_ns();
+            let (index, time_ns) = (entry.site() as usize, entry.time_ns());
+            if older_than_ns.is_some_and(|limit| time_ns >= limit) {
+                return;
+            }
             // A site that is younger than the walk is not in it.
-            let Some(site) = sites.get_mut(entry.site() as usize) else {
+            let Some(site) = sites.get_mut(index) else {
                 return;
             };
-            match *older_than_ns {
-                Some(limit) if time_ns >= limit => return,
-                Some(_) => {
-                    site.bytes += self.map.size_of(entry);
-                    site.blocks += 1;
-                }
-                None => {}
-            }
             site.oldest_ns = site.oldest_ns.min(time_ns);
+            if let Some((blocks, bytes)) = counted.get_mut(index) {
+                let size = self.map.size_of(entry);
+                let weight = self.weight(size);
+                *blocks += weight;
+                *bytes += weight * size as f64;
+            }
         })
     }
 

@@ -21,13 +21,14 @@ pub struct Totals {
     /// Blocks whose address was handed out again although no release was seen.
     pub unhooked_releases: u64,
     /// Largest `live_bytes`. Passes in which several threads recorded are looked at only when they
-    /// end, since their events have no common order: between two ends it may have been higher.
+    /// end, since their events have no common order: between two ends it may have been higher. Only up
+    /// to the moment from which on not all blocks are kept ([`Bounded`]).
     pub peak_live_bytes: u64,
 }
 
 /// Sums of one allocation site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Site {
+pub struct SiteTotals {
     /// Stack id of the allocations.
     pub stack: u32,
     /// Live bytes.
@@ -49,6 +50,30 @@ pub struct Site {
     pub min_size: u64,
     /// Largest size in bytes.
     pub max_size: u64,
+}
+
+/// What a ledger no longer knows because it reached [`LedgerOptions::max_bytes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounded {
+    /// The bound.
+    pub max_bytes: u64,
+    /// When it was reached, nanoseconds since the attach.
+    pub since_ns: u64,
+    /// Blocks that lived then.
+    pub live_blocks_then: u64,
+    /// Live blocks that are kept now, out of [`Totals::live_blocks`], an estimate, if `is_thinned`.
+    pub kept_blocks: u64,
+    /// Not all live blocks are kept: all sums of live and released blocks are estimates.
+    pub is_thinned: bool,
+    /// Blocks of at least so many bytes are kept, smaller ones with a probability of their size
+    /// divided by this; 0: all sizes are kept.
+    pub all_from_bytes: u64,
+    /// Of the addresses, one in so many is looked at.
+    pub one_address_in: u64,
+    /// Allocations counted without their stack, because there were too many stacks before.
+    pub unattributed_allocations: u64,
+    /// Whether releases of unknown blocks, and releases that were not seen, are no longer counted.
+    pub ignores_unknown_releases: bool,
 }
 
 /// One live block.
@@ -86,4 +111,8 @@ pub struct LedgerOptions {
     pub track_release_stacks: bool,
     /// Do not count releases of unknown blocks: with a size filter they are the rule.
     pub ignore_unknown_releases: bool,
+    /// Memory that the ledger may take, in bytes, apart from what one ring holds; at least
+    /// [`LEAST_BYTES`](crate::LEAST_BYTES). When that is not enough it keeps a sample of the blocks,
+    /// see [`Ledger::bounded`](crate::Ledger::bounded).
+    pub max_bytes: Option<usize>,
 }

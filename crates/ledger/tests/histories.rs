@@ -64,6 +64,7 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
     let mut ledger = Ledger::new(LedgerOptions {
         track_release_stacks: allowed != Allowed::Folding,
         ignore_unknown_releases: false,
+        ..LedgerOptions::default()
     });
     for (i, &(actor, choice)) in actions.iter().enumerate() {
         let actor = usize::from(actor) % (threads + 2);
@@ -178,8 +179,7 @@ proptest! {
             [Op::Allocation, Op::Release, Op::ReallocRelease, Op::ReallocFailed, Op::Pair];
         let mut ledger = Ledger::new(LedgerOptions {
             track_release_stacks: true,
-            ignore_unknown_releases: false,
-        });
+            ignore_unknown_releases: false, ..LedgerOptions::default() });
         ledger.begin_ring(0, 1);
         for (op, ring, address, number) in events {
             let Some(&op) = ops.get(usize::from(op)) else {

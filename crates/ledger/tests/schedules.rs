@@ -64,6 +64,7 @@ impl Explorer<'_> {
         let mut ledger = Ledger::new(LedgerOptions {
             track_release_stacks: true,
             ignore_unknown_releases: false,
+            ..LedgerOptions::default()
         });
         feed(&mut ledger, &world.passes);
         ledger.finish();

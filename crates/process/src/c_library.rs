@@ -5,7 +5,7 @@
 
 use crate::loaded_elf::LoadedElf;
 use crate::memory::Pages;
-use crate::{ElfView, Loader, Mapping, ModuleImage};
+use crate::{Loader, Mapping, ModuleFacts, ModuleImage};
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -82,8 +82,8 @@ fn glibc_parts(loader: &Loader, pages: &mut Pages) -> Option<Vec<LoadedElf>> {
 }
 
 /// Whether a file is glibc's main library.
-pub(crate) fn is_glibc(elf: &ElfView) -> bool {
-    elf.soname() == Some(GLIBC) && elf.exported(GLIBC_MARK).is_some()
+fn is_glibc(facts: &ModuleFacts) -> bool {
+    facts.soname.as_deref() == Some(GLIBC) && facts.exported(GLIBC_MARK).is_some()
 }
 
 /// The version of glibc, from the banner in its read-only data: `stable release version 2.36.`
@@ -101,8 +101,9 @@ pub fn glibc_version(bytes: &[u8]) -> Option<String> {
 const BELOW_MALLOC: u64 = 24 * 1024;
 const ABOVE_MALLOC: u64 = 8 * 1024;
 
-/// The code (avma) of glibc's allocator in its main library.
-pub fn allocator_code(image: &ModuleImage, elf: &ElfView) -> Option<Range<u64>> {
+/// The code (avma) of glibc's allocator, in a module that is glibc's main library.
+pub fn allocator_code(module: &ModuleImage) -> Option<Range<u64>> {
+    let facts = Some(&module.facts).filter(|facts| is_glibc(facts))?;
     let public = [
         "malloc",
         "free",
@@ -111,9 +112,9 @@ pub fn allocator_code(image: &ModuleImage, elf: &ElfView) -> Option<Range<u64>> 
         "memalign",
         "malloc_trim",
     ];
-    let address = |name: &&str| Some(image.base.wrapping_add(elf.exported(name)?.svma));
-    let addresses = || public.iter().filter_map(address);
-    let (low, high) = (addresses().min()?, addresses().max()?);
+    let addresses = public.iter().filter_map(|name| facts.exported(name));
+    let addresses = addresses.map(|e| module.base.wrapping_add(e.svma));
+    let (low, high) = (addresses.clone().min()?, addresses.max()?);
     Some(low.saturating_sub(BELOW_MALLOC)..high.saturating_add(ABOVE_MALLOC))
 }
 
@@ -131,22 +132,18 @@ const LOCKING: [&str; 5] = [
 pub fn unsafe_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
     let mut ranges = Vec::new();
     for module in modules {
-        let Ok(elf) = ElfView::parse(&module.bytes) else {
-            continue;
-        };
-        let is_main_library = is_glibc(&elf);
+        let facts = &module.facts;
+        let is_part = |soname: &String| GLIBC_PARTS.contains(&soname.as_str());
         if module.is_loader {
             ranges.push(module.start..module.end);
-        } else if is_main_library || GLIBC_PARTS.iter().any(|name| elf.soname() == Some(name)) {
-            if is_main_library {
-                ranges.extend(allocator_code(module, &elf));
-            }
-            let locking = LOCKING.iter().filter_map(|name| elf.exported(name));
+        } else if is_glibc(facts) || facts.soname.as_ref().is_some_and(is_part) {
+            ranges.extend(allocator_code(module));
+            let locking = LOCKING.iter().filter_map(|name| facts.exported(name));
             ranges.extend(locking.map(|function| {
                 let start = module.base.wrapping_add(function.svma);
                 start..start.saturating_add(function.size.max(1))
             }));
-        } else if elf.exported("malloc").is_some() && !module.is_main {
+        } else if facts.exported("malloc").is_some() && !module.is_main {
             // An allocator of its own.
             ranges.push(module.start..module.end);
         }

@@ -1,15 +1,18 @@
 //! What we need of an ELF file: dynamic symbols and the relocations that make GOT slots.
 
-use goblin::elf::{Elf, dynamic, program_header, reloc, sym};
+use crate::arch::native::relocations;
+use goblin::elf::{Elf, dynamic, program_header, sym};
+use std::collections::HashMap;
+use std::ops::Range;
 
-/// How a slot comes to be (x86-64 psABI, relocation types).
+/// How a slot comes to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotKind {
-    /// R_X86_64_JUMP_SLOT: a PLT slot, bound at once or lazily.
+    /// JUMP_SLOT: a PLT slot, bound at once or lazily.
     JumpSlot,
-    /// R_X86_64_GLOB_DAT: a GOT entry for an address taken or a call without PLT.
+    /// GLOB_DAT: a GOT entry for an address taken or a call without PLT.
     GlobDat,
-    /// R_X86_64_64: a function pointer in data.
+    /// A word with an address: a function pointer in data.
     Data64,
 }
 
@@ -48,7 +51,7 @@ impl<'a> ElfView<'a> {
         if !elf.is_64 {
             return Err("a 32-bit program".into());
         }
-        if elf.header.e_machine != goblin::elf::header::EM_X86_64 {
+        if elf.header.e_machine != relocations::MACHINE {
             return Err(format!(
                 "a program for another architecture ({})",
                 goblin::elf::header::machine_to_str(elf.header.e_machine)
@@ -83,44 +86,81 @@ impl<'a> ElfView<'a> {
             .map(|n| n.desc.to_vec())
     }
 
-    /// Whether the dynamic string table has this name there. Looked at in the file: goblin's table searches for the
-    /// string of each index, and there are thousands of symbols.
-    fn is_named(&self, index: usize, name: &str) -> bool {
+    /// The dynamic string table from an index on. Looked at in the file: goblin's table searches for the string
+    /// of each index, and there are thousands of symbols.
+    fn text_at(&self, index: usize) -> &'a [u8] {
         let table = self.elf.dynamic.as_ref().map(|d| d.info.strtab);
         let at = table.and_then(|table| table.checked_add(index));
-        let text = at.and_then(|at| self.bytes.get(at..)).unwrap_or_default();
+        at.and_then(|at| self.bytes.get(at..)).unwrap_or_default()
+    }
+
+    /// Whether the dynamic string table has this name there.
+    fn is_named(&self, index: usize, name: &str) -> bool {
+        let text = self.text_at(index);
         text.starts_with(name.as_bytes()) && text.get(name.len()) == Some(&0)
     }
 
     /// A function that other modules can bind to. Hidden versions (`name@VERSION`) come last.
     pub fn exported(&self, name: &str) -> Option<Exported> {
         let mut found = None;
-        for (i, symbol) in self.elf.dynsyms.iter().enumerate() {
-            let kind = symbol.st_type();
-            if symbol.st_shndx == 0
-                || symbol.st_value == 0
-                || (kind != sym::STT_FUNC && kind != sym::STT_GNU_IFUNC)
-                || !self.is_named(symbol.st_name, name)
-            {
+        for (i, symbol) in self.functions() {
+            if !self.is_named(symbol.st_name, name) {
                 continue;
             }
-            let hidden = self
-                .elf
-                .versym
-                .as_ref()
-                .and_then(|v| v.get_at(i))
-                .is_some_and(|v| v.is_hidden());
-            let this = Exported {
-                svma: symbol.st_value,
-                size: symbol.st_size,
-                is_ifunc: kind == sym::STT_GNU_IFUNC,
-            };
-            if !hidden {
+            let (this, is_hidden) = self.as_exported(i, &symbol);
+            if !is_hidden {
                 return Some(this);
             }
             found = Some(this);
         }
         found
+    }
+
+    /// The same for many names, in one pass.
+    pub fn exported_of(
+        &self,
+        names: impl Iterator<Item = &'static str>,
+    ) -> HashMap<&'static str, Exported> {
+        let names: HashMap<&[u8], &'static str> = names.map(|n| (n.as_bytes(), n)).collect();
+        let most = names.keys().map(|name| name.len()).max().unwrap_or(0);
+        let mut found: HashMap<&str, (Exported, bool)> = HashMap::new();
+        for (i, symbol) in self.functions() {
+            let text = self.text_at(symbol.st_name);
+            let text = &text[..text.len().min(most + 1)];
+            let Some(&name) = memchr::memchr(0, text).and_then(|end| names.get(&text[..end]))
+            else {
+                continue;
+            };
+            let this = self.as_exported(i, &symbol);
+            let known = found.entry(name).or_insert(this);
+            if known.1 {
+                *known = this;
+            }
+        }
+        found
+            .into_iter()
+            .map(|(name, known)| (name, known.0))
+            .collect()
+    }
+
+    /// Defined dynamic functions, with their indices.
+    fn functions(&self) -> impl Iterator<Item = (usize, sym::Sym)> {
+        self.elf.dynsyms.iter().enumerate().filter(|(_, symbol)| {
+            let is_function = matches!(symbol.st_type(), sym::STT_FUNC | sym::STT_GNU_IFUNC);
+            symbol.st_shndx != 0 && symbol.st_value != 0 && is_function
+        })
+    }
+
+    /// A symbol, and whether only names with its version bind to it.
+    fn as_exported(&self, index: usize, symbol: &sym::Sym) -> (Exported, bool) {
+        let versions = self.elf.versym.as_ref();
+        let version = versions.and_then(|versions| versions.get_at(index));
+        let exported = Exported {
+            svma: symbol.st_value,
+            size: symbol.st_size,
+            is_ifunc: symbol.st_type() == sym::STT_GNU_IFUNC,
+        };
+        (exported, version.is_some_and(|version| version.is_hidden()))
     }
 
     /// Relocations that make a slot for a symbol which `wanted` accepts.
@@ -130,12 +170,7 @@ impl<'a> ElfView<'a> {
             .iter()
             .flat_map(|table| table.iter())
             .filter_map(|r| {
-                let kind = match r.r_type {
-                    reloc::R_X86_64_JUMP_SLOT => SlotKind::JumpSlot,
-                    reloc::R_X86_64_GLOB_DAT => SlotKind::GlobDat,
-                    reloc::R_X86_64_64 if r.r_addend.unwrap_or(0) == 0 => SlotKind::Data64,
-                    _ => return None,
-                };
+                let kind = relocations::slot_kind(&r)?;
                 if !r.r_offset.is_multiple_of(8) {
                     return None; // an 8-byte exchange must be atomic
                 }
@@ -184,11 +219,11 @@ impl<'a> ElfView<'a> {
 
     /// The range (svma) that the loader makes read-only when it has relocated the module, as far as it
     /// comes to whole pages (`_dl_protect_relro` in glibc's elf/dl-reloc.c).
-    pub fn relro(&self) -> Option<(u64, u64)> {
+    pub fn relro(&self) -> Option<Range<u64>> {
         let mut headers = self.elf.program_headers.iter();
         let relro = headers.rfind(|p| p.p_type == program_header::PT_GNU_RELRO)?;
         let end = relro.p_vaddr.saturating_add(relro.p_memsz) & !0xfff;
-        Some((relro.p_vaddr & !0xfff, end))
+        Some(relro.p_vaddr & !0xfff..end)
     }
 
     /// Whether a section of this name exists and has contents in this file.
@@ -211,7 +246,10 @@ impl<'a> ElfView<'a> {
     /// The addresses (svma) of bytes that execute as `ret`.
     pub fn ret_gadgets(&self) -> impl Iterator<Item = u64> {
         self.code().flat_map(|(svma, code)| {
-            let rets = code.iter().enumerate().filter(|(_, byte)| **byte == 0xc3);
+            let rets = code
+                .iter()
+                .enumerate()
+                .filter(|(_, byte)| **byte == relocations::RETURN);
             rets.map(move |(at, _)| svma.wrapping_add(at as u64))
         })
     }

@@ -4,11 +4,26 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file under /proc could not be read.
-    #[error("{path}: {source}")]
+    #[error("{path}: {cause}")]
     Proc {
         /// The file.
         path: String,
-        /// errno.
-        source: std::io::Error,
+        /// What the kernel answered. It is part of the text, so it is not the source as well.
+        cause: std::io::Error,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_repeats_its_source() {
+        let error = Error::Proc {
+            path: "/proc/7/maps".into(),
+            cause: std::io::Error::from_raw_os_error(2),
+        };
+        assert!(error.to_string().contains("No such file"));
+        assert!(std::error::Error::source(&error).is_none());
+    }
 }

@@ -2,8 +2,8 @@
 //!
 //! Nothing here writes to the target or uses ptrace; the ELF part takes bytes.
 
+mod arch;
 mod c_library;
-mod calls;
 mod cgroup_memory;
 mod elf;
 mod error;
@@ -15,6 +15,7 @@ mod loader;
 mod maps;
 mod memory;
 mod module;
+mod module_facts;
 mod module_file;
 mod preflight;
 mod proc_text;
@@ -23,8 +24,8 @@ mod target_root;
 mod thread_state;
 mod threads;
 
+pub use arch::native::calls::{AllocatorCalls, allocator_calls};
 pub use c_library::{CLibrary, CLibraryKind, allocator_code, glibc_version, unsafe_ranges};
-pub use calls::{AllocatorCalls, allocator_calls};
 pub use cgroup_memory::{CgroupMemory, MemoryLevel};
 pub use elf::{ElfView, Exported, Relocation, SlotKind};
 pub use error::Error;
@@ -33,6 +34,8 @@ pub use loader::{Auxiliary, Loader};
 pub use maps::{Mapping, mappings, parse_maps};
 pub use memory::{read_memory, read_word};
 pub use module::{ModuleImage, modules, vdso};
+pub use module_facts::ModuleFacts;
+pub use module_file::ModuleFiles;
 pub use preflight::{Check, details, filter_may_kill, first_failure, preflight};
 pub use proc_text::proc_text;
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};

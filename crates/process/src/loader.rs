@@ -19,7 +19,7 @@ impl Auxiliary {
     /// Of a process.
     pub fn of(pid: i32) -> Result<Auxiliary, Error> {
         let path = format!("/proc/{pid}/auxv");
-        let bytes = std::fs::read(&path).map_err(|source| Error::Proc { path, source })?;
+        let bytes = std::fs::read(&path).map_err(|cause| Error::Proc { path, cause })?;
         let words = bytes
             .as_chunks::<8>()
             .0

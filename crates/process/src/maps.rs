@@ -44,7 +44,7 @@ pub fn mappings(pid: i32) -> Result<Vec<Mapping>, Error> {
     let path = format!("/proc/{pid}/maps");
     match proc_text(&path) {
         Ok(text) => Ok(parse_maps(&text)),
-        Err(source) => Err(Error::Proc { path, source }),
+        Err(cause) => Err(Error::Proc { path, cause }),
     }
 }
 

@@ -22,7 +22,7 @@ pub fn read_memory(pid: i32, address: u64, into: &mut [u8]) -> Result<(), Error>
     let path = format!("/proc/{pid}/mem");
     File::open(&path)
         .and_then(|file| file.read_exact_at(into, address))
-        .map_err(|source| Error::Proc { path, source })
+        .map_err(|cause| Error::Proc { path, cause })
 }
 
 /// The word at an address (avma) of a process; `None` where nothing can be read.
@@ -45,7 +45,7 @@ impl Pages {
     /// Of this process.
     pub(crate) fn of(pid: i32) -> Result<Pages, Error> {
         let path = format!("/proc/{pid}/mem");
-        let memory = File::open(&path).map_err(|source| Error::Proc { path, source })?;
+        let memory = File::open(&path).map_err(|cause| Error::Proc { path, cause })?;
         Ok(Pages {
             memory,
             at: u64::MAX,

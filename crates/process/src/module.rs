@@ -1,6 +1,8 @@
 //! Loaded modules.
 
-use crate::{CLibrary, ElfView, Error, Loader, Mapping, TargetRoot, module_file};
+use crate::{
+    CLibrary, ElfView, Error, Loader, Mapping, ModuleFacts, ModuleFiles, TargetRoot, read_memory,
+};
 use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
 /// One loaded ELF module.
@@ -28,10 +30,12 @@ pub struct ModuleImage {
     pub is_permanent: bool,
     /// The file's bytes.
     pub bytes: Arc<[u8]>,
+    /// What was found in them.
+    pub facts: Arc<ModuleFacts>,
 }
 
 impl ModuleImage {
-    /// The file name without its folders.
+    /// The file name without its directories.
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
@@ -47,7 +51,7 @@ impl ModuleImage {
 pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
     let mapping = maps.iter().find(|m| m.path == "[vdso]")?;
     let mut bytes = vec![0; (mapping.end - mapping.start) as usize];
-    crate::read_memory(pid, mapping.start, &mut bytes).ok()?;
+    read_memory(pid, mapping.start, &mut bytes).ok()?;
     let elf = ElfView::parse(&bytes).ok()?;
     Some(ModuleImage {
         base: mapping.start.wrapping_sub(elf.lowest_load()),
@@ -61,18 +65,20 @@ pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
         path: mapping.path.clone(),
         file: PathBuf::new(),
         bytes: bytes.into(),
+        // No slot of it is patched.
+        facts: Arc::default(),
     })
 }
 
 /// The modules of a process, the executable first, then in address order. Files already read are
-/// taken from `known` (keyed by device and inode).
+/// taken from `files`.
 ///
 /// # Errors
 /// When the mappings cannot be read; a module that is no ELF file of ours is left out.
 pub fn modules(
     pid: i32,
     maps: &[Mapping],
-    known: &mut HashMap<(u32, u32, u64), Arc<[u8]>>,
+    files: &mut ModuleFiles,
 ) -> Result<Vec<ModuleImage>, Error> {
     let executable = std::fs::read_link(format!("/proc/{pid}/exe"))
         .map(|p| {
@@ -93,53 +99,40 @@ pub fn modules(
         if first.path.starts_with("/memfd:memhook") || first.shared {
             continue;
         }
-        let bytes = match known.get(&first.file_id) {
-            Some(bytes) => bytes.clone(),
-            None => {
-                let mut magic = [0; 4];
-                if crate::read_memory(pid, first.start, &mut magic).is_err() || &magic != b"\x7fELF"
-                {
-                    continue;
-                }
-                let read = known.values().map(|bytes| bytes.len() as u64).sum();
-                let Some(bytes) = module_file::bytes(pid, maps, first, read) else {
-                    continue;
-                };
-                known.insert(first.file_id, bytes.clone());
-                bytes
-            }
-        };
-        let Ok(elf) = ElfView::parse(&bytes) else {
-            continue;
-        };
-        let mut end = first.end;
-        for next in &maps[i + 1..] {
-            let same_file = next.file_id == first.file_id && next.offset != 0;
-            // .bss follows its file mapping without a gap.
-            let bss = next.file_id.2 == 0 && next.path.is_empty() && next.start == end;
-            if !same_file && !bss {
-                break;
-            }
-            end = next.end;
-        }
-        if !maps
+        let end = end_of(first, &maps[i + 1..]);
+        let is_code = |m: &&Mapping| m.exec && m.end <= end;
+        if !maps[i..]
             .iter()
-            .any(|m| m.exec && m.start >= first.start && m.end <= end)
+            .take_while(|m| m.start < end)
+            .any(|m| is_code(&m))
         {
             continue; // mapped as data
         }
+        let mut magic = [0; 4];
+        if read_memory(pid, first.start, &mut magic).is_err() || &magic != b"\x7fELF" {
+            continue;
+        }
+        let Some(file) = files.of_mapping(pid, maps, first) else {
+            continue;
+        };
+        let Some(facts) = file.facts else {
+            continue;
+        };
         found.push(ModuleImage {
-            base: first.start.wrapping_sub(elf.lowest_load()),
+            base: first.start.wrapping_sub(facts.lowest_load),
             start: first.start,
             end,
-            build_id: elf.build_id(),
+            build_id: facts.build_id.clone(),
             is_main: first.path == executable,
             is_loader: loader.as_ref().is_some_and(|l| l.start == first.start),
-            is_libc: (libc.as_ref()).is_some_and(|l| (first.start..end).contains(&l.code.start)),
+            is_libc: libc
+                .as_ref()
+                .is_some_and(|l| (first.start..end).contains(&l.code.start)),
             is_permanent: false,
             path: first.path.clone(),
-            file: root.readable_path(first, bytes.len() as u64),
-            bytes,
+            file: root.readable_path(first, file.bytes.len() as u64),
+            bytes: file.bytes,
+            facts,
         });
     }
     found.sort_by_key(|m| (!m.is_main, m.start));
@@ -147,33 +140,42 @@ pub fn modules(
     Ok(found)
 }
 
+/// Where the module ends that `first` begins, among the mappings behind that.
+fn end_of(first: &Mapping, behind: &[Mapping]) -> u64 {
+    let mut end = first.end;
+    for next in behind {
+        let same_file = next.file_id == first.file_id && next.offset != 0;
+        // .bss follows its file mapping without a gap.
+        let bss = next.file_id.2 == 0 && next.path.is_empty() && next.start == end;
+        if !same_file && !bss {
+            break;
+        }
+        end = next.end;
+    }
+    end
+}
+
 /// Follows DT_NEEDED from the executable. A name that two modules have (one in a namespace of its own)
 /// tells nothing.
 fn mark_permanent(modules: &mut [ModuleImage]) {
-    let views: Vec<Option<ElfView>> = modules
-        .iter()
-        .map(|m| ElfView::parse(&m.bytes).ok())
-        .collect();
-    let name_of = |index: usize| {
-        let soname = views[index].as_ref().and_then(ElfView::soname);
-        soname.unwrap_or_else(|| modules[index].name())
-    };
+    let facts: Vec<Arc<ModuleFacts>> = modules.iter().map(|m| m.facts.clone()).collect();
     let mut by_name: HashMap<&str, Option<usize>> = HashMap::new();
-    for index in 0..modules.len() {
-        let only = by_name.entry(name_of(index));
-        only.and_modify(|only| *only = None).or_insert(Some(index));
+    for (index, module) in modules.iter().enumerate() {
+        let name = facts[index].soname.as_deref().unwrap_or(module.name());
+        let only = by_name.entry(name).or_insert(Some(index));
+        if *only != Some(index) {
+            *only = None;
+        }
     }
     let mut permanent = vec![false; modules.len()];
     let mut open: Vec<usize> = (0..modules.len()).filter(|&i| modules[i].is_main).collect();
     while let Some(index) = open.pop() {
-        if std::mem::replace(&mut permanent[index], true) {
-            continue;
+        if !std::mem::replace(&mut permanent[index], true) {
+            let needed = facts[index].needed.iter();
+            open.extend(needed.filter_map(|name| *by_name.get(name.as_str())?));
         }
-        let needed = views[index].iter().flat_map(ElfView::needed);
-        open.extend(needed.filter_map(|name| *by_name.get(name)?));
     }
     drop(by_name);
-    drop(views);
     for (module, permanent) in modules.iter_mut().zip(permanent) {
         module.is_permanent = permanent;
     }

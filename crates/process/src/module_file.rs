@@ -1,30 +1,90 @@
-//! The bytes of a module's file.
+//! The files of modules, read once.
 //!
 //! How long it is says who made it: a file of holes costs nothing and may be of any length. So a file is read whole only
 //! as long as all of them together are of a size that programs have; of larger ones only what is mapped is read, which
 //! is all that tracing needs.
 
-use crate::Mapping;
+use crate::{Mapping, ModuleFacts};
 use memhook_foreign::{Extent, open_mapped, read_exactly};
-use std::sync::Arc;
+use std::{collections::HashMap, fs::File, os::unix::fs::MetadataExt, sync::Arc};
 
 /// All files together, read whole.
 const MOST_WHOLE_BYTES: u64 = 4 << 30;
 /// All files together, with those of which only a part is read.
 const MOST_BYTES: u64 = 6 << 30;
 
+/// What tells a file from another, and from itself after a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Version {
+    bytes: u64,
+    changed: (i64, i64),
+}
+
+impl Version {
+    fn of(file: &File) -> Option<Version> {
+        let metadata = file.metadata().ok()?;
+        Some(Version {
+            bytes: metadata.len(),
+            changed: (metadata.mtime(), metadata.mtime_nsec()),
+        })
+    }
+}
+
+/// A file that was read.
+#[derive(Clone)]
+pub(crate) struct ModuleFile {
+    version: Version,
+    pub bytes: Arc<[u8]>,
+    /// `None` if it is no module.
+    pub facts: Option<Arc<ModuleFacts>>,
+}
+
+/// Files of modules, each read and looked through once as long as it does not change.
+#[derive(Default)]
+pub struct ModuleFiles {
+    /// By device and inode.
+    known: HashMap<(u32, u32, u64), ModuleFile>,
+}
+
+impl ModuleFiles {
+    /// None yet.
+    pub fn new() -> ModuleFiles {
+        ModuleFiles::default()
+    }
+
+    /// The file that `first` maps, the mapping of its first byte.
+    pub(crate) fn of_mapping(
+        &mut self,
+        pid: i32,
+        maps: &[Mapping],
+        first: &Mapping,
+    ) -> Option<ModuleFile> {
+        let at = first.start..first.end;
+        let file = open_mapped(pid, &at, &first.path, first.file_id.2).ok();
+        let version = file.as_ref().and_then(Version::of);
+        let known = self.known.get(&first.file_id);
+        // One that cannot be opened any more was deleted: nobody changes it.
+        if let Some(known) = known.filter(|known| version.is_none_or(|now| now == known.version)) {
+            return Some(known.clone());
+        }
+        let others = self.known.iter().filter(|known| *known.0 != first.file_id);
+        let read = others.map(|known| known.1.bytes.len() as u64).sum();
+        let bytes = bytes(&mut file?, maps, first, read)?;
+        let file = ModuleFile {
+            version: version?,
+            facts: ModuleFacts::of(&bytes).map(Arc::new),
+            bytes,
+        };
+        self.known.insert(first.file_id, file.clone());
+        Some(file)
+    }
+}
+
 /// The bytes of the file that `first` maps; `read_bytes` were read of others before.
-pub(crate) fn bytes(
-    pid: i32,
-    maps: &[Mapping],
-    first: &Mapping,
-    read_bytes: u64,
-) -> Option<Arc<[u8]>> {
-    let at = first.start..first.end;
-    let mut file = open_mapped(pid, &at, &first.path, first.file_id.2).ok()?;
-    let extent = Extent::of(&file).ok()?;
+fn bytes(file: &mut File, maps: &[Mapping], first: &Mapping, read_bytes: u64) -> Option<Arc<[u8]>> {
+    let extent = Extent::of(file).ok()?;
     if extent.may_hold(extent.bytes) && read_bytes + extent.bytes <= MOST_WHOLE_BYTES {
-        return read_exactly(&mut file, extent.bytes).ok();
+        return read_exactly(file, extent.bytes).ok();
     }
     let of_file = maps.iter().filter(|m| m.file_id == first.file_id);
     let ends = of_file.map(|m| m.offset.saturating_add(m.end - m.start));
@@ -32,7 +92,7 @@ pub(crate) fn bytes(
     if read_bytes + mapped > MOST_BYTES {
         return None;
     }
-    let mut bytes = read_exactly(&mut file, mapped).ok()?;
+    let mut bytes = read_exactly(file, mapped).ok()?;
     without_sections(Arc::get_mut(&mut bytes)?)?;
     Some(bytes)
 }

@@ -1,8 +1,7 @@
 //! GOT slots of the hooked functions.
 
 use crate::{
-    Behind, ElfView, Error, Exported, HookCopy, Mapping, ModuleImage, SlotKind, behind,
-    memory::Pages,
+    Behind, Error, Exported, HookCopy, Mapping, ModuleImage, SlotKind, behind, memory::Pages,
 };
 use std::collections::{HashMap, HashSet};
 
@@ -57,7 +56,7 @@ pub struct SlotScan {
 }
 
 /// Finds the slots of every module (the loader excepted: its own allocations are not the
-/// program's) for the symbols that `wanted` accepts. `copies` are the hooks in the process.
+/// program's) for those hooked functions that `wanted` accepts. `copies` are the hooks in the process.
 pub fn find_slots(
     pid: i32,
     modules: &[ModuleImage],
@@ -65,17 +64,13 @@ pub fn find_slots(
     wanted: &dyn Fn(&str) -> bool,
     copies: &[HookCopy],
 ) -> Result<SlotScan, Error> {
-    let views: Vec<Option<ElfView>> = modules
-        .iter()
-        .map(|m| ElfView::parse(&m.bytes).ok())
-        .collect();
     let stubs: HashSet<u64> = modules
         .iter()
-        .zip(&views)
-        .filter_map(|(module, view)| Some((module.base, view.as_ref()?)))
-        .flat_map(|(base, view)| {
-            let plt = view.canonical_plt(wanted).into_iter();
-            plt.map(move |svma| base.wrapping_add(svma))
+        .flat_map(|m| {
+            m.facts
+                .canonical_plt
+                .iter()
+                .map(|svma| m.base.wrapping_add(*svma))
         })
         .collect();
     let is_code = |address: u64| mapping_of(maps, address).is_some_and(|m| m.exec);
@@ -85,13 +80,13 @@ pub fn find_slots(
     let mut unresolved = Vec::new();
     // What each symbol resolved to, as seen in slots.
     let mut resolved: HashMap<String, u64> = HashMap::new();
-    for (index, (module, view)) in modules.iter().zip(&views).enumerate() {
-        let Some(view) = view else { continue };
+    for (index, module) in modules.iter().enumerate() {
         if module.is_loader {
             continue;
         }
-        let relro = view.relro().unwrap_or((0, 0));
-        for relocation in view.slots(wanted) {
+        let facts = &module.facts;
+        for relocation in facts.slots.iter().filter(|slot| wanted(&slot.symbol)) {
+            let symbol = relocation.symbol.clone();
             let address = module.base.wrapping_add(relocation.svma);
             let Some(mapping) = mapping_of(maps, address) else {
                 continue;
@@ -110,11 +105,10 @@ pub fn find_slots(
             let protection = u32::from(mapping.read)
                 | u32::from(mapping.write) << 1
                 | u32::from(mapping.exec) << 2;
-            let is_unprotected = mapping.write && (relro.0..relro.1).contains(&relocation.svma);
+            let is_unprotected = mapping.write && facts.relro.contains(&relocation.svma);
             match behind(copies, value) {
                 Behind::Itself => {}
                 Behind::Wrapped(original) => {
-                    let symbol = relocation.symbol;
                     resolved.entry(symbol.clone()).or_insert(original);
                     scan.held.push(Slot {
                         address,
@@ -132,7 +126,7 @@ pub fn find_slots(
                 Behind::Unknown => {
                     scan.unhookable.push(Unhookable {
                         module: index,
-                        symbol: relocation.symbol,
+                        symbol,
                         reason: "holds a wrapper of another memhook-rs",
                         is_foreign_wrapper: true,
                     });
@@ -145,7 +139,7 @@ pub fn find_slots(
             }
             let slot = Slot {
                 address,
-                symbol: relocation.symbol,
+                symbol,
                 kind: relocation.kind,
                 module: index,
                 value,
@@ -162,10 +156,9 @@ pub fn find_slots(
             // A value inside the module itself is either its PLT (lazy binding) or its own
             // definition of the function.
             let is_own = |e: Exported| module.base.wrapping_add(e.svma) == value;
-            // Looked up last: it is a search through all symbols.
             if slot.kind == SlotKind::JumpSlot
                 && module.contains(value)
-                && !view.exported(&slot.symbol).is_some_and(is_own)
+                && !facts.exported(&slot.symbol).is_some_and(is_own)
             {
                 unresolved.push(slot);
             } else {
@@ -173,7 +166,7 @@ pub fn find_slots(
                 scan.slots.push(slot);
             }
         }
-        if view.is_symbolic() && view.exported("malloc").is_some() && wanted("malloc") {
+        if facts.is_symbolic && facts.exported("malloc").is_some() && wanted("malloc") {
             scan.unhookable.push(Unhookable {
                 module: index,
                 symbol: "malloc".into(),
@@ -183,12 +176,11 @@ pub fn find_slots(
         }
     }
     for slot in data_slots {
-        let is_own = |(m, v): (&ModuleImage, &Option<ElfView>)| {
-            let exported = v.as_ref().and_then(|v| v.exported(&slot.symbol));
+        let is_own = |m: &ModuleImage| {
+            let exported = m.facts.exported(&slot.symbol);
             exported.is_some_and(|e| m.base.wrapping_add(e.svma) == slot.value)
         };
-        if resolved.get(&slot.symbol) == Some(&slot.value) || modules.iter().zip(&views).any(is_own)
-        {
+        if resolved.get(&slot.symbol) == Some(&slot.value) || modules.iter().any(is_own) {
             scan.slots.push(slot);
         }
     }
@@ -197,7 +189,7 @@ pub fn find_slots(
         // loader will, in load order, with the executable first.
         slot.target = match resolved.get(&slot.symbol) {
             Some(&other) => other,
-            None => look_up(modules, &views, &slot.symbol).unwrap_or(0),
+            None => look_up(modules, &slot.symbol).unwrap_or(0),
         };
         if slot.target == 0 {
             scan.unhookable.push(Unhookable {
@@ -222,16 +214,13 @@ fn mapping_of(maps: &[Mapping], address: u64) -> Option<&Mapping> {
 
 /// The first definition, preferring allocator libraries that stand before libc in the link order
 /// by being preloaded or linked: those are found first because libc is searched last.
-fn look_up(modules: &[ModuleImage], views: &[Option<ElfView>], symbol: &str) -> Option<u64> {
+fn look_up(modules: &[ModuleImage], symbol: &str) -> Option<u64> {
     let find = |libc: bool| {
-        modules
-            .iter()
-            .zip(views)
-            .filter(|(m, _)| m.is_libc == libc && !m.is_loader)
-            .find_map(|(m, v)| {
-                let e = v.as_ref()?.exported(symbol)?;
-                (!e.is_ifunc).then(|| m.base.wrapping_add(e.svma))
-            })
+        let mut modules = modules.iter().filter(|m| m.is_libc == libc && !m.is_loader);
+        modules.find_map(|m| {
+            let exported = m.facts.exported(symbol).filter(|e| !e.is_ifunc)?;
+            Some(m.base.wrapping_add(exported.svma))
+        })
     };
     find(false).or_else(|| find(true))
 }

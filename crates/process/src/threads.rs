@@ -58,7 +58,7 @@ pub fn threads(pid: i32) -> Result<Vec<Thread>, Error> {
 /// The ids of a process's threads.
 pub fn thread_ids(pid: i32) -> Result<Vec<i32>, Error> {
     let path = format!("/proc/{pid}/task");
-    let entries = fs::read_dir(&path).map_err(|source| Error::Proc { path, source })?;
+    let entries = fs::read_dir(&path).map_err(|cause| Error::Proc { path, cause })?;
     let id = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
     Ok(entries.flatten().filter_map(id).collect())
 }

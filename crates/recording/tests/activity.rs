@@ -79,7 +79,7 @@ fn a_whole_run_adds_up_to_the_ledgers_sums() {
         assert_eq!(sum.released, released);
         assert_eq!(sum.peak.bytes as u64, totals.peak_live_bytes, "seed {seed}");
         let sites = replay.sites();
-        let of_ledger = |blocks: fn(&memhook_ledger::Site) -> (u64, u64)| -> Sums {
+        let of_ledger = |blocks: fn(&memhook_ledger::SiteTotals) -> (u64, u64)| -> Sums {
             let sums = sites.iter().map(|site| (site.stack, blocks(site)));
             sums.filter(|(_, sum)| *sum != (0, 0)).collect()
         };

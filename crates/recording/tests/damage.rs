@@ -4,7 +4,7 @@ mod program;
 
 use memhook_ledger::{Ledger, LedgerOptions};
 use memhook_recording::{
-    ClockPoint, End, Error, Meta, Mode, Module, Options, Recording, ThreadName, Writer,
+    ClockPoint, Error, Meta, Mode, Module, Options, Recording, RecordingEnd, ThreadName, Writer,
 };
 use program::*;
 use std::path::Path;
@@ -42,7 +42,7 @@ fn small(path: &Path) -> Vec<u8> {
     record(&calls, &mut writer, &mut ledger, 4);
     writer.losses(&memhook_stream::Losses::default(), 9);
     writer.module_unloaded(0x1000, 77);
-    assert_eq!(writer.finish(), End::Finished);
+    assert_eq!(writer.finish(), RecordingEnd::Finished);
     std::fs::read(path).unwrap()
 }
 

@@ -3,7 +3,7 @@
 mod program;
 
 use memhook_ledger::{Ledger, LedgerOptions};
-use memhook_recording::{End, Error, Meta, Mode, Options, Recording, State, Writer};
+use memhook_recording::{Error, Meta, Mode, Options, Recording, RecordingEnd, Writer, WriterState};
 use program::*;
 use std::process::Command;
 use std::time::Duration;
@@ -20,10 +20,10 @@ fn a_full_file_ends_the_recording_and_stays_readable() {
     let mut ledger = Ledger::new(LedgerOptions::default());
     let calls = Program::new(1, 2).run(100, 1000);
     record(&calls, &mut writer, &mut ledger, 5);
-    assert_eq!(writer.finish(), End::SizeLimit);
+    assert_eq!(writer.finish(), RecordingEnd::SizeLimit);
     assert!(std::fs::metadata(&path).unwrap().len() <= 100_000);
     let recording = Recording::open(&path).unwrap();
-    assert_eq!(recording.end(), Some(&End::SizeLimit));
+    assert_eq!(recording.end(), Some(&RecordingEnd::SizeLimit));
     assert!(recording.events() > 10_000);
     recording.replay(LedgerOptions::default()).unwrap();
 }
@@ -52,7 +52,7 @@ fn every_part_can_be_read_alone() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    assert_eq!(writer.finish(), End::Finished);
+    assert_eq!(writer.finish(), RecordingEnd::Finished);
     ledger.finish();
     let mut files: Vec<_> = std::fs::read_dir(&dir.0)
         .unwrap()
@@ -64,12 +64,12 @@ fn every_part_can_be_read_alone() {
         assert!(std::fs::metadata(&file).unwrap().len() <= 800_000);
         let recording = Recording::open(&file).unwrap();
         let replay = recording.replay(program::options(true)).unwrap();
-        if recording.end() == Some(&End::Finished) {
+        if recording.end() == Some(&RecordingEnd::Finished) {
             assert_eq!(replay.sites(), ledger.sites());
             assert_eq!(replay.totals().live_bytes, ledger.totals().live_bytes);
             assert_eq!(replay.totals().allocations, ledger.totals().allocations);
         } else {
-            assert_eq!(recording.end(), Some(&End::NextPart));
+            assert_eq!(recording.end(), Some(&RecordingEnd::NextPart));
         }
         for site in replay.sites() {
             let known = recording.stacks().get(site.stack).is_some();
@@ -128,7 +128,7 @@ fn later_parts_overwrite_nothing() {
             let before = writer.written_bytes();
             record(&program.run(10, 1000), &mut writer, &mut ledger, 0);
             program.now_ns += 1_000_000_000;
-            if matches!(writer.state(), memhook_recording::State::Ended(_)) {
+            if matches!(writer.state(), memhook_recording::WriterState::Ended(_)) {
                 break;
             }
             for _ in 0..200 {
@@ -140,7 +140,7 @@ fn later_parts_overwrite_nothing() {
         }
         let end = writer.finish();
         assert!(
-            matches!(&end, End::Failed(why) if why.contains("run.1.mhk")),
+            matches!(&end, RecordingEnd::Failed(why) if why.contains("run.1.mhk")),
             "{end:?}"
         );
         Recording::open(&path).expect("what it has is readable");
@@ -181,14 +181,17 @@ fn inner_full_disk() {
     let mut program = Program::new(1, 2);
     for _ in 0..2000 {
         record(&program.run(10, 300), &mut writer, &mut ledger, 3);
-        if writer.state() != State::Running {
+        if writer.state() != WriterState::Running {
             break;
         }
     }
-    assert!(matches!(writer.state(), State::Ended(End::Failed(_))));
+    assert!(matches!(
+        writer.state(),
+        WriterState::Ended(RecordingEnd::Failed(_))
+    ));
     // Goes on taking events, and does nothing.
     record(&program.run(10, 300), &mut writer, &mut ledger, 3);
-    assert!(matches!(writer.finish(), End::Failed(_)));
+    assert!(matches!(writer.finish(), RecordingEnd::Failed(_)));
 }
 
 #[test]
@@ -204,15 +207,15 @@ fn a_disk_that_cannot_keep_up_ends_the_recording() {
     let mut program = Program::new(1, 2);
     for _ in 0..1000 {
         record(&program.run(10, 300), &mut writer, &mut ledger, 1);
-        if writer.state() != State::Running {
+        if writer.state() != WriterState::Running {
             break;
         }
     }
-    assert_eq!(writer.state(), State::Ended(End::TooSlow));
-    assert_eq!(writer.finish(), End::TooSlow);
+    assert_eq!(writer.state(), WriterState::Ended(RecordingEnd::TooSlow));
+    assert_eq!(writer.finish(), RecordingEnd::TooSlow);
     // What was written before is there.
     match Recording::open(&path) {
-        Ok(recording) => assert_eq!(recording.end(), Some(&End::TooSlow)),
+        Ok(recording) => assert_eq!(recording.end(), Some(&RecordingEnd::TooSlow)),
         Err(error) => assert!(matches!(error, Error::Empty), "{error}"),
     }
 }
@@ -233,7 +236,7 @@ fn intervals_add_up_to_the_ledger() {
     let times = record(&calls, &mut writer, &mut ledger, 0);
     assert!(times.len() > 5);
     writer.checkpoint(&ledger, find_stack);
-    assert_eq!(writer.finish(), End::Finished);
+    assert_eq!(writer.finish(), RecordingEnd::Finished);
     let recording = Recording::open(&path).unwrap();
     assert!(recording.is_summary());
     assert!(recording.replay(LedgerOptions::default()).is_err());

@@ -3,7 +3,7 @@
 mod program;
 
 use memhook_ledger::{Ledger, LiveBlock};
-use memhook_recording::{End, Meta, Options, Recording, Replay, Writer};
+use memhook_recording::{Meta, Options, Recording, RecordingEnd, Replay, Writer};
 use program::*;
 
 fn blocks(ledger: &Ledger) -> Vec<LiveBlock> {
@@ -35,10 +35,10 @@ fn a_file_gives_back_what_went_in() {
             &mut ledger,
             if seed < 6 { 0 } else { 7 },
         );
-        assert_eq!(writer.finish(), End::Finished);
+        assert_eq!(writer.finish(), RecordingEnd::Finished);
 
         let recording = Recording::open(&path).unwrap();
-        assert_eq!(recording.end(), Some(&End::Finished));
+        assert_eq!(recording.end(), Some(&RecordingEnd::Finished));
         let mut collected = Collect::default();
         recording.visit(&mut collected).unwrap();
         assert_eq!(collected.0.len(), calls.len());

@@ -3,7 +3,7 @@
 //! Sites are matched by their functions, not by addresses or lines: two builds compare. A frame
 //! without a name is its module and offset, which holds within one build.
 
-use crate::stacks::{End, stack};
+use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, change, counted, milliseconds, with_error};
 use crate::{Amount, Document, Measure, Profile, StackFrame, Style};
 use memhook_foreign::visible;
@@ -45,7 +45,7 @@ pub struct Run {
     pub seconds: f64,
     /// Sum of the measure over all sites.
     pub bytes: u64,
-    /// Likewise.
+    /// Blocks over all sites.
     pub blocks: u64,
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -277,7 +277,7 @@ impl Diff {
                 counted(site.new_blocks, "block"),
                 visible(&site.kind)
             )?;
-            let end = End::of(&site.stack, site.truncated, self.depth);
+            let end = StackEnd::of(&site.stack, site.truncated, self.depth);
             stack(out, &site.stack, end, style)?;
         }
         if self.more_sites > 0 {

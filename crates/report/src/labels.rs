@@ -38,10 +38,7 @@ impl Labels {
         let numbers: Vec<u32> = numbers
             .filter_map(|&frame| self.of_frame.get(frame as usize).copied())
             .collect();
-        match numbers.is_empty() {
-            true => vec![0],
-            false => numbers,
-        }
+        if numbers.is_empty() { vec![0] } else { numbers }
     }
 
     /// The name with this number.
@@ -65,9 +62,10 @@ pub fn site_name(stack: &[StackFrame]) -> String {
     let is_own = |frame: &StackFrame| frame.function.as_deref().is_none_or(|f| !is_plumbing(f));
     let first = stack.iter().position(is_own).unwrap_or(0);
     let names: Vec<String> = stack[first.min(stack.len())..].iter().map(name).collect();
-    match names.is_empty() {
-        true => NO_STACK.to_owned(),
-        false => names.join(" \u{2190} "),
+    if names.is_empty() {
+        NO_STACK.to_owned()
+    } else {
+        names.join(" \u{2190} ")
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::StackFrame;
 use crate::Style;
-use crate::stacks::{End, stack};
+use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, count, counted, percent};
 use memhook_foreign::visible;
 use serde::Serialize;
@@ -43,7 +43,7 @@ pub struct LeakTotals {
     pub leaked_bytes: u64,
     /// Their blocks.
     pub leaked_blocks: u64,
-    /// Of those, blocks that no other leaked block points to.
+    /// How many of them no other leaked block points to.
     pub direct_blocks: u64,
     /// Bytes that something reaches.
     pub reachable_bytes: u64,
@@ -58,7 +58,7 @@ pub struct LeakSite {
     pub bytes: u64,
     /// How many.
     pub blocks: u64,
-    /// Bytes that hang on those, of any call stack.
+    /// Bytes that only those blocks reach, of any call stack.
     pub held_bytes: u64,
     /// Their blocks.
     pub held_blocks: u64,
@@ -70,7 +70,7 @@ pub struct LeakSite {
     pub stack: Vec<StackFrame>,
 }
 
-/// Writes the part of a report.
+/// Writes the part of a report about leaks.
 pub(crate) fn leaks(out: &mut String, leaks: &Leaks, depth: u32, style: Style) -> Result {
     let t = &leaks.totals;
     writeln!(out)?;
@@ -115,7 +115,7 @@ pub(crate) fn leaks(out: &mut String, leaks: &Leaks, depth: u32, style: Style) -
             counted(site.blocks, "block"),
             visible(&site.kind),
         )?;
-        let end = End::of(&site.stack, site.truncated, depth);
+        let end = StackEnd::of(&site.stack, site.truncated, depth);
         stack(out, &site.stack, end, style)?;
     }
     if leaks.more_sites > 0 {

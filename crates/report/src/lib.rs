@@ -13,11 +13,13 @@ mod names;
 mod profile;
 mod read_back;
 pub mod recorded;
+mod report_writer;
 mod rows;
 mod scan;
 mod stacks;
 mod style;
 mod text;
+pub mod top;
 mod tree;
 mod units;
 pub mod view;
@@ -28,11 +30,11 @@ pub use diff::{Diff, Fate, Run, SiteChange, diff};
 pub use formats::{Document, Format, FormatChoice, FormatOptions, Nature, document};
 pub use labels::{name as frame_name, site_name};
 pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
-pub use live::{LiveNumbers, LiveReporter, LiveView, TracedRun};
+pub use live::{LiveNumbers, LiveReporter, LiveView, TracedRun, described};
 pub use measure::{Measure, Unit};
 pub use model::{
-    AttachInfo, Coverage, Group, Measured, ReleaseSite, ReportModel, Sampling, Site, StackFrame,
-    Target, Totals,
+    AttachInfo, Bounded, Coverage, GroupRow, Measured, ReleaseSite, ReportModel, ReportTotals,
+    Sampling, SiteRow, StackFrame, Target,
 };
 pub use named_run::{Backtrace, Backtraces, frames_at};
 pub use profile::{
@@ -40,10 +42,10 @@ pub use profile::{
     ProfileSite, Released, Series, SitePoint, SourceLines,
 };
 pub use read_back::{ReadBackError, read_back};
+pub use report_writer::{ReportStream, ReportWriter, shown};
 pub use rows::{RowsBy, SortBy};
 pub use scan::{
-    LeakGroup, ReclaimRound, ScanReport, ScanTotals, SnapshotPart, census_text, scan_report,
-    scan_text, why_text, write_blocks,
+    LeakGroup, ReclaimRound, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks,
 };
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};

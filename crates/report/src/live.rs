@@ -4,9 +4,10 @@
 use crate::named_run::{Backtraces, NamedRun, frames_at};
 use crate::rows::{self, Part, Row, RowKey, RowsBy, SortBy};
 use crate::{
-    AttachInfo, Coverage, Measured, ReleaseSite, ReportModel, Sampling, StackFrame, Target, Totals,
+    AttachInfo, Coverage, Measured, ReleaseSite, ReportModel, ReportTotals, Sampling, StackFrame,
+    Target,
 };
-use memhook_ledger::{Estimate, Ledger, LiveWalk, SampledAllocations, SiteWalk};
+use memhook_ledger::{Bounded, Estimate, Ledger, LiveWalk, SampledAllocations, SiteWalk};
 use memhook_stream::Losses;
 use memhook_symbols::{ModuleFile, Symbolizer};
 use rustc_hash::FxHashMap;
@@ -59,6 +60,9 @@ pub struct LiveNumbers {
     releases: Vec<(u32, u64, u64)>,
     totals: memhook_ledger::Totals,
     allocations: SampledAllocations,
+    bounded: Option<Bounded>,
+    /// The sums that the ledger keeps of each site are all that is needed.
+    is_by_site: bool,
 }
 
 impl LiveNumbers {
@@ -74,6 +78,8 @@ impl LiveNumbers {
             releases: Vec::new(),
             totals: memhook_ledger::Totals::default(),
             allocations: SampledAllocations::default(),
+            bounded: None,
+            is_by_site: false,
         }
     }
 
@@ -83,8 +89,11 @@ impl LiveNumbers {
             self.totals = ledger.totals();
             self.releases = ledger.release_sites();
             self.allocations = *allocations;
+            self.bounded = ledger.bounded();
+            let keeps_all = self.bounded.is_none_or(|bounded| !bounded.is_thinned);
+            self.is_by_site = self.by.is_of_stacks() && !allocations.is_sampled() && keeps_all;
         }
-        if self.is_by_site() {
+        if self.is_by_site {
             return ledger.walk_sites(&mut self.sites);
         }
         let (by, before_ns, parts) = (self.by, self.before_ns, &mut self.parts);
@@ -99,21 +108,18 @@ impl LiveNumbers {
                 _ => u64::from(block.stack),
             };
             let part = parts.entry(number).or_default();
-            part.amount += estimator.block(block.size);
+            // Two samples, of which neither knows of the other.
+            let weight = estimator.weight(block.size) * ledger.weight(block.size);
+            part.amount += Estimate::weighted(weight, block.size);
             let oldest = part.oldest_ns.unwrap_or(u64::MAX);
             part.oldest_ns = Some(oldest.min(block.time_ns));
         })
     }
 
-    /// Whether the sums that the ledger keeps of each site are all that is needed.
-    fn is_by_site(&self) -> bool {
-        self.by.is_of_stacks() && !self.allocations.is_sampled()
-    }
-
     /// What was counted, by the number that decides the rows.
     fn parts(&mut self) -> Vec<Part> {
         let mut parts = std::mem::take(&mut self.parts);
-        if self.is_by_site() {
+        if self.is_by_site {
             for site in std::mem::take(&mut self.sites).into_live() {
                 let part = parts.entry(u64::from(site.stack)).or_default();
                 part.amount = Estimate::exact(site.blocks, site.bytes);
@@ -140,9 +146,10 @@ struct Draft {
     rows: Option<Vec<Row>>,
     more_rows: u64,
     releases: Vec<(u32, u64, u64)>,
-    totals: Totals,
+    totals: ReportTotals,
     recorded_allocations: u64,
     sample_bytes: Option<u64>,
+    bounded: Option<Bounded>,
     elapsed: Duration,
     is_final: bool,
 }
@@ -220,14 +227,20 @@ impl LiveReporter {
         releases.retain(|&(stack, _, _)| stack != 0);
         releases.sort_by_key(|&(stack, _, bytes)| (Reverse(bytes), stack));
         releases.truncate(self.view.top);
+        let mut totals = totals(&numbers.totals, &run.losses(), &numbers.allocations);
+        if numbers.bounded.is_some_and(|bounded| bounded.is_thinned) {
+            // What the peak was after the bound was reached is not known.
+            totals.peak_live_bytes = 0;
+        }
         self.draft = Some(Draft {
             parts,
             rows: None,
             more_rows: 0,
             releases,
-            totals: totals(&numbers.totals, &run.losses(), &numbers.allocations),
+            totals,
             recorded_allocations: numbers.totals.allocations,
             sample_bytes: numbers.allocations.estimator.sample_bytes,
+            bounded: numbers.bounded,
             elapsed: numbers.elapsed,
             is_final,
         });
@@ -353,6 +366,9 @@ impl LiveReporter {
                 recorded_allocations: draft.recorded_allocations,
                 ..Sampling::default()
             }),
+            bounded: draft
+                .bounded
+                .map(|b| described(&b, draft.totals.live_blocks)),
             totals: draft.totals,
             measured: Measured {
                 measure: "live",
@@ -370,8 +386,28 @@ impl LiveReporter {
     }
 }
 
-fn totals(t: &memhook_ledger::Totals, losses: &Losses, allocations: &SampledAllocations) -> Totals {
-    let mut totals = Totals::exact(t, losses);
+/// What a ledger that reached its bound no longer knows, for a report with so many live blocks.
+pub fn described(bounded: &Bounded, live_blocks: u64) -> crate::Bounded {
+    crate::Bounded {
+        max_memory_bytes: bounded.max_bytes,
+        since_s: bounded.since_ns as f64 / 1e9,
+        live_blocks_then: bounded.live_blocks_then,
+        kept_blocks: bounded.kept_blocks,
+        live_blocks,
+        live_is_estimated: bounded.is_thinned,
+        all_from_bytes: bounded.all_from_bytes,
+        one_address_in: bounded.one_address_in,
+        unattributed_allocations: bounded.unattributed_allocations,
+        unknown_releases_are_counted: !bounded.ignores_unknown_releases,
+    }
+}
+
+fn totals(
+    t: &memhook_ledger::Totals,
+    losses: &Losses,
+    allocations: &SampledAllocations,
+) -> ReportTotals {
+    let mut totals = ReportTotals::exact(t, losses);
     if allocations.is_sampled() {
         totals.allocations = allocations.all.blocks.round() as u64;
         totals.allocated_bytes = allocations.all.bytes.round() as u64;

@@ -1,5 +1,6 @@
 //! What a report says; serialized as is, this is the JSON schema `memhook-rs/report/1`.
 
+use crate::units::{bytes, count, counted, milliseconds};
 use serde::{Deserialize, Serialize};
 
 /// One report.
@@ -25,16 +26,19 @@ pub struct ReportModel {
     /// Set when allocations were sampled: all numbers of blocks and bytes are estimates then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
+    /// Set when the attacher's memory did not suffice for all live blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bounded: Option<Bounded>,
     /// Sums of what is covered.
-    pub totals: Totals,
+    pub totals: ReportTotals,
     /// What the bytes and blocks of sites and groups are, and what all of them come to.
     pub measured: Measured,
     /// What is seen of each module.
     pub coverage: Vec<Coverage>,
     /// Live memory by allocation site, largest first; empty when `by` is something else.
-    pub sites: Vec<Site>,
+    pub sites: Vec<SiteRow>,
     /// Live memory by `by`; empty when that is the site.
-    pub groups: Vec<Group>,
+    pub groups: Vec<GroupRow>,
     /// Who releases, if release stacks are recorded.
     pub releases: Vec<ReleaseSite>,
     /// Sites or groups beyond those listed.
@@ -70,15 +74,80 @@ pub struct Sampling {
     pub mean_bytes: u64,
     /// Allocations that were recorded.
     pub recorded_allocations: u64,
-    /// Standard error of [`Totals::live_bytes`]; `None` while the program is traced.
+    /// Standard error of [`ReportTotals::live_bytes`]; `None` while the program is traced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_error_bytes: Option<u64>,
-    /// Standard error of [`Totals::allocated_bytes`].
+    /// Standard error of [`ReportTotals::allocated_bytes`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocated_error_bytes: Option<u64>,
-    /// Standard error of [`Totals::released_bytes`].
+    /// Standard error of [`ReportTotals::released_bytes`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_error_bytes: Option<u64>,
+}
+
+/// What is no longer known since the ledger reached `--max-memory`.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Bounded {
+    /// The bound.
+    pub max_memory_bytes: u64,
+    /// When it was reached, seconds since the attach.
+    pub since_s: f64,
+    /// Blocks that lived then.
+    pub live_blocks_then: u64,
+    /// Live blocks that are kept.
+    pub kept_blocks: u64,
+    /// All live blocks, an estimate if `live_is_estimated`.
+    pub live_blocks: u64,
+    /// What is live and what was released are estimates; allocations are exact.
+    pub live_is_estimated: bool,
+    /// Blocks of at least so many bytes are all kept, smaller ones with a probability of their size
+    /// divided by this.
+    pub all_from_bytes: u64,
+    /// Of the addresses, one in so many is looked at.
+    pub one_address_in: u64,
+    /// Allocations that are counted without their call stack, because there were too many stacks.
+    pub unattributed_allocations: u64,
+    /// Releases of unknown blocks are still told apart and counted.
+    pub unknown_releases_are_counted: bool,
+}
+
+impl Bounded {
+    /// What it means, for the first lines of a report.
+    pub fn in_words(&self) -> String {
+        let mut text = format!(
+            "The ledger reached --max-memory {} after {}, with {}: ",
+            bytes(self.max_memory_bytes),
+            milliseconds((self.since_s * 1e3) as u64),
+            counted(self.live_blocks_then, "live block"),
+        );
+        if self.live_is_estimated {
+            let which = match (self.one_address_in, self.all_from_bytes) {
+                (1, from) => format!("all of {} and more, smaller ones by chance", bytes(from)),
+                (n, 0) => format!("those at one address in {n}"),
+                (n, from) => format!(
+                    "at one address in {n} all of {} and more, smaller ones by chance",
+                    bytes(from)
+                ),
+            };
+            text += &format!(
+                "of about {} live ones {} are kept now ({which}). What is live and what was released are estimates since then; allocations are exact",
+                count(self.live_blocks),
+                count(self.kept_blocks),
+            );
+        } else {
+            text += "all live blocks are still kept";
+        }
+        if self.unattributed_allocations > 0 {
+            text += &format!(
+                "; {} by further call stacks are counted without their stack",
+                counted(self.unattributed_allocations, "allocation")
+            );
+        }
+        if !self.unknown_releases_are_counted {
+            text += "; releases of blocks from before the attach are no longer counted";
+        }
+        text
+    }
 }
 
 /// The process.
@@ -112,7 +181,7 @@ pub struct AttachInfo {
 /// Sums since the attach.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[allow(missing_docs)] // the names are the definition
-pub struct Totals {
+pub struct ReportTotals {
     pub allocations: u64,
     pub releases: u64,
     pub allocated_bytes: u64,
@@ -128,10 +197,13 @@ pub struct Totals {
     pub reentrant_calls: u64,
 }
 
-impl Totals {
-    /// The sums of a ledger, and what was lost besides.
-    pub(crate) fn exact(t: &memhook_ledger::Totals, losses: &memhook_stream::Losses) -> Totals {
-        Totals {
+impl ReportTotals {
+    /// The sums of a ledger, and the events that it never saw.
+    pub(crate) fn exact(
+        t: &memhook_ledger::Totals,
+        losses: &memhook_stream::Losses,
+    ) -> ReportTotals {
+        ReportTotals {
             allocations: t.allocations,
             releases: t.releases,
             allocated_bytes: t.allocated_bytes,
@@ -171,7 +243,7 @@ pub struct Coverage {
 
 /// One allocation site.
 #[derive(Clone, Debug, Serialize)]
-pub struct Site {
+pub struct SiteRow {
     /// Live bytes.
     pub bytes: u64,
     /// Live blocks.
@@ -193,7 +265,7 @@ pub struct Site {
 
 /// One row that is not a site.
 #[derive(Clone, Debug, Serialize)]
-pub struct Group {
+pub struct GroupRow {
     /// What the blocks have in common.
     pub name: String,
     /// The frame, when rows are frames.

@@ -1,5 +1,5 @@
 //! The seam between where backtraces are kept (a trace under way, a recording, a profile) and what is made
-//! of them. Whoever builds rows, sites or findings knows no more of a run than these traits.
+//! of them. Code that builds rows, sites or findings knows a run by these traits only.
 
 use crate::StackFrame;
 use memhook_abi::HOOKED_FUNCTIONS;
@@ -48,7 +48,7 @@ pub(crate) trait NamedRun {
     fn addresses(&self, stack: u32) -> Vec<u64>;
     /// The functions at a return address, inlined ones first; never empty.
     fn frames_at(&self, address: u64) -> Vec<StackFrame>;
-    /// Name of a thread; empty if nobody knows it any more.
+    /// Name of a thread; empty if it is no longer known.
     fn thread_name(&self, tid: u32) -> String;
     /// The function whose call recorded the stack, and whether the stack was cut short.
     fn call(&self, stack: u32) -> (String, bool);

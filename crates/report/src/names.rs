@@ -1,6 +1,6 @@
 //! Demangled C++ as people write it; JSON has the full form.
 
-/// Template arguments that nearly every standard container has and nobody writes.
+/// Template arguments that nearly every standard container has by default.
 const DEFAULTS: [&str; 6] = [
     "std::allocator<",
     "std::char_traits<",

@@ -1,6 +1,6 @@
 //! A run or a window of it, with names: what every exported format is made from.
 
-use crate::{Sampling, StackFrame, Target, Totals};
+use crate::{ReportTotals, Sampling, StackFrame, Target};
 use memhook_ledger::{Estimate, standard_error};
 use serde::Serialize;
 
@@ -24,7 +24,7 @@ pub struct Profile {
     /// Set when allocations were sampled: blocks and bytes are estimates then.
     pub sampling: Option<Sampling>,
     /// Sums of the window.
-    pub totals: Totals,
+    pub totals: ReportTotals,
     /// Modules that frames are in.
     pub modules: Vec<ProfileModule>,
     /// Distinct frames. An address with inlined functions is several frames, innermost first; all
@@ -42,7 +42,7 @@ pub struct Profile {
     pub lifetimes: Vec<(u8, Amount)>,
     /// Who released what; empty unless release stacks were recorded.
     pub flows: Vec<Flow>,
-    /// Who released, whatever it was; likewise.
+    /// What each stack released; empty unless release stacks were recorded.
     pub releases: Vec<Released>,
     /// The heap over time.
     pub timeline: Vec<Point>,
@@ -225,7 +225,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// The kind of flows that stand for many releasing stacks: there are too many to tell all apart.
+    /// The kind of a flow that sums up many releasing stacks: there are too many to list them all.
     pub const OTHERS: &str = "others";
 }
 

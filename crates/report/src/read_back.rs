@@ -62,7 +62,7 @@ struct Report {
     elapsed_s: f64,
     sampling: Option<Sampling>,
     measured: Measured,
-    sites: Vec<Site>,
+    sites: Vec<SiteRow>,
     more_rows: u64,
 }
 
@@ -77,7 +77,7 @@ struct Measured {
 }
 
 #[derive(Deserialize)]
-struct Site {
+struct SiteRow {
     bytes: u64,
     blocks: u64,
     error_bytes: Option<u64>,

@@ -4,7 +4,7 @@
 //! their numbers. Names are asked for only where a row depends on them.
 
 use crate::named_run::NamedRun;
-use crate::{Group, Site, StackFrame};
+use crate::{GroupRow, SiteRow, StackFrame};
 use memhook_ledger::Estimate;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -177,7 +177,7 @@ impl Table {
             RowsBy::Lifetime => vec![self.row(number, lifetime_class(number as u8))],
             RowsBy::Module => {
                 let innermost = run.addresses(stack).first().copied();
-                let module = innermost.and_then(|a| run.frames_at(a).swap_remove(0).module);
+                let module = innermost.and_then(|a| run.frames_at(a).into_iter().next()?.module);
                 vec![self.row(0, module.unwrap_or("unknown".into()))]
             }
             RowsBy::Frame => {
@@ -242,7 +242,7 @@ pub(crate) fn shown(
     rows: Vec<Row>,
     now_ns: u64,
     run: &dyn NamedRun,
-) -> (Vec<Site>, Vec<Group>) {
+) -> (Vec<SiteRow>, Vec<GroupRow>) {
     let (mut sites, mut groups) = (Vec::new(), Vec::new());
     let whole = |number: f64| number.round() as u64;
     for row in rows {
@@ -254,7 +254,7 @@ pub(crate) fn shown(
         if by == RowsBy::Site {
             let stack = row.key.number as u32;
             let (kind, truncated) = run.call(stack);
-            sites.push(Site {
+            sites.push(SiteRow {
                 bytes,
                 blocks,
                 error_bytes,
@@ -266,7 +266,7 @@ pub(crate) fn shown(
             });
             continue;
         }
-        groups.push(Group {
+        groups.push(GroupRow {
             frame: match by {
                 // The function that the call is in, not those that are inlined there.
                 RowsBy::Frame => run.frames_at(row.key.number).pop(),

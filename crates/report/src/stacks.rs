@@ -16,14 +16,14 @@ struct Line {
     name: String,
     place: String,
     module: String,
-    /// Inlined functions are indented by nothing but said so.
+    /// Says that the function is inlined.
     note: String,
     is_faint: bool,
 }
 
 /// How a stack ends.
-pub(crate) enum End {
-    /// Where the thread began, or nobody knows.
+pub(crate) enum StackEnd {
+    /// Where the thread began, as far as is known.
     Start,
     /// At this many frames, as asked for.
     Depth(u32),
@@ -31,20 +31,25 @@ pub(crate) enum End {
     Truncated,
 }
 
-impl End {
+impl StackEnd {
     /// From the number of frames, inlined ones not counted.
-    pub fn of(frames: &[StackFrame], truncated: bool, depth: u32) -> End {
+    pub fn of(frames: &[StackFrame], truncated: bool, depth: u32) -> StackEnd {
         let real = frames.iter().filter(|frame| !frame.inlined).count();
         match truncated {
-            true => End::Truncated,
-            false if real >= depth as usize => End::Depth(depth),
-            false => End::Start,
+            true => StackEnd::Truncated,
+            false if real >= depth as usize => StackEnd::Depth(depth),
+            false => StackEnd::Start,
         }
     }
 }
 
 /// Writes a stack, innermost frame first.
-pub(crate) fn stack(out: &mut String, frames: &[StackFrame], end: End, style: Style) -> Result {
+pub(crate) fn stack(
+    out: &mut String,
+    frames: &[StackFrame],
+    end: StackEnd,
+    style: Style,
+) -> Result {
     if frames.is_empty() {
         return writeln!(out, "      {}", style.faint("(no call stack)"));
     }
@@ -57,9 +62,10 @@ pub(crate) fn stack(out: &mut String, frames: &[StackFrame], end: End, style: St
     let module_width = width(|line| &line.module, MODULE_COLUMN);
     for line in &lines {
         let name = format!("{:<name_width$}", line.name);
-        let name = match line.is_faint {
-            true => style.faint(&name),
-            false => style.name(&name),
+        let name = if line.is_faint {
+            style.faint(&name)
+        } else {
+            style.name(&name)
         };
         let module = format!("{:<module_width$}", line.module);
         let rest = match (line.place.is_empty(), line.module.is_empty()) {
@@ -68,19 +74,20 @@ pub(crate) fn stack(out: &mut String, frames: &[StackFrame], end: End, style: St
             (false, _) => format!("{}  {}", style.faint(&module), line.place),
         };
         let note = style.faint(line.note.trim_end());
-        match rest.is_empty() {
-            true => writeln!(out, "      {}", name.trim_end())?,
-            false => writeln!(out, "      {name}  {rest}{note}")?,
+        if rest.is_empty() {
+            writeln!(out, "      {}", name.trim_end())?
+        } else {
+            writeln!(out, "      {name}  {rest}{note}")?
         }
     }
     match end {
-        End::Start => Ok(()),
-        End::Depth(depth) => writeln!(
+        StackEnd::Start => Ok(()),
+        StackEnd::Depth(depth) => writeln!(
             out,
             "      {}",
             style.faint(&format!("... (--depth {depth})"))
         ),
-        End::Truncated => writeln!(
+        StackEnd::Truncated => writeln!(
             out,
             "      {}",
             style.warning("... (the stack cannot be followed further)")
@@ -97,9 +104,10 @@ fn lines(frames: &[StackFrame], style: Style) -> Vec<Line> {
         let plumbing = |frame: &&StackFrame| {
             frame.inlined && frame.function.as_deref().is_some_and(is_plumbing)
         };
-        let run = match style.verbose {
-            true => 0,
-            false => frames[at..].iter().take_while(plumbing).count(),
+        let run = if style.verbose {
+            0
+        } else {
+            frames[at..].iter().take_while(plumbing).count()
         };
         if run > 1 {
             let mut line = line(&frames[at + run - 1], style);
@@ -118,7 +126,7 @@ fn line(frame: &StackFrame, style: Style) -> Line {
     let name = name_of(frame, style);
     Line {
         place: place_of(frame, style),
-        // The name says it already where there is no function.
+        // Without a function, the name shows the module already.
         module: match &frame.function {
             Some(_) => one_line(frame.module.clone().unwrap_or_default()),
             None => String::new(),
@@ -139,19 +147,18 @@ pub(crate) fn name_of(frame: &StackFrame, style: Style) -> String {
     }
 }
 
-/// `folder/file.cc:12`; with `-v` the whole path.
+/// `directory/file.cc:12`; with `-v` the whole path.
 pub(crate) fn place_of(frame: &StackFrame, style: Style) -> String {
     let Some(file) = &frame.file else {
         return String::new();
     };
     let line = frame.line.map_or(String::new(), |n| format!(":{n}"));
     let file = file.strip_prefix("./").unwrap_or(file);
-    let short = match style.verbose {
-        true => file,
-        false => {
-            let mut slashes = file.rmatch_indices('/').map(|(at, _)| at + 1);
-            slashes.nth(1).map_or(file, |at| &file[at..])
-        }
+    let short = if style.verbose {
+        file
+    } else {
+        let mut slashes = file.rmatch_indices('/').map(|(at, _)| at + 1);
+        slashes.nth(1).map_or(file, |at| &file[at..])
     };
     one_line(format!("{short}{line}"))
 }

@@ -1,7 +1,7 @@
 //! Text for a terminal.
 
 use crate::leaks::leaks;
-use crate::stacks::{End, name_of, place_of, stack};
+use crate::stacks::{StackEnd, name_of, place_of, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
 use crate::{Coverage, Document, ReportModel, Style};
 use memhook_foreign::visible;
@@ -35,6 +35,9 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
         );
         writeln!(out, "{}", style.warning(&lost))?;
     }
+    if let Some(bounded) = &model.bounded {
+        writeln!(out, "{}", style.warning(&bounded.in_words()))?;
+    }
     if let Some(sampling) = &model.sampling {
         writeln!(
             out,
@@ -49,9 +52,10 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
 fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
     let t = &model.totals;
     let errors = model.sampling.unwrap_or_default();
-    let name = match model.target.name.is_empty() {
-        true => String::new(),
-        false => format!("{}, ", visible(&model.target.name)),
+    let name = if model.target.name.is_empty() {
+        String::new()
+    } else {
+        format!("{}, ", visible(&model.target.name))
     };
     let mut aside = Vec::new();
     if let Some(seconds) = model.since_last_s {
@@ -64,9 +68,10 @@ fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if t.peak_live_bytes > 0 {
         aside.push(format!("peak {}", bytes(t.peak_live_bytes)));
     }
-    let aside = match aside.is_empty() {
-        true => String::new(),
-        false => format!(" ({})", aside.join(", ")),
+    let aside = if aside.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", aside.join(", "))
     };
     writeln!(
         out,
@@ -134,9 +139,10 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
         0 => "no event lost".to_owned(),
         n => style.warning(&format!("{} lost", counted(n, "event"))),
     };
-    let stacks = match model.releases.is_empty() {
-        true => t.allocations,
-        false => t.allocations + t.releases,
+    let stacks = if model.releases.is_empty() {
+        t.allocations
+    } else {
+        t.allocations + t.releases
     };
     writeln!(
         out,
@@ -205,9 +211,10 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
 /// `10.0 s`, or `from 5.0 s to 10.0 s`.
 fn covered(model: &ReportModel) -> String {
     let time = |seconds: f64| milliseconds((seconds * 1e3) as u64);
-    match model.from_s > 0.0 {
-        true => format!("from {} to {}", time(model.from_s), time(model.elapsed_s)),
-        false => time(model.elapsed_s),
+    if model.from_s > 0.0 {
+        format!("from {} to {}", time(model.from_s), time(model.elapsed_s))
+    } else {
+        time(model.elapsed_s)
     }
 }
 
@@ -254,9 +261,10 @@ fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
             Some(_) if is_live(model) => format!(", {}", change(site.growth_bytes)),
             _ => String::new(),
         };
-        let oldest = match is_live(model) && site.blocks > 0 {
-            true => format!(", oldest {}", milliseconds(site.oldest_ms)),
-            false => String::new(),
+        let oldest = if is_live(model) && site.blocks > 0 {
+            format!(", oldest {}", milliseconds(site.oldest_ms))
+        } else {
+            String::new()
         };
         writeln!(
             out,
@@ -269,7 +277,7 @@ fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
             oldest,
             visible(&site.kind)
         )?;
-        let end = End::of(&site.stack, site.truncated, model.attach.depth);
+        let end = StackEnd::of(&site.stack, site.truncated, model.attach.depth);
         stack(out, &site.stack, end, style)?;
     }
     more(out, model, "site")
@@ -341,7 +349,7 @@ fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
     more(out, model, "row")
 }
 
-fn group_name(group: &crate::Group, style: Style) -> String {
+fn group_name(group: &crate::GroupRow, style: Style) -> String {
     let Some(frame) = &group.frame else {
         return style.name(&visible(&crate::names::readable(&group.name)));
     };
@@ -376,7 +384,7 @@ fn releases(out: &mut String, model: &ReportModel, style: Style) -> Result {
             counted(site.blocks, "block"),
             visible(&site.kind)
         )?;
-        let end = End::of(&site.stack, false, model.attach.depth);
+        let end = StackEnd::of(&site.stack, false, model.attach.depth);
         stack(out, &site.stack, end, style)?;
     }
     Ok(())

@@ -47,7 +47,7 @@ pub fn milliseconds(ms: u64) -> String {
     }
 }
 
-/// A part of a whole in percent; nothing of nothing is 0.
+/// A part of a whole in percent; 0 if the whole is nothing.
 pub fn percent(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / whole.max(1) as f64
 }

@@ -1,7 +1,7 @@
 //! Which call stack releases what another one allocated: text, and JSON with the schema
 //! `memhook-rs/who-frees/1`.
 
-use crate::stacks::{End, stack};
+use crate::stacks::{StackEnd, stack};
 use crate::units::{counted, percent, with_error};
 use crate::{Amount, Document, Flow, Profile, StackFrame, Style};
 use serde::Serialize;
@@ -13,9 +13,9 @@ use std::fmt::Write;
 pub struct WhoFrees {
     /// Always `memhook-rs/who-frees/1`.
     pub schema: &'static str,
-    /// Bytes released in all.
+    /// Sum of the bytes released.
     pub bytes: u64,
-    /// Blocks released in all.
+    /// Sum of the blocks released.
     pub blocks: u64,
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,7 +94,7 @@ impl WhoFrees {
             percent(pair.bytes, self.bytes),
             counted(pair.blocks, "block"),
         )?;
-        let end = |frames: &[StackFrame]| End::of(frames, false, self.depth);
+        let end = |frames: &[StackFrame]| StackEnd::of(frames, false, self.depth);
         stack(out, &pair.allocated_by, end(&pair.allocated_by), style)?;
         match pair.released_by.is_empty() {
             true if pair.kind == Flow::OTHERS => {

@@ -1,13 +1,13 @@
 //! JSON reports that are compared, and what cannot be.
 
 use memhook_report::{
-    AttachInfo, Document, Measure, Measured, ReportModel, Site, StackFrame, Style, Target, Totals,
-    diff, document, read_back,
+    AttachInfo, Document, Measure, Measured, ReportModel, ReportTotals, SiteRow, StackFrame, Style,
+    Target, diff, document, read_back,
 };
 use proptest::prelude::*;
 
 fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
-    let site = |&(function, bytes, blocks): &(&str, u64, u64)| Site {
+    let site = |&(function, bytes, blocks): &(&str, u64, u64)| SiteRow {
         bytes,
         blocks,
         error_bytes: None,
@@ -42,7 +42,8 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         elapsed_s: 2.5,
         since_last_s: None,
         sampling: None,
-        totals: Totals::default(),
+        bounded: None,
+        totals: ReportTotals::default(),
         measured: Measured {
             measure: "live",
             bytes: 0,

@@ -39,7 +39,19 @@ fn full_report() -> ReportModel {
             allocated_error_bytes: Some(1),
             released_error_bytes: Some(1),
         }),
-        totals: Totals::default(),
+        bounded: Some(Bounded {
+            max_memory_bytes: 1,
+            since_s: 1.0,
+            live_blocks_then: 1,
+            kept_blocks: 1,
+            live_blocks: 1,
+            live_is_estimated: true,
+            all_from_bytes: 1,
+            one_address_in: 1,
+            unattributed_allocations: 1,
+            unknown_releases_are_counted: true,
+        }),
+        totals: ReportTotals::default(),
         measured: Measured {
             measure: "live",
             bytes: 1_600_000,
@@ -54,7 +66,7 @@ fn full_report() -> ReportModel {
             calls_seen: 1,
             symbols: Some("symbols"),
         }],
-        sites: vec![Site {
+        sites: vec![SiteRow {
             bytes: 1,
             blocks: 1,
             error_bytes: Some(1),
@@ -64,7 +76,7 @@ fn full_report() -> ReportModel {
             truncated: false,
             stack: vec![frame()],
         }],
-        groups: vec![Group {
+        groups: vec![GroupRow {
             name: "n".into(),
             frame: Some(frame()),
             bytes: 1,

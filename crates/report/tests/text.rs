@@ -37,7 +37,8 @@ fn report() -> ReportModel {
         elapsed_s: 10.0,
         since_last_s: Some(5.0),
         sampling: None,
-        totals: Totals {
+        bounded: None,
+        totals: ReportTotals {
             allocations: 3_386_850,
             releases: 3_370_012,
             allocated_bytes: 279_600_000,
@@ -47,7 +48,7 @@ fn report() -> ReportModel {
             live_growth_bytes: 800_000,
             peak_live_bytes: 1_700_000,
             unknown_releases: 12,
-            ..Totals::default()
+            ..ReportTotals::default()
         },
         measured: Measured {
             measure: "live",
@@ -73,7 +74,7 @@ fn report() -> ReportModel {
                 symbols: None,
             },
         ],
-        sites: vec![Site {
+        sites: vec![SiteRow {
             bytes: 1_590_000,
             blocks: 16_560,
             error_bytes: None,
@@ -169,7 +170,7 @@ fn first_report_has_no_growth() {
 fn functions_and_frames() {
     let mut model = report();
     model.by = "frame";
-    model.groups = vec![Group {
+    model.groups = vec![GroupRow {
         name: "0x55550000123f".into(),
         frame: Some(frame(Some("main"), None, false)),
         bytes: 1_590_000,

@@ -1,5 +1,6 @@
 //! `.eh_frame` to rows.
 
+use crate::arch::native::RETURN_ADDRESS_FROM_CFA;
 use crate::{Error, Sections};
 use gimli::{
     CfaRule, CieOrFde, DebugFrame, EhFrame, LittleEndian, Operation, Reader, RegisterRule,
@@ -162,7 +163,7 @@ where
     match row.register(X86_64::RA) {
         Some(RegisterRule::Undefined) => return Some(rule::END),
         // The return address stands below the CFA in all code that uses `call`.
-        Some(RegisterRule::Offset(-8)) => {}
+        Some(RegisterRule::Offset(RETURN_ADDRESS_FROM_CFA)) => {}
         _ => return None,
     }
     let (cfa, cfa_offset) = match row.cfa() {

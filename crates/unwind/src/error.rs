@@ -4,12 +4,12 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Not an ELF file that can be read.
-    #[error("not a readable ELF file: {0}")]
+    #[error("not a readable ELF file")]
     Elf(#[from] object::Error),
     /// Neither `.eh_frame` nor `.debug_frame`.
     #[error("no .eh_frame and no .debug_frame")]
     NoFrames,
     /// The call frame information is damaged at its root.
-    #[error("damaged call frame information: {0}")]
+    #[error("damaged call frame information")]
     Frames(#[from] gimli::Error),
 }

@@ -9,6 +9,7 @@
 //! [`reference`] unwinds from the same sections with gimli, all registers and all expressions, over
 //! memory that a closure reads: what the tables are checked against.
 
+mod arch;
 mod compile;
 mod error;
 pub mod reference;

@@ -1,5 +1,6 @@
 //! The slow and general unwinder: every register, every expression, straight from the sections.
 
+use crate::arch::native::{self, RBP, RETURN_ADDRESS as RA, RSP};
 use crate::{Error, Sections};
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, EvaluationResult, LittleEndian, Location, Reader,
@@ -9,11 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 /// Registers at the start of an unwinding, by DWARF number (x86-64 psABI, figure 3.36): 6 is rbp, 7
 /// rsp, 16 the program counter. `None`: not known.
-pub type Registers = [Option<u64>; 17];
-
-const RBP: usize = 6;
-const RSP: usize = 7;
-const RA: usize = 16;
+pub type Registers = [Option<u64>; native::REGISTERS];
 
 /// Reads a word of the unwound memory at an address (avma).
 pub type ReadWord<'a> = &'a dyn Fn(u64) -> Option<u64>;

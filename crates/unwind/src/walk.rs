@@ -1,6 +1,7 @@
 //! Unwinding another process's thread with the compiled tables.
 
 use crate::UnwindTable;
+use crate::arch::native;
 use memhook_abi::unwind_rule as rule;
 use std::sync::Arc;
 
@@ -36,16 +37,21 @@ pub fn walk(
                 true => m.table.rule_at(pc.wrapping_sub(m.base)),
                 false => m.table.rule_at_return(pc.wrapping_sub(m.base)),
             });
-        let cfa_offset = (packed as i64 >> 32) as u64;
-        let rbp_offset = i64::from((packed >> 16) as i16) as u64;
-        let cfa = match packed & 0xff {
+        // Two's complement: added with wrapping, they move either way.
+        let cfa_offset = rule::cfa_offset(packed) as u64;
+        let rbp_offset = rule::rbp_offset(packed) as u64;
+        let cfa = match rule::cfa_kind(packed) {
             rule::RSP => Some(sp.wrapping_add(cfa_offset)),
             rule::RBP => Some(rbp.wrapping_add(cfa_offset)),
             rule::AT_RBP => read(rbp.wrapping_add(cfa_offset)),
-            rule::PLT => Some(sp.wrapping_add(if pc & 15 >= 11 { 16 } else { 8 })),
+            rule::PLT => Some(sp.wrapping_add(native::plt_stack_bytes(pc))),
             rule::SIGNAL => {
                 let word = |offset| read(sp.wrapping_add(offset));
-                let registers = (word(168), word(160), word(120));
+                let registers = (
+                    word(native::SIGNAL_RIP),
+                    word(native::SIGNAL_RSP),
+                    word(native::SIGNAL_RBP),
+                );
                 let (Some(at), Some(stack), Some(frame)) = registers else {
                     return (frames, false);
                 };
@@ -58,13 +64,13 @@ pub fn walk(
         let Some(cfa) = cfa.filter(|&cfa| cfa > sp) else {
             return (frames, false);
         };
-        let Some(caller) = read(cfa.wrapping_sub(8)) else {
+        let Some(caller) = read(cfa.wrapping_add_signed(native::RETURN_ADDRESS_FROM_CFA)) else {
             return (frames, false);
         };
         if caller == 0 {
             return (frames, true);
         }
-        rbp = match (packed >> 8) & 0xff {
+        rbp = match rule::rbp_kind(packed) {
             rule::RBP_AT_CFA => read(cfa.wrapping_add(rbp_offset)).unwrap_or(0),
             rule::RBP_AT_RBP => read(rbp.wrapping_add(rbp_offset)).unwrap_or(0),
             _ => rbp,

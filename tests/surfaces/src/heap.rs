@@ -3,10 +3,13 @@
 use crate::Input;
 use lz4_flex::frame::FrameEncoder;
 use memhook_heap::{
-    BlockTable, MarkOptions, Pointers, Region, Scan, Snapshot, Types, census, dissect, load, why,
+    BlockTable, CopiedRegion, MarkOptions, Pointers, Scan, Snapshot, Types, census, dissect, load,
+    why,
 };
-use memhook_report::{census_text, scan_report, scan_text, why_text};
+use memhook_report::{Document, Style, scan_report};
+use std::cell::Cell;
 use std::io::Write;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 /// As it is, or, after a byte that is not the frame's, as the contents of a whole frame: no mutation gets
@@ -35,12 +38,12 @@ fn search(snapshot: &Snapshot, options: MarkOptions) {
     check(&scan.heap.blocks);
     let mut types = Types::new(snapshot, &[]);
     let report = scan_report(snapshot, &scan, &scan.leaks, &mut types, 10);
-    scan_text(&report);
-    census_text(&census(snapshot, &scan.heap, &mut types, 10));
+    report.text(Style::default());
+    census(snapshot, &scan.heap, &mut types, 10).text(Style::default());
     if let Some((_, block)) = scan.heap.blocks.iter().next()
         && let Ok(why) = why(snapshot, &scan.heap, options, &mut types, block.address)
     {
-        why_text(&why);
+        why.text(Style::default());
     }
     let before = scan.fingerprints(snapshot);
     let all = scan.leaks.len();
@@ -60,29 +63,45 @@ fn check(blocks: &BlockTable) {
 }
 
 /// The heap and what malloc knows of it, without all else that takes long to search.
-fn only_heap(mut snapshot: Snapshot) -> Snapshot {
-    let heap = dissect(&snapshot).expect("it has a heap");
-    let main = heap.arenas.first().expect("the main arena").address & !4095;
-    let (from, to) = (main - 4096, main + 8192);
-    let in_heap = |start: u64, end: u64| heap.ranges.iter().any(|r| r.0 < end && start < r.1);
-    snapshot.meta.modules.retain(|m| m.glibc_minor.is_some());
-    snapshot.meta.modules[0].data = vec![(from, to)];
-    snapshot
-        .regions
-        .retain(|r| in_heap(r.start, r.end()) || r.start <= main && main < r.end());
-    for region in &mut snapshot.regions {
-        if region.start <= main && main < region.end() {
-            let (low, high) = (from.max(region.start), to.min(region.end()));
+fn only_heap(snapshot: &Snapshot) -> Snapshot {
+    let whole = dissect(snapshot).expect("it has a heap");
+    // `main_arena` takes less than this much, and `mp_` is somewhere near it.
+    const ARENA_BYTES: u64 = 2304;
+    let main = whole.arenas.first().expect("the main arena").address;
+    let around = [256, 512, 1024, 2048, 4096].into_iter();
+    let mut tried = around.map(|bytes| {
+        let data = main - bytes..main + ARENA_BYTES + bytes;
+        with_data(snapshot, &whole.ranges, data)
+    });
+    let is_as_whole = |part: &Snapshot| {
+        dissect(part).is_ok_and(|heap| {
+            heap.parameters == whole.parameters && heap.blocks.len() == whole.blocks.len()
+        })
+    };
+    tried.find(is_as_whole).expect("what malloc knows is small")
+}
+
+/// The parts of a snapshot that hold the heap (`ranges`), and this piece of libc's data.
+fn with_data(snapshot: &Snapshot, ranges: &[Range<u64>], data: Range<u64>) -> Snapshot {
+    let mut part = copy(snapshot);
+    let in_heap = |start: u64, end: u64| ranges.iter().any(|r| r.start < end && start < r.end);
+    part.meta.modules.retain(|m| m.glibc_minor.is_some());
+    part.meta.modules[0].data = std::iter::once(data.clone()).collect();
+    part.regions
+        .retain(|r| in_heap(r.start, r.end()) || r.start <= data.start && data.start < r.end());
+    for region in &mut part.regions {
+        if region.start <= data.start && data.start < region.end() {
+            let (low, high) = (data.start, data.end.min(region.end()));
             let bytes = (low - region.start) as usize..(high - region.start) as usize;
             region.bytes = region.bytes[bytes].to_vec().into();
             region.start = low;
-            region.runs = vec![(low, high)];
+            region.runs = std::iter::once(low..high).collect();
         }
     }
-    let regions = &snapshot.regions;
-    let is_left = |start: u64| regions.iter().any(|r| r.start <= start && start < r.end());
-    snapshot.meta.areas.retain(|area| is_left(area.start));
-    snapshot
+    let regions = &part.regions;
+    let is_left = |start: u64, end: u64| regions.iter().any(|r| r.start < end && start < r.end());
+    part.meta.areas.retain(|area| is_left(area.start, area.end));
+    part
 }
 
 /// A snapshot of `templates/heap.cc`, and the places of all its words that are not zero: region and offset.
@@ -90,7 +109,7 @@ fn template() -> &'static (Snapshot, Vec<(usize, usize)>) {
     static TEMPLATE: OnceLock<(Snapshot, Vec<(usize, usize)>)> = OnceLock::new();
     TEMPLATE.get_or_init(|| {
         let file = include_bytes!("../templates/heap.snapshot");
-        let snapshot = only_heap(load("template", file.as_slice(), None).expect("it is whole"));
+        let snapshot = only_heap(&load("template", file.as_slice(), None).expect("it is whole"));
         let mut places = Vec::new();
         for (number, region) in snapshot.regions.iter().enumerate() {
             let (words, _) = region.bytes.as_chunks::<8>();
@@ -105,7 +124,7 @@ fn template() -> &'static (Snapshot, Vec<(usize, usize)>) {
 }
 
 fn copy(snapshot: &Snapshot) -> Snapshot {
-    let region = |region: &Region| Region {
+    let region = |region: &CopiedRegion| CopiedRegion {
         start: region.start,
         bytes: region.bytes.to_vec().into(),
         runs: region.runs.clone(),
@@ -116,16 +135,23 @@ fn copy(snapshot: &Snapshot) -> Snapshot {
     }
 }
 
+thread_local! {
+    /// A copy of the template in which no word is changed. An execution that panics leaves none.
+    static UNCHANGED: Cell<Option<Snapshot>> = const { Cell::new(None) };
+}
+
 /// Changes of a real heap's words.
 pub fn made_up(bytes: &[u8]) {
     let (template, places) = template();
-    let mut snapshot = copy(template);
+    let mut snapshot = UNCHANGED.take().unwrap_or_else(|| copy(template));
+    let mut changed = Vec::new();
     let mut input = Input(bytes);
     let how = input.byte();
     let options = MarkOptions {
-        pointers: match how & 1 {
-            0 => Pointers::default(),
-            _ => Pointers::Start,
+        pointers: if how & 1 == 0 {
+            Pointers::default()
+        } else {
+            Pointers::Start
         },
         unaligned: how & 2 != 0,
     };
@@ -159,6 +185,14 @@ pub fn made_up(bytes: &[u8]) {
             }
         };
         place.copy_from_slice(&new.to_le_bytes());
+        changed.push((number, offset));
     }
     search(&snapshot, options);
+    // Half a megabyte would take longer to copy than to search.
+    for (number, offset) in changed {
+        let word = &template.regions[number].bytes[offset..offset + 8];
+        snapshot.regions[number].bytes[offset..offset + 8].copy_from_slice(word);
+    }
+    snapshot.meta = template.meta.clone();
+    UNCHANGED.set(Some(snapshot));
 }

@@ -43,16 +43,16 @@ pub fn debug_link(bytes: &[u8]) {
     let mut input = Input(bytes);
     let module = input.part();
     with_file(input.0, |path| {
-        let folder = std::env::temp_dir().join(format!("memhook-fuzz-{}", std::process::id()));
-        let link = folder.join("d.debug");
+        let directory = std::env::temp_dir().join(format!("memhook-fuzz-{}", std::process::id()));
+        let link = directory.join("d.debug");
         // One thread: the link is right until the process ends.
         if !link.exists() {
-            std::fs::create_dir_all(&folder).expect("a folder");
+            std::fs::create_dir_all(&directory).expect("a directory");
             let _ = std::fs::remove_file(&link);
             std::os::unix::fs::symlink(&path, &link).expect("a link");
         }
         let mut symbols = Symbolizer::new(SearchPath {
-            debug_folders: vec![folder],
+            debug_directories: vec![directory],
             ..SearchPath::default()
         });
         let file = ModuleFile {

@@ -24,9 +24,9 @@ pub fn changed_meanwhile(bytes: &[u8]) {
         writes.push(a_write(&mut target));
     }
     SHARED.with(|shared| {
-        shared.start(flags.into());
+        shared.start(flags);
         let (file, has_ended) = (&shared.file, AtomicBool::new(false));
-        let mut attacher = Attacher::of(&shared.region);
+        let mut attacher = Attacher::of(&shared.region, false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !has_ended.load(Relaxed) && !writes.is_empty() {

@@ -1,3 +1,5 @@
+// What heap.snapshot was made of, in a directory whose name may be seen by everybody:
+//   c++ -O1 -g -pthread heap.cc -o heap && ./heap & sleep 1; memhook-rs scan --save heap.snapshot $!
 #include <cstdlib>
 #include <cstdio>
 #include <unistd.h>

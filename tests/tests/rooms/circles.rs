@@ -180,6 +180,11 @@ fn no_circles_in_the_command() {
 }
 
 #[test]
+fn no_circles_in_the_library_of_one_trace() {
+    check("attach", "lib.rs");
+}
+
+#[test]
 fn a_circle_is_found() {
     let file = |module: &str, depth, text: &str| File {
         module: module.to_owned(),

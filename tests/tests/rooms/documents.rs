@@ -113,13 +113,16 @@ fn fault_of_link(page: &Page, link: &str) -> Option<String> {
     (!is_known).then(|| format!("no heading for the link {link}"))
 }
 
-/// Whether a path of the workspace is there; `*` stands for any file.
-fn exists(path: &str) -> bool {
+/// The page whose file names are those of end-to-end tests where they have no path.
+const PAGE_OF_TESTS: &str = "docs/safety.md";
+
+/// Whether a path below `base` is there; `*` stands for any file.
+fn exists(base: &Path, path: &str) -> bool {
     let Some((directory, pattern)) = path.rsplit_once('/').filter(|(_, f)| f.contains('*')) else {
-        return root().join(path).exists();
+        return base.join(path).exists();
     };
     let (before, after) = pattern.split_once('*').expect("a star");
-    let entries = std::fs::read_dir(root().join(directory))
+    let entries = std::fs::read_dir(base.join(directory))
         .into_iter()
         .flatten();
     let mut names = entries
@@ -138,11 +141,22 @@ fn faults(page: &Page) -> Vec<String> {
         let found = links(line).filter_map(|link| fault_of_link(page, link));
         faults.extend(found.map(|fault| page.at(number, &fault)));
         for span in code_spans(line) {
-            let is_path = PLACES.iter().any(|place| span.starts_with(place));
+            // Below a page's own directory, or below that of the workspace.
+            let own = root().join(page.path.parent().unwrap_or(Path::new("")));
+            let is_own = span.starts_with("src/");
+            let is_path = is_own || PLACES.iter().any(|place| span.starts_with(place));
             // What is written in capitals stands for a name.
             let is_pattern = span.contains(|c: char| c.is_uppercase() || c.is_whitespace())
                 && !span.ends_with(".md");
-            if is_path && !is_pattern && !exists(span) {
+            let is_test = page.path == Path::new(PAGE_OF_TESTS)
+                && span.ends_with(".rs")
+                && !span.contains('/');
+            if is_test && !exists(&root(), &format!("tests/tests/{span}")) {
+                faults.push(page.at(number, &format!("there is no test {span}")));
+            }
+            let is_there = exists(&root(), span) || exists(&own, span);
+            let is_built = span.split('/').any(|part| part == "target");
+            if is_path && !is_pattern && !is_built && !is_there {
                 faults.push(page.at(number, &format!("{span} is not there")));
             }
         }

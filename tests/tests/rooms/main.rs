@@ -4,6 +4,7 @@
 mod circles;
 mod crates;
 mod documents;
+mod errors;
 mod layout;
 
 use std::path::{Path, PathBuf};

@@ -7,7 +7,6 @@ use memhook_tests::programs::{
 };
 use memhook_unwind::reference::Unwinder;
 use memhook_unwind::{TableModule, compile};
-use std::collections::HashMap;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
@@ -29,7 +28,8 @@ impl Modules {
     pub fn of(pid: i32) -> Modules {
         let maps = memhook_process::mappings(pid).expect("maps");
         let mut images =
-            memhook_process::modules(pid, &maps, &mut HashMap::new()).expect("modules");
+            memhook_process::modules(pid, &maps, &mut memhook_process::ModuleFiles::new())
+                .expect("modules");
         images.extend(memhook_process::vdso(pid, &maps));
         let mut reference = Unwinder::default();
         let mut tables = Vec::new();

@@ -6,20 +6,13 @@ use crate::hook_presence::has_hook;
 use crate::reach::Reach;
 use crate::refused_slots;
 use crate::restore::{layout, restore};
-use memhook_abi::{self as abi, flags, function_by_name, slot_state};
+use memhook_abi::{self as abi, flags, forwarding_operators, function_by_name, slot_state};
 use memhook_process::{ModuleImage, SlotScan, find_slots, hook_copies, mappings, modules};
 use memhook_stream::{SlotSpec, barrier};
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// What libstdc++ and libc++abi define with nothing but a call of malloc or of another of these
-/// (libsupc++/new_op.cc and its neighbours, libcxxabi/src/stdlib_new_delete.cpp).
-const FORWARDING_OPERATORS: [&str; 4] = [
-    "_Znwm",
-    "_Znam",
-    "_ZnwmRKSt9nothrow_t",
-    "_ZnamRKSt9nothrow_t",
-];
+/// Runtimes whose operators new may only forward.
 const CXX_RUNTIMES: [&str; 3] = ["libstdc++.so", "libc++abi.so", "libc++.so"];
 
 /// How often all threads are held to find the modules as they were looked at.
@@ -30,13 +23,13 @@ impl Session {
     /// passed by, those need no look of their own.
     pub(super) fn announce_forwarding_operators(&self) {
         let slots = self.region.slots();
-        let patched = |names: &[&str]| {
+        let patched = |names: Vec<&str>| {
             let functions: Vec<usize> = names.iter().filter_map(|n| function_by_name(n)).collect();
             slots.iter().filter(move |s| {
                 s.state == slot_state::PATCHED && functions.contains(&(s.function as usize))
             })
         };
-        let hooked: HashSet<u64> = patched(&["malloc"]).map(|s| s.module_base).collect();
+        let hooked: HashSet<u64> = patched(vec!["malloc"]).map(|s| s.module_base).collect();
         let forwards = |original: u64| {
             self.modules.iter().any(|m| {
                 m.contains(original)
@@ -45,7 +38,7 @@ impl Session {
             })
         };
         self.region.set_forwarding_operators(
-            patched(&FORWARDING_OPERATORS)
+            patched(forwarding_operators().map(|f| f.name).collect())
                 .filter(|s| forwards(s.original))
                 .map(|s| (s.function, s.variant)),
         );

@@ -1,14 +1,13 @@
 //! A process that runs already, judged now, after a time of tracing, or by its growth.
 
-use super::judged::{Measure, evidence, growth_evidence};
+use super::judged::{Measure, bound, evidence, growth_evidence};
 use super::options::Args;
 use crate::exit_code;
-use crate::reached::reached;
 use crate::signals;
 use anyhow::bail;
 use crossbeam_channel::{Receiver, Select, tick};
 use memhook_attach::{Job, Trace, Turn, process_name, refuse};
-use memhook_gate::{AllocationSite, Evidence, MOMENTS, Reached, Survivors};
+use memhook_gate::{AllocationSite, Evidence, MOMENTS, Reached, Subject, Survivors, reached};
 use memhook_heap::capture;
 use std::{
     ops::ControlFlow,
@@ -55,12 +54,17 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let state = trace.consumer().lock();
     let totals = state.ledger.totals();
     let mut evidence = match &watch.survivors {
+        // Growth of an estimate may be chance.
+        Some(_) if state.ledger.bounded().is_some() => Evidence {
+            subject: Subject::Growth,
+            ..Evidence::default()
+        },
         Some(survivors) => {
             let grown = survivors.grown(options.confidence);
             growth_evidence(session, &totals, &grown)
         }
         None => {
-            let found = match &watch.captured {
+            let mut found = match &watch.captured {
                 Some(captured) => reached(
                     &captured.snapshot,
                     state.ledger.live_blocks(),
@@ -69,9 +73,13 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
                 ),
                 None => Reached::default(),
             };
+            if state.ledger.bounded().is_some() {
+                found.forget_unknown();
+            }
             evidence(measure.needs_all_sites(), session, &totals, found)
         }
     };
+    evidence.gaps.extend(bound(&state.ledger, &totals));
     drop(state);
     evidence.program = program;
     evidence.gaps.append(&mut watch.gaps);

@@ -8,7 +8,7 @@ use memhook_gate::{
     Baseline, Evidence, Grown, Limits, MappedModule, NameSource, Outcome, Reached, Suppressions,
     judge_each, outcome,
 };
-use memhook_ledger::Totals;
+use memhook_ledger::{Ledger, Totals};
 use memhook_stream::Region;
 use memhook_symbols::Symbolizer;
 
@@ -104,6 +104,13 @@ fn with_names(session: &Session, gather: impl FnOnce(NameSource<'_>) -> Evidence
     gaps.append(&mut evidence.gaps);
     evidence.gaps = gaps;
     evidence
+}
+
+/// Why what is known of the live blocks is not exact. A verdict needs all of them, and their stacks.
+pub fn bound(ledger: &Ledger, totals: &Totals) -> Option<String> {
+    let bounded = ledger.bounded()?;
+    let words = memhook_report::described(&bounded, totals.live_blocks).in_words();
+    Some(format!("{words}; give it more with --max-memory"))
 }
 
 /// What the trace itself missed.

@@ -1,14 +1,13 @@
 //! A program that is started, and judged at its end; with its processes, if they are followed.
 
-use super::judged::{Measure, evidence};
+use super::judged::{Measure, bound, evidence};
 use super::options::Args;
 use crate::exit_code::{self, end_as};
-use crate::reached::reached;
 use memhook_attach::{End, Error, Job, Observer, Program, Session, Trace, Work, command_line};
-use memhook_gate::{Ending, Evidence, Reached};
+use memhook_gate::{Ending, Evidence, Reached, reached};
 use memhook_heap::{Captured, Snapshot, capture_standing};
 use memhook_inject::{Child, StartPoint};
-use memhook_process::{ModuleImage, mappings, modules};
+use memhook_process::{ModuleFiles, ModuleImage, mappings, modules};
 use std::{
     collections::{HashMap, HashSet},
     process::ExitCode,
@@ -202,7 +201,7 @@ impl Job for Judging {
             (End::Ended(status), Some(Ok(captured))) => {
                 let captured = kept.insert(captured);
                 let live = state.ledger.live_blocks();
-                let is_complete = self.is_complete(session);
+                let is_complete = self.is_complete(session) && state.ledger.bounded().is_none();
                 let found = reached(&captured.snapshot, live, None, is_complete);
                 (found, ending(*status))
             }
@@ -216,6 +215,10 @@ impl Job for Judging {
             }
         };
         let totals = state.ledger.totals();
+        if let Some(bound) = bound(&state.ledger, &totals) {
+            found.gaps.push(bound);
+            found.forget_unknown();
+        }
         drop(state);
         if let Some(snapshot) = kept.map(|c| c.snapshot) {
             found
@@ -245,7 +248,7 @@ fn is_allocators(session: &Session, snapshot: &Snapshot, stack: Option<u32>) -> 
 /// A process that was made by fork and has executed nothing: what it allocated is not traced. If nothing in it is
 /// unreachable it has leaked nothing.
 fn of_a_copy(child: &Child, pid: i32, program: String) -> Evidence {
-    let modules = mappings(pid).and_then(|maps| modules(pid, &maps, &mut HashMap::new()));
+    let modules = mappings(pid).and_then(|maps| modules(pid, &maps, &mut ModuleFiles::new()));
     let captured = capture(child, pid, modules.unwrap_or_default());
     let mut found = match &captured {
         Ok(captured) => reached(&captured.snapshot, std::iter::empty(), None, false),

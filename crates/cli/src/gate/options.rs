@@ -28,14 +28,14 @@ pub struct Args {
     /// Exit code when a limit is exceeded
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub error_exitcode: u8,
-    /// Give a verdict although not everything was seen
+    /// Give a verdict even if not everything was seen
     #[arg(long)]
     pub allow_partial: bool,
     #[command(flatten)]
     pub running: RunningOptions,
     #[command(flatten)]
     pub sources: sources::Args,
-    /// The program and its arguments; or a recording (FILE.mhk)
+    /// The program and its arguments, or a recording (FILE.mhk)
     #[arg(
         required_unless_present = "pid",
         conflicts_with = "pid",
@@ -72,20 +72,20 @@ impl Args {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Running processes and recordings")]
 pub struct RunningOptions {
-    /// Judge this process
+    /// Judge this running process
     #[arg(short, long)]
     pub pid: Option<i32>,
-    /// Trace it so long before it is judged (30s, 5m); without, its leaks have no stacks. Of a recording: look at
-    /// so much
+    /// Trace the process for this time before it is judged (30s, 5m); without it, leaks have no
+    /// call stacks. Of a recording, look at this much
     #[arg(short, long, value_parser = duration)]
     pub duration: Option<Duration>,
     /// Fail if sites keep growing, whether their blocks are reachable or not
     #[arg(long)]
     pub growth: bool,
-    /// Leave this time out before the duration begins
+    /// Leave out this much time at the beginning
     #[arg(long, requires = "growth", value_parser = duration, default_value = "30s")]
     pub warmup: Duration,
-    /// How sure a verdict of growth is
+    /// How sure a verdict of growth must be
     #[arg(long, requires = "growth", default_value_t = 0.99)]
     pub confidence: f64,
 }
@@ -94,25 +94,25 @@ pub struct RunningOptions {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub struct LimitOptions {
-    /// Bytes that may be leaked (default 0; unlimited if only the number of blocks is limited)
+    /// Bytes that may be leaked [default: 0, or no limit if only the number of blocks is limited]
     #[arg(long, value_name = "BYTES", value_parser = size)]
     max_leaked: Option<u64>,
-    /// Blocks that may be leaked (default 0; unlimited if only their bytes are limited)
+    /// Blocks that may be leaked [default: 0, or no limit if only their bytes are limited]
     #[arg(long, value_name = "N")]
     max_leaked_blocks: Option<u64>,
     /// Bytes that may be live at the end, leaked or not
     #[arg(long, value_name = "BYTES", value_parser = size)]
     max_live: Option<u64>,
-    /// Bytes that may be live at a time
+    /// Bytes that may be live at any one time
     #[arg(long, value_name = "BYTES", value_parser = size)]
     max_peak: Option<u64>,
-    /// Allocations that may be made
+    /// Allocations that the program may make
     #[arg(long, value_name = "N")]
     max_allocations: Option<u64>,
-    /// Bytes that sites may keep live whose function, file or module matches the pattern
+    /// Bytes that may be live at sites whose function, file or module matches the pattern
     #[arg(long, value_name = "BYTES:PATTERN", value_parser = site_limit)]
     max_site: Vec<SiteLimit>,
-    /// How much more than in the baseline a site may leak, in percent
+    /// By how many percent a site may leak more than in the baseline
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
     tolerance: f64,
 }
@@ -161,19 +161,20 @@ fn site_limit(text: &str) -> Result<SiteLimit, String> {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Exceptions")]
 pub struct ExceptionOptions {
-    /// File with suppressions, of LeakSanitizer (leak:PATTERN) or Valgrind
+    /// Read suppressions in the syntax of LeakSanitizer (leak:PATTERN) or Valgrind from this file
     #[arg(long, value_name = "FILE")]
     suppressions: Vec<PathBuf>,
-    /// Suppress leaks with this in their stack: function, file or module, with *, ^ and $
+    /// Suppress leaks with a matching function, file or module in their stack; the pattern may use
+    /// *, ^ and $
     #[arg(long, value_name = "PATTERN")]
     suppress: Vec<String>,
     /// Print suppressions for what was found
     #[arg(long)]
     pub gen_suppressions: bool,
-    /// Count only what is not in this file, or has grown
+    /// Count only leaks that are not in this file, or have grown since it was written
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// Write what was found into this file, for --baseline
+    /// Write what was found to this file, for --baseline
     #[arg(long, value_name = "FILE")]
     pub write_baseline: Option<PathBuf>,
 }
@@ -214,13 +215,13 @@ impl ExceptionOptions {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Output")]
 pub struct OutputOptions {
-    /// Write JSON into this file (-: standard output)
+    /// Write JSON to this file (-: standard output)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write JUnit XML into this file (-: standard output)
+    /// Write JUnit XML to this file (-: standard output)
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,
-    /// Write SARIF into this file (-: standard output)
+    /// Write SARIF to this file (-: standard output)
     #[arg(long, value_name = "FILE")]
     pub sarif: Option<PathBuf>,
     /// Append Markdown to this file (-: standard output)
@@ -229,16 +230,16 @@ pub struct OutputOptions {
     /// Print annotations for GitHub Actions to standard output
     #[arg(long)]
     pub github: bool,
-    /// Folder that source paths in SARIF and annotations are relative to
-    #[arg(long, value_name = "FOLDER")]
+    /// The directory that source paths in SARIF and annotations are relative to
+    #[arg(long, value_name = "DIR")]
     source_root: Option<PathBuf>,
-    /// Leaks to show in the text
+    /// How many leaks to show in the text
     #[arg(short = 'T', long, default_value_t = 10)]
     pub top: usize,
     /// When to use colours
     #[arg(long, value_enum, default_value = "auto")]
     pub color: Color,
-    /// Print the verdict's first line only
+    /// Print only the first line of the verdict
     #[arg(short, long)]
     pub quiet: bool,
 }

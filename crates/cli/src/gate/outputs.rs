@@ -135,6 +135,6 @@ fn put(file: OutputFile, from_the_start: bool, text: &str) -> std::io::Result<()
 }
 
 fn to_stdout(text: &str) {
-    // A reader that went away is no error of ours.
+    // A reader that went away is not our error.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }

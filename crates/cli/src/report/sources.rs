@@ -12,16 +12,17 @@ use std::{io::ErrorKind, path::PathBuf};
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(skip)]
 pub struct Args {
-    /// Look for the target's files below this folder, which is the root of its file system or a copy
+    /// Look for the target's files below this directory, which is the root of its file system or a
+    /// copy of it
     #[arg(long, value_name = "DIR")]
     pub sysroot: Vec<PathBuf>,
-    /// Look for debug files in this folder (DIR/.build-id/ab/cdef.debug, or by name) too
+    /// Look for debug files in this directory as well (DIR/.build-id/ab/cdef.debug, or by name)
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
-    /// Take names from this bundle, which `memhook-rs symbols pack` made
+    /// Take names from this bundle, which `memhook-rs symbols pack` has made
     #[arg(long, value_name = "FILE")]
     pub symbols: Vec<PathBuf>,
-    /// Look up all names in the files, and keep none for the next run
+    /// Look up every name in the files, and keep none for later runs
     #[arg(long)]
     pub no_symbol_cache: bool,
 }
@@ -42,10 +43,11 @@ pub fn check_directories<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> anyhow
 pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symbolizer> {
     check_directories(args.sysroot.iter().chain(&args.debug_dir))?;
     let root = PathBuf::from("/");
-    let roots: Vec<PathBuf> = match args.sysroot.is_empty() {
+    let roots: Vec<PathBuf> = if args.sysroot.is_empty() {
         // The recording may be of this machine; the build-ids tell.
-        true => vec![root],
-        false => args.sysroot.clone(),
+        vec![root]
+    } else {
+        args.sysroot.clone()
     };
     let cache = SymbolCache::of_user();
     let mut symbols = Symbolizer::new(SearchPath {
@@ -59,8 +61,8 @@ pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symboliz
     }
     let modules = ordered_modules(recording).into_iter().map(|module| {
         let build_id = Some(module.build_id.clone()).filter(|id| !id.is_empty());
-        // Without a build-id nothing tells whether a file of this machine is the one meant; what
-        // stands in a sysroot was put there.
+        // Without a build-id a file of this machine may be another one; a file in a sysroot was put
+        // there on purpose.
         let is_known = build_id.is_some() || !args.sysroot.is_empty();
         let inside = module.path.trim_start_matches('/');
         ModuleFile {
@@ -80,7 +82,7 @@ pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symboliz
     Ok(symbols)
 }
 
-/// Says which files were refused. Those that are not there are no news.
+/// Says which files were refused, but not which are missing: most targets have no debug files.
 pub fn tell_refused(symbols: &Symbolizer) {
     for problem in symbols.sources().flat_map(|module| &module.problems) {
         let is_absent = matches!(problem, SymbolError::Read { error, .. }

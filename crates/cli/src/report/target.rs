@@ -4,7 +4,7 @@ use crate::options::Color;
 use anyhow::Context;
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use memhook_foreign::{OutputFile, visible_json};
-use memhook_recording::{End, Recording};
+use memhook_recording::{Recording, RecordingEnd};
 use memhook_report::{Document, Nature};
 use std::{
     io::{ErrorKind, IsTerminal, Write},
@@ -22,10 +22,10 @@ pub fn open(path: &Path) -> anyhow::Result<Recording> {
     })
 }
 
-/// A recording that ended before the run did is told so.
+/// Says so if the recording ended before the run did.
 pub fn tell_end(recording: &Recording, path: &Path) {
     let why = match recording.end() {
-        Some(End::Finished) => return,
+        Some(RecordingEnd::Finished) => return,
         Some(end) => end.to_string(),
         None => "its recorder died or the end of the file is missing".to_owned(),
     };
@@ -36,16 +36,16 @@ pub fn tell_end(recording: &Recording, path: &Path) {
 #[derive(clap::Args, Clone)]
 #[group(skip)]
 pub struct OutputArgs {
-    /// Write into this file
+    /// Write to this file
     #[arg(short, long)]
     pub output: Option<PathBuf>,
-    /// Overwrite the output file
+    /// Overwrite the output file if it exists
     #[arg(long)]
     pub force: bool,
     /// When to use colours
     #[arg(long, value_enum, default_value = "auto")]
     pub color: Color,
-    /// Leave nothing out
+    /// Leave nothing out: complete names, and small branches of trees: complete names, and small branches of trees: complete names, and small branches of trees
     #[arg(short, long)]
     pub verbose: bool,
 }
@@ -66,9 +66,9 @@ impl OutputArgs {
     /// Writes all of it. Nothing in what people read acts on a terminal but our own colours.
     pub fn write(&self, bytes: &[u8], nature: Nature) -> anyhow::Result<()> {
         let shown = match (nature, std::str::from_utf8(bytes)) {
-            (Nature::Text, Ok(text)) => crate::output::shown(text, self.style()),
+            (Nature::Text, Ok(text)) => memhook_report::shown(text, self.style()),
             (Nature::Json, Ok(text)) => visible_json(text),
-            // What is compressed is no text.
+            // Compressed bytes are not text.
             _ => return write(self.output.as_deref(), self.force, bytes),
         };
         write(self.output.as_deref(), self.force, shown.as_bytes())
@@ -114,9 +114,10 @@ impl Progress {
                 let _ = std::io::stderr().lock().write_all(b"\r\x1b[K");
             }
         };
-        let thread = match std::io::stderr().is_terminal() {
-            true => std::thread::Builder::new().spawn(show).ok(),
-            false => None,
+        let thread = if std::io::stderr().is_terminal() {
+            std::thread::Builder::new().spawn(show).ok()
+        } else {
+            None
         };
         Progress { stop, thread }
     }

@@ -7,7 +7,7 @@ use memhook_attach::{Reach, SafePoints, UnwindTables, claim};
 use memhook_foreign::visible_lines;
 use memhook_heap::{Candidates, Reclaimer, Released, Types};
 use memhook_process::{filter_may_kill, mappings, vdso};
-use memhook_report::{ReclaimRound, scan_report, scan_text};
+use memhook_report::{Document, ReclaimRound, Style, scan_report};
 use std::collections::HashSet;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -50,11 +50,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             }
         }
         if !may_release {
-            print(args, &ReclaimRound::dry(&found, number), ReclaimRound::text)?;
+            print(args, &ReclaimRound::dry(&found, number))?;
         } else {
             let done = release(&mut reclaimer, &found);
             let round = ReclaimRound::done(&found, number, &done);
-            print(args, &round, ReclaimRound::text)?;
+            print(args, &round)?;
             if let (None, Some(error)) = (args.every, done.failed) {
                 return Err(error.into());
             }
@@ -96,7 +96,7 @@ fn show(args: &Args, found: &Candidates) {
     let leaks = found.scan.leaks.iter().copied();
     let leaks: Vec<_> = leaks.filter(|l| chosen.contains(&l.block)).collect();
     let report = scan_report(snapshot, &found.scan, &leaks, &mut types, args.top);
-    let text = scan_text(&report);
+    let text = report.text(Style::default());
     let _ = std::io::stderr()
         .lock()
         .write_all(visible_lines(&text).as_bytes());

@@ -1,7 +1,7 @@
 //! Keys and what they mean.
 
-use super::board::Sort;
 use crossbeam_channel::{Receiver, bounded};
+use memhook_report::top::{Action, Sort};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::time::Duration;
 
@@ -9,27 +9,6 @@ use std::time::Duration;
 const BACKLOG: usize = 64;
 /// How long one wait for a key takes. Between two, the thread looks whether it is still listened to.
 const WAIT: Duration = Duration::from_millis(100);
-
-/// Something to be done.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Action {
-    Quit,
-    /// Show the stack of the selected row, or the rows again.
-    Drill,
-    Back,
-    Pause,
-    SortBy(Sort),
-    NextSort,
-    /// By so many rows.
-    Move(i64),
-    /// To the first or last row.
-    First,
-    Last,
-    /// The terminal has another size.
-    Redraw,
-    /// It cannot be read any longer.
-    TerminalGone,
-}
 
 /// Reads keys on a thread of its own until nobody listens any longer.
 pub fn listen() -> Receiver<Action> {

@@ -81,9 +81,10 @@ fn of_one(verdict: &Verdict, most: usize, level: &str) -> String {
     for finding in leaks.iter().take(most) {
         let site = &evidence.sites[finding.leak.site];
         let lines: Vec<String> = site.stack.iter().map(frame_line).collect();
-        let stack = match lines.is_empty() {
-            true => NO_STACK.to_owned(),
-            false => lines.join("\n"),
+        let stack = if lines.is_empty() {
+            NO_STACK.to_owned()
+        } else {
+            lines.join("\n")
         };
         let title = escape(&sentence(verdict, finding));
         out += &format!("\n<details{open}><summary>{title}</summary>\n\n");

@@ -130,18 +130,20 @@ const NO_STACK: &str =
 fn frame_line(frame: &SourceFrame) -> String {
     let place = frame.place();
     let inlined = if frame.inlined { " [inlined]" } else { "" };
-    let line = match place.is_empty() {
-        true => format!("{}{inlined}", frame.name()),
-        false => format!("{}  {place}{inlined}", frame.name()),
+    let line = if place.is_empty() {
+        format!("{}{inlined}", frame.name())
+    } else {
+        format!("{}  {place}{inlined}", frame.name())
     };
     visible(&line).into_owned()
 }
 
 /// A path below `root` without it; others as they are, a leading `./` taken off.
 fn relative<'a>(path: &'a str, root: &str) -> &'a str {
-    let below = match root.is_empty() {
-        true => None,
-        false => path.strip_prefix(root),
+    let below = if root.is_empty() {
+        None
+    } else {
+        path.strip_prefix(root)
     };
     match below.and_then(|rest| rest.strip_prefix('/')) {
         Some(rest) => rest,

@@ -98,7 +98,7 @@ fn location_or_name(frame: &SourceFrame, root: &str) -> Value {
     value
 }
 
-/// The same for the same site of every build: FNV-1a, 64 bits.
+/// A number that a site has in every build: FNV-1a, 64 bits.
 fn fingerprint(identity: &[String]) -> String {
     let bytes = identity.iter().flat_map(|name| name.bytes().chain([0]));
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {

@@ -6,18 +6,19 @@ use crate::snapshot::{Area, AreaKind, ModuleInfo};
 use memhook_inject::{PageScan, PageState};
 use memhook_process::Mapping;
 use std::io;
+use std::ops::Range;
 
 /// A larger mapping is a sanitizer's shadow or the like, reserved but never filled.
 const MAX_AREA_BYTES: u64 = 256 << 30;
-/// Of files mapped shared only small ones are searched: they can't be watched for writes, so they
-/// are copied with all threads held.
+/// Only small files that are mapped shared are searched: they can't be watched for writes, so they are copied
+/// with all threads held.
 const MAX_SHARED_FILE_BYTES: u64 = 1 << 20;
 
 /// The mappings to copy, in address order, and those that could hold pointers but can't be copied.
 ///
-/// Writable ones, and private read-only ones that were writable once: RELRO data of modules and
-/// anonymous memory, also what the program has made inaccessible for now. Not devices (reading them
-/// may have effects), not our own memory in the target.
+/// These are writable ones, and private read-only ones that were writable once: RELRO data of modules, and
+/// anonymous memory, including what the program has made inaccessible for now. Devices are left out, because
+/// reading them may have effects, and so is our own memory in the target.
 pub fn areas(
     pid: i32,
     maps: &[Mapping],
@@ -41,7 +42,7 @@ pub fn areas(
                 unsearched.push(area(AreaKind::Shared))
             }
             None => match hidden(pid, m, pages) {
-                Ok(runs) => areas.extend(runs.into_iter().map(|(start, end)| Area {
+                Ok(runs) => areas.extend(runs.into_iter().map(|Range { start, end }| Area {
                     start,
                     end,
                     kind: AreaKind::Hidden,
@@ -54,8 +55,8 @@ pub fn areas(
     (areas, unsearched)
 }
 
-/// Pages that the program has written to before it took away the access that would tell: of memory without
-/// any, or only for execution; of a file, mapped privately and read-only by now.
+/// Pages that the program wrote to before it changed their protection so that nothing shows it: memory that
+/// is inaccessible or only executable, and private mappings of files that are read-only by now.
 fn hidden(pid: i32, m: &Mapping, pages: Option<&PageScan>) -> io::Result<Runs> {
     let is_device = m.path.starts_with("/dev/") && !is_memory(&m.path);
     let is_kernels = m.path.starts_with("[v");
@@ -128,6 +129,6 @@ fn kind(m: &Mapping, modules: &[ModuleInfo]) -> Option<AreaKind> {
     let was_writable = modules
         .iter()
         .flat_map(|module| &module.data)
-        .any(|&(start, end)| m.start < end && m.end > start);
+        .any(|data| m.start < data.end && m.end > data.start);
     (m.write || was_writable).then_some(AreaKind::File)
 }

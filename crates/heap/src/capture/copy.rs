@@ -3,13 +3,15 @@
 use crate::Error;
 use crate::ranges::{Runs, add_run, run_bytes, without};
 use crate::snapshot::Backing;
-pub use crate::snapshot::{Area, Region};
+pub use crate::snapshot::{Area, CopiedRegion};
 use memhook_inject::prefer_huge_pages;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use std::fs::File;
 use std::io::IoSliceMut;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::slice::from_ref;
 use std::time::Instant;
 
 const PAGE_BYTES: u64 = 4096;
@@ -17,19 +19,20 @@ const PAGE_BYTES: u64 = 4096;
 const HUGE_BYTES: u64 = 8 << 20;
 /// The kernel takes at most this many pieces in one call (UIO_MAXIOV).
 const PIECES: usize = 1024;
-/// Read in one call: it takes about a millisecond.
+/// Bytes read in one call, few enough to look at the clock often.
 const BATCH_BYTES: u64 = 4 << 20;
 
-/// Cuts ranges into batches that one system call takes, without a long one between two looks at the clock.
+/// Cuts ranges into batches that one system call takes, and that are short enough to look at the clock between
+/// them.
 struct Batches<'a> {
-    runs: &'a [(u64, u64)],
+    runs: &'a [Range<u64>],
     /// Where the first of them goes on.
     at: u64,
 }
 
 impl<'a> Batches<'a> {
-    fn of(runs: &'a [(u64, u64)]) -> Batches<'a> {
-        let at = runs.first().map_or(0, |r| r.0);
+    fn of(runs: &'a [Range<u64>]) -> Batches<'a> {
+        let at = runs.first().map_or(0, |r| r.start);
         Batches { runs, at }
     }
 }
@@ -40,19 +43,19 @@ impl Iterator for Batches<'_> {
     fn next(&mut self) -> Option<Runs> {
         let mut batch = Runs::new();
         let mut left = BATCH_BYTES;
-        while let Some(&(_, end)) = self.runs.first()
+        while let Some(&Range { end, .. }) = self.runs.first()
             && batch.len() < PIECES
             && left > 0
         {
             let to = end.min(self.at.saturating_add(left));
             if to > self.at {
-                batch.push((self.at, to));
+                batch.push(self.at..to);
                 left -= to - self.at;
             }
             self.at = to;
             if to >= end {
                 self.runs = &self.runs[1..];
-                self.at = self.runs.first().map_or(0, |r| r.0);
+                self.at = self.runs.first().map_or(0, |r| r.start);
             }
         }
         (!batch.is_empty()).then_some(batch)
@@ -60,10 +63,10 @@ impl Iterator for Batches<'_> {
 }
 
 /// Reads ranges one behind the other into `into`, which must be as long as all of them. A page
-/// that can't be read stays as it was, and is added to `failed`. `false`: not done `until` then.
+/// that can't be read stays as it was, and is added to `failed`. `false` if it was not done `until` then.
 fn read_runs(
     pid: i32,
-    runs: &[(u64, u64)],
+    runs: &[Range<u64>],
     into: &mut [u8],
     failed: &mut Runs,
     until: Option<Instant>,
@@ -80,7 +83,7 @@ fn read_runs(
         rest = later;
         let remote: Vec<RemoteIoVec> = batch
             .iter()
-            .map(|&(start, end)| RemoteIoVec {
+            .map(|&Range { start, end }| RemoteIoVec {
                 base: start as usize,
                 len: (end - start) as usize,
             })
@@ -95,11 +98,11 @@ fn read_runs(
 
 /// As [`read_runs`], page by page; those without read permission through /proc/PID/mem, which
 /// ignores it.
-fn read_pages(pid: i32, runs: &[(u64, u64)], into: &mut [u8], failed: &mut Runs) {
+fn read_pages(pid: i32, runs: &[Range<u64>], into: &mut [u8], failed: &mut Runs) {
     let mem = File::open(format!("/proc/{pid}/mem")).ok();
     let pages = runs
         .iter()
-        .flat_map(|&(start, end)| (start..end).step_by(PAGE_BYTES as usize));
+        .flat_map(|run| run.clone().step_by(PAGE_BYTES as usize));
     for (page, bytes) in pages.zip(into.chunks_mut(PAGE_BYTES as usize)) {
         let remote = [RemoteIoVec {
             base: page as usize,
@@ -112,30 +115,30 @@ fn read_pages(pid: i32, runs: &[(u64, u64)], into: &mut [u8], failed: &mut Runs)
                 .as_ref()
                 .is_some_and(|mem| mem.read_exact_at(bytes, page).is_ok());
         if !read_all {
-            add_run(failed, (page, page + PAGE_BYTES));
+            add_run(failed, page..page + PAGE_BYTES);
         }
     }
 }
 
-/// Empty regions for the areas: neighbours share one.
-pub fn regions_for(pid: i32, areas: &[Area]) -> Result<Vec<Region>, Error> {
+/// Empty regions for the areas. Neighbouring areas share one.
+pub fn regions_for(pid: i32, areas: &[Area]) -> Result<Vec<CopiedRegion>, Error> {
     let mut spans: Runs = Vec::new();
     for area in areas {
         match spans.last_mut() {
-            Some(last) if last.1 == area.start => last.1 = area.end,
-            _ => spans.push((area.start, area.end)),
+            Some(last) if last.end == area.start => last.end = area.end,
+            _ => spans.push(area.start..area.end),
         }
     }
     spans
         .into_iter()
-        .map(|(start, end)| empty_region(pid, start, end))
+        .map(|span| empty_region(pid, span.start, span.end))
         .collect()
 }
 
-fn empty_region(pid: i32, start: u64, end: u64) -> Result<Region, Error> {
+fn empty_region(pid: i32, start: u64, end: u64) -> Result<CopiedRegion, Error> {
     let bytes = end.saturating_sub(start);
     match usize::try_from(bytes).ok().and_then(Backing::zeroed) {
-        Some(backing) => Ok(Region {
+        Some(backing) => Ok(CopiedRegion {
             start,
             bytes: backing,
             runs: Runs::new(),
@@ -145,45 +148,54 @@ fn empty_region(pid: i32, start: u64, end: u64) -> Result<Region, Error> {
 }
 
 /// Copies ranges of the target straight into the regions that hold them; pages that can't be read
-/// are added to `failed`. `false`: not done `until` then.
+/// are added to `failed`. `false` if it was not done `until` then.
 pub fn copy_into(
     pid: i32,
-    runs: &[(u64, u64)],
-    regions: &mut [Region],
+    runs: &[Range<u64>],
+    regions: &mut [CopiedRegion],
     failed: &mut Runs,
     until: Option<Instant>,
 ) -> bool {
     for region in regions {
         let (start, end) = (region.start, region.end());
-        let first = runs.partition_point(|r| r.1 <= start);
-        let inside = runs[first..].iter().take_while(|r| r.0 < end);
-        let bytes: u64 = inside.clone().map(|r| r.1.min(end) - r.0.max(start)).sum();
+        let first = runs.partition_point(|r| r.end <= start);
+        let inside = runs[first..].iter().take_while(|r| r.start < end);
+        let bytes: u64 = inside
+            .clone()
+            .map(|r| r.end.min(end) - r.start.max(start))
+            .sum();
         if bytes >= HUGE_BYTES && bytes >= (end - start) / 2 {
             prefer_huge_pages(&mut region.bytes);
         }
-        for &(from, to) in inside {
-            let (from, to) = (from.max(start), to.min(end));
-            let slice = &mut region.bytes[(from - start) as usize..(to - start) as usize];
-            if !read_runs(pid, &[(from, to)], slice, failed, until) {
+        for run in inside {
+            let part = run.start.max(start)..run.end.min(end);
+            let slice =
+                &mut region.bytes[(part.start - start) as usize..(part.end - start) as usize];
+            if !read_runs(pid, from_ref(&part), slice, failed, until) {
                 return false;
             }
-            add_run(&mut region.runs, (from, to));
+            add_run(&mut region.runs, part);
         }
     }
     true
 }
 
 /// Bytes of ranges that no region has yet.
-pub fn added_bytes(runs: &[(u64, u64)], regions: &[Region]) -> u64 {
-    let parts = runs.iter().map(|&(from, to)| {
-        let first = regions.partition_point(|r| r.end() <= from);
-        let inside = regions[first..].iter().take_while(|r| r.start < to);
-        let new = inside.map(|region| {
-            let (from, to) = (from.max(region.start), to.min(region.end()));
-            run_bytes(&without(from, to, &region.runs))
-        });
-        new.sum::<u64>()
-    });
+pub fn added_bytes(runs: &[Range<u64>], regions: &[CopiedRegion]) -> u64 {
+    let parts = runs.iter().map(
+        |&Range {
+             start: from,
+             end: to,
+         }| {
+            let first = regions.partition_point(|r| r.end() <= from);
+            let inside = regions[first..].iter().take_while(|r| r.start < to);
+            let new = inside.map(|region| {
+                let (from, to) = (from.max(region.start), to.min(region.end()));
+                run_bytes(&without(from, to, &region.runs))
+            });
+            new.sum::<u64>()
+        },
+    );
     parts.sum()
 }
 
@@ -195,7 +207,7 @@ pub struct Patch {
 }
 
 impl Patch {
-    /// An empty one with room for so much, which is memory already: getting it takes time that is better
+    /// An empty one with room for so many bytes. Their memory is taken now, because that takes time that is better
     /// spent before threads are held.
     pub fn with_room(bytes: u64) -> Patch {
         let mut patch = Patch {
@@ -218,12 +230,12 @@ impl Patch {
         has_room
     }
 
-    /// Reads the ranges now; pages that can't be read are added to `failed`. `false`: there is no room for
+    /// Reads the ranges now; pages that can't be read are added to `failed`. `false` if there is no room for
     /// them, or it was not done `until` then.
     pub fn read(
         &mut self,
         pid: i32,
-        runs: &[(u64, u64)],
+        runs: &[Range<u64>],
         failed: &mut Runs,
         until: Option<Instant>,
     ) -> bool {
@@ -232,7 +244,7 @@ impl Patch {
         if !self.make_room(bytes) {
             return false;
         }
-        self.runs.extend(runs);
+        self.runs.extend_from_slice(runs);
         let place = &mut self.bytes[..bytes as usize];
         read_runs(pid, runs, place, failed, until)
     }
@@ -243,9 +255,13 @@ impl Patch {
     }
 
     /// Writes them into the regions.
-    pub fn apply(&self, regions: &mut [Region]) {
+    pub fn apply(&self, regions: &mut [CopiedRegion]) {
         let mut at = 0;
-        for &(from, to) in &self.runs {
+        for &Range {
+            start: from,
+            end: to,
+        } in &self.runs
+        {
             let bytes = &self.bytes[at..at + (to - from) as usize];
             at += bytes.len();
             let after = regions.partition_point(|r| r.start <= from);
@@ -255,32 +271,40 @@ impl Patch {
             let offset = (from - region.start) as usize;
             if let Some(place) = region.bytes.get_mut(offset..offset + bytes.len()) {
                 place.copy_from_slice(bytes);
-                add_run(&mut region.runs, (from, to));
+                add_run(&mut region.runs, from..to);
             }
         }
     }
 }
 
 /// Takes off what a region holds from an address on.
-fn cut(pid: i32, region: &mut Region, end: u64) -> Result<Region, Error> {
+fn cut(pid: i32, region: &mut CopiedRegion, end: u64) -> Result<CopiedRegion, Error> {
     let place = |at: u64| (at - region.start) as usize;
     let mut rest = empty_region(pid, end, region.end().max(end))?;
-    for &(from, to) in region.runs.iter().filter(|r| r.1 > end) {
+    for &Range {
+        start: from,
+        end: to,
+    } in region.runs.iter().filter(|r| r.end > end)
+    {
         let from = from.max(end);
         let to_place = (from - end) as usize..(to - end) as usize;
         rest.bytes[to_place].copy_from_slice(&region.bytes[place(from)..place(to)]);
-        rest.runs.push((from, to));
+        rest.runs.push(from..to);
     }
-    region.runs.retain(|r| r.0 < end);
+    region.runs.retain(|r| r.start < end);
     if let Some(last) = region.runs.last_mut() {
-        last.1 = last.1.min(end);
+        last.end = last.end.min(end);
     }
     Ok(rest)
 }
 
 /// Regions for new areas that take over what older regions held at the same addresses, without
 /// copying where a region only grew or shrank at its end.
-pub fn relaid(pid: i32, old: Vec<Region>, areas: &[Area]) -> Result<Vec<Region>, Error> {
+pub fn relaid(
+    pid: i32,
+    old: Vec<CopiedRegion>,
+    areas: &[Area],
+) -> Result<Vec<CopiedRegion>, Error> {
     let mut old = old;
     let mut new = regions_for(pid, areas)?;
     for region in &mut new {
@@ -296,7 +320,11 @@ pub fn relaid(pid: i32, old: Vec<Region>, areas: &[Area]) -> Result<Vec<Region>,
         }
     }
     for region in &old {
-        for &(from, to) in &region.runs {
+        for &Range {
+            start: from,
+            end: to,
+        } in &region.runs
+        {
             // A part may be gone, or in several regions now.
             for place in &mut new {
                 let (from, to) = (from.max(place.start), to.min(place.end()));
@@ -307,7 +335,7 @@ pub fn relaid(pid: i32, old: Vec<Region>, areas: &[Area]) -> Result<Vec<Region>,
                     );
                     let bytes = (to - from) as usize;
                     place.bytes[d..d + bytes].copy_from_slice(&region.bytes[s..s + bytes]);
-                    add_run(&mut place.runs, (from, to));
+                    add_run(&mut place.runs, from..to);
                 }
             }
         }
@@ -345,7 +373,7 @@ mod tests {
                 for (page, bytes) in (region.start..).step_by(4096).zip(region.bytes.chunks_mut(4096)) {
                     bytes.fill((page / PAGE_BYTES) as u8 + 1);
                 }
-                region.runs = vec![(region.start, region.end())];
+                region.runs = vec![region.start..region.end()];
             }
             let areas = areas(&after);
             let new = relaid(1, old, &areas).unwrap();
@@ -356,7 +384,7 @@ mod tests {
                 let is_kept = before[page as usize];
                 let expected = if is_kept { page as u8 + 1 } else { 0 };
                 prop_assert_eq!(region.bytes[(area.start - region.start) as usize], expected);
-                let has_run = region.runs.iter().any(|r| r.0 <= area.start && area.end <= r.1);
+                let has_run = region.runs.iter().any(|r| r.start <= area.start && area.end <= r.end);
                 prop_assert_eq!(has_run, is_kept);
             }
         }
@@ -365,7 +393,7 @@ mod tests {
     #[test]
     fn long_ranges_are_cut_into_batches() {
         let long = 2 * BATCH_BYTES + 4096;
-        let runs = [(0x1000, 0x2000), (0x10000, 0x10000 + long)];
+        let runs = [0x1000..0x2000, 0x10000..0x10000 + long];
         let batches: Vec<Runs> = Batches::of(&runs).collect();
         assert_eq!(batches.len(), 3);
         assert!(batches.iter().all(|b| run_bytes(b) <= BATCH_BYTES));
@@ -375,7 +403,7 @@ mod tests {
             .into_iter()
             .for_each(|r| add_run(&mut again, r));
         assert_eq!(again, runs);
-        let many: Runs = (0..3000).map(|i| (i * 8192, i * 8192 + 4096)).collect();
+        let many: Runs = (0..3000).map(|i| i * 8192..i * 8192 + 4096).collect();
         assert_eq!(Batches::of(&many).map(|b| b.len()).max(), Some(PIECES));
     }
 
@@ -385,21 +413,27 @@ mod tests {
         let pid = std::process::id() as i32;
         let source = vec![7u8; 3 * BATCH_BYTES as usize];
         let start = (source.as_ptr().addr() as u64).next_multiple_of(PAGE_BYTES);
-        let run = (start, start + 2 * BATCH_BYTES);
-        let mut regions = regions_for(pid, &[area(run.0, run.1)]).unwrap();
-        assert_eq!(added_bytes(&[run], &regions), 2 * BATCH_BYTES);
+        let run = start..start + 2 * BATCH_BYTES;
+        let mut regions = regions_for(pid, &[area(run.start, run.end)]).unwrap();
+        assert_eq!(added_bytes(from_ref(&run), &regions), 2 * BATCH_BYTES);
         let mut failed = Runs::new();
         let now = Some(Instant::now());
-        assert!(!copy_into(pid, &[run], &mut regions, &mut failed, now));
+        assert!(!copy_into(
+            pid,
+            from_ref(&run),
+            &mut regions,
+            &mut failed,
+            now
+        ));
         assert!(regions[0].runs.is_empty());
         let mut patch = Patch::with_room(2 * BATCH_BYTES);
-        assert!(!patch.read(pid, &[run], &mut failed, now));
-        assert!(patch.read(pid, &[run], &mut failed, None));
+        assert!(!patch.read(pid, from_ref(&run), &mut failed, now));
+        assert!(patch.read(pid, from_ref(&run), &mut failed, None));
         patch.apply(&mut regions);
         assert!(regions[0].bytes.iter().all(|&b| b == 7) && failed.is_empty());
-        assert_eq!(added_bytes(&[run], &regions), 0);
+        assert_eq!(added_bytes(from_ref(&run), &regions), 0);
         assert!(
-            !patch.read(pid, &[(0, 1 << 60)], &mut failed, None),
+            !patch.read(pid, &[0..1 << 60], &mut failed, None),
             "no such room"
         );
     }

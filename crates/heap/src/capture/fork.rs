@@ -51,10 +51,10 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
         copy::copy_into(copy.pid(), &runs, &mut regions, &mut not_in_copy, None);
         drop(copy);
         patch.apply(&mut regions);
-        let patched = |start| not_inherited.iter().any(|n| n.0 <= start && start < n.1);
-        let pages = not_in_copy.iter().flat_map(|r| (r.0..r.1).step_by(4096));
+        let patched = |start| not_inherited.iter().any(|n| n.contains(&start));
+        let pages = not_in_copy.into_iter().flat_map(|r| r.step_by(4096));
         for page in pages.filter(|&page| !patched(page)) {
-            add_run(&mut unread, (page, page + 4096));
+            add_run(&mut unread, page..page + 4096);
         }
         return Ok(Shot {
             threads,
@@ -98,14 +98,16 @@ pub(crate) fn not_inherited(smaps: &str) -> Runs {
     for line in smaps.lines() {
         if let Some(flags) = line.strip_prefix("VmFlags:") {
             let lost = flags.split_whitespace().any(|f| f == "dc" || f == "wf");
-            if let (Some(range), true) = (current, lost) {
+            if let (Some(range), true) = (current.clone(), lost) {
                 add_run(&mut found, range);
             }
         } else if let Some((range, _)) = line.split_once(' ')
             && let Some((start, end)) = range.split_once('-')
         {
             let address = |text| u64::from_str_radix(text, 16).ok();
-            current = address(start).zip(address(end));
+            current = address(start)
+                .zip(address(end))
+                .map(|(start, end)| start..end);
         }
     }
     found
@@ -126,6 +128,6 @@ VmFlags: rd wr mr mw me ac
 8000-9000 rw-p 00000000 00:00 0                          [heap]
 VmFlags: rd wr mr mw me wf
 ";
-        assert_eq!(not_inherited(smaps), [(0x1000, 0x3000), (0x8000, 0x9000)]);
+        assert_eq!(not_inherited(smaps), [0x1000..0x3000, 0x8000..0x9000]);
     }
 }

@@ -1,4 +1,4 @@
-//! Pointers that a program has given to the kernel, and that may stand nowhere else.
+//! Pointers that a program has given to the kernel, and that may be nowhere else.
 
 use crate::capture::pipes::Pipes;
 use crate::capture::shared_segments::has_detached_segments;
@@ -23,31 +23,31 @@ pub struct KernelWords {
     pub unseen: Vec<&'static str>,
 }
 
-/// Asks /proc. `epoll_event.data` is told in the descriptor's fdinfo (proc_pid_fdinfo(5)),
+/// Asks /proc. `epoll_event.data` is in the descriptor's fdinfo (proc_pid_fdinfo(5)),
 /// `sigevent.sigev_value` of timers in /proc/PID/timers. What is in flight in an io_uring is not.
 pub fn kernel_words(pid: i32) -> KernelWords {
     told_in(Path::new(&format!("/proc/{pid}")), pid)
 }
 
-/// `folder`: the process's in /proc.
-fn told_in(folder: &Path, pid: i32) -> KernelWords {
+/// `directory` is that of the process in /proc.
+fn told_in(directory: &Path, pid: i32) -> KernelWords {
     let mut found = KernelWords::default();
     let mut pipes = Pipes::default();
-    let mut sockets = Sockets::listed_in(folder);
-    let descriptors = std::fs::read_dir(folder.join("fd"));
+    let mut sockets = Sockets::listed_in(directory);
+    let descriptors = std::fs::read_dir(directory.join("fd"));
     for entry in descriptors.into_iter().flatten().flatten() {
         let Ok(link) = std::fs::read_link(entry.path()) else {
             continue;
         };
         if link == Path::new("anon_inode:[eventpoll]") {
-            let info = folder.join("fdinfo").join(entry.file_name());
+            let info = directory.join("fdinfo").join(entry.file_name());
             match std::fs::read_to_string(info) {
                 Ok(text) => found.words.extend(epoll_data(&text)),
                 Err(error) if is_closed(&error) => {}
                 Err(_) => found.unseen.push("the user data of an epoll descriptor"),
             }
         } else if link == Path::new("anon_inode:[eventfd]") {
-            let info = folder.join("fdinfo").join(entry.file_name());
+            let info = directory.join("fdinfo").join(entry.file_name());
             match std::fs::read_to_string(info) {
                 Ok(text) => found.words.extend(counter(&text)),
                 Err(error) if is_closed(&error) => {}
@@ -72,15 +72,15 @@ fn told_in(folder: &Path, pid: i32) -> KernelWords {
     found
         .words
         .extend(threads.into_iter().filter_map(robust_list));
-    if has_detached_segments(folder, pid) {
+    if has_detached_segments(directory, pid) {
         found
             .unseen
             .push("a System V shared memory segment that it has detached");
     }
-    match std::fs::read_to_string(folder.join("timers")) {
+    match std::fs::read_to_string(directory.join("timers")) {
         Ok(text) => found.words.extend(timer_values(&text)),
         // A kernel without CONFIG_CHECKPOINT_RESTORE.
-        Err(_) if folder.exists() => {
+        Err(_) if directory.exists() => {
             found
                 .unseen
                 .push("its timers (the kernel does not tell them)");
@@ -94,14 +94,14 @@ fn told_in(folder: &Path, pid: i32) -> KernelWords {
     found
 }
 
-/// Whether a descriptor could not be had because it, or the process, is gone. Else the kernel refuses
-/// (pidfd_getfd(2) is of Linux 5.6), and what is behind the descriptor is not known.
+/// Whether a descriptor could not be duplicated because it, or the process, is gone. Otherwise the kernel
+/// has refused (pidfd_getfd(2) came with Linux 5.6), and what is behind the descriptor is not known.
 pub fn is_closed(error: &std::io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
     matches!(errno, Some(Errno::EBADF | Errno::ENOENT | Errno::ESRCH))
 }
 
-/// Descriptors behind which there may be pointers that nothing tells.
+/// Descriptors behind which there may be pointers that the kernel does not show.
 fn opaque(link: &Path, descriptor: &Path) -> Option<&'static str> {
     let text = link.to_str()?;
     let of_kernel = [
@@ -112,8 +112,8 @@ fn opaque(link: &Path, descriptor: &Path) -> Option<&'static str> {
     if let Some((_, what)) = of_kernel.iter().find(|(name, _)| text == *name) {
         return Some(what);
     }
-    // mq_overview(7): a queue has one name, in a file system of its own, whose root its path is told from.
-    // Messages, and what mq_notify(3) was given, may be pointers.
+    // mq_overview(7): a queue has one name in a file system of its own, and the link shows its path from the
+    // root of that. Messages, and what mq_notify(3) was given, may be pointers.
     let name = text.strip_prefix('/')?;
     let is_queue = !name.contains('/')
         && statfs(descriptor).is_ok_and(|s| s.filesystem_type() == FsType(QUEUES));
@@ -162,12 +162,12 @@ mod tests {
         assert_eq!(kernel_words(i32::MAX), KernelWords::default());
     }
 
-    /// A folder like that of a process of which the kernel tells little.
+    /// A directory like that of a process about which the kernel says little.
     #[test]
     fn what_cannot_be_seen_is_named() {
-        let folder = std::env::temp_dir().join(format!("memhook-told-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(folder.join("fd")).unwrap();
+        let directory = std::env::temp_dir().join(format!("memhook-told-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(directory.join("fd")).unwrap();
         for (number, link) in [
             "anon_inode:[io_uring]",
             "anon_inode:[eventpoll]",
@@ -178,12 +178,12 @@ mod tests {
         .iter()
         .enumerate()
         {
-            symlink(link, folder.join(format!("fd/{number}"))).unwrap();
+            symlink(link, directory.join(format!("fd/{number}"))).unwrap();
         }
-        // A folder can't be read as a file.
-        std::fs::create_dir_all(folder.join("fdinfo/1")).unwrap();
-        let told = told_in(&folder, i32::MAX);
-        std::fs::remove_dir_all(&folder).unwrap();
+        // A directory can't be read as a file.
+        std::fs::create_dir_all(directory.join("fdinfo/1")).unwrap();
+        let told = told_in(&directory, i32::MAX);
+        std::fs::remove_dir_all(&directory).unwrap();
         assert!(told.words.is_empty());
         assert_eq!(
             told.unseen,

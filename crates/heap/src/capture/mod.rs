@@ -28,16 +28,17 @@ use crate::capture::shared_pages::add_untouched;
 use crate::capture::stop::{copy_all, stop};
 use crate::ranges::{Runs, run_bytes};
 use crate::snapshot::{
-    Area, AreaKind, Meta, Method, ModuleInfo, Region, Snapshot, ThreadState, words,
+    Area, AreaKind, CopiedRegion, Meta, Method, ModuleInfo, Snapshot, ThreadState, words,
 };
 use crate::{Error, Types, dissect};
 use memhook_inject::{AllHeld, PageScan, PageState, Registers, WriteWatch, memory_sharers};
-use memhook_process::{ModuleImage, filter_may_kill, mappings, modules};
-use std::collections::{BTreeMap, HashMap};
+use memhook_process::{ModuleFiles, ModuleImage, filter_may_kill, mappings, modules};
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Beside a copy, its search takes a quarter of it: two bits for 16 bytes of heap, and bounds and marks of
-/// each block.
+/// The search of a copy takes a quarter of the copy's size beside it: two bits for 16 bytes of heap, and
+/// bounds and marks of each block.
 const SEARCH_SHARE: u64 = 4;
 /// How often threads are held again after a hold that was too long.
 pub(crate) const HOLDS: usize = 3;
@@ -83,9 +84,9 @@ pub(crate) struct Prepared {
     in_malloc: u32,
     /// What the snapshot may cost.
     pub limits: Limits,
-    /// What is to be copied, as it was at the begin.
+    /// Bytes to be copied, as they were at the start.
     pub populated_bytes: u64,
-    /// The longest hold that came to nothing.
+    /// The longest hold that did not lead to a copy.
     pub held_in_vain: Duration,
     /// Methods that did not work.
     failed: Vec<(Method, Error)>,
@@ -94,7 +95,7 @@ pub(crate) struct Prepared {
 impl Prepared {
     fn of(pid: i32, limits: Limits) -> Result<Prepared, Error> {
         let begin = Instant::now();
-        let images = modules(pid, &mappings(pid)?, &mut HashMap::new())?;
+        let images = modules(pid, &mappings(pid)?, &mut ModuleFiles::new())?;
         let mut prepared = Prepared {
             begin,
             limits,
@@ -117,14 +118,12 @@ impl Prepared {
     /// Fails if there is no room for so much beside what is copied already, with what the search takes.
     pub fn has_room(&self, copied: u64, more: u64) -> Result<(), Error> {
         let with_search = |bytes: u64| bytes + bytes / SEARCH_SHARE;
-        let (needed, room) = match self.limits.memory {
-            Some(most) => (with_search(copied + more), Some(Room::of(most))),
-            None => (
-                with_search(more),
-                Room::for_process(std::process::id() as i32),
-            ),
+        // What was asked for includes what is copied already; what is available does not.
+        let needed = match self.limits.memory {
+            Some(_) => with_search(copied + more),
+            None => with_search(more),
         };
-        match room {
+        match Room::for_copy(self.limits.memory) {
             Some(room) if room.bytes < needed => Err(Error::NoRoom {
                 pid: self.pid,
                 needed: with_search(copied + more),
@@ -175,12 +174,12 @@ impl Prepared {
         }
     }
 
-    fn malloc_code(&self) -> (u64, u64) {
+    fn malloc_code(&self) -> Range<u64> {
         let libc = self.modules.iter().find(|m| m.glibc_minor.is_some());
-        libc.map_or((0, 0), |m| m.malloc_code)
+        libc.map_or(0..0, |m| m.malloc_code.clone())
     }
 
-    /// Says why another method is taken; an error if none can help.
+    /// Notes why another method is used; an error if none can help.
     fn fall_back(&mut self, method: Method, instead: &str, error: Error) -> Result<(), Error> {
         match &error {
             Error::Inject(memhook_inject::Error::TargetGone { .. }) => return Err(error),
@@ -194,7 +193,7 @@ impl Prepared {
         Ok(())
     }
 
-    /// The error where each method would take too long, or fails.
+    /// The error if each method would take too long, or fails.
     fn no_way(&mut self, last: Error) -> Error {
         let Error::TooLong { allowed_ms, .. } = last else {
             return last;
@@ -223,11 +222,11 @@ impl Prepared {
         }
     }
 
-    /// Pages with contents: not those that nobody touched, or only read.
+    /// Adds the pages with contents, and not those that nobody touched or that were only read.
     pub fn populated(&self, area: &Area, found: &mut Runs) {
         let (start, end) = (area.start, area.end);
         let before = found.len();
-        // A file page that nobody touched has contents all the same: those of the file.
+        // A page of a file has contents even if nobody has touched it.
         if area.kind != AreaKind::File {
             let scan = self.pages.as_ref();
             let scanned = scan.map(|p| p.find(start, end, PageState::Populated, found));
@@ -241,7 +240,7 @@ impl Prepared {
                 return;
             }
         }
-        found.push((start, end));
+        found.push(start..end);
     }
 
     /// The mappings to be copied, as they are now.
@@ -254,7 +253,7 @@ impl Prepared {
 
     /// Holds all threads, outside malloc if possible.
     pub fn hold(&mut self) -> Result<AllHeld, Error> {
-        let (held, in_malloc) = hold_settled(self.pid, self.malloc_code())?;
+        let (held, in_malloc) = hold_settled(self.pid, &self.malloc_code())?;
         self.in_malloc = in_malloc;
         self.kernel.words.extend(held.queued_values());
         self.kernel.words.extend(held.rseq_places());
@@ -278,11 +277,9 @@ impl Prepared {
         self.kernel.words.extend(after.words);
         self.kernel.unseen.extend(after.unseen);
         let mut unsearched: Vec<String> = self.unsearched.iter().map(describe).collect();
-        unsearched.extend(
-            shot.unread
-                .iter()
-                .map(|(start, end)| format!("memory at {start:#x}-{end:#x}, which can't be read")),
-        );
+        unsearched.extend(shot.unread.iter().map(|Range { start, end }| {
+            format!("memory at {start:#x}-{end:#x}, which can't be read")
+        }));
         self.kernel.unseen.sort_unstable();
         self.kernel.unseen.dedup();
         unsearched.extend(self.kernel.unseen.iter().map(|&what| what.to_owned()));
@@ -336,7 +333,7 @@ fn describe(area: &Area) -> String {
 pub(crate) struct Shot {
     pub threads: Vec<ThreadState>,
     pub areas: Vec<Area>,
-    pub regions: Vec<Region>,
+    pub regions: Vec<CopiedRegion>,
     pub held: Duration,
     /// Bytes copied while the threads were held.
     pub held_bytes: u64,
@@ -344,13 +341,13 @@ pub(crate) struct Shot {
     pub unread: Runs,
 }
 
-/// Takes a snapshot of `pid`: by the method asked for, else by one that works, with a note why. `None`:
-/// the one that holds its threads for the shortest time.
+/// Takes a snapshot of `pid` by the method asked for, or by one that works, with a note why. `None` asks for
+/// the one that holds the threads for the shortest time.
 pub fn capture(pid: i32, method: Option<Method>) -> Result<Captured, Error> {
     capture_within(pid, method, Limits::default())
 }
 
-/// The same with other limits than those of everybody.
+/// Like [`capture`], with other limits than the default.
 pub fn capture_within(pid: i32, method: Option<Method>, limits: Limits) -> Result<Captured, Error> {
     let mut prepared = Prepared::of(pid, limits)?;
     let is_filtered = method.is_none() && filter_may_kill(pid);
@@ -360,7 +357,7 @@ pub fn capture_within(pid: i32, method: Option<Method>, limits: Limits) -> Resul
         Method::Precopy
     });
     if is_filtered {
-        // Filters of services kill as a rule, and nothing tells which system calls they know.
+        // Filters of services usually kill, and it cannot be found out which system calls they know.
         prepared.notes.push(
             "all threads held, as a seccomp filter may end the process for a system call of ours; \
              one that only refuses allows --snapshot precopy or fork"
@@ -392,8 +389,8 @@ pub fn capture_within(pid: i32, method: Option<Method>, limits: Limits) -> Resul
     }
 }
 
-/// Takes a snapshot of a process whose threads all stand still already: id, general registers and
-/// extended state of each. `images`: its modules. Names of classes are not looked up.
+/// Takes a snapshot of a process whose threads are all stopped already. `threads` has id, general registers
+/// and extended state of each. `images`: its modules. Names of classes are not looked up.
 pub fn capture_standing<'a>(
     pid: i32,
     images: Vec<ModuleImage>,
@@ -403,7 +400,7 @@ pub fn capture_standing<'a>(
     prepared.modules = images.iter().map(module_info).collect();
     let threads: Vec<_> = threads.collect();
     let code = prepared.malloc_code();
-    let inside = threads.iter().filter(|t| is_inside(pid, t.1, code));
+    let inside = threads.iter().filter(|t| is_inside(pid, t.1, &code));
     prepared.in_malloc = inside.count() as u32;
     let Some(mut shot) = copy_all(&mut prepared, None)? else {
         return Err(prepared.too_long(prepared.begin.elapsed(), "it was not copied in time".into()));

@@ -1,10 +1,10 @@
-//! What the scan needs of the loaded modules: where their data is, the C library's version, the
-//! names of vtables.
+//! What the scan needs to know about the loaded modules: where their data is, the version of the C
+//! library, the names of vtables.
 
 use crate::snapshot::ModuleInfo;
 use goblin::elf::{Elf, program_header::PT_LOAD, sym};
 use memhook_foreign::class_name;
-use memhook_process::ModuleImage;
+use memhook_process::{ModuleImage, allocator_code, glibc_version};
 use std::collections::BTreeMap;
 
 const PAGE_BYTES: u64 = 4096;
@@ -25,10 +25,8 @@ pub fn module_info(image: &ModuleImage) -> ModuleInfo {
         if header.p_type == PT_LOAD && header.is_write() {
             let start = image.base.wrapping_add(header.p_vaddr);
             let end = start.saturating_add(header.p_memsz);
-            info.data.push((
-                start & !(PAGE_BYTES - 1),
-                end.next_multiple_of(PAGE_BYTES).max(start),
-            ));
+            let end = end.next_multiple_of(PAGE_BYTES).max(start);
+            info.data.push(start & !(PAGE_BYTES - 1)..end);
         }
     }
     let defined = |name: &str| {
@@ -37,32 +35,13 @@ pub fn module_info(image: &ModuleImage) -> ModuleInfo {
             .find(|s| s.st_shndx != 0 && elf.dynstrtab.get_at(s.st_name) == Some(name))
             .map(|s| image.base.wrapping_add(s.st_value))
     };
-    if image.name().starts_with("libc.so.6") || image.name().starts_with("libc-2.") {
+    if let Some(code) = allocator_code(image) {
         info.glibc_minor = glibc_minor(&image.bytes);
-        let code: Vec<u64> = [
-            "malloc",
-            "free",
-            "calloc",
-            "realloc",
-            "memalign",
-            "malloc_trim",
-        ]
-        .iter()
-        .filter_map(|n| defined(n))
-        .collect();
-        if let (Some(low), Some(high)) = (code.iter().min(), code.iter().max()) {
-            // The static functions of malloc.c stand before and between the public ones.
-            info.malloc_code = (low.saturating_sub(24 * 1024), high + 8 * 1024);
-        }
+        info.malloc_code = code;
     } else {
-        let marks = [
-            ("mallocx", "jemalloc"),
-            ("tc_malloc", "tcmalloc"),
-            ("mi_malloc", "mimalloc"),
-        ];
-        let known = marks.iter().find(|(name, _)| defined(name).is_some());
+        let known = memhook_abi::known_allocator(|name| defined(name).is_some());
         info.allocator = match known {
-            Some((_, allocator)) => Some((*allocator).to_owned()),
+            Some(allocator) => Some(allocator.to_owned()),
             None if !image.is_loader && defined("malloc").is_some() => {
                 Some(format!("the malloc of {}", image.name()))
             }
@@ -72,14 +51,9 @@ pub fn module_info(image: &ModuleImage) -> ModuleInfo {
     info
 }
 
-/// From the banner in libc's read-only data ("GNU C Library (...) stable release version 2.36.").
+/// The N of glibc 2.N.
 fn glibc_minor(bytes: &[u8]) -> Option<u32> {
-    let banner = b"GNU C Library";
-    let at = memchr::memmem::find(bytes, banner)?;
-    let text = String::from_utf8_lossy(&bytes[at..bytes.len().min(at + 200)]).into_owned();
-    let number = text.split("version 2.").nth(1)?;
-    let digits: String = number.chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().ok()
+    glibc_version(bytes)?.strip_prefix("2.")?.parse().ok()
 }
 
 /// Class names by vtable address point, from the symbols of a module. The address point of the

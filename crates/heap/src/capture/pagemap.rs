@@ -7,9 +7,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 const PAGE_BYTES: u64 = 4096;
-/// Of a page's word: in memory, or swapped out. No privilege is needed to see these.
+/// The page is in memory, or swapped out. No privilege is needed to see these bits.
 const POPULATED: u64 = 1 << 63 | 1 << 62;
-/// A page of a file, or of shared memory.
+/// The page belongs to a file or to shared memory.
 const OF_FILE: u64 = 1 << 61;
 /// Read at a time.
 const WORDS: u64 = 64 * 1024;
@@ -19,7 +19,7 @@ pub fn populated(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     find(pid, start, end, |word| word & POPULATED != 0)
 }
 
-/// Of these, the pages that are not of a file, nor of shared memory.
+/// The pages with contents that belong neither to a file nor to shared memory.
 pub fn own(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     find(pid, start, end, |word| {
         word & POPULATED != 0 && word & OF_FILE == 0
@@ -36,7 +36,7 @@ fn find(pid: i32, start: u64, end: u64, is_wanted: impl Fn(u64) -> bool) -> io::
         pagemap.read_exact_at(&mut words, at / PAGE_BYTES * 8)?;
         for word in words.as_chunks::<8>().0 {
             if is_wanted(u64::from_le_bytes(*word)) {
-                add_run(&mut found, (at, at + PAGE_BYTES));
+                add_run(&mut found, at..at + PAGE_BYTES);
             }
             at += PAGE_BYTES;
         }
@@ -63,7 +63,7 @@ mod tests {
         let found = populated(pid, low, high).unwrap();
         for page in [3, 4, 9000] {
             let at = start + page * PAGE_BYTES;
-            assert!(found.iter().any(|r| r.0 <= at && at < r.1), "{found:x?}");
+            assert!(found.iter().any(|r| r.contains(&at)), "{found:x?}");
         }
         assert!(crate::ranges::run_bytes(&found) < 32 << 20, "{found:x?}");
         let mut scanned = Runs::new();

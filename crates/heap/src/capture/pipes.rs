@@ -1,4 +1,4 @@
-//! What stands in the pipes of a process: threads hand each other pointers that way.
+//! The contents of the pipes of a process: threads hand each other pointers that way.
 
 use crate::capture::kernel_words::is_closed;
 use memhook_inject::duplicate_descriptor;
@@ -24,8 +24,8 @@ pub struct Pipes {
 }
 
 impl Pipes {
-    /// Adds every word, at any offset, that may be a pointer, of the pipe with this name behind a
-    /// descriptor of the process. tee(2) copies without consuming. `false` if not all of it can be seen.
+    /// Adds every word that may be a pointer, at any offset, from the pipe with this name behind a descriptor of
+    /// the process. tee(2) copies without consuming. `false` if not all of it can be seen.
     pub fn read(&mut self, pid: i32, number: u64, name: PathBuf, found: &mut Vec<u64>) -> bool {
         if self.seen.contains(&name) {
             return true;

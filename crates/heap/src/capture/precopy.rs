@@ -1,23 +1,23 @@
-//! Copying a process while it runs: what it writes meanwhile is copied again, at last with all
-//! threads held.
+//! Copying a process while it runs: pages that it writes meanwhile are copied again, the last of them with
+//! all threads held.
 
 use crate::Error;
 use crate::capture::copy::{self, Patch};
 use crate::capture::limits::Speed;
 use crate::capture::{HOLDS, Prepared, Shot, thread_states};
 use crate::ranges::{Runs, joined, run_bytes, within};
-use crate::snapshot::{Area, AreaKind, Region};
+use crate::snapshot::{Area, AreaKind, CopiedRegion};
 use memhook_foreign::size_text;
 use memhook_inject::WriteWatch;
 use std::time::{Duration, Instant};
 
-/// Rounds of copying before a hold; each is shorter than the one before, or it is the last.
+/// Rounds of copying before a hold. One that is not shorter than the round before is the last.
 const ROUNDS: usize = 6;
-/// Rounds for a target that writes too much in all of them: it may do something else for a moment.
+/// More rounds for a target that writes too much in each of them: it may do something else for a moment.
 const PATIENT_ROUNDS: usize = 2;
 /// Little enough to be copied while the threads are held, well within the limit of a hold.
 const SMALL_BYTES: u64 = 1 << 20;
-/// Room for the copy of a hold, over what the round before it has shown, so that none has to be made then.
+/// Room for the copy during a hold, beyond what the last round has taken, so that no memory has to be taken then.
 const SPARE_BYTES: u64 = 8 << 20;
 
 /// Adds ranges to others, both in order.
@@ -35,13 +35,13 @@ struct Copying<'a> {
     prepared: &'a mut Prepared,
     watch: &'a WriteWatch,
     watched: Vec<Area>,
-    regions: Vec<Region>,
-    /// Told as written, and not copied yet.
+    regions: Vec<CopiedRegion>,
+    /// Reported as written, and not copied yet.
     pending: Runs,
-    /// Read again at last: it may be there by then, or no longer matter.
+    /// Could not be read; tried again at the end, when it may be there or no longer matter.
     unread: Runs,
     speed: Speed,
-    /// What it takes to ask what was written.
+    /// How long it takes to ask what was written.
     asking: Duration,
 }
 
@@ -139,7 +139,7 @@ impl<'a> Copying<'a> {
         self.copy()
     }
 
-    /// Rounds as long as they become shorter.
+    /// Copies in rounds as long as they become shorter.
     fn all_rounds(&mut self) -> Result<u64, Error> {
         let mut before = u64::MAX;
         for _ in 0..ROUNDS {
@@ -157,7 +157,7 @@ impl<'a> Copying<'a> {
         self.asking + self.speed.time(rest)
     }
 
-    /// Copies the rest with all threads held. `None`: they were let go before that was done, as it took
+    /// Copies the rest with all threads held. `None` if they were let go before that was done, because it took
     /// too long.
     fn hold(&mut self, rest: u64) -> Result<Option<Shot>, Error> {
         let pid = self.prepared.pid;
@@ -175,7 +175,7 @@ impl<'a> Copying<'a> {
                 self.prepared.populated(area, &mut runs);
             }
         }
-        // Of what was there before, only what is there still.
+        // Of the older ranges, only those that are still mapped.
         let mut older = std::mem::take(&mut self.pending);
         add_all(&mut older, self.unread.clone());
         add_all(&mut runs, within(&older, &areas));
@@ -186,7 +186,7 @@ impl<'a> Copying<'a> {
         let threads = thread_states(held.threads());
         let held = held.release();
         if !done {
-            // They are no longer told as written.
+            // The kernel does not report them as written again.
             self.pending = runs;
             self.prepared.held_in_vain = self.prepared.held_in_vain.max(held);
             return Ok(None);

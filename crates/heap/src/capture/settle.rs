@@ -1,9 +1,11 @@
 //! Holding all threads of the target with none of them inside malloc.
 
 use memhook_inject::{AllHeld, Error, Registers, hold_all};
+use nix::libc;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use std::io::IoSliceMut;
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::snapshot::words;
@@ -12,16 +14,23 @@ use crate::snapshot::words;
 const SETTLE_STEP: Duration = Duration::from_micros(30);
 const SETTLE_STEP_MAX: Duration = Duration::from_micros(200);
 const SETTLE_LIMIT: Duration = Duration::from_millis(4);
-/// The system calls of malloc: mmap, mprotect, munmap, brk, mremap, madvise, futex
-/// (arch/x86/entry/syscalls/syscall_64.tbl).
-const MALLOC_CALLS: [u64; 7] = [9, 10, 11, 12, 25, 28, 202];
+/// The system calls of malloc.
+const MALLOC_CALLS: [i64; 7] = [
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_munmap,
+    libc::SYS_brk,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_futex,
+];
 /// Words at the top of a stack that may be return addresses into malloc.
 const STACK_WORDS: usize = 48;
 
 /// Holds all threads, none of them inside `malloc_code` if possible: the heap is whole then. A
 /// thread that is inside runs on by itself until it is out; it is never long. Also returns how many
 /// were still inside.
-pub fn hold_settled(pid: i32, malloc_code: (u64, u64)) -> Result<(AllHeld, u32), Error> {
+pub fn hold_settled(pid: i32, malloc_code: &Range<u64>) -> Result<(AllHeld, u32), Error> {
     let mut held = hold_all(pid)?;
     let mut step = SETTLE_STEP;
     loop {
@@ -40,12 +49,13 @@ pub fn hold_settled(pid: i32, malloc_code: (u64, u64)) -> Result<(AllHeld, u32),
 
 /// Whether a thread is in the middle of malloc or free: by its program counter, or because it is in
 /// a system call that those make or was interrupted in something called from there.
-pub fn is_inside(pid: i32, registers: &Registers, code: (u64, u64)) -> bool {
-    let is_code = |w: u64| w >= code.0 && w < code.1;
+pub fn is_inside(pid: i32, registers: &Registers, code: &Range<u64>) -> bool {
+    let is_code = |w: u64| code.contains(&w);
     if is_code(registers.rip) {
         return true;
     }
-    if registers.orig_rax as i64 >= 0 && !MALLOC_CALLS.contains(&registers.orig_rax) {
+    let system_call = registers.orig_rax as i64;
+    if system_call >= 0 && !MALLOC_CALLS.contains(&system_call) {
         return false;
     }
     let mut stack = [0u8; STACK_WORDS * 8];

@@ -1,21 +1,22 @@
 //! Shared memory that the process has never touched in a mapping of it: written through a descriptor, another
-//! mapping, or by another process. No page table of the process tells of such pages.
+//! mapping, or by another process. Such pages are in no page table of the process.
 
 use crate::ranges::{Runs, add_run, run_bytes, without};
-use crate::snapshot::{Area, AreaKind, Region};
+use crate::snapshot::{Area, AreaKind, CopiedRegion};
 use memhook_process::mappings;
 use nix::unistd::{Whence, lseek};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// More of it in one process is not searched, but told: a database shares many gigabytes.
+/// More of it in one process is reported and not searched: a database shares many gigabytes.
 const MAX_BYTES: u64 = 256 << 20;
 const PAGE_BYTES: u64 = 4096;
 
-/// Adds these pages to the regions, read from the memory's own file: in the process's page tables nothing
-/// changes. Returns the areas of which something is left out. Only root can open such files
-/// (proc_pid_map_files(5)); who cannot sees what the process itself has touched.
-pub fn add_untouched(pid: i32, areas: &[Area], regions: &mut [Region]) -> Vec<Area> {
+/// Adds these pages to the regions. They are read from the file of the memory, so that nothing changes in the
+/// page tables of the process. Returns the areas of which something is left out. Only root can open such
+/// files (proc_pid_map_files(5)); other users see what the process itself has touched.
+pub fn add_untouched(pid: i32, areas: &[Area], regions: &mut [CopiedRegion]) -> Vec<Area> {
     let mut left_out = Vec::new();
     let mut left = MAX_BYTES;
     let shared = |a: &&Area| a.kind == AreaKind::Shared;
@@ -43,21 +44,25 @@ pub fn add_untouched(pid: i32, areas: &[Area], regions: &mut [Region]) -> Vec<Ar
             continue;
         }
         left -= bytes;
-        for (from, to) in new {
+        for Range {
+            start: from,
+            end: to,
+        } in new
+        {
             let place = (from - region.start) as usize..(to - region.start) as usize;
             let at = mapping.offset + (from - area.start);
             if let Some(place) = region.bytes.get_mut(place)
                 && file.read_exact_at(place, at).is_ok()
             {
-                add_run(&mut region.runs, (from, to));
+                add_run(&mut region.runs, from..to);
             }
         }
     }
     left_out
 }
 
-/// Where the file has contents that the region does not have, as addresses.
-fn data(file: &File, offset: u64, area: &Area, region: &Region) -> Runs {
+/// The addresses at which the file has contents and the region has none.
+fn data(file: &File, offset: u64, area: &Area, region: &CopiedRegion) -> Runs {
     let mut found = Runs::new();
     let end = offset + (area.end - area.start);
     let mut at = offset;

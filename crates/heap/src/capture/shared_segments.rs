@@ -1,5 +1,5 @@
-//! System V shared memory (sysvipc(7)): a segment stays when the last process has detached it, with all that is
-//! written in it.
+//! System V shared memory (sysvipc(7)): a segment and its contents stay when the last process has detached
+//! it.
 
 use memhook_process::mappings;
 use nix::sched::{CloneFlags, setns};
@@ -8,10 +8,10 @@ use std::fs::File;
 use std::path::Path;
 
 /// Whether there is a segment that the process has made or was the last to attach or detach, and that is
-/// not among its mappings: it may attach it again, and find pointers there. `folder`: the process's in /proc.
-/// Where it can't be told, as in an IPC namespace that we may not enter, there is none.
-pub fn has_detached_segments(folder: &Path, pid: i32) -> bool {
-    let Some(text) = listed(folder) else {
+/// not among its mappings: it may attach it again, and find pointers there. `directory` is that of the
+/// process in /proc. `false` if it cannot be found out, as in an IPC namespace that we may not enter.
+pub fn has_detached_segments(directory: &Path, pid: i32) -> bool {
+    let Some(text) = listed(directory) else {
         return false;
     };
     let mut segments = of_process(&text, pid).peekable();
@@ -29,9 +29,9 @@ pub fn has_detached_segments(folder: &Path, pid: i32) -> bool {
 }
 
 /// /proc/sysvipc/shm of the process's namespace: the file shows that of the thread that opens it.
-fn listed(folder: &Path) -> Option<String> {
+fn listed(directory: &Path) -> Option<String> {
     let read = || std::fs::read_to_string("/proc/sysvipc/shm").ok();
-    let theirs = folder.join("ns/ipc");
+    let theirs = directory.join("ns/ipc");
     if std::fs::read_link(&theirs).ok()? == std::fs::read_link("/proc/self/ns/ipc").ok()? {
         return read();
     }

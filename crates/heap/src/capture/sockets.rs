@@ -13,28 +13,29 @@ const PEEK_BYTES: usize = 1 << 20;
 /// Addresses of user space (47 bits), without the first page.
 const POINTERS: std::ops::Range<u64> = 4096..1 << 47;
 
-/// The local sockets of the process's network namespace, by inode; of TCP's, those where something waits.
+/// The local sockets of the process's network namespace, by inode. TCP sockets are among them if something
+/// waits there.
 pub struct Sockets {
-    /// `None`: the kernel does not list them.
+    /// `None` if the kernel does not list them.
     local: Option<BTreeSet<u64>>,
     buffer: Vec<u8>,
 }
 
 impl Sockets {
-    /// Lists them; `folder`: the process's in /proc. Other sockets carry nothing that is meant for the same
-    /// process, as a rule.
-    pub fn listed_in(folder: &Path) -> Sockets {
+    /// Lists them; `directory` is that of the process in /proc. As a rule, other sockets carry nothing that is
+    /// meant for the same process.
+    pub fn listed_in(directory: &Path) -> Sockets {
         // Num RefCount Protocol Flags Type St Inode Path
         let inode = |line: &str| line.split_whitespace().nth(6)?.parse().ok();
         // Raw bytes: names of sockets may be no text.
-        let listed = std::fs::read(folder.join("net/unix"));
+        let listed = std::fs::read(directory.join("net/unix"));
         let mut local: Option<BTreeSet<u64>> = listed.ok().map(|text| {
             let text = String::from_utf8_lossy(&text);
             text.lines().filter_map(inode).collect()
         });
         if let Some(local) = &mut local {
             for file in ["net/tcp", "net/tcp6"] {
-                let text = std::fs::read_to_string(folder.join(file)).unwrap_or_default();
+                let text = std::fs::read_to_string(directory.join(file)).unwrap_or_default();
                 local.extend(text.lines().filter_map(waiting_loopback));
             }
         }
@@ -44,8 +45,8 @@ impl Sockets {
         }
     }
 
-    /// Adds every word, at any offset, that may be a pointer, of what waits in this socket; it stays
-    /// there. `false` if not all of it can be seen: of messages only the first.
+    /// Adds every word that may be a pointer, at any offset, from what waits in this socket, and leaves it there.
+    /// `false` if not all of it can be seen: only the first of several messages can.
     pub fn read(&mut self, pid: i32, number: u64, inode: u64, found: &mut Vec<u64>) -> bool {
         match &self.local {
             None => return false,

@@ -7,12 +7,13 @@ use crate::capture::{HOLDS, Prepared, Shot, thread_states};
 use crate::ranges::{Runs, run_bytes};
 use crate::snapshot::AreaKind;
 use memhook_foreign::size_text;
+use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
-/// Copied to find out how fast that goes.
+/// How much is copied to find out how fast that goes.
 const SAMPLE_BYTES: u64 = 16 << 20;
 
-/// The memory of a process that stands still, all at once. `None`: not done `until` then.
+/// Copies the memory of a process that is stopped, all at once. `None` if it was not done `until` then.
 pub(crate) fn copy_all(
     prepared: &mut Prepared,
     until: Option<Instant>,
@@ -58,7 +59,7 @@ pub(crate) fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
     Err(prepared.too_long(prepared.held_in_vain, reason))
 }
 
-/// How fast this process is copied, by a part of it.
+/// Measures how fast this process is copied, with a part of it.
 fn speed(prepared: &mut Prepared) -> Result<Speed, Error> {
     let areas = prepared.areas()?;
     let mut speed = Speed::default();
@@ -66,15 +67,15 @@ fn speed(prepared: &mut Prepared) -> Result<Speed, Error> {
     for area in areas.iter().filter(|a| a.kind != AreaKind::File) {
         let mut runs = Runs::new();
         prepared.populated(area, &mut runs);
-        for (start, end) in runs {
-            let end = end.min(start.saturating_add(left));
+        for run in runs {
+            let run = run.start..run.end.min(run.start.saturating_add(left));
             let mut part = Patch::with_room(0);
             let begin = Instant::now();
             // Into memory that is new, as that of the copy will be.
-            if part.read(prepared.pid, &[(start, end)], &mut Runs::new(), None) {
-                speed.copied(end - start, begin);
+            if part.read(prepared.pid, from_ref(&run), &mut Runs::new(), None) {
+                speed.copied(run.end - run.start, begin);
             }
-            left -= end - start;
+            left -= run.end - run.start;
             if left == 0 {
                 return Ok(speed);
             }

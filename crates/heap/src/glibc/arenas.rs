@@ -5,6 +5,7 @@
 
 use crate::glibc::layout::{BINS, FASTBINS, FLAGS, HEADER_BYTES, Layout};
 use crate::snapshot::{ModuleInfo, Snapshot};
+use std::ops::Range;
 
 /// Self-pointing bins that make an arena.
 const ENOUGH_EMPTY_BINS: u64 = 16;
@@ -76,7 +77,7 @@ fn empty_bins(snapshot: &Snapshot, layout: &Layout, address: u64) -> Option<u64>
 /// The main arena, in the data of libc.
 pub fn find_main(snapshot: &Snapshot, layout: &Layout, libc: &ModuleInfo) -> Option<Arena> {
     let mut best = None;
-    for &(start, end) in &libc.data {
+    for &Range { start, end } in &libc.data {
         let last = end.saturating_sub(layout.arena_bytes());
         let mut at = start;
         while at <= last {
@@ -156,7 +157,7 @@ pub fn find_parameters(
         .filter(|a| a.kind == crate::AreaKind::Brk)
         .map(|a| a.start)
         .collect();
-    for &(start, end) in &libc.data {
+    for &Range { start, end } in &libc.data {
         let mut at = start + 64;
         while at + 40 <= end {
             let word = |offset| snapshot.word(at + offset).unwrap_or(u64::MAX);

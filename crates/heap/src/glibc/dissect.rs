@@ -56,7 +56,7 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// Of a process without a heap of glibc's.
+    /// The heap of a process without one of glibc's.
     pub fn empty() -> Heap {
         Heap {
             glibc_minor: 0,
@@ -118,7 +118,7 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
     };
     // Its bins point to free chunks, whose first word is still of the block before: no roots.
     let state = arenas[0].address;
-    add_run(&mut building.ranges, (state, state + layout.arena_bytes()));
+    add_run(&mut building.ranges, state..state + layout.arena_bytes());
     if let Some(what) = broken {
         building.find(arenas[0].address, what);
     }
@@ -143,7 +143,7 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
             building.segments.push(segment);
             add_run(
                 &mut building.ranges,
-                (chunk.start(), chunk.address + chunk.bytes),
+                chunk.start()..chunk.address + chunk.bytes,
             );
         } else {
             let what = format!(
@@ -205,7 +205,7 @@ impl Building<'_> {
         for piece in pieces {
             let walked = walk(self.snapshot, piece, &self.lists.chunks);
             walked_bytes += piece.end - piece.start;
-            add_run(&mut self.ranges, (piece.start, piece.end));
+            add_run(&mut self.ranges, piece.start..piece.end);
             self.findings.extend(walked.findings);
             for run in walked.unparsed {
                 add_run(&mut self.unparsed, run);
@@ -215,7 +215,7 @@ impl Building<'_> {
             add(&mut report.counts, &walked.counts);
         }
         let (has, says) = (walked_bytes, arena.system_bytes);
-        // Of another arena, the system's bytes include its headers (heap_info, malloc_state).
+        // The system's bytes of another arena include its headers (heap_info, malloc_state).
         let slack = if index == 0 {
             16
         } else {
@@ -228,7 +228,7 @@ impl Building<'_> {
         report
     }
 
-    /// Of the main arena: what brk gave, and where that failed, the mapping that holds its top.
+    /// The pieces of the main arena: what brk gave, and, if that failed, the mapping that holds its top.
     fn main_pieces(&mut self, arena: &Arena, parameters: Option<Parameters>) -> Vec<Piece> {
         let mut pieces = Vec::new();
         if arena.is_unused(&self.layout) {
@@ -296,7 +296,7 @@ impl Building<'_> {
                 return pieces;
             };
             let sound = owner == arena.address && size <= HEAP_MAX_BYTES && size % 4096 == 0;
-            // One that is met again leads round in a ring.
+            // A heap that is met again means that the list is a ring.
             if !sound || !seen.insert(heap) {
                 let what = format!("no heap of the arena at {:#x}", arena.address);
                 self.find(heap, what);
@@ -309,7 +309,7 @@ impl Building<'_> {
             } else {
                 header
             };
-            add_run(&mut self.ranges, (heap, heap + size));
+            add_run(&mut self.ranges, heap..heap + size);
             let has_top = arena.top >= heap && arena.top < heap + size;
             pieces.push(Piece {
                 start: start.next_multiple_of(ALIGNMENT),

@@ -6,6 +6,7 @@
 
 use crate::ranges::Runs;
 use crate::snapshot::{Area, AreaKind, Snapshot};
+use std::ops::Range;
 
 /// `struct pthread` is aligned to this (nptl/allocatestack.c).
 const DESCRIPTOR_ALIGNMENT: u64 = 64;
@@ -22,8 +23,8 @@ pub fn ended_stacks(snapshot: &Snapshot) -> Runs {
         let Some(region) = snapshot.region(area.start) else {
             continue;
         };
-        for &(from, to) in &region.runs {
-            let (from, to) = (from.max(area.start), to.min(area.end));
+        for run in &region.runs {
+            let (from, to) = (run.start.max(area.start), run.end.min(area.end));
             if from >= to {
                 continue;
             }
@@ -43,17 +44,17 @@ pub fn ended_stacks(snapshot: &Snapshot) -> Runs {
 
 /// The stack of the `struct pthread` at this address, if it is one whose thread has ended. It begins
 /// with a `tcbhead_t`, whose words 0 and 2 are its own address (sysdeps/x86_64/nptl/tls.h).
-fn ended_stack(snapshot: &Snapshot, area: &Area, at: u64) -> Option<(u64, u64)> {
+fn ended_stack(snapshot: &Snapshot, area: &Area, at: u64) -> Option<Range<u64>> {
     if snapshot.word(at + 16) != Some(at) {
         return None;
     }
-    let (start, end) = bounds(snapshot, at)?;
+    let Range { start, end } = bounds(snapshot, at)?;
     let start = start.max(area.start);
     let mut threads = snapshot.meta.threads.iter();
     let is_alive = threads.any(|t| t.fs_base == at || (start..end).contains(&t.rsp));
     let is_glibcs = is_listed(snapshot, at);
     // The descriptor itself goes on pointing to the thread's vector of TLS blocks, for the next thread.
-    (!is_alive && is_glibcs && end <= area.end).then_some((start, at))
+    (!is_alive && is_glibcs && end <= area.end).then_some(start..at)
 }
 
 /// Whether the descriptor is in one of glibc's lists of stacks (`list` in `struct pthread`: the
@@ -73,7 +74,7 @@ fn is_listed(snapshot: &Snapshot, descriptor: u64) -> bool {
 
 /// What the descriptor says of its stack (`stackblock`, `stackblock_size`, whose place differs by
 /// version: any pair of words that encloses it closely).
-pub fn bounds(snapshot: &Snapshot, descriptor: u64) -> Option<(u64, u64)> {
+pub fn bounds(snapshot: &Snapshot, descriptor: u64) -> Option<Range<u64>> {
     (0..DESCRIPTOR_BYTES / 8).find_map(|i| {
         let word = |at: u64| snapshot.word(at);
         let block = word(descriptor + i * 8)?;
@@ -83,7 +84,7 @@ pub fn bounds(snapshot: &Snapshot, descriptor: u64) -> Option<(u64, u64)> {
             && block < descriptor
             && end % 4096 == 0
             && (descriptor..=descriptor + REACH_BYTES).contains(&end);
-        encloses.then_some((block, end))
+        encloses.then_some(block..end)
     })
 }
 
@@ -120,7 +121,7 @@ mod tests {
         let (mut snapshot, descriptor) = stack_snapshot();
         snapshot.meta.areas[0].kind = AreaKind::Anonymous;
         let start = snapshot.meta.areas[0].start;
-        assert_eq!(ended_stacks(&snapshot), [(start, descriptor)]);
+        assert_eq!(ended_stacks(&snapshot), [start..descriptor]);
         snapshot.meta.threads.push(ThreadState {
             fs_base: descriptor,
             ..ThreadState::default()

@@ -1,5 +1,5 @@
-//! Free chunks that look used by their headers: those of the thread caches and fast lists. And the
-//! bins, for their sums.
+//! Free chunks that look used by their headers, those of the thread caches and fast lists; and sums over the
+//! bins.
 
 use crate::glibc::arenas::Arena;
 use crate::glibc::layout::{BINS, FLAGS, HEADER_BYTES, Layout, MIN_CHUNK_BYTES, TCACHE_BINS};
@@ -37,7 +37,7 @@ pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists
         damaged,
         ..FreeLists::default()
     };
-    // Each chunk is in one list at most: what goes on is a ring.
+    // Each chunk is in one list at most: a longer list is a ring.
     let mut left = most_chunks(snapshot);
     for cache in lists.caches.clone() {
         for bin in 0..TCACHE_BINS {
@@ -83,7 +83,7 @@ pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists
     lists
 }
 
-/// More chunks than that have no room in what was copied.
+/// More chunks than that do not fit into what was copied.
 fn most_chunks(snapshot: &Snapshot) -> u64 {
     snapshot.copied_bytes() / MIN_CHUNK_BYTES + 1
 }
@@ -104,7 +104,7 @@ fn cache_bin(snapshot: &Snapshot, layout: &Layout, cache: u64, bin: u64) -> Opti
     Some((count, entry))
 }
 
-/// Whether a `tcache_perthread_struct` can stand here. One bin may be in the middle of a change.
+/// Whether there can be a `tcache_perthread_struct` here. One bin may be in the middle of a change.
 fn is_cache(snapshot: &Snapshot, layout: &Layout, user: u64) -> bool {
     // A remainder of 16 bytes is too small for a chunk and stays with the one before it.
     let chunk = layout.tcache_chunk();
@@ -127,7 +127,7 @@ fn is_cache(snapshot: &Snapshot, layout: &Layout, user: u64) -> bool {
 
 /// The caches: each thread has the pointer to its own at the same distance from its TCB (a
 /// `__thread` variable of libc, in static TLS). A thread that has something else there has a cache
-/// that can't be read, so its free chunks would look used: that is told.
+/// that can't be read, so its free chunks would look used: that is reported.
 fn caches(snapshot: &Snapshot, layout: &Layout) -> (Vec<u64>, Vec<(u64, String)>) {
     let threads = &snapshot.meta.threads;
     let mut votes: FxHashMap<u64, usize> = FxHashMap::default();

@@ -2,6 +2,7 @@
 
 use crate::glibc::layout::{FLAGS, IS_MMAPPED};
 use crate::snapshot::{AreaKind, Snapshot};
+use std::ops::Range;
 
 const PAGE_BYTES: u64 = 4096;
 /// memalign moves the header up within the mapping to 16 bytes before an aligned address, and
@@ -42,17 +43,20 @@ impl Mmapped {
 }
 
 /// All of them, outside `known` ranges of the arenas.
-pub fn find(snapshot: &Snapshot, known: &[(u64, u64)]) -> Vec<Mmapped> {
+pub fn find(snapshot: &Snapshot, known: &[Range<u64>]) -> Vec<Mmapped> {
     let mut found: Vec<Mmapped> = Vec::new();
     for region in &snapshot.regions {
         // Never touched pages hold no header.
-        for &(start, end) in &region.runs {
+        for &Range { start, end } in &region.runs {
             let mut at = found
                 .last()
                 .map_or(start, |m| start.max(m.address + m.bytes));
             while at < end {
-                let next = known.partition_point(|k| k.1 <= at);
-                if let Some(&(from, to)) = known.get(next)
+                let next = known.partition_point(|k| k.end <= at);
+                if let Some(&Range {
+                    start: from,
+                    end: to,
+                }) = known.get(next)
                     && from <= at
                 {
                     at = to.next_multiple_of(PAGE_BYTES);
@@ -60,7 +64,7 @@ pub fn find(snapshot: &Snapshot, known: &[(u64, u64)]) -> Vec<Mmapped> {
                 }
                 let limit = known
                     .get(next)
-                    .map_or(region.end(), |k| k.0.min(region.end()));
+                    .map_or(region.end(), |k| k.start.min(region.end()));
                 match chunk_at(snapshot, at, limit) {
                     Some(chunk) => {
                         let chunk = moved(snapshot, chunk).unwrap_or(chunk);
@@ -107,13 +111,18 @@ fn moved(snapshot: &Snapshot, chunk: Mmapped) -> Option<Mmapped> {
     let first = HEADER_PLACES.iter().skip(1).copied();
     // Never touched pages hold no header: of a large block that may be nearly all.
     let runs = snapshot.region(chunk.address).map_or(&[][..], |r| &r.runs);
-    let first_run = runs.partition_point(|r| r.1 <= chunk.address);
-    let touched = runs[first_run..].iter().take_while(|r| r.0 < end);
-    let pages = touched.flat_map(|&(from, to)| {
-        let from = from.max(chunk.address) - chunk.address;
-        let to = to.min(end) - chunk.address;
-        (from / PAGE_BYTES).max(1)..to.div_ceil(PAGE_BYTES).min(chunk.bytes / PAGE_BYTES)
-    });
+    let first_run = runs.partition_point(|r| r.end <= chunk.address);
+    let touched = runs[first_run..].iter().take_while(|r| r.start < end);
+    let pages = touched.flat_map(
+        |&Range {
+             start: from,
+             end: to,
+         }| {
+            let from = from.max(chunk.address) - chunk.address;
+            let to = to.min(end) - chunk.address;
+            (from / PAGE_BYTES).max(1)..to.div_ceil(PAGE_BYTES).min(chunk.bytes / PAGE_BYTES)
+        },
+    );
     let later = pages.map(|page| page * PAGE_BYTES + PAGE_BYTES - 16);
     first.chain(later).find_map(|place| {
         let address = chunk.address + place;

@@ -157,7 +157,7 @@ pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)]) -> Walked 
             address: piece.start,
             what: format!("the heap up to {:#x} is not all mapped", piece.end),
         });
-        walked.unparsed.push((piece.start, piece.end));
+        walked.unparsed.push(piece.start..piece.end);
         return walked;
     };
     let view = View { bytes, piece };
@@ -184,7 +184,7 @@ pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)]) -> Walked 
                     };
                     walked.findings.push(Finding { address: at, what });
                 }
-                walked.unparsed.push((at, end));
+                walked.unparsed.push(at..end);
                 at = end;
                 continue;
             }
@@ -217,7 +217,7 @@ pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)]) -> Walked 
                         address: at,
                         what: format!("a block of {size:#x} bytes is too large to be searched"),
                     });
-                    walked.unparsed.push((at, next));
+                    walked.unparsed.push(at..next);
                 }
             }
             None => {

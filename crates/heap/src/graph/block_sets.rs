@@ -1,23 +1,23 @@
 //! Sets of blocks, one bit each.
 
 use crate::graph::blocks::BlockTable;
-use crate::graph::segment::{Near, Place};
+use crate::graph::segment::{BlockStart, Near};
 
 /// Blocks that were seen, by place: one bit for each unit of heap.
 #[derive(Debug)]
-pub struct PlaceSet(Vec<u64>);
+pub struct BlockStartSet(Vec<u64>);
 
-impl PlaceSet {
+impl BlockStartSet {
     /// An empty set.
-    pub fn new(table: &BlockTable) -> PlaceSet {
+    pub fn new(table: &BlockTable) -> BlockStartSet {
         let last = table.segments().last();
         let units = last.map_or(0, |s| s.first_unit + s.units());
-        PlaceSet(vec![0; (units / 64 + 1) as usize])
+        BlockStartSet(vec![0; (units / 64 + 1) as usize])
     }
 
     /// Adds a block; whether it was new.
     #[inline]
-    pub fn insert(&mut self, table: &BlockTable, place: Place) -> bool {
+    pub fn insert(&mut self, table: &BlockTable, place: BlockStart) -> bool {
         let segment = &table.segments()[place.segment as usize];
         let at = segment.first_unit + u64::from(place.unit);
         let word = &mut self.0[(at / 64) as usize];
@@ -27,7 +27,7 @@ impl PlaceSet {
         new
     }
 
-    /// Reads what [`PlaceSet::insert`] will look at for a block near there, so that it is in the cache then.
+    /// Reads what [`BlockStartSet::insert`] will look at for a block near there, so that it is in the cache then.
     #[inline]
     pub fn touch(&self, table: &BlockTable, near: Near) -> u64 {
         let at = table.segments()[near.segment as usize].first_unit + near.unit;

@@ -1,7 +1,7 @@
 //! The blocks of a heap, by address and by number.
 
-pub use crate::graph::block_sets::{BlockSet, PlaceSet};
-pub use crate::graph::segment::{Block, Near, Place, Segment, SegmentKind};
+pub use crate::graph::block_sets::{BlockSet, BlockStartSet};
+pub use crate::graph::segment::{Block, BlockStart, Near, Segment, SegmentKind};
 
 /// All blocks in use, numbered in address order.
 #[derive(Clone, Debug, Default)]
@@ -74,9 +74,9 @@ impl BlockTable {
     }
 
     /// The places of a segment's blocks.
-    pub fn places(&self, segment: usize) -> impl Iterator<Item = Place> + '_ {
+    pub fn places(&self, segment: usize) -> impl Iterator<Item = BlockStart> + '_ {
         let offsets = self.segments[segment].offsets.iter();
-        offsets.map(move |&unit| Place {
+        offsets.map(move |&unit| BlockStart {
             segment: segment as u32,
             unit,
         })
@@ -122,7 +122,7 @@ impl BlockTable {
 
     /// As [`BlockTable::find`], without the number.
     #[inline]
-    pub fn place(&self, address: u64) -> Option<(Place, u64)> {
+    pub fn place(&self, address: u64) -> Option<(BlockStart, u64)> {
         self.place_near(self.near(address)?)
     }
 
@@ -154,7 +154,7 @@ impl BlockTable {
 
     /// As [`BlockTable::place`].
     #[inline]
-    pub fn place_near(&self, near: Near) -> Option<(Place, u64)> {
+    pub fn place_near(&self, near: Near) -> Option<(BlockStart, u64)> {
         let index = near.segment as usize;
         let segment = &self.segments[index];
         let unit = segment.begin(near.unit as usize)?;
@@ -163,7 +163,7 @@ impl BlockTable {
         // A mapping ends where the next one may begin: such a pointer is nearly always the other's
         // address (that of a library, say).
         let past_end = u64::from(segment.kind != SegmentKind::Mapped);
-        let place = Place {
+        let place = BlockStart {
             segment: index as u32,
             unit,
         };
@@ -172,14 +172,14 @@ impl BlockTable {
 
     /// The number of the block at a place.
     #[inline]
-    pub fn number(&self, place: Place) -> u32 {
+    pub fn number(&self, place: BlockStart) -> u32 {
         let segment = &self.segments[place.segment as usize];
         segment.first + segment.rank(place.unit as usize).unwrap_or(0)
     }
 
     /// The block at a place, and the index of its segment.
     #[inline]
-    pub fn at(&self, place: Place) -> (Block, usize) {
+    pub fn at(&self, place: BlockStart) -> (Block, usize) {
         let index = place.segment as usize;
         (self.segments[index].block(place.unit), index)
     }

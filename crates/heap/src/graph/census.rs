@@ -42,9 +42,9 @@ pub struct Census {
     pub arenas: Vec<ArenaReport>,
     /// Chunks that are mappings of their own, and their bytes.
     pub mmapped: (u64, u64),
-    /// Bytes that the allocator holds but nobody uses: bins, caches, fast lists, tops.
+    /// Bytes that the allocator holds and nobody uses: bins, caches, fast lists, tops.
     pub free_bytes: u64,
-    /// Of all bytes taken from the system, the share that is free inside (not at the top).
+    /// The share of all bytes taken from the system that is free between blocks (not at the top).
     pub fragmentation: f64,
     /// Whether the heap parsed whole.
     pub whole: bool,
@@ -101,7 +101,7 @@ pub fn census(snapshot: &Snapshot, heap: &Heap, types: &mut Types, top: usize) -
         .map(|a| a.counts.free_bytes + a.counts.cached_bytes + a.counts.fast_bytes)
         .sum();
     let tops: u64 = heap.arenas.iter().map(|a| a.counts.top_bytes).sum();
-    // What a damaged arena says of itself may be anything.
+    // A damaged arena may claim any size.
     let arenas = heap.arenas.iter().map(|a| a.system_bytes);
     let system = arenas.fold(heap.mmapped.1, u64::saturating_add);
     Census {

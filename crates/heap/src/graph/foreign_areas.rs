@@ -1,19 +1,21 @@
-//! Memory of allocators whose heap we cannot walk, told from the program's by the blocks in it.
+//! Memory of allocators whose heap we cannot walk, recognized by the blocks in it.
 //!
-//! Where every block was traced, what stands in such memory outside of blocks is the allocator's: its free blocks, caches and
-//! descriptors, full of addresses of blocks that were once free or are (jemalloc's thread caches keep each
-//! address that they have handed out, and its extents know where they begin; tcmalloc's transfer caches are in its
-//! module's data). As roots these would hide most leaks.
+//! If every block was traced, whatever is in such memory outside of blocks belongs to the allocator: its
+//! free blocks, caches and descriptors. They are full of addresses of blocks that are free or once were:
+//! jemalloc's thread caches keep each address that they have handed out, and its extents know where they
+//! begin; tcmalloc's transfer caches are in its module's data. As roots these would hide most leaks.
 //!
-//! The kernel joins mappings that touch, so memory that the program maps for itself may be in the same area.
-//! It is no root then; LeakSanitizer takes none of it for one either.
+//! The kernel joins mappings that touch, so memory that the program maps for itself may be in the same
+//! area. It is no root then. LeakSanitizer does not search it either.
 
 use crate::glibc::dissect::Heap;
 use crate::glibc::ended_threads::bounds;
 use crate::ranges::{Runs, joined, without};
 use crate::snapshot::{Area, AreaKind, Snapshot, ThreadState};
+use std::ops::Range;
 
-/// Allocators that map memory for themselves, and keep nothing of the program's in it or in their data.
+/// Allocators that map memory for themselves, and keep nothing that belongs to the program in it or in their
+/// data.
 const KNOWN_ALLOCATORS: [&str; 3] = ["jemalloc", "tcmalloc", "mimalloc"];
 
 const PAGE_BYTES: u64 = 4096;
@@ -23,11 +25,11 @@ const DTV: u64 = 8;
 const MOST_TLS_MODULES: u64 = 4096;
 
 impl Heap {
-    /// Takes the areas that `blocks` (addresses) lie in for their allocator's, but for threads' stacks and TLS, and
-    /// the data of its module. Returns whether that could be done for all of them: not where the bounds of a
-    /// stack, or an allocator, are unknown.
+    /// Takes the areas in which `blocks` (addresses) lie for memory of their allocator, except for stacks and
+    /// TLS of threads; also the data of its module. Returns whether that could be done for all of them: it
+    /// cannot if the bounds of a stack are unknown, or the allocator is.
     ///
-    /// To be called after [`Heap::add_foreign`], of blocks outside glibc's heap.
+    /// Call it after [`Heap::add_foreign`], with blocks outside of glibc's heap.
     pub fn take_areas(&mut self, snapshot: &Snapshot, blocks: &[u64]) -> bool {
         let modules = snapshot.meta.modules.iter();
         let allocators = modules.filter_map(|m| Some((m, m.allocator.as_deref()?)));
@@ -39,7 +41,7 @@ impl Heap {
             if !KNOWN_ALLOCATORS.contains(&name) {
                 return false;
             }
-            self.ranges.extend(&module.data);
+            self.ranges.extend(module.data.iter().cloned());
         }
         let mut blocks = blocks.to_vec();
         blocks.sort_unstable();
@@ -62,37 +64,37 @@ impl Heap {
     }
 }
 
-/// What of the area is some thread's; `None` if that is not known.
+/// The parts of an area that belong to threads; `None` if they are not known.
 fn threads_part(snapshot: &Snapshot, area: &Area) -> Option<Runs> {
     let inside = |address: u64| (area.start..area.end).contains(&address);
     let mut found = Runs::new();
     for thread in &snapshot.meta.threads {
         if inside(thread.rsp) || inside(thread.fs_base) {
             let bounds = bounds(snapshot, thread.fs_base)?;
-            if inside(thread.rsp) && !(bounds.0..bounds.1).contains(&thread.rsp) {
+            if inside(thread.rsp) && !bounds.contains(&thread.rsp) {
                 return None;
             }
             found.push(bounds);
         }
-        // The loader takes TLS of modules that were opened later from malloc, by a call that no slot carries.
+        // The loader takes the TLS of modules that were opened later from malloc, not through a slot.
         let of_modules = tls_blocks(snapshot, thread);
-        found.extend(of_modules.filter(|run| inside(run.0)));
+        found.extend(of_modules.filter(|run| inside(run.start)));
     }
     Some(found)
 }
 
-/// The beginnings of a thread's TLS blocks, as its vector of them has it: a counter, then two words for each module
-/// (`dtv_t`); the word before the vector states its length.
+/// The first page of each of a thread's TLS blocks, from its vector of them: a counter, then two words for
+/// each module (`dtv_t`). The word before the vector states its length.
 fn tls_blocks<'a>(
     snapshot: &'a Snapshot,
     thread: &ThreadState,
-) -> impl Iterator<Item = (u64, u64)> + 'a {
+) -> impl Iterator<Item = Range<u64>> + 'a {
     let vector = snapshot.word(thread.fs_base.wrapping_add(DTV));
     let vector = vector.unwrap_or_default();
     let length = snapshot.word(vector.wrapping_sub(16)).unwrap_or_default();
     (1..=length.min(MOST_TLS_MODULES))
         .filter_map(move |module| snapshot.word(vector.wrapping_add(module * 16)))
-        .map(|block| (block, block.saturating_add(PAGE_BYTES)))
+        .map(|block| block..block.saturating_add(PAGE_BYTES))
 }
 
 #[cfg(test)]
@@ -113,7 +115,7 @@ mod tests {
     fn allocator(name: &str, data: u64) -> ModuleInfo {
         ModuleInfo {
             allocator: Some(name.to_owned()),
-            data: vec![(data, data + 0x1000)],
+            data: vec![data..data + 0x1000],
             ..ModuleInfo::default()
         }
     }

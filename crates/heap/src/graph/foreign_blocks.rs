@@ -1,7 +1,7 @@
-//! Blocks of allocators whose heap we cannot walk: those that a ledger knows.
+//! Blocks of allocators whose heap we cannot walk, as far as a ledger knows them.
 //!
-//! All other memory of theirs, blocks from before the trace, free ones and their own data, counts as
-//! roots, so a leaked block may look reachable, never the other way round.
+//! All other memory of these allocators counts as roots: blocks from before the trace, free ones, and their
+//! own data. So a leaked block may look reachable, but never the other way round.
 
 use crate::glibc::dissect::Heap;
 use crate::graph::blocks::{Segment, SegmentKind};
@@ -13,12 +13,11 @@ const GAP_BYTES: u64 = 1 << 20;
 const WORD_BYTES: u64 = 8;
 
 impl Heap {
-    /// Adds blocks, address and bytes, in any order: those outside glibc's heap that were copied whole
-    /// and overlap no other. They must have been live when the snapshot was taken. Returns how many were
-    /// added.
+    /// Adds blocks (address, bytes) in any order, if they are outside of glibc's heap, were copied whole and
+    /// overlap no other. They must have been live when the snapshot was taken. Returns how many were added.
     pub fn add_foreign(&mut self, snapshot: &Snapshot, known: &mut [(u64, u64)]) -> u64 {
         known.sort_unstable();
-        self.ranges.sort_unstable();
+        self.ranges.sort_unstable_by_key(|r| (r.start, r.end));
         let mut segments: Vec<Segment> = Vec::new();
         let mut places = Runs::new();
         let mut added = 0;
@@ -27,8 +26,8 @@ impl Heap {
         for &(address, bytes) in known.iter() {
             let words = bytes.max(1).div_ceil(WORD_BYTES);
             let end = address.saturating_add(words.saturating_mul(WORD_BYTES));
-            let behind = self.ranges.partition_point(|r| r.1 <= address);
-            let of_malloc = self.ranges.get(behind).is_some_and(|r| r.0 < end);
+            let behind = self.ranges.partition_point(|r| r.end <= address);
+            let of_malloc = self.ranges.get(behind).is_some_and(|r| r.start < end);
             if of_malloc || address % WORD_BYTES != 0 || address < last_end {
                 continue;
             }
@@ -56,7 +55,7 @@ impl Heap {
             if fits {
                 (last_end, last_behind) = (end, behind);
                 added += 1;
-                add_run(&mut places, (address, end));
+                add_run(&mut places, address..end);
             }
         }
         self.blocks = std::mem::take(&mut self.blocks).with(segments);
@@ -85,7 +84,7 @@ mod tests {
         let mut mapped = Segment::new(low, high, SegmentKind::Mapped);
         assert!(mapped.push(low + 16, high - low));
         heap.blocks = BlockTable::new(vec![mapped]);
-        heap.ranges = vec![(low, high)];
+        heap.ranges = vec![low..high];
         let known = [(start + 0x1000, 64), (after, 64), (start + 0x40, u64::MAX)];
         assert_eq!(heap.add_foreign(&snapshot, &mut known.to_vec()), 2);
         let (number, offset) = heap.blocks.find(after).unwrap();
@@ -102,7 +101,7 @@ mod tests {
             let at = (at - start) as usize;
             memory[at..at + 8].copy_from_slice(&word.to_le_bytes());
         };
-        // Known: four blocks, the last far away. Not known: what stands at +0x1000.
+        // Four blocks are known, the last of them far away. The word at +0x1000 is in no known block.
         let [a, b, c, d] = [
             start + 0x100,
             start + 0x108,
@@ -114,7 +113,7 @@ mod tests {
         put(b, c);
         let snapshot = testing::snapshot(vec![(start, memory)]);
         let mut heap = Heap::empty();
-        heap.ranges = vec![(start + 0x2000, start + 0x3000)];
+        heap.ranges = vec![start + 0x2000..start + 0x3000];
         let known = [
             (c, 60),
             (a, 8),

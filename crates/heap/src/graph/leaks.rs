@@ -1,4 +1,4 @@
-//! What nothing reaches, and which of it holds the rest.
+//! Blocks that nothing reaches, and which of them hold the others.
 
 use crate::graph::blocks::{BlockSet, BlockTable};
 use crate::graph::mark::{Finder, MarkOptions, Marked};
@@ -24,9 +24,9 @@ const NONE: u32 = u32::MAX;
 
 /// All leaked blocks in address order.
 ///
-/// Direct is a block to which no other leaked block points. What then is still unexplained hangs
-/// on cycles: of each cycle that nothing else points to, one block stands for it. It is found as in
-/// Kosaraju's algorithm: in a depth-first search the block that finishes last lies in such a cycle.
+/// A block is direct if no other leaked block points to it. Blocks that no such block reaches hang on
+/// cycles: one block represents each cycle that nothing else points to. It is found as in Kosaraju's
+/// algorithm: the block that a depth-first search finishes last is in such a cycle.
 pub fn leaks(
     snapshot: &Snapshot,
     blocks: &BlockTable,
@@ -100,7 +100,7 @@ fn finish_order(finder: &Finder, rest: &[u32], count: u32) -> Vec<u32> {
         unseen.insert(block);
     }
     let mut seen = BlockSet::new(count);
-    // What a block points to is laid on a common stack when it is entered.
+    // The targets of a block go onto a common stack when the block is entered.
     let mut edges: Vec<u32> = Vec::new();
     let mut path: Vec<(u32, usize)> = Vec::new();
     for &root in rest.iter().rev() {

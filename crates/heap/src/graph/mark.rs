@@ -1,9 +1,11 @@
 //! Conservative marking: any word that may be the address of a block keeps it alive.
 
 use crate::glibc::dissect::Heap;
-use crate::graph::blocks::{Block, BlockSet, BlockTable, Near, Place, PlaceSet, SegmentKind};
+use crate::graph::blocks::{
+    Block, BlockSet, BlockStart, BlockStartSet, BlockTable, Near, SegmentKind,
+};
 use crate::graph::roots::root_ranges;
-use crate::snapshot::{Region, Snapshot, words};
+use crate::snapshot::{CopiedRegion, Snapshot, words};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -45,7 +47,7 @@ enum Candidate {
     /// A word near a block, if it is one of its addresses that count.
     Near(Near),
     /// What setjmp has made of an address of the block at this place.
-    Mangled(Place),
+    Mangled(BlockStart),
 }
 
 /// Finds pointers to blocks in memory.
@@ -54,7 +56,7 @@ pub struct Finder<'a> {
     blocks: &'a BlockTable,
     options: MarkOptions,
     /// The region of each segment.
-    regions: Vec<Option<&'a Region>>,
+    regions: Vec<Option<&'a CopiedRegion>>,
     /// What setjmp mangles pointers with; 0 if not known.
     guard: u64,
 }
@@ -97,12 +99,12 @@ impl<'a> Finder<'a> {
 
     /// The block that a word points to.
     #[inline]
-    fn target(&self, word: u64) -> Option<Place> {
+    fn target(&self, word: u64) -> Option<BlockStart> {
         self.target_near(self.blocks.near(word)?)
     }
 
     #[inline]
-    fn target_near(&self, near: Near) -> Option<Place> {
+    fn target_near(&self, near: Near) -> Option<BlockStart> {
         let (place, offset) = self.blocks.place_near(near)?;
         let word = near.address;
         let counts = self.options.pointers == Pointers::Interior
@@ -114,7 +116,7 @@ impl<'a> Finder<'a> {
     /// The block that a word of a `jmp_buf` keeps alive: setjmp stores rbp, which may hold any
     /// pointer, as rol(rbp ^ guard, 17) (PTR_MANGLE in sysdeps/unix/sysv/linux/x86_64).
     #[inline]
-    fn mangled(&self, word: u64) -> Option<Place> {
+    fn mangled(&self, word: u64) -> Option<BlockStart> {
         let plain = word.rotate_right(17) ^ self.guard;
         if self.guard == 0 || !self.blocks.may_be(plain) {
             return None;
@@ -212,18 +214,18 @@ impl<'a> Finder<'a> {
         let (start, end) = (block.address, block.address + block.bytes);
         let (whole, parts) = match region {
             Some(region) if block.bytes >= LARGE_BYTES => {
-                let first = region.runs.partition_point(|r| r.1 <= start);
+                let first = region.runs.partition_point(|r| r.end <= start);
                 (None, &region.runs[first..])
             }
-            _ => (Some((start, end)), Default::default()),
+            _ => (Some(start..end), Default::default()),
         };
         whole
             .into_iter()
-            .chain(parts.iter().copied().take_while(move |r| r.0 < end))
-            .filter_map(move |(from, to)| {
+            .chain(parts.iter().cloned().take_while(move |r| r.start < end))
+            .filter_map(move |run| {
                 let region = region?;
-                let from = (from.max(start) - region.start) as usize;
-                let to = (to.min(end) - region.start) as usize;
+                let from = (run.start.max(start) - region.start) as usize;
+                let to = (run.end.min(end) - region.start) as usize;
                 region.bytes.get(from..to)
             })
     }
@@ -232,9 +234,9 @@ impl<'a> Finder<'a> {
     pub fn root_bytes(&self, start: u64, end: u64, mut found: impl FnMut(u64, &'a [u8])) {
         let mut at = start;
         while let Some(region) = self.snapshot.region(at) {
-            let first = region.runs.partition_point(|r| r.1 <= at);
-            for &(from, to) in region.runs[first..].iter().take_while(|r| r.0 < end) {
-                let (from, to) = (from.max(at), to.min(end));
+            let first = region.runs.partition_point(|r| r.end <= at);
+            for run in region.runs[first..].iter().take_while(|r| r.start < end) {
+                let (from, to) = (run.start.max(at), run.end.min(end));
                 let low = (from - region.start) as usize;
                 if let Some(bytes) = region.bytes.get(low..(to - region.start) as usize) {
                     found(from, bytes);
@@ -257,8 +259,8 @@ const POINTERS_ABREAST: usize = 32;
 /// Blocks found, and those of them that are still to be searched.
 struct Search<'a> {
     finder: &'a Finder<'a>,
-    reached: PlaceSet,
-    waiting: Vec<Place>,
+    reached: BlockStartSet,
+    waiting: Vec<BlockStart>,
     /// Pointers that are still to be looked up: the first `count`.
     pointers: [Near; POINTERS_ABREAST],
     count: usize,
@@ -267,7 +269,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     #[inline]
-    fn find(&mut self, place: Place) {
+    fn find(&mut self, place: BlockStart) {
         if self.reached.insert(self.finder.blocks, place) {
             self.waiting.push(place);
         }
@@ -352,7 +354,7 @@ pub fn mark(snapshot: &Snapshot, heap: &Heap, options: MarkOptions) -> Marked {
     let finder = Finder::new(snapshot, &heap.blocks, options);
     let mut search = Search {
         finder: &finder,
-        reached: PlaceSet::new(&heap.blocks),
+        reached: BlockStartSet::new(&heap.blocks),
         waiting: Vec::new(),
         pointers: [Near::default(); POINTERS_ABREAST],
         count: 0,

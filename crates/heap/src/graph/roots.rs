@@ -4,6 +4,7 @@ use crate::glibc::dissect::Heap;
 use crate::glibc::ended_threads::{bounds, ended_stacks};
 use crate::ranges::{Runs, joined, without};
 use crate::snapshot::{Area, AreaKind, Snapshot, ThreadState};
+use std::ops::Range;
 
 /// Leaf functions may use this much below the stack pointer (psABI 3.2.2).
 const RED_ZONE_BYTES: u64 = 128;
@@ -48,8 +49,8 @@ pub struct RootRange {
     pub kind: RootKind,
 }
 
-/// All root memory: everything copied but the allocator's memory and what lies below the stack
-/// pointers, and the stacks of ended threads. Parts of the heap that could not be walked count as roots.
+/// All root memory: everything that was copied, without the allocator's memory, the parts of stacks below the
+/// stack pointers, and the stacks of ended threads. Parts of the heap that could not be walked count as roots.
 pub fn root_ranges(snapshot: &Snapshot, heap: &Heap) -> Vec<RootRange> {
     let mut holes: Runs = heap.ranges.clone();
     holes.extend(
@@ -64,7 +65,7 @@ pub fn root_ranges(snapshot: &Snapshot, heap: &Heap) -> Vec<RootRange> {
     let mut roots = Vec::new();
     for area in &snapshot.meta.areas {
         let kind = kind(snapshot, area);
-        for (start, end) in without(area.start, area.end, &holes) {
+        for Range { start, end } in without(area.start, area.end, &holes) {
             roots.push(RootRange {
                 start,
                 end,
@@ -72,7 +73,7 @@ pub fn root_ranges(snapshot: &Snapshot, heap: &Heap) -> Vec<RootRange> {
             });
         }
     }
-    for &(start, end) in &heap.unparsed {
+    for &Range { start, end } in &heap.unparsed {
         roots.push(RootRange {
             start,
             end,
@@ -91,10 +92,11 @@ fn kind(snapshot: &Snapshot, area: &Area) -> RootKind {
     }
     let modules = &snapshot.meta.modules;
     // .bss follows its module without a path.
-    if let Some(module) = modules
-        .iter()
-        .find(|m| m.data.iter().any(|d| d.0 < area.end && d.1 > area.start))
-    {
+    if let Some(module) = modules.iter().find(|m| {
+        m.data
+            .iter()
+            .any(|d| d.start < area.end && d.end > area.start)
+    }) {
         return RootKind::Module(module.path.clone());
     }
     let name = if area.name.is_empty() {
@@ -107,19 +109,19 @@ fn kind(snapshot: &Snapshot, area: &Area) -> RootKind {
 
 /// The part of a thread's stack that it has not reached or has left.
 ///
-/// Only where the stack's bounds are sure: the initial thread's, and those that `struct pthread`
-/// states. A thread that runs on a stack of another kind (coroutine, sigaltstack) hides nothing.
-/// Another thread than the initial one may have a piece of that one's stack for its own
-/// (pthread_attr_setstack(3)): below it are frames that the initial thread is still in.
-fn dead_stack(snapshot: &Snapshot, thread: &ThreadState) -> Option<(u64, u64)> {
+/// It is known only if the stack's bounds are certain: those of the initial thread, and those that `struct
+/// pthread` states. A thread that runs on a stack of another kind (coroutine, sigaltstack) hides nothing.
+/// Another thread may use a piece of the initial thread's stack (pthread_attr_setstack(3)): below it are
+/// frames that the initial thread is still in.
+fn dead_stack(snapshot: &Snapshot, thread: &ThreadState) -> Option<Range<u64>> {
     let alive = thread.rsp.checked_sub(RED_ZONE_BYTES)? & !7;
     let area = snapshot.area(thread.rsp)?;
     if area.kind == AreaKind::Stack && thread.tid == snapshot.meta.pid {
-        return Some((area.start, alive.max(area.start)));
+        return Some(area.start..alive.max(area.start));
     }
-    let (start, end) = bounds(snapshot, thread.fs_base)?;
+    let Range { start, end } = bounds(snapshot, thread.fs_base)?;
     let encloses = start <= alive && thread.rsp < thread.fs_base && end > thread.fs_base;
-    encloses.then_some((start.max(area.start), alive.max(area.start)))
+    encloses.then_some(start.max(area.start)..alive.max(area.start))
 }
 
 #[cfg(test)]
@@ -141,7 +143,7 @@ mod tests {
         assert_eq!(dead_stack(&snapshot, &other), None);
         assert_eq!(
             dead_stack(&snapshot, &initial),
-            Some((start, start + 0x4000 - RED_ZONE_BYTES))
+            Some(start..start + 0x4000 - RED_ZONE_BYTES)
         );
     }
 }

@@ -1,10 +1,10 @@
-//! A range of heap with its blocks: address to block in a few memory accesses, 9 bytes a block.
+//! A range of heap with its blocks: an address leads to its block in a few memory accesses.
 //!
-//! A segment of heap has two bits for each unit of 16 bytes (8 where another allocator made the blocks):
-//! a block begins there, a block ends there. The bits near an address give the block it lies in, with its
-//! bounds; they take so little room that they stay in the processor's cache while millions of blocks are
-//! searched in no order. Far from the begin of a large block the number of bits up to the address is the
-//! number of the block, whose bounds stand in a list: no search, however large the block.
+//! A segment has two bits for each unit of 16 bytes (8 if another allocator made the blocks): a block begins
+//! there, and a block ends there. The bits near an address give the block that it is in, with its bounds.
+//! They take so little room that they stay in the processor's cache while millions of blocks are searched in
+//! random order. Far from the start of a large block, the number of bits up to the address is the number of
+//! the block, whose bounds are in a list: nothing is searched, however large the block is.
 
 /// What the blocks of a segment are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,12 +14,12 @@ pub enum SegmentKind {
     /// One chunk that is a mapping of its own.
     #[default]
     Mapped,
-    /// Blocks of another allocator, as the ledger knows them: there may be others between them.
+    /// Blocks of another allocator, as far as the ledger knows them: there may be others between them.
     Foreign,
 }
 
 impl SegmentKind {
-    /// Bytes at which blocks are aligned, and which their sizes are counted in.
+    /// The alignment of blocks in bytes, and the unit of their sizes.
     pub(crate) fn unit(self) -> u64 {
         match self {
             SegmentKind::Foreign => 8,
@@ -41,9 +41,9 @@ pub struct Segment {
     pub count: u32,
     /// What its blocks are.
     pub kind: SegmentKind,
-    /// For each 64 units where blocks begin, and where they end; empty if there is one block.
+    /// For each 64 units, where blocks begin and where they end; empty if there is only one block.
     pub(crate) bits: Vec<[u64; 2]>,
-    /// Blocks that begin before each line of eight.
+    /// How many blocks begin before each line of eight words.
     pub(crate) ranks: Vec<u32>,
     pub(crate) offsets: Vec<u32>,
     pub(crate) sizes: Vec<u32>,
@@ -51,12 +51,12 @@ pub struct Segment {
     pub(crate) first_unit: u64,
 }
 
-/// How many 64 units are looked at for the begin or the end of a block.
+/// How many words of 64 units are searched for the start or the end of a block.
 const NEAR: usize = 8;
 
 /// Where a block begins: its segment's index, and the unit in that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct BlockStart {
     pub(crate) segment: u32,
     pub(crate) unit: u32,
 }
@@ -80,8 +80,8 @@ impl Segment {
         }
     }
 
-    /// Adds a block by its user address and the size of its chunk; of a foreign one, its own size.
-    /// `false`: it is too far from the segment's start, or too large.
+    /// Adds a block by its user address and the size of its chunk, or its own size if it is foreign. `false`
+    /// if it is too far from the segment's start, or too large.
     #[must_use]
     pub fn push(&mut self, user: u64, chunk_bytes: u64) -> bool {
         let unit = self.kind.unit();
@@ -95,8 +95,7 @@ impl Segment {
         true
     }
 
-    /// As [`Segment::push`]; what is too far for the last segment begins another one, which takes over
-    /// from it at that block.
+    /// Like [`Segment::push`], but a block that is too far for the last segment begins another one.
     #[must_use]
     pub fn push_onto(segments: &mut Vec<Segment>, user: u64, chunk_bytes: u64) -> bool {
         let Some(last) = segments.last_mut() else {
@@ -114,7 +113,7 @@ impl Segment {
         fits
     }
 
-    /// Units from its start to behind the end of the last block.
+    /// Units from its start to the one after the end of the last block.
     pub(crate) fn units(&self) -> u64 {
         let last = self.offsets.last().zip(self.sizes.last());
         last.map_or(0, |(&offset, &size)| u64::from(offset) + u64::from(size)) + 1
@@ -196,7 +195,8 @@ impl Segment {
     #[inline]
     pub(crate) fn block(&self, begin: u32) -> Block {
         let unit = self.kind.unit();
-        // The last word of a chunk belongs to the next one's header; it is usable but for mappings.
+        // The last word of a chunk belongs to the header of the next one. The program may use it, except at
+        // the end of a mapping.
         let overhead = match self.kind {
             SegmentKind::Arena(_) => 8,
             SegmentKind::Mapped => 16,

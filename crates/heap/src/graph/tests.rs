@@ -42,8 +42,8 @@ fn graphs() -> impl Strategy<Value = Graph> {
     })
 }
 
-/// Lays the graph out as memory. Returns also the edges as they stand there in the end: a later one
-/// may overwrite an earlier one.
+/// Lays the graph out as memory. Also returns the edges that are there in the end: a later one may overwrite
+/// an earlier one.
 fn lay_out(graph: &Graph) -> (Snapshot, Heap, Vec<BTreeSet<usize>>, BTreeSet<usize>) {
     let mut addresses = Vec::new();
     let mut at = HEAP;
@@ -96,7 +96,7 @@ fn lay_out(graph: &Graph) -> (Snapshot, Heap, Vec<BTreeSet<usize>>, BTreeSet<usi
         blocks: BlockTable::new(vec![segment]),
         findings: Vec::new(),
         unparsed: Vec::new(),
-        ranges: vec![(HEAP, at + 4096)],
+        ranges: vec![HEAP..at + 4096],
         caches: Vec::new(),
         parameters: None,
         mmapped: (0, 0),
@@ -140,14 +140,14 @@ proptest! {
             prop_assert!(held.contains(&(leak.block as usize)));
             prop_assert!(direct.contains(&(leak.owner as usize)));
         }
-        // No direct leak can be reached from another: each stands for its own source component.
+        // No direct leak can be reached from another: each represents its own source component.
         for &one in &direct {
             let held = closure(&BTreeSet::from([one]), &edges);
             prop_assert!(direct.iter().all(|d| *d == one || !held.contains(d)));
         }
     }
 
-    /// What is new, or was written to, keeps all that it reaches.
+    /// A block that is new, or was written to, keeps everything that it reaches.
     #[test]
     fn only_what_nothing_uncertain_reaches_may_go(graph in graphs(), new in prop::collection::vec(0usize..60, 0..8)) {
         let (snapshot, heap, edges, roots) = lay_out(&graph);

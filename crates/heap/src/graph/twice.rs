@@ -1,4 +1,4 @@
-//! What was leaked at two moments, unchanged.
+//! Blocks that were leaked at two moments and have not changed between them.
 
 use crate::graph::blocks::BlockTable;
 use crate::graph::leaks::Leak;
@@ -31,8 +31,8 @@ pub fn fingerprints(snapshot: &Snapshot, blocks: &BlockTable, leaks: &[Leak]) ->
     Fingerprints(all.collect())
 }
 
-/// Keeps the leaks that were there before with the same contents. A block that hung on one which
-/// is no longer leaked stands for itself.
+/// Keeps the leaks that were there before with the same contents. A block whose owner is not among them
+/// becomes a direct leak.
 pub fn still_leaked(
     before: &Fingerprints,
     snapshot: &Snapshot,

@@ -7,9 +7,9 @@ use memhook_foreign::class_name;
 use memhook_process::ModuleImage;
 use rustc_hash::FxHashMap;
 
-/// An object's place in a larger one is less than this (Itanium C++ ABI 2.5.2, "offset to top").
+/// No part of an object is further from its start (Itanium C++ ABI 2.5.2, "offset to top").
 const MAX_OFFSET_TO_TOP: i64 = 1 << 20;
-/// Printable bytes at the start that make text.
+/// So many printable bytes at the start are taken for text.
 const TEXT_BYTES: usize = 8;
 /// The beginning of a large block shows what it is; the rest may be memory that nobody has touched.
 const MOST_DESCRIBED: u64 = 1 << 20;
@@ -22,8 +22,7 @@ pub struct Types<'a> {
 }
 
 impl<'a> Types<'a> {
-    /// Looks in the names that the snapshot brings, then in RTTI; the latter needs the modules'
-    /// files for the names of types.
+    /// Looks in the names that the snapshot has, then in RTTI, for which the files of the modules are needed.
     pub fn new(snapshot: &'a Snapshot, images: &'a [ModuleImage]) -> Self {
         Types {
             snapshot,
@@ -47,8 +46,7 @@ impl<'a> Types<'a> {
 
     /// The class whose objects begin with this word.
     pub fn class(&mut self, first_word: u64) -> Option<String> {
-        let data =
-            |m: &crate::ModuleInfo| m.data.iter().any(|d| first_word >= d.0 && first_word < d.1);
+        let data = |m: &crate::ModuleInfo| m.data.iter().any(|d| d.contains(&first_word));
         if !first_word.is_multiple_of(8) || !self.snapshot.meta.modules.iter().any(data) {
             return None;
         }
@@ -63,8 +61,8 @@ impl<'a> Types<'a> {
         class
     }
 
-    /// Before an address point stand the type's `std::type_info` and the offset to top; a type_info
-    /// is its own vtable pointer and the name (Itanium C++ ABI 2.5.2, 2.9.5).
+    /// The words before an address point are the offset to top and the address of the type's
+    /// `std::type_info`, which begins with its own vtable pointer and the name (Itanium C++ ABI 2.5.2, 2.9.5).
     fn by_rtti(&self, point: u64) -> Option<String> {
         let offset = self.snapshot.word(point.checked_sub(16)?)? as i64;
         if !(-MAX_OFFSET_TO_TOP..=0).contains(&offset) {
@@ -88,7 +86,7 @@ impl<'a> Types<'a> {
         looks.then_some(class)
     }
 
-    /// The names learnt from RTTI, to be saved with the snapshot.
+    /// The names that were found, to be saved with the snapshot.
     pub fn learnt(self) -> impl Iterator<Item = (u64, String)> {
         self.known
             .into_iter()
@@ -96,7 +94,7 @@ impl<'a> Types<'a> {
     }
 }
 
-/// What the bytes of a block look like when no class is known.
+/// What the bytes of a block look like if their class is not known.
 fn content(bytes: &[u8], is_pointer: impl Fn(u64) -> bool) -> &'static str {
     if bytes.iter().take(4096).all(|&b| b == 0) {
         return "zeros";

@@ -20,14 +20,14 @@ pub struct WhyStep {
     /// Its class or content.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Where the next block's address stands in this one.
+    /// Where in this block the address of the next one is.
     pub offset: Option<u64>,
 }
 
 /// The way from a root to a block.
 #[derive(Clone, Debug, Serialize)]
 pub struct Why {
-    /// The root, and where in it; `None`: nothing reaches the block.
+    /// The root, and where in it the address is; `None` if nothing reaches the block.
     pub root: Option<String>,
     /// The blocks from the root on; the last one is the block asked for.
     pub path: Vec<WhyStep>,
@@ -44,7 +44,7 @@ pub fn why(
     address: u64,
 ) -> Result<Why, Error> {
     let Some((goal, _)) = heap.blocks.find(address) else {
-        let within = heap.ranges.iter().any(|r| address >= r.0 && address < r.1);
+        let within = heap.ranges.iter().any(|r| r.contains(&address));
         let hint = if within {
             ": free memory or a header"
         } else {
@@ -98,7 +98,7 @@ pub fn why(
 }
 
 struct Search {
-    /// What each block was reached from; itself if from a root.
+    /// The block from which each block was reached; itself if it was a root.
     parents: Vec<u32>,
     roots: FxHashMap<u32, (u64, RootKind)>,
 }

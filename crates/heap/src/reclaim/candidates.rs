@@ -38,8 +38,8 @@ pub struct Candidates {
 }
 
 impl Reclaimer {
-    /// Of a process that nobody else reclaims or traces: two that reclaim would release the same blocks,
-    /// and a tracer would not see the releases.
+    /// For a process that nobody else reclaims or traces: two reclaimers would release the same blocks, and a
+    /// tracer would not see the releases.
     pub fn new(pid: i32, method: Option<Method>, limits: Limits) -> Result<Reclaimer, Error> {
         let path = format!("/proc/{pid}/stat");
         let stat = File::open(&path);
@@ -81,8 +81,8 @@ impl Reclaimer {
         let mut chosen = Vec::new();
         if let (Some(before), None) = (&self.before, &refused)
             && !scan.leaks.is_empty()
-            // After the scan: who gives memory to the kernel later has its address until then, so that it
-            // was found reachable. Where the kernel's memory is not known, nothing is chosen.
+            // After the scan: memory that is given to the kernel later was reachable until then, because the
+            // program had its address. If the kernel's memory is not known, nothing is chosen.
             && let Ok((places, longest)) = kernel_places(self.pid)
         {
             asked = longest;

@@ -1,5 +1,5 @@
-//! Which leaked blocks may be given back to the allocator. To release a block that the program
-//! still uses would corrupt it, so everything here errs towards keeping one.
+//! Which leaked blocks may be given back to the allocator. Releasing a block that the program still uses
+//! would corrupt its memory, so everything here errs on the side of keeping blocks.
 
 use crate::glibc::dissect::Heap;
 use crate::graph::blocks::{BlockSet, BlockTable};
@@ -7,12 +7,13 @@ use crate::graph::leaks::Leak;
 use crate::graph::mark::{Finder, MarkOptions};
 use crate::graph::twice::{Fingerprints, still_leaked};
 use crate::snapshot::{Snapshot, ThreadState};
+use std::ops::Range;
 
 /// `dtv_t` has two words; `dtv[-1].counter` is the number of entries (sysdeps/generic/dl-dtv.h).
 const DTV_ENTRY_BYTES: u64 = 16;
 const MAX_DTV_ENTRIES: u64 = 1 << 16;
 
-/// Why nothing of this heap may be released, if so.
+/// Why nothing of this heap may be released; `None` if blocks may be.
 pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<String> {
     let meta = &snapshot.meta;
     if meta.in_malloc > 0 {
@@ -51,7 +52,7 @@ pub fn reclaimable(
     options: MarkOptions,
     leaks: &[Leak],
     before: &Fingerprints,
-    kernel_places: &[(u64, u64)],
+    kernel_places: &[Range<u64>],
 ) -> Vec<u32> {
     let blocks = &heap.blocks;
     let mut kept = BlockSet::new(blocks.len());
@@ -81,17 +82,18 @@ pub fn reclaimable(
 }
 
 /// The leaked blocks that the ranges touch.
-fn within(ranges: &[(u64, u64)], blocks: &BlockTable, leaks: &[Leak]) -> impl Iterator<Item = u32> {
+fn within(ranges: &[Range<u64>], blocks: &BlockTable, leaks: &[Leak]) -> impl Iterator<Item = u32> {
     let leaked = leaks.iter().map(|l| l.block);
     leaked.filter(|&b| {
         let block = blocks.get(b);
-        let touches = |r: &(u64, u64)| r.0 < block.address + block.bytes && r.1 > block.address;
+        let touches =
+            |r: &Range<u64>| r.start < block.address + block.bytes && r.end > block.address;
         ranges.iter().any(touches)
     })
 }
 
-/// Blocks that libc keeps for threads: caches, stacks, thread control blocks, thread-local storage.
-/// Marking finds them by itself; this does not rely on it.
+/// Blocks that libc keeps for threads: caches, stacks, thread control blocks, thread-local storage. Marking
+/// finds them too, but this does not rely on it.
 fn of_libc(snapshot: &Snapshot, heap: &Heap) -> Vec<u32> {
     let threads = &snapshot.meta.threads;
     let of_thread = threads.iter().flat_map(|t| {
@@ -183,16 +185,16 @@ mod tests {
         let snapshot = crate::testing::snapshot(vec![(start, memory)]);
         let mut heap = Heap::empty();
         heap.blocks = BlockTable::new(vec![segment]);
-        heap.ranges = vec![(start, start + 0x4000)];
+        heap.ranges = vec![start..start + 0x4000];
         let options = MarkOptions::default();
         let marked = mark(&snapshot, &heap, options);
         let found = leaks(&snapshot, &heap.blocks, &marked, options);
         let before = fingerprints(&snapshot, &heap.blocks, &found);
         let go =
-            |stacks: &[(u64, u64)]| reclaimable(&snapshot, &heap, options, &found, &before, stacks);
+            |stacks: &[Range<u64>]| reclaimable(&snapshot, &heap, options, &found, &before, stacks);
         assert_eq!(go(&[]), [0, 1, 2]);
-        assert_eq!(go(&[(first + 0x100, first + 0x900)]), [2]);
-        assert_eq!(go(&[(second, second + 0x800)]), [0, 1]);
-        assert_eq!(go(&[(small + 8, small + 12)]), [0, 2]);
+        assert_eq!(go(&[first + 0x100..first + 0x900]), [2]);
+        assert_eq!(go(&[second..second + 0x800]), [0, 1]);
+        assert_eq!(go(&[small + 8..small + 12]), [0, 2]);
     }
 }

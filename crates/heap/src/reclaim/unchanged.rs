@@ -12,9 +12,9 @@ const PIECES: usize = 1024;
 /// Read of the process at a time, and of one block.
 const BATCH_BYTES: u64 = 16 << 20;
 
-/// Which of the blocks are still in the process what they were in the snapshot: in use by their
-/// headers, of that size, and with the same first `most` bytes. A block that was released meanwhile
-/// has a link of a list in its first word.
+/// Which of the blocks are still what they were in the snapshot: in use by their headers, of the same size,
+/// and with the same first `most` bytes. A block that was released meanwhile has a link of a list in its
+/// first word.
 pub fn unchanged(
     pid: i32,
     snapshot: &Snapshot,
@@ -23,8 +23,8 @@ pub fn unchanged(
     most: u64,
 ) -> Vec<bool> {
     let mut result = Vec::with_capacity(blocks.len());
-    // Of a very large one the begin has to do: most of it may never have been touched, and reading would give
-    // it pages.
+    // Only the beginning of a very large block is compared: most of it may never have been touched, and reading
+    // it would give it pages.
     let compared = |number: u32| heap.blocks.get(number).bytes.min(most).min(BATCH_BYTES);
     let mut left = blocks;
     while !left.is_empty() {
@@ -35,7 +35,7 @@ pub fn unchanged(
         });
         let (batch, later) = left.split_at(fitting.count().max(1));
         left = later;
-        // Header and contents, and the header behind, which says whether the block is in use.
+        // Header and contents, and the header after them, which says whether the block is in use.
         let pieces: Vec<(u64, u64)> = batch
             .iter()
             .flat_map(|&number| {
@@ -57,7 +57,7 @@ pub fn unchanged(
                     at = end;
                 }
             }
-            // One of them is gone: one by one.
+            // One of them is gone, so they are read one by one.
             None => result.extend(pieces.chunks(2).map(|pair| {
                 let is_mapped = last_of_mapping(snapshot, pair[0].0);
                 let pair = if is_mapped { &pair[..1] } else { pair };
@@ -86,7 +86,7 @@ fn is_same(snapshot: &Snapshot, pieces: &[(u64, u64)], now: &[u8]) -> bool {
     same_size && in_use && then.get(8..) == now.get(8..bytes as usize)
 }
 
-/// All pieces one behind the other, or nothing.
+/// Reads all pieces one behind the other, or nothing.
 fn read(pid: i32, pieces: &[(u64, u64)]) -> Option<Vec<u8>> {
     let bytes: u64 = pieces.iter().map(|p| p.1).sum();
     let mut now = vec![0; bytes as usize];

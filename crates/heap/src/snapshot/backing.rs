@@ -1,10 +1,10 @@
-//! Memory of ours for copies of a process's memory, which may be far larger than what is in it: a program
-//! may reserve hundreds of gigabytes and use little.
+//! Memory for copies of a process's memory. A program may reserve hundreds of gigabytes and use little of them,
+//! so only the parts that are written take room.
 
 use memmap2::{Advice, MmapMut, MmapOptions};
 use std::ops::{Deref, DerefMut};
 
-/// From this size on it is a mapping of its own.
+/// From this size on, it is a mapping of its own.
 const MAPPED_BYTES: usize = 1 << 20;
 /// Address space behind a mapping for what the copied mapping may grow by.
 const SPARE_BYTES: usize = 64 << 20;
@@ -17,7 +17,7 @@ const SPARE_BYTES: usize = 64 << 20;
 pub struct Backing {
     memory: Memory,
     length: usize,
-    /// That it ever had.
+    /// The greatest length that it ever had.
     longest: usize,
 }
 
@@ -28,7 +28,7 @@ enum Memory {
 }
 
 impl Backing {
-    /// So many zeros; `None` if the system has no room even for their addresses.
+    /// So many zeros; `None` if there is not even address space for them.
     pub fn zeroed(length: usize) -> Option<Backing> {
         if length < MAPPED_BYTES {
             let mut bytes = Vec::new();
@@ -49,8 +49,8 @@ impl Backing {
         })
     }
 
-    /// Makes it longer or shorter in its place. `false` if there is no room for that, or it was longer
-    /// before: what is behind its end is not zero then.
+    /// Makes it longer or shorter in place. `false` if there is no room for that, or if it was longer before, so
+    /// that the bytes after its end are not zero.
     #[must_use]
     pub fn resize(&mut self, length: usize) -> bool {
         match &mut self.memory {

@@ -1,4 +1,4 @@
-//! Snapshots from files that somebody else has made: whatever stands in one, reading and searching it ends with a
+//! Snapshots from files that somebody else has made: whatever is in one, reading and searching it ends with a
 //! result or an error, and takes no more memory than there is.
 
 use crate::graph::census::census;

@@ -5,8 +5,10 @@ mod backing;
 mod foreign_file_tests;
 mod store;
 
+use crate::ranges::{Runs, pair, pairs, run_bytes};
 pub use backing::Backing;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 pub use store::{load, save};
 
 /// How a snapshot was taken.
@@ -90,11 +92,13 @@ pub struct ModuleInfo {
     /// Past the last address.
     pub end: u64,
     /// Its writable segments, RELRO included.
-    pub data: Vec<(u64, u64)>,
+    #[serde(with = "pairs")]
+    pub data: Vec<Range<u64>>,
     /// `2.N` if this is glibc.
     pub glibc_minor: Option<u32>,
     /// Where `malloc` and what it consists of lie, if this is glibc.
-    pub malloc_code: (u64, u64),
+    #[serde(with = "pair")]
+    pub malloc_code: Range<u64>,
     /// Another allocator's name, if the module is one.
     pub allocator: Option<String>,
 }
@@ -143,16 +147,16 @@ pub struct Meta {
 
 /// Copied memory without a gap in its addresses.
 #[derive(Debug, Default)]
-pub struct Region {
+pub struct CopiedRegion {
     /// Address of the first byte.
     pub start: u64,
     /// The bytes; zero where there was no page.
     pub bytes: Backing,
     /// Pages that were there, as ascending address ranges.
-    pub runs: Vec<(u64, u64)>,
+    pub runs: Runs,
 }
 
-impl Region {
+impl CopiedRegion {
     /// Past the last address.
     pub fn end(&self) -> u64 {
         self.start + self.bytes.len() as u64
@@ -165,12 +169,12 @@ pub struct Snapshot {
     /// Everything but the memory.
     pub meta: Meta,
     /// The memory, in address order.
-    pub regions: Vec<Region>,
+    pub regions: Vec<CopiedRegion>,
 }
 
 impl Snapshot {
     /// The region that holds an address.
-    pub fn region(&self, address: u64) -> Option<&Region> {
+    pub fn region(&self, address: u64) -> Option<&CopiedRegion> {
         let after = self.regions.partition_point(|r| r.start <= address);
         let region = self.regions.get(after.checked_sub(1)?)?;
         (address < region.end()).then_some(region)
@@ -198,8 +202,7 @@ impl Snapshot {
 
     /// Bytes copied.
     pub fn copied_bytes(&self) -> u64 {
-        let runs = self.regions.iter().flat_map(|r| &r.runs);
-        runs.map(|(start, end)| end - start).sum()
+        self.regions.iter().map(|r| run_bytes(&r.runs)).sum()
     }
 
     /// The mapping that holds an address.

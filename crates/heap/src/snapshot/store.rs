@@ -4,25 +4,28 @@
 
 use crate::Error;
 use crate::capture::room::Room;
+use crate::ranges::{Runs, pairs, run_bytes};
 use crate::snapshot::Backing;
-use crate::snapshot::{Meta, Region, Snapshot};
+use crate::snapshot::{CopiedRegion, Meta, Snapshot};
 use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
 use memhook_foreign::size_text;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
+use std::ops::Range;
 
 const FORMAT: &[u8] = b"memhook-rs snapshot 1\n";
 const END: &[u8] = b"end of snapshot\n";
-/// A header longer than this is none.
+/// No header is longer.
 const MAX_HEADER_BYTES: u64 = 256 << 20;
-/// What a byte of it may become in memory: a text of no characters is 3 bytes there, and 24 here.
+/// How many times larger a header may be in memory: an empty string is 3 bytes in the file, and 24 in memory.
 const HEADER_GROWTH: u64 = 10;
-/// A region longer than this is none.
+/// No region is longer.
 const MAX_REGION_BYTES: u64 = 1 << 40;
-/// Data segments of a module, and bytes of one: the largest programs have some hundred megabytes.
+/// The most data segments of a module, and the most bytes of one: the largest programs have some hundred
+/// megabytes.
 const MAX_DATA: usize = 64;
 const MAX_DATA_BYTES: u64 = 4 << 30;
-/// Far more than there are, and few enough to look at each.
+/// Far more threads than a process has, and few enough to look at each.
 const MAX_THREADS: usize = 1 << 16;
 /// Addresses of user space have 56 bits at most (5-level paging, Documentation/arch/x86/x86_64/5level-paging.rst).
 const END_OF_ADDRESSES: u64 = 1 << 56;
@@ -37,7 +40,8 @@ pub(crate) struct Header {
 struct RegionHeader {
     start: u64,
     bytes: u64,
-    runs: Vec<(u64, u64)>,
+    #[serde(with = "pairs")]
+    runs: Runs,
 }
 
 /// Writes a snapshot.
@@ -65,7 +69,11 @@ pub fn save(snapshot: &Snapshot, to: impl Write) -> io::Result<()> {
     frame.write_all(&(json.len() as u64).to_le_bytes())?;
     frame.write_all(&json)?;
     for region in &snapshot.regions {
-        for &(from, to) in &region.runs {
+        for &Range {
+            start: from,
+            end: to,
+        } in &region.runs
+        {
             let bytes = (from - region.start) as usize..(to - region.start) as usize;
             frame.write_all(region.bytes.get(bytes).unwrap_or(&[]))?;
         }
@@ -77,8 +85,8 @@ pub fn save(snapshot: &Snapshot, to: impl Write) -> io::Result<()> {
 
 /// Reads a snapshot; `file` names it in errors, `memory` is what it may take (`None`: what is available).
 ///
-/// A file of somebody else may say anything: every size is checked against what there is room for, and every
-/// address and order against what the search relies on.
+/// The file may come from anybody: every size is checked against the room that there is, and every address and
+/// order against what the search relies on.
 pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot, Error> {
     let bad = |reason: String| Error::Saved {
         file: file.to_owned(),
@@ -89,10 +97,7 @@ pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot
         io::ErrorKind::UnexpectedEof => bad("the snapshot is truncated".into()),
         _ => damaged(&e.to_string()),
     };
-    let room = match memory {
-        Some(most) => Some(Room::of(most)),
-        None => Room::for_process(std::process::id() as i32),
-    };
+    let room = Room::for_copy(memory);
     let check_room = |needed: u64| match &room {
         Some(room) if room.bytes < needed => Err(bad(format!(
             "it would take about {}, and {room}",
@@ -129,8 +134,8 @@ pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot
         .map_err(|e| bad(format!("a snapshot of another version of memhook-rs ({e})")))?;
     drop(json);
     check(&header).map_err(damaged)?;
-    let runs = header.regions.iter().flat_map(|r| &r.runs);
-    check_room(runs.map(|r| r.1 - r.0).sum::<u64>() / 4 * 5)?;
+    let bytes: u64 = header.regions.iter().map(|r| run_bytes(&r.runs)).sum();
+    check_room(bytes / 4 * 5)?;
     let mut regions = Vec::new();
     for region in header.regions {
         let mut bytes = usize::try_from(region.bytes)
@@ -142,11 +147,15 @@ pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot
                     region.bytes
                 ))
             })?;
-        for &(from, to) in &region.runs {
+        for &Range {
+            start: from,
+            end: to,
+        } in &region.runs
+        {
             let place = (from - region.start) as usize..(to - region.start) as usize;
             frame.read_exact(&mut bytes[place]).map_err(cut)?;
         }
-        regions.push(Region {
+        regions.push(CopiedRegion {
             start: region.start,
             bytes,
             runs: region.runs,
@@ -164,8 +173,8 @@ pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot
     })
 }
 
-/// What everything after it relies on: addresses of user space, in order, none twice, and no module with more
-/// data than one can have, which is searched word by word. The error says what is not so.
+/// Checks what the search relies on: addresses of user space, in order, none twice, and no module with more data
+/// than one can have, because data is searched word by word. The error says what is wrong.
 fn check(header: &Header) -> Result<(), &'static str> {
     let mut last = 0;
     for region in &header.regions {
@@ -178,7 +187,11 @@ fn check(header: &Header) -> Result<(), &'static str> {
         }
         last = end;
         let mut at = region.start;
-        for &(from, to) in &region.runs {
+        for &Range {
+            start: from,
+            end: to,
+        } in &region.runs
+        {
             if from < at || to <= from || to > end {
                 return Err("its pages are out of order");
             }
@@ -196,9 +209,9 @@ fn check(header: &Header) -> Result<(), &'static str> {
         last = area.end;
     }
     for module in &header.meta.modules {
-        let bounds = [(module.start, module.end), module.malloc_code];
-        let is_range = |r: &(u64, u64)| r.0 <= r.1 && r.1 <= END_OF_ADDRESSES;
-        let is_data = |r: &(u64, u64)| is_range(r) && r.1 - r.0 <= MAX_DATA_BYTES;
+        let bounds = [module.start..module.end, module.malloc_code.clone()];
+        let is_range = |r: &Range<u64>| r.start <= r.end && r.end <= END_OF_ADDRESSES;
+        let is_data = |r: &Range<u64>| is_range(r) && r.end - r.start <= MAX_DATA_BYTES;
         let has_sound_data = module.data.len() <= MAX_DATA && module.data.iter().all(is_data);
         if !bounds.iter().all(is_range) || !has_sound_data {
             return Err("a module of it is at no addresses");
@@ -214,7 +227,7 @@ mod tests {
 
     fn small() -> Snapshot {
         let mut snapshot = crate::testing::snapshot(vec![(0x1000, vec![7; 8192])]);
-        snapshot.regions[0].runs = vec![(0x1000, 0x2000)];
+        snapshot.regions[0].runs = vec![0x1000..0x2000];
         snapshot
     }
 

@@ -9,7 +9,6 @@ mod forward;
 #[cfg(test)]
 mod kill_tests;
 mod start_point;
-mod syscall_probe;
 mod watch;
 
 pub use forward::{end_by, forward_signals};
@@ -56,9 +55,9 @@ pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error>
             .first()
             .map_or(String::new(), |a| a.to_string_lossy().into_owned())
     };
-    let failed = |source| Error::Start {
+    let failed = |cause| Error::Start {
         program: name(),
-        source,
+        cause,
     };
     let mut pointers: Vec<*const libc::c_char> = arguments.iter().map(|a| a.as_ptr()).collect();
     pointers.push(std::ptr::null());
@@ -83,7 +82,7 @@ pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error>
         _not_send: PhantomData,
     };
     // If this is refused the child finds its pipe closed and ends.
-    ptrace::seize(pid).map_err(|source| Error::Permission { pid, source })?;
+    ptrace::seize(pid).map_err(|cause| Error::Permission { pid, cause })?;
     say_go.write_all(&[1]).map_err(failed)?;
     loop {
         match watch::wait(pid).map_err(failed)? {

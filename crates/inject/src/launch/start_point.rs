@@ -4,10 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::time::Instant;
 
 use super::Child;
-use super::syscall_probe::Probe;
 use super::watch::{self, Event, Process, Status};
 use crate::error::mappings;
 use crate::held::STEP_DEADLINE;
+use crate::syscall_probe::Probe;
 use crate::{Error, ptrace, regs, resend};
 use memhook_process::{Auxiliary, Loader};
 
@@ -38,9 +38,9 @@ impl Child {
     ) -> Result<StartPoint, Error> {
         self.processes.insert(pid, Process::new(pid));
         let path = format!("/proc/{pid}/mem");
-        let file_error = |source| Error::File {
+        let file_error = |cause| Error::File {
             path: path.clone(),
-            source,
+            cause,
         };
         let mem = OpenOptions::new()
             .read(true)
@@ -84,7 +84,7 @@ impl Child {
         is_reached: &dyn Fn() -> bool,
         point: StartPoint,
     ) -> Result<StartPoint, Error> {
-        let failed = |request| move |source| Error::ptrace(pid, pid, request, source);
+        let failed = |request| move |cause| Error::ptrace(pid, pid, request, cause);
         let mut resumed_with = Some(0);
         loop {
             if let Some(signal) = resumed_with.replace(0) {
@@ -110,9 +110,9 @@ impl Child {
                     // Not a call any more that could be made again.
                     now.orig_rax = u64::MAX;
                     regs::write(pid, &now).map_err(failed("SETREGSET"))?;
-                    probe.remove(mem).map_err(|source| Error::File {
+                    probe.remove(mem).map_err(|cause| Error::File {
                         path: format!("/proc/{pid}/mem"),
-                        source,
+                        cause,
                     })?;
                     settle(pid)?;
                     return Ok(point);
@@ -134,7 +134,7 @@ impl Child {
 
 /// From a signal stop into an event stop, which remote calls start from.
 fn settle(pid: i32) -> Result<(), Error> {
-    let failed = |request| move |source| Error::ptrace(pid, pid, request, source);
+    let failed = |request| move |cause| Error::ptrace(pid, pid, request, cause);
     ptrace::interrupt(pid).map_err(failed("INTERRUPT"))?;
     let until = Instant::now() + STEP_DEADLINE;
     let mut held_back = Vec::new();

@@ -194,7 +194,7 @@ fn decode(status: i32) -> Status {
 impl Child {
     /// Lets a process run from its start point.
     pub fn set_off(&mut self, pid: i32) -> Result<(), Error> {
-        let failed = |request| move |source| Error::ptrace(pid, pid, request, source);
+        let failed = |request| move |cause| Error::ptrace(pid, pid, request, cause);
         ptrace::follow_threads(pid, self.follows_forks).map_err(failed("SETOPTIONS"))?;
         ptrace::resume(pid, 0).map_err(failed("CONT"))
     }

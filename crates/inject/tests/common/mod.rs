@@ -111,6 +111,11 @@ pub fn send(pid: i32, signal: i32) {
 
 /// Sets how many signals may wait for a process (RLIMIT_SIGPENDING).
 pub fn limit_queued_signals(pid: i32, count: u64) {
+    // The limit is one for all processes of the user: others have signals queued too.
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    let queued = status.lines().find_map(|line| line.strip_prefix("SigQ:"));
+    let queued = queued.and_then(|text| text.trim().split_once('/')?.0.parse::<u64>().ok());
+    let count = queued.expect("how many are queued") + count;
     let limit = libc::rlimit {
         rlim_cur: count,
         rlim_max: count,

@@ -2,8 +2,10 @@
 
 use super::Check;
 use super::access::Status;
-use crate::{CLibrary, CLibraryKind, ElfView, Mapping, ModuleImage, glibc_version};
+use crate::arch::native::relocations;
+use crate::{CLibrary, CLibraryKind, Mapping, ModuleImage, glibc_version};
 use goblin::elf::{header, program_header::PT_INTERP};
+use memhook_abi::known_allocator;
 use std::{fs::File, os::unix::fs::FileExt};
 
 /// The head of an ELF file, from its first bytes: enough to refuse it.
@@ -64,7 +66,7 @@ pub(super) fn executable(
     if !head.is_64 {
         return Err(refuse("a 32-bit program".into()));
     }
-    if head.machine != header::EM_X86_64 {
+    if head.machine != relocations::MACHINE {
         let machine = header::machine_to_str(head.machine);
         return Err(refuse(format!(
             "a program for another architecture ({machine})"
@@ -122,24 +124,13 @@ pub(super) fn libc_version(modules: &[ModuleImage]) -> Option<Check> {
     })
 }
 
-/// Functions by which allocators are known.
-const MARKS: [(&str, &str); 4] = [
-    ("mallocx", "jemalloc"),
-    ("tc_malloc", "tcmalloc"),
-    ("mi_malloc", "mimalloc"),
-    ("scudo_malloc", "scudo"),
-];
-
 pub(super) fn allocators(modules: &[ModuleImage]) -> Vec<Check> {
     let mut found = Vec::new();
     for module in modules.iter().filter(|m| !m.is_loader && !m.is_libc) {
-        let Ok(elf) = ElfView::parse(&module.bytes) else {
-            continue;
-        };
-        let mark = MARKS.iter().find(|mark| elf.exported(mark.0).is_some());
-        let what = match mark {
-            Some((_, allocator)) => allocator,
-            None if elf.exported("malloc").is_some() => "another allocator",
+        let exports = |name: &str| module.facts.exported(name).is_some();
+        let what = match known_allocator(exports) {
+            Some(allocator) => allocator,
+            None if exports("malloc") => "another allocator",
             None => continue,
         };
         let finding = format!("{what} in {}", module.name());

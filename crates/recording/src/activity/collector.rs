@@ -1,7 +1,7 @@
 //! Watches a ledger and sums up what each site does on each thread.
 //!
-//! The state at the peak is kept without copying all sites at each new one: whoever changes a site
-//! for the first time since the peak saves what it was. Within a pass it is not known yet whether
+//! The state at the peak is kept without copying all sites at each new one: the first change of a site
+//! since the peak saves what the site was. Within a pass it is not known yet whether
 //! its maximum counts (see [`memhook_ledger::Totals::peak_live_bytes`]), so that is saved apart, as
 //! a candidate.
 
@@ -83,7 +83,7 @@ impl Collector {
         self.released = Estimate::default();
         self.temporary = Estimate::default();
         self.peak_number += 1;
-        // Of samples the first end of a pass tells it.
+        // If allocations are sampled, the end of the first pass sets it.
         self.peak_bytes = match self.estimator.sample_bytes {
             None => self.live.bytes as u64,
             Some(_) => 0,
@@ -261,7 +261,7 @@ impl Observer for Collector {
         let site = &mut self.sites[index as usize];
         site.live -= amount;
         site.released += amount;
-        // Of the allocation only the millisecond is known.
+        // The time of the allocation is known to the millisecond only.
         let milliseconds = (self.now_ns / 1_000_000).saturating_sub(block.time_ns / 1_000_000);
         let bucket = bucket_of(milliseconds * 1_000_000);
         count(&mut site.lifetimes, bucket, amount.blocks);

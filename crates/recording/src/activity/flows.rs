@@ -4,7 +4,7 @@ use crate::activity::ReleaseFlow;
 use memhook_ledger::Estimate;
 use rustc_hash::FxHashMap;
 
-/// Pairs of stacks that are told apart (about 70 MB). Thousands of stacks that release what thousands of others
+/// Most pairs of stacks that are kept (about 70 MB). Thousands of stacks that release what thousands of others
 /// allocated make millions of pairs.
 const MAX_PAIRS: usize = 1 << 20;
 
@@ -12,7 +12,7 @@ const MAX_PAIRS: usize = 1 << 20;
 pub(crate) struct Flows {
     max_pairs: usize,
     pairs: FxHashMap<(u32, u32), Estimate>,
-    /// By allocating stack: pairs that are told apart no longer.
+    /// By allocating stack: the sum of the pairs that are not kept.
     others: FxHashMap<u32, Estimate>,
     /// By releasing stack: all of them.
     releases: FxHashMap<u32, Estimate>,

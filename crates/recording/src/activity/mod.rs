@@ -39,7 +39,7 @@ pub struct SiteActivity {
     /// Allocations by size in bytes: (bucket, blocks), ordered; see
     /// [`HISTOGRAM_BUCKETS`](crate::HISTOGRAM_BUCKETS).
     pub sizes: Vec<(u8, f64)>,
-    /// Released blocks by lifetime in nanoseconds, likewise.
+    /// Released blocks by lifetime in nanoseconds: (bucket, blocks), ordered.
     pub lifetimes: Vec<(u8, f64)>,
 }
 
@@ -98,7 +98,7 @@ pub struct Activity {
     pub peak_bytes: u64,
     /// Sums of the run until the begin, as recorded: not estimates.
     pub totals_before: Totals,
-    /// The same until the end.
+    /// Sums of the run until the end, as recorded.
     pub totals: Totals,
     /// Sums over the sites, estimates if sampled: live at the begin and the end, allocated,
     /// released, temporary in the window.
@@ -114,7 +114,7 @@ pub struct Activity {
     /// Allocations by size in bytes: (bucket, amount), ordered; see
     /// [`HISTOGRAM_BUCKETS`](crate::HISTOGRAM_BUCKETS).
     pub allocated_sizes: Vec<(u8, Estimate)>,
-    /// Released blocks by lifetime in nanoseconds, likewise.
+    /// Released blocks by lifetime in nanoseconds: (bucket, blocks), ordered.
     pub lifetimes: Vec<(u8, Estimate)>,
     /// The heap over time; the last point is the end.
     pub timeline: Vec<HeapAt>,
@@ -178,6 +178,7 @@ impl Recording {
         LedgerOptions {
             track_release_stacks: self.has_release_stacks(),
             ignore_unknown_releases: self.meta().flags & flags::LIVE_FILTER != 0,
+            ..LedgerOptions::default()
         }
     }
 

@@ -111,9 +111,10 @@ impl Recording {
                 sums.begin();
             }
             sums.add(&interval, in_window);
-            match in_window {
-                true => sums.end(&interval),
-                false => sums.activity.totals_before = interval.totals,
+            if in_window {
+                sums.end(&interval)
+            } else {
+                sums.activity.totals_before = interval.totals
             }
         }
         let Sums {

@@ -35,7 +35,7 @@ impl Sums {
         allocated
     }
 
-    /// The numbers. Who has not changed since the peak with this number has its state then still.
+    /// The numbers. A site that has not changed since the peak with this number still is what it was then.
     pub fn finish(self, peak_number: u32, tid_of: impl Fn(u16) -> u32) -> SiteActivity {
         let order = |mut histogram: Vec<(u8, f64)>| {
             histogram.sort_unstable_by_key(|(bucket, _)| *bucket);
@@ -46,9 +46,10 @@ impl Sums {
             tid: tid_of(self.thread),
             before: self.before,
             live: self.live,
-            peak: match self.peak_number == peak_number {
-                true => self.peak,
-                false => self.live,
+            peak: if self.peak_number == peak_number {
+                self.peak
+            } else {
+                self.live
             },
             allocated: self.allocated(),
             released: self.released,

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 /// Changes of sites kept (about 48 MB); with more, every second point is given up.
 const MAX_CHANGES: usize = 1 << 20;
 
-/// Points at equal distances of time, as far as there are passes.
+/// Points at equal distances of time, each at the end of a pass.
 #[derive(Default)]
 pub(crate) struct Timeline {
     points: Vec<HeapAt>,
@@ -18,7 +18,7 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Of a run from .. to, with so many points at most, about.
+    /// A timeline of a run from `from_ns` to `to_ns`, with about `points` points at most.
     pub fn new((from_ns, to_ns): (u64, u64), points: usize) -> Self {
         let step_ns = to_ns.saturating_sub(from_ns) / points.max(1) as u64;
         Self {

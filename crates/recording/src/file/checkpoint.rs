@@ -5,7 +5,7 @@
 
 use crate::Error;
 use crate::file::varint::{Cursor, put, zigzag};
-use memhook_ledger::{Ledger, LiveBlock, Observer, Site, Totals};
+use memhook_ledger::{Ledger, LiveBlock, Observer, SiteTotals, Totals};
 
 /// Blocks in one chunk.
 pub(crate) const PART_BLOCKS: usize = 1 << 18;
@@ -16,7 +16,7 @@ pub(crate) struct Checkpoint {
     pub time_ns: u64,
     pub totals: Totals,
     /// Ordered by stack.
-    pub sites: Vec<Site>,
+    pub sites: Vec<SiteTotals>,
     /// Stack, blocks, bytes; ordered by stack.
     pub release_sites: Vec<(u32, u64, u64)>,
     pub blocks: Vec<LiveBlock>,
@@ -100,7 +100,7 @@ impl Checkpoint {
         let mut stack = 0i64;
         for _ in 0..cursor.count(8)? {
             stack = stack.wrapping_add(cursor.signed()?);
-            let mut site = Site {
+            let mut site = SiteTotals {
                 stack: u32::try_from(stack).map_err(|_| Error::damaged("a stack id"))?,
                 bytes: 0,
                 blocks: 0,

@@ -5,7 +5,7 @@ use crate::file::chunk::{ChunkHeader, check_file_header, u64_at, unpack};
 use crate::file::format::{
     CHUNK_HEADER_BYTES, END_MAGIC, FILE_HEADER_BYTES, Kind, MAX_CHUNK_BYTES, TRAILER_BYTES,
 };
-use crate::file::records::End;
+use crate::file::records::RecordingEnd;
 use crate::file::varint::Cursor;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -29,16 +29,16 @@ pub(crate) struct ChunkFile {
     pub part: u32,
     pub chunks: Vec<ChunkRef>,
     /// From the index; `None` if there is none, because the recorder died.
-    pub end: Option<End>,
+    pub end: Option<RecordingEnd>,
 }
 
 impl ChunkFile {
     pub fn open(path: &Path) -> Result<Self, Error> {
         let failed = |action| {
-            move |source| Error::Io {
+            move |cause| Error::Io {
                 action,
                 path: path.to_owned(),
-                source,
+                cause,
             }
         };
         let file = File::open(path).map_err(failed("open"))?;
@@ -80,10 +80,10 @@ impl ChunkFile {
         }
         let mut out = vec![0; bytes];
         let read = self.file.read_exact_at(&mut out, offset);
-        read.map_err(|source| Error::Io {
+        read.map_err(|cause| Error::Io {
             action: "read",
             path: self.path.clone(),
-            source,
+            cause,
         })?;
         Ok(out)
     }
@@ -128,7 +128,7 @@ impl ChunkFile {
         }
         let payload = self.payload_at(at, &header).ok()?;
         let mut cursor = Cursor::new(&payload);
-        self.end = Some(End::read(&mut cursor).ok()?);
+        self.end = Some(RecordingEnd::read(&mut cursor).ok()?);
         let mut offset = 0u64;
         for _ in 0..cursor.count(6).ok()? {
             let kind = Kind::from_code(u8::try_from(cursor.varint().ok()?).ok()?)?;

@@ -58,7 +58,7 @@ pub mod place {
     pub const EXPLICIT: u8 = 7;
 }
 
-/// Bits 2..6 of a release's tag, if they are no small age.
+/// Bits 2..6 of a release's tag, unless they are a small age.
 pub mod age {
     /// In the column `ages`.
     pub const EXPLICIT: u8 = 14;
@@ -80,7 +80,7 @@ pub mod control {
     pub const TIME: u8 = 4;
     /// The next tag is written as a release, but says that the `realloc` announced before failed.
     pub const REALLOC_FAILED: u8 = 5;
-    /// The next tag is written as an allocation, but stands for pairs: their number.
+    /// The next tag is written as an allocation, but means pairs: their number.
     pub const PAIRS: u8 = 6;
 }
 

@@ -56,7 +56,7 @@ impl Decoder {
 
     /// Hands out a frame. Returns the bytes that its allocations asked for, together.
     ///
-    /// Fails at the first thing that makes no sense; what stands before it has been handed out.
+    /// Fails at the first thing that makes no sense; what comes before it has been handed out.
     pub fn frame(&mut self, payload: &[u8], visitor: &mut impl Visitor) -> Result<u64, Error> {
         let mut head = Cursor::new(payload);
         let events = usize::try_from(head.varint()?).unwrap_or(usize::MAX);

@@ -1,10 +1,9 @@
-//! Payloads whose checksums are right but whose contents are not: whoever can write a file can
-//! make checksums.
+//! Payloads with right checksums and wrong contents: anyone who can write a file can make checksums.
 
 use crate::file::checkpoint::Checkpoint;
 use crate::file::decode::{Decoder, Visitor};
 use crate::file::encode::{Encoder, Frame};
-use crate::file::records::{End, Meta, ModuleChange, read_losses};
+use crate::file::records::{Meta, ModuleChange, RecordingEnd, read_losses};
 use crate::file::summary::Interval;
 use crate::file::varint::Cursor;
 use crate::replay::restore::Restored;
@@ -33,6 +32,7 @@ fn ledger() -> Ledger {
     Ledger::new(LedgerOptions {
         track_release_stacks: true,
         ignore_unknown_releases: false,
+        ..LedgerOptions::default()
     })
 }
 
@@ -58,7 +58,7 @@ fn take_all(payload: &[u8]) {
     let _ = Interval::read(payload);
     let mut cursor = Cursor::new(payload);
     let _ = Meta::read(&mut cursor);
-    let _ = End::read(&mut Cursor::new(payload));
+    let _ = RecordingEnd::read(&mut Cursor::new(payload));
     let _ = ModuleChange::read(&mut Cursor::new(payload));
     let _ = read_losses(&mut Cursor::new(payload));
 }

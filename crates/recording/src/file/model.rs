@@ -85,7 +85,7 @@ pub(crate) struct Model {
     pub last_released: u64,
     /// The last block released that is from before this frame.
     pub last_stranger: u64,
-    /// Where the next block would stand if the last one were cut from a larger piece of memory.
+    /// Where the next block would be if the last one were cut from a larger piece of memory.
     pub bump: u64,
     /// Stacks by local number. Number 0 is "no stack".
     pub stacks: Vec<KnownStack>,

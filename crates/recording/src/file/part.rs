@@ -2,7 +2,7 @@
 
 use crate::file::chunk::{Packer, file_header};
 use crate::file::format::{CHUNK_HEADER_BYTES, END_MAGIC, Kind, TRAILER_BYTES};
-use crate::file::records::End;
+use crate::file::records::RecordingEnd;
 use crate::file::spool::ChunkJob;
 use crate::file::varint::put;
 use crate::{Error, Options};
@@ -24,11 +24,11 @@ pub(crate) enum Stop {
 }
 
 impl Stop {
-    pub fn into_end(self) -> End {
+    pub fn into_end(self) -> RecordingEnd {
         match self {
-            Stop::SizeLimit => End::SizeLimit,
-            Stop::LowDisk(free_bytes) => End::LowDisk { free_bytes },
-            Stop::Failed(why) => End::Failed(why),
+            Stop::SizeLimit => RecordingEnd::SizeLimit,
+            Stop::LowDisk(free_bytes) => RecordingEnd::LowDisk { free_bytes },
+            Stop::Failed(why) => RecordingEnd::Failed(why),
         }
     }
 }
@@ -54,7 +54,7 @@ pub(crate) fn path_of(path: &Path, part: u32) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// A later part of a recording that stands there since before it began: each would be in the way when its
+/// A later part of an earlier recording that is there already: each would be in the way when its
 /// number comes.
 pub(crate) fn first_in_the_way(path: &Path) -> Option<PathBuf> {
     let folder = path
@@ -94,10 +94,10 @@ impl PartFile {
         let path = path_of(path, number);
         let failed = |action| {
             let path = path.clone();
-            move |source| Error::Io {
+            move |cause| Error::Io {
                 action,
                 path,
-                source,
+                cause,
             }
         };
         let output = OutputFile::create(&path, options.overwrite)?;
@@ -175,7 +175,7 @@ impl PartFile {
     }
 
     /// Writes the index. Without it the file is readable too, after a walk over its chunks.
-    pub fn close(&mut self, end: &End) -> Result<(), Stop> {
+    pub fn close(&mut self, end: &RecordingEnd) -> Result<(), Stop> {
         let mut payload = Vec::new();
         end.write(&mut payload);
         put(&mut payload, self.chunks);

@@ -7,7 +7,7 @@ use crate::file::format::Kind;
 use crate::file::records::{self, ModuleChange, apply_change};
 use crate::file::summary::Interval;
 use crate::file::varint::Cursor;
-use crate::{ClockPoint, End, Error, Meta, Module, Stacks, ThreadName};
+use crate::{ClockPoint, Error, Meta, Module, RecordingEnd, Stacks, ThreadName};
 use memhook_stream::Losses;
 use std::path::Path;
 
@@ -29,7 +29,7 @@ pub struct Recording {
 impl Recording {
     /// Opens a file, or one part of a recording.
     ///
-    /// Fails if it is no recording, of another version, ends before its first complete chunk, or
+    /// Fails if it is not a recording, has another version, ends before its first complete chunk, or
     /// if one of its small records is damaged. A file without an index (the recorder died) is read
     /// up to its last complete chunk.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
@@ -112,13 +112,13 @@ impl Recording {
         &self.losses
     }
 
-    /// The same as counted at several times (nanoseconds since the attach).
+    /// Losses as counted at several times (nanoseconds since the attach).
     pub fn losses_over_time(&self) -> &[(u64, Losses)] {
         &self.losses_over_time
     }
 
     /// Why the recording ended; `None` if the recorder died or the end of the file is missing.
-    pub fn end(&self) -> Option<&End> {
+    pub fn end(&self) -> Option<&RecordingEnd> {
         self.file.end.as_ref()
     }
 
@@ -147,7 +147,7 @@ impl Recording {
         };
         let from = timed().map(|chunk| chunk.from_ns).min().unwrap_or(0);
         let to = timed().map(|chunk| chunk.to_ns).max().unwrap_or(0);
-        // A later part knows the state at its first checkpoint; its lead-in is no time of its own.
+        // A later part knows the state at its first checkpoint; its lead-in does not count as time of its own.
         (from, to)
     }
 

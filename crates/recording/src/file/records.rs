@@ -237,7 +237,7 @@ pub(crate) fn read_losses(cursor: &mut Cursor<'_>) -> Result<Losses, Error> {
 /// Why a recording ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum End {
+pub enum RecordingEnd {
     /// It was finished.
     Finished,
     /// It went on in the next part.
@@ -255,33 +255,33 @@ pub enum End {
     Failed(String),
 }
 
-impl std::fmt::Display for End {
+impl std::fmt::Display for RecordingEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            End::Finished => f.write_str("finished"),
-            End::NextPart => f.write_str("continued in the next part"),
-            End::SizeLimit => f.write_str("the file reached its largest allowed size"),
-            End::LowDisk { free_bytes } => {
+            RecordingEnd::Finished => f.write_str("finished"),
+            RecordingEnd::NextPart => f.write_str("continued in the next part"),
+            RecordingEnd::SizeLimit => f.write_str("the file reached its largest allowed size"),
+            RecordingEnd::LowDisk { free_bytes } => {
                 write!(f, "the disk is nearly full ({free_bytes} bytes free)")
             }
-            End::TooSlow => f.write_str("the disk could not keep up"),
-            End::Failed(why) => write!(f, "writing failed: {why}"),
+            RecordingEnd::TooSlow => f.write_str("the disk could not keep up"),
+            RecordingEnd::Failed(why) => write!(f, "writing failed: {why}"),
         }
     }
 }
 
-impl End {
+impl RecordingEnd {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
-            End::Finished => put(out, 0),
-            End::NextPart => put(out, 1),
-            End::SizeLimit => put(out, 2),
-            End::LowDisk { free_bytes } => {
+            RecordingEnd::Finished => put(out, 0),
+            RecordingEnd::NextPart => put(out, 1),
+            RecordingEnd::SizeLimit => put(out, 2),
+            RecordingEnd::LowDisk { free_bytes } => {
                 put(out, 3);
                 put(out, *free_bytes);
             }
-            End::TooSlow => put(out, 4),
-            End::Failed(why) => {
+            RecordingEnd::TooSlow => put(out, 4),
+            RecordingEnd::Failed(why) => {
                 put(out, 5);
                 put_bytes(out, why.as_bytes());
             }
@@ -290,14 +290,14 @@ impl End {
 
     pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Self, Error> {
         Ok(match cursor.varint()? {
-            0 => End::Finished,
-            1 => End::NextPart,
-            2 => End::SizeLimit,
-            3 => End::LowDisk {
+            0 => RecordingEnd::Finished,
+            1 => RecordingEnd::NextPart,
+            2 => RecordingEnd::SizeLimit,
+            3 => RecordingEnd::LowDisk {
                 free_bytes: cursor.varint()?,
             },
-            4 => End::TooSlow,
-            5 => End::Failed(cursor.text()?),
+            4 => RecordingEnd::TooSlow,
+            5 => RecordingEnd::Failed(cursor.text()?),
             _ => return Err(Error::damaged("an unknown end")),
         })
     }

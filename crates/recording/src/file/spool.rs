@@ -4,7 +4,7 @@ use crate::file::checkpoint::Checkpoint;
 use crate::file::encode::Frame;
 use crate::file::format::Kind;
 use crate::file::part::{PartFile, Stop};
-use crate::file::records::End;
+use crate::file::records::RecordingEnd;
 use crate::{Error, Options};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::path::PathBuf;
@@ -53,11 +53,11 @@ struct Shared {
     /// Number of the part that is full, plus 1.
     full_part: AtomicU32,
     ended: AtomicBool,
-    end: Mutex<Option<End>>,
+    end: Mutex<Option<RecordingEnd>>,
 }
 
 impl Shared {
-    fn end(&self, end: End) {
+    fn end(&self, end: RecordingEnd) {
         let mut slot = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         slot.get_or_insert(end);
         self.ended.store(true, Relaxed);
@@ -76,10 +76,10 @@ pub(crate) struct Spool {
 impl Spool {
     /// Creates the file and starts the thread.
     pub fn start(path: PathBuf, options: &Options) -> Result<Self, Error> {
-        let failed = |path: &PathBuf, action, source| Error::Io {
+        let failed = |path: &PathBuf, action, cause| Error::Io {
             action,
             path: path.clone(),
-            source,
+            cause,
         };
         if options.max_parts > 1
             && !options.overwrite
@@ -105,7 +105,7 @@ impl Spool {
         let thread = std::thread::Builder::new()
             .name("memhook-record".to_owned())
             .spawn(move || worker.run(&incoming))
-            .map_err(|source| failed(&path, "start a thread for", source))?;
+            .map_err(|cause| failed(&path, "start a thread for", cause))?;
         Ok(Self {
             shared,
             jobs: Some(jobs),
@@ -124,15 +124,21 @@ impl Spool {
         let queued = self.shared.queued_bytes.fetch_add(bytes, Relaxed);
         // A single large job is always taken: a checkpoint of a large heap.
         if queued > self.max_queued_bytes {
-            self.shared.end(End::TooSlow);
+            self.shared.end(RecordingEnd::TooSlow);
             return;
         }
         if let Some(jobs) = &self.jobs
             && jobs.send(job).is_err()
         {
-            self.shared
-                .end(End::Failed("the writing thread is gone".to_owned()));
+            self.shared.end(RecordingEnd::Failed(
+                "the writing thread is gone".to_owned(),
+            ));
         }
+    }
+
+    /// Ends the recording here.
+    pub fn stop(&self, end: RecordingEnd) {
+        self.shared.end(end);
     }
 
     /// A frame to fill again, if one came back.
@@ -144,7 +150,7 @@ impl Spool {
         self.shared.ended.load(Relaxed)
     }
 
-    pub fn end(&self) -> Option<End> {
+    pub fn end(&self) -> Option<RecordingEnd> {
         let end = self.shared.end.lock();
         end.unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -159,15 +165,15 @@ impl Spool {
     }
 
     /// Waits until everything is written.
-    pub fn finish(&mut self) -> End {
+    pub fn finish(&mut self) -> RecordingEnd {
         self.jobs = None;
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
             self.shared
-                .end(End::Failed("the writing thread failed".to_owned()));
+                .end(RecordingEnd::Failed("the writing thread failed".to_owned()));
         }
-        self.end().unwrap_or(End::Finished)
+        self.end().unwrap_or(RecordingEnd::Finished)
     }
 }
 
@@ -198,11 +204,11 @@ impl Worker {
         }
         let end = self.shared.end.lock();
         let end = end.unwrap_or_else(PoisonError::into_inner).clone();
-        if let Err(stop) = self.part.close(&end.unwrap_or(End::Finished)) {
+        if let Err(stop) = self.part.close(&end.unwrap_or(RecordingEnd::Finished)) {
             self.shared.end(stop.into_end());
         }
         self.count_bytes();
-        self.shared.end(End::Finished);
+        self.shared.end(RecordingEnd::Finished);
     }
 
     fn count_bytes(&self) {
@@ -284,7 +290,7 @@ impl Worker {
     }
 
     fn next_part(&mut self) -> Result<(), Stop> {
-        self.part.close(&End::NextPart)?;
+        self.part.close(&RecordingEnd::NextPart)?;
         self.earlier_bytes += self.part.bytes();
         let number = self.part.number() + 1;
         let next = PartFile::create(&self.path, number, &self.options);

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::file::checkpoint::{read_totals, write_totals};
 use crate::file::varint::{Cursor, put, zigzag};
-use memhook_ledger::{Ledger, Observer, Site, Totals};
+use memhook_ledger::{Ledger, Observer, SiteTotals, Totals};
 use rustc_hash::FxHashMap;
 
 /// Buckets of a histogram: bucket *n* counts sizes of *n* significant bits, so 0, 1, 2..4, 4..8,
@@ -46,7 +46,7 @@ pub(crate) struct Summarizer {
     /// Blocks by stack id and bucket.
     sizes: FxHashMap<(u32, u8), u64>,
     /// Sums at the end of the last interval.
-    last: FxHashMap<u32, Site>,
+    last: FxHashMap<u32, SiteTotals>,
     from_ns: u64,
 }
 
@@ -70,8 +70,8 @@ impl Summarizer {
         let mut sites = Vec::new();
         for site in ledger.sites() {
             let last = self.last.insert(site.stack, site);
-            let before = |field: fn(&Site) -> u64| last.as_ref().map_or(0, field);
-            let delta = |field: fn(&Site) -> u64| field(&site).saturating_sub(before(field));
+            let before = |field: fn(&SiteTotals) -> u64| last.as_ref().map_or(0, field);
+            let delta = |field: fn(&SiteTotals) -> u64| field(&site).saturating_sub(before(field));
             let interval = SiteInterval {
                 stack: site.stack,
                 allocated_blocks: delta(|s| s.allocated_blocks),

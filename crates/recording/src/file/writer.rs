@@ -8,7 +8,7 @@ use crate::file::records::{self, ModuleChange};
 use crate::file::spool::{ChunkJob, Job, Spool};
 use crate::file::stacks::{FULL_BYTES, StackWriter};
 use crate::file::summary::Summarizer;
-use crate::{ClockPoint, End, Error, Meta, Mode, Module, Options, ThreadName};
+use crate::{ClockPoint, Error, Meta, Mode, Module, Options, RecordingEnd, ThreadName};
 use memhook_abi::{Event, Op};
 use memhook_ledger::{Ledger, Observer};
 use memhook_stream::{Losses, Stack};
@@ -22,13 +22,13 @@ const CHECKPOINT_EVENTS_PER_BLOCK: u64 = 4;
 /// Nothing waits longer than this for its frame to fill up.
 const MAX_FRAME_NS: u64 = 1_000_000_000;
 
-/// How a recording stands.
+/// Whether a recording goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum WriterState {
     /// Events are taken.
     Running,
     /// No more is written, for this reason; what is in the file stays readable.
-    Ended(End),
+    Ended(RecordingEnd),
 }
 
 /// Writes a recording. Give it what the drain gives, pass by pass:
@@ -335,6 +335,20 @@ impl Writer {
         self.events_at_checkpoint = self.events;
     }
 
+    /// Instead of a checkpoint when the ledger is not exact: readers would take what it says for the
+    /// truth. Events go on, and are read from the checkpoint before; a recording of sums, and one that has
+    /// to begin another part, end here.
+    pub fn go_on_without_ledger(&mut self) {
+        if !self.active {
+            return;
+        }
+        if self.is_summary() || self.wants_next_part() {
+            let why = "the ledger reached --max-memory, and this recording needs an exact one";
+            self.spool.stop(RecordingEnd::Failed(why.to_owned()));
+        }
+        self.events_at_checkpoint = self.events;
+    }
+
     fn interval(&mut self, ledger: &Ledger<impl Observer>) {
         self.send_stacks();
         let interval = self.summarizer.interval(ledger, self.now_ns);
@@ -347,14 +361,14 @@ impl Writer {
     }
 
     /// Whether events are still taken.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> WriterState {
         match self.spool.end() {
-            None => State::Running,
-            Some(end) => State::Ended(end),
+            None => WriterState::Running,
+            Some(end) => WriterState::Ended(end),
         }
     }
 
-    /// Bytes in the file, or in all parts together, up to now.
+    /// Bytes written so far, to all parts together.
     pub fn written_bytes(&self) -> u64 {
         self.spool.written_bytes()
     }
@@ -370,18 +384,18 @@ impl Writer {
     }
 
     /// As [`finish`](Writer::finish); also the bytes in all files together.
-    pub fn finish_counted(mut self) -> (End, u64) {
+    pub fn finish_counted(mut self) -> (RecordingEnd, u64) {
         let end = self.close();
         (end, self.written_bytes())
     }
 
     /// Writes everything that is left and the index, waiting for the disk. In summary mode, call
     /// [`checkpoint`](Writer::checkpoint) before, for the last interval.
-    pub fn finish(mut self) -> End {
+    pub fn finish(mut self) -> RecordingEnd {
         self.close()
     }
 
-    fn close(&mut self) -> End {
+    fn close(&mut self) -> RecordingEnd {
         if self.active {
             self.cut_frame();
             self.active = false;

@@ -13,7 +13,7 @@ use crate::replay::restore::Restored;
 use crate::replay::stretch::{Stretch, Watch};
 use crate::{Error, Recording};
 use memhook_abi::Event;
-use memhook_ledger::{Ledger, LedgerOptions, Observer, Site, Totals};
+use memhook_ledger::{Ledger, LedgerOptions, Observer, SiteTotals, Totals};
 use rustc_hash::FxHashMap;
 
 /// Passes without events that are replayed of a run of them: after as many, a ledger has nothing
@@ -68,7 +68,7 @@ impl<O: Observer> Replay<O> {
     }
 
     /// Sums of every allocation site over the run until now, ordered by stack id.
-    pub fn sites(&self) -> Vec<Site> {
+    pub fn sites(&self) -> Vec<SiteTotals> {
         let now = self.ledger.sites();
         match &self.restored {
             None => now,
@@ -120,7 +120,7 @@ pub struct Window {
     /// Sums of the run until the begin.
     pub totals_before: Totals,
     /// Sites until the begin, ordered by stack id.
-    pub sites_before: Vec<Site>,
+    pub sites_before: Vec<SiteTotals>,
     /// The state at the end.
     pub replay: Replay,
 }
@@ -129,11 +129,11 @@ impl Window {
     /// What each site did in the window, ordered by stack id; sites that did nothing are left out,
     /// `sizes` is empty.
     pub fn sites(&self) -> Vec<SiteInterval> {
-        let before: FxHashMap<u32, &Site> =
+        let before: FxHashMap<u32, &SiteTotals> =
             self.sites_before.iter().map(|s| (s.stack, s)).collect();
         let sites = self.replay.sites().into_iter().map(|now| {
             let old = before.get(&now.stack);
-            let delta = |field: fn(&Site) -> u64| {
+            let delta = |field: fn(&SiteTotals) -> u64| {
                 field(&now).saturating_sub(old.map_or(0, |old| field(old)))
             };
             SiteInterval {
@@ -155,7 +155,7 @@ impl Window {
 struct EachPass<'a>(&'a mut dyn FnMut(&Replay));
 
 impl Watch<()> for EachPass<'_> {
-    type Begin = (u64, Totals, Vec<Site>);
+    type Begin = (u64, Totals, Vec<SiteTotals>);
 
     fn begin(&mut self, replay: &mut Replay) -> Self::Begin {
         (replay.now_ns, replay.totals(), replay.sites())
@@ -172,7 +172,7 @@ impl Recording {
         self.replay_with(options, &mut |_| {})
     }
 
-    /// The same; `observer` sees the state after each pass.
+    /// Replays the whole run; `observer` sees the state after each pass.
     pub fn replay_with(
         &self,
         options: LedgerOptions,

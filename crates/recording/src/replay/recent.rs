@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 pub(crate) struct Latest {
     pub sequence: u32,
     pub is_release: bool,
-    /// Of the last pass; else of the one before.
+    /// Whether it is of the last pass, not of the one before.
     pub of_last_pass: bool,
     /// Stack of the event.
     pub stack: u32,
@@ -103,7 +103,7 @@ impl Recent {
             stack: event.stack,
         };
         let latest = self.latest.entry(event.address).or_insert(new);
-        // The same rule as the ledger's: an allocation stands after the release of its number.
+        // The same rule as the ledger's: an allocation comes after the release with its number.
         let is_later = if new.is_release {
             sequence_before(latest.sequence, new.sequence)
         } else {

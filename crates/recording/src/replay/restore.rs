@@ -11,7 +11,7 @@ use crate::file::checkpoint::Checkpoint;
 use crate::file::reader::MAX_TOTAL_BYTES;
 use crate::replay::recent::{Latest, Recent};
 use memhook_abi::{Event, Op, SEQUENCE_BITS, sequence_before};
-use memhook_ledger::{Ledger, LiveBlock, Observer, Site, Totals};
+use memhook_ledger::{Ledger, LiveBlock, Observer, SiteTotals, Totals};
 use rustc_hash::FxHashMap;
 
 /// Passes after which what arrives is younger than everything before the checkpoint.
@@ -22,12 +22,12 @@ pub(crate) struct Restored {
     base: Checkpoint,
     /// What the ledger said right after the feeding.
     fed: Totals,
-    fed_sites: FxHashMap<u32, Site>,
+    fed_sites: FxHashMap<u32, SiteTotals>,
     fed_releases: FxHashMap<u32, (u64, u64)>,
     recent: FxHashMap<u64, Latest>,
     /// Passes since the checkpoint, while they matter.
     passes: u64,
-    /// Releases fed besides the recorded ones.
+    /// Releases that were fed in addition to the recorded ones.
     extra_releases: u64,
 }
 
@@ -106,7 +106,7 @@ impl Restored {
             feeder.block(block, *sequence);
         }
         latest.retain(|_, event| event.is_release);
-        // Of a site that is there, so that the pairs leave no trace.
+        // Pairs of a site that is there already, so that they leave no trace.
         let (stack, size) = base.sites.first().map_or((0, 0), |s| (s.stack, s.min_size));
         if size.saturating_mul(latest.len() as u64) > MAX_TOTAL_BYTES {
             return Err(Error::damaged("a size that no allocator grants"));
@@ -208,11 +208,11 @@ impl Restored {
         .saturating_sub(now.live_blocks)
     }
 
-    pub fn sites(&self, now: &[Site]) -> Vec<Site> {
-        let mut sites: FxHashMap<u32, Site> = FxHashMap::default();
+    pub fn sites(&self, now: &[SiteTotals]) -> Vec<SiteTotals> {
+        let mut sites: FxHashMap<u32, SiteTotals> = FxHashMap::default();
         for site in &self.base.sites {
             // Nothing of it lives, unless the ledger says so below.
-            let released = Site {
+            let released = SiteTotals {
                 bytes: 0,
                 blocks: 0,
                 oldest_ns: 0,
@@ -223,11 +223,11 @@ impl Restored {
         for site in now {
             let fed = self.fed_sites.get(&site.stack);
             let base = sites.get(&site.stack).copied();
-            let sum = |field: fn(&Site) -> u64| {
+            let sum = |field: fn(&SiteTotals) -> u64| {
                 let (base, fed) = (base.as_ref().map_or(0, field), fed.map_or(0, field));
                 corrected(base, field(site), fed)
             };
-            let merged = Site {
+            let merged = SiteTotals {
                 stack: site.stack,
                 bytes: site.bytes,
                 blocks: site.blocks,

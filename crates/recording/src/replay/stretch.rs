@@ -9,7 +9,7 @@ use crate::{Error, Recording};
 use memhook_abi::Event;
 use memhook_ledger::Observer;
 
-/// Who wants to know what the replay comes to.
+/// Looks at a replay at its begin and after each pass.
 pub(crate) trait Watch<O> {
     /// What is kept of the state at the begin.
     type Begin;
@@ -58,9 +58,10 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
         let frames = chunks.filter(|chunk| chunk.kind == Kind::Events);
         let frames: Vec<ChunkRef> = frames.copied().collect();
         self.look();
-        match self.wants_more() {
-            true => pipeline::run(&recording.file, &frames, self),
-            false => Ok(()),
+        if self.wants_more() {
+            pipeline::run(&recording.file, &frames, self)
+        } else {
+            Ok(())
         }
     }
 }

@@ -272,6 +272,7 @@ pub fn options(track_release_stacks: bool) -> LedgerOptions {
     LedgerOptions {
         track_release_stacks,
         ignore_unknown_releases: false,
+        ..LedgerOptions::default()
     }
 }
 

@@ -26,9 +26,10 @@ impl Format<Profile> for Heaptrack {
 
     fn write(&self, profile: &Profile, _: &FormatOptions, out: &mut dyn Write) -> Result<()> {
         writeln!(out, "v {HEAPTRACK_VERSION:x} {FORMAT:x}")?;
-        let command = match profile.target.exe.is_empty() {
-            true => &profile.target.name,
-            false => &profile.target.exe,
+        let command = if profile.target.exe.is_empty() {
+            &profile.target.name
+        } else {
+            &profile.target.exe
         };
         writeln!(out, "X {}", one_line(command.clone()))?;
         let mut traces = Traces {

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::io::{Result, Write};
 use std::ops::Range;
 
-/// Points in time that are told apart.
+/// Number of distinct points in time.
 const STEPS: usize = 200;
 /// A release of this index, of no bytes, comes between an allocation and its release.
 const BETWEEN: u32 = 1;
@@ -34,9 +34,10 @@ struct Lot {
 impl Lot {
     /// Index of the nth block.
     fn index(&self, n: u64) -> u32 {
-        match n < self.blocks - self.large_blocks {
-            true => self.small,
-            false => self.large,
+        if n < self.blocks - self.large_blocks {
+            self.small
+        } else {
+            self.large
         }
     }
 }
@@ -301,9 +302,10 @@ fn steps(profile: &Profile, peak_bytes: u64, end_bytes: u64) -> Vec<Step> {
     });
     for point in after {
         let gone = peak_bytes as f64 - point.live.bytes as f64;
-        let share = match peak_bytes > end_bytes {
-            true => gone / (peak_bytes - end_bytes) as f64,
-            false => (point.time_ns - peak_ns) as f64 / (profile.to_ns - peak_ns).max(1) as f64,
+        let share = if peak_bytes > end_bytes {
+            gone / (peak_bytes - end_bytes) as f64
+        } else {
+            (point.time_ns - peak_ns) as f64 / (profile.to_ns - peak_ns).max(1) as f64
         };
         to_end = to_end.max(share.clamp(0.0, 1.0));
         steps.push(Step {

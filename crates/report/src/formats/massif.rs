@@ -7,7 +7,7 @@ use crate::labels::{Labels, one_line};
 use crate::{Measure, Profile, Unit};
 use std::io::{Result, Write};
 
-/// Snapshots besides those at the peak and at the end: Massif itself takes at most 100.
+/// Most snapshots in addition to those at the peak and at the end: Massif itself takes at most 100.
 const SNAPSHOTS: usize = 98;
 /// Callers below this share of a snapshot are summed up, as Massif does.
 const THRESHOLD: f64 = 0.01;
@@ -37,9 +37,10 @@ impl Format<Profile> for Massif {
             "desc: memhook-rs, process {}{sampled}",
             profile.target.pid
         )?;
-        let command = match profile.target.exe.is_empty() {
-            true => &profile.target.name,
-            false => &profile.target.exe,
+        let command = if profile.target.exe.is_empty() {
+            &profile.target.name
+        } else {
+            &profile.target.exe
         };
         writeln!(out, "cmd: {}", one_line(command.clone()))?;
         writeln!(out, "time_unit: ms")?;

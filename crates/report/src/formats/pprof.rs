@@ -169,9 +169,10 @@ impl Tables {
         let value = |&(_, _, measure, unit): &(&str, &str, Measure, Unit)| {
             i64::try_from(unit.of(measure.of(&site.measures))).unwrap_or(i64::MAX)
         };
-        let thread = match site.thread.is_empty() {
-            true => site.tid.to_string(),
-            false => format!("{} ({})", site.tid, site.thread),
+        let thread = if site.thread.is_empty() {
+            site.tid.to_string()
+        } else {
+            format!("{} ({})", site.tid, site.thread)
         };
         let labels = [("kind", site.kind.as_str()), ("thread", &thread)];
         message::Sample {

@@ -36,7 +36,7 @@ pub struct Selection {
 struct NamedProfile<'a> {
     profile: &'a Profile,
     measure: Measure,
-    /// Of each return address, its frames in the profile's table.
+    /// The frames of each return address in the profile's table.
     of_address: FxHashMap<u64, Range<usize>>,
     /// Kind of each allocating stack, and whether it was cut short.
     calls: FxHashMap<u32, (&'a str, bool)>,
@@ -128,7 +128,7 @@ pub fn report(
     let (sites, groups) = rows::shown(by, all, profile.to_ns, &named);
     let amounts = profile.sites.iter().map(|site| measure.of(&site.measures));
     let sum: Amount = amounts.sum();
-    // Whoever asks for a detail has seen the rest.
+    // Coverage and releases belong to the overview, not to a question about one detail.
     let is_overview = by == RowsBy::Site && measure == Measure::Live;
     let shows_releases = is_overview || (by == RowsBy::Site && measure == Measure::Released);
     let number = |name| note(recording, name).parse::<f64>().unwrap_or(0.0);
@@ -152,6 +152,7 @@ pub fn report(
             .is_window
             .then(|| seconds(profile.to_ns - profile.from_ns)),
         sampling: profile.sampling,
+        bounded: None,
         totals: profile.totals,
         measured: Measured {
             measure: measure.name(),
@@ -219,7 +220,7 @@ fn parts(profile: &Profile, by: RowsBy, measure: Measure) -> Vec<Part> {
     of_sites.chain(of_releases).collect()
 }
 
-/// Who releases most, where release stacks were recorded.
+/// The stacks that release most, if release stacks were recorded.
 fn releases(profile: &Profile, top: usize) -> Vec<ReleaseSite> {
     let mut sums: FxHashMap<(u32, &str), Amount> = FxHashMap::default();
     for released in &profile.releases {

@@ -4,7 +4,7 @@ use super::series::largest_over_time;
 use crate::named_run::frames_at;
 use crate::{
     Amount, Flow, Measures, Point, Profile, ProfileFrame, ProfileModule, ProfileSite, Released,
-    Sampling, Series, SitePoint, Target, Totals,
+    ReportTotals, Sampling, Series, SitePoint, Target,
 };
 use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_ledger::Estimate;
@@ -173,7 +173,7 @@ fn by_bucket(amounts: &[(u8, Estimate)]) -> Vec<(u8, Amount)> {
 }
 
 /// The sums of the window, as a report at its end gives them that began to count at its begin.
-fn totals(recording: &Recording, activity: &Activity) -> Totals {
+fn totals(recording: &Recording, activity: &Activity) -> ReportTotals {
     let t = activity.window_totals();
     let losses = |until_ns: u64| {
         let counted = recording.losses_over_time().iter();
@@ -199,7 +199,7 @@ fn totals(recording: &Recording, activity: &Activity) -> Totals {
         reentrant: since(now.reentrant, before.reentrant),
         ..memhook_stream::Losses::default()
     };
-    let mut totals = Totals::exact(&t, &lost);
+    let mut totals = ReportTotals::exact(&t, &lost);
     let sum = &activity.sum;
     if recording.sample_bytes().is_some() {
         let (allocated, released) = (Amount::from(sum.allocated), Amount::from(sum.released));

@@ -1,12 +1,19 @@
 //! The census of a heap as text.
 
 use crate::units::bytes;
+use crate::{Document, Style};
 use memhook_foreign::visible;
 use memhook_heap::{Census, CensusClass};
 use std::fmt::Write;
 
+impl Document for Census {
+    fn text(&self, _: Style) -> String {
+        census_text(self)
+    }
+}
+
 /// The census as text.
-pub fn census_text(census: &Census) -> String {
+fn census_text(census: &Census) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,

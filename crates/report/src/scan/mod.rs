@@ -8,12 +8,9 @@ mod reclaim_round;
 mod text;
 mod why;
 
-pub use census::census_text;
 pub use groups::LeakGroup;
 pub use list::write_blocks;
 pub use reclaim_round::ReclaimRound;
-pub use text::scan_text;
-pub use why::why_text;
 
 use groups::group;
 use memhook_heap::{Finding, Leak, Scan, Snapshot, Types};

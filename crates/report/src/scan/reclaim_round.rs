@@ -1,6 +1,7 @@
 //! What one round of reclaiming did, as text and JSON.
 
 use crate::units::bytes;
+use crate::{Document, Style};
 use memhook_heap::{Candidates, Released};
 use serde::Serialize;
 
@@ -71,9 +72,10 @@ impl ReclaimRound {
             ..would
         }
     }
+}
 
-    /// One line.
-    pub fn text(&self) -> String {
+impl Document for ReclaimRound {
+    fn text(&self, _: Style) -> String {
         let verb = if self.dry_run {
             "would be released"
         } else {

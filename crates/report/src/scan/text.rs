@@ -2,11 +2,18 @@
 
 use crate::scan::ScanReport;
 use crate::units::bytes;
+use crate::{Document, Style};
 use memhook_foreign::visible;
 use std::fmt::Write;
 
+impl Document for ScanReport {
+    fn text(&self, _: Style) -> String {
+        scan_text(self)
+    }
+}
+
 /// The leak report.
-pub fn scan_text(report: &ScanReport) -> String {
+fn scan_text(report: &ScanReport) -> String {
     let mut out = String::new();
     let s = &report.snapshot;
     let t = &report.totals;

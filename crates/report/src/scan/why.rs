@@ -1,11 +1,18 @@
 //! Why a block is alive, as text.
 
+use crate::{Document, Style};
 use memhook_foreign::visible;
 use memhook_heap::Why;
 use std::fmt::Write;
 
+impl Document for Why {
+    fn text(&self, _: Style) -> String {
+        why_text(self)
+    }
+}
+
 /// The root, and the blocks on the way from there.
-pub fn why_text(why: &Why) -> String {
+fn why_text(why: &Why) -> String {
     let mut out = match &why.root {
         Some(root) => format!("Kept alive by {}\n", visible(root)),
         None => "Nothing reaches it: leaked\n".to_owned(),

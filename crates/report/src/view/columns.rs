@@ -51,13 +51,13 @@ struct Frames {
 struct Amounts {
     blocks: Vec<u64>,
     bytes: Vec<u64>,
-    /// Of the bytes; shorter by the zeros at its end, so empty unless allocations were sampled.
+    /// Variance of the bytes, without the zeros at the end: empty unless allocations were sampled.
     variance: Vec<u64>,
 }
 
 impl Amounts {
     fn push(&mut self, amount: Amount) {
-        // Sums that were subtracted from leave crumbs.
+        // Subtraction leaves rounding errors, which may be negative.
         let variance = amount.variance.max(0.0).round() as u64;
         if variance > 0 {
             self.variance.resize(self.blocks.len(), 0);
@@ -98,7 +98,7 @@ struct Timeline {
     temporary: Amounts,
 }
 
-/// Of a site at a point of the timeline, ordered by the point.
+/// What sites came to at points of the timeline, ordered by the point.
 #[derive(Default, Serialize)]
 struct Changes {
     /// Difference to the change before.
@@ -235,7 +235,7 @@ fn over_time(profile: &Profile) -> (Changes, usize) {
     }
 }
 
-/// Of each site the last change up to each of the points.
+/// The last change of each site up to each of the points.
 fn at_every(profile: &Profile, step: usize) -> Changes {
     let last = profile.timeline.len().saturating_sub(1);
     let mut changes = Changes::default();

@@ -35,7 +35,7 @@ pub fn address(text: &str) -> std::result::Result<SocketAddr, String> {
 /// Serves a page at an address that was taken.
 pub struct Server {
     listener: TcpListener,
-    /// Whoever asks must know it.
+    /// Part of the path that every request must have.
     token: String,
     /// The name of this host.
     own_name: String,
@@ -80,7 +80,7 @@ impl Server {
     /// Answers on threads of its own until the process ends.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// When no thread can be started.
     pub fn start(self, page: Vec<u8>) -> Result<()> {
         let served = Arc::new(Served {
             page,
@@ -106,7 +106,8 @@ fn accept(listener: &TcpListener, served: &Arc<Served>) {
             std::thread::sleep(PAUSE);
             continue;
         };
-        // Each thread holds a reference. The connection ends where there are too many, or no thread is to be had.
+        // Each thread holds a reference. The connection is closed if there are too many, or no thread can be
+        // started.
         if Arc::strong_count(served) > MOST_READERS {
             continue;
         }

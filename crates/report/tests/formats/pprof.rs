@@ -33,9 +33,10 @@ fn pprof(file: &TemporaryFile, options: &[&str]) -> String {
 /// Function to (flat, cumulative) of `-top` in single bytes.
 fn top(file: &TemporaryFile, sample_type: &str) -> BTreeMap<String, (u64, u64)> {
     let index = format!("-sample_index={sample_type}");
-    let unit = match sample_type.ends_with("space") {
-        true => "-unit=B",
-        false => "-unit=count",
+    let unit = if sample_type.ends_with("space") {
+        "-unit=B"
+    } else {
+        "-unit=count"
     };
     let all = ["-nodecount=1000000", "-nodefraction=0", "-edgefraction=0"];
     let text = pprof(file, &[&["-top", &index, unit][..], &all].concat());

@@ -1,0 +1,147 @@
+//! The control block: configuration, clock, counters.
+
+use super::shared_struct::{Field, shared_struct};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Values of [`Control::clock_mode`].
+pub mod clock_mode {
+    /// The word that the attacher advances.
+    pub const COARSE: u32 = 0;
+    /// `rdtsc`.
+    pub const TSC: u32 = 1;
+    /// `clock_gettime(CLOCK_MONOTONIC)` of the vDSO.
+    pub const MONOTONIC: u32 = 2;
+    /// No time stamps from the target.
+    pub const ATTACHER: u32 = 3;
+}
+
+/// Values of [`Control::flags`].
+pub mod flags {
+    /// Record the backtrace of releases too.
+    pub const RELEASE_STACKS: u32 = 1;
+    /// Drop events when a ring is full instead of waiting.
+    pub const DROP_WHEN_FULL: u32 = 2;
+    /// Only allocations that pass the size filter are recorded.
+    pub const SIZE_FILTER: u32 = 4;
+    /// Releases of blocks whose counter in the live filter is 0 are not recorded.
+    pub const LIVE_FILTER: u32 = 32;
+    /// Allocations are sampled by the byte intervals at [`super::SAMPLE_OFFSET`].
+    pub const SAMPLE: u32 = 64;
+    /// While one thread alone records it may skip locked instructions: the process is registered for
+    /// the attacher's membarrier(2).
+    pub const LONE_RECORDER: u32 = 256;
+    /// Follow frame pointers instead of the unwind tables.
+    pub const FRAME_POINTERS: u32 = 8;
+    /// Let the C library's `backtrace` unwind.
+    pub const LIBC_BACKTRACE: u32 = 128;
+    /// Releases may be folded with their allocations: the attacher claims events before it takes them
+    /// ([`super::RingHeader::claimed`]).
+    pub const FOLD_PAIRS: u32 = 512;
+    /// Unwind again after each hit of a remembered backtrace, and count differences.
+    pub const CHECK_MEMO: u32 = 16;
+}
+
+/// Sizes that `--size` can name at once.
+pub const MAX_EXACT_SIZES: usize = 16;
+
+shared_struct! {
+    /// Offset 0 of the region. Configuration is written before the hook first sees it.
+    Control {
+        /// [`MAGIC`].
+        magic: u64,
+        /// [`ABI_VERSION`].
+        abi_version: u32,
+        /// Attach number, 1..=4095; the hook's gate holds it while tracing is on.
+        epoch: u32,
+        /// Bytes of the region.
+        region_bytes: u64,
+        /// Bytes of one ring's events, a power of two.
+        ring_bytes: u64,
+        /// Frames to collect.
+        depth: u32,
+        /// [`clock_mode`].
+        clock_mode: u32,
+        /// [`flags`].
+        flags: u32,
+        /// Entries of the slot journal in use, including pending ones.
+        slot_count: AtomicU32,
+        /// Where a thread's TCB (`struct pthread` of glibc) keeps its tid, as an offset in bytes from the
+        /// thread pointer; 0: not known.
+        tid_offset: u32,
+        /// Sizes in `exact_sizes` in use.
+        exact_count: u32,
+        /// Smallest recorded size in bytes.
+        min_size: u64,
+        /// Largest recorded size in bytes.
+        max_size: u64,
+        /// Exact sizes, if `exact_count` is not 0.
+        exact_sizes: [u64; 16],
+        /// Address of the vDSO's clock_gettime in the target, or 0.
+        vdso_clock: u64,
+        /// Address of the C library's `backtrace` in the target, or 0.
+        libc_backtrace: u64,
+        /// Pid of the attacher, as it sees itself.
+        attacher_pid: u32,
+        /// Set by the hook when it switched tracing off because the attacher is dead.
+        abandoned: AtomicU32,
+        /// Originals by function and variant; copied by the hook into its private memory.
+        originals: [u64; 256],
+        /// Own cache line: nanoseconds since the attach, advanced by the attacher.
+        clock_line: [u64; 15],
+        /// The clock word.
+        clock_ns: AtomicU64,
+        /// Own cache line: slow counters of the hook.
+        counter_line: [u64; 15],
+        /// Next free granule of the stack arena.
+        arena_next: AtomicU64,
+        /// Stacks that did not fit into the stack table.
+        stacks_dropped: AtomicU64,
+        /// Events of threads that found no free ring.
+        ringless_events: AtomicU64,
+        /// Rings ever claimed: rings 0..this are worth looking at.
+        rings_used: AtomicU32,
+        /// Modules were loaded or unloaded: counted up by the hook.
+        module_requests: AtomicU32,
+        /// The last request that the attacher has answered (futex word).
+        module_answers: AtomicU32,
+        /// Version of the module list << 32 | its entries; the list is that of the version's lowest
+        /// bit.
+        module_list: AtomicU64,
+        /// The attach number, once a second thread wants to record ([`flags::LONE_RECORDER`]).
+        recorders_asked: AtomicU32,
+        /// The attach number, once the attacher has made that safe.
+        recorders_granted: AtomicU32,
+        /// Not 0: a seccomp filter looks at the target's system calls, so the hook makes none on its own.
+        syscalls_filtered: AtomicU32,
+        /// Low bits of an address that make no difference to its counter in the live filter.
+        filter_shift: u32,
+        /// Which operators new do nothing but call an allocation function that is hooked too: bit
+        /// `(function - first operator) * MAX_VARIANTS + variant`.
+        forwarding_operators: AtomicU32,
+        /// Rings that may be claimed.
+        ring_limit: AtomicU32,
+        /// Which process the region was made for: a number that its hook keeps where a fork wipes it
+        /// ([`HookDescription::gate`]), so that a child's region is never taken for its own.
+        owner: u64,
+        /// Address of the C library's dl_iterate_phdr in the target (avma).
+        iterate_modules: u64,
+        /// How many modules the target's loader had loaded (upper half) and unloaded (lower half) when the
+        /// attacher compared the journal with the mappings: `dlpi_adds` and `dlpi_subs`,
+        /// dl_iterate_phdr(3). With other numbers now, slots and protections in the journal may be those of
+        /// memory that something else uses. Both, because glibc counts its own copy in a new namespace
+        /// only among those that are there, so that `dlpi_subs` alone can fall.
+        loader_count_seen: AtomicU64,
+        /// The same numbers as the hook has last found them.
+        loader_count_now: AtomicU64,
+        /// Bytes of events that a ring has at first, a power of two.
+        first_ring_bytes: u64,
+        /// Bytes of the stack arena that may be used.
+        arena_limit: u64,
+        /// Entries of the stack index in use, less 1; raised by the hook.
+        index_mask: AtomicU64,
+        /// What it may be raised to.
+        index_limit: u64,
+        /// Backtraces in the stack table.
+        stack_count: AtomicU64,
+    }
+}

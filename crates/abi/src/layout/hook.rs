@@ -1,0 +1,69 @@
+//! What the hook says of itself, and what its entry points take and return.
+
+use super::shared_struct::{Field, shared_struct};
+
+/// "MEMHOOK description", as the hook holds it: two words that stand nowhere else, [`HookDescription::magic`].
+pub const DESCRIPTION_MAGIC: [u64; 2] = [0x3d1e_57a9_b60c_42f8, 0x9bc4_706f_18e3_ad25];
+/// Of [`HookDescription`]. Unlike [`ABI_VERSION`] it never changes for fields that are only added.
+pub const DESCRIPTION_VERSION: u32 = 1;
+
+shared_struct! {
+    /// What a loaded hook says of itself, so that whoever finds it in a process, another version of
+    /// memhook-rs included, knows which function stands behind each of its wrappers. It is found by its
+    /// magic number and its own address in the hook's data.
+    HookDescription {
+        /// [`DESCRIPTION_MAGIC`].
+        magic: [u64; 2],
+        /// Where it is (avma).
+        own_address: u64,
+        /// [`DESCRIPTION_VERSION`].
+        version: u32,
+        /// Hooked functions.
+        functions: u32,
+        /// Wrappers of a function, each with an original of its own.
+        variants: u32,
+        /// Tables of wrappers.
+        tables: u32,
+        /// Address (avma) of `u64[functions][variants]`: the wrappers.
+        wrappers: u64,
+        /// The same: those for selective tracing.
+        selective_wrappers: u64,
+        /// Address (avma) of `u64[functions][variants]`: the originals, 0 where there is none.
+        originals: u64,
+        /// Address (avma) of the gate, a page that a fork wipes: u32 epoch, u32 last epoch, u64 owner.
+        gate: u64,
+        /// Address (avma) of the hook's pointer to its region.
+        region: u64,
+    }
+}
+
+shared_struct! {
+    /// A word of the target that is to be exchanged: an argument of `memhook_exchange`.
+    Exchange {
+        /// Where (avma), 8-byte aligned.
+        address: u64,
+        /// What it must hold.
+        from: u64,
+        /// What it shall hold.
+        to: u64,
+        /// PROT_* bits of its page.
+        protection: u32,
+        /// One of [`slot_state`], filled in by the hook: `RESTORED`, `CHANGED` or `REFUSED`.
+        state: u32,
+    }
+}
+
+/// As what the loader should count, in `memhook_exchange`: anything.
+pub const ANY_LOADER_COUNT: u64 = u64::MAX;
+
+/// What the hook's entry points return besides counts.
+pub mod hook_error {
+    /// The region is not one of this version.
+    pub const NOT_OUR_REGION: i64 = -1;
+    /// The gate page cannot be kept from fork children, so that tracing would not be safe.
+    pub const NO_WIPE_ON_FORK: i64 = -2;
+    /// Modules were unloaded since the attacher looked: nothing was exchanged.
+    pub const STALE: i64 = -3;
+    /// The loader could not be asked to keep still: nothing was exchanged.
+    pub const NO_LOADER: i64 = -4;
+}

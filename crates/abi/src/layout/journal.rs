@@ -1,0 +1,67 @@
+//! What is known of slots and modules.
+
+use super::shared_struct::{Field, shared_struct};
+use std::sync::atomic::AtomicU32;
+
+/// Values of [`SlotEntry::state`].
+pub mod slot_state {
+    /// Entry not in use, or its module is gone.
+    pub const UNUSED: u32 = 0;
+    /// To be patched by the hook.
+    pub const PENDING: u32 = 1;
+    /// The hook is about to write, or has written, our value. Set before the write, so that
+    /// recovery after a crash of the attacher knows every slot that may hold it.
+    pub const PATCHED: u32 = 2;
+    /// Held another value than expected; left alone.
+    pub const CHANGED: u32 = 3;
+    /// The original is back.
+    pub const RESTORED: u32 = 4;
+    /// The page could not be made writable.
+    pub const REFUSED: u32 = 5;
+}
+
+shared_struct! {
+    /// One GOT slot in the journal.
+    SlotEntry {
+        /// Address of the slot (avma).
+        address: u64,
+        /// What the slot held, and holds again after the detach.
+        original: u64,
+        /// The wrapper's address, filled in by the hook.
+        replacement: u64,
+        /// Identity of the module: base avma.
+        module_base: u64,
+        /// Function id.
+        function: u32,
+        /// Variant of the original.
+        variant: u32,
+        /// [`slot_state`].
+        state: AtomicU32,
+        /// PROT_* bits to put back after patching.
+        protection: u32,
+        /// What the slot holds before patching: `original`, or the PLT stub of a slot that lazy
+        /// binding has not resolved yet.
+        expected: u64,
+        /// Not 0: the slot's module was loaded with the program and is never unloaded, so that nothing the
+        /// loader does makes this entry out of date.
+        is_permanent: u64,
+    }
+}
+
+shared_struct! {
+    /// A module; the list is sorted by `start`.
+    ModuleEntry {
+        /// First byte (avma).
+        start: u64,
+        /// Past the last byte (avma).
+        end: u64,
+        /// Address of a `ret` instruction inside, or 0.
+        ret_gadget: u64,
+        /// Load bias: avma - svma.
+        base: u64,
+        /// First unwind row.
+        first_row: u32,
+        /// Unwind rows.
+        row_count: u32,
+    }
+}

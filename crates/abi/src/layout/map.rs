@@ -1,0 +1,123 @@
+//! How large everything in the region is, and where it is.
+
+use super::{Control, ModuleEntry, RingHeader, SlotEntry};
+use crate::event::RawEvent;
+
+/// "MEMHOOK1", little endian.
+pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
+/// Changes with every change of this layout; hook and attacher must agree.
+pub const ABI_VERSION: u32 = 8;
+
+/// Slots the journal can hold.
+pub const MAX_SLOTS: usize = 32_768;
+/// Code ranges the module list can hold.
+pub const MAX_MODULES: usize = 2_048;
+/// Different originals of one function that can be kept apart.
+pub const MAX_VARIANTS: usize = 4;
+/// Sequence words.
+pub const SEQUENCE_WORDS: usize = 16_384;
+/// Entries of the stack index, a power of two.
+pub const INDEX_ENTRIES: usize = 1 << 20;
+/// Bytes of the stack arena.
+pub const ARENA_BYTES: usize = 1 << 28;
+/// Bytes of an arena granule; a stack id is a granule number.
+pub const GRANULE_BYTES: usize = 16;
+/// Frames that a stack may have.
+pub const MAX_DEPTH: usize = 128;
+/// Rings, and so threads traced at one time.
+pub const MAX_RINGS: usize = 1_024;
+/// Bytes of a ring before its events: header and scratch memory of the unwinder. Untouched pages
+/// cost nothing.
+pub const RING_PREFIX_BYTES: usize = 1 << 18;
+/// Offset of the scratch memory in a ring: frames being collected, on the page of the header, and one
+/// page of a stack that is read through the kernel.
+pub const RING_SCRATCH_OFFSET: usize = 1_024;
+/// Offset of the guides: by which words the remembered backtraces differ that begin alike.
+pub const MEMO_GUIDES_OFFSET: usize = 8_192;
+/// Guides of a ring.
+pub const MEMO_GUIDES: usize = 256;
+/// Bytes of one.
+pub const MEMO_GUIDE_BYTES: usize = 8;
+/// Offset of the PC cache in a ring: PC and rule, on the page of the guides as long as it is small.
+pub const PC_CACHE_OFFSET: usize = MEMO_GUIDES_OFFSET + MEMO_GUIDES * MEMO_GUIDE_BYTES;
+/// Entries of the PC cache at its largest, a power of two.
+pub const PC_CACHE_ENTRIES: usize = 2_048;
+/// Entries of the PC cache of a ring at first: what is left of one page.
+pub const PC_CACHE_FIRST_ENTRIES: usize = (4_096 - MEMO_GUIDES * MEMO_GUIDE_BYTES) / 16;
+/// Offset of the backtraces remembered by a ring's thread; they can take the rest of the prefix.
+pub const MEMO_OFFSET: usize = 45_056;
+/// Bytes of remembered backtraces that a ring has at first.
+pub const MEMO_FIRST_BYTES: usize = 8_192;
+/// Fewest bytes of a ring's events: a page.
+pub const LEAST_RING_BYTES: usize = 4_096;
+/// Entries of the stack index that are used at first, a power of two.
+pub const INDEX_FIRST_ENTRIES: usize = 4_096;
+/// By how much rings and the stack index grow at a time.
+pub const GROWTH: usize = 4;
+/// Bytes of a remembered backtrace before its checked words.
+pub const MEMO_HEADER_BYTES: usize = 32;
+/// Bytes of four checked words with their offsets.
+pub const MEMO_BLOCK_BYTES: usize = 40;
+/// Counters of the live filter, a power of two.
+pub const FILTER_COUNTERS: usize = 1 << 20;
+/// Buckets of recorded live blocks, a power of two.
+pub const FILTER_BUCKETS: usize = 1 << 17;
+/// Blocks in a bucket: a cache line.
+pub const FILTER_BUCKET_BLOCKS: usize = 8;
+/// Quantiles of the exponential distribution that sampling intervals are drawn from; one more entry
+/// closes the last.
+pub const SAMPLE_QUANTILES: usize = 1 << 12;
+/// Unwind rows of all modules together.
+pub const MAX_ROWS: usize = 1 << 24;
+/// Distinct unwind rules of all modules together.
+pub const MAX_RULES: usize = 1 << 16;
+
+/// Offset of the slot journal.
+pub const SLOTS_OFFSET: usize = 8_192;
+/// Offset of the module list.
+pub const MODULES_OFFSET: usize = SLOTS_OFFSET + MAX_SLOTS * size_of::<SlotEntry>();
+/// Offset of the sequence words. There are two module lists: one is in use while the other is
+/// written.
+pub const SEQUENCE_OFFSET: usize = MODULES_OFFSET + 2 * MAX_MODULES * size_of::<ModuleEntry>();
+/// Offset of the stack index.
+pub const INDEX_OFFSET: usize = SEQUENCE_OFFSET + SEQUENCE_WORDS * 4;
+/// Offset of the stack arena.
+pub const ARENA_OFFSET: usize = INDEX_OFFSET + INDEX_ENTRIES * 8;
+/// Offset of the unwind rules (u64 each, see [`crate::unwind_rule`]).
+pub const RULES_OFFSET: usize = ARENA_OFFSET + ARENA_BYTES;
+/// Offset of the rows' code offsets (u32, relative to the module's base, ascending in a module).
+pub const ROW_OFFSETS_OFFSET: usize = RULES_OFFSET + MAX_RULES * 8;
+/// Offset of the rows' rule numbers (u16).
+pub const ROW_RULES_OFFSET: usize = ROW_OFFSETS_OFFSET + MAX_ROWS * 4;
+/// Offset of the live filter: a byte by a hash of a block's address, above zero while a recorded block
+/// with that hash is live. Only in use with [`flags::LIVE_FILTER`], as are the buckets.
+pub const FILTER_OFFSET: usize = ROW_RULES_OFFSET + MAX_ROWS * 2;
+/// Offset of the buckets: addresses of recorded live blocks, u64 each, 0 where there is none.
+pub const FILTER_BUCKETS_OFFSET: usize = FILTER_OFFSET + FILTER_COUNTERS;
+/// Offset of the sampling intervals: u64 each, in bytes, ascending quantiles.
+pub const SAMPLE_OFFSET: usize = FILTER_BUCKETS_OFFSET + FILTER_BUCKETS * FILTER_BUCKET_BLOCKS * 8;
+/// Offset of the first ring.
+pub const RINGS_OFFSET: usize = SAMPLE_OFFSET + 65_536;
+
+/// Bytes of one ring with everything that belongs to it.
+pub const fn ring_stride(ring_bytes: usize) -> usize {
+    RING_PREFIX_BYTES + ring_bytes
+}
+
+/// Bytes of a region with rings of `ring_bytes` (a power of two, at least 4096).
+pub const fn region_bytes(ring_bytes: usize) -> usize {
+    RINGS_OFFSET + MAX_RINGS * ring_stride(ring_bytes)
+}
+
+const _: () = assert!(size_of::<Control>() <= SLOTS_OFFSET);
+const _: () = assert!(size_of::<RingHeader>() <= RING_SCRATCH_OFFSET);
+const _: () = assert!(size_of::<RawEvent>() == 16);
+const _: () = assert!(ARENA_OFFSET.is_multiple_of(4096) && RINGS_OFFSET.is_multiple_of(4096));
+const _: () = assert!(ARENA_BYTES / GRANULE_BYTES <= 1 << 26);
+const _: () = assert!(MEMO_GUIDES_OFFSET >= RING_SCRATCH_OFFSET + MAX_DEPTH * 8 + 4096);
+const _: () = assert!(PC_CACHE_FIRST_ENTRIES.is_power_of_two());
+const _: () = assert!(MEMO_OFFSET >= PC_CACHE_OFFSET + PC_CACHE_ENTRIES * 16);
+const _: () = assert!(MEMO_OFFSET.is_multiple_of(4096) && RING_PREFIX_BYTES.is_multiple_of(4096));
+const _: () = assert!((SAMPLE_QUANTILES + 1) * 8 <= 65_536);
+const _: () = assert!(RULES_OFFSET.is_multiple_of(4096));
+const _: () = assert!(crate::HOOKED_FUNCTIONS.len() * MAX_VARIANTS <= 256);

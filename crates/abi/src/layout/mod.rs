@@ -1,0 +1,15 @@
+//! Structures and offsets of the shared region.
+
+mod control;
+mod hook;
+mod journal;
+mod map;
+mod rings;
+mod shared_struct;
+
+pub use control::*;
+pub use hook::*;
+pub use journal::*;
+pub use map::*;
+pub use rings::*;
+pub use shared_struct::Field;

@@ -1,0 +1,98 @@
+//! Rings, and the stacks that their events name.
+
+use super::shared_struct::{Field, shared_struct};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Values of [`RingHeader::state`].
+pub mod ring_state {
+    /// Can be claimed.
+    pub const FREE: u32 = 0;
+    /// Belongs to the thread [`super::RingHeader::tid`](crate::RingHeader).
+    pub const CLAIMED: u32 = 1;
+}
+
+shared_struct! {
+    /// Head of a ring. The producer's and the consumer's words keep 128 bytes apart: the adjacent
+    /// line prefetcher pulls lines in pairs.
+    RingHeader {
+        /// Events ever published; written by the owning thread with release order.
+        head: AtomicU64,
+        /// The producer need not look at `tail` as long as `head` stays so far below this that a
+        /// record fits.
+        limit: u64,
+        /// The frame of the outermost wrapper of this thread, bit 0: while recording. 0: none.
+        outer: u64,
+        /// Time of the last tick written.
+        last_tick: u64,
+        /// `head` + 1 while the owner may change the last two events, else 0.
+        folding: AtomicU64,
+        /// Places for events - 1; written by the owner, raised when [`RingHeader::granted`] is.
+        mask: AtomicU64,
+        /// Remembered backtraces - 1.
+        memo_mask: u64,
+        /// Entries of the PC cache - 1.
+        pc_mask: u64,
+        /// Bounds of the thread's stack (avma), filled in by the attacher; 0: not known.
+        stack_low: AtomicU64,
+        /// End of the thread's stack.
+        stack_high: AtomicU64,
+        /// Version of the module list that the caches were filled under, plus 1; 0: clear them.
+        cache_version: u64,
+        /// Bytes until the next sampled allocation, signed.
+        sample_left: u64,
+        /// State of the owner's random numbers; 0: not yet in use.
+        random: u64,
+        /// Unwindings done because no remembered backtrace fitted.
+        memo_misses: AtomicU64,
+        /// `head` some unwindings ago << 1; bit 0: unwindings were many before that.
+        memo_window: u64,
+        /// Events dropped because the ring was full.
+        dropped: AtomicU64,
+        /// Calls passed by because they came from inside the hook (signal handlers).
+        reentrant: AtomicU64,
+        /// Stacks cut short.
+        truncated: AtomicU64,
+        /// The owner's thread pointer (fs base): the TCB stands at the top of a thread's stack.
+        thread_pointer: AtomicU64,
+        /// Stack pointer at the claim, for the attacher to find the bounds.
+        first_sp: AtomicU64,
+        /// Remembered backtraces checked ([`flags::CHECK_MEMO`]).
+        memo_checked: AtomicU64,
+        /// Those found wrong.
+        memo_wrong: AtomicU64,
+        /// Calls passed by as part of the same outer one since `nested_head`.
+        nested: u64,
+        /// `head` when the first of them came.
+        nested_head: u64,
+        /// Keeps the consumer's line apart.
+        producer_pad: [u64; 15],
+        /// Events taken; written by the attacher.
+        tail: AtomicU64,
+        /// Events that the owner may not change any more; written by the attacher.
+        claimed: AtomicU64,
+        /// Places for events that the owner may use, a power of two; 0: those of the beginning.
+        granted: AtomicU64,
+        /// Not 0: the owner may use the whole room for what it remembers.
+        granted_caches: AtomicU64,
+        /// Keeps the state apart from the tail.
+        consumer_pad: [u64; 15],
+        /// [`ring_state`].
+        state: AtomicU32,
+        /// Kernel thread id of the owner, in the target's pid namespace.
+        tid: AtomicU32,
+    }
+}
+
+shared_struct! {
+    /// Head of an interned stack; its frames (u64 avma return addresses, innermost first) follow.
+    StackEntry {
+        /// Hash of the frames.
+        hash: u32,
+        /// Function id of the allocation.
+        function: u8,
+        /// 1: cut short.
+        truncated: u8,
+        /// Frames.
+        depth: u16,
+    }
+}

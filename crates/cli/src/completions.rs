@@ -1,0 +1,60 @@
+//! `completions` and `man`: what a package ships beside the binary, from the definitions of the options.
+
+use anyhow::Context;
+use clap::CommandFactory;
+use clap_complete::Shell;
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// Options of `completions`.
+#[derive(clap::Args)]
+pub struct CompletionsArgs {
+    /// The shell that reads the script
+    shell: Shell,
+}
+
+/// Options of `man`.
+#[derive(clap::Args)]
+pub struct ManArgs {
+    /// Where the pages are written; the directory is created if it does not exist
+    directory: PathBuf,
+}
+
+/// Prints the script that completes commands and options.
+pub fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
+    let mut command = crate::Cli::command();
+    let name = command.get_name().to_owned();
+    // Written in one piece, because the generator panics where a reader has gone away.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command, name, &mut script);
+    let _ = std::io::stdout().lock().write_all(&script);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes one page for the program and one for each command.
+pub fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
+    let directory = &args.directory;
+    let cannot_write = || format!("cannot write man pages into {}", directory.display());
+    fs::create_dir_all(directory).with_context(cannot_write)?;
+    let mut command = crate::Cli::command().disable_help_subcommand(true);
+    // Fills in what subcommands inherit, their full names above all.
+    command.build();
+    write_pages(&command, directory).with_context(cannot_write)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_pages(command: &clap::Command, directory: &Path) -> std::io::Result<()> {
+    let man = clap_mangen::Man::new(command.clone());
+    let mut page = Vec::new();
+    man.render(&mut page)?;
+    fs::write(directory.join(man.get_filename()), page)?;
+    let commands = command.get_subcommands().filter(|c| !c.is_hide_set());
+    for command in commands {
+        write_pages(command, directory)?;
+    }
+    Ok(())
+}

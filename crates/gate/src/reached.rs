@@ -1,0 +1,140 @@
+//! Which blocks of a process are still reachable: a snapshot joined with the blocks of a trace.
+
+use crate::Reached;
+use memhook_heap::{Heap, MarkOptions, Snapshot, dissect, leaks, mark};
+use memhook_ledger::LiveBlock;
+
+/// The traced blocks in address order.
+struct Traced(Vec<LiveBlock>);
+
+impl Traced {
+    fn find(&self, address: u64) -> Option<&LiveBlock> {
+        let found = self.0.binary_search_by_key(&address, |b| b.address);
+        found.ok().and_then(|at| self.0.get(at))
+    }
+}
+
+/// Finds out which blocks nothing reaches: those of glibc's heap, and those of other allocators that were
+/// traced. `live` are the blocks of the ledger as of the snapshot or later. `before_ns` is a moment on the
+/// ledger's clock before the snapshot was taken; `None` if the process has not run since. `is_complete` says
+/// that every block of the program was traced.
+pub fn reached(
+    snapshot: &Snapshot,
+    live: impl Iterator<Item = LiveBlock>,
+    before_ns: Option<u64>,
+    is_complete: bool,
+) -> Reached {
+    let mut traced = Traced(live.collect());
+    traced.0.sort_unstable_by_key(|b| b.address);
+    let mut found = Reached::default();
+    for block in &traced.0 {
+        found
+            .live
+            .entry(block.stack)
+            .or_default()
+            .add_block(block.size);
+    }
+    for note in &snapshot.meta.notes {
+        found.gaps.push(note.clone());
+    }
+    let mut heap = match dissect(snapshot) {
+        Ok(heap) => heap,
+        Err(_) if traced.0.is_empty() => return found,
+        Err(error) => {
+            // It is no gap if all blocks are another allocator's.
+            let mut modules = snapshot.meta.modules.iter();
+            if !modules.any(|m| m.allocator.is_some()) {
+                found.gaps.push(error.to_string());
+            }
+            Heap::empty()
+        }
+    };
+    judge_heap(&heap, &mut found.gaps);
+    let foreign = Foreign {
+        before_ns,
+        is_complete,
+    };
+    foreign.add(&mut heap, snapshot, &traced, &mut found.gaps);
+    let options = MarkOptions::default();
+    let marked = mark(snapshot, &heap, options);
+    let leaks = leaks(snapshot, &heap.blocks, &marked, options);
+    // The size that was asked for, if it is known; else what the block can hold.
+    let look = |number: u32| {
+        let block = heap.blocks.get(number);
+        match traced.find(block.address) {
+            Some(known) => (Some(known.stack), known.size),
+            None => (None, block.bytes),
+        }
+    };
+    for (number, _) in heap.blocks.iter() {
+        if marked.reached.contains(number) {
+            found.reachable.add_block(look(number).1);
+        }
+    }
+    for leak in leaks {
+        let (stack, bytes) = look(leak.block);
+        let owner = found.lost.entry(look(leak.owner).0).or_default();
+        if leak.is_direct() {
+            owner.direct.add_block(bytes);
+        } else {
+            owner.indirect.entry(stack).or_default().add_block(bytes);
+        }
+    }
+    found
+}
+
+fn judge_heap(heap: &Heap, gaps: &mut Vec<String>) {
+    if let Some(finding) = heap.findings.first() {
+        let more = heap.findings.len() - 1;
+        let others = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        gaps.push(format!(
+            "the heap looks damaged at {:#x}: {}{others}",
+            finding.address, finding.what
+        ));
+    }
+}
+
+/// Blocks of other allocators than glibc's.
+struct Foreign {
+    before_ns: Option<u64>,
+    is_complete: bool,
+}
+
+impl Foreign {
+    /// Adds those that were live when the snapshot was taken: they are older and still live.
+    fn add(&self, heap: &mut Heap, snapshot: &Snapshot, traced: &Traced, gaps: &mut Vec<String>) {
+        let before_ns = self.before_ns;
+        // The ledger keeps whole milliseconds.
+        let is_older =
+            |b: &&LiveBlock| before_ns.is_none_or(|t| b.time_ns / 1_000_000 < t / 1_000_000);
+        let mut ranges = heap.ranges.clone();
+        ranges.sort_unstable_by_key(|r| (r.start, r.end));
+        let is_foreign = |b: &&LiveBlock| {
+            let behind = ranges.partition_point(|r| r.end <= b.address);
+            ranges.get(behind).is_none_or(|r| b.address < r.start)
+        };
+        let foreign = traced.0.iter().filter(is_foreign).filter(is_older);
+        let mut foreign: Vec<_> = foreign.map(|b| (b.address, b.size)).collect();
+        if foreign.is_empty() {
+            return;
+        }
+        let bytes: u64 = foreign.iter().map(|f| f.1).sum();
+        let added = heap.add_foreign(snapshot, &mut foreign);
+        let addresses: Vec<u64> = foreign.iter().map(|f| f.0).collect();
+        if added == foreign.len() as u64
+            && self.is_complete
+            && heap.take_areas(snapshot, &addresses)
+        {
+            return;
+        }
+        gaps.push(format!(
+            "{} blocks ({bytes} bytes) are not of glibc's malloc: {added} were searched, and a few of them may look \
+             reachable by what their allocator keeps",
+            foreign.len()
+        ));
+    }
+}

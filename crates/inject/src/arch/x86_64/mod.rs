@@ -1,0 +1,13 @@
+//! x86-64: registers, calling convention, instructions, and what Linux does with them.
+
+pub(crate) mod call_instruction;
+pub(crate) mod clock;
+pub(crate) mod gadgets;
+pub(crate) mod native_stack;
+pub(crate) mod processor;
+pub(crate) mod regs;
+pub(crate) mod restart;
+pub(crate) mod restarted;
+pub(crate) mod scratch;
+pub(crate) mod signal_frame;
+pub(crate) mod syscall_probe;

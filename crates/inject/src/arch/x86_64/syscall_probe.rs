@@ -1,0 +1,176 @@
+//! Places at which a program stops for its tracer, and runs through unharmed without one.
+//!
+//! A breakpoint kills a program whose tracer has died: nobody takes the SIGTRAP. (So do a debug register and a
+//! single step: the kernel does not clear them when a tracer ends.) A system call does not. So the code at the
+//! place gets a getpid(2), at whose end a tracer that resumes with PTRACE_SYSCALL is told.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::Registers;
+use memhook_process::Mapping;
+
+/// `mov $39, %eax; syscall`: getpid. It changes rax, rcx and r11.
+const CALL: [u8; 7] = [0xb8, 39, 0, 0, 0, 0x0f, 0x05];
+const RET: u8 = 0xc3;
+/// `endbr64`
+const LANDING: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+/// How glibc's and other crt1.o begin: `xor %ebp, %ebp; mov %rdx, %r9`. Works at any address.
+const START: [u8; 5] = [0x31, 0xed, 0x49, 0x89, 0xd1];
+/// `jmp` with a 32-bit distance.
+const JUMP: u8 = 0xe9;
+const JUMP_BYTES: u64 = 5;
+
+/// Functions begin at multiples of this, and what is left before the next one is padding.
+const FUNCTION_ALIGN: u64 = 16;
+
+/// A changed place.
+pub(crate) struct Probe {
+    /// Where a stopped thread continues once the original code is back.
+    pub resume: u64,
+    /// Behind its `syscall` instruction.
+    after_call: u64,
+    /// Address and original bytes of what was overwritten, in the order in which to put it back.
+    originals: Vec<(u64, Vec<u8>)>,
+}
+
+impl Probe {
+    /// In an empty function, which is followed by padding; `None` if this one is not so.
+    pub fn in_empty_function(mem: &File, address: u64) -> io::Result<Option<Probe>> {
+        let mut code = [0; FUNCTION_ALIGN as usize];
+        mem.read_exact_at(&mut code, address)?;
+        let body = code.strip_prefix(&LANDING).unwrap_or(&code);
+        let is_empty = address.is_multiple_of(FUNCTION_ALIGN)
+            && body.first() == Some(&RET)
+            && is_padding(&body[1..]);
+        if !is_empty {
+            return Ok(None);
+        }
+        let mut probe = Probe::of(address, address);
+        let mut function = CALL.to_vec();
+        function.push(RET);
+        probe.write(mem, address, &function)?;
+        Ok(Some(probe))
+    }
+
+    /// At the entry point of a program, `text` being the mapping that it lies in: the code is continued in
+    /// the unused end of the mapping's last page. `None` if there is none, or the code begins otherwise.
+    pub fn at_entry(mem: &File, entry: u64, text: &Mapping) -> io::Result<Option<Probe>> {
+        let mut code = [0; LANDING.len() + START.len()];
+        mem.read_exact_at(&mut code, entry)?;
+        let start = match code.starts_with(&LANDING) {
+            true => entry + LANDING.len() as u64,
+            false => entry,
+        };
+        let bytes = CALL.len() + START.len() + JUMP_BYTES as usize;
+        // A byte more: the last instruction of the program may end in zeros.
+        let mut room = vec![0; bytes + 16];
+        let room_start = text.end - room.len() as u64;
+        mem.read_exact_at(&mut room, room_start)?;
+        let begins_so = code[(start - entry) as usize..].starts_with(&START);
+        if !begins_so || room.iter().any(|&byte| byte != 0) {
+            return Ok(None);
+        }
+        let detour = text.end - bytes as u64;
+        let mut code = [CALL.as_slice(), &START].concat();
+        let back = jump(detour + code.len() as u64, start + JUMP_BYTES);
+        let (Some(there), Some(back)) = (jump(start, detour), back) else {
+            return Ok(None);
+        };
+        code.extend(back);
+        let mut probe = Probe::of(start, detour);
+        probe.write(mem, detour, &code)?;
+        probe.write(mem, start, &there)?;
+        probe.originals.reverse();
+        Ok(Some(probe))
+    }
+
+    fn of(resume: u64, call: u64) -> Probe {
+        Probe {
+            resume,
+            after_call: call + CALL.len() as u64,
+            originals: Vec::new(),
+        }
+    }
+
+    fn write(&mut self, mem: &File, address: u64, code: &[u8]) -> io::Result<()> {
+        let mut original = vec![0; code.len()];
+        mem.read_exact_at(&mut original, address)?;
+        mem.write_all_at(code, address)?;
+        #[cfg(test)]
+        crate::steps::done();
+        self.originals.push((address, original));
+        Ok(())
+    }
+
+    /// Whether a thread in a system-call stop is at the end of the probe's call.
+    pub fn is_passed_by(&self, now: &Registers) -> bool {
+        // At the entry of a call rax says ENOSYS (arch/x86/entry/entry_64.S).
+        now.rip == self.after_call && now.rax as i64 != -i64::from(libc::ENOSYS)
+    }
+
+    /// Puts the original code back. No thread may be inside the probe.
+    pub fn remove(self, mem: &File) -> io::Result<()> {
+        for (address, original) in &self.originals {
+            mem.write_all_at(original, *address)?;
+            #[cfg(test)]
+            crate::steps::done();
+        }
+        Ok(())
+    }
+}
+
+/// `None` if it is too far: text may be larger than the 2 GiB that a jump reaches.
+fn jump(from: u64, to: u64) -> Option<[u8; JUMP_BYTES as usize]> {
+    let distance = to.wrapping_sub(from + JUMP_BYTES) as i64;
+    let distance = i32::try_from(distance).ok()?;
+    let mut code = [JUMP; JUMP_BYTES as usize];
+    code[1..].copy_from_slice(&distance.to_le_bytes());
+    Some(code)
+}
+
+/// Whether `code` holds only what assemblers fill gaps with: `nop` of any length and `int3`. One that reaches
+/// beyond the end counts.
+fn is_padding(mut code: &[u8]) -> bool {
+    while !code.is_empty() {
+        // Prefixes: operand size, %cs.
+        let at = code.iter().take_while(|&&b| b == 0x66 || b == 0x2e).count();
+        let length = match code[at..] {
+            [0x90 | 0xcc, ..] => 1,
+            [0x0f, 0x1f, 0x00, ..] => 3,
+            [0x0f, 0x1f, 0x40, ..] => 4,
+            [0x0f, 0x1f, 0x44, ..] => 5,
+            [0x0f, 0x1f, 0x80, ..] => 7,
+            [0x0f, 0x1f, 0x84, ..] => 8,
+            [] => return true,
+            _ => return false,
+        };
+        code = code.get(at + length..).unwrap_or_default();
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_told_from_code() {
+        let gap = [0x66, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
+        assert!(is_padding(&gap) && is_padding(&[0x0f, 0x1f, 0x40, 0, 0x90, 0xcc]));
+        assert!(!is_padding(&[0x90, 0x48, 0x8d, 0x05]) && !is_padding(&[0]));
+    }
+
+    #[test]
+    fn a_jump_goes_both_ways() {
+        assert_eq!(jump(0x1000, 0x1005), Some([JUMP, 0, 0, 0, 0]));
+        assert_eq!(jump(0x1005, 0x1000), Some([JUMP, 0xf6, 0xff, 0xff, 0xff]));
+    }
+
+    #[test]
+    fn a_jump_that_would_land_elsewhere_is_none() {
+        assert_eq!(jump(0x1000, 0x1000 + (1 << 31) + 5), None);
+        assert_eq!(jump(1 << 33, 0x1000), None);
+    }
+}

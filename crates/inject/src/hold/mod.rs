@@ -1,0 +1,19 @@
+//! Choosing threads, stopping them, and letting them go as they were.
+
+pub(crate) mod all_threads;
+pub(crate) mod guard;
+pub(crate) mod held;
+pub(crate) mod idle;
+pub(crate) mod late;
+pub(crate) mod release;
+pub(crate) mod resend;
+pub(crate) mod safe_point;
+pub(crate) mod seccomp;
+pub(crate) mod signals;
+pub(crate) mod slept;
+pub(crate) mod stop;
+pub(crate) mod survey;
+pub(crate) mod terminal_stops;
+pub(crate) mod urgency;
+pub(crate) mod wait;
+pub(crate) mod watchdog;

@@ -1,0 +1,325 @@
+//! Choosing a thread, seizing and stopping it.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use crate::guard::Guard;
+use crate::held::Held;
+use crate::restart;
+use crate::safe_point::{self, Unwind};
+use crate::slept::{Clocks, Sleep, Sleeper};
+use crate::survey::Survey;
+use crate::wait::{self, Stop};
+use crate::{Error, late, processor, ptrace, watchdog};
+use memhook_process::{Activity, thread_ids, thread_state, tracer, waits_in};
+
+/// How [`hold`] chooses.
+#[derive(Clone)]
+pub struct HoldOptions<'a> {
+    /// Whether the thread must be outside `unsafe_ranges`; otherwise any stop will do.
+    pub need_safe_point: bool,
+    /// The only thread to try; `None`: any.
+    pub thread: Option<i32>,
+    /// How long to try.
+    pub deadline: Duration,
+    /// Address ranges in the target where locks may be held: text of the loader, the allocator, `dl*`,
+    /// stdio. Neither the program counter nor a caller may be inside.
+    pub unsafe_ranges: Vec<Range<u64>>,
+    /// Exact backtrace. Without it the top 16 KiB of the stack are searched for anything that
+    /// looks like a return address into `unsafe_ranges`, which may refuse a good thread.
+    pub unwind: Option<Unwind<'a>>,
+}
+
+impl HoldOptions<'_> {
+    /// Any thread, stopped at any point: for system calls, and functions that take no lock.
+    pub fn anywhere(deadline: Duration) -> Self {
+        HoldOptions {
+            need_safe_point: false,
+            thread: None,
+            deadline,
+            unsafe_ranges: Vec::new(),
+            unwind: None,
+        }
+    }
+}
+
+/// A stop that takes longer means uninterruptible sleep.
+pub(crate) const STOP_LIMIT: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_millis(5);
+
+/// Seizes and stops one thread of `pid`.
+///
+/// Tries threads blocked in restartable calls and running ones first, those that a stop would
+/// disturb (`epoll_wait`, ...) last; lets go of one at an unsafe point and tries the next, until
+/// the deadline.
+pub fn hold(pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
+    late::let_late_threads_go();
+    let begin = Instant::now();
+    let until = begin + options.deadline;
+    watchdog::start();
+    // Whose errors are clearer than those of the survey.
+    Candidates::of(pid, options.thread).next()?;
+    // Slow, so before anything is stopped, and before the choice: threads may come and go meanwhile.
+    let mut survey = Survey::of(pid)?;
+    let mut candidates = Candidates::of(pid, options.thread);
+    let mut next = candidates.next()?;
+    let mut reason = "every thread sleeps uninterruptibly".to_owned();
+    let mut pause = Duration::from_micros(100);
+    loop {
+        while let Some(tid) = next {
+            match try_hold(pid, tid, options, &survey)? {
+                Attempt::Held(held) => return Ok(*held),
+                Attempt::Unsafe(why) => reason = why,
+                Attempt::Vanished => {}
+            }
+            if Instant::now() >= until {
+                break;
+            }
+            next = candidates.next()?;
+        }
+        if Instant::now() >= until {
+            return Err(Error::NoSafeThread {
+                pid,
+                waited: begin.elapsed(),
+                reason,
+            });
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(PAUSE_MAX);
+        candidates = Candidates::of(pid, options.thread);
+        next = candidates.next()?;
+        survey.refresh(pid)?;
+    }
+}
+
+/// The thread that a hold would take just now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FirstChoice {
+    /// Thread id.
+    pub tid: i32,
+    /// Whether it sits in a call that the kernel does not restart, as all the others do.
+    pub is_disturbed: bool,
+}
+
+/// Which thread of `pid` a hold would take just now. None is stopped.
+pub fn first_choice(pid: i32) -> Result<Option<FirstChoice>, Error> {
+    let tid = Candidates::of(pid, None).next()?;
+    let choice = |tid| FirstChoice {
+        tid,
+        is_disturbed: matches!(rank(pid, tid, &mut true), Ok(Some(2))),
+    };
+    Ok(tid.map(choice))
+}
+
+/// Threads worth trying, best first. Of hundreds only so many are looked at as are needed to find a
+/// good one: each look is two files, and the target may be one with many threads and few processors.
+struct Candidates {
+    pid: i32,
+    unseen: std::vec::IntoIter<i32>,
+    /// Those to come to when no better one is left, by rank.
+    worse: BinaryHeap<Reverse<(u8, i32)>>,
+    is_alive: bool,
+}
+
+impl Candidates {
+    fn of(pid: i32, only: Option<i32>) -> Candidates {
+        let threads = only.map_or_else(|| thread_ids(pid).unwrap_or_default(), |tid| vec![tid]);
+        Candidates {
+            pid,
+            unseen: threads.into_iter(),
+            worse: BinaryHeap::new(),
+            is_alive: false,
+        }
+    }
+
+    /// The next one; `None` when all were given.
+    fn next(&mut self) -> Result<Option<i32>, Error> {
+        for tid in self.unseen.by_ref() {
+            let Some(rank) = rank(self.pid, tid, &mut self.is_alive)? else {
+                continue;
+            };
+            if rank == 0 {
+                return Ok(Some(tid));
+            }
+            self.worse.push(Reverse((rank, tid)));
+        }
+        if !self.is_alive {
+            return Err(Error::TargetGone { pid: self.pid });
+        }
+        Ok(self.worse.pop().map(|Reverse((_, tid))| tid))
+    }
+}
+
+/// 0: best. `None`: not worth a try.
+fn rank(pid: i32, tid: i32, is_alive: &mut bool) -> Result<Option<u8>, Error> {
+    let Some(state) = thread_state(pid, tid) else {
+        return Ok(None);
+    };
+    *is_alive |= !matches!(state, 'Z' | 'X');
+    match state {
+        'T' => return Err(Error::TargetStopped { pid }),
+        // Stopped by a tracer.
+        't' => {
+            let tracer = tracer(pid, tid);
+            if tracer != 0 {
+                return Err(Error::AlreadyTraced { pid, tracer });
+            }
+        }
+        // D: would not stop, and could not be let go before it does.
+        'Z' | 'X' | 'D' => return Ok(None),
+        _ => {}
+    }
+    Ok(Some(match Activity::of(pid, tid) {
+        Activity::Blocked(nr) if restart::is_disturbed_by_a_stop(nr) => 2,
+        Activity::Blocked(nr) if nr >= 0 => 0,
+        _ => 1,
+    }))
+}
+
+/// Seizes and stops this thread; `None` if it has ended. One at an unsafe point is an error.
+pub(crate) fn hold_thread(
+    pid: i32,
+    tid: i32,
+    options: &HoldOptions<'_>,
+    survey: &Survey,
+) -> Result<Option<Held>, Error> {
+    if thread_state(pid, tid) == Some('D') {
+        // Would not stop, and could not be let go before it does.
+        return Err(Error::DoesNotStop { pid, tid });
+    }
+    match try_hold(pid, tid, options, survey)? {
+        Attempt::Held(held) => Ok(Some(*held)),
+        Attempt::Vanished => Ok(None),
+        Attempt::Unsafe(reason) => Err(Error::NoSafeThread {
+            pid,
+            waited: Duration::ZERO,
+            reason,
+        }),
+    }
+}
+
+pub(crate) enum Attempt {
+    Held(Box<Held>),
+    Unsafe(String),
+    Vanished,
+}
+
+pub(crate) fn try_hold(
+    pid: i32,
+    tid: i32,
+    options: &HoldOptions<'_>,
+    survey: &Survey,
+) -> Result<Attempt, Error> {
+    let guard = Guard::begin(pid);
+    let sleeper = Sleeper::of(pid, tid, &mut Clocks::default());
+    let waits_in = match Activity::of(pid, tid) {
+        Activity::Blocked(libc::SYS_restart_syscall) => waits_in(pid, tid),
+        _ => String::new(),
+    };
+    let Some(sleep) = seize(pid, tid, sleeper.as_ref())? else {
+        return Ok(Attempt::Vanished);
+    };
+    if !await_stop(pid, tid)? {
+        return Ok(Attempt::Vanished);
+    }
+    let mut held = match Held::adopt(pid, tid, sleep, survey, guard) {
+        Ok(held) => held,
+        // Only this thread; whether the process lives shows at the next round.
+        Err(Error::TargetGone { .. }) => {
+            wait::reap(pid, tid);
+            return Ok(Attempt::Vanished);
+        }
+        Err(error) => return Err(error),
+    };
+    held.waits_in = waits_in;
+    // Fails only where the thread is gone, which the next request says too.
+    held.filters_suspended = ptrace::suspend_filters(tid).unwrap_or(false);
+    if let Err(why) = usable(&held, options) {
+        return match held.release() {
+            Ok(_) => Ok(Attempt::Unsafe(why)),
+            Err(Error::TargetGone { .. }) => Ok(Attempt::Vanished),
+            Err(error) => Err(error),
+        };
+    }
+    Ok(Attempt::Held(Box::new(held)))
+}
+
+/// `Err` with the reason if the thread is stopped where it can't be used.
+pub(crate) fn usable(held: &Held, options: &HoldOptions<'_>) -> Result<(), String> {
+    let (pid, tid) = (held.pid, held.tid);
+    held.room.as_ref().map_err(String::clone)?;
+    processor::check_keys(tid, &held.saved_extended)?;
+    safe_point::check_sequence(pid, tid, &held.saved)?;
+    if !options.need_safe_point {
+        return Ok(());
+    }
+    safe_point::check(
+        pid,
+        tid,
+        &held.saved,
+        &options.unsafe_ranges,
+        options.unwind,
+    )
+}
+
+/// Seizes a thread and tells it to stop; `None` if it has ended, or is about to: it touches no memory
+/// any more.
+pub(crate) fn seize(pid: i32, tid: i32, sleeper: Option<&Sleeper>) -> Result<Option<Sleep>, Error> {
+    if let Err(cause) = ptrace::seize(tid) {
+        return match thread_state(pid, tid) {
+            None | Some('Z' | 'X') => Ok(None),
+            Some(_) => refused(pid, tid, cause),
+        };
+    }
+    let interrupted = match sleeper {
+        Some(sleeper) => sleeper.interrupt(tid),
+        None => ptrace::interrupt(tid).map(|()| Sleep::default()),
+    };
+    if interrupted.is_err() {
+        wait::reap(pid, tid);
+    }
+    Ok(interrupted.ok())
+}
+
+/// Explains why a thread can't be seized.
+fn refused(pid: i32, tid: i32, cause: io::Error) -> Result<Option<Sleep>, Error> {
+    match cause.raw_os_error() {
+        Some(libc::ESRCH) => Ok(None),
+        Some(libc::EPERM) => match tracer(pid, tid) {
+            0 => Err(Error::Permission { pid, cause }),
+            tracer => Err(Error::AlreadyTraced { pid, tracer }),
+        },
+        _ => Err(Error::ptrace(pid, tid, "SEIZE", cause)),
+    }
+}
+
+/// Waits for the stop of a thread that was told to; `false` if it exited instead. A signal that comes
+/// first is handed on at once: its handler starts, and the thread stops at the handler's first
+/// instruction.
+fn await_stop(pid: i32, tid: i32) -> Result<bool, Error> {
+    let until = Instant::now() + STOP_LIMIT;
+    loop {
+        let signal = match wait::wait_for_stop(pid, tid, until) {
+            Some(Stop::Event(libc::SIGTRAP)) => return Ok(true),
+            // A group-stop: the process was stopped by job control just now. Detaching keeps it.
+            Some(Stop::Event(_)) => {
+                let _ = ptrace::detach(tid);
+                return Err(Error::TargetStopped { pid });
+            }
+            Some(Stop::Signal(signal)) => signal,
+            Some(Stop::Syscall | Stop::Clone) => 0,
+            Some(Stop::Gone) => return Ok(false),
+            None => {
+                late::let_go_later(pid, tid);
+                return Err(Error::DoesNotStop { pid, tid });
+            }
+        };
+        if ptrace::resume(tid, signal).is_err() {
+            wait::reap(pid, tid);
+            return Ok(false);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Writes to the target's memory: process_vm_writev(2) first, /proc/PID/mem where that is refused.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::Error;
+
+/// Writes `bytes` to `address` of process `pid`. Where the page is not writable the write goes
+/// through /proc/PID/mem, which ignores page protection for a private mapping.
+pub fn write_bytes(pid: i32, address: u64, bytes: &[u8]) -> Result<(), Error> {
+    if write_at_once(pid, address, bytes)? {
+        return Ok(());
+    }
+    OpenOptions::new()
+        .write(true)
+        .open(format!("/proc/{pid}/mem"))
+        .and_then(|mem| mem.write_all_at(bytes, address))
+        .map_err(|cause| failure(pid, address, bytes.len(), cause))
+}
+
+/// Writes `bytes` only where the target itself could.
+pub(crate) fn write_writable(pid: i32, address: u64, bytes: &[u8]) -> Result<(), Error> {
+    if write_at_once(pid, address, bytes)? {
+        return Ok(());
+    }
+    let cause = io::Error::from_raw_os_error(libc::EFAULT);
+    Err(failure(pid, address, bytes.len(), cause))
+}
+
+/// Whether process_vm_writev could write all of it.
+fn write_at_once(pid: i32, address: u64, bytes: &[u8]) -> Result<bool, Error> {
+    let local = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut _,
+        iov_len: bytes.len(),
+    };
+    // SAFETY: `local` describes `bytes`, which the kernel only reads; `remote` is an address of
+    // the target, which the kernel checks.
+    let count =
+        unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    if count < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
+        return Err(Error::TargetGone { pid });
+    }
+    Ok(usize::try_from(count) == Ok(bytes.len()))
+}
+
+fn failure(pid: i32, address: u64, bytes: usize, cause: io::Error) -> Error {
+    if cause.kind() == io::ErrorKind::NotFound {
+        return Error::TargetGone { pid };
+    }
+    Error::Memory {
+        action: "write",
+        pid,
+        address,
+        bytes,
+        cause,
+    }
+}

@@ -1,0 +1,19 @@
+//! What is done in the target: system calls and functions in a held thread, memory, descriptors.
+
+pub(crate) mod address_space;
+pub(crate) mod call_with_data;
+pub(crate) mod descriptor;
+pub(crate) mod forced_write;
+pub(crate) mod huge_pages;
+pub(crate) mod kernel_places;
+pub(crate) mod load;
+pub(crate) mod memory;
+pub(crate) mod page_scan;
+pub(crate) mod region;
+pub(crate) mod remote_call;
+pub(crate) mod remote_calls;
+pub(crate) mod remote_fork;
+pub(crate) mod remote_syscall;
+pub(crate) mod robust_list;
+pub(crate) mod way_home;
+pub(crate) mod write_watch;

@@ -1,0 +1,123 @@
+//! Memory shared between the target and this process.
+
+use std::fs::OpenOptions;
+use std::os::fd::OwnedFd;
+
+use crate::{Error, Held, duplicate_descriptor};
+
+/// Memory that the target has mapped and this process can map.
+#[derive(Debug)]
+pub struct Region {
+    /// Our descriptor of the memory object.
+    pub fd: OwnedFd,
+    /// Where the target has mapped it.
+    pub address: u64,
+}
+
+/// Makes a shared memory object of `bytes` bytes in the target, maps it there (shared, without
+/// reserving swap, left out of core dumps) and opens it here. No descriptor stays in the target.
+///
+/// `over` is the address (avma) of a region of the same size that the new one is to take the place
+/// of, in one step: there is no moment without memory there.
+pub fn create_region(held: &mut Held, bytes: u64, over: Option<u64>) -> Result<Region, Error> {
+    let number = memfd(held, c"memhook-region", MemfdFor::Data)?;
+    let region = map_and_open(held, number, bytes, over);
+    let closed = close_descriptor(held, number);
+    let region = region?;
+    closed?;
+    Ok(region)
+}
+
+fn map_and_open(
+    held: &mut Held,
+    number: u64,
+    bytes: u64,
+    over: Option<u64>,
+) -> Result<Region, Error> {
+    held.checked_syscall(
+        "ftruncate",
+        libc::SYS_ftruncate,
+        [number, bytes, 0, 0, 0, 0],
+    )?;
+    // From now on nobody can change its size: who maps it would die of a page that is gone.
+    held.checked_syscall(
+        "fcntl(F_ADD_SEALS)",
+        libc::SYS_fcntl,
+        [number, libc::F_ADD_SEALS as u64, SEALS as u64, 0, 0, 0],
+    )?;
+    let fd = open_here(held, number)?;
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let fixed = over.map_or(0, |_| libc::MAP_FIXED);
+    let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE | fixed) as u64;
+    let address = held.checked_syscall(
+        "mmap",
+        libc::SYS_mmap,
+        [over.unwrap_or(0), bytes, protection, flags, number, 0],
+    )?;
+    // Only spares core dumps, and two megabytes for a page that is touched where huge pages are on for
+    // shared memory; nothing depends on it.
+    for advice in [libc::MADV_DONTDUMP, libc::MADV_NOHUGEPAGE] {
+        held.syscall(libc::SYS_madvise, [address, bytes, advice as u64, 0, 0, 0])?;
+    }
+    Ok(Region { fd, address })
+}
+
+/// Unmaps a region that no code in the target uses.
+pub fn unmap_region(held: &mut Held, address: u64, bytes: u64) -> Result<(), Error> {
+    let arguments = [address, bytes, 0, 0, 0, 0];
+    held.checked_syscall("munmap", libc::SYS_munmap, arguments)
+        .map(drop)
+}
+
+/// What keeps the region at its size; holes can be punched all the same (fcntl(2)).
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// What a memory file is to hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MemfdFor {
+    /// Data, of a size that can be sealed.
+    Data,
+    /// Code.
+    Code,
+}
+
+/// `memfd_create` in the target. For code, asks for the execute permission that the sysctl
+/// `vm.memfd_noexec` would take away; kernels before 6.3 don't know that flag.
+pub(crate) fn memfd(held: &mut Held, name: &std::ffi::CStr, what: MemfdFor) -> Result<u64, Error> {
+    const MFD_EXEC: u64 = 0x10;
+    let data = held.scratch()?.data();
+    held.write(data, name.to_bytes_with_nul())?;
+    let sealing = match what {
+        MemfdFor::Data => libc::MFD_ALLOW_SEALING,
+        MemfdFor::Code => 0,
+    };
+    let flags = u64::from(libc::MFD_CLOEXEC | sealing);
+    if what == MemfdFor::Code {
+        let number = held.syscall(libc::SYS_memfd_create, [data, flags | MFD_EXEC, 0, 0, 0, 0])?;
+        if number >= 0 {
+            return Ok(number as u64);
+        }
+    }
+    held.checked_syscall(
+        "memfd_create",
+        libc::SYS_memfd_create,
+        [data, flags, 0, 0, 0, 0],
+    )
+}
+
+/// Closes a descriptor of the target.
+pub fn close_descriptor(held: &mut Held, number: u64) -> Result<(), Error> {
+    held.checked_syscall("close", libc::SYS_close, [number, 0, 0, 0, 0, 0])
+        .map(drop)
+}
+
+/// Opens the target's descriptor here: through /proc, else by pidfd_getfd(2).
+pub(crate) fn open_here(held: &Held, number: u64) -> Result<OwnedFd, Error> {
+    let path = format!("/proc/{}/fd/{number}", held.pid);
+    match OpenOptions::new().read(true).write(true).open(&path) {
+        Ok(file) => Ok(file.into()),
+        Err(cause) => {
+            duplicate_descriptor(held.pid, number).map_err(|_| Error::File { path, cause })
+        }
+    }
+}

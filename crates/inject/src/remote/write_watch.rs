@@ -1,0 +1,119 @@
+//! Watching what a running target writes, without stopping it: userfaultfd write protection in
+//! asynchronous mode (Linux 6.7). The kernel resolves the faults itself; nobody waits for us.
+//!
+//! A userfaultfd belongs to the address space of its maker, so the target makes it, by a remote
+//! system call, and we take it over. (Killed in between, we leave it open there: it watches nothing, and
+//! cannot be told from one of the target's own.) When the last descriptor is closed, also because we were
+//! killed, the kernel lifts all protection.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use crate::{Error, HoldOptions, PageScan, PageState, duplicate_descriptor, hold};
+
+/// Makes it allowed without privileges. Asynchronous write protection never asks a handler, so
+/// that writes by the kernel into user memory are tracked too.
+const UFFD_USER_MODE_ONLY: u64 = 1;
+/// `_IOWR(0xAA, 0x3F, struct uffdio_api)`.
+const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
+/// `_IOWR(0xAA, 0x00, struct uffdio_register)`.
+const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+const UFFD_API: u64 = 0xaa;
+/// `UFFD_FEATURE_PAGEFAULT_FLAG_WP | WP_HUGETLBFS_SHMEM | WP_UNPOPULATED | WP_ASYNC`.
+const FEATURES: u64 = 1 | 1 << 12 | 1 << 13 | 1 << 15;
+const MODE_WRITE_PROTECT: u64 = 2;
+
+/// `struct uffdio_api`.
+#[repr(C)]
+struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+/// `struct uffdio_register`.
+#[repr(C)]
+struct Register {
+    start: u64,
+    length: u64,
+    mode: u64,
+    ioctls: u64,
+}
+
+/// Watches writes into some mappings of a process, for as long as it lives.
+pub struct WriteWatch {
+    userfault: OwnedFd,
+    pages: PageScan,
+    held: Duration,
+}
+
+impl WriteWatch {
+    /// Takes a userfaultfd from the target; holds one thread for that. Watches nothing yet.
+    pub fn start(pid: i32) -> Result<WriteWatch, Error> {
+        let pages = PageScan::open(pid)?;
+        let mut held = hold(pid, &HoldOptions::anywhere(Duration::from_secs(2)))?;
+        let flags = UFFD_USER_MODE_ONLY | (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
+        let number =
+            held.checked_syscall("userfaultfd", libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0])?;
+        let taken = duplicate_descriptor(pid, number);
+        let closed = held.checked_syscall("close", libc::SYS_close, [number, 0, 0, 0, 0, 0]);
+        let held = held.release()?;
+        let failed = |cause| Error::RemoteSyscall {
+            name: "userfaultfd",
+            pid,
+            cause,
+        };
+        let userfault = taken.map_err(failed)?;
+        closed?;
+        let mut api = Api {
+            api: UFFD_API,
+            features: FEATURES,
+            ioctls: 0,
+        };
+        // SAFETY: the kernel reads and writes one uffdio_api, live for the call.
+        let result = unsafe { libc::ioctl(userfault.as_raw_fd(), UFFDIO_API as _, &raw mut api) };
+        if result != 0 {
+            return Err(failed(io::Error::last_os_error()));
+        }
+        Ok(WriteWatch {
+            userfault,
+            pages,
+            held,
+        })
+    }
+
+    /// How long a thread was held to get here.
+    pub fn held_for(&self) -> Duration {
+        self.held
+    }
+
+    /// Begins to watch [start, end), which must be mapped without holes. [`WriteWatch::written`]
+    /// gives all its pages first.
+    pub fn add(&self, start: u64, end: u64) -> io::Result<()> {
+        let mut register = Register {
+            start,
+            length: end - start,
+            mode: MODE_WRITE_PROTECT,
+            ioctls: 0,
+        };
+        // SAFETY: the kernel reads and writes one uffdio_register, live for the call.
+        let result = unsafe {
+            libc::ioctl(
+                self.userfault.as_raw_fd(),
+                UFFDIO_REGISTER as _,
+                &raw mut register,
+            )
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Appends the pages of [start, end) that were written since the last call to `found`.
+    pub fn written(&self, start: u64, end: u64, found: &mut Vec<Range<u64>>) -> io::Result<()> {
+        self.pages.find(start, end, PageState::Written, found)
+    }
+}

@@ -1,0 +1,129 @@
+//! A bound on the memory of a ledger: when it is reached, a sample of the blocks is kept.
+//!
+//! What is counted as it arrives stays exact: allocations and their bytes, of each site too. A
+//! release says nothing but an address, so it can only be counted at a site if its block is kept.
+//! Sums of what lives, and with them of what was released, are estimates from then on.
+//!
+//! Sites have half of the memory. When they fill it, allocations of further stacks are counted
+//! together.
+
+use crate::live_map::{Entry, Place};
+use crate::thinning::Estimate;
+use crate::{Bounded, Ledger, Observer};
+
+/// A ledger's memory cannot be bounded below this: the segments of an empty table take a part of it.
+pub const LEAST_BYTES: usize = 4 << 20;
+/// What reports take for a site while they are made, besides its sums: rows, names of rows, order.
+const REPORT_BYTES: usize = 192;
+/// What an entry takes at most, right after the table was made as large as it has to be.
+const ENTRY_BYTES: usize = 48;
+
+impl<O: Observer> Ledger<O> {
+    /// What is no longer known because of the bound on memory; `None`: everything is.
+    pub fn bounded(&self) -> Option<Bounded> {
+        let (since_ns, live_blocks_then) = self.bound_reached?;
+        let thinning = self.map.thinning();
+        let is_thinned = thinning.is_on();
+        Some(Bounded {
+            max_bytes: self.options.max_bytes.unwrap_or(0) as u64,
+            since_ns,
+            live_blocks_then,
+            kept_blocks: if is_thinned {
+                self.estimate.kept_blocks
+            } else {
+                self.map.live() as u64
+            },
+            is_thinned,
+            all_from_bytes: thinning.threshold,
+            one_address_in: 1 << thinning.shift,
+            unattributed_allocations: self.sites.unattributed().unwrap_or(0),
+            ignores_unknown_releases: self.contests.is_closed(),
+        })
+    }
+
+    /// How many blocks of this size a kept one stands for; 1 while all are kept.
+    pub fn weight(&self, size: u64) -> f64 {
+        self.map.thinning().weight(size)
+    }
+
+    /// Bytes of memory that grow with what the program does.
+    pub fn memory_bytes(&self) -> usize {
+        self.map.table_bytes() + self.contests.bytes() + self.site_bytes()
+    }
+
+    fn site_bytes(&self) -> usize {
+        self.sites.bytes() + self.sites.len() * REPORT_BYTES + self.release_sites.bytes()
+    }
+
+    /// Between rings and passes: drops what is too much.
+    pub(crate) fn look_at_memory(&mut self) {
+        let Some(max) = self.options.max_bytes else {
+            return;
+        };
+        let max = max.max(LEAST_BYTES);
+        if self.map.shed_some(self.pass as u16) {
+            return;
+        }
+        if self.site_bytes() > max / 2 && self.sites.unattributed().is_none() {
+            self.reach_bound();
+            self.sites.close();
+            self.release_sites.close();
+        }
+        if self.contests.bytes() > max / 8 {
+            self.reach_bound();
+            self.contests.close();
+        }
+        if self.memory_bytes() > max {
+            self.thin(max.saturating_sub(self.site_bytes()).max(max / 4));
+        }
+    }
+
+    fn reach_bound(&mut self) {
+        let now = (self.now_ns, self.totals().live_blocks);
+        self.bound_reached.get_or_insert(now);
+    }
+
+    /// Keeps so many blocks that the table takes about half of this, if there are more.
+    #[cold]
+    fn thin(&mut self, bytes: usize) {
+        let room = (bytes / 2 / ENTRY_BYTES) as f64;
+        let thinning = self.map.thinning_for(room, self.pass as u16);
+        if thinning.is_on() {
+            self.reach_bound();
+            // A release of a block that is not kept looks like one of a block from before the attach.
+            self.contests.close();
+        }
+        self.map.thin(thinning);
+        if thinning.is_on() {
+            let mut estimate = Estimate::default();
+            for entry in self.map.iter_live() {
+                let size = self.map.size_of(entry);
+                estimate.add(thinning.weight(size), size);
+            }
+            self.estimate = estimate;
+        }
+    }
+
+    /// Whether a block that was just allocated is kept. If not, it still ends the life of the one that was
+    /// known at its address, as any allocation there does.
+    #[inline(never)]
+    pub(crate) fn admit(&mut self, block: Entry, size: u64) -> bool {
+        let (address, pass) = (block.address(), self.pass as u16);
+        if self.map.thinning().keeps(address, size) {
+            self.estimate.add(self.weight(size), size);
+            return true;
+        }
+        if self.map.thinning().excludes(address) {
+            return false;
+        }
+        if let Place::Found(at) = self.map.find(address, pass) {
+            let latest = self.map.get(at);
+            if latest.is_alive() && latest.is_before_allocation(block.sequence(), pass) {
+                let old_size = self.map.size_of(latest);
+                self.count_released(latest, old_size, None);
+                self.map.put(at, block.dead(), 0);
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,12 @@
+//! What depends on the processor of the target: its ELF relocations and its call instructions.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86_64;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64 as native;
+
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!(
+    "memhook-process knows x86-64 only. A port writes a directory beside arch/x86_64 with the same files: \
+     calls (call sites in code) and relocations (which of them make a slot)"
+);

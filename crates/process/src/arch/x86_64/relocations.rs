@@ -1,0 +1,19 @@
+//! ELF files of x86-64 (psABI, "Relocation Types").
+
+use crate::SlotKind;
+use goblin::elf::{header, reloc};
+
+/// `e_machine`.
+pub(crate) const MACHINE: u16 = header::EM_X86_64;
+/// The byte that executes as `ret`.
+pub(crate) const RETURN: u8 = 0xc3;
+
+/// What a relocation makes, if that is a slot.
+pub(crate) fn slot_kind(relocation: &reloc::Reloc) -> Option<SlotKind> {
+    match relocation.r_type {
+        reloc::R_X86_64_JUMP_SLOT => Some(SlotKind::JumpSlot),
+        reloc::R_X86_64_GLOB_DAT => Some(SlotKind::GlobDat),
+        reloc::R_X86_64_64 if relocation.r_addend.unwrap_or(0) == 0 => Some(SlotKind::Data64),
+        _ => None,
+    }
+}

@@ -1,0 +1,70 @@
+//! What tracing needs to know of a module, found once in its file: the same library is looked at again
+//! whenever the program loads another one, and its `dlopen` waits for that.
+
+use crate::{ElfView, Exported, Relocation};
+use memhook_abi::{ALLOCATORS, HOOKED_FUNCTIONS, function_by_name};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Facts of one file. Addresses are svma: they are the same wherever the module is mapped.
+#[derive(Clone, Debug, Default)]
+pub struct ModuleFacts {
+    /// Where the first byte of the file belongs.
+    pub(crate) lowest_load: u64,
+    /// GNU build-id.
+    pub(crate) build_id: Option<Vec<u8>>,
+    /// The name by which others need it.
+    pub(crate) soname: Option<String>,
+    /// Names of the libraries that it needs.
+    pub(crate) needed: Vec<String>,
+    /// What becomes read-only after relocation.
+    pub(crate) relro: Range<u64>,
+    /// It binds its own symbols itself.
+    pub(crate) is_symbolic: bool,
+    /// The slots of hooked functions.
+    pub(crate) slots: Vec<Relocation>,
+    /// PLT entries that are taken for the address of a hooked function.
+    pub(crate) canonical_plt: Vec<u64>,
+    exported: HashMap<&'static str, Exported>,
+}
+
+/// Other functions that are looked for.
+const ALSO: [&str; 7] = [
+    "malloc_trim",
+    "gnu_get_libc_version",
+    "fork",
+    "vfork",
+    "_Fork",
+    "dl_iterate_phdr",
+    "pthread_create",
+];
+
+impl ModuleFacts {
+    /// Of a file; `None` if it is no module of ours.
+    pub(crate) fn of(bytes: &[u8]) -> Option<ModuleFacts> {
+        let elf = ElfView::parse(bytes).ok()?;
+        let is_hooked = |name: &str| function_by_name(name).is_some();
+        let marks = ALLOCATORS.iter().map(|allocator| allocator.mark);
+        let names = HOOKED_FUNCTIONS
+            .iter()
+            .map(|f| f.name)
+            .chain(marks)
+            .chain(ALSO);
+        Some(ModuleFacts {
+            lowest_load: elf.lowest_load(),
+            build_id: elf.build_id(),
+            soname: elf.soname().map(str::to_owned),
+            needed: elf.needed().iter().map(|name| (*name).to_owned()).collect(),
+            relro: elf.relro().unwrap_or_default(),
+            is_symbolic: elf.is_symbolic(),
+            slots: elf.slots(&is_hooked),
+            canonical_plt: elf.canonical_plt(&is_hooked),
+            exported: elf.exported_of(names),
+        })
+    }
+
+    /// A hooked function, or one of a few others, that other modules can bind to.
+    pub fn exported(&self, name: &str) -> Option<Exported> {
+        self.exported.get(name).copied()
+    }
+}

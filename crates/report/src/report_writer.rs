@@ -1,0 +1,156 @@
+//! Reports written one after the other while a process is traced.
+
+use crate::{ReportModel, Style, document};
+use crossbeam_channel::{Sender, TrySendError, bounded};
+use memhook_foreign::{OutputError, OutputFile, visible_colored, visible_json, visible_lines};
+use std::{
+    borrow::Cow,
+    io::{Error, ErrorKind, Result, Write},
+    path::Path,
+    thread::JoinHandle,
+};
+
+/// Reports that wait for a slow reader; more are left out.
+const BACKLOG: usize = 64;
+
+/// Where reports go that are not for a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ReportStream {
+    /// Standard output.
+    Out,
+    /// Standard error: the output is that of the program which is traced.
+    Err,
+}
+
+/// A standard stream or a file; text or JSON.
+///
+/// A thread does the writing: a pager that waits for a key must not keep the attacher from its rings, nor
+/// a full disk from detaching.
+pub struct ReportWriter {
+    reports: Option<Sender<String>>,
+    writer: Option<JoinHandle<Result<()>>>,
+    left_out: u64,
+    json: bool,
+    style: Style,
+}
+
+impl ReportWriter {
+    /// Opens the output; an existing file is refused unless `force`, and keeps its contents until the
+    /// first report.
+    pub fn open(
+        path: Option<&Path>,
+        force: bool,
+        json: bool,
+        style: Style,
+    ) -> Result<ReportWriter> {
+        ReportWriter::open_or(ReportStream::Out, path, force, json, style)
+    }
+
+    /// As [`ReportWriter::open`], with the stream to use where no file is named.
+    pub fn open_or(
+        stream: ReportStream,
+        path: Option<&Path>,
+        force: bool,
+        json: bool,
+        style: Style,
+    ) -> Result<ReportWriter> {
+        let file = path
+            .map(|path| OutputFile::create(path, force))
+            .transpose()
+            .map_err(OutputError::into_io)?;
+        let (reports, inbox) = bounded::<String>(BACKLOG);
+        let writer = std::thread::Builder::new()
+            .name("output".into())
+            .spawn(move || write_all(stream, file, inbox.iter()))?;
+        Ok(ReportWriter {
+            reports: Some(reports),
+            writer: Some(writer),
+            left_out: 0,
+            json,
+            style,
+        })
+    }
+
+    /// Writes one report, sooner or later.
+    pub fn write(&mut self, report: &ReportModel) {
+        self.write_titled("", report);
+    }
+
+    /// Writes one report below a title, which JSON leaves out.
+    pub fn write_titled(&mut self, title: &str, report: &ReportModel) {
+        let Some(reports) = &self.reports else { return };
+        let Ok(text) = document(report, self.json, self.style) else {
+            self.left_out += 1;
+            return;
+        };
+        let text = if self.json {
+            visible_json(&text).into_owned()
+        } else {
+            // An empty line between reports.
+            shown(&format!("{title}{text}\n"), self.style).into_owned()
+        };
+        if report.is_final {
+            // Tracing is over, so this report may wait for its reader.
+            let _ = reports.send(text);
+        } else if let Err(TrySendError::Full(_)) = reports.try_send(text) {
+            self.left_out += 1;
+        }
+    }
+
+    /// Nothing will be written: no new file stays, and an old one is as it was.
+    pub fn abandon(mut self) {
+        let _ = self.finish();
+    }
+
+    /// Whether nothing more can be written: the reader went away, or the disk is full.
+    pub fn is_closed(&self) -> bool {
+        self.writer.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
+    /// Waits until everything is written. A reader that went away has seen enough: no error.
+    pub fn finish(&mut self) -> Result<()> {
+        self.reports = None;
+        let written = match self.writer.take().map(JoinHandle::join) {
+            Some(Ok(written)) => written,
+            _ => Ok(()),
+        };
+        match written {
+            Err(e) if e.kind() != ErrorKind::BrokenPipe => return Err(e),
+            _ => {}
+        }
+        if self.left_out > 0 {
+            let why = format!("{} reports found no reader in time", self.left_out);
+            return Err(Error::other(why));
+        }
+        Ok(())
+    }
+}
+
+/// Text as a terminal may have it: nothing in it acts but our own colours.
+pub fn shown(text: &str, style: Style) -> Cow<'_, str> {
+    if style.color {
+        visible_colored(text)
+    } else {
+        visible_lines(text)
+    }
+}
+
+fn write_all(
+    stream: ReportStream,
+    file: Option<OutputFile>,
+    reports: impl Iterator<Item = String>,
+) -> Result<()> {
+    let mut reports = reports.peekable();
+    if reports.peek().is_none() {
+        return Ok(());
+    }
+    let mut to: Box<dyn Write> = match file {
+        None if stream == ReportStream::Err => Box::new(std::io::stderr()),
+        None => Box::new(std::io::stdout()),
+        Some(file) => Box::new(file.keep()?),
+    };
+    for report in reports {
+        to.write_all(report.as_bytes()).and_then(|()| to.flush())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,7 @@
+//! What `top` shows: a board that is fed with samples and keys, and the screen that it is drawn on.
+
+mod board;
+mod screen;
+
+pub use board::{Action, Board, BoardRow, Named, Sample, Sort};
+pub use screen::draw;

@@ -1,0 +1,39 @@
+// Two million small live blocks of a cache, and a leak that is larger than it in bytes; the cache is then
+// cleared by half.
+#include "target.hpp"
+
+using namespace target;
+
+// Not a jump: the function shall be on the stack.
+[[gnu::always_inline]] static inline void* allocate(size_t size) {
+  void* block = malloc(size);
+  keep(block);
+  return block;
+}
+
+[[gnu::noinline]] static void* cached() { return allocate(24); }
+[[gnu::noinline]] static void* leaked() { return allocate(700); }
+
+int main(int argc, char** argv) {
+  constexpr size_t kCached = 2'000'000;
+  constexpr size_t kLeaked = 200'000;
+  // Not with malloc, so that it is in no report.
+  static void* cache[kCached];
+  // Under `gate` nobody talks to it.
+  bool is_alone = argc > 1;
+  bool is_clean = is_alone && strcmp(argv[1], "clean") == 0;
+  if (!is_alone) ready();
+  for (size_t i = 0; i < kCached; i++) {
+    cache[i] = cached();
+    if (!is_clean && i % (kCached / kLeaked) == 0) leaked();
+  }
+  for (size_t i = 0; i < kCached; i += 2) {
+    free(cache[i]);
+    cache[i] = nullptr;
+  }
+  if (is_alone) {
+    for (size_t i = 1; i < kCached; i += 2) free(cache[i]);
+    return 0;
+  }
+  done();
+}

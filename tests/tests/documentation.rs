@@ -1,0 +1,150 @@
+//! Completions, man pages and help, for every command that there is.
+
+use memhook_tests::programs::Folder;
+use memhook_tests::run;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+/// Runs memhook-rs, which must succeed; its standard output.
+fn output(args: &[&str]) -> String {
+    let (code, out, err) = run(args);
+    assert_eq!(code, 0, "{args:?}: {err}");
+    assert_eq!(err, "", "{args:?}");
+    out
+}
+
+/// The commands that `--help` of these words lists.
+fn commands_of(words: &[&str]) -> Vec<String> {
+    let help = output(&[words, &["--help"]].concat());
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = listed.take_while(|line| line.starts_with("  "));
+    // Further lines of a description are indented deeper.
+    let names = names.filter(|line| !line.starts_with("   "));
+    let names = names.filter_map(|line| line.split_whitespace().next());
+    let names = names.filter(|name| *name != "help");
+    names.map(str::to_owned).collect()
+}
+
+/// Every command in full: `attach`, `symbols pack`.
+fn commands() -> Vec<Vec<String>> {
+    let mut all = Vec::new();
+    let first = commands_of(&[]);
+    assert!(first.len() >= 12, "{first:?}");
+    for name in first {
+        let below = commands_of(&[&name]);
+        let with_below = below.iter().map(|b| vec![name.clone(), b.clone()]);
+        all.extend(with_below.collect::<Vec<_>>());
+        all.push(vec![name]);
+    }
+    all
+}
+
+/// The long options that a text mentions.
+fn long_options(text: &str) -> BTreeSet<String> {
+    let lines = text
+        .lines()
+        .filter(|line| line.trim_start().starts_with('-'));
+    let words = lines.flat_map(|line| line.split([' ', ',', '[', '=', '<']));
+    let options = words.filter_map(|word| word.strip_prefix("--"));
+    options
+        .filter(|o| !o.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn every_command_has_a_man_page_with_all_its_options() {
+    let folder = Folder::new("man");
+    let directory = folder.path("man1");
+    output(&["man", &directory]);
+    let read = |words: &[String]| {
+        let name = [&["memhook-rs".to_owned()], words].concat().join("-");
+        let file = format!("{directory}/{name}.1");
+        std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{file}: {e}"))
+    };
+    let whole = read(&[]);
+    for words in commands() {
+        // roff writes a hyphen as \-.
+        let page = read(&words).replace("\\-", "-");
+        assert!(page.contains(".TH "), "{words:?}: {page}");
+        let args: Vec<&str> = words.iter().map(String::as_str).collect();
+        let options = long_options(&output(&[&args[..], &["--help"]].concat()));
+        assert!(options.contains("help"), "{words:?}: {options:?}");
+        for option in options {
+            assert!(
+                page.contains(&format!("--{option}")),
+                "{words:?}: --{option}"
+            );
+        }
+        if let [name] = &words[..] {
+            let named = whole
+                .replace("\\-", "-")
+                .contains(&format!("memhook-rs-{name}(1)"));
+            assert!(named, "the page of the program does not name {name}");
+        }
+    }
+    let pages = std::fs::read_dir(&directory).expect("written").count();
+    assert_eq!(pages, commands().len() + 1);
+}
+
+#[test]
+fn every_shell_completes_every_command() {
+    let commands = commands();
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = output(&["completions", shell]);
+        for words in &commands {
+            let name = words.last().expect("a name");
+            assert!(script.contains(name.as_str()), "{shell}: {name}");
+        }
+        assert!(script.contains("depth"), "{shell}");
+    }
+    let (code, out, err) = run(&["completions", "cmd"]);
+    assert_eq!(
+        (code, out.as_str(), err.lines().count()),
+        (2, "", 1),
+        "{err}"
+    );
+}
+
+#[test]
+fn bash_completes_a_command_and_an_option() {
+    if !Path::new("/bin/bash").exists() {
+        return memhook_tests::not_run("there is no bash");
+    }
+    let folder = Folder::new("completions");
+    let file = folder.path("memhook-rs.bash");
+    std::fs::write(&file, output(&["completions", "bash"])).expect("written");
+    for (words, wanted) in [
+        ("memhook-rs det", "detach"),
+        ("memhook-rs attach --dep", "--depth"),
+    ] {
+        let last = words.split(' ').next_back().expect("a word");
+        let count = words.split(' ').count() - 1;
+        // The script has told bash which of its functions completes memhook-rs.
+        let script = format!(
+            "source '{file}'; words=$(complete -p memhook-rs); name=${{words#*-F }}; \
+             COMP_WORDS=({words}); COMP_CWORD={count}; \
+             ${{name%% *}} memhook-rs '{last}' '' 2>&1; echo \"${{COMPREPLY[@]}}\""
+        );
+        let completed = Command::new("/bin/bash").args(["-c", &script]).output();
+        let completed = completed.expect("bash runs").stdout;
+        assert_eq!(
+            String::from_utf8_lossy(&completed).trim(),
+            wanted,
+            "{words}"
+        );
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let script = format!(
+        "{} completions bash | true",
+        memhook_tests::binary().display()
+    );
+    let ended = Command::new("/bin/sh").args(["-c", &script]).output();
+    let ended = ended.expect("sh runs");
+    assert!(ended.status.success());
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
+}

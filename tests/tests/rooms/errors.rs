@@ -1,0 +1,130 @@
+//! Errors are printed as a chain, each followed by its source: one whose text holds that of its source would say
+//! it twice ("cannot read X: No such file or directory: No such file or directory").
+
+use super::root;
+use std::path::{Path, PathBuf};
+
+/// The attribute that gives a variant its text (thiserror), and what belongs to it.
+struct Variant<'a> {
+    /// What stands between the parentheses of `#[error(...)]`.
+    text: &'a str,
+    /// The variant with its fields.
+    body: &'a str,
+}
+
+impl Variant<'_> {
+    /// The name of the field that is the source, by which the text could show it.
+    fn source(&self) -> Option<String> {
+        let marked = ["#[source]", "#[from]"].into_iter().find_map(|mark| {
+            let (_, rest) = self.body.split_once(mark)?;
+            let (name, after) = rest.trim_start().split_once(':')?;
+            // `#[from] std::io::Error` has a path there, and no name.
+            let is_name = !after.starts_with(':') && name.bytes().all(is_of_name);
+            Some(if is_name {
+                name.to_owned()
+            } else {
+                "0".to_owned()
+            })
+        });
+        let tuple = || {
+            let is_marked = self.body.contains("#[source]") || self.body.contains("#[from]");
+            is_marked.then(|| "0".to_owned())
+        };
+        // A field of this name is the source without a mark.
+        let named = || has_field(self.body, "source").then(|| "source".to_owned());
+        marked.or_else(tuple).or_else(named)
+    }
+
+    fn repeats_its_source(&self) -> bool {
+        let Some(source) = self.source() else {
+            return false;
+        };
+        let shown = [format!("{{{source}}}"), format!("{{{source}:")];
+        shown.iter().any(|shown| self.text.contains(shown.as_str()))
+    }
+}
+
+fn is_of_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+fn has_field(body: &str, name: &str) -> bool {
+    let fields = body.lines().map(str::trim_start);
+    let mut fields = fields.filter_map(|line| line.split_once(':'));
+    fields.any(|(field, _)| field == name)
+}
+
+/// All variants of error types in a file.
+fn variants(file: &str) -> Vec<Variant<'_>> {
+    let mut pieces = file.split("#[error(");
+    pieces.next();
+    pieces
+        .filter_map(|piece| {
+            let (text, rest) = piece.split_once(")]")?;
+            let end = rest.find("\n}\n").unwrap_or(rest.len());
+            Some(Variant {
+                text,
+                body: &rest[..end],
+            })
+        })
+        .collect()
+}
+
+fn sources(directory: &Path, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+/// What this test looks for is found where it is, and nowhere else.
+#[test]
+fn a_repeated_source_is_recognized() {
+    let enumeration = |text: &str, fields: &str| {
+        format!(
+            "#[derive(thiserror::Error)]\nenum E {{\n    #[error({text})]\n    A{fields},\n}}\n"
+        )
+    };
+    for (text, fields, repeats) in [
+        ("\"x: {source}\"", " {\n        source: Error,\n    }", true),
+        (
+            "\"x: {cause}\"",
+            " {\n        #[source]\n        cause: Error,\n    }",
+            true,
+        ),
+        ("\"x: {cause}\"", " {\n        cause: Error,\n    }", false),
+        ("\"x\"", " {\n        source: Error,\n    }", false),
+        ("\"x: {0}\"", "(#[from] std::io::Error)", true),
+        ("\"x: {0}\"", "(std::io::Error)", false),
+        ("transparent", "(#[from] std::io::Error)", false),
+    ] {
+        let file = enumeration(text, fields);
+        let found = variants(&file);
+        assert_eq!(found.len(), 1, "{file}");
+        assert_eq!(found[0].repeats_its_source(), repeats, "{file}");
+    }
+}
+
+#[test]
+fn no_error_repeats_its_source() {
+    let mut files = Vec::new();
+    for directory in std::fs::read_dir(root().join("crates")).expect("crates") {
+        sources(&directory.expect("an entry").path().join("src"), &mut files);
+    }
+    let (mut seen, mut faults) = (0, Vec::new());
+    for path in files {
+        let file = std::fs::read_to_string(&path).expect("text");
+        for variant in variants(&file) {
+            seen += 1;
+            if variant.repeats_its_source() {
+                faults.push(format!("{}: {}", path.display(), variant.text));
+            }
+        }
+    }
+    assert!(seen > 100, "only {seen} variants were found");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
