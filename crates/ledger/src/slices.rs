@@ -23,21 +23,12 @@ pub struct LiveWalk {
 pub struct SiteWalk {
     walk: LiveWalk,
     older_than_ns: Option<u64>,
+    has_begun: bool,
     /// By the dense index of the site, as of the first slice.
     sites: Vec<SiteTotals>,
-    live: LiveSums,
-}
-
-/// Where the sums of what lives come from.
-#[derive(Clone, Debug, Default)]
-enum LiveSums {
-    /// The first slice decides.
-    #[default]
-    Undecided,
-    /// The counters of the sites, of one moment.
-    Counted,
-    /// The blocks walked over, and what each stands for: blocks and bytes by the index of the site.
-    Walked(Vec<(f64, f64)>),
+    /// What was counted of each on the way: blocks and bytes, estimates if not all blocks are kept. Empty if
+    /// the sums of the first slice say it all.
+    counted: Vec<(f64, f64)>,
 }
 
 impl SiteWalk {
@@ -51,14 +42,11 @@ impl SiteWalk {
 
     /// Every site that was ever seen, ordered by stack id; `bytes` and `blocks` are of the blocks walked over.
     pub fn into_sites(mut self) -> Vec<SiteTotals> {
-        if let LiveSums::Walked(live) = &self.live {
-            for (site, (blocks, bytes)) in self.sites.iter_mut().zip(live) {
-                (site.blocks, site.bytes) = (blocks.round() as u64, bytes.round() as u64);
-                if self.older_than_ns.is_none() {
-                    // Releases of blocks that were not kept are not known to be of this site.
-                    site.released_blocks = site.allocated_blocks.saturating_sub(site.blocks);
-                    site.released_bytes = site.allocated_bytes.saturating_sub(site.bytes);
-                }
+        for (site, (blocks, bytes)) in self.sites.iter_mut().zip(self.counted) {
+            (site.blocks, site.bytes) = (blocks.round() as u64, bytes.round() as u64);
+            if self.older_than_ns.is_none() {
+                site.released_blocks = site.allocated_blocks.saturating_sub(site.blocks);
+                site.released_bytes = site.allocated_bytes.saturating_sub(site.bytes);
             }
         }
         for site in &mut self.sites {
@@ -93,28 +81,21 @@ impl<O: Observer> Ledger<O> {
 
     /// Takes the next slice. Returns whether there are more.
     ///
-    /// Without an age, blocks and bytes of each site are those of one moment, that of the first slice, unless
-    /// not all blocks are kept: then each block counts by what it stands for when it is seen.
+    /// Without an age, blocks and bytes of each site are those of one moment, that of the first slice, as long
+    /// as all blocks are kept.
     pub fn walk_sites(&self, walk: &mut SiteWalk) -> bool {
         let SiteWalk {
             walk: place,
             older_than_ns,
+            has_begun,
             sites,
-            live,
+            counted,
         } = walk;
-        if matches!(live, LiveSums::Undecided) {
-            let is_counted = older_than_ns.is_none() && !self.map.is_thinned();
-            let sum = |now: u64, gone: u64| {
-                if is_counted {
-                    now.saturating_sub(gone)
-                } else {
-                    0
-                }
-            };
+        if !std::mem::replace(has_begun, true) {
             sites.extend(self.sites.all().iter().map(|site| SiteTotals {
                 stack: site.stack,
-                bytes: sum(site.allocated_bytes, site.released_bytes),
-                blocks: sum(site.allocated_blocks, site.released_blocks),
+                bytes: site.allocated_bytes.saturating_sub(site.released_bytes),
+                blocks: site.allocated_blocks.saturating_sub(site.released_blocks),
                 oldest_ns: u64::MAX,
                 allocated_blocks: site.allocated_blocks,
                 allocated_bytes: site.allocated_bytes,
@@ -123,25 +104,25 @@ impl<O: Observer> Ledger<O> {
                 min_size: site.min_size,
                 max_size: site.max_size,
             }));
-            *live = if is_counted {
-                LiveSums::Counted
-            } else {
-                LiveSums::Walked(vec![(0.0, 0.0); sites.len()])
-            };
+            if older_than_ns.is_some() || self.map.is_thinned() {
+                *counted = vec![(0.0, 0.0); sites.len()];
+            }
         }
-        let limit = older_than_ns.unwrap_or(u64::MAX);
         self.walk(place, |entry| {
             let (index, time_ns) = (entry.site() as usize, entry.time_ns());
+            if older_than_ns.is_some_and(|limit| time_ns >= limit) {
+                return;
+            }
             // A site that is younger than the walk is not in it.
-            let Some(site) = sites.get_mut(index).filter(|_| time_ns < limit) else {
+            let Some(site) = sites.get_mut(index) else {
                 return;
             };
             site.oldest_ns = site.oldest_ns.min(time_ns);
-            if let LiveSums::Walked(live) = live {
+            if let Some((blocks, bytes)) = counted.get_mut(index) {
                 let size = self.map.size_of(entry);
                 let weight = self.weight(size);
-                live[index].0 += weight;
-                live[index].1 += weight * size as f64;
+                *blocks += weight;
+                *bytes += weight * size as f64;
             }
         })
     }

@@ -61,6 +61,8 @@ pub struct LiveNumbers {
     totals: memhook_ledger::Totals,
     allocations: SampledAllocations,
     bounded: Option<Bounded>,
+    /// The sums that the ledger keeps of each site are all that is needed.
+    is_by_site: bool,
 }
 
 impl LiveNumbers {
@@ -77,6 +79,7 @@ impl LiveNumbers {
             totals: memhook_ledger::Totals::default(),
             allocations: SampledAllocations::default(),
             bounded: None,
+            is_by_site: false,
         }
     }
 
@@ -87,8 +90,10 @@ impl LiveNumbers {
             self.releases = ledger.release_sites();
             self.allocations = *allocations;
             self.bounded = ledger.bounded();
+            let keeps_all = self.bounded.is_none_or(|bounded| !bounded.is_thinned);
+            self.is_by_site = self.by.is_of_stacks() && !allocations.is_sampled() && keeps_all;
         }
-        if self.is_by_site() {
+        if self.is_by_site {
             return ledger.walk_sites(&mut self.sites);
         }
         let (by, before_ns, parts) = (self.by, self.before_ns, &mut self.parts);
@@ -111,16 +116,10 @@ impl LiveNumbers {
         })
     }
 
-    /// Whether the sums that the ledger keeps of each site are all that is needed.
-    fn is_by_site(&self) -> bool {
-        let keeps_all = self.bounded.is_none_or(|bounded| !bounded.is_thinned);
-        self.by.is_of_stacks() && !self.allocations.is_sampled() && keeps_all
-    }
-
     /// What was counted, by the number that decides the rows.
     fn parts(&mut self) -> Vec<Part> {
         let mut parts = std::mem::take(&mut self.parts);
-        if self.is_by_site() {
+        if self.is_by_site {
             for site in std::mem::take(&mut self.sites).into_live() {
                 let part = parts.entry(u64::from(site.stack)).or_default();
                 part.amount = Estimate::exact(site.blocks, site.bytes);
