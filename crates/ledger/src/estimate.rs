@@ -177,7 +177,7 @@ mod tests {
         };
         let sizes: Vec<u64> = (0..200).map(|i| 1 + i * i % 3000).collect();
         let truth: u64 = sizes.iter().sum();
-        let (mut random, runs) = (7u64, 4000);
+        let (mut random, runs) = (7u64, 40_000);
         let estimates: Vec<Estimate> = (0..runs)
             .map(|_| {
                 let recorded = sizes
