@@ -16,9 +16,12 @@ extern "C" [[gnu::visibility("default"), gnu::noinline]] void allocate_below_dlo
   keep(malloc(4321));
 }
 
+// Its `ret` is one at which unwinding goes on rightly: no register and no stack pointer has to be restored there.
+extern "C" [[gnu::visibility("default"), gnu::noinline]] int leaf(int number) { return number + 1; }
+
 [[gnu::noinline]] static void opens_here(const char* path) {
   void* library = dlopen(path, RTLD_NOW);
-  CHECK(library);
+  CHECK(library && leaf(1) == 2);
 }
 
 int main(int, char** arguments) {

@@ -241,6 +241,9 @@ impl Session {
             hook_error::STALE | hook_error::NO_LOADER | 0.. => {}
             code => return Err(Error::HookRefused { pid, code }),
         }
+        // The hook has told what the loader counts. Only lists that are known to be of that count tell a wrapped
+        // dlopen which instruction of its caller's module it can return through.
+        self.look_at_modules()?;
         // If the threads cannot all be held, the slots stay as they are, and the coverage says so.
         if let Ok(all_held) = self.force_slots() {
             self.held_time = self.held_time.max(all_held);
