@@ -167,10 +167,10 @@ fn dry_run(pid: i32, config: &TraceConfig) -> anyhow::Result<ExitCode> {
     say!("{slots} slots would be patched:");
     for module in plan {
         if !module.slots.is_empty() {
-            say!("  {}: {}", module.path, module.slots.join(" "));
+            say!("  {}: {}", module.image.path, module.slots.join(" "));
         }
         for (symbol, reason) in &module.unhookable {
-            say!("  {}: not {symbol}: {reason}", module.path);
+            say!("  {}: not {symbol}: {reason}", module.image.path);
         }
     }
     Ok(ExitCode::SUCCESS)

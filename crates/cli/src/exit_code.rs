@@ -13,6 +13,8 @@ use memhook_attach::{Detached, End};
 use memhook_gate::Outcome;
 use std::process::ExitCode;
 
+/// All went well.
+pub const DONE: u8 = 0;
 /// The target went on untraced before the end was asked for.
 pub const CUT_SHORT: u8 = 1;
 /// Bad input, a target that cannot be traced, or an output that is not complete.
@@ -40,14 +42,14 @@ pub fn of_trace(end: End, pid: i32) -> u8 {
             eprintln!("memhook-rs: {error}; run: memhook-rs detach {pid}");
             NOT_RESTORED
         }
-        _ => 0,
+        _ => DONE,
     }
 }
 
 /// The exit code of a verdict; `failed`: if a limit is exceeded.
 pub fn of_verdict(outcome: Outcome, failed: u8) -> u8 {
     match outcome {
-        Outcome::Passed => 0,
+        Outcome::Passed => DONE,
         Outcome::Failed => failed,
         Outcome::Unsound => NO_VERDICT,
     }
