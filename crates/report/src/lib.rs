@@ -11,6 +11,7 @@ mod model;
 mod named_run;
 mod names;
 mod profile;
+mod progress;
 mod read_back;
 pub mod recorded;
 mod report_writer;
@@ -41,6 +42,7 @@ pub use profile::{
     Amount, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame, ProfileModule,
     ProfileSite, Released, Series, SitePoint, SourceLines,
 };
+pub use progress::Progress;
 pub use read_back::{ReadBackError, read_back};
 pub use report_writer::{ReportStream, ReportWriter, shown};
 pub use rows::{RowsBy, SortBy};
