@@ -88,13 +88,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     // Before the target is touched: an output that cannot be written costs nothing then.
     let json = args.json || args.format == Format::Json;
-    let path = args.output.as_deref().map(|path| output::expand(path, pid));
-    let path = path.transpose()?;
-    let (recorded, path) = if args.recording.is_asked_for(path.as_deref()) {
-        (path, None)
-    } else {
-        (None, path)
-    };
+    let (recorded, path) = args.recording.split(args.output.as_deref(), pid)?;
     let style = output::style(path.as_deref(), args.color, args.verbose);
     let output = ReportWriter::open(path.as_deref(), args.force, json, style)?;
     let recording = match &recorded {

@@ -91,7 +91,8 @@ enum Direction {
     BottomUp,
 }
 
-fn parse<T: std::str::FromStr<Err = String>>(word: &str) -> Result<T, String> {
+/// Values that the library has words for.
+pub fn parse<T: std::str::FromStr<Err = String>>(word: &str) -> Result<T, String> {
     word.parse()
 }
 

@@ -96,13 +96,7 @@ struct Started<'a> {
 
 impl<'a> Started<'a> {
     fn open(args: &'a Args, config: TraceConfig, pid: i32) -> anyhow::Result<Started<'a>> {
-        let path = args.output.as_deref().map(|path| output::expand(path, pid));
-        let path = path.transpose()?;
-        let (recorded, path) = if args.recording.is_asked_for(path.as_deref()) {
-            (path, None)
-        } else {
-            (None, path)
-        };
+        let (recorded, path) = args.recording.split(args.output.as_deref(), pid)?;
         let options = if recorded.is_some() {
             args.recording.resolve(args.force, &args.tracing)?
         } else {

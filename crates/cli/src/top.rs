@@ -9,8 +9,7 @@ use crate::signals::{self, stop_requested};
 use crate::tracing::Tracing;
 use anyhow::{Context, bail};
 use crossbeam_channel::{Receiver, Select};
-use memhook_attach::{Consumer, End, Job, Session, Trace, Turn, process_name};
-use memhook_ledger::SiteWalk;
+use memhook_attach::{Consumer, End, Job, Trace, Turn, process_name};
 use memhook_process::TargetRoot;
 use memhook_report::top::{self, Action, Board, Names, Sample};
 use memhook_report::{bytes, counted, milliseconds};
@@ -136,7 +135,7 @@ impl TopJob {
         let (session, now) = (trace.session(), trace.consumer().elapsed());
         if now >= self.next_sample {
             self.next_sample = now + self.interval;
-            self.board.sample(sample(session, trace.consumer()));
+            self.board.sample(sample(trace));
             self.is_stale = true;
         }
         self.is_stale |= self.names.follow(&SessionStacks(session), &mut self.board);
@@ -184,16 +183,16 @@ impl Job for TopJob {
     }
 }
 
-fn sample(session: &Session, consumer: &Consumer) -> Sample {
-    let mut walk = SiteWalk::new(None);
-    consumer.in_slices(|state| state.ledger.walk_sites(&mut walk));
+fn sample(trace: &Trace) -> Sample {
+    let consumer = trace.consumer();
+    let sites = trace.sites();
     let state = consumer.lock();
     let (totals, bounded) = (state.ledger.totals(), state.ledger.bounded());
     drop(state);
-    let losses = session.region().losses();
+    let losses = trace.session().region().losses();
     Sample {
         time: consumer.elapsed(),
-        sites: walk.into_sites(),
+        sites,
         totals,
         lost_events: losses.dropped + losses.ringless,
         bounded,

@@ -10,6 +10,7 @@ mod measure;
 mod model;
 mod named_run;
 mod names;
+mod output_name;
 mod profile;
 mod progress;
 mod read_back;
@@ -38,6 +39,7 @@ pub use model::{
     Sampling, SiteRow, StackFrame, Target,
 };
 pub use named_run::{Backtrace, Backtraces, frames_at};
+pub use output_name::{OutputNameError, output_name};
 pub use profile::{
     Amount, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame, ProfileModule,
     ProfileSite, Released, Series, SitePoint, SourceLines,
