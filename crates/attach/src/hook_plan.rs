@@ -2,20 +2,19 @@
 
 use crate::{config::TraceConfig, error::Error};
 use memhook_abi::function_by_name;
-use memhook_process::{ModuleFiles, find_slots, hook_copies, mappings, modules};
+use memhook_process::{ModuleFiles, ModuleImage, find_slots, hook_copies, mappings, modules};
 
 /// What would be hooked of one module.
-#[derive(Clone, Debug, Default)]
 pub struct PlannedModule {
-    /// Its path.
-    pub path: String,
+    /// The module.
+    pub image: ModuleImage,
     /// The symbol of each slot.
     pub slots: Vec<String>,
     /// What cannot be hooked, and why.
     pub unhookable: Vec<(String, &'static str)>,
 }
 
-/// What an attach with this configuration would patch, by module.
+/// What an attach with this configuration would patch, of all modules.
 pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, Error> {
     let functions = config.function_ids();
     let maps = mappings(pid)?;
@@ -23,10 +22,11 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
     let is_wanted = |name: &str| function_by_name(name).is_some_and(|f| functions.contains(&f));
     let scan = find_slots(pid, &loaded, &maps, &is_wanted, &hook_copies(pid, &maps))?;
     let mut planned: Vec<PlannedModule> = loaded
-        .iter()
-        .map(|module| PlannedModule {
-            path: module.path.clone(),
-            ..PlannedModule::default()
+        .into_iter()
+        .map(|image| PlannedModule {
+            image,
+            slots: Vec::new(),
+            unhookable: Vec::new(),
         })
         .collect();
     // An attach first puts back what others left in slots.
@@ -37,6 +37,5 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
         let module = &mut planned[refused.module];
         module.unhookable.push((refused.symbol, refused.reason));
     }
-    planned.retain(|module| !module.slots.is_empty() || !module.unhookable.is_empty());
     Ok(planned)
 }

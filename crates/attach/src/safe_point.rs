@@ -3,7 +3,7 @@
 use crate::reach::Reach;
 use crate::unwind_tables::UnwindTables;
 use memhook_inject::{Error, Held, HoldOptions, Registers};
-use memhook_process::{ModuleImage, unsafe_ranges};
+use memhook_process::{ModuleImage, mappings, unsafe_ranges, vdso};
 use memhook_unwind::{TableModule, walk};
 use std::{ops::Range, time::Duration};
 
@@ -20,6 +20,20 @@ impl SafePoints {
             modules: tables.table_modules(modules),
             ranges: unsafe_ranges(modules),
         }
+    }
+
+    /// In a running process that is not traced, with these modules.
+    ///
+    /// # Errors
+    /// When the process's mappings cannot be read.
+    pub fn of_process(
+        pid: i32,
+        mut modules: Vec<ModuleImage>,
+    ) -> Result<SafePoints, memhook_process::Error> {
+        modules.extend(vdso(pid, &mappings(pid)?));
+        let mut tables = UnwindTables::default();
+        tables.compile(&modules);
+        Ok(SafePoints::new(&tables, &modules))
     }
 
     /// Holds a thread at one.

@@ -88,13 +88,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     // Before the target is touched: an output that cannot be written costs nothing then.
     let json = args.json || args.format == Format::Json;
-    let path = args.output.as_deref().map(|path| output::expand(path, pid));
-    let path = path.transpose()?;
-    let (recorded, path) = if args.recording.is_asked_for(path.as_deref()) {
-        (path, None)
-    } else {
-        (None, path)
-    };
+    let (recorded, path) = args.recording.split(args.output.as_deref(), pid)?;
     let style = output::style(path.as_deref(), args.color, args.verbose);
     let output = ReportWriter::open(path.as_deref(), args.force, json, style)?;
     let recording = match &recorded {
@@ -167,10 +161,10 @@ fn dry_run(pid: i32, config: &TraceConfig) -> anyhow::Result<ExitCode> {
     say!("{slots} slots would be patched:");
     for module in plan {
         if !module.slots.is_empty() {
-            say!("  {}: {}", module.path, module.slots.join(" "));
+            say!("  {}: {}", module.image.path, module.slots.join(" "));
         }
         for (symbol, reason) in &module.unhookable {
-            say!("  {}: not {symbol}: {reason}", module.path);
+            say!("  {}: not {symbol}: {reason}", module.image.path);
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -18,7 +18,7 @@ pub struct Args {
     /// The newer run, likewise
     new: PathBuf,
     /// What to compare: live, peak, allocated, released, temporary
-    #[arg(long, value_parser = measure, default_value = "live")]
+    #[arg(long, value_parser = report::parse::<Measure>, default_value = "live")]
     measure: Measure,
     /// How many sites to show
     #[arg(short = 'T', long, default_value_t = 10)]
@@ -30,10 +30,6 @@ pub struct Args {
     output: OutputArgs,
     #[command(flatten)]
     sources: sources::Args,
-}
-
-fn measure(word: &str) -> Result<Measure, String> {
-    word.parse()
 }
 
 /// Runs the command.

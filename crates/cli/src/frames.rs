@@ -3,7 +3,7 @@
 use memhook_attach::{CallScans, ModuleCoverage, Session, process_name};
 use memhook_process::ModuleImage;
 use memhook_report::recorded::source_text;
-use memhook_report::{AttachInfo, Backtrace, Backtraces, Coverage, StackFrame, Target, TracedRun};
+use memhook_report::{AttachInfo, Backtrace, Backtraces, Coverage, Target, TracedRun};
 use memhook_stream::Losses;
 use memhook_symbols::{ModuleFile, Symbolizer};
 use std::time::Duration;
@@ -40,17 +40,6 @@ impl Backtraces for SessionStacks<'_> {
             truncated: stack.is_some_and(|stack| stack.truncated),
         })
     }
-}
-
-/// Kind and frames of an interned stack, with the names that are there.
-pub fn stack_of(session: &Session, symbols: &Symbolizer, id: u32) -> (String, Vec<StackFrame>) {
-    let Some(backtrace) = SessionStacks(session).backtrace(id) else {
-        return ("unknown".into(), Vec::new());
-    };
-    let addresses = backtrace.addresses.iter();
-    let frames = addresses.flat_map(|&a| memhook_report::frames_at(symbols, a));
-    let kind = backtrace.kind().unwrap_or("unknown");
-    (kind.to_owned(), frames.collect())
 }
 
 /// A session, and what is known of how much of its modules is seen.

@@ -12,7 +12,7 @@ mod doctor;
 mod exit_code;
 mod frames;
 mod gate;
-mod leaks;
+mod last_look;
 mod model;
 mod options;
 mod output;

@@ -1,5 +1,7 @@
 //! Values of options: durations, sizes, choices.
 
+use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::time::Duration;
 
 /// What the rows of a report are.
@@ -17,6 +19,8 @@ pub enum GroupBy {
     Thread,
     /// The size of a block
     Size,
+    /// The time from allocation to release
+    Lifetime,
 }
 
 impl From<GroupBy> for memhook_report::RowsBy {
@@ -28,6 +32,7 @@ impl From<GroupBy> for memhook_report::RowsBy {
             GroupBy::Module => Self::Module,
             GroupBy::Thread => Self::Thread,
             GroupBy::Size => Self::Size,
+            GroupBy::Lifetime => Self::Lifetime,
         }
     }
 }
@@ -65,8 +70,16 @@ pub struct View {
     #[arg(long, value_enum, default_value = "bytes")]
     pub sort: SortBy,
     /// What the rows of the report are
-    #[arg(long, value_enum, default_value = "site")]
+    #[arg(long, value_parser = rows_of_trace(), default_value = "site")]
     pub by: GroupBy,
+}
+
+/// Lifetimes are known of recordings only.
+fn rows_of_trace() -> impl TypedValueParser<Value = GroupBy> {
+    let of_trace = GroupBy::value_variants().iter();
+    let of_trace = of_trace.filter(|&&by| by != GroupBy::Lifetime);
+    let words = of_trace.filter_map(ValueEnum::to_possible_value);
+    PossibleValuesParser::new(words).try_map(|word| GroupBy::from_str(&word, false))
 }
 
 /// Output format.

@@ -5,8 +5,14 @@ use crate::tracing::Tracing;
 use anyhow::bail;
 use memhook_attach::Recorded;
 use memhook_recording::{Mode, Options, RecordingEnd};
-use memhook_report::ReportModel;
-use std::{path::Path, time::Duration};
+use memhook_report::{ReportModel, output_name};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// A file, if there is one.
+type Output = Option<PathBuf>;
 
 /// What a recording holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -42,10 +48,17 @@ pub struct Args {
 const MIN_FILE_BYTES: u64 = 1 << 20;
 
 impl Args {
-    /// Whether an output with this name is a recording.
-    pub fn is_asked_for(&self, output: Option<&Path>) -> bool {
-        let named = |path: &Path| path.extension().is_some_and(|e| e == "mhk");
-        self.record.is_some() || output.is_some_and(named)
+    /// The files of the recording and of the reports: an output is one or the other, by its name.
+    pub fn split(&self, output: Option<&Path>, pid: i32) -> anyhow::Result<(Output, Output)> {
+        let path = output.map(|path| output_name(path, pid)).transpose()?;
+        let is_named = path
+            .as_ref()
+            .is_some_and(|path| path.extension().is_some_and(|e| e == "mhk"));
+        Ok(if self.record.is_some() || is_named {
+            (path, None)
+        } else {
+            (None, path)
+        })
     }
 
     /// The settings of the file. `force`: it may overwrite another one.

@@ -5,7 +5,7 @@ mod target;
 
 pub use target::{OutputArgs, Progress, open, tell_end, write};
 
-use crate::options::{SortBy, moment};
+use crate::options::{GroupBy, SortBy, moment};
 use anyhow::{Context, bail};
 use memhook_recording::Recording;
 use memhook_report::recorded::{self, Selection, Window};
@@ -27,7 +27,7 @@ pub struct Args {
     peak: bool,
     /// What the rows of the report are
     #[arg(long, value_enum, default_value = "site")]
-    by: RowsBy,
+    by: GroupBy,
     /// What the rows are sorted by
     #[arg(long, value_enum, default_value = "bytes")]
     sort: SortBy,
@@ -82,39 +82,6 @@ impl WindowArgs {
     }
 }
 
-/// What the rows are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-enum RowsBy {
-    /// The call stack of an allocation
-    Site,
-    /// A call in the code: a block counts for every call of its stack
-    Frame,
-    /// A function: a block counts for every function of its stack
-    Function,
-    /// The module that called the allocator
-    Module,
-    /// The thread that allocated
-    Thread,
-    /// The size of a block
-    Size,
-    /// The time from allocation to release
-    Lifetime,
-}
-
-impl From<RowsBy> for memhook_report::RowsBy {
-    fn from(by: RowsBy) -> Self {
-        match by {
-            RowsBy::Site => Self::Site,
-            RowsBy::Frame => Self::Frame,
-            RowsBy::Function => Self::Function,
-            RowsBy::Module => Self::Module,
-            RowsBy::Thread => Self::Thread,
-            RowsBy::Size => Self::Size,
-            RowsBy::Lifetime => Self::Lifetime,
-        }
-    }
-}
-
 /// Where trees begin.
 #[derive(Clone, Copy, PartialEq, Debug, clap::ValueEnum)]
 enum Direction {
@@ -124,7 +91,8 @@ enum Direction {
     BottomUp,
 }
 
-fn parse<T: std::str::FromStr<Err = String>>(word: &str) -> Result<T, String> {
+/// Values that the library has words for.
+pub fn parse<T: std::str::FromStr<Err = String>>(word: &str) -> Result<T, String> {
     word.parse()
 }
 
@@ -185,19 +153,19 @@ fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     if args.who_frees && !recording.has_release_stacks() {
         bail!("--who-frees: stacks of releases were not recorded; attach with --stacks all");
     }
-    if args.by == RowsBy::Size && !matches!(measure, Measure::Live | Measure::Allocated) {
+    if args.by == GroupBy::Size && !matches!(measure, Measure::Live | Measure::Allocated) {
         bail!("--by size counts live or allocated blocks: use --measure live or allocated");
     }
-    if args.by == RowsBy::Lifetime && !matches!(measure, Measure::Live | Measure::Released) {
+    if args.by == GroupBy::Lifetime && !matches!(measure, Measure::Live | Measure::Released) {
         bail!("--by lifetime counts released blocks: leave --measure out");
     }
     if !recording.is_summary() {
         return Ok(());
     }
     let missing = match (args.by, measure) {
-        (RowsBy::Thread, _) => "threads",
-        (RowsBy::Lifetime, _) => "lifetimes",
-        (RowsBy::Size, _) => "sizes of blocks",
+        (GroupBy::Thread, _) => "threads",
+        (GroupBy::Lifetime, _) => "lifetimes",
+        (GroupBy::Size, _) => "sizes of blocks",
         (_, Measure::Temporary) => "temporary allocations",
         _ if args.who_frees => "who frees",
         _ if args.sort == SortBy::Age => "ages",
@@ -237,7 +205,7 @@ fn selection(args: &Args) -> Selection {
     Selection {
         by: args.by.into(),
         measure: match args.by {
-            RowsBy::Lifetime => Measure::Released,
+            GroupBy::Lifetime => Measure::Released,
             _ => measure(args),
         },
         sort: args.sort.into(),

@@ -1,6 +1,6 @@
 //! What `attach` and `run` do with a trace: reports now and then, and the last one.
 
-use crate::leaks::LastLook;
+use crate::last_look::LastLook;
 use crate::model::Reporter;
 use crate::options::View;
 use crate::{record, signals::NameWait};

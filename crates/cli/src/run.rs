@@ -12,11 +12,7 @@ use memhook_attach::{
 use memhook_inject::StartPoint;
 use memhook_report::{ReportStream, ReportWriter};
 use std::{
-    collections::HashMap,
-    ffi::OsString,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    sync::Arc,
+    collections::HashMap, ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc,
     time::Duration,
 };
 
@@ -100,13 +96,7 @@ struct Started<'a> {
 
 impl<'a> Started<'a> {
     fn open(args: &'a Args, config: TraceConfig, pid: i32) -> anyhow::Result<Started<'a>> {
-        let path = args.output.as_deref().map(|path| output::expand(path, pid));
-        let path = path.transpose()?;
-        let (recorded, path) = if args.recording.is_asked_for(path.as_deref()) {
-            (path, None)
-        } else {
-            (None, path)
-        };
+        let (recorded, path) = args.recording.split(args.output.as_deref(), pid)?;
         let options = if recorded.is_some() {
             args.recording.resolve(args.force, &args.tracing)?
         } else {
@@ -154,27 +144,10 @@ impl<'a> Started<'a> {
         let Some(path) = &self.recorded else {
             return Ok(None);
         };
-        let path = if pid == self.first {
-            path.clone()
-        } else {
-            inserted(path, &pid.to_string())
-        };
-        let path = match program {
-            1 => path,
-            n => inserted(&path, &format!("exec{}", n - 1)),
-        };
+        let other = (pid != self.first).then_some(pid);
+        let path = Recording::path_of(path, other, program);
         Recording::create(&path, &self.options, pid, &self.config).map(Some)
     }
-}
-
-/// `run.mhk` and `17`: `run.17.mhk`.
-fn inserted(path: &Path, word: &str) -> PathBuf {
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let name = match path.extension() {
-        Some(extension) => format!("{stem}.{word}.{}", extension.to_string_lossy()),
-        None => format!("{stem}.{word}"),
-    };
-    path.with_file_name(name)
 }
 
 impl Observer for Started<'_> {

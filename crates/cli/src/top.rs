@@ -3,22 +3,19 @@
 mod keys;
 
 use crate::exit_code;
-use crate::frames::{module_files, stack_of};
+use crate::frames::{SessionStacks, module_files};
 use crate::options::duration;
 use crate::signals::{self, stop_requested};
 use crate::tracing::Tracing;
 use anyhow::{Context, bail};
 use crossbeam_channel::{Receiver, Select};
-use memhook_attach::{Consumer, End, Job, Session, Trace, Turn, process_name};
-use memhook_ledger::SiteWalk;
+use memhook_attach::{Consumer, End, Job, Trace, Turn, process_name};
 use memhook_process::TargetRoot;
-use memhook_report::top::{self, Action, Board, Sample};
-use memhook_report::{bytes, counted, milliseconds, site_name};
+use memhook_report::top::{self, Action, Board, Names, Sample};
+use memhook_report::{bytes, counted, milliseconds};
 use memhook_symbols::Symbolizer;
 use ratatui::DefaultTerminal;
-use std::{
-    collections::HashMap, io::IsTerminal, ops::ControlFlow, process::ExitCode, time::Duration,
-};
+use std::{io::IsTerminal, ops::ControlFlow, process::ExitCode, time::Duration};
 
 /// Options of `top`.
 #[derive(clap::Args, Clone)]
@@ -48,7 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         interval: args.interval,
         board: Board::new(name, pid),
         screen: None,
-        names: Names::of(pid),
+        names: Names::new(Symbolizer::new(TargetRoot::of(pid).search_order())),
         next_sample: Duration::ZERO,
         is_stale: true,
         notices: Vec::new(),
@@ -135,19 +132,21 @@ impl TopJob {
             }
             self.is_stale = true;
         }
-        let now = trace.consumer().elapsed();
+        let (session, now) = (trace.session(), trace.consumer().elapsed());
         if now >= self.next_sample {
             self.next_sample = now + self.interval;
-            self.board.sample(sample(trace.session(), trace.consumer()));
+            self.board.sample(sample(trace));
             self.is_stale = true;
         }
-        self.is_stale |= self.names.follow(trace.session(), &mut self.board);
+        self.is_stale |= self.names.follow(&SessionStacks(session), &mut self.board);
         if std::mem::take(&mut self.is_stale) {
             let board = &mut self.board;
             let drawn = screen.terminal.draw(|frame| top::draw(frame, board));
             drawn.context("the terminal cannot be written")?;
             // What has come into view gets its names next.
-            self.is_stale = self.names.ask(trace.session(), &self.board);
+            let modules = || module_files(session);
+            let stacks = SessionStacks(session);
+            self.is_stale = self.names.ask(&stacks, modules, &self.board);
         }
         Ok(ControlFlow::Continue(()))
     }
@@ -184,65 +183,18 @@ impl Job for TopJob {
     }
 }
 
-fn sample(session: &Session, consumer: &Consumer) -> Sample {
-    let mut walk = SiteWalk::new(None);
-    consumer.in_slices(|state| state.ledger.walk_sites(&mut walk));
+fn sample(trace: &Trace) -> Sample {
+    let consumer = trace.consumer();
+    let sites = trace.sites();
     let state = consumer.lock();
     let (totals, bounded) = (state.ledger.totals(), state.ledger.bounded());
     drop(state);
-    let losses = session.region().losses();
+    let losses = trace.session().region().losses();
     Sample {
         time: consumer.elapsed(),
-        sites: walk.into_sites(),
+        sites,
         totals,
         lost_events: losses.dropped + losses.ringless,
         bounded,
-    }
-}
-
-/// Names of the stacks that are on the screen, as they come.
-struct Names {
-    symbols: Symbolizer,
-    /// Whether the name is final.
-    asked: HashMap<u32, bool>,
-}
-
-impl Names {
-    fn of(pid: i32) -> Names {
-        Names {
-            symbols: Symbolizer::new(TargetRoot::of(pid).search_order()),
-            asked: HashMap::new(),
-        }
-    }
-
-    /// Asks for what is visible; returns whether there was something new.
-    fn ask(&mut self, session: &Session, board: &Board) -> bool {
-        let visible = board.visible().collect::<Vec<u32>>();
-        let new: Vec<u32> = visible
-            .into_iter()
-            .filter(|id| !self.asked.contains_key(id))
-            .collect();
-        if new.is_empty() {
-            return false;
-        }
-        self.symbols.set_modules(module_files(session));
-        let frames = new.iter().filter_map(|&id| session.stack(id));
-        self.symbols.request(frames.flat_map(|(_, frames)| frames));
-        self.asked.extend(new.iter().map(|&id| (id, false)));
-        true
-    }
-
-    /// Hands over names that have come; returns whether there were any.
-    fn follow(&mut self, session: &Session, board: &mut Board) -> bool {
-        let is_waiting = self.asked.values().any(|known| !known);
-        if !is_waiting || !self.symbols.is_ready(Duration::ZERO) {
-            return false;
-        }
-        for (&id, known) in self.asked.iter_mut().filter(|(_, known)| !**known) {
-            let (kind, stack) = stack_of(session, &self.symbols, id);
-            board.name_site(id, site_name(&stack), kind, stack);
-            *known = true;
-        }
-        true
     }
 }

@@ -1,10 +1,11 @@
 //! Leaks of an earlier run that are accepted.
 
 use crate::Error;
+use crate::error::text_of;
 use crate::evidence::{Evidence, Leak, Sum};
 use crate::verdict::{Standing, Verdict};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 const SCHEMA: &str = "memhook-rs/baseline/1";
 
@@ -59,7 +60,15 @@ impl Baseline {
         self
     }
 
-    /// Reads a file; `name`: what to call it in an error.
+    /// The baseline in a file.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or holds something else.
+    pub fn open(path: &Path) -> Result<Baseline, Error> {
+        Baseline::read(&path.display().to_string(), &text_of(path)?)
+    }
+
+    /// Reads the text of a file; `name`: what to call it in an error.
     pub fn read(name: &str, text: &str) -> Result<Baseline, Error> {
         let bad = |problem: String| Error::Baseline {
             file: name.to_owned(),

@@ -1,6 +1,8 @@
-//! What can be wrong with files that people write.
+//! What can be wrong with the files of a gate.
 
-/// A file that cannot be used.
+use std::path::Path;
+
+/// A file that cannot be read, used or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A line of a suppression file.
@@ -21,4 +23,26 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// A file that cannot be read.
+    #[error("cannot read {file}")]
+    Read {
+        /// The file's name as it was given.
+        file: String,
+        /// errno.
+        source: std::io::Error,
+    },
+    /// The verdict could not be written.
+    #[error("cannot write the verdict")]
+    Verdict(#[source] std::io::Error),
+    /// The baseline could not be written.
+    #[error("cannot write the baseline")]
+    WriteBaseline(#[source] std::io::Error),
+}
+
+/// The text of a file that people write.
+pub(crate) fn text_of(path: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(path).map_err(|source| Error::Read {
+        file: path.display().to_string(),
+        source,
+    })
 }

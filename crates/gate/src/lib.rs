@@ -5,7 +5,7 @@
 //! text, JSON, JUnit, SARIF, GitHub annotations or Markdown. [`growth`] judges a service that does not
 //! end: a trend test over the survivors of each allocation site.
 //!
-//! Not here: processes, files, symbols.
+//! Not here: processes, symbols. Of files, only those that people name in options.
 
 mod baseline;
 mod error;
@@ -14,9 +14,12 @@ mod formats;
 mod gather;
 pub mod growth;
 mod judge;
+mod leak_report;
 mod limits;
 mod names;
+mod outputs;
 mod pattern;
+mod process_evidence;
 mod reached;
 mod recorded;
 mod suppress;
@@ -31,8 +34,11 @@ pub use evidence::{AllocationSite, Ending, Evidence, Leak, SourceFrame, Subject,
 pub use formats::{FORMATS, rendered};
 pub use gather::{Grown, Lost, Reached, evidence, growth_evidence};
 pub use judge::{judge, judge_each};
+pub use leak_report::FoundLeaks;
 pub use limits::{Limits, SiteLimit};
 pub use names::{MappedModule, NameSource};
+pub use outputs::{OutputOptions, Outputs};
+pub use process_evidence::{bound, is_allocators, losses, traced_blocks};
 pub use reached::reached;
 pub use recorded::{RecordedOptions, recorded_evidence, recorded_time};
 pub use suppress::Suppressions;

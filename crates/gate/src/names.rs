@@ -4,7 +4,7 @@ use crate::{AllocationSite, SourceFrame};
 use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_recording::Recording;
 use memhook_report::{Backtraces, recorded::ordered_modules};
-use memhook_symbols::{Frame, Symbolizer};
+use memhook_symbols::{Frame, ModuleFile, SearchPath, Symbolizer};
 use std::{collections::HashMap, ops::Range, time::Duration};
 
 /// A module where it was mapped.
@@ -36,6 +36,26 @@ impl<'a> NameSource<'a> {
         NameSource {
             backtraces: recording,
             modules: modules.collect(),
+            symbols,
+        }
+    }
+
+    /// That of a trace with these modules, whose files are looked for by `search`.
+    pub fn of_trace(
+        backtraces: &'a dyn Backtraces,
+        files: Vec<ModuleFile>,
+        search: impl Into<SearchPath>,
+    ) -> NameSource<'a> {
+        let modules = files.iter().map(|file| MappedModule {
+            addresses: file.start..file.end,
+            path: file.path.clone(),
+        });
+        let modules = modules.collect();
+        let mut symbols = Symbolizer::new(search);
+        symbols.set_modules(files);
+        NameSource {
+            backtraces,
+            modules,
             symbols,
         }
     }

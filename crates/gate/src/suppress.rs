@@ -1,8 +1,10 @@
 //! Leaks that are known and accepted.
 
+use crate::error::text_of;
 use crate::evidence::AllocationSite;
 use crate::pattern::template_matches;
 use crate::{Error, valgrind};
+use std::path::PathBuf;
 
 /// One suppression.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +22,19 @@ pub struct Suppressions {
 }
 
 impl Suppressions {
+    /// All of files and of patterns.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or holds something else.
+    pub fn of(files: &[PathBuf], patterns: &[String]) -> Result<Suppressions, Error> {
+        let mut all = Suppressions::default();
+        for path in files {
+            all.read(&path.display().to_string(), &text_of(path)?)?;
+        }
+        patterns.iter().for_each(|pattern| all.add(pattern));
+        Ok(all)
+    }
+
     /// Reads a file: LeakSanitizer's syntax, or Valgrind's, whose suppressions are in braces.
     pub fn read(&mut self, file: &str, text: &str) -> Result<(), Error> {
         let mut lines = text.lines().enumerate().map(|(i, l)| (i + 1, l.trim()));

@@ -15,17 +15,6 @@ pub enum Outcome {
     Unsound,
 }
 
-impl Outcome {
-    /// Exit code of a process that reports it; `error_exit_code` for a failure.
-    pub fn exit_code(self, error_exit_code: u8) -> u8 {
-        match self {
-            Outcome::Passed => 0,
-            Outcome::Failed => error_exit_code,
-            Outcome::Unsound => 3,
-        }
-    }
-}
-
 /// Why a leak does or does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

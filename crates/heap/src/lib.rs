@@ -22,7 +22,7 @@ mod testing;
 
 pub use capture::limits::Limits;
 pub use capture::room::Room;
-pub use capture::{Captured, capture, capture_standing, capture_within};
+pub use capture::{Captured, capture, capture_ending, capture_within};
 pub use error::Error;
 pub use glibc::arenas::Parameters;
 pub use glibc::dissect::{ArenaReport, Heap, dissect};

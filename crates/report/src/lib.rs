@@ -10,7 +10,9 @@ mod measure;
 mod model;
 mod named_run;
 mod names;
+mod output_name;
 mod profile;
+mod progress;
 mod read_back;
 pub mod recorded;
 mod report_writer;
@@ -37,10 +39,12 @@ pub use model::{
     Sampling, SiteRow, StackFrame, Target,
 };
 pub use named_run::{Backtrace, Backtraces, frames_at};
+pub use output_name::{OutputNameError, output_name};
 pub use profile::{
     Amount, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame, ProfileModule,
     ProfileSite, Released, Series, SitePoint, SourceLines,
 };
+pub use progress::Progress;
 pub use read_back::{ReadBackError, read_back};
 pub use report_writer::{ReportStream, ReportWriter, shown};
 pub use rows::{RowsBy, SortBy};

@@ -1,6 +1,6 @@
 //! Why symbol files are not used.
 
-use std::path::PathBuf;
+use std::{io::ErrorKind, path::PathBuf};
 
 /// Why a file was not used.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +52,12 @@ pub enum SymbolError {
 }
 
 impl SymbolError {
+    /// Whether there is no such file.
+    pub(crate) fn is_of_missing_file(&self) -> bool {
+        matches!(self, SymbolError::Read { error, .. }
+            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
+    }
+
     /// The same error about a file that the user knows by another name.
     pub(crate) fn about(mut self, place: &str) -> SymbolError {
         match &mut self {

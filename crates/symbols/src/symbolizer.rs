@@ -1,5 +1,6 @@
 //! Which addresses belong to which module, and the names that are known already.
 
+use crate::SymbolError;
 use crate::worker::{Answer, Desk};
 use crate::{Bundle, Frame, Location, ModuleFile, ModuleSymbols, SearchPath, Source};
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -242,6 +243,12 @@ impl Symbolizer {
         self.request([return_address]);
         self.is_ready(Duration::from_secs(3600));
         self.location(return_address)
+    }
+
+    /// Why files were not used that are there; those that are missing are no news.
+    pub fn refused(&self) -> impl Iterator<Item = &SymbolError> {
+        let problems = self.sources().flat_map(|module| &module.problems);
+        problems.filter(|problem| !problem.is_of_missing_file())
     }
 
     /// How the modules were read whose addresses were asked for.

@@ -1,13 +1,13 @@
 //! A process that runs already, judged now, after a time of tracing, or by its growth.
 
-use super::judged::{Measure, bound, evidence, growth_evidence};
+use super::judged::{Measure, evidence};
 use super::options::Args;
-use crate::exit_code;
-use crate::signals;
+use crate::last_look::LastLook;
+use crate::{exit_code, signals};
 use anyhow::bail;
 use crossbeam_channel::{Receiver, Select, tick};
 use memhook_attach::{Job, Trace, Turn, process_name, refuse};
-use memhook_gate::{AllocationSite, Evidence, MOMENTS, Reached, Subject, Survivors, reached};
+use memhook_gate::{Evidence, MOMENTS, Reached, Subject, Survivors, bound, growth_evidence};
 use memhook_heap::capture;
 use std::{
     ops::ControlFlow,
@@ -23,13 +23,15 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     }
     let config = args.tracing.resolve();
     refuse(pid, &config)?;
-    let measure = Measure::of(args)?;
+    let measure = Measure::of(args, false)?;
     let program = format!(
         "process {pid} ({})",
         memhook_foreign::visible(&process_name(pid))
     );
     let Some(duration) = options.duration else {
-        return now(args, measure, pid, program);
+        let captured = capture(pid, None)?;
+        let found = Evidence::untraced(program, &captured.snapshot);
+        return Ok(ExitCode::from(measure.conclude(vec![found])?));
     };
     signals::catch_stops();
     let mut trace = Trace::start(pid, config)?;
@@ -43,84 +45,46 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         next: begin,
         pause: duration / MOMENTS,
         moments: tick(duration / MOMENTS),
-        end: begin + duration,
         survivors: options.growth.then(Survivors::default),
-        captured: None,
-        moment_ns: 0,
+        look: None,
         gaps: Vec::new(),
     };
-    exit_code::of_trace(trace.run(Some(watch.end), &mut watch), pid);
+    exit_code::of_trace(trace.run(Some(begin + duration), &mut watch), pid);
     let session = trace.session();
     let state = trace.consumer().lock();
     let totals = state.ledger.totals();
-    let mut evidence = match &watch.survivors {
+    let mut found = match &watch.survivors {
         // Growth of an estimate may be chance.
         Some(_) if state.ledger.bounded().is_some() => Evidence {
             subject: Subject::Growth,
+            gaps: Vec::from_iter(bound(&state.ledger)),
             ..Evidence::default()
         },
         Some(survivors) => {
             let grown = survivors.grown(options.confidence);
-            growth_evidence(session, &totals, &grown)
+            evidence(session, |names| growth_evidence(names, &totals, &grown))
         }
         None => {
-            let mut found = match &watch.captured {
-                Some(captured) => reached(
-                    &captured.snapshot,
-                    state.ledger.live_blocks(),
-                    Some(watch.moment_ns),
-                    false,
-                ),
-                None => Reached::default(),
+            let blocks = match watch.look.take() {
+                Some(look) => look.blocks(&state.ledger),
+                None => Reached {
+                    gaps: Vec::from_iter(bound(&state.ledger)),
+                    ..Reached::default()
+                },
             };
-            if state.ledger.bounded().is_some() {
-                found.forget_unknown();
-            }
-            evidence(measure.needs_all_sites(), session, &totals, found)
+            let needs_all = measure.needs_all_sites();
+            evidence(session, |names| {
+                memhook_gate::evidence(needs_all, names, &totals, blocks)
+            })
         }
     };
-    evidence.gaps.extend(bound(&state.ledger, &totals));
     drop(state);
-    evidence.program = program;
-    evidence.gaps.append(&mut watch.gaps);
+    found.program = program;
+    found.gaps.append(&mut watch.gaps);
     if let Some(survivors) = &watch.survivors {
-        survivors.complete(&mut evidence);
+        survivors.complete(&mut found);
     }
-    finish(args, measure, evidence)
-}
-
-fn finish(args: &Args, measure: Measure, evidence: Evidence) -> anyhow::Result<ExitCode> {
-    let outcome = measure.conclude(args, vec![evidence], false)?;
-    Ok(ExitCode::from(outcome.exit_code(args.error_exitcode)))
-}
-
-/// Without tracing: what is unreachable at this moment, of glibc's heap.
-fn now(args: &Args, measure: Measure, pid: i32, program: String) -> anyhow::Result<ExitCode> {
-    let captured = capture(pid, None)?;
-    let found = reached(&captured.snapshot, std::iter::empty(), None, false);
-    let total = found.leaked();
-    // Nobody traced it, so a heap that cannot be read is a gap even without a known block.
-    let mut evidence = Evidence {
-        program,
-        reachable: found.reachable,
-        gaps: found.gaps,
-        notes: vec!["not traced: --duration gives leaks their allocation stacks".into()],
-        ..Evidence::default()
-    };
-    if let Err(error) = memhook_heap::dissect(&captured.snapshot) {
-        evidence.gaps.push(error.to_string());
-    }
-    if total.blocks > 0 {
-        evidence.sites.push(AllocationSite {
-            kind: "an unknown caller".into(),
-            ..Default::default()
-        });
-        evidence.leaks.push(memhook_gate::Leak {
-            direct: total,
-            ..Default::default()
-        });
-    }
-    finish(args, measure, evidence)
+    Ok(ExitCode::from(measure.conclude(vec![found])?))
 }
 
 /// One traced process, watched for a time.
@@ -131,11 +95,8 @@ struct Watch {
     pause: Duration,
     /// Wakes us for them: the pauses may be shorter than those between turns.
     moments: Receiver<Instant>,
-    end: Duration,
     survivors: Option<Survivors>,
-    captured: Option<memhook_heap::Captured>,
-    /// Before it was.
-    moment_ns: u64,
+    look: Option<LastLook>,
     gaps: Vec<String>,
 }
 
@@ -163,16 +124,8 @@ impl Job for Watch {
     }
 
     fn before_detach(&mut self, trace: &Trace) {
-        if self.survivors.is_some() {
-            return;
-        }
-        // Before the detach: what is allocated later is in neither.
-        self.moment_ns = trace.consumer().moment_ns();
-        match capture(self.pid, None) {
-            Ok(captured) => self.captured = Some(captured),
-            Err(error) => self
-                .gaps
-                .push(format!("its memory could not be copied: {error}")),
+        if self.survivors.is_none() {
+            self.look = Some(LastLook::take(self.pid, trace.consumer()));
         }
     }
 

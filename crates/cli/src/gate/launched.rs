@@ -1,13 +1,14 @@
 //! A program that is started, and judged at its end; with its processes, if they are followed.
 
-use super::judged::{Measure, bound, evidence};
+use super::judged::{Measure, evidence};
 use super::options::Args;
 use crate::exit_code::{self, end_as};
+use crate::printing::chain;
 use memhook_attach::{End, Error, Job, Observer, Program, Session, Trace, Work, command_line};
-use memhook_gate::{Ending, Evidence, Reached, reached};
-use memhook_heap::{Captured, Snapshot, capture_standing};
+use memhook_gate::{Ending, Evidence, is_allocators, traced_blocks};
+use memhook_heap::{Captured, capture_ending};
 use memhook_inject::{Child, StartPoint};
-use memhook_process::{ModuleFiles, ModuleImage, mappings, modules};
+use memhook_process::{ModuleFiles, ModuleImage, mappings, modules as modules_of};
 use std::{
     collections::{HashMap, HashSet},
     process::ExitCode,
@@ -16,7 +17,7 @@ use std::{
 
 /// Runs the command. The program's own failure comes before the verdict.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let measure = Measure::of(args)?;
+    let measure = Measure::of(args, true)?;
     let program = Program::start(
         &args.command,
         args.start.follow_fork,
@@ -32,9 +33,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let status = program.run(&mut trial)?;
     let all: Vec<Evidence> = trial.results.iter().filter_map(|r| r.take()).collect();
-    let outcome = measure.conclude(args, all, true)?;
+    let verdict = measure.conclude(all)?;
     Ok(match exit_code::of_program(status) {
-        0 => ExitCode::from(outcome.exit_code(args.error_exitcode)),
+        0 => ExitCode::from(verdict),
         _ => end_as(status),
     })
 }
@@ -77,8 +78,9 @@ impl Trial {
         }
     }
 
-    fn new_finding(&mut self, pid: i32) -> Finding {
+    fn new_finding(&mut self, pid: i32, evidence: Option<Evidence>) -> Finding {
         let finding = Finding::default();
+        finding.with(|slot| slot.evidence = evidence);
         self.of_process.insert(pid, finding.clone());
         self.results.push(finding.clone());
         finding
@@ -88,7 +90,7 @@ impl Trial {
 impl Observer for Trial {
     fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Work, Error> {
         let pid = session.pid();
-        let finding = self.new_finding(pid);
+        let finding = self.new_finding(pid, None);
         let judging = Judging {
             program: self.name(pid),
             needs_all_sites: self.needs_all_sites,
@@ -105,13 +107,16 @@ impl Observer for Trial {
     fn at_end(&mut self, child: &Child, pid: i32, modules: Option<Vec<ModuleImage>>) {
         match (self.of_process.get(&pid), modules) {
             (Some(finding), Some(modules)) => {
-                let captured = capture(child, pid, modules);
+                let captured = capture_ending(child, pid, modules);
                 finding.with(|slot| slot.captured = Some(captured));
             }
             (None, None) if pid != self.first => {
-                let evidence = of_a_copy(child, pid, self.name(pid));
-                let finding = self.new_finding(pid);
-                finding.with(|slot| slot.evidence = Some(evidence));
+                let found = mappings(pid);
+                let found = found.and_then(|maps| modules_of(pid, &maps, &mut ModuleFiles::new()));
+                let captured = capture_ending(child, pid, found.unwrap_or_default());
+                let memory = captured.as_ref().map(|captured| &captured.snapshot);
+                let evidence = Evidence::forked(self.name(pid), memory);
+                self.new_finding(pid, Some(evidence));
             }
             _ => {}
         }
@@ -124,21 +129,14 @@ impl Observer for Trial {
     }
 
     fn is_not_traced(&mut self, pid: i32, why: &Error) {
-        let why = if pid == self.first {
-            format!(
-                "it executes another program that is not traced: {}",
-                crate::printing::chain(why)
-            )
+        let what = if pid == self.first {
+            "it executes another program that is not traced"
         } else {
-            format!("it is not traced: {}", crate::printing::chain(why))
+            "it is not traced"
         };
-        let evidence = Evidence {
-            program: self.name(pid),
-            gaps: vec![why],
-            ..Evidence::default()
-        };
-        let finding = self.new_finding(pid);
-        finding.with(|slot| slot.evidence = Some(evidence));
+        let gap = format!("{what}: {}", chain(why));
+        let evidence = Evidence::lacking(self.name(pid), gap);
+        self.new_finding(pid, Some(evidence));
     }
 
     fn ends(&mut self, pid: i32, status: Option<i32>) {
@@ -146,20 +144,15 @@ impl Observer for Trial {
             Some(finding) => finding.clone(),
             // It ended before it could be traced: a library is missing, or the like.
             None if pid == self.first => {
-                let finding = self.new_finding(pid);
-                let evidence = Evidence {
-                    program: self.name(pid),
-                    gaps: vec!["it ended before its first instruction".into()],
-                    ..Evidence::default()
-                };
-                finding.with(|slot| slot.evidence = Some(evidence));
-                finding
+                let gap = "it ended before its first instruction";
+                let evidence = Evidence::lacking(self.name(pid), gap.into());
+                self.new_finding(pid, Some(evidence))
             }
             None => return,
         };
         finding.with(|slot| {
             if let (Some(evidence), Some(status)) = (&mut slot.evidence, status) {
-                evidence.ending = ending(status);
+                evidence.ending = Ending::of_status(status);
             }
         });
     }
@@ -190,119 +183,39 @@ impl Job for Judging {
     fn end(&mut self, trace: &mut Trace, end: &End) {
         let session = trace.session();
         let captured = self.finding.with(|slot| slot.captured.take());
-        let mut kept: Option<Captured> = None;
-        let state = trace.consumer().lock();
-        let (mut found, ending) = match (end, captured) {
-            (End::Executed, _) => return,
-            (End::LetGo | End::Gone | End::Detached(_), _) => {
-                let still = "it still runs, the program that was started has ended";
-                (without(still.into()), Ending::Running)
-            }
-            (End::Ended(status), Some(Ok(captured))) => {
-                let captured = kept.insert(captured);
-                let live = state.ledger.live_blocks();
-                let is_complete = self.is_complete(session) && state.ledger.bounded().is_none();
-                let found = reached(&captured.snapshot, live, None, is_complete);
-                (found, ending(*status))
-            }
-            (End::Ended(status), Some(Err(error))) => {
-                let why = format!("its memory could not be copied: {error}");
-                (without(why), ending(*status))
-            }
-            (End::Ended(status), None) => {
-                let why = "it was killed before its memory could be looked at";
-                (without(why.into()), ending(*status))
-            }
+        let ending = match end {
+            End::Executed => return,
+            End::LetGo | End::Gone | End::Detached(_) => Ending::Running,
+            End::Ended(status) => Ending::of_status(*status),
         };
+        let memory = match (&ending, &captured) {
+            (Ending::Running, _) => {
+                Err("it still runs, the program that was started has ended".into())
+            }
+            (_, Some(Ok(captured))) => Ok(&captured.snapshot),
+            (_, Some(Err(error))) => Err(format!("its memory could not be copied: {error}")),
+            (_, None) => Err("it was killed before its memory could be looked at".into()),
+        };
+        let state = trace.consumer().lock();
+        let is_complete = self.is_complete(session);
+        let mut found = traced_blocks(&state.ledger, memory.clone(), None, is_complete);
         let totals = state.ledger.totals();
-        if let Some(bound) = bound(&state.ledger, &totals) {
-            found.gaps.push(bound);
-            found.forget_unknown();
-        }
         drop(state);
-        if let Some(snapshot) = kept.map(|c| c.snapshot) {
+        if let Ok(snapshot) = memory {
+            let caller = |id| session.stack(id)?.1.first().copied();
+            let is_allocators = |caller| is_allocators(snapshot, caller);
             found
                 .lost
-                .retain(|stack, _| !is_allocators(session, &snapshot, *stack));
+                .retain(|stack, _| !stack.and_then(caller).is_some_and(is_allocators));
         }
         found.gaps.dedup();
-        let mut evidence = evidence(self.needs_all_sites, session, &totals, found);
+        // The names may take a while, and the copy may be large.
+        drop(captured);
+        let mut evidence = evidence(session, |names| {
+            memhook_gate::evidence(self.needs_all_sites, names, &totals, found)
+        });
         evidence.program = std::mem::take(&mut self.program);
         evidence.ending = ending;
         self.finding.with(|slot| slot.evidence = Some(evidence));
-    }
-}
-
-/// Whether the block is an allocator's own: what replaces malloc allocates its singletons with `new`.
-fn is_allocators(session: &Session, snapshot: &Snapshot, stack: Option<u32>) -> bool {
-    let Some((_, frames)) = stack.and_then(|id| session.stack(id)) else {
-        return false;
-    };
-    let Some(caller) = frames.first() else {
-        return false;
-    };
-    let mut modules = snapshot.meta.modules.iter();
-    modules.any(|m| m.allocator.is_some() && (m.start..m.end).contains(caller))
-}
-
-/// A process that was made by fork and has executed nothing: what it allocated is not traced. If nothing in it is
-/// unreachable it has leaked nothing.
-fn of_a_copy(child: &Child, pid: i32, program: String) -> Evidence {
-    let modules = mappings(pid).and_then(|maps| modules(pid, &maps, &mut ModuleFiles::new()));
-    let captured = capture(child, pid, modules.unwrap_or_default());
-    let mut found = match &captured {
-        Ok(captured) => reached(&captured.snapshot, std::iter::empty(), None, false),
-        Err(error) => without(format!("its memory could not be copied: {error}")),
-    };
-    let others = captured.iter().flat_map(|c| &c.snapshot.meta.modules);
-    if let Some(allocator) = others.filter_map(|m| m.allocator.as_deref()).next() {
-        found.gaps.push(format!(
-            "it executed no program after its fork and was not traced, so what it has of {allocator}'s blocks is not \
-             known"
-        ));
-    }
-    let lost = found.leaked();
-    if lost.blocks > 0 {
-        found.gaps.push(format!(
-            "it executed no program after its fork and was not traced: whether {} ({} bytes) \
-             it has lost itself is not known",
-            memhook_report::counted(lost.blocks, "unreachable block"),
-            lost.bytes
-        ));
-    }
-    Evidence {
-        program: format!("{program} (forked)"),
-        reachable: found.reachable,
-        gaps: found.gaps,
-        ..Evidence::default()
-    }
-}
-
-fn capture(
-    child: &Child,
-    pid: i32,
-    modules: Vec<ModuleImage>,
-) -> Result<Captured, memhook_heap::Error> {
-    let threads = child.ending_threads(pid).iter().map(|t| {
-        // In a system call, vector registers hold what the last memcpy left: all of them are the
-        // caller's to save (psABI 3.2.1), and a call of libc's was made before.
-        let in_call = t.registers.orig_rax as i64 >= 0;
-        let extended = if in_call { &[] } else { t.extended.as_slice() };
-        (t.tid, &t.registers, extended)
-    });
-    capture_standing(pid, modules, threads)
-}
-
-fn without(gap: String) -> Reached {
-    Reached {
-        gaps: vec![gap],
-        ..Reached::default()
-    }
-}
-
-fn ending(status: i32) -> Ending {
-    match libc::WIFSIGNALED(status) {
-        true => Ending::Signaled(libc::WTERMSIG(status)),
-        false => Ending::Exited(libc::WEXITSTATUS(status)),
     }
 }

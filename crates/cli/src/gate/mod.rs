@@ -4,7 +4,6 @@ mod attached;
 mod judged;
 mod launched;
 mod options;
-mod outputs;
 mod recorded;
 
 pub use options::Args;

@@ -1,12 +1,16 @@
 //! Options of `gate`.
 
+use crate::exit_code;
 use crate::options::{Color, duration, size};
+use crate::output::is_colored;
 use crate::report::sources;
 use crate::tracing::{StartOptions, Tracing};
-use anyhow::{Context, bail};
+use anyhow::bail;
 use memhook_gate::{Baseline, Limits, SiteLimit, Suppressions};
+use memhook_report::FormatOptions;
 use std::{
     ffi::OsString,
+    io::IsTerminal,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -14,6 +18,11 @@ use std::{
 /// Options of `gate`.
 #[derive(clap::Args)]
 #[command(mut_arg("depth", |arg| arg.default_value("24")))]
+// These are refused, because a gate needs every allocation.
+#[command(mut_args(|arg| match arg.get_id().as_str() {
+    "sample" | "min_size" | "max_size" | "sizes" => arg.hide(true),
+    _ => arg,
+}))]
 pub struct Args {
     #[command(flatten)]
     pub tracing: Tracing,
@@ -26,7 +35,7 @@ pub struct Args {
     #[command(flatten)]
     pub outputs: OutputOptions,
     /// Exit code when a limit is exceeded
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = exit_code::LIMIT_EXCEEDED, value_name = "N")]
     pub error_exitcode: u8,
     /// Give a verdict even if not everything was seen
     #[arg(long)]
@@ -170,28 +179,19 @@ pub struct ExceptionOptions {
     suppress: Vec<String>,
     /// Print suppressions for what was found
     #[arg(long)]
-    pub gen_suppressions: bool,
+    gen_suppressions: bool,
     /// Count only leaks that are not in this file, or have grown since it was written
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
     /// Write what was found to this file, for --baseline
     #[arg(long, value_name = "FILE")]
-    pub write_baseline: Option<PathBuf>,
+    write_baseline: Option<PathBuf>,
 }
 
 impl ExceptionOptions {
     /// All suppressions.
-    pub fn read_suppressions(&self) -> anyhow::Result<Suppressions> {
-        let mut all = Suppressions::default();
-        for file in &self.suppressions {
-            let name = file.display().to_string();
-            let text = std::fs::read_to_string(file);
-            all.read(&name, &text.with_context(|| format!("cannot read {name}"))?)?;
-        }
-        for pattern in &self.suppress {
-            all.add(pattern);
-        }
-        Ok(all)
+    pub fn suppressions(&self) -> anyhow::Result<Suppressions> {
+        Ok(Suppressions::of(&self.suppressions, &self.suppress)?)
     }
 
     /// Whether there is a baseline, or will be.
@@ -200,14 +200,9 @@ impl ExceptionOptions {
     }
 
     /// The baseline.
-    pub fn read_baseline(&self) -> anyhow::Result<Option<Baseline>> {
-        let Some(file) = &self.baseline else {
-            return Ok(None);
-        };
-        let name = file.display().to_string();
-        let text = std::fs::read_to_string(file);
-        let text = text.with_context(|| format!("cannot read {name}"))?;
-        Ok(Some(Baseline::read(&name, &text)?))
+    pub fn baseline(&self) -> anyhow::Result<Option<Baseline>> {
+        let file = self.baseline.as_deref();
+        Ok(file.map(Baseline::open).transpose()?)
     }
 }
 
@@ -217,40 +212,78 @@ impl ExceptionOptions {
 pub struct OutputOptions {
     /// Write JSON to this file (-: standard output)
     #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    json: Option<PathBuf>,
     /// Write JUnit XML to this file (-: standard output)
     #[arg(long, value_name = "FILE")]
-    pub junit: Option<PathBuf>,
+    junit: Option<PathBuf>,
     /// Write SARIF to this file (-: standard output)
     #[arg(long, value_name = "FILE")]
-    pub sarif: Option<PathBuf>,
+    sarif: Option<PathBuf>,
     /// Append Markdown to this file (-: standard output)
     #[arg(long, value_name = "FILE")]
-    pub markdown: Option<PathBuf>,
+    markdown: Option<PathBuf>,
     /// Print annotations for GitHub Actions to standard output
     #[arg(long)]
-    pub github: bool,
+    github: bool,
     /// The directory that source paths in SARIF and annotations are relative to
     #[arg(long, value_name = "DIR")]
     source_root: Option<PathBuf>,
     /// How many leaks to show in the text
     #[arg(short = 'T', long, default_value_t = 10)]
-    pub top: usize,
+    top: usize,
     /// When to use colours
     #[arg(long, value_enum, default_value = "auto")]
-    pub color: Color,
+    color: Color,
     /// Print only the first line of the verdict
     #[arg(short, long)]
-    pub quiet: bool,
+    quiet: bool,
 }
 
 impl OutputOptions {
-    /// The folder, by default the present one.
-    pub fn root(&self) -> String {
-        let folder = match &self.source_root {
-            Some(folder) => folder.canonicalize().unwrap_or_else(|_| folder.clone()),
+    /// Everything that is written. `is_beside_program`: standard output is a program's.
+    pub fn resolve(
+        &self,
+        exceptions: &ExceptionOptions,
+        is_beside_program: bool,
+    ) -> memhook_gate::OutputOptions {
+        let forms = [
+            ("json", false, &self.json),
+            ("junit", false, &self.junit),
+            ("sarif", false, &self.sarif),
+            ("markdown", true, &self.markdown),
+        ];
+        let named = forms
+            .into_iter()
+            .filter_map(|(form, appends, path)| Some((form, appends, path.clone()?)));
+        let is_terminal = if is_beside_program {
+            std::io::stderr().is_terminal()
+        } else {
+            std::io::stdout().is_terminal()
+        };
+        memhook_gate::OutputOptions {
+            forms: named.collect(),
+            baseline: exceptions.write_baseline.clone(),
+            github: self.github,
+            suppressions: exceptions.gen_suppressions,
+            is_quiet: self.quiet,
+            is_colored: is_colored(self.color, is_terminal),
+            is_beside_program,
+            format: FormatOptions {
+                top: self.top,
+                source_root: self.root(),
+                ..FormatOptions::default()
+            },
+        }
+    }
+
+    /// The directory that source paths are relative to, by default the present one.
+    fn root(&self) -> String {
+        let directory = match &self.source_root {
+            Some(directory) => directory
+                .canonicalize()
+                .unwrap_or_else(|_| directory.clone()),
             None => std::env::current_dir().unwrap_or_default(),
         };
-        folder.to_string_lossy().trim_end_matches('/').to_owned()
+        directory.to_string_lossy().trim_end_matches('/').to_owned()
     }
 }

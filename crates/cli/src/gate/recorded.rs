@@ -14,7 +14,7 @@ use std::{path::Path, process::ExitCode, time::Duration};
 pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
     let recording = open(file)?;
     check(args, &recording)?;
-    let mut measure = Measure::of(args)?;
+    let mut measure = Measure::of(args, false)?;
     if !args.running.growth && !measure.has_baseline() {
         measure.limit_no_leaks();
     }
@@ -29,8 +29,7 @@ pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
     let evidence = recorded_evidence(&recording, source, &options);
     let mut evidence = evidence.with_context(|| file.display().to_string())?;
     evidence.program = format!("{} ({})", file.display(), note(&recording, "name"));
-    let outcome = measure.conclude(args, vec![evidence], false)?;
-    Ok(ExitCode::from(outcome.exit_code(args.error_exitcode)))
+    Ok(ExitCode::from(measure.conclude(vec![evidence])?))
 }
 
 /// Questions that a recording cannot answer, or this one.

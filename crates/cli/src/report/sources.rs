@@ -2,11 +2,9 @@
 
 use anyhow::{Context, bail};
 use memhook_recording::Recording;
-use memhook_report::recorded::ordered_modules;
-use memhook_symbols::{
-    Bundle, Debuginfod, ModuleFile, SearchPath, SymbolCache, SymbolError, Symbolizer,
-};
-use std::{io::ErrorKind, path::PathBuf};
+use memhook_report::recorded::{self, NameSources};
+use memhook_symbols::{Bundle, Symbolizer};
+use std::path::PathBuf;
 
 /// Options about symbols.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -39,56 +37,22 @@ pub fn check_directories<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> anyhow
     Ok(())
 }
 
-/// The recording's modules, to be found by their build-ids.
+/// Knows the names of the recording's addresses.
 pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symbolizer> {
     check_directories(args.sysroot.iter().chain(&args.debug_dir))?;
-    let root = PathBuf::from("/");
-    let roots: Vec<PathBuf> = if args.sysroot.is_empty() {
-        // The recording may be of this machine; the build-ids tell.
-        vec![root]
-    } else {
-        args.sysroot.clone()
-    };
-    let cache = SymbolCache::of_user();
-    let mut symbols = Symbolizer::new(SearchPath {
-        roots: roots.clone(),
+    let bundles = args.symbols.iter().map(|path| Bundle::read(path));
+    let sources = NameSources {
+        sysroots: args.sysroot.clone(),
         debug_directories: args.debug_dir.clone(),
-        debuginfod: cache.as_ref().and_then(Debuginfod::from_environment),
-        cache: cache.filter(|_| !args.no_symbol_cache),
-    });
-    for path in &args.symbols {
-        symbols.add_bundle(Bundle::read(path)?);
-    }
-    let modules = ordered_modules(recording).into_iter().map(|module| {
-        let build_id = Some(module.build_id.clone()).filter(|id| !id.is_empty());
-        // Without a build-id a file of this machine may be another one; a file in a sysroot was put
-        // there on purpose.
-        let is_known = build_id.is_some() || !args.sysroot.is_empty();
-        let inside = module.path.trim_start_matches('/');
-        ModuleFile {
-            path: module.path.clone(),
-            image: None,
-            candidates: match is_known {
-                true => roots.iter().map(|root| root.join(inside)).collect(),
-                false => Vec::new(),
-            },
-            build_id,
-            base: module.base,
-            start: module.start,
-            end: module.end,
-        }
-    });
-    symbols.set_modules(modules.collect());
-    Ok(symbols)
+        bundles: bundles.collect::<Result<_, _>>()?,
+        without_cache: args.no_symbol_cache,
+    };
+    Ok(recorded::symbolizer(recording, sources))
 }
 
 /// Says which files were refused, but not which are missing: most targets have no debug files.
 pub fn tell_refused(symbols: &Symbolizer) {
-    for problem in symbols.sources().flat_map(|module| &module.problems) {
-        let is_absent = matches!(problem, SymbolError::Read { error, .. }
-            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory));
-        if !is_absent {
-            eprintln!("memhook-rs: not used: {problem}");
-        }
+    for problem in symbols.refused() {
+        eprintln!("memhook-rs: not used: {problem}");
     }
 }

@@ -3,10 +3,10 @@
 use super::{Args, PointerRule, preflight, print};
 use crate::signals;
 use anyhow::bail;
-use memhook_attach::{Reach, SafePoints, UnwindTables, claim};
+use memhook_attach::{Reach, SafePoints, claim};
 use memhook_foreign::visible_lines;
 use memhook_heap::{Candidates, Reclaimer, Released, Types};
-use memhook_process::{filter_may_kill, mappings, vdso};
+use memhook_process::filter_may_kill;
 use memhook_report::{Document, ReclaimRound, Style, scan_report};
 use std::collections::HashSet;
 use std::io::{IsTerminal, Write};
@@ -127,19 +127,15 @@ fn release(reclaimer: &mut Reclaimer, found: &Candidates) -> Released {
         return Released::default();
     }
     let pid = found.captured.snapshot.meta.pid;
-    let mut modules = found.captured.images.clone();
-    match mappings(pid) {
-        Ok(maps) => modules.extend(vdso(pid, &maps)),
+    let safe_points = match SafePoints::of_process(pid, found.captured.images.clone()) {
+        Ok(safe_points) => safe_points,
         Err(error) => {
             return Released {
                 failed: Some(error.into()),
                 ..Released::default()
             };
         }
-    }
-    let mut tables = UnwindTables::default();
-    tables.compile(&modules);
-    let safe_points = SafePoints::new(&tables, &modules);
+    };
     let mut hold = || safe_points.hold(&mut Reach::Running, pid, SAFE_POINT_LIMIT);
     reclaimer.release(found, &mut hold)
 }

@@ -31,7 +31,7 @@ use crate::snapshot::{
     Area, AreaKind, CopiedRegion, Meta, Method, ModuleInfo, Snapshot, ThreadState, words,
 };
 use crate::{Error, Types, dissect};
-use memhook_inject::{AllHeld, PageScan, PageState, Registers, WriteWatch, memory_sharers};
+use memhook_inject::{AllHeld, Child, PageScan, PageState, Registers, WriteWatch, memory_sharers};
 use memhook_process::{ModuleFiles, ModuleImage, filter_may_kill, mappings, modules};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -389,23 +389,29 @@ pub fn capture_within(pid: i32, method: Option<Method>, limits: Limits) -> Resul
     }
 }
 
-/// Takes a snapshot of a process whose threads are all stopped already. `threads` has id, general registers
-/// and extended state of each. `images`: its modules. Names of classes are not looked up.
-pub fn capture_standing<'a>(
+/// Takes a snapshot of a process at its end, with all threads stopped there. `images`: its modules. Names of
+/// classes are not looked up.
+pub fn capture_ending(
+    child: &Child,
     pid: i32,
     images: Vec<ModuleImage>,
-    threads: impl Iterator<Item = (i32, &'a Registers, &'a [u8])>,
 ) -> Result<Captured, Error> {
     let mut prepared = Prepared::with(pid, Vec::new());
     prepared.modules = images.iter().map(module_info).collect();
-    let threads: Vec<_> = threads.collect();
+    let threads = child.ending_threads(pid).iter().map(|t| {
+        // In a system call, vector registers hold what the last memcpy left: all of them are the
+        // caller's to save (psABI 3.2.1), and a call of libc's was made before.
+        let is_in_call = t.registers.orig_rax as i64 >= 0;
+        let extended: &[u8] = if is_in_call { &[] } else { &t.extended };
+        (t.tid, &t.registers, extended)
+    });
     let code = prepared.malloc_code();
-    let inside = threads.iter().filter(|t| is_inside(pid, t.1, &code));
+    let inside = threads.clone().filter(|t| is_inside(pid, t.1, &code));
     prepared.in_malloc = inside.count() as u32;
     let Some(mut shot) = copy_all(&mut prepared, None)? else {
         return Err(prepared.too_long(prepared.begin.elapsed(), "it was not copied in time".into()));
     };
-    shot.threads = thread_states(threads.into_iter());
+    shot.threads = thread_states(threads);
     shot.held = prepared.begin.elapsed();
     let mut captured = prepared.finish(Method::Stop, shot, Duration::ZERO);
     captured.images = images;

@@ -2,8 +2,10 @@
 
 mod profile;
 mod series;
+mod symbolizer;
 
 pub use profile::{Window, note, ordered_modules, profile};
+pub use symbolizer::{NameSources, symbolizer};
 
 use crate::named_run::NamedRun;
 use crate::rows::{self, Part, RowsBy, SortBy, size_class};

@@ -1,0 +1,109 @@
+//! Everything that decides whether, and how well, a process can be traced. The process is only read.
+
+use crate::{
+    config::TraceConfig,
+    coverage::is_hooked,
+    error::Error,
+    hook_plan::{PlannedModule, hook_plan},
+    limits::limit_checks,
+};
+use memhook_inject::first_choice;
+use memhook_process::{AllocatorCalls, Check, ElfView, allocator_calls, details, preflight};
+
+/// What was found in a process.
+pub struct Diagnosis {
+    /// Each with its finding; one that is not ok makes an attach refuse.
+    pub checks: Vec<Check>,
+    /// All modules but the loader; none if a check of the process itself is not ok.
+    pub modules: Vec<DiagnosedModule>,
+}
+
+/// What is known of one module before an attach.
+pub struct DiagnosedModule {
+    /// Its slots.
+    pub plan: PlannedModule,
+    /// Its calls to allocators.
+    pub calls: AllocatorCalls,
+    /// Without one, stacks are cut short there.
+    pub has_unwind_table: bool,
+}
+
+/// Looks at the process as an attach would.
+pub fn diagnose(pid: i32) -> Result<Diagnosis, Error> {
+    let config = TraceConfig::default();
+    let is_well = |checks: &[Check]| checks.iter().all(|check| check.ok);
+    let mut checks = preflight(pid);
+    if is_well(&checks) {
+        checks.extend(limit_checks(pid, &config));
+        checks.extend(details(pid));
+        checks.extend(held_thread(pid));
+    }
+    let mut modules = Vec::new();
+    if is_well(&checks) {
+        let plan = hook_plan(pid, &config)?.into_iter();
+        modules.extend(plan.filter(|plan| !plan.image.is_loader).map(diagnosed));
+        checks.push(seen(pid, &modules));
+        let pools = modules.iter().filter_map(|m| Some((m, m.calls.pool?)));
+        checks.extend(pools.map(|(m, pool)| Check::note("pools", m.plan.image.name(), pool)));
+    }
+    Ok(Diagnosis { checks, modules })
+}
+
+fn diagnosed(plan: PlannedModule) -> DiagnosedModule {
+    let image = &plan.image;
+    let elf = ElfView::parse(&image.bytes).ok();
+    DiagnosedModule {
+        calls: allocator_calls(&image.bytes, image.is_main, &is_hooked),
+        has_unwind_table: elf.is_some_and(|elf| elf.has_section(".eh_frame")),
+        plan,
+    }
+}
+
+/// What an attach does to the threads.
+fn held_thread(pid: i32) -> Option<Check> {
+    let choice = first_choice(pid).ok()??;
+    let held = format!(
+        "an attach holds one thread for milliseconds, {} as of now",
+        choice.tid
+    );
+    Some(if choice.is_disturbed {
+        Check::note(
+            "held",
+            held + ": all threads wait in calls that no kernel restarts after a stop (epoll_wait, sigtimedwait, ...)",
+            "the call is made again with the time that is left of it, a seventh more at most; it ends with EINTR only if the attacher is killed at that moment",
+        )
+    } else {
+        Check::good("held", held)
+    })
+}
+
+/// The share of the calls to allocators that goes through slots.
+fn seen(pid: i32, modules: &[DiagnosedModule]) -> Check {
+    let slots: usize = modules.iter().map(|m| m.plan.slots.len()).sum();
+    if slots == 0 {
+        return Check::bad(
+            "calls",
+            format!("process {pid} calls no allocator through a GOT slot: nothing to hook"),
+            "its allocator is linked in statically: link it as a shared library",
+        );
+    }
+    let through: u64 = modules.iter().map(|m| m.calls.through_slots).sum();
+    let direct: u64 = modules.iter().map(|m| m.calls.direct_count()).sum();
+    let all = through + direct;
+    let share = through as f64 * 100.0 / all.max(1) as f64;
+    let finding = format!(
+        "{through} of {all} call sites of allocator functions go through {slots} slots ({share:.1} %)"
+    );
+    let worst = modules.iter().max_by_key(|m| m.calls.direct_count());
+    match worst.and_then(|m| Some((m, m.calls.direct_text()?))) {
+        None => Check::good("calls", finding),
+        Some((m, text)) => Check::note(
+            "calls",
+            finding,
+            format!(
+                "{}: {text}; to see them, link that allocator as a shared library",
+                m.plan.image.name()
+            ),
+        ),
+    }
+}

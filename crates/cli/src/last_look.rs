@@ -1,0 +1,66 @@
+//! A traced process's memory at the end of the trace, for what nothing reaches.
+
+use crate::model::Reporter;
+use memhook_attach::{Consumer, Session};
+use memhook_gate::{FoundLeaks, Reached, traced_blocks};
+use memhook_heap::{Captured, capture};
+use memhook_ledger::Ledger;
+use memhook_report::Leaks;
+
+/// A copy of the memory, or why there is none.
+pub struct LastLook {
+    captured: Result<Captured, String>,
+    /// Before it was copied, on the ledger's clock.
+    moment_ns: u64,
+}
+
+impl LastLook {
+    /// Copies the memory. Call this while the process is still traced: a block allocated later would be in no
+    /// ledger.
+    pub fn take(pid: i32, consumer: &Consumer) -> LastLook {
+        let moment_ns = consumer.moment_ns();
+        let captured = capture(pid, None);
+        LastLook {
+            moment_ns,
+            captured: captured.map_err(|e| format!("its memory could not be copied: {e}")),
+        }
+    }
+
+    /// Of a process that has ended.
+    pub fn too_late() -> LastLook {
+        LastLook {
+            moment_ns: 0,
+            captured: Err("the process ended before its memory could be looked at".into()),
+        }
+    }
+
+    /// What a verdict needs to know of the blocks.
+    pub fn blocks(self, ledger: &Ledger) -> Reached {
+        let memory = self.captured.as_ref().map(|captured| &captured.snapshot);
+        let memory = memory.map_err(String::clone);
+        traced_blocks(ledger, memory, Some(self.moment_ns), false)
+    }
+
+    /// The leaks for a report that shows the `top` largest sites. The ledger must have all events up to the detach.
+    pub fn leaks(
+        self,
+        session: &Session,
+        consumer: &Consumer,
+        reporter: &mut Reporter,
+        top: usize,
+    ) -> Leaks {
+        let captured = match self.captured {
+            Ok(captured) => captured,
+            Err(gap) => {
+                return Leaks {
+                    gaps: vec![gap],
+                    ..Leaks::default()
+                };
+            }
+        };
+        let snapshot = &captured.snapshot;
+        let found = FoundLeaks::search(snapshot, &consumer.lock().ledger, self.moment_ns);
+        reporter.look_up(session, found.stacks());
+        found.report(top, |id| reporter.stack(session, id))
+    }
+}

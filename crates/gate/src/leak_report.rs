@@ -1,0 +1,132 @@
+//! What nothing reaches at the end of a trace, as a part of its last report.
+
+use crate::{Lost, Reached, reached};
+use memhook_heap::Snapshot;
+use memhook_ledger::Ledger;
+use memhook_report::{LeakSite, LeakTotals, Leaks, SnapshotTaken, StackFrame, counted};
+use std::{cmp::Reverse, collections::HashMap};
+
+/// What was found in a copy of a process's memory, before its stacks have names.
+pub struct FoundLeaks {
+    snapshot: SnapshotTaken,
+    found: Reached,
+}
+
+impl FoundLeaks {
+    /// Searches the copy. The ledger must have all events up to it; `moment_ns` is a moment on its clock before the
+    /// copy was taken.
+    pub fn search(snapshot: &Snapshot, ledger: &Ledger, moment_ns: u64) -> FoundLeaks {
+        let mut found = reached(snapshot, ledger.live_blocks(), Some(moment_ns), false);
+        if let Some(bounded) = ledger.bounded() {
+            found.gaps.push(format!(
+                "the ledger reached --max-memory: stacks and sizes of {} are known, those of the others are not",
+                counted(bounded.kept_blocks, "live block")
+            ));
+        }
+        FoundLeaks {
+            snapshot: SnapshotTaken {
+                method: snapshot.meta.method.name(),
+                held_ms: snapshot.meta.held_ms,
+                prepare_held_ms: snapshot.meta.prepare_held_ms,
+                copied_bytes: snapshot.copied_bytes(),
+            },
+            found,
+        }
+    }
+
+    /// The stacks that need names.
+    pub fn stacks(&self) -> impl Iterator<Item = u32> {
+        self.found.lost.keys().copied().flatten()
+    }
+
+    /// The report, with the `top` largest sites. `named` knows the kind of a stack, whether it was cut short, and
+    /// its frames.
+    pub fn report(
+        self,
+        top: usize,
+        named: impl FnMut(u32) -> (String, bool, Vec<StackFrame>),
+    ) -> Leaks {
+        let totals = totals(&self.found);
+        let mut sites = sites(self.found.lost, named);
+        let more_sites = sites.len().saturating_sub(top) as u64;
+        sites.truncate(top);
+        Leaks {
+            snapshot: Some(self.snapshot),
+            totals,
+            sites,
+            more_sites,
+            gaps: self.found.gaps,
+        }
+    }
+}
+
+fn totals(found: &Reached) -> LeakTotals {
+    let all = found.leaked();
+    LeakTotals {
+        leaked_bytes: all.bytes,
+        leaked_blocks: all.blocks,
+        direct_blocks: found.lost.values().map(|lost| lost.direct.blocks).sum(),
+        reachable_bytes: found.reachable.bytes,
+        reachable_blocks: found.reachable.blocks,
+    }
+}
+
+/// One row for each stack, those that read alike together, the largest first.
+fn sites(
+    lost: HashMap<Option<u32>, Lost>,
+    mut named: impl FnMut(u32) -> (String, bool, Vec<StackFrame>),
+) -> Vec<LeakSite> {
+    let mut sites: Vec<LeakSite> = Vec::new();
+    for (stack, lost) in lost {
+        let held = lost.held();
+        let (kind, truncated, stack) = match stack {
+            Some(id) => named(id),
+            None => ("an unknown caller".to_owned(), false, Vec::new()),
+        };
+        let row = LeakSite {
+            bytes: lost.direct.bytes,
+            blocks: lost.direct.blocks,
+            held_bytes: held.bytes,
+            held_blocks: held.blocks,
+            kind,
+            truncated,
+            stack,
+        };
+        let alike =
+            |known: &&mut LeakSite| known.kind == row.kind && reads_alike(&known.stack, &row.stack);
+        match sites.iter_mut().find(alike) {
+            Some(known) => {
+                known.bytes += row.bytes;
+                known.blocks += row.blocks;
+                known.held_bytes += row.held_bytes;
+                known.held_blocks += row.held_blocks;
+            }
+            None => sites.push(row),
+        }
+    }
+    let place = |s: &LeakSite| {
+        s.stack
+            .iter()
+            .map(|f| f.address.clone())
+            .collect::<Vec<_>>()
+    };
+    sites.sort_by_cached_key(|s| (Reverse(s.bytes + s.held_bytes), s.kind.clone(), place(s)));
+    sites
+}
+
+/// The same lines: the compiler has copies of a call where it unrolls and inlines.
+fn reads_alike(a: &[StackFrame], b: &[StackFrame]) -> bool {
+    let same = |(a, b): (&StackFrame, &StackFrame)| {
+        let text = |f: &StackFrame| {
+            (
+                f.function.clone(),
+                f.module.clone(),
+                f.file.clone(),
+                f.line,
+                f.inlined,
+            )
+        };
+        text(a) == text(b) && (a.function.is_some() || a.offset == b.offset)
+    };
+    a.len() == b.len() && a.iter().zip(b).all(same)
+}

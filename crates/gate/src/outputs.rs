@@ -1,0 +1,146 @@
+//! The files and streams that verdicts are written to.
+
+use crate::{Baseline, Error, FORMATS, Outcome, Verdict, outcome, rendered};
+use memhook_foreign::{OutputError, OutputFile, visible_json, visible_lines};
+use memhook_report::{FormatOptions, Nature};
+use std::{
+    borrow::Cow,
+    fs::File,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+/// Where verdicts go, and how they look there. A path of `-` is standard output.
+#[derive(Clone, Debug, Default)]
+pub struct OutputOptions {
+    /// The name of a form, whether it is appended to what the file holds, and the file.
+    pub forms: Vec<(&'static str, bool, PathBuf)>,
+    /// Where the baseline of what was found goes.
+    pub baseline: Option<PathBuf>,
+    /// Print annotations for GitHub Actions to standard output.
+    pub github: bool,
+    /// Print suppressions for what was found, after the text.
+    pub suppressions: bool,
+    /// Print only the first line of the text.
+    pub is_quiet: bool,
+    /// The first line of the text has the colour of the outcome.
+    pub is_colored: bool,
+    /// The text goes to standard error, because the output of a program fills standard output.
+    pub is_beside_program: bool,
+    /// How many findings are shown, and the directory that source paths are relative to.
+    pub format: FormatOptions,
+}
+
+/// The files, opened before a program starts: a run must not be lost because one cannot be written. Those that
+/// were there before stay the same files, because the next step of a build reads them.
+pub struct Outputs {
+    options: OutputOptions,
+    /// As in the options; standard output is `None`.
+    files: Vec<(&'static str, bool, Option<OutputFile>)>,
+    baseline: Option<OutputFile>,
+}
+
+impl Outputs {
+    /// Opens the files.
+    ///
+    /// # Errors
+    /// When one of them cannot be written.
+    pub fn open(options: OutputOptions) -> Result<Outputs, OutputError> {
+        let open_form = |(form, appends, path): &(&'static str, bool, PathBuf)| {
+            open(path).map(|file| (*form, *appends, file))
+        };
+        let files = options.forms.iter().map(open_form);
+        let files = files.collect::<Result<_, _>>()?;
+        let baseline = options.baseline.as_deref().map(open).transpose()?;
+        Ok(Outputs {
+            options,
+            files,
+            baseline: baseline.flatten(),
+        })
+    }
+
+    /// Writes the verdicts on all processes in every form that was asked for.
+    ///
+    /// # Errors
+    /// When a form cannot be made, or a file cannot be written.
+    pub fn write(self, verdicts: &[Verdict]) -> Result<(), Error> {
+        let options = &self.options;
+        let form = |name| rendered(name, verdicts, &options.format).map_err(Error::Verdict);
+        for (name, appends, file) in self.files {
+            let text = form(name)?;
+            match file {
+                None => to_stdout(&shown(name, &text)),
+                Some(file) => put(file, !appends, &text).map_err(Error::Verdict)?,
+            }
+        }
+        if let Some(file) = self.baseline {
+            let text = Baseline::of_all(verdicts).write();
+            let written = text.map_err(Into::into).and_then(|t| put(file, true, &t));
+            written.map_err(Error::WriteBaseline)?;
+        }
+        if options.github {
+            to_stdout(&shown("github", &form("github")?));
+        }
+        let mut text = headed(options, verdicts, &form("text")?);
+        if options.suppressions {
+            text += "\n";
+            text += &shown("suppressions", &form("suppressions")?);
+        }
+        if options.is_beside_program {
+            let _ = std::io::stderr().lock().write_all(text.as_bytes());
+        } else {
+            to_stdout(&text);
+        }
+        Ok(())
+    }
+}
+
+/// As a terminal may have it.
+fn shown<'a>(form: &str, text: &'a str) -> Cow<'a, str> {
+    let format = FORMATS.into_iter().find(|format| format.name() == form);
+    match format.map(|format| format.nature()) {
+        Some(Nature::Json) => visible_json(text),
+        _ => visible_lines(text),
+    }
+}
+
+/// The text, its first line in the colour of the outcome.
+fn headed(options: &OutputOptions, verdicts: &[Verdict], text: &str) -> String {
+    let mut text = visible_lines(text).into_owned();
+    let end = text.find('\n').unwrap_or(text.len());
+    if options.is_quiet {
+        text.truncate(end + 1);
+    }
+    if !options.is_colored {
+        return text;
+    }
+    let color = match outcome(verdicts) {
+        Outcome::Passed => "32",
+        Outcome::Failed => "31",
+        Outcome::Unsound => "33",
+    };
+    let (first, rest) = text.split_at(end);
+    format!("\x1b[1;{color}m{first}\x1b[0m{rest}")
+}
+
+/// `None`: standard output.
+fn open(path: &Path) -> Result<Option<OutputFile>, OutputError> {
+    if path == Path::new("-") {
+        return Ok(None);
+    }
+    OutputFile::reopen(path).map(Some)
+}
+
+fn put(file: OutputFile, from_the_start: bool, text: &str) -> std::io::Result<()> {
+    let mut file: File = file.keep()?;
+    if from_the_start {
+        // Devices and pipes have no length to set.
+        let _ = file.set_len(0);
+    }
+    file.write_all(text.as_bytes())
+}
+
+fn to_stdout(text: &str) {
+    // A reader that went away is not our error.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}

@@ -1,0 +1,145 @@
+//! What is known of one process, from a copy of its memory and, if it was traced, from its ledger.
+
+use crate::{AllocationSite, Ending, Evidence, Leak, Reached, reached};
+use memhook_heap::{Snapshot, dissect};
+use memhook_ledger::Ledger;
+use memhook_report::counted;
+use memhook_stream::Losses;
+use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
+
+impl Evidence {
+    /// About a process of which nothing is known.
+    pub fn lacking(program: String, gap: String) -> Evidence {
+        Evidence {
+            program,
+            gaps: vec![gap],
+            ..Evidence::default()
+        }
+    }
+
+    /// About a process that was not traced: what is unreachable in glibc's heap.
+    pub fn untraced(program: String, snapshot: &Snapshot) -> Evidence {
+        let found = reached(snapshot, std::iter::empty(), None, false);
+        let total = found.leaked();
+        // Nobody traced it, so a heap that cannot be read is a gap even without a known block.
+        let mut evidence = Evidence {
+            program,
+            reachable: found.reachable,
+            gaps: found.gaps,
+            notes: vec!["not traced: --duration gives leaks their allocation stacks".into()],
+            ..Evidence::default()
+        };
+        if let Err(error) = dissect(snapshot) {
+            evidence.gaps.push(error.to_string());
+        }
+        if total.blocks > 0 {
+            evidence.sites.push(AllocationSite {
+                kind: "an unknown caller".into(),
+                ..Default::default()
+            });
+            evidence.leaks.push(Leak {
+                direct: total,
+                ..Default::default()
+            });
+        }
+        evidence
+    }
+
+    /// About a process that was made by fork and has executed nothing: what it allocated is not traced. If nothing
+    /// in it is unreachable, it has leaked nothing.
+    pub fn forked(program: String, captured: Result<&Snapshot, &memhook_heap::Error>) -> Evidence {
+        let mut found = match &captured {
+            Ok(snapshot) => reached(snapshot, std::iter::empty(), None, false),
+            Err(error) => Reached {
+                gaps: vec![format!("its memory could not be copied: {error}")],
+                ..Reached::default()
+            },
+        };
+        let mut modules = captured.iter().flat_map(|snapshot| &snapshot.meta.modules);
+        if let Some(allocator) = modules.find_map(|module| module.allocator.as_deref()) {
+            found.gaps.push(format!(
+                "it executed no program after its fork and was not traced, so what it has of {allocator}'s blocks \
+                 is not known"
+            ));
+        }
+        let lost = found.leaked();
+        if lost.blocks > 0 {
+            found.gaps.push(format!(
+                "it executed no program after its fork and was not traced: whether {} ({} bytes) \
+                 it has lost itself is not known",
+                counted(lost.blocks, "unreachable block"),
+                lost.bytes
+            ));
+        }
+        Evidence {
+            program: format!("{program} (forked)"),
+            reachable: found.reachable,
+            gaps: found.gaps,
+            ..Evidence::default()
+        }
+    }
+}
+
+impl Ending {
+    /// How a process ended, by its status as wait(2) tells it.
+    pub fn of_status(status: i32) -> Ending {
+        let status = ExitStatus::from_raw(status);
+        match (status.signal(), status.code()) {
+            (Some(signal), _) => Ending::Signaled(signal),
+            (None, code) => Ending::Exited(code.unwrap_or_default()),
+        }
+    }
+}
+
+/// The blocks of a traced process, by its memory at one moment, if that could be copied; otherwise `memory` says why not.
+/// The other arguments are those of [`reached`].
+pub fn traced_blocks(
+    ledger: &Ledger,
+    memory: Result<&Snapshot, String>,
+    before_ns: Option<u64>,
+    is_complete: bool,
+) -> Reached {
+    let bound = bound(ledger);
+    let mut found = match memory {
+        Ok(snapshot) => {
+            let is_complete = is_complete && bound.is_none();
+            reached(snapshot, ledger.live_blocks(), before_ns, is_complete)
+        }
+        Err(gap) => Reached {
+            gaps: vec![gap],
+            ..Reached::default()
+        },
+    };
+    if let Some(bound) = bound {
+        found.gaps.push(bound);
+        found.forget_unknown();
+    }
+    found
+}
+
+/// Why what is known of the live blocks is not exact. A verdict needs all of them, and their stacks.
+pub fn bound(ledger: &Ledger) -> Option<String> {
+    let bounded = ledger.bounded()?;
+    let words = memhook_report::described(&bounded, ledger.totals().live_blocks).in_words();
+    Some(format!("{words}; give it more with --max-memory"))
+}
+
+/// What the trace itself missed. `is_abandoned`: the process stopped waiting for its attacher.
+pub fn losses(losses: &Losses, is_abandoned: bool) -> Vec<String> {
+    let mut gaps = Vec::new();
+    let lost = losses.dropped + losses.ringless;
+    if lost > 0 {
+        gaps.push(format!("{lost} events were lost"));
+    }
+    if is_abandoned {
+        gaps.push("the program waited for us too long and went on untraced".into());
+    }
+    gaps
+}
+
+/// Whether a block allocated by `caller` is an allocator's own: what replaces malloc allocates its singletons with
+/// `new`.
+pub fn is_allocators(snapshot: &Snapshot, caller: u64) -> bool {
+    let mut modules = snapshot.meta.modules.iter();
+    modules.any(|m| m.allocator.is_some() && (m.start..m.end).contains(&caller))
+}

@@ -1,0 +1,59 @@
+//! Where the names of a recording's addresses come from.
+
+use super::ordered_modules;
+use memhook_recording::Recording;
+use memhook_symbols::{Bundle, Debuginfod, ModuleFile, SearchPath, SymbolCache, Symbolizer};
+use std::path::PathBuf;
+
+/// What there is beside the files of this machine.
+#[derive(Default)]
+pub struct NameSources {
+    /// Roots of the target's file system, or copies of it; they take the place of our own root.
+    pub sysroots: Vec<PathBuf>,
+    /// More directories with debug files.
+    pub debug_directories: Vec<PathBuf>,
+    /// Names that were looked up before.
+    pub bundles: Vec<Bundle>,
+    /// Look up every name in the files, and keep none for later runs.
+    pub without_cache: bool,
+}
+
+/// The names of a recording's modules, whose files are found by their build-ids.
+pub fn symbolizer(recording: &Recording, sources: NameSources) -> Symbolizer {
+    let has_sysroot = !sources.sysroots.is_empty();
+    let roots = if has_sysroot {
+        sources.sysroots
+    } else {
+        // The recording may be of this machine; the build-ids tell.
+        vec![PathBuf::from("/")]
+    };
+    let cache = SymbolCache::of_user();
+    let mut symbols = Symbolizer::new(SearchPath {
+        roots: roots.clone(),
+        debug_directories: sources.debug_directories,
+        debuginfod: cache.as_ref().and_then(Debuginfod::from_environment),
+        cache: cache.filter(|_| !sources.without_cache),
+    });
+    for bundle in sources.bundles {
+        symbols.add_bundle(bundle);
+    }
+    let modules = ordered_modules(recording).into_iter().map(|module| {
+        let build_id = Some(module.build_id.clone()).filter(|id| !id.is_empty());
+        // Without a build-id a file of this machine may be another one; a file in a sysroot was put
+        // there on purpose.
+        let is_known = build_id.is_some() || has_sysroot;
+        let inside = module.path.trim_start_matches('/');
+        let candidates = roots.iter().filter(|_| is_known);
+        ModuleFile {
+            path: module.path.clone(),
+            image: None,
+            candidates: candidates.map(|root| root.join(inside)).collect(),
+            build_id,
+            base: module.base,
+            start: module.start,
+            end: module.end,
+        }
+    });
+    symbols.set_modules(modules.collect());
+    symbols
+}
