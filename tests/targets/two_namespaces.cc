@@ -20,6 +20,15 @@ using namespace target;
   free(block);
 }
 
+// Blocks of two allocators that are mixed up do not end a program at once.
+[[gnu::noinline]] static void churn() {
+  for (size_t i = 0; i < 2000; i++) {
+    void* block = realloc(malloc(10 + i), 5000 + i * 7);
+    CHECK(block);
+    free(block);
+  }
+}
+
 // Through the C library's own slot of realloc.
 [[gnu::noinline]] static void read_line() {
   char* line = nullptr;
@@ -34,10 +43,13 @@ using namespace target;
 }
 
 int main() {
+  // Only this call is bound before the attach.
+  keep(malloc(1));
   CHECK(dlmopen(LM_ID_NEWLM, "libc.so.6", RTLD_NOW));
   ready();
   for (int i = 0; i < 5; i++) leak_realloc();
   for (int i = 0; i < 4; i++) leak_aligned();
+  churn();
   read_line();
   done();
 }
