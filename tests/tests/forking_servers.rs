@@ -100,6 +100,10 @@ fn postgresql_and_its_backends() {
         output.status.success()
     });
 
+    until("the last of them has gone", || {
+        backends_of(postmaster.pid()).is_empty()
+    });
+
     // Backends forked while the postmaster is traced, and long after.
     let attacher = Attacher::start(&postmaster, &[]);
     // Ended below; it ends by itself if it loses a backend.

@@ -94,7 +94,7 @@ fn a_target_without_room_is_left_alone() {
     }
     let (code, _, errors) = run(&["attach", &target.pid().to_string(), "-d", "100ms"]);
     assert_eq!(code, 2, "{errors}");
-    assert!(errors.contains("MiB free below the limit of"), "{errors}");
+    assert!(errors.contains("iB free below the limit of"), "{errors}");
     assert_eq!(errors.lines().count(), 1, "{errors}");
     assert_eq!(target.our_mappings(), 0);
 }

@@ -50,6 +50,23 @@ fn two_allocators_keep_their_own_originals() {
     assert_eq!(report["totals"]["unhooked_releases"], 0);
 }
 
+/// A call that is bound after the attach leads to the allocator that its blocks are from, not to that of another
+/// namespace, which ends the program.
+#[test]
+fn calls_stay_in_the_namespace_of_the_program() {
+    let program = build_target("two_namespaces", &["-ldl", "-fno-builtin", "-Wl,-z,lazy"]);
+    let report = trace(&program, &[]);
+    expect_sites(
+        &report,
+        "two_namespaces.cc",
+        &[
+            ("leak_realloc", "realloc", 5, 811),
+            ("leak_aligned", "posix_memalign", 4, 812),
+        ],
+    );
+    assert_eq!(report["totals"]["unhooked_releases"], 0);
+}
+
 #[test]
 fn a_stripped_program_is_reported_by_module_and_offset() {
     let program = build_target("leak_path", &["-s"]);

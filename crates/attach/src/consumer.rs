@@ -191,7 +191,17 @@ impl<O: Observer + Send> Consumer<O> {
         let (tell, news) = bounded(1);
         std::thread::scope(|scope| {
             let watchdog = scope.spawn(|| self.watch()).thread().clone();
-            let drainer = scope.spawn(move || self.drain(&tell, &watchdog));
+            let told = watchdog.clone();
+            let draining = std::thread::Builder::new();
+            let drainer = match draining.spawn_scoped(scope, move || self.drain(&tell, &told)) {
+                Ok(drainer) => drainer,
+                Err(error) => {
+                    // Else the watchdog, and with it the scope, would never end. Whoever catches this detaches.
+                    self.finished.store(true, Relaxed);
+                    watchdog.unpark();
+                    panic!("no thread to empty the rings with: {error}");
+                }
+            };
             // Also where `work` panics: else the scope would wait for ever.
             let _end = AtEnd(|| {
                 self.finishing.store(true, Relaxed);

@@ -61,6 +61,15 @@ pub fn residue(pid: i32, maps: &[Mapping]) -> Residue {
     found
 }
 
+/// Where the region of an attach is in the target.
+#[derive(Clone, Copy)]
+pub struct Place {
+    /// Its address (avma).
+    pub address: u64,
+    /// Nobody has used it yet. A hook of an earlier attach knows any other, and its threads may read it.
+    pub is_new: bool,
+}
+
 /// Descriptors of ours that the target has open.
 fn stray_descriptors(pid: i32) -> Vec<u64> {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
@@ -172,18 +181,19 @@ impl Residue {
     }
 
     /// A region for rings of `ring_bytes`, one of those found if no thread is at work in it. The
-    /// gate must be closed. Returns it with its address (avma) and the number of the next attach.
+    /// gate must be closed. Also returns the number of the next attach.
     pub fn region_for(
         self,
         reach: &mut Reach<'_>,
         pid: i32,
         ring_bytes: u64,
         held_time: &mut Duration,
-    ) -> Result<(Region, u64, u32), Error> {
+    ) -> Result<(Region, Place, u32), Error> {
         let epoch = self.last_epoch % 4095 + 1;
         for (region, address) in self.regions {
             if region.ring_bytes() as u64 == ring_bytes && comes_to_rest(pid, &region) {
-                return Ok((region, address, epoch));
+                let is_new = false;
+                return Ok((region, Place { address, is_new }, epoch));
             }
         }
         let bytes = memhook_abi::region_bytes(ring_bytes as usize) as u64;
@@ -194,7 +204,11 @@ impl Residue {
         let mut held = reach.hold(pid, &any_point())?;
         let made = create_region(&mut held, bytes, over.map(|&(address, _)| address))?;
         *held_time = (*held_time).max(held.release()?);
-        Ok((Region::map(&made.fd)?, made.address, epoch))
+        let place = Place {
+            address: made.address,
+            is_new: over.is_none(),
+        };
+        Ok((Region::map(&made.fd)?, place, epoch))
     }
 }
 

@@ -14,7 +14,7 @@ use crate::limits::refuse;
 use crate::memory_budget::Budget;
 use crate::reach::Reach;
 use crate::recorder::OwnCode;
-use crate::residue::residue;
+use crate::residue::{Place, residue};
 use crate::restore::{Files, layout};
 use crate::safe_point::SafePoints;
 use crate::unwind_tables::UnwindTables;
@@ -157,7 +157,7 @@ impl Session {
         let next_variant = residue.originals();
         let next_variant = next_variant.map(|(f, variant, o)| ((f as usize, o), variant));
         let next_variant = next_variant.collect();
-        let (region, address, epoch) =
+        let (region, place, epoch) =
             residue.region_for(reach, pid, config.ring_bytes, &mut held_time)?;
         config.epoch = epoch;
         region.initialize(&config)?;
@@ -186,7 +186,7 @@ impl Session {
         };
         session.journal(&scan);
         session.publish_modules()?;
-        if let Err(error) = session.load_and_start(reach, hook_base, dlopen, address) {
+        if let Err(error) = session.load_and_start(reach, hook_base, dlopen, place) {
             // Some slots may hold wrappers by now; what this cannot put back, `detach` can.
             let _ = session.detach();
             return Err(error);
@@ -201,9 +201,9 @@ impl Session {
         reach: &mut Reach<'_>,
         hook_base: Option<u64>,
         dlopen: Dlopen,
-        region_address: u64,
+        region: Place,
     ) -> Result<(), Error> {
-        let pid = self.pid;
+        let (pid, region_address) = (self.pid, region.address);
         // So that nothing slow is left for the hold.
         let anywhere = hook_image(0)?;
         self.tables.prepare(&self.region, &[anywhere]);
@@ -214,9 +214,11 @@ impl Session {
             None => match load_object(&mut held, dlopen, HOOK_OBJECT) {
                 Ok(loaded) => loaded.base,
                 Err(error) => {
-                    // Nobody else knows of the region, so nobody would ever use it again.
-                    let bytes = abi::region_bytes(self.region.ring_bytes()) as u64;
-                    let _ = unmap_region(&mut held, region_address, bytes);
+                    // Nobody knows of a new region, so nobody would ever use it again.
+                    if region.is_new {
+                        let bytes = abi::region_bytes(self.region.ring_bytes()) as u64;
+                        let _ = unmap_region(&mut held, region_address, bytes);
+                    }
                     return Err(error.into());
                 }
             },

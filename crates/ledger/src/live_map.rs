@@ -425,7 +425,9 @@ impl LiveMap {
     /// How many places a segment has, and its live entries; `None` behind the last one.
     pub fn live_of_segment(&self, segment: usize) -> Option<(usize, impl Iterator<Item = Entry>)> {
         let entries = &self.segments.get(segment)?.entries;
-        let live = entries.iter().map(|e| Entry(*e)).filter(|e| e.is_alive());
+        let live = entries.iter().map(|e| Entry(*e));
+        // What is not kept may still be there, until the segment is rebuilt.
+        let live = live.filter(|e| e.is_alive() && self.as_kept(*e).is_alive());
         Some((entries.len(), live))
     }
 

@@ -1,7 +1,7 @@
 //! Ledgers of bounded memory against the truth: exact before the bound, estimates after it.
 
 use memhook_abi::{Op, RawEvent};
-use memhook_ledger::{LEAST_BYTES, Ledger, LedgerOptions};
+use memhook_ledger::{LEAST_BYTES, Ledger, LedgerOptions, LiveWalk};
 use std::collections::HashMap;
 
 /// A program of one thread and the truth about it.
@@ -181,6 +181,28 @@ fn estimates_are_within_their_standard_errors_and_memory_within_the_bound() {
     }
     let scatter = squares / terms;
     assert!((0.2..3.0).contains(&scatter), "{scatter} over {terms}");
+}
+
+/// Blocks that a smaller sample leaves out are still in the table when it has just been made smaller.
+#[test]
+fn walks_see_only_what_is_kept() {
+    // So large that its places are not all freed at once.
+    let mut program = Program::new(6 * LEAST_BYTES, 6);
+    let mut is_checked = false;
+    while !is_checked {
+        let size = 16 + program.random(256);
+        program.allocate(size, 1);
+        let Some(bounded) = program.ledger.bounded() else {
+            continue;
+        };
+        is_checked = true;
+        let (mut walk, mut walked) = (LiveWalk::default(), 0);
+        while program.ledger.walk_blocks(&mut walk, |_| walked += 1) {}
+        assert_eq!(walked, bounded.kept_blocks);
+        let (bytes, _, spread) = program.truth()[&1];
+        let error = program.ledger.sites()[0].bytes as f64 - bytes;
+        assert!(error.abs() <= 6.0 * spread.sqrt(), "{error} {spread}");
+    }
 }
 
 /// Releases find the blocks that are kept: when all are released, nothing is left, however often the

@@ -23,6 +23,8 @@ const GLIBC: &str = "libc.so.6";
 const GLIBC_MARK: &str = "gnu_get_libc_version";
 /// Where glibc kept `dlopen` and `pthread_create` before version 2.34.
 const GLIBC_PARTS: [&str; 2] = ["libdl.so.2", "libpthread.so.0"];
+/// How the names of glibc's loaders begin.
+const GLIBC_LOADER: &str = "ld-linux";
 /// What a C library starts programs with.
 const START: &str = "__libc_start_main";
 
@@ -134,7 +136,9 @@ pub fn unsafe_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
     for module in modules {
         let facts = &module.facts;
         let is_part = |soname: &String| GLIBC_PARTS.contains(&soname.as_str());
-        if module.is_loader {
+        let is_named_loader = |soname: &String| soname.starts_with(GLIBC_LOADER);
+        // Also where the loader of the process could not be read for a moment.
+        if module.is_loader || facts.soname.as_ref().is_some_and(is_named_loader) {
             ranges.push(module.start..module.end);
         } else if is_glibc(facts) || facts.soname.as_ref().is_some_and(is_part) {
             ranges.extend(allocator_code(module));

@@ -1,7 +1,8 @@
 //! GOT slots of the hooked functions.
 
 use crate::{
-    Behind, Error, Exported, HookCopy, Mapping, ModuleImage, SlotKind, behind, memory::Pages,
+    Behind, Error, Exported, HookCopy, Loader, Mapping, ModuleImage, SlotKind, behind,
+    memory::Pages,
 };
 use std::collections::{HashMap, HashSet};
 
@@ -75,16 +76,18 @@ pub fn find_slots(
         .collect();
     let is_code = |address: u64| mapping_of(maps, address).is_some_and(|m| m.exec);
     let mut pages = Pages::of(pid)?;
+    let is_of_program = of_program(pid, modules, maps, &mut pages);
     let mut data_slots = Vec::new();
     let mut scan = SlotScan::default();
     let mut unresolved = Vec::new();
-    // What each symbol resolved to, as seen in slots.
-    let mut resolved: HashMap<String, u64> = HashMap::new();
+    // What each symbol resolved to, as seen in slots of the program and of other modules.
+    let mut resolved: HashMap<(bool, String), u64> = HashMap::new();
     for (index, module) in modules.iter().enumerate() {
         if module.is_loader {
             continue;
         }
         let facts = &module.facts;
+        let scope = is_of_program[index];
         for relocation in facts.slots.iter().filter(|slot| wanted(&slot.symbol)) {
             let symbol = relocation.symbol.clone();
             let address = module.base.wrapping_add(relocation.svma);
@@ -109,7 +112,8 @@ pub fn find_slots(
             match behind(copies, value) {
                 Behind::Itself => {}
                 Behind::Wrapped(original) => {
-                    resolved.entry(symbol.clone()).or_insert(original);
+                    let key = (scope, symbol.clone());
+                    resolved.entry(key).or_insert(original);
                     scan.held.push(Slot {
                         address,
                         symbol,
@@ -162,7 +166,8 @@ pub fn find_slots(
             {
                 unresolved.push(slot);
             } else {
-                resolved.entry(slot.symbol.clone()).or_insert(value);
+                let key = (scope, slot.symbol.clone());
+                resolved.entry(key).or_insert(value);
                 scan.slots.push(slot);
             }
         }
@@ -180,16 +185,30 @@ pub fn find_slots(
             let exported = m.facts.exported(&slot.symbol);
             exported.is_some_and(|e| m.base.wrapping_add(e.svma) == slot.value)
         };
-        if resolved.get(&slot.symbol) == Some(&slot.value) || modules.iter().any(is_own) {
+        let is_resolved = [true, false]
+            .iter()
+            .any(|scope| resolved.get(&(*scope, slot.symbol.clone())) == Some(&slot.value));
+        if is_resolved || modules.iter().any(is_own) {
             scan.slots.push(slot);
         }
     }
     for mut slot in unresolved {
+        // Another namespace has a C library of its own, and which one that is cannot be told from here. The
+        // allocator of the wrong one ends the program.
+        if !is_of_program[slot.module] {
+            scan.unhookable.push(Unhookable {
+                module: slot.module,
+                symbol: slot.symbol,
+                reason: "not bound yet, in a namespace of its own (dlmopen)",
+                is_foreign_wrapper: false,
+            });
+            continue;
+        }
         // What other modules' slots resolved to is what the loader found; else look it up as the
         // loader will, in load order, with the executable first.
-        slot.target = match resolved.get(&slot.symbol) {
+        slot.target = match resolved.get(&(true, slot.symbol.clone())) {
             Some(&other) => other,
-            None => look_up(modules, &slot.symbol).unwrap_or(0),
+            None => look_up(modules, &is_of_program, &slot.symbol).unwrap_or(0),
         };
         if slot.target == 0 {
             scan.unhookable.push(Unhookable {
@@ -212,12 +231,25 @@ fn mapping_of(maps: &[Mapping], address: u64) -> Option<&Mapping> {
     maps.get(at).filter(|m| m.start <= address)
 }
 
-/// The first definition, preferring allocator libraries that come before libc in the link order
+/// Which modules the loader lists for the namespace of the program itself: not those of other namespaces
+/// (dlmopen(3)), and not files that are only mapped. All of them, if there is no list.
+fn of_program(pid: i32, modules: &[ModuleImage], maps: &[Mapping], pages: &mut Pages) -> Vec<bool> {
+    let listed = Loader::find(pid, maps, pages).map(|loader| loader.modules(pages));
+    let listed = listed.unwrap_or_default();
+    let is_listed = |m: &ModuleImage| listed.iter().any(|l| m.contains(l.section));
+    modules
+        .iter()
+        .map(|module| listed.is_empty() || is_listed(module))
+        .collect()
+}
+
+/// The first definition in the program's namespace, preferring allocator libraries that come before libc in the link order
 /// by being preloaded or linked: those are found first because libc is searched last.
-fn look_up(modules: &[ModuleImage], symbol: &str) -> Option<u64> {
+fn look_up(modules: &[ModuleImage], is_of_program: &[bool], symbol: &str) -> Option<u64> {
     let find = |libc: bool| {
-        let mut modules = modules.iter().filter(|m| m.is_libc == libc && !m.is_loader);
-        modules.find_map(|m| {
+        let modules = modules.iter().zip(is_of_program);
+        let mut modules = modules.filter(|(m, of)| **of && m.is_libc == libc && !m.is_loader);
+        modules.find_map(|(m, _)| {
             let exported = m.facts.exported(symbol).filter(|e| !e.is_ifunc)?;
             Some(m.base.wrapping_add(exported.svma))
         })

@@ -17,7 +17,7 @@ use crate::slept::Sleep;
 use crate::survey::{LibcFunctions, Survey};
 use crate::wait::{self, Stop};
 use crate::way_home::WayHome;
-use crate::{Error, Registers, load, ptrace, regs, restart, seccomp};
+use crate::{Error, Registers, load, ptrace, regs, restart, restarted, seccomp};
 
 /// How long one remote system call, or the way back to a plain stop, may take.
 pub(crate) const STEP_DEADLINE: Duration = Duration::from_secs(5);
@@ -100,6 +100,7 @@ impl Held {
         let stopped_at = Instant::now();
         let adopted = (|| {
             let saved = regs::read(tid).map_err(|e| ("GETREGSET NT_PRSTATUS", e))?;
+            restarted::remember(tid, &saved);
             if restart::must_be_repeated(&saved) {
                 // At once: killed from here on, the program does not see EINTR.
                 regs::write(tid, &restart::repeat(&saved, sleep.lasts(stopped_at)))

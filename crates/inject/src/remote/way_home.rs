@@ -40,7 +40,7 @@ impl Held {
             return Err(Error::ShadowStack { pid, tid: self.tid });
         }
         let original = match restart::is_restarted(&self.saved) {
-            true => restarted::original(&self.saved, &self.waits_in, |address, into| {
+            true => restarted::original(self.tid, &self.saved, &self.waits_in, |address, into| {
                 self.mem.read_exact_at(into, address).is_ok()
             }),
             false => None,

@@ -7,6 +7,9 @@
 //! a futex(2) or a nanosleep(2) of a program without signal handlers never does. So it makes the original call anew,
 //! whose arguments are still in the registers; only its number is not. It is late then, as any wait that starts over.
 
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
 use crate::Registers;
 
 /// Those that use restart_syscall(2).
@@ -17,6 +20,8 @@ const CALLS: [i64; 4] = [
     libc::SYS_clock_nanosleep,
 ];
 
+/// ERESTART_RESTARTBLOCK (include/linux/errno.h), which a tracer sees in rax.
+const RESTART_BY_BLOCK: i64 = -516;
 /// Length of the `syscall` instruction.
 const SYSCALL_BYTES: u64 = 2;
 /// How far before it its number is looked for.
@@ -26,9 +31,46 @@ const LOAD_NUMBER: u8 = 0xb8;
 /// More clocks than there are, fewer than the address of anything.
 const CLOCKS: u64 = 64;
 
-/// The number of the call that restart_syscall continues, if it is certain: from the code in front
-/// of the call, or, where that is a function for any call, from where the thread waits.
+/// Threads that are remembered; of more, some were seen so long ago that their calls are over.
+const MOST_THREADS: usize = 4096;
+
+/// What threads were stopped in before their calls were restarted, by thread. A thread that runs at the
+/// moment at which it is asked where it waits, as one does between two stops in a row, cannot tell.
+static SEEN: LazyLock<Mutex<HashMap<i32, (Call, i64)>>> = LazyLock::new(Mutex::default);
+
+/// A call as far as it stays the same when it is restarted: where it is made, and its arguments.
+type Call = [u64; 8];
+
+fn call(saved: &Registers) -> Call {
+    let (rip, rsp) = (saved.rip, saved.rsp);
+    let (rdi, rsi, rdx) = (saved.rdi, saved.rsi, saved.rdx);
+    [rip, rsp, rdi, rsi, rdx, saved.r10, saved.r8, saved.r9]
+}
+
+/// Remembers the call in which a thread has been stopped, if it will be restarted by restart_syscall.
+pub(crate) fn remember(tid: i32, saved: &Registers) {
+    let number = saved.orig_rax as i64;
+    if !CALLS.contains(&number) || saved.rax as i64 != RESTART_BY_BLOCK {
+        return;
+    }
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if seen.len() >= MOST_THREADS {
+        seen.clear();
+    }
+    seen.insert(tid, (call(saved), number));
+}
+
+fn remembered(tid: i32, saved: &Registers) -> Option<i64> {
+    let seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (before, number) = seen.get(&tid)?;
+    (*before == call(saved)).then_some(*number)
+}
+
+/// The number of the call that restart_syscall continues, if it is certain: as the thread was seen in it
+/// before; from the code in front of the call; or, where that is a function for any call, from where
+/// the thread waits.
 pub(crate) fn original(
+    tid: i32,
     saved: &Registers,
     waits_in: &str,
     read: impl FnOnce(u64, &mut [u8]) -> bool,
@@ -41,7 +83,7 @@ pub(crate) fn original(
         place if place.contains("poll") => Some(libc::SYS_poll),
         _ => None,
     };
-    let number = loaded.or(waited)?;
+    let number = remembered(tid, saved).or(loaded).or(waited)?;
     let agrees = waited.is_none_or(|waited| waited == number);
     (agrees && has_arguments_of(saved, number)).then_some(number)
 }
@@ -79,12 +121,28 @@ mod tests {
     }
 
     fn found(arguments: [u64; 4], code: &[u8], waits_in: &str) -> Option<i64> {
-        original(&registers(arguments), waits_in, |at, into| {
+        original(1, &registers(arguments), waits_in, |at, into| {
             assert_eq!(at, 0x1000 - 2 - CODE_BYTES as u64);
             let room = into.len() - code.len();
             into[room..].copy_from_slice(code);
             !code.is_empty()
         })
+    }
+
+    #[test]
+    fn a_call_that_was_seen_is_remembered() {
+        let mut stopped = registers([0x5000, 0x89, 0, 0x6000]);
+        stopped.orig_rax = libc::SYS_futex as u64;
+        let again = registers([0x5000, 0x89, 0, 0x6000]);
+        let number = |tid, registers: &Registers| original(tid, registers, "", |_, _| false);
+        remember(2, &stopped);
+        assert_eq!(number(2, &again), None, "it was not to be restarted");
+        stopped.rax = RESTART_BY_BLOCK as u64;
+        remember(2, &stopped);
+        assert_eq!(number(2, &again), Some(libc::SYS_futex));
+        assert_eq!(number(3, &again), None, "another thread");
+        let other = registers([0x5008, 0x89, 0, 0x6000]);
+        assert_eq!(number(2, &other), None, "another call");
     }
 
     #[test]

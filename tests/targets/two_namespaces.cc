@@ -1,0 +1,43 @@
+// A C library of its own in another namespace, bound at once; the program's calls are bound lazily, after the attach.
+#include <dlfcn.h>
+
+#include "target.hpp"
+
+using namespace target;
+
+[[gnu::noinline]] static void leak_realloc() {
+  void* block = realloc(malloc(10), 811);
+  CHECK(block);
+  keep(block);
+}
+
+[[gnu::noinline]] static void leak_aligned() {
+  void* block = nullptr;
+  CHECK(posix_memalign(&block, 64, 812) == 0);
+  keep(block);
+  CHECK(posix_memalign(&block, 64, 812) == 0);
+  // Only the library that a block is from can release it.
+  free(block);
+}
+
+// Through the C library's own slot of realloc.
+[[gnu::noinline]] static void read_line() {
+  char* line = nullptr;
+  size_t room = 0;
+  FILE* status = fopen("/proc/self/status", "r");
+  CHECK(status);
+  size_t lines = 0;
+  while (getline(&line, &room, status) > 0) lines++;
+  CHECK(lines > 3);
+  free(line);
+  fclose(status);
+}
+
+int main() {
+  CHECK(dlmopen(LM_ID_NEWLM, "libc.so.6", RTLD_NOW));
+  ready();
+  for (int i = 0; i < 5; i++) leak_realloc();
+  for (int i = 0; i < 4; i++) leak_aligned();
+  read_line();
+  done();
+}
