@@ -28,7 +28,7 @@ pub struct Args {
     pub interval: Duration,
     #[command(flatten)]
     pub view: View,
-    /// ReportWriter format
+    /// Format of the reports
     #[arg(short, long, value_enum, default_value = "text")]
     format: Format,
     /// Same as --format json

@@ -20,7 +20,7 @@ const SERVICE: &[u8] = include_bytes!(env!("MEMHOOK_DEMO_SERVICE"));
 /// are killed, the service ends itself (prctl PR_SET_PDEATHSIG).
 struct Service {
     child: Option<Child>,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl Drop for Service {
@@ -29,21 +29,21 @@ impl Drop for Service {
             let _ = child.kill();
             let _ = child.wait();
         }
-        let _ = std::fs::remove_dir_all(&self.folder);
+        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
 fn start() -> anyhow::Result<(Service, i32)> {
     // In a directory of our own the program keeps its name in reports.
-    let folder = std::env::temp_dir().join(format!("memhook-demo-{}", std::process::id()));
-    let path = folder.join("demo-service");
+    let directory = std::env::temp_dir().join(format!("memhook-demo-{}", std::process::id()));
+    let path = directory.join("demo-service");
     std::fs::DirBuilder::new()
         .mode(0o700)
-        .create(&folder)
-        .with_context(|| format!("cannot make {}", folder.display()))?;
+        .create(&directory)
+        .with_context(|| format!("cannot make {}", directory.display()))?;
     let mut service = Service {
         child: None,
-        folder,
+        directory,
     };
     let mut file = std::fs::OpenOptions::new()
         .write(true)

@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let all: Vec<Evidence> = trial.results.iter().filter_map(|r| r.take()).collect();
     let verdict = measure.conclude(all)?;
     Ok(match exit_code::of_program(status) {
-        0 => ExitCode::from(verdict),
+        exit_code::DONE => ExitCode::from(verdict),
         _ => end_as(status),
     })
 }
