@@ -82,7 +82,8 @@ pub struct TraceConfig {
     pub ring_bytes: u64,
     /// What a thread does when its ring is full.
     pub on_full: OnFull,
-    /// Bytes for live blocks and call stacks; `None`: a quarter of what is free for this process.
+    /// Bytes for live blocks and call stacks; `None`: a quarter of what is free for this process, at
+    /// most 1 GiB.
     pub max_memory: Option<u64>,
 }
 

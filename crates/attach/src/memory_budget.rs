@@ -145,12 +145,15 @@ pub fn budget_now(plan: &Plan, taken: u64) -> u64 {
 /// says otherwise: one part in so many. Large enough to keep all of nearly any process's blocks, and
 /// small enough that neither this machine nor our own container runs out of memory because of us.
 const LEDGER_SHARE: u64 = 4;
+/// And at most so much, whatever is free (bytes): a ledger that reaches its bound walks over all of its table
+/// while rings fill.
+const LEDGER_MOST: u64 = 1 << 30;
 
-/// Bytes for the ledger of one process. Where it is unknown how much is free, there is no bound.
+/// Bytes for the ledger of one process.
 pub fn for_a_ledger() -> u64 {
     let level = CgroupMemory::of(std::process::id() as i32).tightest_of_all();
-    let share = level.map_or(u64::MAX, |level| level.free / LEDGER_SHARE);
-    share.max(memhook_ledger::LEAST_BYTES as u64)
+    let share = level.map_or(LEDGER_MOST, |level| level.free / LEDGER_SHARE);
+    share.clamp(memhook_ledger::LEAST_BYTES as u64, LEDGER_MOST)
 }
 
 /// Notices that processes of the target's control group are killed for lack of memory.

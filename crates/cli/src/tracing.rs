@@ -85,7 +85,7 @@ pub struct Tracing {
     #[arg(long, value_enum, default_value = "wait")]
     on_full: OnFull,
     /// Memory for live blocks and call stacks of each traced process, 4M or more (512M, 2G); by
-    /// default a quarter of what is free for memhook-rs. When it is reached, allocations are still
+    /// default a quarter of what is free for memhook-rs, at most 1G. When it is reached, allocations are still
     /// counted exactly, but only a sample of the live blocks is kept, the largest ones first: what is
     /// live becomes an estimate with a standard error, reports say so in their first lines, and a
     /// gate gives no verdict. Unlike an exact count that ends there, this still finds leaks

@@ -95,7 +95,10 @@ fn bad_input() {
         ),
         (vec!["report", &good, "--symbols", &missing], "cannot read"),
         (vec!["report", &good, "--sysroot", &missing], "cannot read"),
-        (vec!["report", &good, "--sysroot", &text], "is not a directory"),
+        (
+            vec!["report", &good, "--sysroot", &text],
+            "is not a directory",
+        ),
         (vec!["report", &good, "-o", &taken], "exists already"),
         (
             vec!["symbols", "pack", &good, "-o", &taken],
