@@ -11,7 +11,7 @@
 // nothing, and is not among the words.
 //
 // Reads are the same whether the words are read while unwinding or while comparing, because the
-// thread stands inside its own allocation call and its frames do not change meanwhile.
+// thread is inside its own allocation call and its frames do not change meanwhile.
 //
 // Where a backtrace is kept decides nothing: each is compared whole, wherever it was found.
 //

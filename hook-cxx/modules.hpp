@@ -38,11 +38,11 @@ inline void* call_as(uint64_t caller, uint64_t function, uint64_t a, uint64_t b,
 
 // A request of the target's to the attacher is given up after this.
 inline constexpr int64_t answer_patience_ns = 500'000'000;
-// The same if the clock word stands still.
+// The same if the clock word does not advance.
 inline constexpr int64_t answer_silence_ns = 100'000'000;
 
 // Asks the attacher to look at the modules and waits until it has. False: the gate is closed, the
-// attacher's clock stands still, or the time that began at `start` is over.
+// attacher's clock does not advance, or the time that began at `start` is over.
 inline bool ask_for_modules(int64_t start) {
   Control* c = control();
   uint32_t request = __atomic_add_fetch(&c->module_requests, 1, __ATOMIC_ACQ_REL);

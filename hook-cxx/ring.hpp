@@ -8,7 +8,7 @@
 // they are its own memory and not the target's. The owner takes them when head is C (mod G), C being
 // the places in use and G those granted, both powers of two and G the larger. Then every event that is
 // not yet taken keeps its place, because its number n lies in [head - C, head), which is [0, C) (mod G),
-// so that n & (C - 1) and n & (G - 1) are the same. So at any time event n stands at n & mask for the
+// so that n & (C - 1) and n & (G - 1) are the same. So at any time event n is at n & mask for the
 // mask of that time, and a consumer that loads `mask` after it has loaded `head` finds all events
 // below that head, whether it sees this mask or a later one: the mask is stored before the first head
 // that needs it. What is written behind keeps off what is not yet taken by the same rule as ever:

@@ -24,7 +24,7 @@ namespace memhook {
   return mix(mix(mix(a, b), c), d);
 }
 
-// Where a backtrace stands in the index, or would.
+// Where a backtrace is in the index, or would be.
 struct IndexPlace {
   uint64_t* slot;  // null: there is no room in its neighbourhood
   uint32_t id;     // 0: not there

@@ -39,7 +39,7 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   }
   if (low == 0 || pc >= modules[low - 1].end) return cfa_stop;
   const ModuleEntry& module = modules[low - 1];
-  // memhook_call_via returns through this instruction: what stands before it does not matter.
+  // memhook_call_via returns through this instruction: what is before it does not matter.
   if (!exact && pc == module.ret_gadget) return cfa_rsp | 8ull << 32;
   // A return address may be the first byte of the next function: look at the call before it.
   uint64_t offset = pc - !exact - module.base;
@@ -129,7 +129,7 @@ struct StackReader {
   }
 };
 
-// Where an unwinding stands.
+// How far an unwinding has come.
 struct Position {
   uint64_t pc, sp, rbp;
 };

@@ -5,7 +5,7 @@
 
 namespace memhook {
 
-// A clock word that stands still for so long means that the attacher is dead.
+// A clock word that does not advance for so long means that the attacher is dead.
 inline constexpr int64_t dead_attacher_ns = 300'000'000;
 
 // Under a seccomp filter a system call of ours might be the program's end.

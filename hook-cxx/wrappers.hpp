@@ -20,7 +20,7 @@ extern "C" [[gnu::visibility("hidden"), gnu::used]] int memhook_personality(int,
   return 8;
 }
 
-// DW_EH_PE_pcrel | DW_EH_PE_sdata4; the directive belongs to the FDE of the function it stands in.
+// DW_EH_PE_pcrel | DW_EH_PE_sdata4; the directive belongs to the FDE of the function it is in.
 #define MEMHOOK_PERSONALITY asm volatile(".cfi_personality 0x1b, memhook_personality")
 
 template <typename R, typename... A>

@@ -130,7 +130,7 @@ impl Contests {
                 continue;
             };
             if contest.pass != due {
-                continue; // changed since; stands in a later list
+                continue; // changed since; it is in a later list
             }
             let count = u64::from(contest.balance.unsigned_abs());
             if contest.balance > 0 {

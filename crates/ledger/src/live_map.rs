@@ -175,9 +175,9 @@ pub(crate) struct At {
     index: u32,
 }
 
-/// Where an address stands, or would.
+/// Where an address is, or would be.
 pub(crate) enum Place {
-    /// It stands here.
+    /// It is here.
     Found(At),
     /// It does not stand anywhere; it may be put here.
     Vacant(At),

@@ -6,10 +6,10 @@
 //! a release atomically increments the address's sequence word before the allocator is called and
 //! carries the result *n*; an allocation carries the value *v* that it reads after the allocator
 //! has returned. The allocator's own synchronization puts the increment of a release before the
-//! read of the next owner, so an allocation with *v* stands after every release numbered at most
+//! read of the next owner, so an allocation with *v* comes after every release numbered at most
 //! *v* and before every release numbered above *v*. Hence all events of one address are ordered by
 //! their numbers, an allocation after the release of the same number. Two allocations can share a
-//! number only if no recorded release stands between them.
+//! number only if no recorded release is between them.
 //!
 //! Events arrive in passes: whatever happened before an event of pass *k* has arrived by the end of
 //! pass *k + 1*.
@@ -19,7 +19,7 @@
 //! For each address the ledger keeps only the latest event seen, by that order: a live block, or a
 //! tombstone with the release's number. An arriving event is compared with it:
 //!
-//! | arriving | latest is | and stands | then |
+//! | arriving | latest is | and is | then |
 //! |---|---|---|---|
 //! | allocation | block | before | the old block is released, the new one lives |
 //! | allocation | block | after | the new block is released already |

@@ -6,7 +6,7 @@
 //! - A thread that sleeps in the call when it is first looked at, and has not run since (its number of
 //!   turns on a processor is the same, `schedstat`), has been in it since then.
 //! - `exec_start` in /proc/PID/task/TID/sched is the moment at which it went to sleep, by the clock of its
-//!   processor. That clock stands still while interrupts and the hypervisor have the processor
+//!   processor. That clock does not advance while interrupts and the hypervisor have the processor
 //!   (update_rq_clock_task in kernel/sched/core.c), so it is compared with the same clock, by a thread of
 //!   ours that has just run there, and never with another one, which would make the sleep too long.
 //!

@@ -50,7 +50,7 @@ pub enum Event {
     /// It executes another program now, which is stopped before its first instruction: see
     /// [`Child::run_to_start`].
     Executed,
-    /// Its last instruction is done: every thread stands still ([`Child::ending_threads`]) until
+    /// Its last instruction is done: every thread is stopped ([`Child::ending_threads`]) until
     /// [`Child::let_end`]. Holds the wait status that will come (waitpid(2)).
     Ending(i32),
     /// It has ended, with this wait status.

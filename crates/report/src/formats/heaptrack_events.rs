@@ -4,7 +4,7 @@
 //!
 //! The reader calls a release temporary if the line before it is the allocation with the same index, or,
 //! since it keeps index 0 for "none", if the release is of index 0 and follows another release. So index 0 is a
-//! block of no bytes that is used for nothing else, and index 1 another one that stands between an
+//! block of no bytes that is used for nothing else, and index 1 another one that is between an
 //! allocation and its release where that is not temporary.
 
 use crate::{Amount, Measures, Point, Profile, ProfileSite};
