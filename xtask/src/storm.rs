@@ -247,11 +247,13 @@ impl Victim {
         let start = Instant::now();
         let now = loop {
             let now = Footprint::of(target);
-            let mut expected = self.footprint.clone();
-            if may_map {
-                expected.mappings = now.mappings;
-            }
-            if expected == now {
+            // Fewer is well: a library is open while it is loaded, and a region of before goes when no thread
+            // is inside it any more.
+            let before = &self.footprint;
+            let is_well = now.blocked == before.blocked
+                && now.files <= before.files
+                && (may_map || now.mappings <= before.mappings);
+            if is_well {
                 break now;
             }
             // fork blocks all signals for a moment, and so does what a killed attacher leaves a thread to
