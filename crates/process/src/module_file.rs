@@ -4,7 +4,7 @@
 //! read whole only as long as all of them together have a size that real programs have. Of larger files only
 //! what is mapped is read, which is all that tracing needs.
 
-use crate::{Mapping, ModuleFacts};
+use crate::{Mapping, ModuleFacts, read_memory};
 use memhook_foreign::{Extent, open_mapped, read_exactly};
 use std::{collections::HashMap, fs::File, os::unix::fs::MetadataExt, sync::Arc};
 
@@ -63,8 +63,12 @@ impl ModuleFiles {
         let file = open_mapped(pid, &at, &first.path, first.file_id.2).ok();
         let version = file.as_ref().and_then(Version::of);
         let known = self.known.get(&first.file_id);
-        // One that cannot be opened any more was deleted: nobody changes it.
-        if let Some(known) = known.filter(|known| version.is_none_or(|now| now == known.version)) {
+        // One that cannot be opened any more was deleted, and another one may have got its inode since.
+        let is_known = |known: &&ModuleFile| match version {
+            Some(now) => now == known.version,
+            None => begins_with(pid, first.start, &known.bytes),
+        };
+        if let Some(known) = known.filter(is_known) {
             return Some(known.clone());
         }
         let others = self.known.iter().filter(|known| *known.0 != first.file_id);
@@ -78,6 +82,14 @@ impl ModuleFiles {
         self.known.insert(first.file_id, file.clone());
         Some(file)
     }
+}
+
+/// Whether the first page of a file is at this address. It holds the program headers and, as linkers lay modules
+/// out, the build-id.
+fn begins_with(pid: i32, address: u64, file: &[u8]) -> bool {
+    let expected = &file[..file.len().min(4096)];
+    let mut mapped = vec![0; expected.len()];
+    read_memory(pid, address, &mut mapped).is_ok() && mapped == expected
 }
 
 /// The bytes of the file that `first` maps; `read_bytes` were read of others before.
@@ -111,6 +123,19 @@ fn without_sections(elf: &mut [u8]) -> Option<()> {
 mod tests {
     use super::*;
     use crate::ElfView;
+
+    #[test]
+    fn another_file_is_told_by_its_first_page() {
+        let pid = std::process::id() as i32;
+        let mapped: Vec<u8> = (0..8192u32).map(|n| n as u8).collect();
+        let address = mapped.as_ptr().addr() as u64;
+        let mut file = mapped.clone();
+        file[5000] ^= 1;
+        assert!(begins_with(pid, address, &file), "data may have changed");
+        file[500] ^= 1;
+        assert!(!begins_with(pid, address, &file));
+        assert!(!begins_with(pid, 8, &file), "nothing is mapped there");
+    }
 
     #[test]
     fn a_header_without_sections_is_one() {
