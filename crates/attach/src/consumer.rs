@@ -211,7 +211,7 @@ impl<O: Observer + Send> Consumer<O> {
         })
     }
 
-    /// To be called before the end if all threads of the target have ended or are stopped.
+    /// Says that all threads of the target have ended or are stopped; call it before the end.
     pub(crate) fn target_stands_still(&self) {
         self.stands_still.store(true, Relaxed);
     }

@@ -341,7 +341,7 @@ impl Region {
         self.retire_losses();
         let (used, ring_bytes) = (self.rings_used(), RING_PREFIX_BYTES + self.ring_bytes());
         let mut still_used = 0;
-        // Where that is refused, it stays as it would have stayed.
+        // If the kernel refuses that, the memory stays as it is.
         for ring in 0..used {
             let outer = self.ring64(ring, offset_of!(RingHeader, outer));
             let kept = if outer.load(Acquire) != 0 { PAGE } else { 0 };

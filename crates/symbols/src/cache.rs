@@ -20,7 +20,7 @@ use std::{
     time::SystemTime,
 };
 
-/// To be increased when the same file gives other names than before.
+/// Increase it when the same file gives other names than before.
 const NAMES_VERSION: u32 = 2;
 /// Bytes that all files of names may take.
 const MAX_NAMES_BYTES: u64 = 256 << 20;

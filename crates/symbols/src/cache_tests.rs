@@ -85,7 +85,7 @@ fn the_longest_unused_entries_go() {
         let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(u64::from(n));
         File::open(path).unwrap().set_modified(time).unwrap();
     }
-    // To be used is to be young.
+    // An entry that is used counts as young.
     assert!(frames(&cache, &id(0)).is_some());
     let path = directory(&cache).join(entry(&id(0)));
     let size = std::fs::metadata(path).unwrap().len();

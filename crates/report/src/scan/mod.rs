@@ -63,7 +63,7 @@ pub struct SnapshotPart {
     pub mark_ms: f64,
     /// Threads.
     pub threads: u64,
-    /// Of those, inside malloc: what they were changing may look damaged.
+    /// How many of them were inside malloc: what they were changing may look damaged.
     pub in_malloc: u32,
 }
 
@@ -74,7 +74,7 @@ pub struct ScanTotals {
     pub leaked_bytes: u64,
     /// Leaked blocks.
     pub leaked_blocks: u64,
-    /// Of those, direct ones.
+    /// How many of them no other leaked block points to.
     pub direct_blocks: u64,
     /// Bytes of reachable blocks.
     pub live_bytes: u64,
