@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use crate::guard::Guard;
+use crate::held::set_to_repeat;
 use crate::slept::{Clocks, Sleep, Sleeper};
 use crate::stop::{self, STOP_LIMIT};
 use crate::wait::{self, Pace, Stop};
@@ -250,15 +251,11 @@ impl AllHeld {
         let at = Instant::now();
         self.seized.remove(&tid);
         let state = regs::read(tid).and_then(|registers| {
-            // At once, in case this process is killed and the kernel lets the thread go.
-            if restart::must_be_repeated(&registers) {
-                let again = restart::repeat(&registers, sleep.lasts(at));
-                regs::write(tid, &again)?;
-            }
-            Ok((registers, regs::read_extended(tid)?))
+            let sleep = set_to_repeat(self.pid, tid, &registers, sleep, at)?;
+            Ok((registers, sleep, regs::read_extended(tid)?))
         });
         match state {
-            Ok((registers, extended)) => {
+            Ok((registers, sleep, extended)) => {
                 let stopped = Stopped {
                     registers,
                     extended,

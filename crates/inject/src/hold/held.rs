@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::marker::PhantomData;
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
@@ -88,6 +89,28 @@ pub struct Held {
     _guard: Guard,
 }
 
+/// Sets the registers of a stopped thread so that its call is repeated where it has to be, in case that this
+/// process is killed. Returns what is known of the call's time after all.
+pub(crate) fn set_to_repeat(
+    pid: i32,
+    tid: i32,
+    saved: &Registers,
+    sleep: Sleep,
+    stopped_at: Instant,
+) -> io::Result<Sleep> {
+    if !restart::must_be_repeated(saved) {
+        return Ok(sleep);
+    }
+    // At once: killed from here on, the program does not see EINTR.
+    regs::write(tid, &restart::repeat(saved, stopped_at.elapsed()))?;
+    if !restart::has_timeout(saved) {
+        return Ok(sleep);
+    }
+    let sleep = sleep.confirmed(pid, tid);
+    regs::write(tid, &restart::repeat(saved, sleep.lasts(stopped_at)))?;
+    Ok(sleep)
+}
+
 impl Held {
     /// Takes over a thread that is in an event stop; on failure the thread is let go.
     pub(crate) fn adopt(
@@ -101,11 +124,8 @@ impl Held {
         let adopted = (|| {
             let saved = regs::read(tid).map_err(|e| ("GETREGSET NT_PRSTATUS", e))?;
             restarted::remember(tid, &saved);
-            if restart::must_be_repeated(&saved) {
-                // At once: killed from here on, the program does not see EINTR.
-                regs::write(tid, &restart::repeat(&saved, sleep.lasts(stopped_at)))
-                    .map_err(|e| ("SETREGSET NT_PRSTATUS", e))?;
-            }
+            let sleep = set_to_repeat(pid, tid, &saved, sleep, stopped_at)
+                .map_err(|e| ("SETREGSET NT_PRSTATUS", e))?;
             Ok(Held {
                 pid,
                 tid,

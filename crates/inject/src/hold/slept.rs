@@ -3,8 +3,11 @@
 //! A call that has to be repeated gets the time that is left of its timeout. The kernel tells nobody
 //! when a call began, so this is a lower bound: the timeout may end late by what it misses, never early.
 //!
-//! - A thread that sleeps in the call when it is first looked at, and has not run since (its number of
-//!   turns on a processor is the same, `schedstat`), has been in it since then.
+//! - A thread that sleeps in the call when it is first looked at, and has run only once since, to stop (its
+//!   number of turns on a processor is one more, `schedstat`), has been in it since then. Only one that
+//!   something else woke just before our interrupt, and that was about to go to sleep in another call when
+//!   the interrupt came, looks the same: that is a microsecond in the time that a wait lasts, and only
+//!   where the last look and the interrupt are far enough apart for it, so that time has a limit.
 //! - `exec_start` in /proc/PID/task/TID/sched is the moment at which it went to sleep, by the clock of its
 //!   processor. That clock does not advance while interrupts and the hypervisor have the processor
 //!   (update_rq_clock_task in kernel/sched/core.c), so it is compared with the same clock, by a thread of
@@ -22,9 +25,9 @@ use std::time::{Duration, Instant};
 use crate::{ptrace, restart};
 use memhook_process::{Activity, last_ran, processor};
 
-/// Between the last look and the interrupt a thread must not have woken, left the call and begun another
-/// one: nobody does that in so little time. If we took longer, nothing is known of its sleep.
-const LOOK_LIMIT: Duration = Duration::from_micros(10);
+/// If more time than this passes from the last look to the interrupt, nothing is known of a thread's sleep. On a
+/// virtual machine the interrupt alone may take 30 microseconds, as it wakes another processor.
+const LOOK_LIMIT: Duration = Duration::from_micros(100);
 /// The processor's clock is set right at every tick where its time-stamp counter is not reliable
 /// (kernel/sched/clock.c), so it may err by one; the slowest tick.
 const TICK: Duration = Duration::from_millis(10);
@@ -34,9 +37,19 @@ const TICK: Duration = Duration::from_millis(10);
 pub(crate) struct Sleep {
     /// It was in its call at this moment already.
     since: Option<Instant>,
+    /// How often it had had its turn on a processor before.
+    turns: u64,
 }
 
 impl Sleep {
+    /// To be asked once the thread has stopped: nothing is known of one that ran more than once
+    /// in between.
+    pub(crate) fn confirmed(self, pid: i32, tid: i32) -> Sleep {
+        let ran_once = || Some(turns_of(&read(&open(pid, tid)?)?)? == self.turns + 1);
+        let since = self.since.filter(|_| ran_once().unwrap_or(false));
+        Sleep { since, ..self }
+    }
+
     /// How long the call of a thread that stopped at this moment has lasted by now, at least.
     pub(crate) fn lasts(&self, stopped_at: Instant) -> Duration {
         self.since.unwrap_or(stopped_at).elapsed()
@@ -47,7 +60,7 @@ impl Sleep {
 pub(crate) struct Sleeper {
     schedstat: File,
     /// As it was at the first look.
-    turns: [u8; 64],
+    seen: [u8; 64],
     since: Instant,
 }
 
@@ -57,8 +70,8 @@ impl Sleeper {
     pub(crate) fn of(pid: i32, tid: i32, clocks: &mut Clocks) -> Option<Sleeper> {
         // First the cheap question.
         in_delicate_call(pid, tid)?;
-        let schedstat = File::open(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
-        let turns = read(&schedstat)?;
+        let schedstat = open(pid, tid)?;
+        let seen = read(&schedstat)?;
         // Only now it is known that it was in a call after these turns.
         let call = in_delicate_call(pid, tid)?;
         let mut since = Instant::now();
@@ -66,10 +79,10 @@ impl Sleeper {
             since = since.min(asleep);
         }
         // The same call at the end of all this.
-        let is_same = read(&schedstat)? == turns && in_delicate_call(pid, tid)? == call;
+        let is_same = read(&schedstat)? == seen && in_delicate_call(pid, tid)? == call;
         is_same.then_some(Sleeper {
             schedstat,
-            turns,
+            seen,
             since,
         })
     }
@@ -77,13 +90,26 @@ impl Sleeper {
     /// Interrupts the thread, which is seized.
     pub(crate) fn interrupt(&self, tid: i32) -> io::Result<Sleep> {
         let begin = Instant::now();
-        let is_same = read(&self.schedstat) == Some(self.turns);
+        let is_same = read(&self.schedstat) == Some(self.seen);
         ptrace::interrupt(tid)?;
         let in_time = begin.elapsed() < LOOK_LIMIT;
+        let turns = turns_of(&self.seen).filter(|_| is_same && in_time);
         Ok(Sleep {
-            since: (is_same && in_time).then_some(self.since),
+            since: turns.map(|_| self.since),
+            turns: turns.unwrap_or_default(),
         })
     }
+}
+
+fn open(pid: i32, tid: i32) -> Option<File> {
+    File::open(format!("/proc/{pid}/task/{tid}/schedstat")).ok()
+}
+
+/// The third number: how often it was given a processor (sched-stats.rst in the kernel's documentation).
+fn turns_of(schedstat: &[u8; 64]) -> Option<u64> {
+    let text = std::str::from_utf8(schedstat).ok()?;
+    let number = text.split([' ', '\n']).nth(2)?;
+    number.parse().ok()
 }
 
 /// The call of a thread that sleeps in one that is not restarted.

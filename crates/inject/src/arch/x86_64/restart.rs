@@ -85,6 +85,14 @@ pub(crate) fn must_be_repeated(saved: &Registers) -> bool {
         && NEVER_RESTARTED.contains(&(saved.orig_rax as i64))
 }
 
+/// Whether a call that must be repeated ends at some time by itself.
+pub(crate) fn has_timeout(saved: &Registers) -> bool {
+    match saved.orig_rax as i64 {
+        libc::SYS_epoll_wait | libc::SYS_epoll_pwait => saved.r10 as i32 > 0,
+        _ => timeout_register(&mut saved.clone()).is_some(),
+    }
+}
+
 /// Registers to resume with when this process lets the thread go itself.
 /// Its call has lasted this long.
 pub(crate) fn resumed(saved: &Registers, lasted: Duration) -> Registers {
