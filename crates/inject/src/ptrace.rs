@@ -89,9 +89,10 @@ pub(crate) fn listen(tid: i32) -> io::Result<()> {
 
 /// From now on new threads of a stopped one are seized, and each stops at its end; with `forks`, new processes too.
 pub(crate) fn follow_threads(tid: i32, forks: bool) -> io::Result<()> {
-    let options = match forks {
-        true => OPTIONS_OF_CHILD | TRACE_FORKS,
-        false => OPTIONS_OF_CHILD,
+    let options = if forks {
+        OPTIONS_OF_CHILD | TRACE_FORKS
+    } else {
+        OPTIONS_OF_CHILD
     };
     // SAFETY: no pointers.
     unsafe { request(SETOPTIONS, tid, 0, options) }.map(drop)

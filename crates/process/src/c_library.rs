@@ -44,9 +44,10 @@ impl CLibrary {
     pub fn of(pid: i32, maps: &[Mapping]) -> Option<CLibrary> {
         let mut pages = Pages::of(pid).ok()?;
         let loader = Loader::find(pid, maps, &mut pages)?;
-        let (kind, parts) = match loader.is_glibc {
-            true => (CLibraryKind::Glibc, glibc_parts(&loader, &mut pages)?),
-            false => (CLibraryKind::Musl, vec![loader.elf().clone()]),
+        let (kind, parts) = if loader.is_glibc {
+            (CLibraryKind::Glibc, glibc_parts(&loader, &mut pages)?)
+        } else {
+            (CLibraryKind::Musl, vec![loader.elf().clone()])
         };
         let start = parts[0].function(&mut pages, START)?;
         Some(CLibrary {

@@ -27,9 +27,10 @@ impl MemoryLevel {
 /// Where the free memory is, to follow an amount of it: "is left in the memory cgroup /sys/fs/cgroup/x".
 impl fmt::Display for MemoryLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.is_machine() {
-            true => f.write_str("is available on this machine"),
-            false => write!(f, "is left in the memory cgroup {}", self.path.display()),
+        if self.is_machine() {
+            f.write_str("is available on this machine")
+        } else {
+            write!(f, "is left in the memory cgroup {}", self.path.display())
         }
     }
 }

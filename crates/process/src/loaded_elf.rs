@@ -57,9 +57,12 @@ impl LoadedElf {
         };
         // glibc adds the bias to the addresses in this section, other loaders do not. A module is nowhere
         // near as large as the bias is high.
-        let place = |value: u64| match value >= bias {
-            true => value,
-            false => bias.wrapping_add(value),
+        let place = |value: u64| {
+            if value >= bias {
+                value
+            } else {
+                bias.wrapping_add(value)
+            }
         };
         let mut soname = None;
         for at in (0..MOST_ENTRIES).map(|i| section.wrapping_add(i * 16)) {

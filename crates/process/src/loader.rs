@@ -89,10 +89,11 @@ impl Loader {
         let debug_state = address("_dl_debug_state");
         let of_glibc = ["_rtld_global", "_dl_catch_exception"];
         let is_glibc = of_glibc.iter().any(|name| address(name).is_some());
-        let debug = match is_glibc {
-            true => address("_r_debug"),
+        let debug = if is_glibc {
+            address("_r_debug")
+        } else {
             // musl has a pointer to it.
-            false => address("_dl_debug_addr").and_then(|at| pages.word(at)),
+            address("_dl_debug_addr").and_then(|at| pages.word(at))
         };
         Some(Loader {
             start,

@@ -33,9 +33,10 @@ impl TargetRoot {
 
     /// Where it can be reached. Our own root is `/`, which stays when the process ends.
     pub fn path(&self) -> PathBuf {
-        match self.is_ours {
-            true => PathBuf::from("/"),
-            false => format!("/proc/{}/root", self.pid).into(),
+        if self.is_ours {
+            PathBuf::from("/")
+        } else {
+            format!("/proc/{}/root", self.pid).into()
         }
     }
 
@@ -52,9 +53,10 @@ impl TargetRoot {
     /// # Errors
     /// Those of open(2), and when it is not a regular file.
     pub fn open(&self, path: &Path) -> io::Result<File> {
-        match self.is_ours {
-            true => open_regular(path),
-            false => open_below(&self.path(), path),
+        if self.is_ours {
+            open_regular(path)
+        } else {
+            open_below(&self.path(), path)
         }
     }
 

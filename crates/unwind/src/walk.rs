@@ -33,9 +33,12 @@ pub fn walk(
         let packed = modules
             .iter()
             .find(|m| lookup >= m.start && lookup < m.end)
-            .map_or(rule::STOP, |m| match exact {
-                true => m.table.rule_at(pc.wrapping_sub(m.base)),
-                false => m.table.rule_at_return(pc.wrapping_sub(m.base)),
+            .map_or(rule::STOP, |m| {
+                if exact {
+                    m.table.rule_at(pc.wrapping_sub(m.base))
+                } else {
+                    m.table.rule_at_return(pc.wrapping_sub(m.base))
+                }
             });
         // Two's complement: added with wrapping, they move either way.
         let cfa_offset = rule::cfa_offset(packed) as u64;

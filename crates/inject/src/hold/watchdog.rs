@@ -93,11 +93,12 @@ impl Watchdog {
         });
         // SAFETY: the layout is not empty.
         let stack = unsafe { alloc::alloc(STACK) };
-        let child = match stack.is_null() {
-            true => None,
+        let child = if stack.is_null() {
+            None
+        } else {
             // SAFETY: both live until `drop` has collected the child, or as long as this address
-            // space does: the child dies with this thread. The stack is no other's.
-            false => unsafe { dog::spawn(&shared, stack.add(STACK.size())) },
+            // space does: the child dies with this thread. Nobody else uses the stack.
+            unsafe { dog::spawn(&shared, stack.add(STACK.size())) }
         };
         Watchdog {
             child,

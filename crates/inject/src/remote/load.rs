@@ -107,12 +107,11 @@ fn reason(held: &mut Held) -> Option<String> {
     })?;
     let bytes = bytes[..read].split(|&byte| byte == 0).next()?;
     let text: String = String::from_utf8_lossy(bytes).escape_debug().collect();
-    let advice = match text.contains("static TLS") {
+    let advice = if text.contains("static TLS") {
         // glibc's manual, "Dynamic Linking Tunables".
-        true => {
-            " (libraries that it has loaded have used up what was reserved: start it with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096)"
-        }
-        false => "",
+        " (libraries that it has loaded have used up what was reserved: start it with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096)"
+    } else {
+        ""
     };
     (!text.is_empty()).then(|| text + advice)
 }

@@ -39,11 +39,12 @@ impl Held {
         if regs::has_shadow_stack(self.tid) {
             return Err(Error::ShadowStack { pid, tid: self.tid });
         }
-        let original = match restart::is_restarted(&self.saved) {
-            true => restarted::original(self.tid, &self.saved, &self.waits_in, |address, into| {
+        let original = if restart::is_restarted(&self.saved) {
+            restarted::original(self.tid, &self.saved, &self.waits_in, |address, into| {
                 self.mem.read_exact_at(into, address).is_ok()
-            }),
-            false => None,
+            })
+        } else {
+            None
         };
         let arguments = [self.place.address(), Scratch::BYTES, 0, 0, 0, 0];
         let mut unmap = self.syscall_registers(libc::SYS_munmap, arguments);

@@ -152,9 +152,10 @@ pub(super) fn permission(pid: i32, status: &Status) -> Result<Vec<Check>, Check>
     // Opening mem asks the kernel the same question as PTRACE_ATTACH (ptrace(2), "Ptrace access
     // mode checking").
     let Err(error) = fs::File::open(format!("/proc/{pid}/mem")) else {
-        let right = match have_capability(CAP_SYS_PTRACE) {
-            true => "granted by CAP_SYS_PTRACE",
-            false => "granted to the same user",
+        let right = if have_capability(CAP_SYS_PTRACE) {
+            "granted by CAP_SYS_PTRACE"
+        } else {
+            "granted to the same user"
         };
         let scope = match yama().as_str() {
             "" => "not in this kernel".to_owned(),
@@ -216,8 +217,8 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
     }
     let other_user_namespace = fs::read_link(format!("/proc/{pid}/ns/user")).ok()
         != fs::read_link("/proc/self/ns/user").ok();
-    match other_user_namespace {
-        true => ("it is in another user namespace".into(), AS_ROOT),
-        false => (error.to_string(), AS_ROOT),
+    if other_user_namespace {
+        return ("it is in another user namespace".into(), AS_ROOT);
     }
+    (error.to_string(), AS_ROOT)
 }

@@ -134,13 +134,14 @@ pub(super) fn allocators(modules: &[ModuleImage]) -> Vec<Check> {
             None => continue,
         };
         let finding = format!("{what} in {}", module.name());
-        found.push(match module.is_main {
-            false => Check::good("allocator", finding),
-            true => Check::note(
+        found.push(if module.is_main {
+            Check::note(
                 "allocator",
                 finding + ", which is the executable",
                 "its own direct calls are not seen; other modules' calls are",
-            ),
+            )
+        } else {
+            Check::good("allocator", finding)
         });
     }
     if found.is_empty() {

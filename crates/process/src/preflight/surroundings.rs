@@ -15,9 +15,10 @@ pub(super) fn namespaces(pid: i32) -> Vec<Check> {
         .into_iter()
         .filter(other)
         .collect();
-    let mut checks = vec![match others.is_empty() {
-        true => Check::good("namespaces", "the same as ours"),
-        false => Check::good("namespaces", format!("its own: {}", others.join(", "))),
+    let mut checks = vec![if others.is_empty() {
+        Check::good("namespaces", "the same as ours")
+    } else {
+        Check::good("namespaces", format!("its own: {}", others.join(", ")))
     }];
     if others.contains(&"time") {
         checks.push(Check::note(

@@ -46,12 +46,12 @@ pub(crate) fn check_keys(tid: i32, extended: &[u8]) -> Result<(), String> {
     // As the processor lays it out, standard form.
     // SAFETY: cpuid reads what the processor is; every one of this architecture has it.
     let offset = std::arch::x86_64::__cpuid_count(13, PKRU).ebx as usize;
-    match denies_all(extended, offset) {
-        true => Err(format!(
+    if denies_all(extended, offset) {
+        return Err(format!(
             "thread {tid} denies itself access to ordinary memory (protection key 0)"
-        )),
-        false => Ok(()),
+        ));
     }
+    Ok(())
 }
 
 /// Whether access or writing is denied for key 0, which all memory has that nobody gave another.

@@ -59,9 +59,10 @@ impl Probe {
     pub fn at_entry(mem: &File, entry: u64, text: &Mapping) -> io::Result<Option<Probe>> {
         let mut code = [0; LANDING.len() + START.len()];
         mem.read_exact_at(&mut code, entry)?;
-        let start = match code.starts_with(&LANDING) {
-            true => entry + LANDING.len() as u64,
-            false => entry,
+        let start = if code.starts_with(&LANDING) {
+            entry + LANDING.len() as u64
+        } else {
+            entry
         };
         let bytes = CALL.len() + START.len() + JUMP_BYTES as usize;
         // A byte more: the last instruction of the program may end in zeros.
