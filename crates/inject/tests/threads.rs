@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::{Program, anywhere, send};
 use memhook_inject::{Dlopen, Error, HoldOptions, create_region, hold, load_object, write_bytes};
-use memhook_process::read_memory;
+use memhook_process::{RemoteAddress, read_memory};
 
 /// One range where any number may be given.
 fn one(range: Range<u64>) -> Vec<Range<u64>> {
@@ -42,7 +42,7 @@ fn objects_load_into_a_target_that_allocates_all_the_time() {
     let at = program.addresses();
     let pid = program.pid();
     let dlopen = Dlopen {
-        address: at["dlopen"],
+        address: RemoteAddress(at["dlopen"]),
         internal_mode: false,
     };
     let mut held_for = Vec::new();
@@ -65,9 +65,12 @@ fn objects_load_into_a_target_that_allocates_all_the_time() {
         };
         let mut held = hold(pid, &options).unwrap();
         create_region(&mut held, 1 << 20, None).unwrap();
-        let loaded = load_object(&mut held, dlopen, &bytes).unwrap();
+        let base = load_object(&mut held, dlopen, &bytes).unwrap();
         // A different object each time, although the descriptor number is the same.
-        assert_eq!(held.call(loaded.base + svma, &[100]).unwrap(), 100 + number);
+        assert_eq!(
+            held.call(RemoteAddress(base + svma), &[100]).unwrap(),
+            100 + number
+        );
         held_for.push(held.release().unwrap());
         std::fs::remove_file(object).unwrap();
     }
@@ -93,7 +96,7 @@ fn a_bad_object_is_refused_and_nothing_stays() {
     let at = program.addresses();
     let pid = program.pid();
     let dlopen = Dlopen {
-        address: at["dlopen"],
+        address: RemoteAddress(at["dlopen"]),
         internal_mode: false,
     };
     let options = HoldOptions {
@@ -134,8 +137,11 @@ fn a_region_is_shared() {
     use std::os::unix::fs::MetadataExt;
     assert!(file.metadata().unwrap().blocks() * 512 < 1 << 20);
     assert!(matches!(
-        write_bytes(pid, 0x10, &bytes),
-        Err(Error::Memory { address: 0x10, .. })
+        write_bytes(pid, RemoteAddress(0x10), &bytes),
+        Err(Error::Memory {
+            address: RemoteAddress(0x10),
+            ..
+        })
     ));
 }
 
@@ -187,11 +193,11 @@ fn a_killed_target_is_gone() {
     let at = program.addresses();
     let pid = program.pid();
     let mut held = hold(pid, &anywhere()).unwrap();
-    held.call(at["getpid"], &[]).unwrap();
+    held.call(RemoteAddress(at["getpid"]), &[]).unwrap();
     send(pid, libc::SIGKILL);
     std::thread::sleep(Duration::from_millis(20));
     assert!(matches!(
-        held.call(at["getpid"], &[]),
+        held.call(RemoteAddress(at["getpid"]), &[]),
         Err(Error::TargetGone { .. })
     ));
     assert!(matches!(held.release(), Err(Error::TargetGone { .. })));
@@ -230,7 +236,10 @@ fn threads_that_end_while_chosen_are_passed_over() {
     for _ in 0..300 {
         let mut held = hold(pid, &anywhere()).unwrap();
         others += u32::from(held.tid() != pid);
-        assert_eq!(held.call(at["getpid"], &[]).unwrap(), pid as u64);
+        assert_eq!(
+            held.call(RemoteAddress(at["getpid"]), &[]).unwrap(),
+            pid as u64
+        );
         held.release().unwrap();
     }
     assert!(others > 30, "only {others} holds of short-lived threads");
@@ -258,7 +267,10 @@ fn a_stopped_target_is_refused_and_stays_stopped() {
     // A stop that arrives during remote work takes effect at the release.
     let mut held = hold(pid, &anywhere()).unwrap();
     send(pid, libc::SIGSTOP);
-    assert_eq!(held.call(at["getpid"], &[]).unwrap(), pid as u64);
+    assert_eq!(
+        held.call(RemoteAddress(at["getpid"]), &[]).unwrap(),
+        pid as u64
+    );
     held.release().unwrap();
     let until = Instant::now() + Duration::from_secs(2);
     while common::state(pid, pid) != 'T' && Instant::now() < until {

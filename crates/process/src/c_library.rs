@@ -5,7 +5,7 @@
 
 use crate::loaded_elf::LoadedElf;
 use crate::memory::Pages;
-use crate::{Loader, Mapping, ModuleFacts, ModuleImage};
+use crate::{Loader, Mapping, ModuleFacts, ModuleImage, RemoteAddress};
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -58,11 +58,12 @@ impl CLibrary {
         })
     }
 
-    /// The address (avma) of a function that it exports.
-    pub fn function(&self, name: &str) -> Option<u64> {
+    /// The address of a function that it exports.
+    pub fn function(&self, name: &str) -> Option<RemoteAddress> {
         let mut pages = self.pages.borrow_mut();
         let mut parts = self.parts.iter();
-        parts.find_map(|part| part.function(&mut pages, name))
+        let found = parts.find_map(|part| part.function(&mut pages, name));
+        found.map(RemoteAddress)
     }
 }
 

@@ -2,7 +2,7 @@
 //! wrappers. A fork child inherits the slots of its traced parent; an address inside any of these copies
 //! is never the original of a slot.
 
-use crate::{Mapping, memory::read_memory};
+use crate::{Mapping, RemoteAddress, read_memory, read_word};
 use memhook_abi::{DESCRIPTION_MAGIC, HookDescription};
 use std::{collections::HashMap, mem::offset_of};
 
@@ -119,7 +119,7 @@ impl HookCopy {
     /// Whose regions it uses ([`memhook_abi::Control::owner`]); 0: nobody's, as in a fork child.
     pub fn owner(&self, pid: i32) -> u64 {
         let gate = self.description.as_ref().map(|d| d.gate);
-        gate.and_then(|gate| word(pid, gate.wrapping_add(8)))
+        gate.and_then(|gate| read_word(pid, RemoteAddress(gate) + 8))
             .unwrap_or(0)
     }
 
@@ -130,24 +130,18 @@ impl HookCopy {
 
     /// The gate's first word: epoch and last epoch.
     pub fn gate_word(&self, pid: i32) -> Option<u64> {
-        word(pid, self.gate()?)
+        read_word(pid, RemoteAddress(self.gate()?))
     }
 
     /// Where the region is (avma) that it was last given, or its parent's; 0: none.
     pub fn region(&self, pid: i32) -> Option<u64> {
-        word(pid, self.description.as_ref()?.region)
+        read_word(pid, RemoteAddress(self.description.as_ref()?.region))
     }
-}
-
-fn word(pid: i32, address: u64) -> Option<u64> {
-    let mut bytes = [0; 8];
-    read_memory(pid, address, &mut bytes).ok()?;
-    Some(u64::from_le_bytes(bytes))
 }
 
 fn words(pid: i32, address: u64, count: u64) -> Option<Vec<u64>> {
     let mut bytes = vec![0; usize::try_from(count).ok()? * 8];
-    read_memory(pid, address, &mut bytes).ok()?;
+    read_memory(pid, RemoteAddress(address), &mut bytes).ok()?;
     let words = bytes.as_chunks::<8>().0;
     Some(words.iter().map(|w| u64::from_le_bytes(*w)).collect())
 }

@@ -1,6 +1,6 @@
 //! The dynamic loader of a process, and the modules that it says it has loaded.
 
-use crate::{Error, Mapping, loaded_elf::LoadedElf, memory::Pages};
+use crate::{Error, Mapping, RemoteAddress, loaded_elf::LoadedElf, memory::Pages};
 
 /// Where a program begins (getauxval(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,17 @@ impl Auxiliary {
             loader: value(AT_BASE),
         })
     }
+}
+
+/// Whether a process was started with LD_AUDIT (ld.so(8)).
+pub fn is_audited(pid: i32) -> bool {
+    /// The kernel takes no more (execve(2), "Limits on size of arguments and environment").
+    const MOST_BYTES: u64 = 8 << 20;
+    let path = format!("/proc/{pid}/environ");
+    let environment = memhook_foreign::read_start(path, MOST_BYTES).unwrap_or_default();
+    environment
+        .split(|&byte| byte == 0)
+        .any(|variable| variable.starts_with(b"LD_AUDIT="))
 }
 
 /// The dynamic loader of a process.
@@ -106,7 +117,7 @@ impl Loader {
 
     /// Whether its list of modules is whole just now.
     pub fn is_consistent(&self, pid: i32) -> bool {
-        let state = crate::read_word(pid, self.debug.wrapping_add(R_STATE));
+        let state = crate::read_word(pid, RemoteAddress(self.debug) + R_STATE);
         state.is_some_and(|word| word as u32 == RT_CONSISTENT)
     }
 

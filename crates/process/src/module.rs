@@ -1,7 +1,8 @@
 //! Loaded modules.
 
 use crate::{
-    CLibrary, ElfView, Error, Loader, Mapping, ModuleFacts, ModuleFiles, TargetRoot, read_memory,
+    CLibrary, ElfView, Error, Loader, Mapping, ModuleFacts, ModuleFiles, RemoteAddress, TargetRoot,
+    read_memory,
 };
 use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
@@ -51,7 +52,7 @@ impl ModuleImage {
 pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
     let mapping = maps.iter().find(|m| m.path == "[vdso]")?;
     let mut bytes = vec![0; (mapping.end - mapping.start) as usize];
-    read_memory(pid, mapping.start, &mut bytes).ok()?;
+    read_memory(pid, RemoteAddress(mapping.start), &mut bytes).ok()?;
     let elf = ElfView::parse(&bytes).ok()?;
     Some(ModuleImage {
         base: mapping.start.wrapping_sub(elf.lowest_load()),
@@ -109,7 +110,8 @@ pub fn modules(
             continue; // mapped as data
         }
         let mut magic = [0; 4];
-        if read_memory(pid, first.start, &mut magic).is_err() || &magic != b"\x7fELF" {
+        if read_memory(pid, RemoteAddress(first.start), &mut magic).is_err() || &magic != b"\x7fELF"
+        {
             continue;
         }
         let Some(file) = files.of_mapping(pid, maps, first) else {

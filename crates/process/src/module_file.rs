@@ -4,7 +4,7 @@
 //! read whole only as long as all of them together have a size that real programs have. Of larger files only
 //! what is mapped is read, which is all that tracing needs.
 
-use crate::{Mapping, ModuleFacts, read_memory};
+use crate::{Mapping, ModuleFacts, RemoteAddress, read_memory};
 use memhook_foreign::{Extent, open_mapped, read_exactly};
 use std::{collections::HashMap, fs::File, os::unix::fs::MetadataExt, sync::Arc};
 
@@ -89,7 +89,7 @@ impl ModuleFiles {
 fn begins_with(pid: i32, address: u64, file: &[u8]) -> bool {
     let expected = &file[..file.len().min(4096)];
     let mut mapped = vec![0; expected.len()];
-    read_memory(pid, address, &mut mapped).is_ok() && mapped == expected
+    read_memory(pid, RemoteAddress(address), &mut mapped).is_ok() && mapped == expected
 }
 
 /// The bytes of the file that `first` maps; `read_bytes` were read of others before.

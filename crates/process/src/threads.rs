@@ -63,6 +63,14 @@ pub fn thread_ids(pid: i32) -> Result<Vec<i32>, Error> {
     Ok(entries.flatten().filter_map(id).collect())
 }
 
+/// The ids of all processes that this one can see.
+pub fn process_ids() -> Vec<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
 /// When a thread started, in clock ticks since boot (proc_pid_stat(5), field 22): with the tid it
 /// identifies the thread, as tids are used again.
 pub fn thread_start_time(pid: i32, tid: i32) -> Option<u64> {

@@ -1,7 +1,9 @@
 //! The C library of real programs, among files that only look like one.
 
-use memhook_process::unsafe_ranges;
-use memhook_process::{CLibrary, CLibraryKind, first_failure, mappings, modules, preflight};
+use memhook_process::{
+    CLibrary, CLibraryKind, RemoteAddress, first_failure, mappings, modules, preflight,
+    unsafe_ranges,
+};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -126,7 +128,12 @@ fn a_file_that_is_named_like_it_is_not_it() {
     let libc = CLibrary::of(pid, &maps).expect("it runs on glibc");
     assert_eq!(libc.kind, CLibraryKind::Glibc);
     let named = ["gnu_get_libc_version", "dlopen"].map(|name| libc.function(name));
-    let told = target.addresses.iter().copied().map(Some);
+    let told = target
+        .addresses
+        .iter()
+        .copied()
+        .map(RemoteAddress)
+        .map(Some);
     assert_eq!(named.to_vec(), told.collect::<Vec<_>>());
     assert!(libc.code.contains(target.addresses[0]));
     assert_eq!(libc.function("no_such_function"), None);
@@ -138,7 +145,7 @@ fn a_file_that_is_named_like_it_is_not_it() {
     assert_eq!(modules.iter().filter(|m| m.is_loader).count(), 1);
     // The allocators of both namespaces, and the loader.
     let ranges = unsafe_ranges(&modules);
-    let malloc = libc.function("malloc").unwrap();
+    let malloc = libc.function("malloc").unwrap().0;
     assert!(ranges.iter().any(|range| range.contains(&malloc)));
     let others = modules
         .iter()
@@ -196,7 +203,12 @@ fn the_c_libraries_of_other_releases() {
         let libc = CLibrary::of(target.pid(), &mappings(target.pid()).unwrap()).expect(release);
         let names = ["gnu_get_libc_version", "dlopen", "pthread_create"];
         let found = names.map(|name| libc.function(name));
-        let told = target.addresses.iter().copied().map(Some);
+        let told = target
+            .addresses
+            .iter()
+            .copied()
+            .map(RemoteAddress)
+            .map(Some);
         assert_eq!(found.to_vec(), told.collect::<Vec<_>>(), "{release}");
         assert!(libc.function("__errno_location").is_some());
         assert!(libc.function("dlerror").is_some());

@@ -14,10 +14,10 @@ pub(crate) extern "C" fn count_stop(_: i32) {
 }
 
 /// From now on SIGINT, SIGTERM and SIGHUP do not end this process but are counted. An ignored SIGHUP
-/// stays so: that is what nohup(1) asks for.
+/// stays ignored, because that is what nohup(1) asks for.
 pub fn catch_stops() {
-    // A shell without job control starts what is in the background with SIGINT ignored; whoever then
-    // sends it to this very process means it.
+    // A shell without job control starts background processes with SIGINT ignored. If somebody sends it to this
+    // very process all the same, it is meant.
     for signal in [libc::SIGINT, libc::SIGTERM] {
         handle(signal, Handler::Plain(count_stop));
     }
@@ -26,12 +26,12 @@ pub fn catch_stops() {
     }
 }
 
-/// How many have come since [`catch_stops`].
+/// How many of them have come since [`catch_stops`].
 pub fn stops() -> u32 {
     STOPS.load(Relaxed)
 }
 
-/// What to run when a signal comes: async-signal-safe, and it leaves `errno` alone.
+/// What to run when a signal comes. It must be async-signal-safe and leave `errno` as it is.
 #[derive(Clone, Copy)]
 pub(crate) enum Handler {
     Plain(extern "C" fn(i32)),
@@ -76,7 +76,7 @@ pub(crate) fn handler(signal: i32) -> libc::sighandler_t {
     action.sa_sigaction
 }
 
-/// Sets a handler that takes the signal's number, SIG_DFL or SIG_IGN; blocked signals stay so.
+/// Sets a handler that takes the signal's number, or SIG_DFL or SIG_IGN. Blocked signals stay blocked.
 pub(crate) fn set_handler(signal: i32, handler: libc::sighandler_t) {
     // SAFETY: as in `handle`.
     unsafe {

@@ -2,9 +2,9 @@
 
 use std::marker::PhantomData;
 
-/// While it lives, the calling thread runs before ordinary ones: a thread of the target is stopped
-/// and waits for us, and on a busy machine our turn would come milliseconds later. Without the
-/// privilege (CAP_SYS_NICE or RLIMIT_RTPRIO, sched(7)) nothing changes.
+/// While it lives, the calling thread runs before ordinary ones, because a stopped thread of the target waits
+/// for us, and on a busy machine our turn would come milliseconds later. Without the privilege
+/// (CAP_SYS_NICE or RLIMIT_RTPRIO, sched(7)) nothing changes.
 pub(crate) struct Urgency {
     before: Option<(i32, i32)>,
     /// The scheduling policy is the calling thread's.
@@ -29,7 +29,7 @@ fn raise() -> Option<(i32, i32)> {
         return None;
     }
     if policy != libc::SCHED_OTHER {
-        return None; // somebody chose it; leave it
+        return None; // somebody has chosen it
     }
     // Round robin at the lowest real-time priority; children, if any, are ordinary.
     let urgent = parameter(1);
