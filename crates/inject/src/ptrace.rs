@@ -35,34 +35,35 @@ pub(crate) unsafe fn request(
     }
 }
 
+/// A request without pointers.
+fn plain(kind: libc::c_uint, tid: i32, data: i32) -> io::Result<()> {
+    // SAFETY: the kernel follows no pointer for the requests below that use this.
+    unsafe { request(kind, tid, 0, data as usize) }.map(drop)
+}
+
 /// Becomes the tracer of `tid` without stopping it.
 pub(crate) fn seize(tid: i32) -> io::Result<()> {
-    // SAFETY: no pointers.
-    unsafe { request(libc::PTRACE_SEIZE, tid, 0, OPTIONS as usize) }.map(drop)
+    plain(libc::PTRACE_SEIZE, tid, OPTIONS)
 }
 
 /// Asks a seized thread to stop; the stop is reported by waitpid as PTRACE_EVENT_STOP.
 pub(crate) fn interrupt(tid: i32) -> io::Result<()> {
-    // SAFETY: no pointers.
-    unsafe { request(libc::PTRACE_INTERRUPT, tid, 0, 0) }.map(drop)
+    plain(libc::PTRACE_INTERRUPT, tid, 0)
 }
 
 /// Resumes a stopped thread, delivering `signal` (0 for none).
 pub(crate) fn resume(tid: i32, signal: i32) -> io::Result<()> {
-    // SAFETY: no pointers.
-    unsafe { request(libc::PTRACE_CONT, tid, 0, signal as usize) }.map(drop)
+    plain(libc::PTRACE_CONT, tid, signal)
 }
 
 /// Resumes a stopped thread up to its next system-call entry or exit, delivering `signal` (0 for none).
 pub(crate) fn resume_to_syscall(tid: i32, signal: i32) -> io::Result<()> {
-    // SAFETY: no pointers.
-    unsafe { request(libc::PTRACE_SYSCALL, tid, 0, signal as usize) }.map(drop)
+    plain(libc::PTRACE_SYSCALL, tid, signal)
 }
 
 /// Keeps a thread in its group-stop, to be woken by SIGCONT.
 pub(crate) fn listen(tid: i32) -> io::Result<()> {
-    // SAFETY: no pointers.
-    unsafe { request(libc::PTRACE_LISTEN, tid, 0, 0) }.map(drop)
+    plain(libc::PTRACE_LISTEN, tid, 0)
 }
 
 /// From now on, threads that a stopped one starts are seized, and each stops at its end; with `forks`,
@@ -73,8 +74,7 @@ pub(crate) fn follow_threads(tid: i32, forks: bool) -> io::Result<()> {
     } else {
         OPTIONS_OF_CHILD
     };
-    // SAFETY: no pointers.
-    unsafe { request(libc::PTRACE_SETOPTIONS, tid, 0, options as usize) }.map(drop)
+    plain(libc::PTRACE_SETOPTIONS, tid, options)
 }
 
 /// What the present event is about: for a thread at its end, its wait status; for a clone, the id of the
@@ -100,23 +100,14 @@ pub(crate) fn event_message(tid: i32) -> io::Result<u64> {
 /// Returns whether the filters are suspended.
 fn set_options(tid: i32, options: i32) -> io::Result<bool> {
     if !NO_SUSPENSION.load(Relaxed) {
-        // SAFETY: no pointers.
-        match unsafe {
-            request(
-                libc::PTRACE_SETOPTIONS,
-                tid,
-                0,
-                (options | libc::PTRACE_O_SUSPEND_SECCOMP) as usize,
-            )
-        } {
+        match plain(libc::PTRACE_SETOPTIONS, tid, options | libc::PTRACE_O_SUSPEND_SECCOMP) {
             Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EINVAL)) => {
                 NO_SUSPENSION.store(true, Relaxed);
             }
-            done => return done.map(|_| true),
+            done => return done.map(|()| true),
         }
     }
-    // SAFETY: no pointers.
-    unsafe { request(libc::PTRACE_SETOPTIONS, tid, 0, options as usize) }.map(|_| false)
+    plain(libc::PTRACE_SETOPTIONS, tid, options).map(|()| false)
 }
 
 /// Suspends the seccomp filters of a stopped thread while it is held, where that is allowed; returns
@@ -127,8 +118,7 @@ pub(crate) fn suspend_filters(tid: i32) -> io::Result<bool> {
 
 /// Lets a stopped thread go.
 pub(crate) fn detach(tid: i32) -> io::Result<()> {
-    // SAFETY: no pointers.
-    unsafe { request(libc::PTRACE_DETACH, tid, 0, 0) }.map(drop)
+    plain(libc::PTRACE_DETACH, tid, 0)
 }
 
 /// The blocked signals; while a call such as ppoll has replaced the mask, the one that it will put back

@@ -7,7 +7,7 @@ use crate::threads::{in_stat, in_status};
 pub fn proc_text(text: &str) {
     let maps = crate::parse_maps(text);
     assert!(maps.len() <= text.lines().count());
-    Status::from_text(text.to_owned()).field("Seccomp");
+    Status::from_text(text.to_owned()).field("Seccomp:");
     for name in ["Seccomp:", "Seccomp_filters:", "NSpid:"] {
         in_status(text, name);
     }

@@ -1,6 +1,6 @@
 //! A process seen from outside: mappings, loaded modules, GOT slots, threads.
 //!
-//! Nothing here writes to the target or uses ptrace; the ELF part takes bytes.
+//! Nothing here writes to the target or uses ptrace. The ELF part takes bytes.
 
 mod arch;
 mod c_library;

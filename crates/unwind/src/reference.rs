@@ -108,55 +108,41 @@ impl Unwinder {
 
     /// Unwinds from `registers`.
     pub fn backtrace(&self, registers: Registers, read: ReadWord, depth: usize) -> Backtrace {
-        let mut registers = registers;
         let mut frames = Vec::new();
+        let end = self.follow(registers, read, depth, &mut frames);
+        Backtrace { frames, end }
+    }
+
+    fn follow(
+        &self,
+        mut registers: Registers,
+        read: ReadWord,
+        depth: usize,
+        frames: &mut Vec<u64>,
+    ) -> End {
         let mut exact = true;
         loop {
             let Some(pc) = registers[RA].filter(|&pc| pc != 0) else {
-                return Backtrace {
-                    frames,
-                    end: End::Bottom,
-                };
+                return End::Bottom;
             };
             frames.push(pc);
             if frames.len() >= depth {
-                return Backtrace {
-                    frames,
-                    end: End::Depth,
-                };
+                return End::Depth;
             }
             match self.step(&registers, pc - u64::from(!exact), read) {
-                Step::Caller(caller, is_signal) => {
-                    if caller[RSP] <= registers[RSP] && !is_signal {
-                        return Backtrace {
-                            frames,
-                            end: End::Lost,
-                        };
-                    }
+                Some(Step::Caller(caller, is_signal))
+                    if is_signal || caller[RSP] > registers[RSP] =>
+                {
                     registers = *caller;
                     exact = is_signal;
                 }
-                Step::Bottom => {
-                    return Backtrace {
-                        frames,
-                        end: End::Bottom,
-                    };
-                }
-                Step::Lost => {
-                    return Backtrace {
-                        frames,
-                        end: End::Lost,
-                    };
-                }
+                Some(Step::Bottom) => return End::Bottom,
+                Some(Step::Caller(..)) | None => return End::Lost,
             }
         }
     }
 
-    fn step(&self, registers: &Registers, lookup: u64, read: ReadWord) -> Step {
-        self.try_step(registers, lookup, read).unwrap_or(Step::Lost)
-    }
-
-    fn try_step(&self, registers: &Registers, lookup: u64, read: ReadWord) -> Option<Step> {
+    fn step(&self, registers: &Registers, lookup: u64, read: ReadWord) -> Option<Step> {
         let module = self
             .modules
             .iter()
@@ -227,7 +213,6 @@ impl Unwinder {
 enum Step {
     Caller(Box<Registers>, bool),
     Bottom,
-    Lost,
 }
 
 fn evaluate<R: Reader<Offset = usize>>(

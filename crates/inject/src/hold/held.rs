@@ -91,8 +91,8 @@ impl Held {
     /// rather than kill it or the like. `None`: this process may not look at them.
     pub fn may_call(&self, nr: i64) -> Option<bool> {
         let filters = seccomp::filters(self.tid).ok()?;
-        let mut filters = filters.iter();
-        Some(filters.all(|filter| seccomp::is_harmless(filter, nr)))
+        let is_harmless = |filter: &Vec<_>| seccomp::is_harmless(filter, nr);
+        Some(filters.iter().all(is_harmless))
     }
 
     /// Whether system calls made in this thread bypass its seccomp filters.

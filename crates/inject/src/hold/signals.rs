@@ -39,24 +39,31 @@ pub(crate) enum Handler {
 }
 
 /// Installs a handler. System calls that it interrupts go on. A process inherits blocked signals from
-/// the one that started it (execve(2)), so this thread no longer blocks it either.
+/// the one that started it (execve(2)), so the signal is unblocked in this thread too.
 pub(crate) fn handle(signal: i32, handler: Handler) {
-    let (address, flags) = match handler {
-        Handler::Plain(handler) => (handler as *const () as usize, 0),
-        Handler::WithDetails(handler) => (handler as *const () as usize, libc::SA_SIGINFO),
-    };
-    // SAFETY: sigaction is plain data; all-zero is valid: no flags, empty mask.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = address;
-    action.sa_flags = flags | libc::SA_RESTART;
+    match handler {
+        Handler::Plain(handler) => install(signal, handler as *const () as usize, 0),
+        Handler::WithDetails(handler) => {
+            install(signal, handler as *const () as usize, libc::SA_SIGINFO);
+        }
+    }
     let mut set = MaybeUninit::uninit();
-    // SAFETY: each call reads or writes one live structure, and sigemptyset initializes `set`. The
-    // handler is async-signal-safe and takes the arguments that its flags announce.
+    // SAFETY: each call reads or writes one live structure, and sigemptyset initializes `set`.
     unsafe {
-        libc::sigaction(signal, &raw const action, ptr::null_mut());
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), signal);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), ptr::null_mut());
+    }
+}
+
+fn install(signal: i32, handler: libc::sighandler_t, flags: i32) {
+    // SAFETY: sigaction is plain data; all-zero is valid: no flags, empty mask. The kernel reads one. A
+    // handler is async-signal-safe, and takes the arguments that its flags announce.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler;
+        action.sa_flags = flags | libc::SA_RESTART;
+        libc::sigaction(signal, &raw const action, ptr::null_mut());
     }
 }
 
@@ -67,7 +74,7 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
 
 /// The handler of a signal, SIG_DFL or SIG_IGN.
 pub(crate) fn handler(signal: i32) -> libc::sighandler_t {
-    // SAFETY: as in `handle`; the kernel writes one sigaction.
+    // SAFETY: as in `install`; the kernel writes one sigaction.
     let action: libc::sigaction = unsafe {
         let mut action = std::mem::zeroed();
         libc::sigaction(signal, ptr::null(), &raw mut action);
@@ -78,11 +85,5 @@ pub(crate) fn handler(signal: i32) -> libc::sighandler_t {
 
 /// Sets a handler that takes the signal's number, or SIG_DFL or SIG_IGN. Blocked signals stay blocked.
 pub(crate) fn set_handler(signal: i32, handler: libc::sighandler_t) {
-    // SAFETY: as in `handle`.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = handler;
-        action.sa_flags = libc::SA_RESTART;
-        libc::sigaction(signal, &raw const action, ptr::null_mut());
-    }
+    install(signal, handler, 0);
 }

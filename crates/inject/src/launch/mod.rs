@@ -145,8 +145,10 @@ impl Child {
 
     /// Takes over the initial thread of a process at its start point, where it stays stopped after the release.
     pub fn hold(&mut self, pid: i32) -> Result<Held, Error> {
-        let process = self.processes.get_mut(&pid);
-        let process = process.ok_or(Error::TargetGone { pid })?;
+        let process = self
+            .processes
+            .get_mut(&pid)
+            .ok_or(Error::TargetGone { pid })?;
         if process.survey.is_none() {
             process.survey = Some(Survey::of(pid, self.timing)?);
         }

@@ -66,8 +66,9 @@ impl Child {
             let point = StartPoint::BeforeConstructors;
             return self.run_to(pid, &mem, probe, &is_reached, point);
         }
-        let probe = Probe::at_entry(&mem, entry, text).map_err(file_error)?;
-        let probe = probe.ok_or(Error::NoStartPoint { pid })?;
+        let probe = Probe::at_entry(&mem, entry, text)
+            .map_err(file_error)?
+            .ok_or(Error::NoStartPoint { pid })?;
         self.run_to(pid, &mem, probe, &|| true, StartPoint::Entry)
     }
 

@@ -8,7 +8,7 @@ use goblin::elf::{header, program_header::PT_INTERP};
 use memhook_abi::known_allocator;
 use std::{fs::File, os::unix::fs::FileExt};
 
-/// The head of an ELF file, from its first bytes: enough to refuse it.
+/// The head of an ELF file, which is enough to refuse it.
 struct Head {
     is_64: bool,
     machine: u16,
@@ -72,7 +72,7 @@ pub(super) fn executable(
             "a program for another architecture ({machine})"
         )));
     }
-    // Started by calling the loader, the executable is the loader, which asks for none.
+    // If the program was started through the loader, the executable is the loader, which has no interpreter.
     if !head.has_interpreter && libc.is_none() {
         return Err(Check::bad(
             "executable",
@@ -150,11 +150,12 @@ pub(super) fn allocators(modules: &[ModuleImage]) -> Vec<Check> {
     found
 }
 
-/// Mapped code whose file could not be read: nothing of it can be hooked.
+/// Mapped code whose file could not be read, so that nothing of it can be hooked.
 pub(super) fn unreadable(maps: &[Mapping], modules: &[ModuleImage]) -> Vec<Check> {
     let known = |m: &&Mapping| modules.iter().any(|module| module.contains(m.start));
-    let code = maps.iter().filter(|m| m.exec && m.path.starts_with('/'));
-    code.filter(|m| !known(m) && !m.path.starts_with("/memfd:memhook"))
+    maps.iter()
+        .filter(|m| m.exec && m.path.starts_with('/'))
+        .filter(|m| !known(m) && !m.path.starts_with("/memfd:memhook"))
         .map(|m| {
             let deleted = if m.deleted { " (deleted)" } else { "" };
             Check::note(
