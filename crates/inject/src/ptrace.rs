@@ -69,12 +69,8 @@ pub(crate) fn listen(tid: i32) -> io::Result<()> {
 /// From now on, threads that a stopped one starts are seized, and each stops at its end; with `forks`,
 /// processes that it makes are seized too.
 pub(crate) fn follow_threads(tid: i32, forks: bool) -> io::Result<()> {
-    let options = if forks {
-        OPTIONS_OF_CHILD | TRACE_FORKS
-    } else {
-        OPTIONS_OF_CHILD
-    };
-    plain(libc::PTRACE_SETOPTIONS, tid, options)
+    let forks = if forks { TRACE_FORKS } else { 0 };
+    plain(libc::PTRACE_SETOPTIONS, tid, OPTIONS_OF_CHILD | forks)
 }
 
 /// What the present event is about: for a thread at its end, its wait status; for a clone, the id of the
@@ -100,7 +96,11 @@ pub(crate) fn event_message(tid: i32) -> io::Result<u64> {
 /// Returns whether the filters are suspended.
 fn set_options(tid: i32, options: i32) -> io::Result<bool> {
     if !NO_SUSPENSION.load(Relaxed) {
-        match plain(libc::PTRACE_SETOPTIONS, tid, options | libc::PTRACE_O_SUSPEND_SECCOMP) {
+        match plain(
+            libc::PTRACE_SETOPTIONS,
+            tid,
+            options | libc::PTRACE_O_SUSPEND_SECCOMP,
+        ) {
             Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EINVAL)) => {
                 NO_SUSPENSION.store(true, Relaxed);
             }

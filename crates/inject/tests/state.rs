@@ -106,7 +106,7 @@ fn an_ignored_sigtrap_stays_ignored() {
     }
     std::thread::sleep(Duration::from_millis(20));
     let mut held = hold(pid, &anywhere()).unwrap();
-    // Any address of code that returns will do; the vdso has none we know, so call a bad one.
+    // Any call will do. No function is known, so a bad address is called.
     assert!(matches!(
         held.call(RemoteAddress(0x10), &[]),
         Err(Error::RemoteFault { .. })
@@ -119,7 +119,7 @@ fn an_ignored_sigtrap_stays_ignored() {
     assert!(still && status.success(), "{still} {status}");
 }
 
-/// Holds the program several times while it is blocked, with remote work, then lets it end.
+/// Holds the program several times while it is blocked, with and without remote work, and then lets it end.
 fn disturb(how: &str) {
     let path = common::build("blocked", &[]);
     let mut child = Command::new(&path)
@@ -137,7 +137,7 @@ fn disturb(how: &str) {
             i64::from(pid)
         );
         held.release().unwrap();
-        // Without remote work too: the plain stop disturbs as well.
+        // A stop without remote work disturbs it too.
         hold(pid, &anywhere()).unwrap().release().unwrap();
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -182,10 +182,10 @@ fn a_real_signal_still_gives_eintr() {
     assert!(status.success(), "{status}");
 }
 
-/// A program that waits for a flag set by its handler must wake up, also if the signal comes just
-/// when the thread has been let go but has not yet made its call again. A few may be lost: between
-/// its decision to restart the call and the call the kernel may run another thread, as after any
-/// stop of any tracer.
+/// A program that waits for a flag set by its handler must wake up, even if the signal comes just
+/// when the thread has been let go but has not yet made its call again. A few signals may be lost, because
+/// the kernel may run another thread between its decision to restart the call and the call itself, as after
+/// any stop by any tracer.
 #[test]
 fn a_signal_right_after_the_release_still_gives_eintr() {
     let mut program = Program::start("waits", &["signals"]);
@@ -219,7 +219,7 @@ fn a_signal_right_after_the_release_still_gives_eintr() {
 }
 
 /// Queues signals with numbers to a program that adds them up, while it is held again and again.
-/// `queue_limit`: how many may wait (RLIMIT_SIGPENDING).
+/// At most `queue_limit` of them may wait (RLIMIT_SIGPENDING).
 fn queue_signals_while_held(queue_limit: Option<u64>) {
     let mut program = Program::start("signals", &[]);
     let at = program.addresses();
@@ -227,7 +227,7 @@ fn queue_signals_while_held(queue_limit: Option<u64>) {
     if let Some(limit) = queue_limit {
         common::limit_queued_signals(pid, limit);
     }
-    // As long as there are holds: on a loaded machine a hold takes longer than many signals.
+    // Signals are sent for as long as there are holds. On a loaded machine a hold takes longer than many signals.
     let is_held = Arc::new(AtomicBool::new(true));
     let goes_on = Arc::clone(&is_held);
     let sender = std::thread::spawn(move || {
@@ -259,7 +259,7 @@ fn queue_signals_while_held(queue_limit: Option<u64>) {
     }
     is_held.store(false, Relaxed);
     let (count, sum) = sender.join().unwrap();
-    // The kernel delivers all that wait before the program looks at its flag again.
+    // The kernel delivers all waiting signals before the program looks at its flag again.
     send(pid, libc::SIGTERM);
     assert_eq!(program.line(), format!("{count} {sum}"));
     program.ends_well();
@@ -291,7 +291,7 @@ fn one_function_is_called_with_each_argument_once() {
             .unwrap(),
         0
     );
-    // Out of time at once: still one.
+    // Although the time is over at once, one call is made.
     let none = held.call_each(RemoteAddress(at["release"]), &blocks, Instant::now());
     assert_eq!(none.unwrap(), 1);
     let long = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Busy, ending, stopped and dying targets; loading an object; shared memory.
+//! Busy, ending, stopped and dying targets, loading an object, and shared memory.
 
 mod common;
 
@@ -12,7 +12,7 @@ use common::{Program, anywhere, send};
 use memhook_inject::{Dlopen, Error, HoldOptions, create_region, hold, load_object, write_bytes};
 use memhook_process::{RemoteAddress, read_memory};
 
-/// One range where any number may be given.
+/// A single range, where any number of ranges may be given.
 fn one(range: Range<u64>) -> Vec<Range<u64>> {
     vec![range]
 }
@@ -21,14 +21,17 @@ fn one(range: Range<u64>) -> Vec<Range<u64>> {
 /// so 16 KiB to either side of `malloc` cover its static functions.
 fn locked_code(pid: i32, at: &std::collections::HashMap<String, u64>) -> Vec<Range<u64>> {
     let maps = memhook_process::mappings(pid).unwrap();
-    let loader = maps.iter().filter(|m| m.exec && m.path.contains("/ld-"));
-    let mut ranges: Vec<Range<u64>> = loader.map(|m| m.start..m.end).collect();
+    let mut ranges: Vec<Range<u64>> = maps
+        .iter()
+        .filter(|m| m.exec && m.path.contains("/ld-"))
+        .map(|m| m.start..m.end)
+        .collect();
     assert!(!ranges.is_empty());
     ranges.push(at["malloc"] - 0x4000..at["malloc"] + 0x4000);
     ranges
 }
 
-/// Offset of `answer` in the object: it has one function, so nm finds it.
+/// The offset of `answer` in the object, by nm.
 fn answer_svma(object: &std::path::Path) -> u64 {
     let output = Command::new("nm").arg(object).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -66,7 +69,7 @@ fn objects_load_into_a_target_that_allocates_all_the_time() {
         let mut held = hold(pid, &options).unwrap();
         create_region(&mut held, 1 << 20, None).unwrap();
         let base = load_object(&mut held, dlopen, &bytes).unwrap();
-        // A different object each time, although the descriptor number is the same.
+        // It is a different object each time, although the descriptor number is the same.
         assert_eq!(
             held.call(RemoteAddress(base + svma), &[100]).unwrap(),
             100 + number
@@ -79,7 +82,7 @@ fn objects_load_into_a_target_that_allocates_all_the_time() {
         "held for {:?} (median), {:?} (longest)",
         held_for[5], held_for[9]
     );
-    // By name: glibc opens a file of its own for a moment when a thread first allocates.
+    // Names are compared, because glibc opens a file for a moment when a thread first allocates.
     for fd in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
         let target = std::fs::read_link(fd.unwrap().path()).unwrap_or_default();
         assert!(!target.to_string_lossy().contains("memhook"), "{target:?}");
@@ -133,7 +136,7 @@ fn a_region_is_shared() {
     file.write_all_at(b"through file", 5000).unwrap();
     read_memory(pid, region.address + 5000, &mut bytes).unwrap();
     assert_eq!(&bytes, b"through file");
-    // Sparse: no memory is used for what nobody touched.
+    // It is sparse: untouched parts use no memory.
     use std::os::unix::fs::MetadataExt;
     assert!(file.metadata().unwrap().blocks() * 512 < 1 << 20);
     assert!(matches!(
@@ -146,7 +149,7 @@ fn a_region_is_shared() {
 }
 
 #[test]
-fn no_safe_thread_is_said_at_the_deadline() {
+fn the_error_at_the_deadline_says_that_no_thread_is_safe() {
     let mut program = Program::start("busy", &[]);
     program.addresses();
     let options = HoldOptions {

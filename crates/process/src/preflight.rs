@@ -42,20 +42,16 @@ impl Check {
         advice: impl Into<String>,
     ) -> Check {
         Check {
-            name,
-            ok: true,
-            finding: finding.into(),
             remedy: Some(advice.into()),
+            ..Check::good(name, finding)
         }
     }
 
     /// The attach is impossible.
     pub fn bad(name: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Check {
         Check {
-            name,
             ok: false,
-            finding: finding.into(),
-            remedy: Some(remedy.into()),
+            ..Check::note(name, finding, remedy)
         }
     }
 }

@@ -112,8 +112,10 @@ mod tests {
         let facts = own.spawn(|| {
             let pid = std::process::id() as i32;
             let own = fs::read_link("/proc/thread-self").expect("our own");
-            let tid = own.file_name().and_then(|tid| tid.to_str()?.parse().ok());
-            let tid = tid.expect("PID/task/TID");
+            let tid = own
+                .file_name()
+                .and_then(|tid| tid.to_str()?.parse().ok())
+                .expect("PID/task/TID");
             let comm = fs::read(format!("/proc/{pid}/task/{tid}/comm")).expect("our own");
             assert!(String::from_utf8(comm).is_err());
             assert!(thread_start_time(pid, tid).is_some());

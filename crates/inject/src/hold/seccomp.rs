@@ -30,12 +30,8 @@ pub(crate) fn filters(tid: i32) -> io::Result<Vec<Vec<Instruction>>> {
             }
             Err(e) => return Err(e),
         };
-        let none = Instruction {
-            code: 0,
-            jt: 0,
-            jf: 0,
-            k: 0,
-        };
+        // SAFETY: this only makes a value.
+        let none = unsafe { libc::BPF_STMT(0, 0) };
         let mut program = vec![none; length.min(libc::BPF_MAXINSNS as usize)];
         let buffer = program.as_mut_ptr() as usize;
         // SAFETY: a filter never changes, so the kernel writes as many instructions as it announced,

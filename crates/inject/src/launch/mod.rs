@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::CString;
 use std::io::{self, Read, Write};
 use std::marker::PhantomData;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use crate::guard::Guard;
 use crate::held::Held;
@@ -63,15 +63,14 @@ pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error>
     };
     let mut pointers: Vec<*const libc::c_char> = arguments.iter().map(|a| a.as_ptr()).collect();
     pointers.push(std::ptr::null());
-    let (go, mut say_go) = pipe().map_err(failed)?;
-    let (mut errors, report) = pipe().map_err(failed)?;
+    let (go, mut say_go) = io::pipe().map_err(failed)?;
+    let (mut errors, report) = io::pipe().map_err(failed)?;
     // SAFETY: the child calls only what `execute` calls; see there.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
         return Err(failed(io::Error::last_os_error()));
     }
     if pid == 0 {
-        use std::os::fd::AsRawFd;
         let (go, say_go) = (go.as_raw_fd(), say_go.as_raw_fd());
         execute(go, say_go, report.as_raw_fd(), &pointers);
     }
@@ -101,17 +100,6 @@ pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error>
             (tid, _) => drop(ptrace::resume(tid, 0)),
         }
     }
-}
-
-fn pipe() -> io::Result<(std::fs::File, std::fs::File)> {
-    let mut ends = [0; 2];
-    // SAFETY: pipe2 writes two descriptors.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: both were just opened and belong to nobody else.
-    let [from, to] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    Ok((from.into(), to.into()))
 }
 
 /// What the child does: waits until it is seized, then becomes the program.

@@ -1,6 +1,7 @@
 //! Running a new program up to the point where a hook can be loaded into it.
 
 use std::fs::File;
+use std::io;
 use std::time::Instant;
 
 use super::Child;
@@ -37,11 +38,7 @@ impl Child {
         before_constructors: bool,
     ) -> Result<StartPoint, Error> {
         self.processes.insert(pid, Process::new(pid));
-        let path = format!("/proc/{pid}/mem");
-        let file_error = |cause| Error::File {
-            path: path.clone(),
-            cause,
-        };
+        let file_error = |cause| memory_error(pid, cause);
         let mem = open_memory(pid).map_err(|error| Error::of_process(pid, error))?;
         let mappings = mappings(pid)?;
         let auxiliary = Auxiliary::of(pid).map_err(|error| Error::of_process(pid, error))?;
@@ -107,10 +104,9 @@ impl Child {
                     // The kernel must not make the call again.
                     now.orig_rax = u64::MAX;
                     regs::write(pid, &now).map_err(failed("SETREGSET"))?;
-                    probe.remove(mem).map_err(|cause| Error::File {
-                        path: format!("/proc/{pid}/mem"),
-                        cause,
-                    })?;
+                    probe
+                        .remove(mem)
+                        .map_err(|cause| memory_error(pid, cause))?;
                     settle(pid)?;
                     return Ok(point);
                 }
@@ -127,6 +123,11 @@ impl Child {
             }
         }
     }
+}
+
+fn memory_error(pid: i32, cause: io::Error) -> Error {
+    let path = format!("/proc/{pid}/mem");
+    Error::File { path, cause }
 }
 
 /// Brings a thread from a signal stop into an event stop, from which remote calls start.

@@ -44,14 +44,10 @@ impl Held {
             return Err(Error::ShadowStack { pid, tid: self.tid });
         }
         let saved = &self.saved;
-        let original = if restart::is_restarted(&saved.registers) {
-            let (registers, waits_in) = (&saved.registers, &saved.waits_in);
-            restarted::original(self.tid, registers, waits_in, |address, into| {
-                self.target.read(RemoteAddress(address), into).is_ok()
-            })
-        } else {
-            None
-        };
+        let read = |at, into: &mut [u8]| self.target.read(RemoteAddress(at), into).is_ok();
+        let original = restart::is_restarted(&saved.registers)
+            .then(|| restarted::original(self.tid, &saved.registers, &saved.waits_in, read))
+            .flatten();
         // Its stack pointer is set when the frames are built.
         let arguments = [self.work.place.address().0, Scratch::BYTES];
         let stack = RemoteAddress::default();

@@ -47,7 +47,11 @@ impl Status {
 
 pub(super) fn process(pid: i32, status: &Status) -> Check {
     let threads = status.field("Threads:");
-    let uid = status.field("Uid:").split_whitespace().next().unwrap_or("?");
+    let uid = status
+        .field("Uid:")
+        .split_whitespace()
+        .next()
+        .unwrap_or("?");
     Check::good(
         "process",
         format!("{pid} is {}, of uid {uid}, threads: {threads}", status.name),

@@ -119,7 +119,7 @@ pub(super) fn libc_version(modules: &[ModuleImage]) -> Option<Check> {
         None => Check::note(
             "libc version",
             "unknown",
-            "glibc 2.17 to 2.41 were looked at; report what happens",
+            "glibc 2.17 to 2.41 are known; report what happens",
         ),
     })
 }
@@ -145,7 +145,7 @@ pub(super) fn allocators(modules: &[ModuleImage]) -> Vec<Check> {
         });
     }
     if found.is_empty() {
-        found.push(Check::good("allocator", "that of the libc"));
+        found.push(Check::good("allocator", "the libc's own"));
     }
     found
 }

@@ -82,14 +82,14 @@ fn judge_seccomp(pid: i32, status: &Status, rights: &Rights) -> Result<Check, Ch
         "0" | "" => Ok(Check::good("seccomp", "no filter")),
         _ if rights.may_suspend => Ok(Check::good(
             "seccomp",
-            "a filter is active; it is passed over while a thread is held",
+            "a filter is active; it is suspended while a thread is held",
         )),
         _ if filters.is_some() && filters > rights.filters => Err(Check::bad(
             "seccomp",
             format!(
-                "process {pid} ({name}) has a seccomp filter that we have not: a system call made in it might kill it"
+                "process {pid} ({name}) has a seccomp filter that does not apply to us: a system call made in it might kill it"
             ),
-            "run as root outside of any filter, so that it can be passed over",
+            "run as root outside of any filter, so that it can be suspended",
         )),
         _ => Ok(Check::note(
             "seccomp",
@@ -106,7 +106,7 @@ pub(super) fn residue(maps: &[Mapping]) -> Option<Check> {
         .then(|| {
             Check::good(
                 "earlier attach",
-                "the hook of one is still loaded, here or in the parent that this process was forked from; it is used again",
+                "its hook is still loaded, here or in the parent that this process was forked from; it is used again",
             )
         })
 }

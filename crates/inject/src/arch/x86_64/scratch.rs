@@ -61,20 +61,10 @@ global_asm!(
     r#"
     .pushsection .rodata.memhook_inject_stub, "a", @progbits
     .balign 16
-    .globl memhook_inject_stub_begin
-    .hidden memhook_inject_stub_begin
-    .globl memhook_inject_stub_syscall
-    .hidden memhook_inject_stub_syscall
-    .globl memhook_inject_stub_each
-    .hidden memhook_inject_stub_each
-    .globl memhook_inject_stub_fork
-    .hidden memhook_inject_stub_fork
-    .globl memhook_inject_stub_rung
-    .hidden memhook_inject_stub_rung
-    .globl memhook_inject_stub_home
-    .hidden memhook_inject_stub_home
-    .globl memhook_inject_stub_end
-    .hidden memhook_inject_stub_end
+    .irp label, begin, syscall, each, fork, rung, home, end
+    .globl memhook_inject_stub_\label
+    .hidden memhook_inject_stub_\label
+    .endr
 memhook_inject_stub_begin:
     call r11
     jmp 1f
@@ -205,7 +195,7 @@ impl Place {
         let mut gap = 0..0;
         let mut end = 0;
         let used = mappings.iter().map(|m| m.start..m.end);
-        for next in used.chain([USER_END..USER_END]) {
+        for next in used.chain(std::iter::once(USER_END..USER_END)) {
             let start = next.start.min(USER_END);
             if start.saturating_sub(end) > gap.end - gap.start {
                 gap = end..start;

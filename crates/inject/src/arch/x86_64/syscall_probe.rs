@@ -60,11 +60,8 @@ impl Probe {
     pub fn at_entry(mem: &File, entry: u64, text: &Mapping) -> io::Result<Option<Probe>> {
         let mut code = [0; LANDING.len() + START.len()];
         mem.read_exact_at(&mut code, entry)?;
-        let start = if code.starts_with(&LANDING) {
-            entry + LANDING.len() as u64
-        } else {
-            entry
-        };
+        let lands = code.starts_with(&LANDING);
+        let start = entry + if lands { LANDING.len() as u64 } else { 0 };
         let bytes = CALL.len() + START.len() + JUMP_BYTES as usize;
         // The room has some bytes more, because the last instruction of the program may end in zeros.
         let mut room = vec![0; bytes + 16];
