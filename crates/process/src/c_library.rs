@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions() {
+    fn the_version_is_in_the_banner() {
         let banner =
             b"xx\0GNU C Library (Debian GLIBC 2.36-9+deb12u9) stable release version 2.36.\n";
         assert_eq!(glibc_version(banner).as_deref(), Some("2.36"));

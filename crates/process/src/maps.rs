@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn deleted_and_spaces() {
+    fn a_deleted_file_and_a_path_with_spaces() {
         let m = &parse_maps(
             "7f00-8f00 r-xp 00001000 fe:01 42                         /a dir/x y.so (deleted)\n",
         )[0];

@@ -132,7 +132,7 @@ mod tests {
     use crate::ElfView;
 
     #[test]
-    fn another_file_is_told_by_its_first_page() {
+    fn another_file_is_recognized_by_its_first_page() {
         let pid = std::process::id() as i32;
         let mapped: Vec<u8> = (0..8192u32).map(|n| n as u8).collect();
         let address = mapped.as_ptr().addr() as u64;

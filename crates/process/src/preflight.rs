@@ -125,10 +125,11 @@ mod tests {
             .unwrap();
         let pid = child.id() as i32;
         // Wait until it is `sleep`, and its loader is done.
+        let sleeping = format!("{} ", nix::libc::SYS_clock_nanosleep);
         let is_up = || {
             let call = std::fs::read_to_string(format!("/proc/{pid}/syscall"));
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-            name.is_ok_and(|n| n == "sleep\n") && call.is_ok_and(|c| c.starts_with("230 "))
+            name.is_ok_and(|n| n == "sleep\n") && call.is_ok_and(|c| c.starts_with(&sleeping))
         };
         for _ in 0..1000 {
             if is_up() {

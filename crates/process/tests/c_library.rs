@@ -218,7 +218,7 @@ fn the_c_libraries_of_other_releases() {
 
 /// This program is static.
 #[test]
-fn a_static_program_has_none() {
+fn a_static_program_has_no_c_library() {
     let pid = std::process::id() as i32;
     assert!(CLibrary::of(pid, &mappings(pid).unwrap()).is_none());
 }

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_end_are_cut() {
+    fn endless_rows_are_cut() {
         assert_eq!(rows_of(&frames(0, 3, 10), MOST_ROWS).len(), 33);
         assert_eq!(rows_of(&frames(0, 3, 10), 20).len(), 20);
         assert_eq!(rows_of(&frames(0, 1, 10_000), 1000).len(), 1000);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_stops_and_equal_rows_one() {
+    fn gaps_become_stops_and_equal_rows_merge() {
         let table = pack(vec![(0x30, 0x40, 9), (0x10, 0x20, 7), (0x40, 0x50, 9)]);
         assert_eq!(table.offsets, [0x10, 0x20, 0x30, 0x50]);
         assert_eq!(table.rules, [rule::STOP, 7, 9]);

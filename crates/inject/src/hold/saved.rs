@@ -56,8 +56,8 @@ impl Saved {
     }
 }
 
-/// Sets the registers of a stopped thread so that its call is repeated if it has to be and this process is
-/// killed. Returns what is known of the call's time after all.
+/// Sets the registers of a stopped thread so that a call that has to be repeated is repeated even if this
+/// process is killed. Returns what is still known of the call's time.
 pub(crate) fn set_to_repeat(
     pid: i32,
     tid: i32,

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn actions_are_told_apart() {
+    fn filter_actions_are_distinguished() {
         let filter = filter(35, 10);
         assert!(!is_harmless(&filter, 35));
         assert!(is_harmless(&filter, 10));
@@ -197,7 +197,7 @@ mod tests {
 
     /// A filter may look at arguments, and those of the hook are not always the same.
     #[test]
-    fn what_an_argument_decides_may_go_either_way() {
+    fn a_decision_by_an_argument_may_go_either_way() {
         // Kills if the low word of the first argument is 7.
         let by_argument = |otherwise| {
             vec![
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_division_by_what_is_not_known_may_kill() {
+    fn a_division_by_an_unknown_value_may_kill() {
         let by_argument = |operation| {
             [
                 instruction(0x20, 0, 0, 16),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_is_not_harmless() {
+    fn an_invalid_program_is_not_harmless() {
         assert!(!is_harmless(&[], 1));
         for code in 0..=u16::MAX {
             // Whatever it is, there is no panic and no endless loop.

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_processors_stay_as_they_were() {
+    fn the_affinity_comes_back() {
         let before = affinity().unwrap();
         let mut clocks = Clocks::default();
         let own = processor(ids().0, ids().1).unwrap();

@@ -62,7 +62,7 @@ mod tests {
     use crate::common::{Program, send};
 
     #[test]
-    fn a_word_that_is_gone_does_not_keep_the_others() {
+    fn a_word_that_is_gone_does_not_prevent_the_others() {
         let mut program = Program::start("waits", &["nanosleep"]);
         let word = program.addresses()["interrupted"];
         let exchange = |address, from, to| WordExchange {

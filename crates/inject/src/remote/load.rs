@@ -84,8 +84,8 @@ fn fill_and_open(
     held.read_word(RemoteAddress(handle))
 }
 
-/// What the loader says about the failure. It has to be asked in any case, because it tells it only once, and the
-/// program must not be told of a failure that was not its own.
+/// What the loader says about the failure. It must be asked in any case, because it reports a failure at the next
+/// question (dlerror(3)), which would otherwise be the program's.
 fn reason(held: &mut Held) -> Option<String> {
     let text = held.call(held.target.functions.dlerror?, &[]).ok()?;
     let mut bytes = [0u8; REASON_BYTES];

@@ -280,7 +280,7 @@ impl Held {
         (u64::from_le_bytes(*done) == self.work.token).then(|| u64::from_le_bytes(*result))
     }
 
-    /// Gives up the current operation: the registers only lead home any more, and the signal that stopped the
+    /// Gives up the current operation: from now on the registers only lead home, and the signal that stopped the
     /// operation is dropped.
     pub(crate) fn back_out(&mut self) -> Result<(), Error> {
         let Some(scratch) = self.work.scratch else {

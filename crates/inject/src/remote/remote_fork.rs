@@ -1,7 +1,7 @@
 //! A frozen copy of the target's memory: a grandchild that never runs an instruction of the target.
 //!
-//! One thread forks while the others are held too, because the kernel copies page tables one by one: of what
-//! a running thread does meanwhile, the copy would have only a part. The child forks again and exits at
+//! One thread forks while the others are held too, because the kernel copies page tables one by one: the copy
+//! would have only a part of what a running thread does meanwhile. The child forks again and exits at
 //! once, and the thread waits for it before it goes on, so the target has no child afterwards. The
 //! grandchild goes to the init process (or a subreaper), which collects it. It is traced from its birth
 //! and does not run. When it is let go, or when this process is killed, its next instructions are

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads() {
+    fn the_head_of_an_elf_file_is_read() {
         let head_of = |path: &str| head(&File::open(path).unwrap());
         let shell = head_of("/bin/sh").unwrap();
         assert!(shell.is_64 && shell.has_interpreter && shell.machine == header::EM_X86_64);

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_is_not_ours_too_must_be_suspended() {
+    fn a_filter_that_does_not_apply_to_us_must_be_suspended() {
         assert!(judged("0", "0", false, Some(0)));
         assert!(judged("2", "1", true, Some(0)));
         assert!(judged("2", "1", false, Some(1)));

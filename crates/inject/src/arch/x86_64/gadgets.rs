@@ -15,9 +15,10 @@ pub(crate) struct Gadgets {
 }
 
 const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
-const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+const SIGRETURN: u8 = libc::SYS_rt_sigreturn as u8;
+const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, SIGRETURN, 0, 0, 0, 0x0f, 0x05];
 /// The shorter encoding, `mov $15, %eax; syscall`.
-const RESTORER_SHORT: [u8; 7] = [0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05];
+const RESTORER_SHORT: [u8; 7] = [0xb8, SIGRETURN, 0, 0, 0, 0x0f, 0x05];
 
 /// Bytes of text searched at a time.
 const SEARCH_BYTES: usize = 1 << 20;

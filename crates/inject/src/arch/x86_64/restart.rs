@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_has_lasted_is_taken_off() {
+    fn the_elapsed_time_is_subtracted() {
         let left = |micros| repeat(&epoll(300), Duration::from_micros(micros)).r10;
         assert_eq!(left(0), 300);
         assert_eq!(left(900), 300, "late, not early");

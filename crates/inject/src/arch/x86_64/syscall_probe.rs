@@ -12,8 +12,8 @@ use std::os::unix::fs::FileExt;
 use crate::Registers;
 use memhook_process::Mapping;
 
-/// `mov $39, %eax; syscall`, which is getpid. It changes rax, rcx and r11.
-const CALL: [u8; 7] = [0xb8, 39, 0, 0, 0, 0x0f, 0x05];
+/// `mov $SYS_getpid, %eax; syscall`. It changes rax, rcx and r11.
+const CALL: [u8; 7] = [0xb8, libc::SYS_getpid as u8, 0, 0, 0, 0x0f, 0x05];
 const RET: u8 = 0xc3;
 /// `endbr64`
 const LANDING: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_are_told_from_code() {
+    fn padding_is_distinguished_from_code() {
         let gap = [0x66, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
         assert!(is_padding(&gap) && is_padding(&[0x0f, 0x1f, 0x40, 0, 0x90, 0xcc]));
         assert!(!is_padding(&[0x90, 0x48, 0x8d, 0x05]) && !is_padding(&[0]));
