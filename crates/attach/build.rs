@@ -3,7 +3,7 @@
 use std::{env, path::PathBuf, process::Command};
 
 fn main() {
-    let hook = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap()).join("../../hook-cxx");
+    let hook = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap()).join("hook-cxx");
     println!("cargo:rerun-if-changed={}", hook.display());
     let object = PathBuf::from(env::var("OUT_DIR").unwrap()).join("memhook-hook.so");
     // `cc` only finds the compiler (CXX, CXX_<target>); the flags below are the whole recipe.

@@ -1,9 +1,17 @@
-//! Builds the service that `memhook-rs demo` attaches to: an ordinary program, as a distribution would
-//! build it, but with line numbers.
+//! Links the command statically, and builds the service that `memhook-rs demo` attaches to: an ordinary
+//! program, as a distribution would build it, but with line numbers.
+
+mod static_linking;
 
 use std::{env, path::PathBuf, process::Command};
 
 fn main() {
+    println!("cargo:rerun-if-changed=build");
+    static_linking::link_statically();
+    build_demo_service();
+}
+
+fn build_demo_service() {
     let here = env::var("CARGO_MANIFEST_DIR").unwrap();
     let source = PathBuf::from(&here).join("demo/service.cc");
     println!("cargo:rerun-if-changed={}", source.display());
