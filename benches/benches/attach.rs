@@ -1,7 +1,7 @@
 //! What an attach costs, by number of threads and libraries: its duration, the longest time that a
 //! thread was held, and how long threads stood still meanwhile, which they measure themselves.
 //!
-//! `cargo bench --bench attach`
+//! `cargo bench -p memhook-benches --bench attach`
 
 use memhook_benches::{
     Attacher, Figure, Figures, Measured, Memhook, Outcome, Round, Subject, Tool, alternate,

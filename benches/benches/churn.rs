@@ -1,7 +1,7 @@
 //! The cost of a malloc/free pair on a hot stack, and of replacing blocks from thousands of stacks, in
 //! the target: one and two threads, with and without frame pointers.
 //!
-//! `cargo bench --bench churn`
+//! `cargo bench -p memhook-benches --bench churn`
 
 use memhook_benches::uprobe::{Action, Uprobes};
 use memhook_benches::{

@@ -1,7 +1,7 @@
 //! Events a second of processor time through drain and ledger, and memory a live block. The producer's
 //! work is not timed.
 //!
-//! `cargo bench --bench consumer`
+//! `cargo bench -p memhook-benches --bench consumer`
 
 #![allow(missing_docs)] // criterion's macros make public functions without
 

@@ -1,7 +1,7 @@
 //! The cost of malloc by size, in the target: untraced, through the hook without a record, with call
 //! stacks found in each way at each depth, sampled; and with user probes of the kernel.
 //!
-//! `cargo bench --bench latency`
+//! `cargo bench -p memhook-benches --bench latency`
 
 use memhook_benches::uprobe::{Action, Uprobes};
 use memhook_benches::{

@@ -1,6 +1,6 @@
 //! Throughput of real programs, untraced and traced: every allocation, and sampled.
 //!
-//! `cargo bench --bench programs`
+//! `cargo bench -p memhook-benches --bench programs`
 
 use memhook_benches::programs::PROGRAMS;
 use memhook_benches::{

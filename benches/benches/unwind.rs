@@ -1,7 +1,7 @@
 //! Unwind tables: how fast they are compiled, how large they are, and what a frame costs in the
 //! target when the backtrace is remembered and when it is not.
 //!
-//! `cargo bench --bench unwind`
+//! `cargo bench -p memhook-benches --bench unwind`
 
 use criterion::{BenchmarkId, SamplingMode, Throughput};
 use memhook_benches::{

@@ -3,6 +3,7 @@
 mod bench_report;
 mod check;
 mod debian_roots;
+mod dist;
 mod disturbance;
 mod fuzz;
 mod man;
@@ -31,9 +32,11 @@ enum Task {
     DebianRoots,
     /// Search for inputs that harm what reads foreign bytes
     Fuzz(fuzz::Args),
+    /// Build what a release consists of: archives, packages, an image, their checksums
+    Dist(dist::Args),
     /// Write the man pages of memhook-rs into a directory
     Man(man::Args),
-    /// One Markdown page from what `cargo bench` and `cargo xtask peers` measured
+    /// One Markdown page from what `cargo bench -p memhook-benches` and `cargo xtask peers` measured
     BenchReport(bench_report::Args),
     /// Measure other tools that are installed on the same programs as memhook-rs
     Peers,
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Task::Storm(args) => storm::run(&args),
         Task::DebianRoots => debian_roots::run(),
         Task::Fuzz(args) => fuzz::run(&args),
+        Task::Dist(args) => dist::run(&args),
         Task::Man(args) => man::run(&args),
         Task::BenchReport(args) => bench_report::run(&args),
         Task::Peers => peers::run(),

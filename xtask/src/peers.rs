@@ -1,4 +1,4 @@
-//! `cargo xtask peers`: the benchmark that `cargo bench` leaves out, because it takes long.
+//! `cargo xtask peers`: the benchmark that `cargo bench -p memhook-benches` leaves out, because it takes long.
 
 use std::process::{Command, ExitCode};
 

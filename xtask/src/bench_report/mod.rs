@@ -1,4 +1,4 @@
-//! `cargo xtask bench-report`: one Markdown page from what `cargo bench` and `cargo xtask peers` left.
+//! `cargo xtask bench-report`: one Markdown page from what `cargo bench -p memhook-benches` and `cargo xtask peers` left.
 
 mod markdown;
 mod results;

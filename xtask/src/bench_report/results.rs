@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The programs that `cargo bench` runs, and the peers.
+/// The programs that `cargo bench -p memhook-benches` runs, and the peers.
 pub const BENCHES: [&str; 7] = [
     "churn", "latency", "programs", "peers", "attach", "unwind", "consumer",
 ];
@@ -137,7 +137,7 @@ impl Results {
             .collect();
         if conditions.is_empty() {
             return Err(format!(
-                "nothing in {}: run `cargo bench` first",
+                "nothing in {}: run `cargo bench -p memhook-benches` first",
                 folder.display()
             ));
         }
