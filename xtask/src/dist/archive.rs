@@ -1,0 +1,80 @@
+//! Files as bytes: tar, gzip, checksums.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+
+/// A file of the release.
+#[derive(Clone)]
+pub struct File {
+    /// Relative to the root: `usr/bin/memhook-rs`.
+    pub path: String,
+    pub mode: u32,
+    pub bytes: Vec<u8>,
+}
+
+impl File {
+    pub fn new(path: impl Into<String>, bytes: impl Into<Vec<u8>>) -> File {
+        File {
+            path: path.into(),
+            mode: 0o644,
+            bytes: bytes.into(),
+        }
+    }
+}
+
+/// All directories that these files are in, parents first.
+pub fn directories(files: &[File]) -> BTreeSet<&str> {
+    let parents = |file: &'_ File| {
+        let slashes = file.path.match_indices('/').map(|(at, _)| at);
+        slashes.collect::<Vec<_>>()
+    };
+    files
+        .iter()
+        .flat_map(|file| parents(file).into_iter().map(|at| &file.path[..at]))
+        .collect()
+}
+
+/// A tar archive of the files and their directories, all owned by root.
+pub fn tar(files: &[File], epoch: u64) -> anyhow::Result<Vec<u8>> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let header = |kind, mode| {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_mode(mode);
+        header.set_mtime(epoch);
+        header.set_uid(0);
+        header.set_gid(0);
+        header
+    };
+    for directory in directories(files) {
+        let mut header = header(tar::EntryType::Directory, 0o755);
+        header.set_size(0);
+        // dpkg knows paths of its database by this form: deb(5).
+        builder.append_data(&mut header, format!("./{directory}/"), std::io::empty())?;
+    }
+    let mut sorted: Vec<&File> = files.iter().collect();
+    sorted.sort_by_key(|file| &file.path);
+    for file in sorted {
+        let mut header = header(tar::EntryType::Regular, file.mode);
+        header.set_size(file.bytes.len() as u64);
+        builder.append_data(&mut header, format!("./{}", file.path), &file.bytes[..])?;
+    }
+    Ok(builder.into_inner()?)
+}
+
+/// Compressed without a name and a time.
+pub fn gzip(bytes: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(bytes)?;
+    Ok(encoder.finish()?)
+}
+
+/// In hexadecimal digits, as sha256sum(1) prints it.
+pub fn sha256(bytes: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    digest
+        .as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}

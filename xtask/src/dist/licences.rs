@@ -1,0 +1,73 @@
+//! The licence texts of everything that is linked into the binary.
+
+use super::dependencies::Dependency;
+use super::root;
+use anyhow::Context;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// How the names of licence files begin, in lower case.
+const NAMES: [&str; 5] = ["licen", "copying", "copyright", "notice", "unlicense"];
+const SYSTEM: &str = "\
+memhook-rs is linked statically with the Rust standard library (MIT OR Apache-2.0, The Rust
+Project Developers), with the run-time library of GCC (GPL-3.0-or-later WITH GCC-exception-3.1),
+and with the GNU C library (LGPL-2.1-or-later, Free Software Foundation). Its own sources and the
+recipe to build it are public, so that anybody can link it with another version of these.
+";
+
+/// The file that Debian's policy asks for (12.5), for all forms of a release.
+pub fn summary() -> anyhow::Result<String> {
+    let mit = fs::read_to_string(root().join("LICENSE-MIT")).context("LICENSE-MIT")?;
+    Ok(format!(
+        "memhook-rs may be used under the terms of the MIT licence, below, or of the Apache licence 2.0\n\
+         (LICENSE-APACHE beside this file; /usr/share/common-licenses/Apache-2.0 on Debian), at your\n\
+         choice. LICENSES-DEPENDENCIES.gz has the licences of all that it is linked with.\n\n{mit}"
+    ))
+}
+
+/// One text with a section for each package.
+pub fn of_dependencies(dependencies: &[Dependency]) -> anyhow::Result<String> {
+    let mut all = format!("{SYSTEM}\n");
+    for dependency in dependencies.iter().filter(|dependency| !dependency.is_ours) {
+        let Dependency {
+            name,
+            version,
+            licence,
+            directory,
+            ..
+        } = dependency;
+        all += &format!("{}\n{name} {version}: {licence}\n", "=".repeat(100));
+        let mut files = Vec::new();
+        collect(directory, 0, &mut files)?;
+        files.sort();
+        anyhow::ensure!(
+            !files.is_empty(),
+            "{name} {version} has no text of its licence ({licence}): {}",
+            directory.display()
+        );
+        for file in files {
+            let bytes = fs::read(&file).with_context(|| file.display().to_string())?;
+            let name = file.strip_prefix(directory).expect("below it");
+            let text = String::from_utf8_lossy(&bytes);
+            all += &format!("\n--- {}\n\n{}\n", name.display(), text.trim_end());
+        }
+        all.push('\n');
+    }
+    Ok(all)
+}
+
+/// Licence files of a package and of the sources of others that it carries one directory below.
+fn collect(directory: &Path, depth: u32, into: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().to_lowercase();
+        let is_licence = NAMES.iter().any(|begin| name.starts_with(begin));
+        let kind = entry.file_type()?;
+        if kind.is_file() && is_licence && !name.ends_with(".rs") {
+            into.push(entry.path());
+        } else if kind.is_dir() && (depth == 0 || is_licence) {
+            collect(&entry.path(), depth + 1, into)?;
+        }
+    }
+    Ok(())
+}

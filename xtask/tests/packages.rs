@@ -1,0 +1,112 @@
+//! What cargo packs and installs elsewhere, without this repository around it.
+
+use memhook_tests::programs::Folder;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask is below the root")
+}
+
+/// The files below a directory, relative to it.
+fn files_below(directory: &Path, prefix: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).expect("a directory") {
+        let entry = entry.expect("readable");
+        let path = prefix.join(entry.file_name());
+        if entry.path().is_dir() {
+            files_below(&entry.path(), &path, into);
+        } else {
+            into.push(path);
+        }
+    }
+}
+
+/// The library that embeds the hook builds it from sources in its own package.
+#[test]
+fn the_package_holds_the_hook() {
+    let output = Command::new(env!("CARGO"))
+        .args(["package", "--list", "--allow-dirty", "-p", "memhook-attach"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let listed = String::from_utf8(output.stdout).expect("text");
+    let listed: Vec<&Path> = listed.lines().map(Path::new).collect();
+    let mut sources = Vec::new();
+    files_below(
+        &root().join("hook-cxx"),
+        Path::new("hook-cxx"),
+        &mut sources,
+    );
+    assert!(sources.len() > 20, "{sources:?}");
+    for source in sources {
+        assert!(
+            listed.contains(&&*source),
+            "{} is not packed",
+            source.display()
+        );
+    }
+    let recipe = fs::read_to_string(root().join("crates/attach/build.rs")).expect("readable");
+    assert!(
+        !recipe.contains("../"),
+        "it builds something outside of its package"
+    );
+}
+
+/// The rule that links the command, applied to a small program: outside of this repository no configuration
+/// asks for static linking, and linkers differ in how they search archives.
+#[test]
+fn the_command_is_linked_statically_without_configuration() {
+    for linker in ["+lld", "-lld"] {
+        let folder = Folder::new("static");
+        let rule = root().join("crates/cli/build/static_linking.rs");
+        fs::copy(rule, folder.path("static_linking.rs")).expect("copied");
+        fs::write(
+            folder.path("build.rs"),
+            "mod static_linking; fn main() { static_linking::link_statically() }",
+        )
+        .expect("written");
+        fs::write(
+            folder.path("Cargo.toml"),
+            "[package]\nname = \"linked\"\nedition = \"2024\"\n[workspace]\n\
+             [[bin]]\nname = \"linked\"\npath = \"main.rs\"\n",
+        )
+        .expect("written");
+        // A thread, a name from the network's library and a float, which need more of libc than printing.
+        fs::write(
+            folder.path("main.rs"),
+            "use std::net::ToSocketAddrs;\n\
+             fn main() {\n\
+                 let found = || (\"127.0.0.1\", 1).to_socket_addrs().unwrap().count();\n\
+                 let found = std::thread::spawn(found).join().unwrap();\n\
+                 println!(\"{}\", (found as f64).sin() > 0.8);\n\
+             }\n",
+        )
+        .expect("written");
+        let output = Command::new(env!("CARGO"))
+            .args(["run", "-q", "--offline"])
+            .current_dir(folder.path(""))
+            .env_remove("CARGO_TARGET_DIR")
+            .env_remove("CARGO_BUILD_TARGET")
+            .env("RUSTFLAGS", format!("-Clinker-features={linker}"))
+            .output()
+            .expect("cargo runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{linker}: {errors}");
+        assert_eq!(output.stdout, b"true\n", "{linker}: {errors}");
+        let headers = Command::new("readelf")
+            .args(["--program-headers", "--dynamic"])
+            .arg(folder.path("target/debug/linked"))
+            .output()
+            .expect("readelf belongs to binutils");
+        let headers = String::from_utf8_lossy(&headers.stdout);
+        assert!(headers.contains("LOAD"), "{headers}");
+        for dynamic in ["INTERP", "(NEEDED)"] {
+            assert!(!headers.contains(dynamic), "{linker}: {headers}");
+        }
+    }
+}
