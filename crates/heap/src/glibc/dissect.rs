@@ -164,64 +164,63 @@ impl Bare {
             lists,
         } = self;
         let parameters = arenas::find_parameters(snapshot, &layout, libc);
-    let mut building = Building {
-        snapshot,
-        layout,
-        lists,
-        segments: Vec::new(),
-        findings: Vec::new(),
-        unparsed: Runs::new(),
-        ranges: Runs::new(),
-    };
-    // Its bins point to free chunks, whose first word is still of the block before: no roots.
-    let state = arenas[0].address;
-    add_run(&mut building.ranges, state..state + layout.arena_bytes());
-    if let Some(what) = broken {
-        building.find(arenas[0].address, what);
-    }
-    let mut reports = Vec::new();
-    for (index, arena) in arenas.iter().enumerate() {
-        reports.push(building.arena(index as u32, arena, parameters));
-    }
-    for (address, what) in std::mem::take(&mut building.lists.damaged) {
-        building.find(address, what);
-    }
-    let found = mmapped::find(snapshot, &layout, &building.ranges);
-    let bytes = found.iter().map(|m| m.mapped_bytes()).sum();
-    let mmapped = (found.len() as u64, bytes);
-    let exact = parameters.is_some_and(|p| (p.mmapped_chunks, p.mmapped_bytes) == mmapped);
-    for chunk in found {
-        let mut segment = Segment::new(
-            chunk.address,
-            chunk.end(),
-            SegmentKind::Mapped { tight: chunk.foot == 0 },
-        );
-        if segment.push(chunk.address + 16, chunk.bytes) {
-            building.segments.push(segment);
-            add_run(
-                &mut building.ranges,
-                chunk.start()..chunk.end(),
-            );
-        } else {
-            let what = format!(
-                "a block of {:#x} bytes is too large to be searched",
-                chunk.bytes
-            );
-            building.find(chunk.address, what);
+        let mut building = Building {
+            snapshot,
+            layout,
+            lists,
+            segments: Vec::new(),
+            findings: Vec::new(),
+            unparsed: Runs::new(),
+            ranges: Runs::new(),
+        };
+        // Its bins point to free chunks, whose first word is still of the block before: no roots.
+        let state = arenas[0].address;
+        add_run(&mut building.ranges, state..state + layout.arena_bytes());
+        if let Some(what) = broken {
+            building.find(arenas[0].address, what);
         }
-    }
-    Heap {
-        glibc_minor: minor,
-        arenas: reports,
-        blocks: BlockTable::new(building.segments),
-        findings: building.findings,
-        unparsed: building.unparsed,
-        ranges: building.ranges,
-        caches: building.lists.caches,
-        parameters,
-        mmapped,
-        mmapped_exact: exact,
-    }
+        let mut reports = Vec::new();
+        for (index, arena) in arenas.iter().enumerate() {
+            reports.push(building.arena(index as u32, arena, parameters));
+        }
+        for (address, what) in std::mem::take(&mut building.lists.damaged) {
+            building.find(address, what);
+        }
+        let found = mmapped::find(snapshot, &layout, &building.ranges);
+        let bytes = found.iter().map(|m| m.mapped_bytes()).sum();
+        let mmapped = (found.len() as u64, bytes);
+        let exact = parameters.is_some_and(|p| (p.mmapped_chunks, p.mmapped_bytes) == mmapped);
+        for chunk in found {
+            let mut segment = Segment::new(
+                chunk.address,
+                chunk.end(),
+                SegmentKind::Mapped {
+                    tight: chunk.foot == 0,
+                },
+            );
+            if segment.push(chunk.address + 16, chunk.bytes) {
+                building.segments.push(segment);
+                add_run(&mut building.ranges, chunk.start()..chunk.end());
+            } else {
+                let what = format!(
+                    "a block of {:#x} bytes is too large to be searched",
+                    chunk.bytes
+                );
+                building.find(chunk.address, what);
+            }
+        }
+        Heap {
+            glibc_minor: minor,
+            arenas: reports,
+            blocks: BlockTable::new(building.segments),
+            findings: building.findings,
+            unparsed: building.unparsed,
+            ranges: building.ranges,
+            caches: building.lists.caches,
+            parameters,
+            mmapped,
+            mmapped_exact: exact,
+        }
     }
 }
 

@@ -187,7 +187,10 @@ mod tests {
 
     #[test]
     fn a_newer_version_may_have_the_newest_layout_and_an_older_one_none() {
-        assert_eq!(Layout::candidates(NEWEST + 9).collect::<Vec<_>>(), [of(NEWEST)]);
+        assert_eq!(
+            Layout::candidates(NEWEST + 9).collect::<Vec<_>>(),
+            [of(NEWEST)]
+        );
         let own_first: Vec<_> = Layout::candidates(41).collect();
         assert_eq!(own_first, [of(35), of(42), of(43)]);
         assert_eq!(Layout::candidates(25).count(), 0);

@@ -55,9 +55,7 @@ pub fn find(snapshot: &Snapshot, layout: &Layout, known: &[Range<u64>]) -> Vec<M
     for region in &snapshot.regions {
         // Never touched pages hold no header.
         for &Range { start, end } in &region.runs {
-            let mut at = found
-                .last()
-                .map_or(start, |m| start.max(m.end()));
+            let mut at = found.last().map_or(start, |m| start.max(m.end()));
             while at < end {
                 let next = known.partition_point(|k| k.end <= at);
                 if let Some(&Range {

@@ -242,7 +242,11 @@ mod tests {
             }
             at += bytes;
         }
-        let mut alone = Segment::new(0x70_0000_0000, 0x70_0000_2000, SegmentKind::Mapped { tight: true });
+        let mut alone = Segment::new(
+            0x70_0000_0000,
+            0x70_0000_2000,
+            SegmentKind::Mapped { tight: true },
+        );
         assert!(alone.push(0x70_0000_0010, 0x2000));
         let table = BlockTable::new(vec![alone, segment]);
         assert_eq!(table.len(), expected.len() as u32 + 1);
