@@ -26,7 +26,8 @@ use crate::capture::room::Room;
 use crate::capture::settle::{hold_settled, is_inside};
 use crate::capture::shared_pages::add_untouched;
 use crate::capture::stop::{copy_all, stop};
-use crate::ranges::{Runs, run_bytes};
+use crate::graph::roots::dead_stacks;
+use crate::ranges::{Runs, run_bytes, without};
 use crate::snapshot::{
     Area, AreaKind, CopiedRegion, Meta, Method, ModuleInfo, Snapshot, ThreadState, words,
 };
@@ -276,10 +277,33 @@ impl Prepared {
         let after = kernel_words(self.pid);
         self.kernel.words.extend(after.words);
         self.kernel.unseen.extend(after.unseen);
+        let mut snapshot = Snapshot {
+            meta: Meta {
+                pid: self.pid,
+                method,
+                held_ms: shot.held.max(self.held_in_vain).as_secs_f64() * 1e3,
+                prepare_held_ms: prepare.as_secs_f64() * 1e3,
+                taken_ms: self.begin.elapsed().as_secs_f64() * 1e3,
+                held_bytes: shot.held_bytes,
+                in_malloc: self.in_malloc,
+                notes: self.notes,
+                threads: shot.threads,
+                areas: shot.areas,
+                modules: self.modules,
+                kernel_words: self.kernel.words,
+                unsearched: Vec::new(),
+                classes,
+            },
+            regions: shot.regions,
+        };
         let mut unsearched: Vec<String> = self.unsearched.iter().map(describe).collect();
-        unsearched.extend(shot.unread.iter().map(|Range { start, end }| {
-            format!("memory at {start:#x}-{end:#x}, which can't be read")
-        }));
+        unsearched.extend(
+            hiding(&snapshot, shot.unread)
+                .iter()
+                .map(|Range { start, end }| {
+                    format!("memory at {start:#x}-{end:#x}, which can't be read")
+                }),
+        );
         self.kernel.unseen.sort_unstable();
         self.kernel.unseen.dedup();
         unsearched.extend(self.kernel.unseen.iter().map(|&what| what.to_owned()));
@@ -289,35 +313,36 @@ impl Prepared {
                 .iter()
                 .map(|other| format!("process {other}, which runs in the same memory")),
         );
-        self.notes.extend(
+        snapshot.meta.notes.extend(
             unsearched
                 .iter()
                 .map(|what| format!("not searched: {what}; what only it points to looks leaked")),
         );
-        let meta = Meta {
-            pid: self.pid,
-            method,
-            held_ms: shot.held.max(self.held_in_vain).as_secs_f64() * 1e3,
-            prepare_held_ms: prepare.as_secs_f64() * 1e3,
-            taken_ms: self.begin.elapsed().as_secs_f64() * 1e3,
-            held_bytes: shot.held_bytes,
-            in_malloc: self.in_malloc,
-            notes: self.notes,
-            threads: shot.threads,
-            areas: shot.areas,
-            modules: self.modules,
-            kernel_words: self.kernel.words,
-            unsearched,
-            classes,
-        };
+        snapshot.meta.unsearched = unsearched;
         Captured {
-            snapshot: Snapshot {
-                meta,
-                regions: shot.regions,
-            },
+            snapshot,
             images: self.images,
         }
     }
+}
+
+/// The part of what could not be read that may hide a pointer. A guard page (MADV_GUARD_INSTALL, with which
+/// glibc 2.42 ends the stacks of threads) holds nothing, and what is below a stack pointer is no root; before
+/// Linux 6.15, which marks such pages, guard pages of stacks are known by that alone.
+fn hiding(snapshot: &Snapshot, unread: Runs) -> Runs {
+    if unread.is_empty() {
+        return unread;
+    }
+    let dead = dead_stacks(snapshot);
+    let pid = snapshot.meta.pid;
+    unread
+        .into_iter()
+        .flat_map(|run| without(run.start, run.end, &dead))
+        .flat_map(|run| {
+            let guards = pagemap::guards(pid, run.start, run.end).unwrap_or_default();
+            without(run.start, run.end, &guards)
+        })
+        .collect()
 }
 
 fn describe(area: &Area) -> String {
