@@ -1,6 +1,6 @@
 //! Targets on the C libraries of other Debian releases, as `cargo xtask debian-roots` has unpacked them.
 
-use crate::building::build_for;
+use crate::building::{build_for, source};
 use std::path::{Path, PathBuf};
 
 /// Names a release for which all targets of a test program are built, for a look at one of them.
@@ -94,6 +94,9 @@ impl Release {
                 "-isystem/usr/include".to_owned(),
                 with("-L", &lib),
                 with("-L", &usr),
+                with("", &source("before_glibc_2.32.cc")),
+                // libstdc++ has weak references to it alone.
+                "-Wl,--no-as-needed".to_owned(),
                 with("", &lib.join("libpthread.so.0")),
                 with("", &lib.join("libdl.so.2")),
                 with("", &usr.join("libstdc++.so.6")),

@@ -1,5 +1,6 @@
 //! Each case of `gate_cases.cc`: what the gate says, and what LeakSanitizer says of the same program.
 
+use memhook_tests::releases::Release;
 use memhook_tests::{binary, build_library, build_target};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,6 +22,7 @@ use Sanitizer::{Differs, Same};
 const CASES: &[(&str, Leaked, Sanitizer)] = &[
     ("nothing", (0, 0), Same),
     ("plain", (10, 960), Same),
+    ("thousands", (7000, 3771200), Same),
     (
         "zero",
         (1, 0),
@@ -150,6 +152,25 @@ fn as_leak_sanitizer_or_with_a_reason() {
             wrong += &format!(
                 "{case}: LeakSanitizer {theirs:?}, expected {theirs_expected:?} ({reason})\n{their_text}\n"
             );
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// From glibc 2.31 to the newest, of which it need not be known how its heap is laid out.
+#[test]
+fn the_same_verdicts_on_other_releases() {
+    let mut wrong = String::new();
+    for release in Release::all() {
+        let program = release.build_target("gate_cases", &["-O1", "-g"]);
+        for (case, expected, _) in CASES {
+            let (found, text) = by_gate(&program, case);
+            if found != *expected {
+                wrong += &format!(
+                    "{}, {case}: {found:?}, planted {expected:?}\n{text}\n",
+                    release.name
+                );
+            }
         }
     }
     assert!(wrong.is_empty(), "{wrong}");

@@ -3,7 +3,7 @@
 //! An empty bin of `malloc_state` points to itself (malloc.c, `malloc_init_state`), and most of the
 //! 127 bins of a living arena are empty: nothing else in libc's data looks like that.
 
-use crate::glibc::layout::{BINS, FLAGS, HEADER_BYTES, Layout, TCACHE_SMALL_BINS};
+use crate::glibc::layout::{BINS, FLAGS, HEADER_BYTES, Layout, NEWEST, TCACHE_SMALL_BINS};
 use crate::snapshot::{ModuleInfo, Snapshot};
 use std::ops::Range;
 
@@ -12,6 +12,8 @@ const ENOUGH_EMPTY_BINS: u64 = 16;
 /// Large bins of a thread cache, and the sizes in it (malloc.c, MAX_TCACHE_SIZE), since 2.42.
 const MOST_LARGE_BINS: u64 = 12;
 const MOST_CACHED_BYTES: u64 = (4 << 20) + 1;
+/// Before 2.43, the fast lists and their flag were before `top`.
+const MOST_STATE_BYTES_BEFORE_TOP: u64 = 88;
 /// More arenas than that are a loop through garbage.
 const MAX_ARENAS: usize = 65_536;
 
@@ -77,8 +79,8 @@ fn empty_bins(snapshot: &Snapshot, layout: &Layout, address: u64) -> Option<u64>
     Some(empty)
 }
 
-/// The main arena, in the data of libc.
-pub fn find_main(snapshot: &Snapshot, layout: &Layout, libc: &ModuleInfo) -> Option<Arena> {
+/// The address at which most bins of a `malloc_state` would be empty, in the data of libc.
+fn emptiest(snapshot: &Snapshot, layout: &Layout, libc: &ModuleInfo) -> Option<u64> {
     let mut best = None;
     for &Range { start, end } in &libc.data {
         let last = end.saturating_sub(layout.arena_bytes());
@@ -93,7 +95,21 @@ pub fn find_main(snapshot: &Snapshot, layout: &Layout, libc: &ModuleInfo) -> Opt
             at += 8;
         }
     }
-    let arena = Arena::read(snapshot, layout, best?.1)?;
+    best.map(|(_, at)| at)
+}
+
+/// Where the bins of the main arena are, with its top before them and its sums behind, in a release whose
+/// `malloc_state` need not be known.
+pub fn find_bins(snapshot: &Snapshot, libc: &ModuleInfo) -> Option<Range<u64>> {
+    let layout = Layout::candidates(NEWEST).next()?;
+    let state = emptiest(snapshot, &layout, libc)?;
+    let before = MOST_STATE_BYTES_BEFORE_TOP;
+    Some(state.saturating_sub(before)..state + layout.arena_bytes())
+}
+
+/// The main arena, in the data of libc.
+pub fn find_main(snapshot: &Snapshot, layout: &Layout, libc: &ModuleInfo) -> Option<Arena> {
+    let arena = Arena::read(snapshot, layout, emptiest(snapshot, layout, libc)?)?;
     let top_fits = arena.is_unused(layout)
         || snapshot
             .word(arena.top.checked_add(8)?)

@@ -107,26 +107,27 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
         // Without a thread cache, the layout of its own version is as good as any other.
         found = found.filter(|first| first.broken.is_none()).or(Some(bare));
     }
+    let unknown = || Error::UnknownLayout {
+        pid: snapshot.meta.pid,
+        minor,
+    };
     let bare = found.ok_or_else(|| {
-        let other = snapshot
-            .meta
-            .modules
-            .iter()
-            .find_map(|m| m.allocator.as_ref());
-        none(match other {
-            Some(other) => format!("its blocks are of {other}, which scan does not know"),
-            None => "its C library has no heap yet (no arena found in libc's data)".into(),
-        })
+        let mut modules = snapshot.meta.modules.iter();
+        match modules.find_map(|m| m.allocator.as_ref()) {
+            Some(other) => none(format!(
+                "its blocks are of {other}, which scan does not know"
+            )),
+            None if !is_known => unknown(),
+            None => none("its C library has no heap yet (no arena found in libc's data)".into()),
+        }
     })?;
     let was_sound = bare.is_sound();
     let heap = bare.walked(snapshot, libc, minor);
     if is_known || was_sound && heap.is_whole() {
-        return Ok(heap);
+        Ok(heap)
+    } else {
+        Err(unknown())
     }
-    Err(none(format!(
-        "glibc 2.{minor} is newer than those that scan knows (2.26 to 2.{NEWEST}), and its heap is laid out \
-         differently"
-    )))
 }
 
 /// A heap by the allocator's own lists, before it is walked.
