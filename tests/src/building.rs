@@ -49,7 +49,7 @@ pub fn source(file: &str) -> PathBuf {
 
 /// Where targets of the present sources go: beside the binary, one folder for each state of the
 /// sources, so that nothing is built twice.
-fn folder() -> &'static Path {
+pub(crate) fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let mut hasher = DefaultHasher::new();

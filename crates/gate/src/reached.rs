@@ -57,7 +57,7 @@ pub fn reached(
     if let Some(error) = undissected {
         if is_known {
             found.notes.push(format!(
-                "{error}: the verdict is from the traced blocks alone, which are all that there are"
+                "{error}: the verdict is on the traced blocks alone"
             ));
         } else {
             found.gaps.push(error.to_string());
@@ -141,14 +141,13 @@ impl Foreign {
         let bytes: u64 = foreign.iter().map(|f| f.1).sum();
         let added = heap.add_foreign(snapshot, &mut foreign);
         let addresses: Vec<u64> = foreign.iter().map(|f| f.0).collect();
-        let mut take = || {
-            if self.is_glibcs {
+        let is_told = added == foreign.len() as u64
+            && if self.is_glibcs {
                 heap.take_undissected(snapshot, &addresses)
             } else {
-                heap.take_areas(snapshot, &addresses)
-            }
-        };
-        if added == foreign.len() as u64 && self.is_complete && take() {
+                self.is_complete && heap.take_areas(snapshot, &addresses)
+            };
+        if is_told {
             return true;
         }
         gaps.push(format!(

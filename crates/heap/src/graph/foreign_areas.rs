@@ -11,7 +11,7 @@
 use crate::glibc::dissect::Heap;
 use crate::glibc::ended_threads::bounds;
 use crate::ranges::{Runs, joined, without};
-use crate::snapshot::{AreaKind, Snapshot, ThreadState};
+use crate::snapshot::{Area, AreaKind, Snapshot, ThreadState};
 use std::ops::Range;
 
 /// Allocators that map memory for themselves, and keep nothing that belongs to the program in it or in their
@@ -52,7 +52,7 @@ impl Heap {
                 continue;
             }
             let is_private = matches!(area.kind, AreaKind::Anonymous | AreaKind::Brk);
-            match threads_part(snapshot, &(area.start..area.end)).filter(|_| is_private) {
+            match threads_part(snapshot, area).filter(|_| is_private) {
                 Some(kept) => {
                     let taken = without(area.start, area.end, &joined(kept));
                     self.ranges.extend(taken);
@@ -64,9 +64,9 @@ impl Heap {
     }
 }
 
-/// The parts of a range that belong to threads; `None` if they are not known.
-pub(super) fn threads_part(snapshot: &Snapshot, range: &Range<u64>) -> Option<Runs> {
-    let inside = |address: u64| range.contains(&address);
+/// The parts of an area that belong to threads; `None` if they are not known.
+fn threads_part(snapshot: &Snapshot, area: &Area) -> Option<Runs> {
+    let inside = |address: u64| (area.start..area.end).contains(&address);
     let mut found = Runs::new();
     for thread in &snapshot.meta.threads {
         if inside(thread.rsp) || inside(thread.fs_base) {

@@ -1,71 +1,107 @@
-//! Memory of glibc's malloc, where its heap is laid out in a way that is not known: recognized by the blocks in
-//! it.
+//! Memory of glibc's malloc, where its heap is laid out in a way that is not known.
 //!
-//! It needs less than a dissection does, and what it needs has been the same in all releases: the flags in the
-//! word before a block (malloc.c, `mchunk_size`), `heap_info` at the start of an arena's heap (arena.c), and
-//! bins that point to themselves.
+//! Less is needed than for a dissection, and that has been the same for many releases: headers of chunks
+//! (malloc.c, `mchunk_size`), links of cached chunks (PROTECT_PTR), `heap_info` at the start of an arena's heap
+//! (arena.c), and bins that point to themselves. So it is known which chunks are free. Of those in use, the ones
+//! that a ledger knows are blocks; the others are roots, whatever they are.
 
 use crate::glibc::arenas::find_bins;
 use crate::glibc::dissect::Heap;
-use crate::glibc::layout::{FLAGS, HEADER_BYTES, HEAP_MAX_BYTES, IS_MMAPPED, NON_MAIN_ARENA};
-use crate::graph::foreign_areas::threads_part;
-use crate::ranges::{Runs, joined, without};
+use crate::glibc::layout::{ALIGNMENT, FLAGS, HEADER_BYTES, HEAP_MAX_BYTES, IS_MMAPPED};
+use crate::glibc::walk::{Piece, in_use};
+use crate::ranges::{Runs, add_run};
 use crate::snapshot::{AreaKind, Snapshot};
+use rustc_hash::FxHashSet;
 use std::ops::Range;
 
+/// `heap_info` and `malloc_state` take less than this.
+const MOST_HEADERS_BYTES: u64 = 8192;
+
 impl Heap {
-    /// Takes the memory in which `blocks` (addresses) lie, and all else that is of glibc's malloc, for the
-    /// allocator's. Returns whether it is all known: then what is in it outside of blocks is free, if every block
-    /// was traced.
+    /// Takes all memory of glibc's malloc that is not in one of `blocks` (addresses) for the allocator's own if it
+    /// is free, for roots if it is in use. Returns whether the heap could be walked, and all of them are in it.
     ///
     /// Call it after [`Heap::add_foreign`], for a process whose only allocator is glibc's.
     pub fn take_undissected(&mut self, snapshot: &Snapshot, blocks: &[u64]) -> bool {
-        let Some(libc) = snapshot.libc() else {
-            return false;
-        };
         // Bins point to free chunks, whose first word is still of the block before: no roots.
-        let Some(bins) = find_bins(snapshot, libc) else {
+        let bins = snapshot.libc().and_then(|libc| find_bins(snapshot, libc));
+        let Some((bins, pieces)) = bins.zip(pieces(snapshot)) else {
             return false;
         };
-        let brk = |kind| matches!(kind, AreaKind::Brk);
-        let areas = snapshot.meta.areas.iter();
-        let mut taken: Runs = areas
-            .clone()
-            .filter(|area| brk(area.kind))
-            .map(|area| area.start..area.end)
-            .collect();
-        taken.extend(
-            areas
-                .filter(|area| area.start.is_multiple_of(HEAP_MAX_BYTES))
-                .filter_map(|area| arena_heap(snapshot, area.start)),
-        );
-        let mut mapped = Runs::new();
+        let known: FxHashSet<u64> = blocks.iter().copied().collect();
+        let mut of_chunks = 0;
+        let mut others = Vec::new();
+        for (range, chunks) in pieces {
+            add_run(&mut self.ranges, range);
+            for chunk in chunks {
+                if known.contains(&chunk.0) {
+                    of_chunks += 1;
+                } else {
+                    others.push(chunk);
+                }
+            }
+        }
         for &block in blocks {
-            let Some(header) = snapshot.word(block.wrapping_sub(8)) else {
-                return false;
-            };
+            let header = snapshot.word(block.wrapping_sub(8)).unwrap_or(0);
             if header & IS_MMAPPED != 0 {
+                of_chunks += 1;
                 let start = block - HEADER_BYTES;
-                mapped.push(start..start.saturating_add(header & !FLAGS));
-                continue;
-            }
-            let in_brk = snapshot.area(block).is_some_and(|area| brk(area.kind));
-            let in_arena = header & NON_MAIN_ARENA != 0 && taken.iter().any(|t| t.contains(&block));
-            if !in_brk && !in_arena {
-                return false;
+                self.ranges
+                    .push(start..start.saturating_add(header & !FLAGS));
             }
         }
-        for range in taken {
-            let Some(kept) = threads_part(snapshot, &range) else {
-                return false;
-            };
-            let rest = without(range.start, range.end, &joined(kept));
-            self.ranges.extend(rest);
-        }
-        self.ranges.extend(mapped);
         self.ranges.push(bins);
-        true
+        let addresses: FxHashSet<u64> = others.iter().map(|chunk| chunk.0).collect();
+        for (address, bytes) in others {
+            let next = snapshot.word(address).unwrap_or(0) ^ (address >> 12);
+            // In the cache of a thread, or in a fast list, whose links lead to the headers.
+            let is_cached = next == 0
+                || addresses.contains(&next)
+                || addresses.contains(&next.wrapping_add(HEADER_BYTES));
+            if !is_cached {
+                add_run(&mut self.unparsed, address..address + bytes);
+            }
+        }
+        of_chunks == blocks.len()
     }
+}
+
+/// A range of heap, with its chunks in use, cached ones among them: user address and usable bytes.
+type InUse = (Range<u64>, Vec<(u64, u64)>);
+
+/// The heaps of all arenas; `None` if one cannot be walked.
+fn pieces(snapshot: &Snapshot) -> Option<Vec<InUse>> {
+    let mut ranges = Runs::new();
+    for area in &snapshot.meta.areas {
+        if area.kind == AreaKind::Brk {
+            add_run(&mut ranges, area.start..area.end);
+        }
+    }
+    let main = ranges.len();
+    let areas = snapshot.meta.areas.iter();
+    ranges.extend(
+        areas
+            .filter(|area| area.start.is_multiple_of(HEAP_MAX_BYTES))
+            .filter_map(|area| arena_heap(snapshot, area.start)),
+    );
+    let walked = ranges.into_iter().enumerate().map(|(number, range)| {
+        let is_main = number < main;
+        let headers = if is_main { 0 } else { MOST_HEADERS_BYTES };
+        let first = range.start.next_multiple_of(ALIGNMENT);
+        let last = range.end.min(first + headers);
+        let mut starts = (first..=last).step_by(ALIGNMENT as usize);
+        let chunks = starts.find_map(|start| {
+            let piece = Piece {
+                start,
+                end: range.end,
+                top: None,
+                arena: u32::from(!is_main),
+            };
+            in_use(snapshot, piece)
+        })?;
+        Some((range, chunks))
+    });
+    walked.collect()
 }
 
 /// The heap of an arena other than the main one, if there is one at this address (`ar_ptr`, `prev`, `size`).
