@@ -329,3 +329,19 @@ fn pages_that_cannot_be_accessed() {
     assert!(text.contains(" in 75 blocks (limit 0)"), "{text}");
     assert!(!text.contains("not seen"), "{text}");
 }
+
+#[test]
+fn the_initial_thread_has_ended() {
+    let program = build_target("headless", &[]);
+    let target = Target::start(&program, &[]);
+    for options in [&["--list"][..], &["--list", "--snapshot", "fork"]] {
+        let found = List::parse(&scan(target.pid(), options));
+        let (leaked, live): (Vec<&(bool, u64)>, Vec<_>) = found
+            .blocks
+            .values()
+            .filter(|b| b.1 == 712)
+            .partition(|b| b.0);
+        assert_eq!((leaked.len(), live.len()), (10, 10), "{:?}", found.rest);
+    }
+    assert!(target.finish().success());
+}

@@ -36,7 +36,7 @@ pub use memory::{read_memory, read_word};
 pub use module::{ModuleImage, modules, vdso};
 pub use module_facts::ModuleFacts;
 pub use module_file::ModuleFiles;
-pub use preflight::{Check, details, filter_may_kill, first_failure, preflight};
+pub use preflight::{Check, details, filter_may_kill, first_failure, preflight, preflight_to_read};
 pub use proc_text::proc_text;
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
 pub use target_root::TargetRoot;
@@ -45,6 +45,6 @@ pub use thread_state::{
     waits_in,
 };
 pub use threads::{
-    Thread, has_ended, has_seccomp_filter, inner_tid, is_filtered, seccomp_filters, thread_ids,
-    thread_start_time, threads,
+    Thread, has_ended, has_seccomp_filter, inner_tid, is_filtered, living_thread, seccomp_filters,
+    thread_ids, thread_start_time, threads,
 };

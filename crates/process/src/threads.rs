@@ -63,6 +63,17 @@ pub fn thread_ids(pid: i32) -> Result<Vec<i32>, Error> {
     Ok(entries.flatten().filter_map(id).collect())
 }
 
+/// A thread by which /proc shows what a process has. The initial one gives up its memory and its files when it ends
+/// before the others (pthread_exit(3)); it is a zombie until they have ended.
+pub fn living_thread(pid: i32) -> i32 {
+    let has_ended = |tid| matches!(thread_state(pid, tid), None | Some('Z' | 'X'));
+    if !has_ended(pid) {
+        return pid;
+    }
+    let mut threads = thread_ids(pid).unwrap_or_default().into_iter();
+    threads.find(|&tid| !has_ended(tid)).unwrap_or(pid)
+}
+
 /// When a thread started, in clock ticks since boot (proc_pid_stat(5), field 22): with the tid it
 /// identifies the thread, as tids are used again.
 pub fn thread_start_time(pid: i32, tid: i32) -> Option<u64> {

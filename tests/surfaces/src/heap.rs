@@ -159,7 +159,7 @@ pub fn made_up(bytes: &[u8]) {
     };
     if how & 4 != 0 {
         for module in &mut snapshot.meta.modules {
-            module.glibc_minor = module.glibc_minor.map(|_| 26 + u32::from(how >> 4));
+            module.glibc_minor = module.glibc_minor.map(|_| 26 + u32::from(how >> 3));
         }
     }
     while !input.is_empty() {

@@ -25,8 +25,7 @@ impl Status {
                 "check the pid, and that it is of this pid namespace",
             ));
         };
-        let text = String::from_utf8_lossy(&text).into_owned();
-        let status = Status::from_text(text);
+        let status = Status::from_text(String::from_utf8_lossy(&text).into_owned());
         match status.field("Tgid") {
             group if group == pid.to_string() => Ok(status),
             group => Err(Check::bad(
@@ -35,6 +34,14 @@ impl Status {
                 format!("use its process id, {group}"),
             )),
         }
+    }
+
+    /// The status of one thread of a process; `None` if it has ended.
+    pub fn of_thread(tid: i32) -> Option<Status> {
+        let text = fs::read(format!("/proc/{tid}/status")).ok()?;
+        Some(Status::from_text(
+            String::from_utf8_lossy(&text).into_owned(),
+        ))
     }
 
     /// The content of such a file.
