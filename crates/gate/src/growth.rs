@@ -241,7 +241,10 @@ mod tests {
         step.extend([1.0; 10]);
         assert!(!is_growing(&step, &[0.0; 40], 0.99), "grown once");
         // Each block may be the successor of one that was freed.
-        assert_eq!(courses(&[leak.clone()], &leak, 0.99), [Course::Replacing]);
+        assert_eq!(
+            courses(std::slice::from_ref(&leak), &leak, 0.99),
+            [Course::Replacing]
+        );
         let levelling: Vec<f64> = (0..40).map(|i| 900.0 * (1.0 - 0.93f64.powi(i))).collect();
         assert_eq!(courses(&[levelling], &[0.0; 40], 0.99), [Course::Levelling]);
     }

@@ -10,7 +10,9 @@ struct Random(u64);
 impl Random {
     fn seeded(seed: u64) -> Random {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        (0..8).for_each(|_| drop(random.unit()));
+        for _ in 0..8 {
+            random.unit();
+        }
         random
     }
 
