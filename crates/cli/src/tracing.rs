@@ -43,6 +43,9 @@ enum OnFull {
     Wait,
     /// Drop the event, and count it
     Drop,
+    /// Before the ring is full, record samples of the thread's allocations, one in about 64 KiB: the
+    /// program goes on at its speed, and reports say what they count and what they estimate
+    Adapt,
 }
 
 /// What is recorded, and how.
@@ -111,6 +114,11 @@ impl Tracing {
         self.sample
     }
 
+    /// Whether a thread whose ring is nearly full takes samples.
+    pub fn adapts(&self) -> bool {
+        self.on_full == OnFull::Adapt
+    }
+
     /// Whether allocations are left out by size or by chance.
     pub fn is_selective(&self) -> bool {
         self.resolve().is_selective()
@@ -145,6 +153,7 @@ impl Tracing {
             on_full: match self.on_full {
                 OnFull::Wait => memhook_attach::OnFull::Wait,
                 OnFull::Drop => memhook_attach::OnFull::Drop,
+                OnFull::Adapt => memhook_attach::OnFull::Adapt,
             },
             max_memory: self.max_memory,
         }
