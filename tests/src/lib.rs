@@ -179,6 +179,12 @@ impl Attacher {
 
     /// The same through a program that executes its arguments.
     pub fn start_by(through: &[&str], target: &Target, options: &[&str]) -> Attacher {
+        // Most tests want exact numbers, however slow the machine is.
+        let exact: &[&str] = if options.contains(&"--on-full") {
+            &[]
+        } else {
+            &["--on-full", "wait"]
+        };
         let words: Vec<_> = through.iter().map(AsRef::as_ref).collect();
         let words = [words, vec![binary().as_os_str()]].concat();
         let mut child = Command::new(words[0])
@@ -192,6 +198,7 @@ impl Attacher {
                 "1000",
                 &target.pid().to_string(),
             ])
+            .args(exact)
             .args(options)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

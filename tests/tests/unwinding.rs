@@ -136,7 +136,17 @@ fn tables_agree_with_gimli_in_the_compiler() {
 /// and compared by the hook, and one that was wrong makes the exit code 3.
 fn remembered(program: &str, busy: &Busy, options: &[&str]) {
     let wanted = count(10_000) as u64;
-    let mut args = vec!["attach", "--json", "-i", "1h", "--check-memo", "-d", "1s"];
+    let mut args = vec![
+        "attach",
+        "--json",
+        "-i",
+        "1h",
+        "--check-memo",
+        "-d",
+        "1s",
+        "--on-full",
+        "wait",
+    ];
     args.extend(options);
     let pid = busy.pid().to_string();
     args.push(&pid);

@@ -81,12 +81,13 @@ pub struct Tracing {
     /// Where time stamps come from
     #[arg(long, value_enum, default_value = "coarse")]
     clock: Clock,
-    /// How large the event ring of a thread may become
-    #[arg(long, value_parser = size, default_value = "1M")]
-    ring_size: u64,
-    /// What a thread does when its ring is full
-    #[arg(long, value_enum, default_value = "wait")]
-    on_full: OnFull,
+    /// How large the event ring of a thread may become [default: 1M; 256K with --on-full adapt]
+    #[arg(long, value_parser = size)]
+    ring_size: Option<u64>,
+    /// What a thread does when its ring is full [default: adapt for the reports of attach, unless
+    /// --leaks, --sample or --stacks all asks for more; else wait]
+    #[arg(long, value_enum)]
+    on_full: Option<OnFull>,
     /// Memory for live blocks and call stacks of each traced process, 4M or more (512M, 2G); by
     /// default a quarter of what is free for memhook-rs, at most 1G. When it is reached, allocations are still
     /// counted exactly, but only a sample of the live blocks is kept, the largest ones first: what is
@@ -116,7 +117,15 @@ impl Tracing {
 
     /// Whether a thread whose ring is nearly full takes samples.
     pub fn adapts(&self) -> bool {
-        self.on_full == OnFull::Adapt
+        self.on_full == Some(OnFull::Adapt)
+    }
+
+    /// Has threads with full rings take samples, unless the options say otherwise: the program was not
+    /// started to be looked at, and nobody needs every allocation.
+    pub fn prefer_adapting(&mut self) {
+        if self.sample.is_none() && self.stacks == Stacks::Alloc {
+            self.on_full.get_or_insert(OnFull::Adapt);
+        }
     }
 
     /// Whether allocations are left out by size or by chance.
@@ -149,8 +158,13 @@ impl Tracing {
                 Clock::Monotonic => memhook_attach::Clock::Monotonic,
                 Clock::Attacher => memhook_attach::Clock::Attacher,
             },
-            ring_bytes: self.ring_size,
-            on_full: match self.on_full {
+            ring_bytes: self.ring_size.unwrap_or(if self.adapts() {
+                // More room would only be filled, too, and emptied at the program's cost.
+                256 << 10
+            } else {
+                1 << 20
+            }),
+            on_full: match self.on_full.unwrap_or(OnFull::Wait) {
                 OnFull::Wait => memhook_attach::OnFull::Wait,
                 OnFull::Drop => memhook_attach::OnFull::Drop,
                 OnFull::Adapt => memhook_attach::OnFull::Adapt,

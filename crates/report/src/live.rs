@@ -93,7 +93,8 @@ impl LiveNumbers {
             self.allocations = *allocations;
             self.bounded = ledger.bounded();
             let keeps_all = self.bounded.is_none_or(|bounded| !bounded.is_thinned);
-            self.is_by_site = self.by.is_of_stacks() && allocations.sample_bytes().is_none() && keeps_all;
+            self.is_by_site =
+                self.by.is_of_stacks() && allocations.sample_bytes().is_none() && keeps_all;
         }
         if self.is_by_site {
             return ledger.walk_sites(&mut self.sites);
@@ -395,7 +396,9 @@ impl LiveReporter {
                 measure: "live",
                 bytes: draft.totals.live_bytes,
                 blocks: draft.totals.live_blocks,
-                error_bytes: draft.sampling.and_then(|sampling| sampling.live_error_bytes),
+                error_bytes: draft
+                    .sampling
+                    .and_then(|sampling| sampling.live_error_bytes),
             },
             coverage: run.coverage(&self.symbols),
             sites,

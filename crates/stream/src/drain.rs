@@ -23,6 +23,11 @@ const CLAIM_TO_TAKE: Duration = Duration::from_micros(50);
 /// consumer's line is not written for every event.
 const BATCH_EVENTS: usize = 4096;
 
+/// Lines of the ring are asked for so many events before they are read: they come from the core of the
+/// thread that wrote them, and the processor's own prefetchers do not run so far ahead.
+const EVENTS_AHEAD: usize = 64;
+const EVENTS_OF_A_LINE: usize = 64 / size_of::<RawEvent>();
+
 /// Takes the events of one pass.
 pub trait Sink {
     /// Events of this ring follow, published by the thread `tid` (target's pid namespace).
@@ -283,7 +288,12 @@ fn take_batch(
     let mut extension = state.extension;
     let mut events = 0;
     let (pairs, _) = words.as_chunks::<2>();
-    for [word0, word1] in pairs {
+    for (i, [word0, word1]) in pairs.iter().enumerate() {
+        if i % EVENTS_OF_A_LINE == 0
+            && let Some(later) = pairs.get(i + EVENTS_AHEAD)
+        {
+            memhook_abi::prefetch(later);
+        }
         let raw = RawEvent {
             word0: word0.load(Relaxed),
             word1: word1.load(Relaxed),
