@@ -5,14 +5,13 @@ use crate::exit_code;
 use crate::frames::{SessionStacks, module_files};
 use memhook_attach::Session;
 use memhook_gate::{
-    Baseline, Evidence, Limits, NameSource, Outputs, Suppressions, judge_each, losses, outcome,
+    Evidence, Exceptions, Limits, NameSource, Outputs, judge_each, losses, outcome,
 };
 
 /// What the verdict is measured by, read before anything starts.
 pub struct Measure {
     limits: Limits,
-    suppressions: Suppressions,
-    baseline: Option<Baseline>,
+    exceptions: Exceptions,
     outputs: Outputs,
     allows_partial: bool,
     failed: u8,
@@ -24,8 +23,7 @@ impl Measure {
     pub fn of(args: &Args, is_beside_program: bool) -> anyhow::Result<Measure> {
         Ok(Measure {
             limits: args.limits.limits()?,
-            suppressions: args.exceptions.suppressions()?,
-            baseline: args.exceptions.baseline()?,
+            exceptions: args.exceptions.read()?,
             outputs: Outputs::open(args.outputs.resolve(&args.exceptions, is_beside_program))?,
             allows_partial: args.allow_partial,
             failed: args.error_exitcode,
@@ -34,7 +32,7 @@ impl Measure {
 
     /// Whether known findings are left out.
     pub fn has_baseline(&self) -> bool {
-        self.baseline.is_some()
+        self.exceptions.baseline.is_some()
     }
 
     /// Findings are only listed.
@@ -53,8 +51,7 @@ impl Measure {
         let verdicts = judge_each(
             processes,
             &self.limits,
-            &mut self.suppressions,
-            self.baseline.as_ref(),
+            &mut self.exceptions,
             self.allows_partial,
         );
         self.outputs.write(&verdicts)?;
