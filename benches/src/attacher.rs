@@ -49,8 +49,15 @@ pub struct Attacher {
 impl Attacher {
     /// Attaches; returns when every slot is patched.
     pub fn start(pid: u32, options: &[String]) -> Result<Attacher, String> {
+        // What is measured is the price of every allocation, unless the options say otherwise.
+        let all: &[&str] = if options.iter().any(|option| option == "--on-full") {
+            &[]
+        } else {
+            &["--on-full", "wait"]
+        };
         let mut child = Command::new(memhook_tests::binary())
             .args(["attach", "--json", "-i", "1h", "-T", "1"])
+            .args(all)
             .args(options)
             .arg(pid.to_string())
             .stdin(Stdio::null())
