@@ -86,10 +86,11 @@ fn test(series: &[f64], inflation: f64) -> Trend {
         .map(|group| term(group.len() as f64))
         .sum();
     let variance = (term(n as f64) - ties) / 18.0 * inflation;
-    let p = match n >= 4 && variance > 0.0 {
+    let p = if n >= 4 && variance > 0.0 {
         // The continuity correction of Kendall.
-        true => upper_tail((s - s.signum()) as f64 / variance.sqrt()),
-        false => 1.0,
+        upper_tail((s - s.signum()) as f64 / variance.sqrt())
+    } else {
+        1.0
     };
     Trend { s, p, slope }
 }

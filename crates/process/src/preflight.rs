@@ -14,13 +14,13 @@ pub use surroundings::filter_may_kill;
 /// One finding.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// What was looked at.
+    /// What was checked.
     pub name: &'static str,
-    /// False: the attach is impossible.
+    /// Whether this allows an attach.
     pub ok: bool,
     /// What was found.
     pub finding: String,
-    /// What to do about it; of a check that is ok: what to mind.
+    /// What to do about it; if the check is ok, what to keep in mind.
     pub remedy: Option<String>,
 }
 
@@ -35,32 +35,28 @@ impl Check {
         }
     }
 
-    /// It will work, but something is to be minded.
+    /// It will work, but there is something to keep in mind.
     pub fn note(
         name: &'static str,
         finding: impl Into<String>,
         advice: impl Into<String>,
     ) -> Check {
         Check {
-            name,
-            ok: true,
-            finding: finding.into(),
             remedy: Some(advice.into()),
+            ..Check::good(name, finding)
         }
     }
 
     /// The attach is impossible.
     pub fn bad(name: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Check {
         Check {
-            name,
             ok: false,
-            finding: finding.into(),
-            remedy: Some(remedy.into()),
+            ..Check::note(name, finding, remedy)
         }
     }
 }
 
-/// Looks at a process; stops at the first thing that makes everything after it unknowable.
+/// Looks at a process; stops at the first failure, after which nothing more can be known.
 pub fn preflight(pid: i32) -> Vec<Check> {
     let mut checks = Vec::new();
     let failed = look(pid, &mut checks).err();
@@ -128,11 +124,12 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = child.id() as i32;
-        // Until it is `sleep`, and its loader is through.
+        // Wait until it is `sleep`, and its loader is done.
+        let sleeping = format!("{} ", nix::libc::SYS_clock_nanosleep);
         let is_up = || {
             let call = std::fs::read_to_string(format!("/proc/{pid}/syscall"));
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-            name.is_ok_and(|n| n == "sleep\n") && call.is_ok_and(|c| c.starts_with("230 "))
+            name.is_ok_and(|n| n == "sleep\n") && call.is_ok_and(|c| c.starts_with(&sleeping))
         };
         for _ in 0..1000 {
             if is_up() {
@@ -142,7 +139,7 @@ mod tests {
         }
         let (checks, details) = (preflight(pid), details(pid));
         child.kill().unwrap();
-        // A killed process takes a moment to become one.
+        // A killed process takes a moment to become a zombie.
         let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         for _ in 0..1000 {
             if state().contains(") Z") {

@@ -58,9 +58,10 @@ impl Region {
     pub fn initialize(&self, config: &Config) -> Result<(), Error> {
         self.check(config)?;
         let m = &self.memory;
-        let inside = match self.is_blank() {
-            true => Vec::new(),
-            false => self.marked_inside(),
+        let inside = if self.is_blank() {
+            Vec::new()
+        } else {
+            self.marked_inside()
         };
         m.u64(offset_of!(Control, magic)).store(0, Release);
         m.clear()?;

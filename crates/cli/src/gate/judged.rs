@@ -7,6 +7,7 @@ use memhook_attach::Session;
 use memhook_gate::{
     Evidence, Exceptions, Limits, NameSource, Outputs, judge_each, losses, outcome,
 };
+use memhook_process::built_in_allocator;
 
 /// What the verdict is measured by, read before anything starts.
 pub struct Measure {
@@ -68,6 +69,17 @@ pub fn evidence(session: &Session, gather: impl FnOnce(NameSource<'_>) -> Eviden
     // What the trace itself missed comes first.
     let region = session.region();
     let missed = losses(&region.losses(), region.abandoned());
-    evidence.gaps.splice(0..0, missed);
+    let others = session
+        .modules
+        .iter()
+        .filter(|m| !m.is_libc && !m.is_loader);
+    let unseen = others.filter_map(|module| {
+        let allocator = built_in_allocator(module)?;
+        Some(format!(
+            "{allocator} is part of {}: what is allocated from it goes through no slot",
+            module.name()
+        ))
+    });
+    evidence.gaps.splice(0..0, missed.into_iter().chain(unseen));
     evidence
 }

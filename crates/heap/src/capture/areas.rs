@@ -70,7 +70,7 @@ fn hidden(pid: i32, m: &Mapping, pages: Option<&PageScan>) -> io::Result<Runs> {
         PageState::Own
     };
     let mut runs = Runs::new();
-    if let Some(Ok(())) = pages.map(|p| p.find(m.start, m.end, state, &mut runs)) {
+    if let Some(Ok(())) = pages.map(|p| p.find(m.start..m.end, state, &mut runs)) {
         return Ok(runs);
     }
     // Before Linux 6.7.

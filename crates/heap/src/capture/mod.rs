@@ -229,7 +229,7 @@ impl Prepared {
         // A page of a file has contents even if nobody has touched it.
         if area.kind != AreaKind::File {
             let scan = self.pages.as_ref();
-            let scanned = scan.map(|p| p.find(start, end, PageState::Populated, found));
+            let scanned = scan.map(|p| p.find(start..end, PageState::Populated, found));
             if matches!(scanned, Some(Ok(()))) {
                 return;
             }

@@ -69,7 +69,7 @@ mod tests {
         let mut scanned = Runs::new();
         let scan = PageScan::open(pid).unwrap();
         if scan
-            .find(low, high, PageState::Populated, &mut scanned)
+            .find(low..high, PageState::Populated, &mut scanned)
             .is_ok()
         {
             assert_eq!(found, scanned);
