@@ -90,6 +90,7 @@ fn packages_are_reproducible_and_run_in_empty_roots() {
     );
 
     deb(ending(&made, "_amd64.deb"), &folder.path("deb"));
+    rpm(ending(&made, ".x86_64.rpm"), &folder.path("rpm"));
     tarball(ending(&made, "linux.tar.gz"), &folder.path("tarball"));
     debug_information(
         ending(&made, "-debug.tar.gz"),
@@ -125,6 +126,33 @@ fn deb(package: &Path, root: &str) {
         assert!(Path::new(&path).exists(), "{path}");
     }
     dpkg(&["--remove", "memhook-rs"]);
+    assert!(!Path::new(&format!("{root}/usr/bin/memhook-rs")).exists());
+}
+
+fn rpm(package: &Path, root: &str) {
+    let rpm = |words: &[&str]| {
+        output(
+            Command::new("rpm")
+                .arg(format!("--root={root}"))
+                .args(words),
+        )
+    };
+    fs::create_dir_all(root).expect("writable");
+    let package = package.to_str().expect("UTF-8");
+    let checked = output(Command::new("rpm").args(["--checksig", "--verbose", package]));
+    assert!(
+        checked.contains("SHA256") && !checked.contains("BAD"),
+        "{checked}"
+    );
+    // As Debian has it, rpm warns of being used on a system of another kind.
+    rpm(&["--force-debian", "--install", package]);
+    runs_in(root, "/usr/bin/memhook-rs");
+    // Modes, sizes, digests, times and owners are those of the package.
+    assert_eq!(rpm(&["--verify", "memhook-rs"]), "");
+    assert!(
+        rpm(&["--query", "--list", "memhook-rs"]).contains("/usr/share/man/man1/memhook-rs.1.gz")
+    );
+    rpm(&["--force-debian", "--erase", "memhook-rs"]);
     assert!(!Path::new(&format!("{root}/usr/bin/memhook-rs")).exists());
 }
 

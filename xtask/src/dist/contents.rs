@@ -17,7 +17,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
         "fish",
         "usr/share/fish/vendor_completions.d/memhook-rs.fish",
     ),
-    ("zsh", "usr/share/zsh/vendor-completions/_memhook-rs"),
+    ("zsh", "usr/share/zsh/site-functions/_memhook-rs"),
 ];
 const DOCUMENTS: &str = "usr/share/doc/memhook-rs";
 
@@ -68,10 +68,10 @@ pub fn debug_file(binary: &Split) -> File {
     File::new(path, binary.debug.clone())
 }
 
-/// The same files for an archive that is unpacked anywhere: in one directory, which takes the place of `usr`.
-pub fn below(files: &[File], directory: &str) -> Vec<File> {
+/// The same files, with another directory for one of theirs.
+pub fn renamed(files: &[File], from: &str, to: &str) -> Vec<File> {
     let moved = |file: &File| File {
-        path: file.path.replacen("usr", directory, 1),
+        path: file.path.replacen(from, to, 1),
         ..file.clone()
     };
     files.iter().map(moved).collect()

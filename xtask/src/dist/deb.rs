@@ -2,6 +2,7 @@
 
 use super::Release;
 use super::archive::{File, gzip, tar};
+use super::contents;
 
 /// The description's further lines begin with a space: deb-control(5).
 const DESCRIPTION: &str = "\
@@ -12,6 +13,8 @@ heap profiler for processes that are already running
  for leaks in CI.";
 
 pub fn package(release: &Release, files: &[File]) -> anyhow::Result<Vec<u8>> {
+    // site-functions is for the administrator there.
+    let files: &[File] = &contents::renamed(files, "zsh/site-functions", "zsh/vendor-completions");
     let bytes: usize = files.iter().map(|file| file.bytes.len()).sum();
     let control = format!(
         "Package: memhook-rs\n\

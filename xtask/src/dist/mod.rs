@@ -10,6 +10,7 @@ mod deb;
 mod dependencies;
 mod licences;
 mod oci;
+mod rpm;
 mod sbom;
 
 use anyhow::Context;
@@ -74,7 +75,7 @@ fn make(args: &Args) -> anyhow::Result<()> {
         (
             format!("{stem}.tar.gz"),
             archive::gzip(&archive::tar(
-                &contents::below(&files, &stem),
+                &contents::renamed(&files, "usr", &stem),
                 release.epoch,
             )?)?,
         ),
@@ -85,6 +86,10 @@ fn make(args: &Args) -> anyhow::Result<()> {
         (
             format!("memhook-rs_{}_amd64.deb", release.version),
             deb::package(&release, &files)?,
+        ),
+        (
+            format!("memhook-rs-{}-1.x86_64.rpm", release.version),
+            rpm::package(&release, &files)?,
         ),
         (
             format!("{stem}.oci.tar"),
