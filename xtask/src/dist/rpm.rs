@@ -21,17 +21,78 @@ const FEATURES: [(&str, &str); 3] = [
     ("rpmlib(PayloadFilesHavePrefix)", "4.0-1"),
 ];
 
+/// What a value of a header is about: rpmtag.h.
+mod tag {
+    pub const SIG_SIZE: u32 = 1000;
+    pub const HEADER_SIGNATURES: u32 = 62;
+    pub const HEADER_IMMUTABLE: u32 = 63;
+    pub const HEADER_I18N_TABLE: u32 = 100;
+    pub const SIG_SHA256: u32 = 273;
+    pub const NAME: u32 = 1000;
+    pub const VERSION: u32 = 1001;
+    pub const RELEASE: u32 = 1002;
+    pub const SUMMARY: u32 = 1004;
+    pub const DESCRIPTION: u32 = 1005;
+    pub const BUILD_TIME: u32 = 1006;
+    pub const SIZE: u32 = 1009;
+    pub const LICENSE: u32 = 1014;
+    pub const GROUP: u32 = 1016;
+    pub const OS: u32 = 1021;
+    pub const ARCH: u32 = 1022;
+    pub const FILE_SIZES: u32 = 1028;
+    pub const FILE_MODES: u32 = 1030;
+    pub const FILE_RDEVS: u32 = 1033;
+    pub const FILE_MTIMES: u32 = 1034;
+    pub const FILE_DIGESTS: u32 = 1035;
+    pub const FILE_LINK_TOS: u32 = 1036;
+    pub const FILE_FLAGS: u32 = 1037;
+    pub const FILE_USER_NAMES: u32 = 1039;
+    pub const FILE_GROUP_NAMES: u32 = 1040;
+    pub const SOURCE_RPM: u32 = 1044;
+    pub const FILE_VERIFY_FLAGS: u32 = 1045;
+    pub const ARCHIVE_SIZE: u32 = 1046;
+    pub const PROVIDE_NAMES: u32 = 1047;
+    pub const REQUIRE_FLAGS: u32 = 1048;
+    pub const REQUIRE_NAMES: u32 = 1049;
+    pub const REQUIRE_VERSIONS: u32 = 1050;
+    pub const FILE_DEVICES: u32 = 1095;
+    pub const FILE_INODES: u32 = 1096;
+    pub const FILE_LANGS: u32 = 1097;
+    pub const PROVIDE_FLAGS: u32 = 1112;
+    pub const PROVIDE_VERSIONS: u32 = 1113;
+    pub const DIR_INDEXES: u32 = 1116;
+    pub const BASE_NAMES: u32 = 1117;
+    pub const DIR_NAMES: u32 = 1118;
+    pub const PAYLOAD_FORMAT: u32 = 1124;
+    pub const PAYLOAD_COMPRESSOR: u32 = 1125;
+    pub const PAYLOAD_FLAGS: u32 = 1126;
+    pub const FILE_DIGEST_ALGO: u32 = 5011;
+    pub const PAYLOAD_DIGESTS: u32 = 5092;
+    pub const PAYLOAD_DIGEST_ALGO: u32 = 5093;
+}
+
+/// How a value of a header is stored: rpmtag.h.
+mod kind {
+    pub const HALVES: u32 = 3;
+    pub const NUMBERS: u32 = 4;
+    pub const ONE_STRING: u32 = 6;
+    pub const BYTES: u32 = 7;
+    pub const STRINGS: u32 = 8;
+    /// One string in each language of the table of languages, which has only the first.
+    pub const TRANSLATED: u32 = 9;
+}
+
 pub fn package(release: &Release, files: &[File]) -> anyhow::Result<Vec<u8>> {
     let mut files: Vec<&File> = files.iter().collect();
     files.sort_by_key(|file| &file.path);
     let payload = cpio(&files, release.epoch);
     let compressed = gzip(&payload)?;
-    let header = header(release, &files, payload.len(), &compressed).bytes(63);
+    let header = header(release, &files, payload.len(), &compressed).bytes(tag::HEADER_IMMUTABLE);
 
     let mut digests = Header::default();
-    digests.strings(273, 6, &[sha256(&header)]);
-    digests.numbers(1000, &[(header.len() + compressed.len()) as u32]);
-    let mut digests = digests.bytes(62);
+    digests.strings(tag::SIG_SHA256, kind::ONE_STRING, &[sha256(&header)]);
+    digests.numbers(tag::SIG_SIZE, &[(header.len() + compressed.len()) as u32]);
+    let mut digests = digests.bytes(tag::HEADER_SIGNATURES);
     digests.resize(digests.len().next_multiple_of(8), 0);
     Ok([lead(release), digests, header, compressed].concat())
 }
@@ -68,60 +129,83 @@ fn header(release: &Release, files: &[&File], payload_size: usize, compressed: &
     let empty = vec![""; files.len()];
 
     let mut header = Header::default();
-    header.strings(100, 8, &["C"]);
-    header.strings(1000, 6, &["memhook-rs"]);
-    header.strings(1001, 6, &[&release.version]);
-    header.strings(1002, 6, &["1"]);
+    header.strings(tag::HEADER_I18N_TABLE, kind::STRINGS, &["C"]);
+    header.strings(tag::NAME, kind::ONE_STRING, &["memhook-rs"]);
+    header.strings(tag::VERSION, kind::ONE_STRING, &[&release.version]);
+    header.strings(tag::RELEASE, kind::ONE_STRING, &["1"]);
     header.strings(
-        1004,
-        9,
+        tag::SUMMARY,
+        kind::TRANSLATED,
         &["heap profiler for processes that are already running"],
     );
-    header.strings(1005, 9, &[DESCRIPTION]);
-    header.numbers(1006, &[epoch]);
-    header.numbers(1009, &[sizes.iter().sum()]);
-    header.strings(1014, 6, &["MIT OR Apache-2.0"]);
-    header.strings(1016, 9, &["Development/Tools"]);
-    header.strings(1021, 6, &["linux"]);
-    header.strings(1022, 6, &["x86_64"]);
-    header.numbers(1028, &sizes);
-    header.halves(1030, &modes);
-    header.halves(1033, &vec![0; files.len()]);
-    header.numbers(1034, &each(epoch));
+    header.strings(tag::DESCRIPTION, kind::TRANSLATED, &[DESCRIPTION]);
+    header.numbers(tag::BUILD_TIME, &[epoch]);
+    header.numbers(tag::SIZE, &[sizes.iter().sum()]);
+    header.strings(tag::LICENSE, kind::ONE_STRING, &["MIT OR Apache-2.0"]);
+    header.strings(tag::GROUP, kind::TRANSLATED, &["Development/Tools"]);
+    header.strings(tag::OS, kind::ONE_STRING, &["linux"]);
+    header.strings(tag::ARCH, kind::ONE_STRING, &["x86_64"]);
+    header.numbers(tag::FILE_SIZES, &sizes);
+    header.halves(tag::FILE_MODES, &modes);
+    header.halves(tag::FILE_RDEVS, &vec![0; files.len()]);
+    header.numbers(tag::FILE_MTIMES, &each(epoch));
     header.strings(
-        1035,
-        8,
+        tag::FILE_DIGESTS,
+        kind::STRINGS,
         &files
             .iter()
             .map(|file| sha256(&file.bytes))
             .collect::<Vec<_>>(),
     );
-    header.strings(1036, 8, &empty);
-    header.numbers(1037, &each(0));
-    header.strings(1039, 8, &vec!["root"; files.len()]);
-    header.strings(1040, 8, &vec!["root"; files.len()]);
+    header.strings(tag::FILE_LINK_TOS, kind::STRINGS, &empty);
+    header.numbers(tag::FILE_FLAGS, &each(0));
+    header.strings(
+        tag::FILE_USER_NAMES,
+        kind::STRINGS,
+        &vec!["root"; files.len()],
+    );
+    header.strings(
+        tag::FILE_GROUP_NAMES,
+        kind::STRINGS,
+        &vec!["root"; files.len()],
+    );
     // Without the name of a source package, this would be one.
-    header.strings(1044, 6, &[format!("memhook-rs-{version}.src.rpm")]);
-    header.numbers(1045, &each(u32::MAX));
-    header.numbers(1046, &[payload_size as u32]);
-    header.strings(1047, 8, &["memhook-rs"]);
-    header.numbers(1048, &[FEATURE; FEATURES.len()]);
-    header.strings(1049, 8, &FEATURES.map(|(name, _)| name));
-    header.strings(1050, 8, &FEATURES.map(|(_, version)| version));
-    header.numbers(1095, &each(1));
-    header.numbers(1096, &(1..).take(files.len()).collect::<Vec<u32>>());
-    header.strings(1097, 8, &empty);
-    header.numbers(1112, &[EQUAL]);
-    header.strings(1113, 8, &[&version]);
-    header.numbers(1116, &indexes);
-    header.strings(1117, 8, &names);
-    header.strings(1118, 8, &distinct);
-    header.strings(1124, 6, &["cpio"]);
-    header.strings(1125, 6, &["gzip"]);
-    header.strings(1126, 6, &["9"]);
-    header.numbers(5011, &[SHA256]);
-    header.strings(5092, 8, &[sha256(compressed)]);
-    header.numbers(5093, &[SHA256]);
+    header.strings(
+        tag::SOURCE_RPM,
+        kind::ONE_STRING,
+        &[format!("memhook-rs-{version}.src.rpm")],
+    );
+    header.numbers(tag::FILE_VERIFY_FLAGS, &each(u32::MAX));
+    header.numbers(tag::ARCHIVE_SIZE, &[payload_size as u32]);
+    header.strings(tag::PROVIDE_NAMES, kind::STRINGS, &["memhook-rs"]);
+    header.numbers(tag::REQUIRE_FLAGS, &[FEATURE; FEATURES.len()]);
+    header.strings(
+        tag::REQUIRE_NAMES,
+        kind::STRINGS,
+        &FEATURES.map(|(name, _)| name),
+    );
+    header.strings(
+        tag::REQUIRE_VERSIONS,
+        kind::STRINGS,
+        &FEATURES.map(|(_, version)| version),
+    );
+    header.numbers(tag::FILE_DEVICES, &each(1));
+    header.numbers(
+        tag::FILE_INODES,
+        &(1..).take(files.len()).collect::<Vec<u32>>(),
+    );
+    header.strings(tag::FILE_LANGS, kind::STRINGS, &empty);
+    header.numbers(tag::PROVIDE_FLAGS, &[EQUAL]);
+    header.strings(tag::PROVIDE_VERSIONS, kind::STRINGS, &[&version]);
+    header.numbers(tag::DIR_INDEXES, &indexes);
+    header.strings(tag::BASE_NAMES, kind::STRINGS, &names);
+    header.strings(tag::DIR_NAMES, kind::STRINGS, &distinct);
+    header.strings(tag::PAYLOAD_FORMAT, kind::ONE_STRING, &["cpio"]);
+    header.strings(tag::PAYLOAD_COMPRESSOR, kind::ONE_STRING, &["gzip"]);
+    header.strings(tag::PAYLOAD_FLAGS, kind::ONE_STRING, &["9"]);
+    header.numbers(tag::FILE_DIGEST_ALGO, &[SHA256]);
+    header.strings(tag::PAYLOAD_DIGESTS, kind::STRINGS, &[sha256(compressed)]);
+    header.numbers(tag::PAYLOAD_DIGEST_ALGO, &[SHA256]);
     header
 }
 
@@ -188,7 +272,6 @@ impl Header {
         self.store.extend(bytes);
     }
 
-    /// Type 6 is one string, 8 a list, 9 a translated one.
     fn strings(&mut self, tag: u32, kind: u32, values: &[impl AsRef<str>]) {
         let bytes = values
             .iter()
@@ -200,7 +283,7 @@ impl Header {
         self.store.resize(self.store.len().next_multiple_of(2), 0);
         self.add(
             tag,
-            3,
+            kind::HALVES,
             values.len(),
             values.iter().flat_map(|value| value.to_be_bytes()),
         );
@@ -210,7 +293,7 @@ impl Header {
         self.store.resize(self.store.len().next_multiple_of(4), 0);
         self.add(
             tag,
-            4,
+            kind::NUMBERS,
             values.len(),
             values.iter().flat_map(|value| value.to_be_bytes()),
         );
@@ -219,9 +302,9 @@ impl Header {
     /// As it is in the file; `region` is the tag whose entry says that all the others belong together.
     fn bytes(mut self, region: u32) -> Vec<u8> {
         let entries = self.index.len() as u32 + 1;
-        let trailer = [region, 7, (entries * 16).wrapping_neg(), 16];
+        let trailer = [region, kind::BYTES, (entries * 16).wrapping_neg(), 16];
         self.index
-            .insert(0, [region, 7, self.store.len() as u32, 16]);
+            .insert(0, [region, kind::BYTES, self.store.len() as u32, 16]);
         let big_endian = |numbers: &[u32]| -> Vec<u8> {
             numbers
                 .iter()
