@@ -155,7 +155,7 @@ fn names_are_of_the_files_they_came_from() {
     assert_eq!(frames(&cache, &ID), None);
     keep(&cache, &ID, &[(5, named("good"))]);
     assert_eq!(frames(&cache, &ID), Some(vec![(5, named("good"))]));
-    let image = |bytes: &[u8]| crate::file::Image::Bytes(bytes.into());
+    let image = |bytes: &[u8]| crate::file::Image::Bytes(std::sync::Arc::new(bytes.to_vec()));
     let of = |files: &[crate::file::Image]| Fingerprint::of(files);
     assert_ne!(
         of(&[image(b"ab"), image(b"c")]),
