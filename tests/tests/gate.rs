@@ -182,6 +182,53 @@ fn suppression_files() {
     assert!(text.contains("known.supp:2: "), "{text}");
 }
 
+/// What leaks behind a wrapper of malloc is its caller's: one bug is one leak, however the program came to it, and what
+/// suppresses it suppresses nothing else.
+#[test]
+fn wrappers_are_not_blamed() {
+    let program = build_target("gate_wrapped", &["-O1", "-g"]);
+    let folder = Folder::new("wrappers");
+    let file = folder.path("known.supp");
+    let program = program.to_str().expect("a name");
+    let judged = |options: &[&str]| {
+        let (_, out, err) =
+            run(&[&["gate", "--json", "-"], options, &["--", program, "64"]].concat());
+        let verdict: serde_json::Value = serde_json::from_str(&out).expect(&err);
+        (verdict, err)
+    };
+    let (verdict, text) = judged(&["--gen-suppressions"]);
+    assert_eq!(verdict["findings"].as_array().expect("findings").len(), 67);
+    assert!(text.starts_with("FAILED: 4 leaks, "), "{text}");
+    assert!(
+        text.contains("6.2 KiB in 64 blocks leaked, by malloc"),
+        "{text}"
+    );
+    assert!(
+        text.contains("... and by 63 other ways to parse(int, int)"),
+        "{text}"
+    );
+    let rules: Vec<&str> = text
+        .split("\n\n")
+        .filter(|part| part.starts_with("# "))
+        .collect();
+    assert_eq!(rules.len(), 4, "{text}");
+    let mut alone = Vec::new();
+    for rule in rules {
+        assert!(!rule.contains("leak:^yaml_malloc"), "{text}");
+        std::fs::write(&file, rule).expect("written");
+        let (verdict, text) = judged(&["--suppressions", &file]);
+        assert!(text.starts_with("FAILED: 3 leaks, "), "{rule}: {text}");
+        alone.push(verdict["suppressed"]["bytes"].as_u64().expect("bytes"));
+    }
+    alone.sort_unstable();
+    // A std::string and its text.
+    assert_eq!(alone, [31, 32 + 501, 2000, 6400], "{text}");
+    // A wrapper of its own.
+    let (_, text) = judged(&["--wrapper", "^parse("]);
+    assert!(text.starts_with("FAILED: 4 leaks, "), "{text}");
+    assert!(text.contains("other ways to main"), "{text}");
+}
+
 #[test]
 fn a_service_that_leaks_slowly_and_one_with_a_full_cache() {
     let program = build_target("gate_service", &["-O1", "-g"]);

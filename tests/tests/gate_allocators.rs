@@ -109,6 +109,19 @@ fn a_linked_allocator_is_like_a_preloaded_one() {
 }
 
 /// Debian's is linked to jemalloc.
+/// An allocator that is linked into the program is called directly: no verdict without what it holds.
+#[test]
+fn a_built_in_allocator_gives_no_verdict() {
+    let program = build_target("built_in_allocator", &["-O1"]);
+    let (code, json) = gate(None, &program, &[]);
+    assert_eq!(code, Some(3), "{json:#}");
+    let gap = json["evidence"]["gaps"][0].as_str().expect("a gap");
+    assert!(
+        gap.starts_with("jemalloc is part of built_in_allocator"),
+        "{gap}"
+    );
+}
+
 #[test]
 fn redis_passes() {
     let commands =

@@ -96,6 +96,57 @@ fn every_output_is_private() {
     assert!(target.finish().success());
 }
 
+/// An output that cannot be written whole leaves what was there before, and what is read is never overwritten.
+#[test]
+fn what_was_there_survives() {
+    let folder = Folder::new("survives");
+    let (target, file) = recorded(&folder);
+    let pid = target.pid().to_string();
+    let output = folder.path("output");
+    let limited = |arguments: &[&str]| {
+        // A file may have no bytes, as on a disk that is full.
+        let script = "trap '' XFSZ; ulimit -f 0; exec \"$@\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(binary());
+        let output = command.args(arguments).output();
+        output.expect("it runs").status.code()
+    };
+    for arguments in [
+        &["view", &file][..],
+        &["report", &file, "--json"],
+        &["symbols", "pack", &file],
+        &["scan", &pid, "--save"],
+    ] {
+        let is_scan = arguments[0] == "scan";
+        let to = |path: &str| {
+            let flag = if is_scan { &[][..] } else { &["-o"] };
+            let path = path.to_owned();
+            let all = arguments.iter().chain(flag).map(|a| (*a).to_owned());
+            all.chain([path, "--force".into()]).collect::<Vec<_>>()
+        };
+        let run_limited = |all: Vec<String>| {
+            let all: Vec<&str> = all.iter().map(String::as_str).collect();
+            limited(&all)
+        };
+        assert_ne!(run_limited(to(&output)), Some(0), "{arguments:?}");
+        assert!(!Path::new(&output).exists(), "{arguments:?}");
+        write(&output, "before").expect("written");
+        assert_ne!(run_limited(to(&output)), Some(0), "{arguments:?}");
+        let now = read_to_string(&output).expect("still there");
+        assert_eq!(now, "before", "{arguments:?}");
+        std::fs::remove_file(&output).expect("removed");
+        if !is_scan {
+            let whole = std::fs::read(&file).expect("a recording");
+            let all = to(&file);
+            let (code, _, errors) = run(&all.iter().map(String::as_str).collect::<Vec<_>>());
+            assert_eq!(code, 2, "{errors}");
+            assert!(errors.contains("is what is read"), "{errors}");
+            assert!(std::fs::read(&file).expect("a recording") == whole);
+        }
+    }
+    assert!(target.finish().success());
+}
+
 /// Pipes and descriptors by their names go on working.
 #[test]
 fn streams_by_their_names() {

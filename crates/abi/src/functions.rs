@@ -155,20 +155,34 @@ pub struct Allocator {
     pub prefix: &'static str,
     /// A function that only it exports.
     pub mark: &'static str,
+    /// The begin of its messages, by which it is known where it has no symbols; may be empty.
+    pub message: &'static str,
 }
 
-const fn a(name: &'static str, prefix: &'static str, mark: &'static str) -> Allocator {
-    Allocator { name, prefix, mark }
+const fn a(
+    name: &'static str,
+    prefix: &'static str,
+    mark: &'static str,
+    message: &'static str,
+) -> Allocator {
+    Allocator {
+        name,
+        prefix,
+        mark,
+        message,
+    }
 }
 
 /// Allocators other than those of C libraries.
 pub const ALLOCATORS: &[Allocator] = &[
-    a("jemalloc", "je_", "mallocx"),
-    a("tcmalloc", "tc_", "tc_malloc"),
-    a("mimalloc", "mi_", "mi_malloc"),
-    a("scudo", "scudo_", "scudo_malloc"),
-    a("rpmalloc", "rp", "rpmalloc"),
-    a("snmalloc", "sn_", "sn_malloc"),
+    a("jemalloc", "je_", "mallocx", "<jemalloc>: "),
+    // As Rust's tikv-jemallocator links it.
+    a("jemalloc", "_rjem_", "_rjem_mallocx", "<jemalloc>: "),
+    a("tcmalloc", "tc_", "tc_malloc", "tcmalloc: large alloc"),
+    a("mimalloc", "mi_", "mi_malloc", "mimalloc: "),
+    a("scudo", "scudo_", "scudo_malloc", "Scudo ERROR: "),
+    a("rpmalloc", "rp", "rpmalloc", ""),
+    a("snmalloc", "sn_", "sn_malloc", ""),
 ];
 
 /// The allocator of a library that exports these functions; `None` if it is none of [`ALLOCATORS`].
@@ -216,6 +230,7 @@ mod tests {
         let allocator = |name| allocator_function(name).map(|a| a.map(|a| a.name));
         assert_eq!(allocator("malloc"), Some(None));
         assert_eq!(allocator("je_posix_memalign"), Some(Some("jemalloc")));
+        assert_eq!(allocator("_rjem_sdallocx"), Some(Some("jemalloc")));
         assert_eq!(allocator("tc_malloc"), Some(Some("tcmalloc")));
         assert_eq!(allocator("rprealloc"), Some(Some("rpmalloc")));
         for other in ["_Znwm", "dlopen", "je_dlopen", "my_malloc", ""] {

@@ -117,10 +117,11 @@ impl CallScans {
                 unhookable += calls.direct_count();
                 reasons.push(text);
             }
-            if let Some(pool) = calls.and_then(|calls| calls.pool) {
-                reasons.push(pool.into());
+            let pool = calls.and_then(|calls| calls.pool);
+            if let Some(pool) = pool.filter(|pool| !pool.is_avoided(session.pid())) {
+                reasons.push(pool.advice.into());
             }
-            if hooked + unhookable == 0 {
+            if hooked + unhookable == 0 && reasons.is_empty() {
                 continue;
             }
             reasons.dedup();

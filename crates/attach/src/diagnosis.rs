@@ -43,7 +43,9 @@ pub fn diagnose(pid: i32) -> Result<Diagnosis, Error> {
         let plan = hook_plan(pid, &config)?.into_iter();
         modules.extend(plan.filter(|plan| !plan.image.is_loader).map(diagnosed));
         checks.push(seen(pid, &modules));
-        let pools = modules.iter().filter_map(|m| Some((m, m.calls.pool?)));
+        let pools = modules
+            .iter()
+            .filter_map(|m| Some((m, m.calls.pool.filter(|p| !p.is_avoided(pid))?.advice)));
         checks.extend(pools.map(|(m, pool)| Check::note("pools", m.plan.image.name(), pool)));
     }
     Ok(Diagnosis { checks, modules })
@@ -51,9 +53,10 @@ pub fn diagnose(pid: i32) -> Result<Diagnosis, Error> {
 
 fn diagnosed(plan: PlannedModule) -> DiagnosedModule {
     let image = &plan.image;
-    let elf = ElfView::parse(&image.bytes).ok();
+    let bytes = image.bytes.whole();
+    let elf = ElfView::parse(&bytes).ok();
     DiagnosedModule {
-        calls: allocator_calls(&image.bytes, image.is_main, &is_hooked),
+        calls: allocator_calls(&bytes, image.is_main, &is_hooked),
         has_unwind_table: elf.is_some_and(|elf| elf.has_section(".eh_frame")),
         plan,
     }
@@ -94,7 +97,8 @@ fn seen(pid: i32, modules: &[DiagnosedModule]) -> Check {
     let finding = format!(
         "{through} of {all} call sites of allocator functions go through {slots} slots ({share:.1} %)"
     );
-    let worst = modules.iter().max_by_key(|m| m.calls.direct_count());
+    let hidden = |m: &&DiagnosedModule| (m.calls.direct_count(), m.calls.allocator.is_some());
+    let worst = modules.iter().max_by_key(hidden);
     match worst.and_then(|m| Some((m, m.calls.direct_text()?))) {
         None => Check::good("calls", finding),
         Some((m, text)) => Check::note(

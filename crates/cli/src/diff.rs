@@ -34,6 +34,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.output.check(&[&args.old, &args.new])?;
     let progress = report::Progress::start("reading the recordings");
     let (old, new) = (load(args, &args.old)?, load(args, &args.new)?);
     progress.end();

@@ -3,7 +3,7 @@
 pub mod sources;
 mod target;
 
-pub use target::{OutputArgs, Progress, open, tell_end, write};
+pub use target::{OutputArgs, Progress, check_output, open, tell_end, write};
 
 use crate::options::{GroupBy, SortBy, moment};
 use anyhow::{Context, bail};
@@ -98,6 +98,7 @@ pub fn parse<T: std::str::FromStr<Err = String>>(word: &str) -> Result<T, String
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.output.check(&[&args.file])?;
     let recording = open(&args.file)?;
     check(args, &recording)?;
     let format = if args.json {

@@ -234,9 +234,12 @@ fn save(args: &Args, file: &str) -> anyhow::Result<()> {
     let snapshot = &captured.snapshot;
     match output {
         None => memhook_heap::save(snapshot, std::io::stdout().lock()).context("standard output"),
-        Some(output) => output
-            .keep()
-            .and_then(|to| memhook_heap::save(snapshot, to))
-            .with_context(|| file.to_owned()),
+        Some(output) => {
+            let saved = memhook_heap::save(snapshot, output.file());
+            saved
+                .and_then(|()| output.keep())
+                .context(file.to_owned())?;
+            Ok(())
+        }
     }
 }

@@ -29,6 +29,8 @@ pub struct Args {
 /// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
     let Command::Pack(args) = command;
+    let inputs: Vec<_> = args.recordings.iter().map(PathBuf::as_path).collect();
+    report::check_output(&args.output, &inputs)?;
     let mut bundles = Vec::new();
     let progress = report::Progress::start("looking up names");
     for path in &args.recordings {

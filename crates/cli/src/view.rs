@@ -44,6 +44,11 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let path = args
+        .output
+        .clone()
+        .unwrap_or_else(|| named_after(&args.file));
+    report::check_output(&path, &[&args.file])?;
     let recording = open(&args.file)?;
     symbols::check_directories(args.source_dir.iter())?;
     // Before the work: a port that is taken costs nothing then.
@@ -68,10 +73,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         tell();
         return serve(server, page);
     }
-    let path = args
-        .output
-        .clone()
-        .unwrap_or_else(|| named_after(&args.file));
     report::write(Some(&path), args.force, &page)?;
     tell();
     say!("{}", path.display());

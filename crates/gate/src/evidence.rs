@@ -40,6 +40,9 @@ pub struct SourceFrame {
     pub svma: u64,
     /// Inlined into the next frame.
     pub inlined: bool,
+    /// Its function passes on what an allocator returns: a leak is its caller's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub wrapper: bool,
 }
 
 impl SourceFrame {
@@ -88,45 +91,64 @@ pub struct AllocationSite {
 impl AllocationSite {
     /// What makes it the same site in another build: functions and modules, no addresses and no lines.
     pub fn identity(&self) -> Vec<String> {
-        let names = self.stack.iter().map(|f| match &f.function {
+        self.identity_by(&self.stack)
+    }
+
+    /// The same by some frames only.
+    pub(crate) fn identity_by(&self, frames: &[SourceFrame]) -> Vec<String> {
+        let names = frames.iter().map(|f| match &f.function {
             Some(function) => function.clone(),
             None => f.module_name().unwrap_or("?").to_owned(),
         });
         std::iter::once(self.kind.clone()).chain(names).collect()
     }
 
-    /// The frame to blame: the innermost whose source lies below `root` or is given relatively (as
-    /// distributions build), else the innermost with a line outside the system's headers.
+    /// The frames up to the function that is to blame: those of wrappers, and the first that is none.
+    pub fn frames_to_blame(&self) -> &[SourceFrame] {
+        let blamed = self.stack.iter().position(|frame| !frame.wrapper);
+        &self.stack[..blamed.map_or(self.stack.len(), |at| at + 1)]
+    }
+
+    /// What sites of one leak have in common: the kind, and the line that is to blame. Where all frames are
+    /// wrappers', all of them.
+    pub(crate) fn leak_key(&self) -> (String, Vec<SourceFrame>) {
+        let place = |frame: &SourceFrame| SourceFrame {
+            // Where there is no line, the function is all that is the same at each of its calls.
+            svma: if frame.function.is_some() {
+                0
+            } else {
+                frame.svma
+            },
+            ..frame.clone()
+        };
+        let frames = match self.frames_to_blame() {
+            [.., blamed] if !blamed.wrapper => std::slice::from_ref(blamed),
+            wrappers => wrappers,
+        };
+        (self.kind.clone(), frames.iter().map(place).collect())
+    }
+
+    /// The frame to show in the source: of those that are no wrapper's the innermost whose source lies below `root`
+    /// or is given relatively (as distributions build), else the innermost with a line outside the system's headers.
     pub fn culprit(&self, root: &str) -> Option<&SourceFrame> {
-        let with_line = || {
-            self.stack
-                .iter()
-                .filter(|f| f.file.is_some() && f.line.is_some())
-        };
-        let file = |f: &&SourceFrame| f.file.clone().unwrap_or_default();
-        let is_own = |f: &&SourceFrame| {
-            let file = file(f);
-            !file.starts_with("./malloc/") && (file.starts_with(root) || !file.starts_with('/'))
-        };
-        let in_system = |f: &&SourceFrame| file(f).starts_with("/usr/");
-        with_line()
-            .filter(|f| f.module_name().is_none_or(|m| !is_system_library(m)))
-            .find(is_own)
-            .or_else(|| with_line().find(|f| !in_system(f)))
+        let (wrappers, others): (Vec<_>, Vec<_>) = self.stack.iter().partition(|f| f.wrapper);
+        culprit_of(&others, root).or_else(|| culprit_of(&wrappers, root))
     }
 }
 
-/// Libraries whose lines say nothing about who is to blame.
-fn is_system_library(module: &str) -> bool {
-    [
-        "libc.so",
-        "libstdc++.so",
-        "libpthread",
-        "ld-linux",
-        "libm.so",
-    ]
-    .iter()
-    .any(|prefix| module.starts_with(prefix))
+fn culprit_of<'a>(frames: &[&'a SourceFrame], root: &str) -> Option<&'a SourceFrame> {
+    let with_line = || {
+        let with_line = |f: &&SourceFrame| f.file.is_some() && f.line.is_some();
+        frames.iter().copied().filter(with_line)
+    };
+    let file = |f: &SourceFrame| f.file.clone().unwrap_or_default();
+    let is_own = |f: &&SourceFrame| {
+        let file = file(f);
+        !file.starts_with("./malloc/") && (file.starts_with(root) || !file.starts_with('/'))
+    };
+    let in_system = |f: &&SourceFrame| file(f).starts_with("/usr/");
+    let own = with_line().find(is_own);
+    own.or_else(|| with_line().find(|f| !in_system(f)))
 }
 
 /// Blocks that nothing reaches, by the site of those that no other leaked block points to.

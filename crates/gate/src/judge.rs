@@ -2,18 +2,30 @@
 
 use crate::evidence::{Evidence, Leak, Sum};
 use crate::verdict::{Finding, Outcome, Standing, Verdict, Violation};
-use crate::{Baseline, Limits, Suppressions};
+use crate::{Baseline, Limits, Suppressions, Wrappers};
 use memhook_report::{bytes, count, counted};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+/// What is put up with, and what frames to look through.
+#[derive(Debug, Default)]
+pub struct Exceptions {
+    /// Leaks that are known and accepted.
+    pub suppressions: Suppressions,
+    /// Leaks of an earlier run.
+    pub baseline: Option<Baseline>,
+    /// Functions that only pass on what an allocator returns.
+    pub wrappers: Wrappers,
+}
 
 /// Weighs the evidence of several processes, each for itself.
 pub fn judge_each(
     evidence: Vec<Evidence>,
     limits: &Limits,
-    suppressions: &mut Suppressions,
-    baseline: Option<&Baseline>,
+    exceptions: &mut Exceptions,
     allow_partial: bool,
 ) -> Vec<Verdict> {
-    let one = |evidence| judge(evidence, limits, suppressions, baseline, allow_partial);
+    let one = |evidence| judge(evidence, limits, exceptions, allow_partial);
     let mut verdicts: Vec<Verdict> = evidence.into_iter().map(one).collect();
     // The last one knows what none of them has used.
     let last = verdicts.len().saturating_sub(1);
@@ -27,16 +39,17 @@ pub fn judge_each(
 pub fn judge(
     mut evidence: Evidence,
     limits: &Limits,
-    suppressions: &mut Suppressions,
-    baseline: Option<&Baseline>,
+    exceptions: &mut Exceptions,
     allow_partial: bool,
 ) -> Verdict {
+    for frame in evidence.sites.iter_mut().flat_map(|site| &mut site.stack) {
+        frame.wrapper = exceptions.wrappers.has(frame);
+    }
     let leaks = std::mem::take(&mut evidence.leaks);
     let (mut leaked, mut suppressed, mut known) = (Sum::default(), Sum::default(), Sum::default());
     let mut findings = Vec::new();
     for mut leak in leaks {
-        let standing_and_before = stand(&mut leak, &evidence, limits, suppressions, baseline);
-        let (standing, before, apart) = standing_and_before;
+        let (standing, before, apart) = stand(&mut leak, &evidence, limits, exceptions);
         suppressed.add(apart);
         match standing {
             Standing::Counted => &mut leaked,
@@ -48,11 +61,14 @@ pub fn judge(
             leak,
             standing,
             before,
+            group: 0,
         });
     }
-    findings.sort_by_key(|f| std::cmp::Reverse(f.leak.total().bytes));
-    let counted_leaks = findings.iter().filter(|f| f.standing == Standing::Counted);
-    let counted_leaks = counted_leaks.count() as u64;
+    group(&mut findings, &evidence);
+    let counted_groups = findings.iter().filter(|f| f.standing == Standing::Counted);
+    let mut counted_groups: Vec<usize> = counted_groups.map(|f| f.group).collect();
+    counted_groups.dedup();
+    let counted_leaks = counted_groups.len() as u64;
     let live = {
         let mut live = evidence.reachable;
         for sum in [leaked, suppressed, known] {
@@ -77,7 +93,7 @@ pub fn judge(
         suppressed,
         known,
         findings,
-        unused_suppressions: suppressions.unused(),
+        unused_suppressions: exceptions.suppressions.unused(),
         evidence,
     }
 }
@@ -88,9 +104,9 @@ fn stand(
     leak: &mut Leak,
     evidence: &Evidence,
     limits: &Limits,
-    suppressions: &mut Suppressions,
-    baseline: Option<&Baseline>,
+    exceptions: &mut Exceptions,
 ) -> (Standing, Option<Sum>, Sum) {
+    let suppressions = &mut exceptions.suppressions;
     let site = &evidence.sites[leak.site];
     let mut apart = Sum::default();
     if suppressions.suppresses(site) {
@@ -103,7 +119,7 @@ fn stand(
         }
         !is_suppressed
     });
-    let Some(baseline) = baseline else {
+    let Some(baseline) = &exceptions.baseline else {
         return (Standing::Counted, None, apart);
     };
     let identity = site.identity();
@@ -111,6 +127,26 @@ fn stand(
         return (Standing::Known, None, apart);
     }
     (Standing::Counted, baseline.sum(&identity), apart)
+}
+
+/// Gives leaks their group's number, and puts those of a group together, the largest first.
+fn group(findings: &mut [Finding], evidence: &Evidence) {
+    let key = |finding: &Finding| {
+        let site = &evidence.sites[finding.leak.site];
+        (finding.standing, site.leak_key())
+    };
+    let mut bytes: HashMap<_, u64> = HashMap::new();
+    for finding in &*findings {
+        *bytes.entry(key(finding)).or_default() += finding.leak.total().bytes;
+    }
+    let mut keys: Vec<_> = bytes.keys().cloned().collect();
+    // Those of one size in an order that the next run has, too.
+    keys.sort_by_cached_key(|key| (Reverse(bytes[key]), format!("{key:?}")));
+    let numbers: HashMap<_, _> = keys.into_iter().zip(0..).collect();
+    for finding in &mut *findings {
+        finding.group = numbers[&key(finding)];
+    }
+    findings.sort_by_key(|f| (f.group, Reverse(f.leak.total().bytes)));
 }
 
 fn violations(
@@ -219,7 +255,7 @@ mod tests {
     }
 
     fn plain(evidence: Evidence, limits: &Limits) -> Verdict {
-        judge(evidence, limits, &mut Suppressions::default(), None, false)
+        judge(evidence, limits, &mut Exceptions::default(), false)
     }
 
     #[test]
@@ -269,11 +305,8 @@ mod tests {
         partial.gaps.push("5 events lost".into());
         let limits = Limits::default();
         assert_eq!(plain(partial.clone(), &limits).outcome, Outcome::Unsound);
-        let none = &mut Suppressions::default();
-        assert_eq!(
-            judge(partial, &limits, none, None, true).outcome,
-            Outcome::Passed
-        );
+        let none = &mut Exceptions::default();
+        assert_eq!(judge(partial, &limits, none, true).outcome, Outcome::Passed);
         let mut leaks = evidence(&[("f", 1, 1)]);
         leaks.gaps.push("5 events lost".into());
         assert_eq!(
@@ -281,6 +314,52 @@ mod tests {
             Outcome::Failed,
             "a leak is a leak"
         );
+    }
+
+    #[test]
+    fn stacks_of_one_bug_are_one_leak() {
+        let frame = |name: &str, line| SourceFrame {
+            function: Some(name.into()),
+            line: Some(line),
+            ..SourceFrame::default()
+        };
+        let mut many = evidence(&[
+            ("", 1, 10),
+            ("", 1, 30),
+            ("", 1, 20),
+            ("", 1, 5),
+            ("", 1, 1),
+        ]);
+        let stacks = [
+            vec![frame("xmalloc", 3), frame("parse", 7), frame("a", 1)],
+            vec![frame("xmalloc", 3), frame("parse", 7), frame("b", 1)],
+            vec![frame("xmalloc", 3), frame("read", 7), frame("a", 1)],
+            vec![frame("xmalloc", 3), frame("parse", 8), frame("a", 1)],
+            vec![
+                frame("xmalloc", 3),
+                frame("std::vector<int>::push_back(int)", 9),
+            ],
+        ];
+        for (site, stack) in many.sites.iter_mut().zip(stacks) {
+            site.stack = stack;
+        }
+        let verdict = plain(many, &Limits::default());
+        assert_eq!(
+            verdict.violations[0].text,
+            "4 leaks, 66 B in 5 blocks (limit 0)"
+        );
+        let groups = verdict.counted();
+        let sites = |g: &crate::Group<'_>| g.0.iter().map(|f| f.leak.site).collect::<Vec<_>>();
+        let sites: Vec<_> = groups.iter().map(sites).collect();
+        assert_eq!(sites, [vec![1, 0], vec![2], vec![3], vec![4]]);
+        assert_eq!(groups[0].total(), sum(2, 40));
+        let options = memhook_report::FormatOptions {
+            top: 10,
+            ..Default::default()
+        };
+        let text = crate::rendered("text", &[verdict], &options).unwrap();
+        assert!(text.contains("#1 40 B in 2 blocks leaked"), "{text}");
+        assert!(text.contains("... and by 1 other way to parse"), "{text}");
     }
 
     #[test]
@@ -297,15 +376,9 @@ mod tests {
         leaks.leaks.truncate(1);
         leaks.leaks[0].indirect.push((1, sum(1, 50)));
         let run = |pattern: &str| {
-            let mut suppressions = Suppressions::default();
-            suppressions.add(pattern);
-            judge(
-                leaks.clone(),
-                &Limits::default(),
-                &mut suppressions,
-                None,
-                false,
-            )
+            let mut exceptions = Exceptions::default();
+            exceptions.suppressions.add(pattern);
+            judge(leaks.clone(), &Limits::default(), &mut exceptions, false)
         };
         let of_f = run("^f$");
         assert_eq!(
@@ -325,15 +398,15 @@ mod tests {
             let leaks: Vec<_> = leaks.iter().map(|(n, &(k, b))| (n.as_str(), k, b)).collect();
             let evidence = evidence(&leaks);
             let baseline = Baseline::of(&evidence, evidence.leaks.iter());
-            let none = &mut Suppressions::default();
-            let same = judge(evidence.clone(), &Limits::default(), none, Some(&baseline), false);
+            let known = &mut Exceptions { baseline: Some(baseline), ..Exceptions::default() };
+            let same = judge(evidence.clone(), &Limits::default(), known, false);
             prop_assert_eq!(same.outcome, Outcome::Passed);
             let mut more = evidence.clone();
             if let Some(leak) = more.leaks.first_mut() {
                 leak.direct.blocks += 1;
-                let grown = judge(more, &Limits::default(), none, Some(&baseline), false);
+                let grown = judge(more, &Limits::default(), known, false);
                 prop_assert_eq!(grown.outcome, Outcome::Failed);
-                prop_assert!(grown.counted().next().unwrap().before.is_some());
+                prop_assert!(grown.counted()[0].before().is_some());
             }
         }
 
@@ -343,9 +416,9 @@ mod tests {
             pattern in "[a-e]")
         {
             let leaks: Vec<_> = leaks.iter().map(|(n, &(k, b))| (n.as_str(), k, b)).collect();
-            let mut suppressions = Suppressions::default();
-            suppressions.add(&format!("^{pattern}$"));
-            let v = judge(evidence(&leaks), &Limits::default(), &mut suppressions, None, false);
+            let mut exceptions = Exceptions::default();
+            exceptions.suppressions.add(&format!("^{pattern}$"));
+            let v = judge(evidence(&leaks), &Limits::default(), &mut exceptions, false);
             let mut all = v.leaked;
             all.add(v.suppressed);
             all.add(v.known);

@@ -16,7 +16,7 @@ pub enum Outcome {
 }
 
 /// Why a leak does or does not count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Standing {
     /// It counts.
@@ -37,6 +37,44 @@ pub struct Finding {
     /// What the site leaked in the baseline, if it has grown since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<Sum>,
+    /// Number of its group: leaks of one standing for which the same line is to blame.
+    pub group: usize,
+}
+
+/// Leaks that differ only in how the program got to the function that leaks, the largest first.
+#[derive(Clone, Debug)]
+pub struct Group<'a>(pub Vec<&'a Finding>);
+
+impl<'a> Group<'a> {
+    /// The largest.
+    pub fn main(&self) -> &'a Finding {
+        self.0[0]
+    }
+
+    /// Blocks to which no other leaked block points.
+    pub fn direct(&self) -> Sum {
+        self.sum(|leak| leak.direct)
+    }
+
+    /// With what only they reach.
+    pub fn total(&self) -> Sum {
+        self.sum(Leak::total)
+    }
+
+    /// What of it was in the baseline; `None` if nothing was.
+    pub fn before(&self) -> Option<Sum> {
+        let known = self.0.iter().filter_map(|finding| finding.before);
+        known.reduce(|mut sum, more| {
+            sum.add(more);
+            sum
+        })
+    }
+
+    fn sum(&self, of: impl Fn(&Leak) -> Sum) -> Sum {
+        let mut sum = Sum::default();
+        self.0.iter().for_each(|finding| sum.add(of(&finding.leak)));
+        sum
+    }
 }
 
 /// A limit that is exceeded.
@@ -61,7 +99,7 @@ pub struct Verdict {
     pub suppressed: Sum,
     /// What is in the baseline.
     pub known: Sum,
-    /// Every leak, largest first.
+    /// Every leak, those of a group together, the largest first.
     pub findings: Vec<Finding>,
     /// Suppressions that matched nothing.
     pub unused_suppressions: Vec<String>,
@@ -70,10 +108,14 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// The leaks that count.
-    pub fn counted(&self) -> impl Iterator<Item = &Finding> {
+    /// The leaks that count, in groups, the largest first.
+    pub fn counted(&self) -> Vec<Group<'_>> {
         let findings = self.findings.iter();
-        findings.filter(|f| f.standing == Standing::Counted)
+        let counted: Vec<_> = findings
+            .filter(|f| f.standing == Standing::Counted)
+            .collect();
+        let groups = counted.chunk_by(|a, b| a.group == b.group);
+        groups.map(|group| Group(group.to_vec())).collect()
     }
 }
 

@@ -25,7 +25,7 @@ mod target_root;
 mod thread_state;
 mod threads;
 
-pub use arch::native::calls::{AllocatorCalls, allocator_calls};
+pub use arch::native::calls::{AllocatorCalls, allocator_calls, built_in_allocator};
 pub use arch::native::relocations::RETURN;
 pub use c_library::{CLibrary, CLibraryKind, allocator_code, glibc_version, unsafe_ranges};
 pub use cgroup_memory::{CgroupMemory, MemoryLevel};

@@ -250,9 +250,9 @@ fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
             out,
             "\n{}",
             match model.measured.measure {
-                "live" => "No block that was allocated since the attach is live.",
-                "temporary" => "No block was released before the thread's next allocation.",
-                _ => "No block was allocated.",
+                "live" => nothing_live(model),
+                "temporary" => "No block was released before the thread's next allocation.".into(),
+                _ => "No block was allocated.".into(),
             }
         )?;
     }
@@ -281,6 +281,20 @@ fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
         stack(out, &site.stack, end, style)?;
     }
     more(out, model, "site")
+}
+
+/// A program that holds nothing may allocate a lot all the same.
+fn nothing_live(model: &ReportModel) -> String {
+    let totals = &model.totals;
+    if totals.allocations == 0 {
+        return "No block was allocated since the attach.".into();
+    }
+    format!(
+        "No block that was allocated since the attach is live: all of {} in {} was released again.\n\
+         To see who allocates that, record it (attach -o FILE) and use report FILE --measure allocated.",
+        bytes(totals.allocated_bytes),
+        counted(totals.allocations, "block"),
+    )
 }
 
 fn more(out: &mut String, model: &ReportModel, what: &str) -> Result {

@@ -147,14 +147,15 @@ impl Bundle {
             path: path.to_owned(),
             error,
         };
-        let file = OutputFile::create(path, overwrite)?;
-        let file = file.keep().map_err(failed)?;
-        let file = self.encode(file, 9).map_err(failed)?;
+        let output = OutputFile::create(path, overwrite)?;
+        let file = self.encode(output.file(), 9).map_err(failed)?;
         match file.sync_all() {
             // Pipes and devices cannot be synchronized (fsync(2)).
-            Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
-            synced => synced.map_err(failed),
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {}
+            synced => synced.map_err(failed)?,
         }
+        output.keep().map_err(failed)?;
+        Ok(())
     }
 
     /// Writes the bytes of a file, with zstd's checksum.

@@ -1,5 +1,9 @@
 use super::*;
 use proptest::prelude::*;
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::SystemTime,
+};
 
 /// A directory that goes away.
 struct Scratch(PathBuf);
@@ -32,7 +36,10 @@ const ID: [u8; 4] = [0xab, 1, 2, 3];
 type Names = Vec<(u64, Vec<Frame>)>;
 
 fn files(contents: &[u8]) -> Fingerprint {
-    Fingerprint::of([&crate::file::Image::Bytes(contents.into())]).unwrap()
+    Fingerprint::of([&crate::file::Image::Bytes(std::sync::Arc::new(
+        contents.to_vec(),
+    ))])
+    .unwrap()
 }
 
 fn frames(cache: &SymbolCache, id: &[u8]) -> Option<Names> {

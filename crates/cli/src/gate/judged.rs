@@ -5,14 +5,14 @@ use crate::exit_code;
 use crate::frames::{SessionStacks, module_files};
 use memhook_attach::Session;
 use memhook_gate::{
-    Baseline, Evidence, Limits, NameSource, Outputs, Suppressions, judge_each, losses, outcome,
+    Evidence, Exceptions, Limits, NameSource, Outputs, judge_each, losses, outcome,
 };
+use memhook_process::built_in_allocator;
 
 /// What the verdict is measured by, read before anything starts.
 pub struct Measure {
     limits: Limits,
-    suppressions: Suppressions,
-    baseline: Option<Baseline>,
+    exceptions: Exceptions,
     outputs: Outputs,
     allows_partial: bool,
     failed: u8,
@@ -24,8 +24,7 @@ impl Measure {
     pub fn of(args: &Args, is_beside_program: bool) -> anyhow::Result<Measure> {
         Ok(Measure {
             limits: args.limits.limits()?,
-            suppressions: args.exceptions.suppressions()?,
-            baseline: args.exceptions.baseline()?,
+            exceptions: args.exceptions.read()?,
             outputs: Outputs::open(args.outputs.resolve(&args.exceptions, is_beside_program))?,
             allows_partial: args.allow_partial,
             failed: args.error_exitcode,
@@ -34,7 +33,7 @@ impl Measure {
 
     /// Whether known findings are left out.
     pub fn has_baseline(&self) -> bool {
-        self.baseline.is_some()
+        self.exceptions.baseline.is_some()
     }
 
     /// Findings are only listed.
@@ -53,8 +52,7 @@ impl Measure {
         let verdicts = judge_each(
             processes,
             &self.limits,
-            &mut self.suppressions,
-            self.baseline.as_ref(),
+            &mut self.exceptions,
             self.allows_partial,
         );
         self.outputs.write(&verdicts)?;
@@ -71,6 +69,17 @@ pub fn evidence(session: &Session, gather: impl FnOnce(NameSource<'_>) -> Eviden
     // What the trace itself missed comes first.
     let region = session.region();
     let missed = losses(&region.losses(), region.abandoned());
-    evidence.gaps.splice(0..0, missed);
+    let others = session
+        .modules
+        .iter()
+        .filter(|m| !m.is_libc && !m.is_loader);
+    let unseen = others.filter_map(|module| {
+        let allocator = built_in_allocator(module)?;
+        Some(format!(
+            "{allocator} is part of {}: what is allocated from it goes through no slot",
+            module.name()
+        ))
+    });
+    evidence.gaps.splice(0..0, missed.into_iter().chain(unseen));
     evidence
 }

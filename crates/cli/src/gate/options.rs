@@ -6,7 +6,7 @@ use crate::output::is_colored;
 use crate::report::sources;
 use crate::tracing::{StartOptions, Tracing};
 use anyhow::bail;
-use memhook_gate::{Baseline, Limits, SiteLimit, Suppressions};
+use memhook_gate::{Baseline, Exceptions, Limits, SiteLimit, Suppressions, Wrappers};
 use memhook_report::FormatOptions;
 use std::{
     ffi::OsString,
@@ -180,6 +180,10 @@ pub struct ExceptionOptions {
     /// Print suppressions for what was found
     #[arg(long)]
     gen_suppressions: bool,
+    /// Take functions that match for wrappers of the allocator, so that a leak is their caller's;
+    /// malloc-like names and the C++ library are known
+    #[arg(long, value_name = "PATTERN")]
+    wrapper: Vec<String>,
     /// Count only leaks that are not in this file, or have grown since it was written
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
@@ -189,20 +193,18 @@ pub struct ExceptionOptions {
 }
 
 impl ExceptionOptions {
-    /// All suppressions.
-    pub fn suppressions(&self) -> anyhow::Result<Suppressions> {
-        Ok(Suppressions::of(&self.suppressions, &self.suppress)?)
+    /// Reads the files.
+    pub fn read(&self) -> anyhow::Result<Exceptions> {
+        Ok(Exceptions {
+            suppressions: Suppressions::of(&self.suppressions, &self.suppress)?,
+            baseline: self.baseline.as_deref().map(Baseline::open).transpose()?,
+            wrappers: Wrappers::new(self.wrapper.clone()),
+        })
     }
 
     /// Whether there is a baseline, or will be.
     pub fn has_baseline(&self) -> bool {
         self.baseline.is_some() || self.write_baseline.is_some()
-    }
-
-    /// The baseline.
-    pub fn baseline(&self) -> anyhow::Result<Option<Baseline>> {
-        let file = self.baseline.as_deref();
-        Ok(file.map(Baseline::open).transpose()?)
     }
 }
 

@@ -1,13 +1,14 @@
 //! The files that the commands about recordings read and write, and what the user sees meanwhile.
 
 use crate::options::Color;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use memhook_foreign::{OutputFile, visible_json};
 use memhook_recording::{Recording, RecordingEnd};
 pub use memhook_report::Progress;
 use memhook_report::{Document, Nature};
 use std::{
     io::{ErrorKind, Write},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -54,6 +55,13 @@ impl OutputArgs {
         crate::output::style(self.output.as_deref(), self.color, self.verbose)
     }
 
+    /// Refuses to overwrite what is read.
+    pub fn check(&self, inputs: &[&Path]) -> anyhow::Result<()> {
+        self.output
+            .as_deref()
+            .map_or(Ok(()), |output| check_output(output, inputs))
+    }
+
     /// Writes a document as text or as JSON.
     pub fn write_document(&self, document: &impl Document, as_json: bool) -> anyhow::Result<()> {
         let text = memhook_report::document(document, as_json, self.style())?;
@@ -83,7 +91,23 @@ pub fn write(path: Option<&Path>, force: bool, bytes: &[u8]) -> anyhow::Result<(
             written => written.context("cannot write to standard output"),
         };
     };
-    let file = OutputFile::create(path, force)?;
-    let written = file.keep().and_then(|mut file| file.write_all(bytes));
-    written.with_context(|| format!("cannot write {}", path.display()))
+    let output = OutputFile::create(path, force)?;
+    // Kept when it is whole: a full disk leaves what was there before.
+    let mut file = output.file();
+    let written = file.write_all(bytes).and_then(|()| output.keep());
+    written.with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(())
+}
+
+/// Refuses to overwrite what is read, which `--force` would.
+pub fn check_output(output: &Path, inputs: &[&Path]) -> anyhow::Result<()> {
+    let id = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    let output_id = id(output);
+    if output_id.is_some() && inputs.iter().any(|input| id(input) == output_id) {
+        bail!(
+            "{} is what is read: name another file for the output",
+            output.display()
+        );
+    }
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Annotations of GitHub Actions: lines that its runner shows at the source line (GitHub docs,
 //! "Workflow commands for GitHub Actions").
 
-use super::{frame_line, headline, relative, sentence};
+use super::{frame_line, headline, other_ways, relative, sentence, site_of};
 use crate::{Outcome, Verdict};
 use memhook_report::{Format, FormatOptions};
 use std::io::{Result, Write};
@@ -29,11 +29,14 @@ impl Format<[Verdict]> for Annotations {
 fn of_one(verdict: &Verdict, root: &str) -> String {
     let mut out = String::new();
     if verdict.outcome == Outcome::Failed {
-        for finding in verdict.counted() {
-            let site = &verdict.evidence.sites[finding.leak.site];
-            let mut text = sentence(verdict, finding);
+        for group in verdict.counted() {
+            let site = site_of(verdict, &group);
+            let mut text = sentence(verdict, &group);
             for frame in &site.stack {
                 text += &format!("\n{}", frame_line(frame));
+            }
+            if group.0.len() > 1 {
+                text += &format!("\n... and {}", other_ways(verdict, &group));
             }
             let place = site.culprit(root).map_or(String::new(), |frame| {
                 let file = property(relative(frame.file.as_deref().unwrap_or_default(), root));

@@ -1,6 +1,6 @@
 //! JUnit XML: one test case a leak or exceeded limit; one that passes if there is none.
 
-use super::{NO_STACK, frame_line, headline, sentence};
+use super::{NO_STACK, frame_line, headline, other_ways, sentence, site_of};
 use crate::{Outcome, Verdict};
 use memhook_report::{Format, FormatOptions};
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
@@ -41,19 +41,22 @@ fn suite(verdict: &Verdict) -> TestSuite {
     let of_leaks = ["--max-leaked", "--max-leaked-blocks"];
     let is_of_leaks = |option: &str| of_leaks.contains(&option);
     if verdict.violations.iter().any(|v| is_of_leaks(v.option)) {
-        for finding in verdict.counted() {
-            let site = &verdict.evidence.sites[finding.leak.site];
-            let lines: Vec<String> = site.stack.iter().map(frame_line).collect();
+        for group in verdict.counted() {
+            let site = site_of(verdict, &group);
+            let mut lines: Vec<String> = site.stack.iter().map(frame_line).collect();
+            if group.0.len() > 1 {
+                lines.push(format!("... and {}", other_ways(verdict, &group)));
+            }
             let text = if lines.is_empty() {
                 NO_STACK.to_owned()
             } else {
                 lines.join("\n")
             };
-            let name = match site.stack.first() {
+            let name = match site.frames_to_blame().last() {
                 Some(frame) => format!("{noun} in {}", frame.name()),
                 None => noun.to_owned(),
             };
-            add(&name, Outcome::Failed, &sentence(verdict, finding), &text);
+            add(&name, Outcome::Failed, &sentence(verdict, &group), &text);
         }
     }
     for violation in &verdict.violations {

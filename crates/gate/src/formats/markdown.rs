@@ -1,6 +1,9 @@
 //! Markdown for the summary of a job.
 
-use super::{NO_STACK, amount, frame_line, headline, headline_of_all, sentence, the_rest};
+use super::{
+    NO_STACK, amount, frame_line, headline, headline_of_all, other_ways, sentence, site_of,
+    the_rest,
+};
 use crate::{Outcome, Subject, Verdict};
 use memhook_foreign::visible;
 use memhook_report::{Format, FormatOptions};
@@ -72,21 +75,24 @@ fn of_one(verdict: &Verdict, most: usize, level: &str) -> String {
     for gap in &evidence.gaps {
         row("not seen", escape(gap));
     }
-    let leaks: Vec<_> = verdict.counted().collect();
+    let leaks = verdict.counted();
     let open = if verdict.outcome == Outcome::Failed {
         " open"
     } else {
         ""
     };
-    for finding in leaks.iter().take(most) {
-        let site = &evidence.sites[finding.leak.site];
-        let lines: Vec<String> = site.stack.iter().map(frame_line).collect();
+    for group in leaks.iter().take(most) {
+        let site = site_of(verdict, group);
+        let mut lines: Vec<String> = site.stack.iter().map(frame_line).collect();
+        if group.0.len() > 1 {
+            lines.push(format!("... and {}", other_ways(verdict, group)));
+        }
         let stack = if lines.is_empty() {
             NO_STACK.to_owned()
         } else {
             lines.join("\n")
         };
-        let title = escape(&sentence(verdict, finding));
+        let title = escape(&sentence(verdict, group));
         out += &format!("\n<details{open}><summary>{title}</summary>\n\n");
         out += &format!("````\n{stack}\n````\n\n</details>\n");
     }

@@ -9,7 +9,7 @@ mod suppressions;
 mod text;
 
 use crate::evidence::{SourceFrame, Subject, Sum};
-use crate::{Finding, Outcome, Verdict, outcome};
+use crate::{AllocationSite, Group, Outcome, Verdict, outcome};
 use memhook_foreign::visible;
 use memhook_report::{Format, FormatOptions, bytes, counted};
 
@@ -58,7 +58,7 @@ fn headline(verdict: &Verdict) -> String {
             },
             _ => {
                 let noun = verdict.evidence.subject.noun();
-                let leaks = counted(verdict.counted().count() as u64, noun);
+                let leaks = counted(verdict.counted().len() as u64, noun);
                 format!(
                     "PASSED: {leaks} within the limits, {}",
                     amount(verdict.leaked)
@@ -86,13 +86,13 @@ fn headline_of_all(verdicts: &[Verdict]) -> String {
     }
 }
 
-/// What a finding says in one line.
-fn sentence(verdict: &Verdict, finding: &Finding) -> String {
-    let site = &verdict.evidence.sites[finding.leak.site];
-    if let Some(growth) = finding.leak.growth {
+/// What a group of findings says in one line.
+fn sentence(verdict: &Verdict, group: &Group<'_>) -> String {
+    let site = site_of(verdict, group);
+    if let Some(growth) = group.main().leak.growth {
         return format!(
             "grows: {} more than at the begin, by {} (p = {:.1e})",
-            amount(finding.leak.direct),
+            amount(group.direct()),
             site.kind,
             growth.p
         );
@@ -101,17 +101,35 @@ fn sentence(verdict: &Verdict, finding: &Finding) -> String {
         Subject::Live => "live at the end",
         _ => "leaked",
     };
-    let mut out = format!("{} {what}, by {}", amount(finding.leak.direct), site.kind);
-    let mut indirect = finding.leak.total();
-    indirect.blocks -= finding.leak.direct.blocks;
-    indirect.bytes -= finding.leak.direct.bytes;
+    let mut out = format!("{} {what}, by {}", amount(group.direct()), site.kind);
+    let mut indirect = group.total();
+    indirect.blocks -= group.direct().blocks;
+    indirect.bytes -= group.direct().bytes;
     if indirect.blocks > 0 {
         out += &format!(", and {} that only they reach", amount(indirect));
     }
-    if let Some(before) = finding.before {
+    if let Some(before) = group.before() {
         out += &format!("; {} in the baseline", amount(before));
     }
     out
+}
+
+/// The site of the largest leak of a group.
+fn site_of<'a>(verdict: &'a Verdict, group: &Group<'_>) -> &'a AllocationSite {
+    &verdict.evidence.sites[group.main().leak.site]
+}
+
+/// `by 3 other ways to parse`; empty if the group has one stack.
+fn other_ways(verdict: &Verdict, group: &Group<'_>) -> String {
+    let others = group.0.len() as u64 - 1;
+    let culprit = site_of(verdict, group).frames_to_blame().last();
+    match culprit {
+        Some(frame) if others > 0 => {
+            let ways = counted(others, "other way");
+            visible(&format!("by {ways} to {}", frame.name())).into_owned()
+        }
+        _ => String::new(),
+    }
 }
 
 /// What is neither leaked nor growing, in words.
@@ -154,7 +172,7 @@ fn relative<'a>(path: &'a str, root: &str) -> &'a str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AllocationSite, Ending, Evidence, Leak, Limits, Suppressions, judge};
+    use crate::{Ending, Evidence, Exceptions, Leak, Limits, judge};
 
     /// Two leaks, one of them with something hanging on it and a name that every format must escape.
     pub fn example() -> Verdict {
@@ -164,7 +182,7 @@ mod tests {
             line: Some(line),
             module: Some("/opt/app/bin/tests".into()),
             svma: 0x1234,
-            inlined: false,
+            ..SourceFrame::default()
         };
         let site = |kind: &str, stack| AllocationSite {
             symbol: Some("malloc".into()),
@@ -230,8 +248,7 @@ mod tests {
         judge(
             evidence,
             &Limits::default(),
-            &mut Suppressions::default(),
-            None,
+            &mut Exceptions::default(),
             false,
         )
     }
@@ -296,10 +313,10 @@ FAILED: 2 leaks, 4.1 KiB in 12 blocks (limit 0)
     fn suppressions_suppress() {
         let verdict = example();
         let written = shown("suppressions", 10);
-        let mut read = Suppressions::default();
-        read.read("x", &written).unwrap();
+        let mut known = Exceptions::default();
+        known.suppressions.read("x", &written).unwrap();
         let evidence = verdict.evidence;
-        let again = judge(evidence, &Limits::default(), &mut read, None, false);
+        let again = judge(evidence, &Limits::default(), &mut known, false);
         // What has no stack has nothing to be known by.
         assert_eq!(
             again.leaked,

@@ -1,6 +1,6 @@
 //! SARIF 2.1.0 (OASIS), as code scanning services take it.
 
-use super::{frame_line, headline, relative, sentence};
+use super::{frame_line, headline, other_ways, relative, sentence, site_of};
 use crate::evidence::SourceFrame;
 use crate::{Outcome, Verdict};
 use memhook_report::{Format, FormatOptions, Nature};
@@ -51,10 +51,14 @@ impl Format<[Verdict]> for Sarif {
 fn results(verdict: &Verdict, root: &str) -> Vec<Value> {
     let mut results: Vec<Value> = verdict
         .counted()
-        .map(|finding| {
-            let site = &verdict.evidence.sites[finding.leak.site];
-            let lines: Vec<String> = site.stack.iter().map(frame_line).collect();
-            let text = format!("{}\n{}", sentence(verdict, finding), lines.join("\n"));
+        .iter()
+        .map(|group| {
+            let site = site_of(verdict, group);
+            let mut lines: Vec<String> = site.stack.iter().map(frame_line).collect();
+            if group.0.len() > 1 {
+                lines.push(format!("... and {}", other_ways(verdict, group)));
+            }
+            let text = format!("{}\n{}", sentence(verdict, group), lines.join("\n"));
             let location = site.culprit(root).map(|frame| location(frame, root));
             let frames: Vec<Value> = site
                 .stack
@@ -67,7 +71,7 @@ fn results(verdict: &Verdict, root: &str) -> Vec<Value> {
                 "message": { "text": text },
                 "locations": location.into_iter().collect::<Vec<_>>(),
                 "stacks": [{ "message": { "text": "allocated here" }, "frames": frames }],
-                "partialFingerprints": { "site/v1": fingerprint(&site.identity()) },
+                "partialFingerprints": { "site/v2": fingerprint(&site.identity_by(&site.leak_key().1)) },
             })
         })
         .collect();

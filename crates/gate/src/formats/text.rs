@@ -1,9 +1,13 @@
 //! Text for people: the verdict first.
 
-use super::{NO_STACK, amount, frame_line, headline, headline_of_all, sentence, the_rest};
-use crate::{AllocationSite, Finding, Outcome, Verdict};
+use super::{
+    NO_STACK, amount, frame_line, headline, headline_of_all, other_ways, sentence, site_of,
+    the_rest,
+};
+use crate::{AllocationSite, Group, Outcome, Sum, Verdict};
 use memhook_foreign::visible;
 use memhook_report::{Format, FormatOptions, bytes, counted};
+use std::collections::BTreeMap;
 use std::io::{Result, Write};
 
 /// Sites listed below a leak that holds others.
@@ -57,10 +61,10 @@ fn text(verdicts: &[Verdict], most: usize) -> String {
 fn of_one(verdict: &Verdict, most: usize) -> String {
     let mut out = headline(verdict) + "\n";
     let evidence = &verdict.evidence;
-    let leaks: Vec<_> = verdict.counted().collect();
-    for (number, finding) in leaks.iter().take(most).enumerate() {
-        out += &format!("\n#{} {}\n", number + 1, sentence(verdict, finding));
-        one_leak(verdict, finding, &mut out);
+    let leaks = verdict.counted();
+    for (number, group) in leaks.iter().take(most).enumerate() {
+        out += &format!("\n#{} {}\n", number + 1, sentence(verdict, group));
+        one_leak(verdict, group, &mut out);
     }
     if leaks.len() > most {
         let more = counted(
@@ -99,10 +103,18 @@ fn of_one(verdict: &Verdict, most: usize) -> String {
     out
 }
 
-fn one_leak(verdict: &Verdict, finding: &Finding, out: &mut String) {
+fn one_leak(verdict: &Verdict, group: &Group<'_>, out: &mut String) {
     let sites = &verdict.evidence.sites;
-    stack(&sites[finding.leak.site], out);
-    let mut indirect = finding.leak.indirect.clone();
+    stack(site_of(verdict, group), out);
+    let ways = other_ways(verdict, group);
+    if !ways.is_empty() {
+        *out += &format!("      ... and {ways}\n");
+    }
+    let mut by_site: BTreeMap<usize, Sum> = BTreeMap::new();
+    for (site, sum) in group.0.iter().flat_map(|finding| &finding.leak.indirect) {
+        by_site.entry(*site).or_default().add(*sum);
+    }
+    let mut indirect: Vec<_> = by_site.into_iter().collect();
     indirect.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.bytes));
     for (site, sum) in indirect.iter().take(MOST_INDIRECT) {
         let site = &sites[*site];

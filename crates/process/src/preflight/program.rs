@@ -4,7 +4,8 @@ use super::Check;
 use super::access::Status;
 use crate::arch::native::relocations;
 use crate::{CLibrary, CLibraryKind, Mapping, ModuleImage, glibc_version};
-use goblin::elf::{header, program_header::PT_INTERP};
+use goblin::elf::header;
+use goblin::elf::program_header::{PT_INTERP, PT_NOTE};
 use memhook_abi::known_allocator;
 use std::{fs::File, os::unix::fs::FileExt};
 
@@ -13,7 +14,12 @@ struct Head {
     is_64: bool,
     machine: u16,
     has_interpreter: bool,
+    /// It has a note that the Go linker writes.
+    is_go: bool,
 }
+
+/// Notes are not longer in any program that is to be recognized by them.
+const MOST_NOTE_BYTES: u64 = 4096;
 
 /// Only the headers of the executable are read, because it may be large.
 fn head(file: &File) -> Option<Head> {
@@ -28,18 +34,30 @@ fn head(file: &File) -> Option<Head> {
         is_64,
         machine: word(18),
         has_interpreter: false,
+        is_go: false,
     };
     if !is_64 {
         return Some(found);
     }
-    // Elf64_Ehdr: e_phoff at 32, e_phentsize at 54, e_phnum at 56.
+    // Elf64_Ehdr: e_phoff at 32, e_phentsize at 54, e_phnum at 56; Elf64_Phdr: p_type at 0, p_offset at 8,
+    // p_filesz at 32.
     let offset = u64::from_le_bytes(start[32..40].try_into().ok()?);
     let (size, count) = (u64::from(word(54)), u64::from(word(56)));
     for i in 0..count.min(256) {
-        let mut kind = [0; 4];
-        file.read_exact_at(&mut kind, offset.checked_add(i * size)?)
+        let mut segment = [0; 40];
+        file.read_exact_at(&mut segment, offset.checked_add(i * size)?)
             .ok()?;
-        found.has_interpreter |= u32::from_le_bytes(kind) == PT_INTERP;
+        let field = |at: usize| segment[at..at + 8].try_into().map(u64::from_le_bytes);
+        match u32::from_le_bytes(segment[..4].try_into().ok()?) {
+            PT_INTERP => found.has_interpreter = true,
+            PT_NOTE => {
+                let mut notes = vec![0; field(32).ok()?.min(MOST_NOTE_BYTES) as usize];
+                let read = file.read_at(&mut notes, field(8).ok()?).unwrap_or(0);
+                // The owner's name, with its length in front of it (elf(5), "Notes").
+                found.is_go |= notes[..read].windows(4).any(|name| name == b"Go\0\0");
+            }
+            _ => {}
+        }
     }
     Some(found)
 }
@@ -74,11 +92,21 @@ pub(super) fn executable(
     }
     // Started by calling the loader, the executable is the loader, which asks for none.
     if !head.has_interpreter && libc.is_none() {
-        return Err(Check::bad(
-            "executable",
-            format!("{who} is statically linked: there are no GOT slots to patch"),
-            "link it dynamically",
-        ));
+        return Err(if head.is_go {
+            Check::bad(
+                "executable",
+                format!("{who} is a Go program: its memory is from Go's own runtime"),
+                "use the profiler of that runtime (runtime/pprof)",
+            )
+        } else {
+            Check::bad(
+                "executable",
+                format!(
+                    "{who} is statically linked: it has no GOT slots to patch, and no C library to be found"
+                ),
+                "link it dynamically",
+            )
+        });
     }
     let path = std::fs::read_link(&path).map(|p| p.display().to_string());
     Ok(Check::good(
@@ -151,7 +179,11 @@ pub(super) fn allocators(modules: &[ModuleImage]) -> Vec<Check> {
 
 /// Mapped code whose file could not be read: nothing of it can be hooked.
 pub(super) fn unreadable(maps: &[Mapping], modules: &[ModuleImage]) -> Vec<Check> {
-    let known = |m: &&Mapping| modules.iter().any(|module| module.contains(m.start));
+    // A program may map its own code once more, as V8 does with its built-in functions.
+    let is_of = |m: &Mapping, module: &ModuleImage| {
+        module.contains(m.start) || (!m.deleted && module.path == m.path)
+    };
+    let known = |m: &&Mapping| modules.iter().any(|module| is_of(m, module));
     let code = maps.iter().filter(|m| m.exec && m.path.starts_with('/'));
     code.filter(|m| !known(m) && !m.path.starts_with("/memfd:memhook"))
         .map(|m| {

@@ -4,9 +4,9 @@
 //! Code is not disassembled. A `call rel32` or `jmp rel32` is five bytes whose last four must name one
 //! of a few addresses, so other bytes that look like one are rare: about ten in 2^32.
 
-use crate::ElfView;
+use crate::{ElfView, ModuleImage};
 use goblin::elf::{Elf, sym};
-use memhook_abi::allocator_function;
+use memhook_abi::{ALLOCATORS, Allocator, allocator_function, known_allocator};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
@@ -17,17 +17,39 @@ pub struct AllocatorCalls {
     pub through_slots: u64,
     /// Call sites by the function of the module that they go to directly.
     pub direct: BTreeMap<String, u64>,
-    /// The allocator that is part of the module, if its functions have known names.
+    /// The allocator that is part of the module, if its functions or its messages are known.
     pub allocator: Option<&'static str>,
     /// An allocator of the module that hands out parts of larger blocks, and what to do about it.
-    pub pool: Option<&'static str>,
+    pub pool: Option<&'static Pool>,
 }
 
-/// Exported functions of allocators on top of the allocator: their small blocks are no calls to it.
-const POOLS: [(&str, &str); 1] = [(
-    "PyObject_Malloc",
-    "Python cuts objects of up to 512 bytes from its own arenas, which are not seen: start it with PYTHONMALLOC=malloc",
-)];
+/// An allocator on top of the allocator: its small blocks are no calls to it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// A function that it exports.
+    mark: &'static str,
+    /// What in the environment of a program turns it off.
+    avoided_by: &'static str,
+    /// What is not seen, and what to do about it.
+    pub advice: &'static str,
+}
+
+static POOLS: [Pool; 1] = [Pool {
+    mark: "PyObject_Malloc",
+    avoided_by: "PYTHONMALLOC=malloc",
+    advice: "Python cuts objects of up to 512 bytes from its own arenas, which are not seen: start it with PYTHONMALLOC=malloc",
+}];
+
+impl Pool {
+    /// Whether the process was started without it.
+    pub fn is_avoided(&self, pid: i32) -> bool {
+        const MOST_BYTES: u64 = 1 << 20;
+        let environment = memhook_foreign::read_start(format!("/proc/{pid}/environ"), MOST_BYTES);
+        let environment = environment.unwrap_or_default();
+        let mut variables = environment.split(|&byte| byte == 0);
+        variables.any(|variable| variable == self.avoided_by.as_bytes())
+    }
+}
 
 impl AllocatorCalls {
     /// Call sites that cannot be seen.
@@ -38,11 +60,15 @@ impl AllocatorCalls {
     /// What is not seen, in words.
     pub fn direct_text(&self) -> Option<String> {
         let count = self.direct_count();
-        let name = self.direct.iter().max_by_key(|(_, count)| **count)?.0;
-        let allocator = self.allocator.unwrap_or("an allocator");
-        Some(format!(
-            "{allocator} is part of it: {count} direct calls ({name}, ...) use no slot"
-        ))
+        match self.direct.iter().max_by_key(|(_, count)| **count) {
+            Some((name, _)) => Some(format!(
+                "{} is part of it: {count} direct calls ({name}, ...) use no slot",
+                self.allocator.unwrap_or("an allocator")
+            )),
+            None => self.allocator.map(|allocator| {
+                format!("{allocator} is part of it: what is allocated from it is not seen")
+            }),
+        }
     }
 }
 
@@ -57,8 +83,8 @@ pub fn allocator_calls(
     let (Ok(view), Ok(elf)) = (ElfView::parse(bytes), Elf::parse(bytes)) else {
         return calls;
     };
-    let pool = POOLS.iter().find(|pool| view.exported(pool.0).is_some());
-    calls.pool = pool.map(|pool| pool.1);
+    let mut pools = POOLS.iter();
+    calls.pool = pools.find(|pool| view.exported(pool.mark).is_some());
     let slots: HashSet<u64> = view.slots(wanted).iter().map(|r| r.svma).collect();
     let is_allocator = !is_main && view.exported("malloc").is_some();
     let mut own: HashMap<u64, String> = HashMap::new();
@@ -71,6 +97,7 @@ pub fn allocator_calls(
                 own.insert(symbol.st_value, name.to_owned());
             }
         }
+        known = known.or_else(|| allocator_by_message(bytes));
         calls.allocator = known.map(|allocator| allocator.name);
         // An allocator's functions call each other; those are no allocations of the program.
         for (symbol, name) in functions(&elf) {
@@ -98,6 +125,31 @@ pub fn allocator_calls(
         });
     }
     calls
+}
+
+/// The allocator that is part of a module which is not an allocator's library: what the module allocates from it
+/// goes through no slot. Python's own copy of one is not used unless it is asked for.
+pub fn built_in_allocator(module: &ModuleImage) -> Option<&'static str> {
+    let exports = |name: &str| module.facts.exported(name).is_some();
+    match (exports("malloc"), module.is_main) {
+        (true, false) => None,
+        (true, true) => Some(known_allocator(exports).unwrap_or("an allocator")),
+        (false, _) => {
+            let bytes = module.bytes.whole();
+            let is_python = ElfView::parse(&bytes)
+                .is_ok_and(|view| POOLS.iter().any(|pool| view.exported(pool.mark).is_some()));
+            let found = allocator_by_message(&bytes).filter(|_| !is_python);
+            found.map(|allocator| allocator.name)
+        }
+    }
+}
+
+/// The allocator whose messages are in a file that has no symbols of it.
+fn allocator_by_message(bytes: &[u8]) -> Option<&'static Allocator> {
+    let has = |a: &&Allocator| {
+        !a.message.is_empty() && memchr::memmem::find(bytes, a.message.as_bytes()).is_some()
+    };
+    ALLOCATORS.iter().find(has)
 }
 
 fn functions<'a>(elf: &'a Elf<'a>) -> impl Iterator<Item = (sym::Sym, &'a str)> {
