@@ -141,9 +141,10 @@ mod tests {
             self.rounds += 1;
             self.order.push(if tool.is_some() { 'T' } else { 'U' });
             assert!(!self.panicking.contains(&number), "round {number}");
-            match self.failing.contains(&number) {
-                true => Err(format!("round {number}")),
-                false => Ok(Round::default()),
+            if self.failing.contains(&number) {
+                Err(format!("round {number}"))
+            } else {
+                Ok(Round::default())
             }
         }
     }

@@ -12,9 +12,12 @@ pub const GOALS: [(&str, f64); 2] = [
 pub fn times_goal(tool: &str, theirs: Spread, ours: Spread) -> String {
     let t = times(theirs, ours);
     let goal = GOALS.iter().find(|(name, _)| *name == tool);
-    let goal = goal.map_or_else(String::new, |(_, goal)| match t.median >= *goal {
-        true => format!("; goal {goal:.0}: reached"),
-        false => format!("; goal {goal:.0}: not reached"),
+    let goal = goal.map_or_else(String::new, |(_, goal)| {
+        if t.median >= *goal {
+            format!("; goal {goal:.0}: reached")
+        } else {
+            format!("; goal {goal:.0}: not reached")
+        }
     });
     format!("{:.1} ({:.1} to {:.1}){goal}", t.median, t.low, t.high)
 }

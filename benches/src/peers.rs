@@ -240,11 +240,10 @@ impl Tool for Attaching {
             let last = said.iter().rev().find(|line| !line.trim().is_empty());
             let last = last.map_or("it said nothing", |line| line.trim());
             // bcc compiles its programs at each start.
-            let advice = match last.contains("Failed to compile BPF module") {
-                true => {
-                    "; it needs the kernel's headers: apt-get install linux-headers-$(uname -r)"
-                }
-                false => "",
+            let advice = if last.contains("Failed to compile BPF module") {
+                "; it needs the kernel's headers: apt-get install linux-headers-$(uname -r)"
+            } else {
+                ""
             };
             return Err(format!("{last}{advice}"));
         }

@@ -69,11 +69,8 @@ fn compare(name: &str, busy: &Busy, samples: usize) -> usize {
         };
         let (registers, expected) = numbers.split_at(3);
         let expected = &expected[..expected.len().min(DEPTH)];
-        let read = |address| {
-            let mut word = [0; 8];
-            memhook_process::read_memory(pid, address, &mut word).ok()?;
-            Some(u64::from_le_bytes(word))
-        };
+        let read =
+            |address| memhook_process::read_word(pid, memhook_process::RemoteAddress(address));
         let start = (registers[0], registers[1], registers[2]);
         let (found, _) = walk(&modules.tables, start, &read, DEPTH);
         if found.len() < expected.len() {

@@ -20,7 +20,7 @@ fn refuses(target: &Target) -> bool {
     let (code, _, errors) = run(&["attach", &target.pid().to_string(), "-d", "1s"]);
     assert_eq!(code, 2);
     assert!(
-        errors.contains("seccomp filter that we have not"),
+        errors.contains("seccomp filter that does not apply to us"),
         "{errors}"
     );
     true
@@ -138,7 +138,7 @@ fn a_filter_that_we_have_not() {
         let errors = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(2), "{errors}");
         assert!(
-            errors.contains("seccomp filter that we have not"),
+            errors.contains("seccomp filter that does not apply to us"),
             "{errors}"
         );
         assert_eq!(errors.lines().count(), 1, "{errors}");

@@ -28,13 +28,7 @@ impl Sample {
 }
 
 fn sample(pid: i32) -> Sample {
-    let options = HoldOptions {
-        need_safe_point: false,
-        thread: None,
-        deadline: Duration::from_secs(5),
-        unsafe_ranges: Vec::new(),
-        unwind: None,
-    };
+    let options = HoldOptions::anywhere(Duration::from_secs(5));
     let held = hold(pid, &options).expect("a thread stops");
     let r = *held.registers();
     let maps = memhook_process::mappings(pid).expect("maps");
@@ -43,7 +37,8 @@ fn sample(pid: i32) -> Sample {
         .find(|m| r.rsp >= m.start && r.rsp < m.end)
         .map_or(r.rsp, |m| m.end);
     let mut stack = vec![0; (end - r.rsp).min(1 << 20) as usize];
-    memhook_process::read_memory(pid, r.rsp, &mut stack).expect("the stack is readable");
+    let top = memhook_process::RemoteAddress(r.rsp);
+    memhook_process::read_memory(pid, top, &mut stack).expect("the stack is readable");
     held.release().expect("released");
     // By DWARF number (x86-64 psABI, figure 3.36).
     let all = [

@@ -161,9 +161,10 @@ fn table(args: &Args) -> Result<String, String> {
         let checked = time(Tool::Memcheck, &gate, &part)?;
         let checked = [cell(&alone, &checked)];
         let cells = [traced, sanitized].map(|time| cell(&Ok(none), &time));
-        let whole = match is_short(none) {
-            true => format!("{:.1} ms", none.as_secs_f64() * 1e3),
-            false => format!("{:.1} s", none.as_secs_f64()),
+        let whole = if is_short(none) {
+            format!("{:.1} ms", none.as_secs_f64() * 1e3)
+        } else {
+            format!("{:.1} s", none.as_secs_f64())
         };
         let cells: Vec<String> = cells.into_iter().chain(checked).collect();
         out += &format!("| {} | {whole} | {} |\n", program.name, cells.join(" | "));
@@ -213,9 +214,10 @@ fn gate_binary() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     let folder = own.parent().ok_or("no folder")?;
     let release = folder.join("../release/memhook-rs");
-    match release.is_file() {
-        true => Ok(release),
-        false => Err("no release build: cargo build --release".to_owned()),
+    if release.is_file() {
+        Ok(release)
+    } else {
+        Err("no release build: cargo build --release".to_owned())
     }
 }
 
@@ -250,9 +252,10 @@ fn time(tool: Tool, gate: &PathBuf, command: &[String]) -> Result<Timed, String>
         .status()
         .map_err(|e| format!("{:?}: {e}", run.get_program()))?;
     let time = begin.elapsed();
-    Ok(match status.success() {
-        true => Ok(time),
-        false => Err(format!("fails ({status})")),
+    Ok(if status.success() {
+        Ok(time)
+    } else {
+        Err(format!("fails ({status})"))
     })
 }
 

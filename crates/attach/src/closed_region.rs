@@ -1,39 +1,39 @@
 //! A region in the target that cannot be opened from here: looked at through the target's memory.
 
 use memhook_abi::{Control, MAGIC, MAX_RINGS, RINGS_OFFSET, RingHeader, ring_stride};
-use memhook_process::{read_memory, read_word};
+use memhook_process::{RemoteAddress, read_memory, read_word};
 use std::mem::offset_of;
 use std::time::{Duration, Instant};
 
-fn word32(pid: i32, address: u64) -> Option<u32> {
+fn word32(pid: i32, address: RemoteAddress) -> Option<u32> {
     let mut word = [0; 4];
     read_memory(pid, address, &mut word).ok()?;
     Some(u32::from_le_bytes(word))
 }
 
 /// A word of the control block, if there is one.
-fn control32(pid: i32, address: u64, offset: usize) -> Option<u32> {
+fn control32(pid: i32, address: RemoteAddress, offset: usize) -> Option<u32> {
     (read_word(pid, address + offset_of!(Control, magic) as u64)? == MAGIC)
         .then(|| word32(pid, address + offset as u64))?
 }
 
 /// Pid of the attacher that wrote the control block.
-pub fn attacher_pid(pid: i32, address: u64) -> Option<u32> {
+pub fn attacher_pid(pid: i32, address: RemoteAddress) -> Option<u32> {
     control32(pid, address, offset_of!(Control, attacher_pid))
 }
 
 /// Which process it was made for ([`Control::owner`]); 0: none yet.
-pub fn owner(pid: i32, address: u64) -> u64 {
+pub fn owner(pid: i32, address: RemoteAddress) -> u64 {
     read_word(pid, address + offset_of!(Control, owner) as u64).unwrap_or(0)
 }
 
 /// Number of the attach.
-pub fn epoch(pid: i32, address: u64) -> Option<u32> {
+pub fn epoch(pid: i32, address: RemoteAddress) -> Option<u32> {
     control32(pid, address, offset_of!(Control, epoch))
 }
 
 /// Whether no thread is inside a wrapper any more, within a second.
-pub fn comes_to_rest(pid: i32, address: u64, ring_bytes: u64) -> bool {
+pub fn comes_to_rest(pid: i32, address: RemoteAddress, ring_bytes: u64) -> bool {
     let start = Instant::now();
     memhook_stream::barrier();
     loop {

@@ -2,6 +2,7 @@
 
 use crate::{error::Error, hook_object::HOOK_OBJECT};
 use memhook_inject::{Held, HoldOptions, hold};
+use memhook_process::{RemoteAddress, read_memory};
 use std::time::Duration;
 
 /// Options for work that takes no lock of the process: a thread may stop anywhere for it.
@@ -13,7 +14,7 @@ pub fn any_point() -> HoldOptions<'static> {
 pub fn has_hook(pid: i32, base: u64) -> bool {
     // This much of the file includes the build-id.
     let mut start = [0; 1024];
-    memhook_process::read_memory(pid, base, &mut start).is_ok() && HOOK_OBJECT.starts_with(&start)
+    read_memory(pid, RemoteAddress(base), &mut start).is_ok() && HOOK_OBJECT.starts_with(&start)
 }
 
 /// Holds a thread to call into the hook at `base`, if the hook is there: after an execve another

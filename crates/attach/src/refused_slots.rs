@@ -4,7 +4,7 @@
 
 use memhook_abi::slot_state::{PATCHED, PENDING, REFUSED};
 use memhook_inject::{WordExchange, force_words};
-use memhook_process::HookCopy;
+use memhook_process::{HookCopy, RemoteAddress};
 use memhook_stream::{Region, SlotView};
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub fn patch(
     let originals: Vec<_> = slots
         .iter()
         .map(|forced| WordExchange {
-            address: forced.place_of_original,
+            address: RemoteAddress(forced.place_of_original),
             from: 0,
             to: forced.slot.original,
             is_permanent: true,
@@ -67,7 +67,7 @@ pub fn patch(
         let exchanges: Vec<_> = open
             .iter()
             .map(|forced| WordExchange {
-                address: forced.slot.address,
+                address: RemoteAddress(forced.slot.address),
                 from: from(&forced.slot),
                 to: forced.wrapper,
                 is_permanent: forced.slot.is_permanent,

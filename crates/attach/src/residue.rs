@@ -8,7 +8,7 @@ use crate::reach::Reach;
 use crate::rest::comes_to_rest;
 use crate::restore::{Files, Restored, restore};
 use memhook_inject::{close_descriptor, create_region, hold};
-use memhook_process::{HookCopy, Mapping, hook_copies};
+use memhook_process::{HookCopy, Mapping, RemoteAddress, hook_copies};
 use memhook_stream::Region;
 use std::{fs::OpenOptions, time::Duration};
 
@@ -25,9 +25,9 @@ pub struct Residue {
     /// Regions of this process, and where it maps them (avma). More than one if ring sizes differed.
     regions: Vec<(Region, u64)>,
     /// Such regions that cannot be opened from here: addresses (avma) and bytes.
-    closed_regions: Vec<(u64, u64)>,
+    closed_regions: Vec<(RemoteAddress, u64)>,
     /// Regions that no hook was ever given, here or in a parent: addresses (avma) and bytes.
-    never_used: Vec<(u64, u64)>,
+    never_used: Vec<(RemoteAddress, u64)>,
     /// Descriptors that an attacher had no time to close.
     descriptors: Vec<u64>,
     /// The highest number of an attach in any region; words that threads keep may bear it.
@@ -92,11 +92,12 @@ fn stray_descriptors(pid: i32) -> Vec<u64> {
 impl Residue {
     fn take_in(&mut self, pid: i32, m: &Mapping) {
         // Read through the process's memory: to open the file takes CAP_CHECKPOINT_RESTORE.
-        let owner = closed_region::owner(pid, m.start);
-        if let Some(epoch) = closed_region::epoch(pid, m.start) {
+        let address = RemoteAddress(m.start);
+        let owner = closed_region::owner(pid, address);
+        if let Some(epoch) = closed_region::epoch(pid, address) {
             self.last_epoch = self.last_epoch.max(epoch);
         }
-        let place = (m.start, m.end - m.start);
+        let place = (address, m.end - m.start);
         let path = format!("/proc/{pid}/map_files/{:x}-{:x}", m.start, m.end);
         let file = OpenOptions::new().read(true).write(true).open(path);
         if owner == 0 || !self.hooks.iter().any(|hook| hook.owner(pid) == owner) {
@@ -160,8 +161,8 @@ impl Residue {
             for descriptor in std::mem::take(&mut self.descriptors) {
                 close_descriptor(&mut held, descriptor)?;
             }
-            for (start, bytes) in std::mem::take(&mut self.never_used) {
-                held.syscall(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0])?;
+            for (address, bytes) in std::mem::take(&mut self.never_used) {
+                held.syscall(libc::SYS_munmap, [address.0, bytes, 0, 0, 0, 0])?;
             }
             restored.held = restored.held.max(held.release()?);
         }
@@ -205,7 +206,7 @@ impl Residue {
         let made = create_region(&mut held, bytes, over.map(|&(address, _)| address))?;
         *held_time = (*held_time).max(held.release()?);
         let place = Place {
-            address: made.address,
+            address: made.address.0,
             is_new: over.is_none(),
         };
         Ok((Region::map(&made.fd)?, place, epoch))

@@ -1,6 +1,8 @@
 //! Whether a region can be used again: no thread is inside a wrapper any more.
 
-use memhook_process::{Mapping, inner_tid, mappings, proc_text, read_memory, thread_ids};
+use memhook_process::{
+    Mapping, RemoteAddress, inner_tid, mappings, proc_text, read_memory, thread_ids,
+};
 use memhook_stream::{Region, barrier};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -110,7 +112,7 @@ impl Threads {
     fn holds_our_address(&self, frame: u64) -> bool {
         let mut bytes = [0; FRAME_BYTES as usize];
         let Range { start, .. } = frame.wrapping_sub(FRAME_BYTES)..frame;
-        if read_memory(self.pid, start, &mut bytes).is_err() {
+        if read_memory(self.pid, RemoteAddress(start), &mut bytes).is_err() {
             // The stack is gone, as a coroutine's may be.
             return self.mapping(frame).is_some();
         }

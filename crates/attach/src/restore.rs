@@ -11,8 +11,8 @@ use crate::unwind_tables::UnwindTables;
 use memhook_abi::{ANY_LOADER_COUNT, Exchange, hook_error};
 use memhook_inject::{Held, MAX_CALL_DATA, WordExchange, force_words};
 use memhook_process::{
-    CLibrary, HookCopy, Mapping, ModuleImage, Slot, SlotScan, find_slots, hook_copies, mappings,
-    modules, read_memory,
+    CLibrary, HookCopy, Mapping, ModuleImage, RemoteAddress, Slot, SlotScan, find_slots,
+    hook_copies, mappings, modules, read_word,
 };
 use std::time::{Duration, Instant};
 
@@ -90,11 +90,7 @@ impl SlotLook {
 
     /// Those that still do.
     fn still_held(&self, pid: i32) -> Vec<Slot> {
-        let holds = |slot: &&Slot| {
-            let mut word = [0; 8];
-            read_memory(pid, slot.address, &mut word).is_ok()
-                && u64::from_le_bytes(word) == slot.value
-        };
+        let holds = |slot: &&Slot| read_word(pid, RemoteAddress(slot.address)) == Some(slot.value);
         self.slots.iter().filter(holds).cloned().collect()
     }
 }
@@ -137,7 +133,7 @@ fn forced(pid: i32, look: &SlotLook) -> Vec<WordExchange> {
     let mut exchanges: Vec<WordExchange> = slots
         .iter()
         .map(|slot| WordExchange {
-            address: slot.address,
+            address: RemoteAddress(slot.address),
             from: slot.value,
             to: slot.target,
             // A word that holds a wrapper's address is ours wherever it is.
@@ -150,7 +146,7 @@ fn forced(pid: i32, look: &SlotLook) -> Vec<WordExchange> {
             && word as u32 != 0
         {
             exchanges.push(WordExchange {
-                address: gate,
+                address: RemoteAddress(gate),
                 from: word,
                 to: word & !0xffff_ffff,
                 is_permanent: true,
@@ -169,14 +165,14 @@ fn by_hook(
     files: &mut Files,
     done: &mut Restored,
 ) -> Result<(), Error> {
-    let entry = entry_points()?;
+    let (entry, hook) = (entry_points()?, RemoteAddress(base));
     let libc = CLibrary::of(pid, &look.layout);
     let iterate = libc.and_then(|libc| libc.function("dl_iterate_phdr"));
-    let iterate = iterate.unwrap_or(0);
+    let iterate = iterate.unwrap_or_default().0;
     if iterate == 0 || look.slots.iter().all(|slot| slot.is_unprotected) {
         // Only the gate is left to the hook, and that can be closed at any point.
         let mut held = hold_with_hook(pid, base)?;
-        held.call(base + entry.close, &[])?;
+        held.call(hook + entry.close, &[])?;
         done.held = done.held.max(held.release()?);
         return Ok(());
     }
@@ -193,10 +189,10 @@ fn by_hook(
         Ok(_) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    held.call(base + entry.close, &[])?;
+    held.call(hook + entry.close, &[])?;
     if is_safe {
         // Whatever went wrong: the slots are looked at again.
-        let _ = exchange_all(&mut held, base + entry.exchange, iterate, look, files);
+        let _ = exchange_all(&mut held, hook + entry.exchange, iterate, look, files);
     }
     done.held = done.held.max(held.release()?);
     Ok(())
@@ -204,7 +200,7 @@ fn by_hook(
 
 fn exchange_all(
     held: &mut Held,
-    exchange: u64,
+    exchange: RemoteAddress,
     iterate: u64,
     look: &mut SlotLook,
     files: &mut Files,
@@ -238,7 +234,7 @@ fn exchange_all(
 /// Returns what the hook answers, and what the loader counts.
 fn exchange_words(
     held: &mut Held,
-    exchange: u64,
+    exchange: RemoteAddress,
     iterate: u64,
     loader_count: u64,
     slots: &[Slot],
@@ -255,7 +251,7 @@ fn exchange_words(
     }
     let count = slots.len() as u64;
     let result = held.call_with_data(exchange, &mut data, |at| {
-        vec![at + 8, count, iterate, loader_count, at]
+        vec![(at + 8).0, count, iterate, loader_count, at.0]
     })?;
     let now = data.first_chunk().map_or(0, |now| u64::from_le_bytes(*now));
     Ok((result as i64, now))

@@ -21,8 +21,8 @@ use crate::unwind_tables::UnwindTables;
 use memhook_abi::{self as abi, function_by_name, hook_error};
 use memhook_inject::{Dlopen, Held, IdleThreads, load_object, unmap_region};
 use memhook_process::{
-    CLibrary, ElfView, Mapping, ModuleImage, TargetRoot, find_slots, hook_copies, mappings,
-    modules, seccomp_filters, vdso,
+    CLibrary, ElfView, Mapping, ModuleImage, RemoteAddress, TargetRoot, find_slots, hook_copies,
+    mappings, modules, seccomp_filters, vdso,
 };
 use memhook_stream::{Plan, Region};
 use std::{
@@ -133,9 +133,9 @@ impl Session {
             |name: &'static str| libc.function(name).ok_or(Error::NoFunction { pid, name });
         let dlopen = find_dlopen(pid, &libc)?;
         if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
-            config.libc_backtrace = needed("backtrace")?;
+            config.libc_backtrace = needed("backtrace")?.0;
         }
-        config.iterate_modules = needed("dl_iterate_phdr")?;
+        config.iterate_modules = needed("dl_iterate_phdr")?.0;
         config.owner = residue.owner(pid);
         let vdso = vdso(pid, &maps);
         if let Some(v) = &vdso {
@@ -212,12 +212,12 @@ impl Session {
         self.hook_base = match hook_base {
             Some(base) => base,
             None => match load_object(&mut held, dlopen, HOOK_OBJECT) {
-                Ok(loaded) => loaded.base,
+                Ok(base) => base,
                 Err(error) => {
                     // Nobody knows of a new region, so nobody would ever use it again.
                     if region.is_new {
                         let bytes = abi::region_bytes(self.region.ring_bytes()) as u64;
-                        let _ = unmap_region(&mut held, region_address, bytes);
+                        let _ = unmap_region(&mut held, RemoteAddress(region_address), bytes);
                     }
                     return Err(error.into());
                 }
@@ -229,12 +229,15 @@ impl Session {
         let backtrace = self.region.libc_backtrace();
         if backtrace != 0 {
             // Its first call loads libgcc_s, which must not happen below an allocation.
-            held.call(backtrace, &[region_address + abi::ARENA_OFFSET as u64, 0])?;
+            held.call(
+                RemoteAddress(backtrace),
+                &[region_address + abi::ARENA_OFFSET as u64, 0],
+            )?;
         }
         lone_recorder::register_alone(&mut held, &self.region);
         self.region.set_tid_offset(tid_offset(&held));
         self.region.set_syscalls_filtered(is_filtered(&held));
-        let result = held.call(self.hook_base + self.entry.attach, &[region_address])? as i64;
+        let result = held.call(self.in_hook(self.entry.attach), &[region_address])? as i64;
         let result = self.patch_until_current(&mut held, result);
         self.held_time = self.held_time.max(held.release()?);
         match result? {
@@ -254,6 +257,11 @@ impl Session {
         Ok(())
     }
 
+    /// A function of the hook.
+    fn in_hook(&self, offset: u64) -> RemoteAddress {
+        RemoteAddress(self.hook_base) + offset
+    }
+
     fn safe_points(&self) -> SafePoints {
         SafePoints::new(&self.tables, &with(&self.modules, &self.vdso))
     }
@@ -265,7 +273,7 @@ impl Session {
         let mut answer = answer;
         while answer == hook_error::STALE && begin.elapsed() < STILL_PATIENCE {
             self.look_at_modules()?;
-            answer = held.call(self.hook_base + self.entry.patch, &[])? as i64;
+            answer = held.call(self.in_hook(self.entry.patch), &[])? as i64;
         }
         Ok(answer)
     }

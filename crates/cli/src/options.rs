@@ -121,6 +121,8 @@ pub fn moment(text: &str) -> Result<Duration, String> {
     let zero = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     match zero.parse::<f64>() {
         Ok(0.0) => duration(&text.replacen(zero, "1", 1)).map(|_| Duration::ZERO),
+        // 700 may be meant to be milliseconds.
+        Ok(_) if zero == text => Err(format!("the unit is missing: {text}ms or {text}s?")),
         _ => duration(text)
             .map_err(|_| "expected a time since the attach like 0, 500ms or 30s".into()),
     }

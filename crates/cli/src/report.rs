@@ -72,13 +72,17 @@ pub struct WindowArgs {
 }
 
 impl WindowArgs {
-    /// In nanoseconds.
-    pub fn window(&self) -> Window {
+    /// In nanoseconds. Refuses a moment that the recording does not have.
+    pub fn window(&self, recording: &Recording) -> anyhow::Result<Window> {
+        let end = Duration::from_nanos(recording.span_ns().1);
+        if let Some(at) = self.at.filter(|at| *at > end) {
+            bail!("--at {at:?}: the recording ends {end:.1?} after the attach");
+        }
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        Window {
+        Ok(Window {
             from_ns: self.from.map(ns),
             to_ns: self.to.or(self.at).map(ns),
-        }
+        })
     }
 }
 
@@ -110,9 +114,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if is_binary && args.output.output.is_none() && std::io::stdout().is_terminal() {
         bail!("this format is not for a terminal: add -o FILE");
     }
+    let window = args.window.window(&recording)?;
     let mut symbols = sources::symbolizer(&recording, &args.sources)?;
     let progress = Progress::start("reading the recording");
-    let profile = recorded::profile(&recording, &mut symbols, args.window.window());
+    let profile = recorded::profile(&recording, &mut symbols, window);
     progress.end();
     let profile = profile.with_context(|| format!("{}", args.file.display()))?;
     sources::tell_refused(&symbols);

@@ -51,11 +51,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     report::check_output(&path, &[&args.file])?;
     let recording = open(&args.file)?;
     symbols::check_directories(args.source_dir.iter())?;
+    let window = args.window.window(&recording)?;
     // Before the work: a port that is taken costs nothing then.
     let server = args.serve.map(bind).transpose()?;
     let mut names = symbols::symbolizer(&recording, &args.symbols)?;
     let progress = Progress::start("reading the recording");
-    let profile = profile(&recording, &mut names, args.window.window());
+    let profile = profile(&recording, &mut names, window);
     progress.end();
     let mut profile = profile.with_context(|| format!("{}", args.file.display()))?;
     symbols::tell_refused(&names);

@@ -86,12 +86,28 @@ fn test(series: &[f64], inflation: f64) -> Trend {
         .map(|group| term(group.len() as f64))
         .sum();
     let variance = (term(n as f64) - ties) / 18.0 * inflation;
-    let p = match n >= 4 && variance > 0.0 {
+    let p = if n >= 4 && variance > 0.0 {
         // The continuity correction of Kendall.
-        true => upper_tail((s - s.signum()) as f64 / variance.sqrt()),
-        false => 1.0,
+        upper_tail((s - s.signum()) as f64 / variance.sqrt())
+    } else {
+        1.0
     };
     Trend { s, p, slope }
+}
+
+/// Chance that a random walk without drift rises so much: by the mean of its steps and their variance.
+pub fn drift(series: &[f64]) -> f64 {
+    let steps: Vec<f64> = series.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let n = steps.len() as f64;
+    let sum: f64 = steps.iter().sum();
+    let variance: f64 = steps.iter().map(|step| (step - sum / n).powi(2)).sum();
+    // Steps of one size are a count that goes up regularly; a count of events varies like their number.
+    let variance = variance.max(sum.abs());
+    if variance > 0.0 {
+        upper_tail(sum / variance.sqrt())
+    } else {
+        1.0
+    }
 }
 
 /// Chance that a standard normal variable is above `z`.

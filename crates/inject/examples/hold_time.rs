@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use memhook_inject::{Dlopen, HoldOptions, create_region, hold, load_object};
+use memhook_process::RemoteAddress;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
@@ -12,18 +13,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let pid = pid.parse()?;
     let dlopen = Dlopen {
-        address: u64::from_str_radix(dlopen.trim_start_matches("0x"), 16)?,
+        address: RemoteAddress(u64::from_str_radix(dlopen.trim_start_matches("0x"), 16)?),
         internal_mode: false,
     };
     let object = std::fs::read(object)?;
     let rounds = rest.first().map_or(Ok(10), |rounds| rounds.parse())?;
-    let options = HoldOptions {
-        need_safe_point: false,
-        thread: None,
-        deadline: Duration::from_secs(5),
-        unsafe_ranges: Vec::new(),
-        unwind: None,
-    };
+    let options = HoldOptions::anywhere(Duration::from_secs(5));
     println!("before  getpid  again   call-1  load    region  release  held (µs)");
     for _ in 0..rounds {
         let mut last = Instant::now();

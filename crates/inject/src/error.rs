@@ -1,11 +1,11 @@
-//! What can go wrong, with the pid, thread and address it went wrong at.
+//! What can go wrong, with the process, the thread and the address.
 
 use std::io;
 use std::time::Duration;
 
-use memhook_process::Mapping;
+use memhook_process::{Mapping, RemoteAddress};
 
-/// Failure of an operation on the target. Unless the variant says otherwise the target has been
+/// The failure of an operation on the target. Unless the variant says otherwise, the target has been
 /// put back as it was.
 ///
 /// A `cause` is part of the text, so it is not the [`std::error::Error::source`] as well.
@@ -28,7 +28,7 @@ pub enum Error {
         /// Process id.
         pid: i32,
     },
-    /// The target exited, was killed or replaced itself by `execve`.
+    /// The target has exited, was killed, or has replaced itself by `execve`.
     #[error("process {pid} is gone (exited, was killed, or called execve)")]
     TargetGone {
         /// Process id.
@@ -97,14 +97,14 @@ pub enum Error {
         cause: io::Error,
     },
     /// Memory of the target could not be read or written.
-    #[error("cannot {action} {bytes} bytes at {address:#x} of process {pid}: {cause}")]
+    #[error("cannot {action} {bytes} bytes at {address} of process {pid}: {cause}")]
     Memory {
         /// "read" or "write".
         action: &'static str,
         /// Process id.
         pid: i32,
         /// Address in the target.
-        address: u64,
+        address: RemoteAddress,
         /// How many bytes were asked for.
         bytes: usize,
         /// What the kernel answered.
@@ -146,7 +146,7 @@ pub enum Error {
         tid: i32,
     },
     /// The thread went back to its own work by itself, because this process was stopped or got no
-    /// CPU time between two steps. What was called before has been done.
+    /// processor between two steps. What was called before has been done.
     #[error(
         "thread {tid} of process {pid} went back to its work before the remote work was finished: this process was stopped or delayed; try again"
     )]
@@ -173,32 +173,32 @@ pub enum Error {
     RemoteFault {
         /// Process id.
         pid: i32,
-        /// Faulting address where the kernel gives one, else the program counter.
+        /// The faulting address if the kernel gives one, else the program counter.
         address: u64,
         /// Signal number.
         signal: i32,
     },
     /// A function called in the target did not return. The thread was put back although the
-    /// function had not finished; it waited for a lock it did not get.
+    /// function had not finished: it waited for a lock that it did not get.
     #[error(
-        "function {function:#x} called in process {pid} did not return within {waited:?}: a lock it needs is held by another thread"
+        "function {function} called in process {pid} did not return within {waited:?}: a lock it needs is held by another thread"
     )]
     CallTimeout {
         /// Process id.
         pid: i32,
         /// Address of the function.
-        function: u64,
+        function: RemoteAddress,
         /// How long was waited.
         waited: Duration,
     },
-    /// More arguments than integer registers (six).
+    /// There were more arguments than integer registers (six).
     #[error("a remote call takes at most 6 arguments, not {count}")]
     TooManyArguments {
         /// How many were given.
         count: usize,
     },
     /// No copy of the process can be made by fork.
-    #[error("process {pid} can't be copied by fork: {reason}")]
+    #[error("process {pid} cannot be copied by fork: {reason}")]
     NoFork {
         /// Process id.
         pid: i32,
@@ -223,14 +223,14 @@ pub(crate) fn mappings(pid: i32) -> Result<Vec<Mapping>, Error> {
 }
 
 impl Error {
-    /// The target could not be looked at.
+    /// Converts the error of looking at the target.
     pub(crate) fn of_process(pid: i32, error: memhook_process::Error) -> Error {
         match error {
             memhook_process::Error::Proc { path, cause } => Error::proc(pid, path, cause),
         }
     }
 
-    /// A file of the target's in /proc could not be used.
+    /// The error of using a file of the target in /proc.
     pub(crate) fn proc(pid: i32, path: String, cause: io::Error) -> Error {
         match cause.raw_os_error() {
             Some(libc::ENOENT | libc::ESRCH) => Error::TargetGone { pid },
@@ -239,7 +239,7 @@ impl Error {
         }
     }
 
-    /// Wraps the error of a ptrace request; ESRCH of a thread that we hold means it was killed.
+    /// Wraps the error of a ptrace request. For a thread that we hold, ESRCH means that it was killed.
     pub(crate) fn ptrace(pid: i32, tid: i32, request: &'static str, cause: io::Error) -> Error {
         if cause.raw_os_error() == Some(libc::ESRCH) {
             Error::TargetGone { pid }
@@ -258,7 +258,7 @@ impl Error {
 mod tests {
     use super::*;
 
-    /// Whoever prints an error with its sources must not read the same twice.
+    /// An error that is printed with its sources must not say the same thing twice.
     #[test]
     fn no_text_repeats_its_source() {
         let (pid, tid) = (7, 8);
@@ -283,7 +283,7 @@ mod tests {
             Error::Memory {
                 action: "read",
                 pid,
-                address: 9,
+                address: RemoteAddress(9),
                 bytes: 8,
                 cause: cause(),
             },

@@ -6,14 +6,21 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{self, Program, anywhere};
-use memhook_process::read_memory;
+use memhook_process::{RemoteAddress, read_memory, read_word};
 
-use crate::{Dlopen, Error, ForkPlan, create_region, hold, hold_all, load_object, steps};
+use crate::stop::hold_with;
+use crate::timing::Timing;
+use crate::{Dlopen, Error, ForkPlan, Held, create_region, hold_all, load_object, steps};
 
-/// Where the attacher, this same test program started anew, finds its target.
+/// Where the attacher, which is this test program started once more, finds its target.
 const TARGET: &str = "MEMHOOK_TEST_TARGET";
 
-/// Started by the other tests with [`TARGET`] set.
+/// Holds a thread that goes home soon when the attacher is killed.
+fn hold(pid: u64) -> Held {
+    hold_with(pid as i32, &anywhere(), Timing::QUICK).unwrap()
+}
+
+/// The other tests start it with [`TARGET`] set.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn attacher() {
@@ -21,11 +28,15 @@ fn attacher() {
         return;
     };
     let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
-    let [pid, getpid, spoil, dlopen] = numbers[..] else {
+    let [pid, addresses @ ..] = &numbers[..] else {
+        panic!("{target}");
+    };
+    let (pid, addresses) = (*pid, addresses.iter().copied().map(RemoteAddress));
+    let [getpid, spoil, dlopen] = addresses.collect::<Vec<_>>()[..] else {
         panic!("{target}");
     };
     let object = std::fs::read(std::env::var("MEMHOOK_TEST_OBJECT").unwrap()).unwrap();
-    let mut held = hold(pid as i32, &anywhere()).unwrap();
+    let mut held = hold(pid);
     held.syscall(libc::SYS_getpid, [0; 6]).unwrap();
     assert_eq!(held.call(getpid, &[]).unwrap(), pid);
     held.call(spoil, &[1, 2, 3, 4, 5, 6]).unwrap();
@@ -39,15 +50,16 @@ fn attacher() {
     };
     load_object(&mut held, dlopen, &object).unwrap();
     held.release().unwrap();
-    let plan = ForkPlan::of(pid as i32).unwrap();
+    let mut plan = ForkPlan::of(pid as i32).unwrap();
+    plan.survey.timing = Timing::QUICK;
     let mut all = hold_all(pid as i32).unwrap();
     let copy = all.fork(&plan).unwrap();
     all.release();
     read_memory(copy.pid(), getpid, &mut [0; 8]).unwrap();
 }
 
-/// Started by the other tests with [`TARGET`] set. The second hold finds the thread in a call that the first one
-/// had restarted.
+/// The other tests start it with [`TARGET`] set. The second hold finds the thread in a call that was restarted after
+/// the first one.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn caller_again() {
@@ -55,30 +67,28 @@ fn caller_again() {
         return;
     };
     let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
-    hold(numbers[0] as i32, &anywhere())
-        .unwrap()
-        .release()
-        .unwrap();
-    let mut held = hold(numbers[0] as i32, &anywhere()).unwrap();
-    assert_eq!(held.call(numbers[1], &[]).unwrap(), numbers[0]);
+    hold(numbers[0]).release().unwrap();
+    let mut held = hold(numbers[0]);
+    let getpid = RemoteAddress(numbers[1]);
+    assert_eq!(held.call(getpid, &[]).unwrap(), numbers[0]);
     held.release().unwrap();
 }
 
-/// Started by the other tests with [`TARGET`] set; leaves nothing in the target when it is done.
+/// The other tests start it with [`TARGET`] set; it leaves nothing in the target when it is done.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn caller() {
     let Ok(target) = std::env::var(TARGET) else {
         return;
     };
-    if let Ok(folder) = std::env::var(steps::FREEZE) {
+    if let Ok(cgroup) = std::env::var(steps::FREEZE) {
         let own = std::process::id().to_string();
-        std::fs::write(format!("{folder}/cgroup.procs"), own).unwrap();
+        std::fs::write(format!("{cgroup}/cgroup.procs"), own).unwrap();
     }
     let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
-    let mut held = hold(numbers[0] as i32, &anywhere()).unwrap();
-    match held.call(numbers[1], &[]) {
-        // Stopped and continued for a test.
+    let mut held = hold(numbers[0]);
+    match held.call(RemoteAddress(numbers[1]), &[]) {
+        // A test has stopped and continued this process.
         Err(Error::WentHome { .. }) if std::env::var(steps::SIGNAL).is_ok() => {}
         result => assert_eq!(result.unwrap(), numbers[0]),
     }
@@ -87,9 +97,9 @@ fn caller() {
 
 pub(crate) struct Target {
     pub program: Program,
-    /// Address of its count of rounds.
+    /// The address of its count of rounds.
     rounds: u64,
-    /// Address of its count of calls that ended with EINTR.
+    /// The address of its count of calls that ended with EINTR.
     interrupted: Option<u64>,
     attacher: String,
     object: std::path::PathBuf,
@@ -123,9 +133,7 @@ impl Target {
     }
 
     fn word(&self, address: u64) -> u64 {
-        let mut word = [0; 8];
-        read_memory(self.program.pid(), address, &mut word).expect("the target lives");
-        u64::from_le_bytes(word)
+        read_word(self.program.pid(), RemoteAddress(address)).expect("the target lives")
     }
 
     /// Runs the attacher; `true` if it came to its end.
@@ -133,7 +141,7 @@ impl Target {
         self.run("attacher", step, delay_us)
     }
 
-    /// Starts an attacher that does something at this step.
+    /// Prepares an attacher that dies, or does something else, at this step.
     pub fn attacher(&self, name: &str, step: u64) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -209,7 +217,7 @@ impl Target {
     }
 }
 
-/// Ids of the children of all threads.
+/// The ids of the children of all threads.
 fn children(pid: i32) -> String {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the target lives");
     let files = threads
@@ -224,7 +232,7 @@ fn status(pid: i32, name: &str) -> String {
     line.unwrap().trim().to_owned()
 }
 
-/// Numbers as from a fair die; xorshift64.
+/// A random number (xorshift64).
 fn random(state: &mut u64, below: u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -232,7 +240,7 @@ fn random(state: &mut u64, below: u64) -> u64 {
     *state % below
 }
 
-/// Rounds of random kills, more by the variable MEMHOOK_TEST_ROUNDS.
+/// How many random kills there are; the variable MEMHOOK_TEST_ROUNDS may set another number.
 fn rounds() -> u64 {
     let given = std::env::var("MEMHOOK_TEST_ROUNDS").ok();
     given.and_then(|rounds| rounds.parse().ok()).unwrap_or(60)
@@ -253,7 +261,7 @@ fn killed_everywhere(name: &str, args: &[&str]) {
         }
         step += 1;
     }
-    // From the request to stop up to the registers, of each of two holds: request, wait, read. The
+    // In each of two holds: from the request to stop over the wait up to the read of the registers. The
     // numbers differ by one or two between runs.
     assert!(interrupting.len() <= 10, "EINTR at {interrupting:?}");
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ u64::from(std::process::id());
@@ -271,11 +279,11 @@ fn killed_everywhere(name: &str, args: &[&str]) {
     target.ends_well();
 }
 
-/// The scratch memory goes with its maker, whenever that dies.
+/// The scratch memory goes away with its maker, whenever that dies.
 #[test]
 fn nothing_stays_mapped_after_a_kill() {
     let target = Target::start("canary", &[]);
-    // The first call may have the main thread's stack grow.
+    // The first call may make the main thread's stack grow.
     assert!(target.run("caller", u64::MAX, None));
     target.works("undisturbed");
     let before = target.mappings();
@@ -295,7 +303,7 @@ fn nothing_stays_mapped_after_a_kill() {
     target.ends_well();
 }
 
-/// A kill at every third step of a hold of a thread whose call has been restarted before.
+/// Kills at every third step of a hold of a thread whose call has been restarted before.
 fn killed_in_a_restarted_call(how: &str) {
     let target = Target::start("waits", &["50", how]);
     let mut step = 1;
@@ -317,7 +325,7 @@ fn a_poll_that_was_restarted_survives_a_killed_attacher() {
     killed_in_a_restarted_call("poll");
 }
 
-/// By glibc's function for any call, which does not have its number in front of it.
+/// The wait is made by glibc's function for any call, which has no number in front of the call.
 #[test]
 fn a_futex_wait_that_was_restarted_survives_a_killed_attacher() {
     killed_in_a_restarted_call("futex");

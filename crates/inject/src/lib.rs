@@ -5,9 +5,9 @@
 //! registers, vector state, signal mask, `errno` and interrupted system call come back when it is
 //! released or dropped. The other threads of the target keep running all the time.
 //!
-//! What the caller provides: a pid, the address ranges a thread must not be stopped in, and the
-//! addresses of functions to call. What this crate never does: interpret ELF files of the target,
-//! or know what the loaded object is for.
+//! The caller provides a pid, the address ranges in which a thread must not be stopped, and the
+//! addresses of functions to call. This crate never interprets ELF files of the target, and does not
+//! know what the loaded object is for.
 //!
 //! ptrace requests must come from the thread that seized, so [`Held`] is not `Send`.
 
@@ -18,18 +18,19 @@ mod launch;
 mod ptrace;
 mod remote;
 
-// One short path for each part, wherever it is used.
+// Each part has one short path, wherever it is used.
 use arch::native::{
     call_instruction, clock, gadgets, native_stack, processor, regs, restart, restarted, scratch,
     signal_frame, syscall_probe,
 };
 use hold::{
-    all_threads, guard, held, idle, late, resend, safe_point, seccomp, signals, slept, stop,
-    survey, terminal_stops, urgency, wait, watchdog,
+    all_threads, guard, held, idle, late, resend, safe_point, saved, seccomp, signals, slept, stop,
+    survey, terminal_stops, timing, urgency, wait, watchdog,
 };
 use remote::{
     address_space, call_with_data, descriptor, forced_write, huge_pages, kernel_places, load,
-    memory, page_scan, region, remote_call, remote_fork, robust_list, way_home, write_watch,
+    memory, page_scan, region, remote_call, remote_fork, remote_work, robust_list, way_home,
+    write_watch,
 };
 
 #[cfg(test)]
@@ -56,7 +57,7 @@ pub use idle::IdleThreads;
 pub use kernel_places::kernel_places;
 pub use late::let_late_threads_go;
 pub use launch::{Child, EndingThread, Event, StartPoint, end_by, forward_signals, launch};
-pub use load::{Dlopen, Loaded, load_object};
+pub use load::{Dlopen, load_object};
 pub use memory::write_bytes;
 pub use page_scan::{PageScan, PageState};
 pub use region::{Region, close_descriptor, create_region, unmap_region};

@@ -4,10 +4,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Variables of the environment: the step to die at, and after how many µs more.
+/// Variables of the environment: the step to die at, and how many µs after it.
 pub(crate) const STEP: &str = "MEMHOOK_TEST_STEP";
 pub(crate) const DELAY_US: &str = "MEMHOOK_TEST_DELAY_US";
-/// What to do instead of dying: send itself a signal, freeze its cgroup (the directory of which it is), or sleep.
+/// What to do instead of dying: send itself a signal, freeze its cgroup (the value is its directory), or sleep.
 pub(crate) const SIGNAL: &str = "MEMHOOK_TEST_SIGNAL";
 pub(crate) const FREEZE: &str = "MEMHOOK_TEST_FREEZE";
 pub(crate) const BLOCK: &str = "MEMHOOK_TEST_BLOCK";
@@ -17,11 +17,11 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn die() {
-    if let Ok(folder) = std::env::var(FREEZE) {
-        std::fs::write(format!("{folder}/cgroup.freeze"), "1").expect("it can be frozen");
+    if let Ok(cgroup) = std::env::var(FREEZE) {
+        std::fs::write(format!("{cgroup}/cgroup.freeze"), "1").expect("it can be frozen");
     }
     if std::env::var(BLOCK).is_ok() {
-        // Not for ever, should nobody end it.
+        // Not for ever, in case nobody ends it.
         std::thread::sleep(Duration::from_secs(30));
         return;
     }
@@ -43,7 +43,7 @@ pub(crate) fn done() {
     let Some(delay) = number(DELAY_US) else {
         return die();
     };
-    // Beside the work, which goes on meanwhile.
+    // The work goes on meanwhile.
     let until = Instant::now() + Duration::from_micros(delay);
     std::thread::spawn(move || {
         while Instant::now() < until {

@@ -9,10 +9,10 @@ use crate::kill_tests::Target;
 use crate::steps;
 use memhook_process::tracer;
 
-/// Many times what a watchdog may need.
+/// Many times as long as a watchdog may need.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Killed when the test ends early: a target that it holds could not be ended.
+/// It is killed when the test ends early, because a target that it holds could not be ended.
 struct Attacher(Option<Child>);
 
 impl Attacher {
@@ -43,7 +43,7 @@ fn is_stopped(attacher: &mut Child, target: &Target) -> bool {
         if attacher.try_wait().unwrap().is_some() {
             return false;
         }
-        // Stopped, but not while it holds.
+        // It is stopped, but not while it holds.
         if state(attacher.id() as i32, attacher.id() as i32) == 'T' && tracer(pid, pid) == 0 {
             return true;
         }
@@ -58,7 +58,7 @@ fn stopped_everywhere(name: &str, args: &[&str], signal: i32) {
     let mut stops = 0;
     for step in (1..).step_by(3) {
         let mut command = target.attacher("caller", step);
-        // A group of its own with a parent in another: not orphaned, so that the terminal's signals stop it.
+        // A group of its own with a parent in another is not orphaned, so the terminal's signals stop it.
         command.process_group(0);
         command.env(steps::SIGNAL, signal.to_string());
         let mut attacher = Attacher(Some(command.spawn().unwrap()));
@@ -95,7 +95,7 @@ fn writing_to_the_terminal_from_the_background_stops_after_the_hold() {
     stopped_everywhere("waits", &["futex"], libc::SIGTTOU);
 }
 
-/// Makes the attacher hang at some steps, so that only its end helps.
+/// Makes the attacher hang at some steps, so that only killing it helps.
 fn ended_by_the_watchdog(variable: &str, value: &str, again: impl Fn()) {
     let target = Target::start("waits", &["nanosleep"]);
     for step in [2, 9, 20, 31] {
@@ -128,24 +128,25 @@ fn an_attacher_that_blocks_is_ended() {
 #[test]
 fn an_attacher_that_is_frozen_is_ended() {
     let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
-    let folder = mounts.iter().find_map(|mount| {
+    let directory = mounts.iter().find_map(|mount| {
         std::fs::metadata(format!("{mount}/cgroup.procs")).ok()?;
-        let folder = format!("{mount}/memhook-test-{}", std::process::id());
-        std::fs::create_dir(&folder).ok()?;
-        Some(folder)
+        let directory = format!("{mount}/memhook-test-{}", std::process::id());
+        std::fs::create_dir(&directory).ok()?;
+        Some(directory)
     });
-    let Some(folder) = folder.filter(|f| std::fs::metadata(format!("{f}/cgroup.freeze")).is_ok())
+    let Some(directory) =
+        directory.filter(|d| std::fs::metadata(format!("{d}/cgroup.freeze")).is_ok())
     else {
         println!("not run: no cgroup of version 2 can be made here");
         return;
     };
-    struct Folder(String);
-    impl Drop for Folder {
+    struct Cgroup(String);
+    impl Drop for Cgroup {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir(&self.0);
         }
     }
-    let folder = Folder(folder);
-    let thaw = || std::fs::write(format!("{}/cgroup.freeze", folder.0), "0").unwrap();
-    ended_by_the_watchdog(steps::FREEZE, &folder.0, thaw);
+    let cgroup = Cgroup(directory);
+    let thaw = || std::fs::write(format!("{}/cgroup.freeze", cgroup.0), "0").unwrap();
+    ended_by_the_watchdog(steps::FREEZE, &cgroup.0, thaw);
 }

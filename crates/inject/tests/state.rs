@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::{Program, anywhere, send, wait_until_blocked};
 use memhook_inject::{Error, hold};
+use memhook_process::{RemoteAddress, read_word};
 
 #[test]
 fn registers_survive_200_remote_calls() {
@@ -22,8 +23,13 @@ fn registers_survive_200_remote_calls() {
             held.syscall(libc::SYS_getpid, [0; 6]).unwrap(),
             i64::from(pid)
         );
-        assert_eq!(held.call(at["getpid"], &[]).unwrap(), pid as u64);
-        let sum = held.call(at["spoil"], &[round, 1, 2, 3, 4, 5]).unwrap();
+        assert_eq!(
+            held.call(RemoteAddress(at["getpid"]), &[]).unwrap(),
+            pid as u64
+        );
+        let sum = held
+            .call(RemoteAddress(at["spoil"]), &[round, 1, 2, 3, 4, 5])
+            .unwrap();
         assert_eq!(sum, round + 2 + 6 + 12 + 20 + 30);
         held.release().unwrap();
     }
@@ -40,7 +46,7 @@ fn nothing_stays_mapped() {
     let before = maps();
     for _ in 0..20 {
         let mut held = hold(pid, &anywhere()).unwrap();
-        held.call(at["getpid"], &[]).unwrap();
+        held.call(RemoteAddress(at["getpid"]), &[]).unwrap();
         held.release().unwrap();
         assert_eq!(maps(), before);
     }
@@ -53,7 +59,7 @@ fn a_fault_is_reported_and_survived() {
     let mut program = Program::start("canary", &[]);
     let at = program.addresses();
     let mut held = hold(program.pid(), &anywhere()).unwrap();
-    match held.call(at["crash"], &[]) {
+    match held.call(RemoteAddress(at["crash"]), &[]) {
         Err(Error::RemoteFault {
             address: 0x1234,
             signal: libc::SIGSEGV,
@@ -61,14 +67,17 @@ fn a_fault_is_reported_and_survived() {
         }) => {}
         other => panic!("{other:?}"),
     }
-    match held.call(at["aborts"], &[]) {
+    match held.call(RemoteAddress(at["aborts"]), &[]) {
         Err(Error::RemoteFault {
             signal: libc::SIGABRT,
             ..
         }) => {}
         other => panic!("{other:?}"),
     }
-    assert_eq!(held.call(at["getpid"], &[]).unwrap(), program.pid() as u64);
+    assert_eq!(
+        held.call(RemoteAddress(at["getpid"]), &[]).unwrap(),
+        program.pid() as u64
+    );
     drop(held);
     std::thread::sleep(Duration::from_millis(20));
     send(program.pid(), libc::SIGTERM);
@@ -97,9 +106,9 @@ fn an_ignored_sigtrap_stays_ignored() {
     }
     std::thread::sleep(Duration::from_millis(20));
     let mut held = hold(pid, &anywhere()).unwrap();
-    // Any address of code that returns will do; the vdso has none we know, so call a bad one.
+    // Any call will do. No function is known, so a bad address is called.
     assert!(matches!(
-        held.call(0x10, &[]),
+        held.call(RemoteAddress(0x10), &[]),
         Err(Error::RemoteFault { .. })
     ));
     held.release().unwrap();
@@ -110,7 +119,7 @@ fn an_ignored_sigtrap_stays_ignored() {
     assert!(still && status.success(), "{still} {status}");
 }
 
-/// Holds the program several times while it is blocked, with remote work, then lets it end.
+/// Holds the program several times while it is blocked, with and without remote work, and then lets it end.
 fn disturb(how: &str) {
     let path = common::build("blocked", &[]);
     let mut child = Command::new(&path)
@@ -128,7 +137,7 @@ fn disturb(how: &str) {
             i64::from(pid)
         );
         held.release().unwrap();
-        // Without remote work too: the plain stop disturbs as well.
+        // A stop without remote work disturbs it too.
         hold(pid, &anywhere()).unwrap().release().unwrap();
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -173,20 +182,16 @@ fn a_real_signal_still_gives_eintr() {
     assert!(status.success(), "{status}");
 }
 
-/// A program that waits for a flag set by its handler must wake up, also if the signal comes just
-/// when the thread has been let go but has not yet made its call again. A few may be lost: between
-/// its decision to restart the call and the call the kernel may run another thread, as after any
-/// stop of any tracer.
+/// A program that waits for a flag set by its handler must wake up, even if the signal comes just
+/// when the thread has been let go but has not yet made its call again. A few signals may be lost, because
+/// the kernel may run another thread between its decision to restart the call and the call itself, as after
+/// any stop by any tracer.
 #[test]
 fn a_signal_right_after_the_release_still_gives_eintr() {
     let mut program = Program::start("waits", &["signals"]);
     let at = program.addresses();
     let pid = program.pid();
-    let rounds = || {
-        let mut word = [0; 8];
-        memhook_process::read_memory(pid, at["rounds"], &mut word).unwrap();
-        u64::from_le_bytes(word)
-    };
+    let rounds = || read_word(pid, RemoteAddress(at["rounds"])).unwrap();
     let mut lost = 0;
     for round in 0..200 {
         wait_until_blocked(pid);
@@ -214,7 +219,7 @@ fn a_signal_right_after_the_release_still_gives_eintr() {
 }
 
 /// Queues signals with numbers to a program that adds them up, while it is held again and again.
-/// `queue_limit`: how many may wait (RLIMIT_SIGPENDING).
+/// At most `queue_limit` of them may wait (RLIMIT_SIGPENDING).
 fn queue_signals_while_held(queue_limit: Option<u64>) {
     let mut program = Program::start("signals", &[]);
     let at = program.addresses();
@@ -222,7 +227,7 @@ fn queue_signals_while_held(queue_limit: Option<u64>) {
     if let Some(limit) = queue_limit {
         common::limit_queued_signals(pid, limit);
     }
-    // As long as there are holds: on a loaded machine a hold takes longer than many signals.
+    // Signals are sent for as long as there are holds. On a loaded machine a hold takes longer than many signals.
     let is_held = Arc::new(AtomicBool::new(true));
     let goes_on = Arc::clone(&is_held);
     let sender = std::thread::spawn(move || {
@@ -245,13 +250,16 @@ fn queue_signals_while_held(queue_limit: Option<u64>) {
     for _ in 0..100 {
         let mut held = hold(pid, &anywhere()).unwrap();
         for _ in 0..3 {
-            assert_eq!(held.call(at["getpid"], &[]).unwrap(), pid as u64);
+            assert_eq!(
+                held.call(RemoteAddress(at["getpid"]), &[]).unwrap(),
+                pid as u64
+            );
         }
         held.release().unwrap();
     }
     is_held.store(false, Relaxed);
     let (count, sum) = sender.join().unwrap();
-    // The kernel delivers all that wait before the program looks at its flag again.
+    // The kernel delivers all waiting signals before the program looks at its flag again.
     send(pid, libc::SIGTERM);
     assert_eq!(program.line(), format!("{count} {sum}"));
     program.ends_well();
@@ -274,31 +282,32 @@ fn one_function_is_called_with_each_argument_once() {
     let mut program = Program::start("canary", &[]);
     let at = program.addresses();
     let pid = program.pid();
-    let word = |address| {
-        let mut bytes = [0; 8];
-        memhook_process::read_memory(pid, address, &mut bytes).unwrap();
-        u64::from_le_bytes(bytes)
-    };
+    let word = |address| read_word(pid, RemoteAddress(address)).unwrap();
     let mut held = hold(pid, &anywhere()).unwrap();
-    let table = held.call(at["plant"], &[]).unwrap();
+    let table = held.call(RemoteAddress(at["plant"]), &[]).unwrap();
     let blocks: Vec<u64> = (0..600).map(|i| word(table + i * 8)).collect();
     assert_eq!(
-        held.call_each(at["release"], &[], Instant::now()).unwrap(),
+        held.call_each(RemoteAddress(at["release"]), &[], Instant::now())
+            .unwrap(),
         0
     );
-    // Out of time at once: still one.
-    let none = held.call_each(at["release"], &blocks, Instant::now());
+    // Although the time is over at once, one call is made.
+    let none = held.call_each(RemoteAddress(at["release"]), &blocks, Instant::now());
     assert_eq!(none.unwrap(), 1);
     let long = Duration::from_secs(10);
     let most = held
-        .call_each(at["release"], &blocks[1..], Instant::now() + long)
+        .call_each(
+            RemoteAddress(at["release"]),
+            &blocks[1..],
+            Instant::now() + long,
+        )
         .unwrap();
     assert_eq!(most, memhook_inject::Held::MAX_CALLS);
     held.release().unwrap();
     let mut held = hold(pid, &anywhere()).unwrap();
     let rest = &blocks[1 + most..];
     assert_eq!(
-        held.call_each(at["release"], rest, Instant::now() + long)
+        held.call_each(RemoteAddress(at["release"]), rest, Instant::now() + long)
             .unwrap(),
         rest.len()
     );

@@ -1,4 +1,4 @@
-//! Busy, ending, stopped and dying targets; loading an object; shared memory.
+//! Busy, ending, stopped and dying targets, loading an object, and shared memory.
 
 mod common;
 
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use common::{Program, anywhere, send};
 use memhook_inject::{Dlopen, Error, HoldOptions, create_region, hold, load_object, write_bytes};
-use memhook_process::read_memory;
+use memhook_process::{RemoteAddress, read_memory};
 
-/// One range where any number may be given.
+/// A single range, where any number of ranges may be given.
 fn one(range: Range<u64>) -> Vec<Range<u64>> {
     vec![range]
 }
@@ -21,14 +21,17 @@ fn one(range: Range<u64>) -> Vec<Range<u64>> {
 /// so 16 KiB to either side of `malloc` cover its static functions.
 fn locked_code(pid: i32, at: &std::collections::HashMap<String, u64>) -> Vec<Range<u64>> {
     let maps = memhook_process::mappings(pid).unwrap();
-    let loader = maps.iter().filter(|m| m.exec && m.path.contains("/ld-"));
-    let mut ranges: Vec<Range<u64>> = loader.map(|m| m.start..m.end).collect();
+    let mut ranges: Vec<Range<u64>> = maps
+        .iter()
+        .filter(|m| m.exec && m.path.contains("/ld-"))
+        .map(|m| m.start..m.end)
+        .collect();
     assert!(!ranges.is_empty());
     ranges.push(at["malloc"] - 0x4000..at["malloc"] + 0x4000);
     ranges
 }
 
-/// Offset of `answer` in the object: it has one function, so nm finds it.
+/// The offset of `answer` in the object, by nm.
 fn answer_svma(object: &std::path::Path) -> u64 {
     let output = Command::new("nm").arg(object).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -42,7 +45,7 @@ fn objects_load_into_a_target_that_allocates_all_the_time() {
     let at = program.addresses();
     let pid = program.pid();
     let dlopen = Dlopen {
-        address: at["dlopen"],
+        address: RemoteAddress(at["dlopen"]),
         internal_mode: false,
     };
     let mut held_for = Vec::new();
@@ -65,9 +68,12 @@ fn objects_load_into_a_target_that_allocates_all_the_time() {
         };
         let mut held = hold(pid, &options).unwrap();
         create_region(&mut held, 1 << 20, None).unwrap();
-        let loaded = load_object(&mut held, dlopen, &bytes).unwrap();
-        // A different object each time, although the descriptor number is the same.
-        assert_eq!(held.call(loaded.base + svma, &[100]).unwrap(), 100 + number);
+        let base = load_object(&mut held, dlopen, &bytes).unwrap();
+        // It is a different object each time, although the descriptor number is the same.
+        assert_eq!(
+            held.call(RemoteAddress(base + svma), &[100]).unwrap(),
+            100 + number
+        );
         held_for.push(held.release().unwrap());
         std::fs::remove_file(object).unwrap();
     }
@@ -76,7 +82,7 @@ fn objects_load_into_a_target_that_allocates_all_the_time() {
         "held for {:?} (median), {:?} (longest)",
         held_for[5], held_for[9]
     );
-    // By name: glibc opens a file of its own for a moment when a thread first allocates.
+    // Names are compared, because glibc opens a file for a moment when a thread first allocates.
     for fd in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
         let target = std::fs::read_link(fd.unwrap().path()).unwrap_or_default();
         assert!(!target.to_string_lossy().contains("memhook"), "{target:?}");
@@ -93,7 +99,7 @@ fn a_bad_object_is_refused_and_nothing_stays() {
     let at = program.addresses();
     let pid = program.pid();
     let dlopen = Dlopen {
-        address: at["dlopen"],
+        address: RemoteAddress(at["dlopen"]),
         internal_mode: false,
     };
     let options = HoldOptions {
@@ -130,17 +136,20 @@ fn a_region_is_shared() {
     file.write_all_at(b"through file", 5000).unwrap();
     read_memory(pid, region.address + 5000, &mut bytes).unwrap();
     assert_eq!(&bytes, b"through file");
-    // Sparse: no memory is used for what nobody touched.
+    // It is sparse: untouched parts use no memory.
     use std::os::unix::fs::MetadataExt;
     assert!(file.metadata().unwrap().blocks() * 512 < 1 << 20);
     assert!(matches!(
-        write_bytes(pid, 0x10, &bytes),
-        Err(Error::Memory { address: 0x10, .. })
+        write_bytes(pid, RemoteAddress(0x10), &bytes),
+        Err(Error::Memory {
+            address: RemoteAddress(0x10),
+            ..
+        })
     ));
 }
 
 #[test]
-fn no_safe_thread_is_said_at_the_deadline() {
+fn the_error_at_the_deadline_says_that_no_thread_is_safe() {
     let mut program = Program::start("busy", &[]);
     program.addresses();
     let options = HoldOptions {
@@ -187,11 +196,11 @@ fn a_killed_target_is_gone() {
     let at = program.addresses();
     let pid = program.pid();
     let mut held = hold(pid, &anywhere()).unwrap();
-    held.call(at["getpid"], &[]).unwrap();
+    held.call(RemoteAddress(at["getpid"]), &[]).unwrap();
     send(pid, libc::SIGKILL);
     std::thread::sleep(Duration::from_millis(20));
     assert!(matches!(
-        held.call(at["getpid"], &[]),
+        held.call(RemoteAddress(at["getpid"]), &[]),
         Err(Error::TargetGone { .. })
     ));
     assert!(matches!(held.release(), Err(Error::TargetGone { .. })));
@@ -230,7 +239,10 @@ fn threads_that_end_while_chosen_are_passed_over() {
     for _ in 0..300 {
         let mut held = hold(pid, &anywhere()).unwrap();
         others += u32::from(held.tid() != pid);
-        assert_eq!(held.call(at["getpid"], &[]).unwrap(), pid as u64);
+        assert_eq!(
+            held.call(RemoteAddress(at["getpid"]), &[]).unwrap(),
+            pid as u64
+        );
         held.release().unwrap();
     }
     assert!(others > 30, "only {others} holds of short-lived threads");
@@ -258,7 +270,10 @@ fn a_stopped_target_is_refused_and_stays_stopped() {
     // A stop that arrives during remote work takes effect at the release.
     let mut held = hold(pid, &anywhere()).unwrap();
     send(pid, libc::SIGSTOP);
-    assert_eq!(held.call(at["getpid"], &[]).unwrap(), pid as u64);
+    assert_eq!(
+        held.call(RemoteAddress(at["getpid"]), &[]).unwrap(),
+        pid as u64
+    );
     held.release().unwrap();
     let until = Instant::now() + Duration::from_secs(2);
     while common::state(pid, pid) != 'T' && Instant::now() < until {

@@ -1,5 +1,5 @@
-//! A call with a timeout that is interrupted again and again ends when it is due: never early, and not
-//! later and later.
+//! A call with a timeout that is interrupted again and again ends when it is due. It never ends early, and
+//! it is not put off each time.
 
 mod common;
 
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use common::{Program, anywhere, send, wait_until_blocked};
 use memhook_inject::{HoldOptions, hold, hold_all};
 
-/// Holds a program that waits for 400 ms every 50 ms: if each time the wait began anew, it would not end.
-/// The program itself checks that it does not end early.
+/// Holds a program that waits for 400 ms again after every 50 ms. If the wait began anew each time, it would
+/// not end. The program itself checks that it does not end early.
 fn ends_under_holds(how: &str, hold_once: fn(i32)) {
     let path = common::build("blocked", &["-DLATE_IS_FINE"]);
     let mut child = Command::new(&path)
@@ -28,7 +28,7 @@ fn ends_under_holds(how: &str, hold_once: fn(i32)) {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        // About ten are to be expected, and a busy machine keeps us from looking in time now and then.
+        // About ten holds are expected, but on a busy machine we may look too late now and then.
         if Instant::now() >= until || holds > 100 {
             let _ = child.kill();
             let _ = child.wait();
@@ -49,7 +49,7 @@ fn ends_under_holds(how: &str, hold_once: fn(i32)) {
     assert!(status.success(), "{text}");
 }
 
-/// It may end meanwhile.
+/// Holds the program once, which may end meanwhile.
 fn one(pid: i32) {
     if let Ok(mut held) = hold(pid, &anywhere()) {
         let _ = held.syscall(libc::SYS_getpid, [0; 6]);
@@ -86,7 +86,7 @@ fn epoll_wait_ends_though_all_threads_are_held() {
     });
 }
 
-/// What ends a wait comes at any moment, also just before the stop.
+/// The event that ends a wait may come at any moment, even just before the stop.
 fn is_never_early(how: &str) {
     let mut program = Program::start("timeouts", &[how]);
     assert_eq!(program.line(), "ready");

@@ -1,11 +1,11 @@
-//! The C library of a process: which one it is, where it is, and what in it must not be interrupted.
+//! The C library of a process: which one it is, where it is, and which of its code must not be interrupted.
 //!
-//! It is recognized by what the loader has loaded and by what it exports, never by the name of a file:
-//! a program may map any file, at any address, under any name.
+//! It is recognized by what the loader has loaded and by what it exports, never by the name of a file,
+//! because a program may map any file, at any address, under any name.
 
 use crate::loaded_elf::LoadedElf;
 use crate::memory::Pages;
-use crate::{Loader, Mapping, ModuleFacts, ModuleImage};
+use crate::{Loader, Mapping, ModuleFacts, ModuleImage, RemoteAddress};
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ const GLIBC_MARK: &str = "gnu_get_libc_version";
 const GLIBC_PARTS: [&str; 2] = ["libdl.so.2", "libpthread.so.0"];
 /// How the names of glibc's loaders begin.
 const GLIBC_LOADER: &str = "ld-linux";
-/// What a C library starts programs with.
+/// The function with which a C library starts programs.
 const START: &str = "__libc_start_main";
 
 /// The C library that a process runs on: that of the namespace (dlmopen(3)) of the program itself.
@@ -40,13 +40,14 @@ pub struct CLibrary {
 }
 
 impl CLibrary {
-    /// Finds that of a process; `None` if it has none, or has not loaded it yet.
+    /// Finds the C library of a process; `None` if it has none, or has not loaded it yet.
     pub fn of(pid: i32, maps: &[Mapping]) -> Option<CLibrary> {
         let mut pages = Pages::of(pid).ok()?;
         let loader = Loader::find(pid, maps, &mut pages)?;
-        let (kind, parts) = match loader.is_glibc {
-            true => (CLibraryKind::Glibc, glibc_parts(&loader, &mut pages)?),
-            false => (CLibraryKind::Musl, vec![loader.elf().clone()]),
+        let (kind, parts) = if loader.is_glibc {
+            (CLibraryKind::Glibc, glibc_parts(&loader, &mut pages)?)
+        } else {
+            (CLibraryKind::Musl, vec![loader.elf().clone()])
         };
         let start = parts[0].function(&mut pages, START)?;
         Some(CLibrary {
@@ -57,11 +58,12 @@ impl CLibrary {
         })
     }
 
-    /// The address (avma) of a function that it exports.
-    pub fn function(&self, name: &str) -> Option<u64> {
+    /// The address of a function that it exports.
+    pub fn function(&self, name: &str) -> Option<RemoteAddress> {
         let mut pages = self.pages.borrow_mut();
         let mut parts = self.parts.iter();
-        parts.find_map(|part| part.function(&mut pages, name))
+        let found = parts.find_map(|part| part.function(&mut pages, name));
+        found.map(RemoteAddress)
     }
 }
 
@@ -99,7 +101,7 @@ pub fn glibc_version(bytes: &[u8]) -> Option<String> {
 }
 
 /// How far glibc's static functions of malloc.c reach below its first public one, and above the last.
-/// They have no dynamic symbols; in the builds of 2.31 to 2.41 `_int_malloc` and the like are nearer.
+/// They have no dynamic symbols. In the builds of 2.31 to 2.41, `_int_malloc` and the like are nearer.
 const BELOW_MALLOC: u64 = 24 * 1024;
 const ABOVE_MALLOC: u64 = 8 * 1024;
 
@@ -114,13 +116,15 @@ pub fn allocator_code(module: &ModuleImage) -> Option<Range<u64>> {
         "memalign",
         "malloc_trim",
     ];
-    let addresses = public.iter().filter_map(|name| facts.exported(name));
-    let addresses = addresses.map(|e| module.base.wrapping_add(e.svma));
+    let addresses = public
+        .iter()
+        .filter_map(|name| facts.exported(name))
+        .map(|function| module.base.wrapping_add(function.svma));
     let (low, high) = (addresses.clone().min()?, addresses.max()?);
     Some(low.saturating_sub(BELOW_MALLOC)..high.saturating_add(ABOVE_MALLOC))
 }
 
-/// Functions of glibc that hold the loader's lock or the allocator's: a fork takes both.
+/// Functions of glibc that hold the loader's lock or the allocator's. A fork takes both.
 const LOCKING: [&str; 5] = [
     "fork",
     "vfork",
@@ -129,26 +133,27 @@ const LOCKING: [&str; 5] = [
     "pthread_create",
 ];
 
-/// Code (avma) in which a thread may hold a lock that `dlopen` needs: the loader, allocators, and what
-/// holds their locks meanwhile. Every glibc counts, those of other namespaces (dlmopen(3)) too.
+/// Code (avma) in which a thread may hold a lock that `dlopen` needs: the loader, allocators, and functions that hold
+/// their locks for a while. Every glibc counts, including those of other namespaces (dlmopen(3)).
 pub fn unsafe_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
     let mut ranges = Vec::new();
     for module in modules {
         let facts = &module.facts;
         let is_part = |soname: &String| GLIBC_PARTS.contains(&soname.as_str());
         let is_named_loader = |soname: &String| soname.starts_with(GLIBC_LOADER);
-        // Also where the loader of the process could not be read for a moment.
+        // The name matters if the loader of the process could not be read for a moment.
         if module.is_loader || facts.soname.as_ref().is_some_and(is_named_loader) {
             ranges.push(module.start..module.end);
         } else if is_glibc(facts) || facts.soname.as_ref().is_some_and(is_part) {
             ranges.extend(allocator_code(module));
-            let locking = LOCKING.iter().filter_map(|name| facts.exported(name));
-            ranges.extend(locking.map(|function| {
+            let range = |name: &&str| {
+                let function = facts.exported(name)?;
                 let start = module.base.wrapping_add(function.svma);
-                start..start.saturating_add(function.size.max(1))
-            }));
+                Some(start..start.saturating_add(function.size.max(1)))
+            };
+            ranges.extend(LOCKING.iter().filter_map(range));
         } else if facts.exported("malloc").is_some() && !module.is_main {
-            // An allocator of its own.
+            // This is another allocator.
             ranges.push(module.start..module.end);
         }
     }
@@ -160,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions() {
+    fn the_version_is_in_the_banner() {
         let banner =
             b"xx\0GNU C Library (Debian GLIBC 2.36-9+deb12u9) stable release version 2.36.\n";
         assert_eq!(glibc_version(banner).as_deref(), Some("2.36"));

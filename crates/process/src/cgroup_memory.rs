@@ -1,6 +1,6 @@
 //! How much memory a process's control groups still let it have: version 1 and 2, all levels.
 //!
-//! A process that goes beyond is killed, so this is looked at before anything is touched.
+//! A process that exceeds its limit is killed, so this is checked before anything is touched.
 
 use crate::proc_text;
 use std::path::{Component, Path, PathBuf};
@@ -11,9 +11,9 @@ use std::{fmt, fs};
 pub struct MemoryLevel {
     /// Its directory; `/` is the machine.
     pub path: PathBuf,
-    /// Bytes that it may have; for the machine, all that there are.
+    /// The bytes that it may have; for the machine, all that there are.
     pub limit: u64,
-    /// Bytes that it can still take, page cache that can be dropped at once included.
+    /// The bytes that it can still take, including page cache that can be dropped at once.
     pub free: u64,
 }
 
@@ -24,22 +24,23 @@ impl MemoryLevel {
     }
 }
 
-/// Where the free memory is, to follow an amount of it: "is left in the memory cgroup /sys/fs/cgroup/x".
+/// Says where the free memory is, to follow an amount: "is left in the memory cgroup /sys/fs/cgroup/x".
 impl fmt::Display for MemoryLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.is_machine() {
-            true => f.write_str("is available on this machine"),
-            false => write!(f, "is left in the memory cgroup {}", self.path.display()),
+        if self.is_machine() {
+            f.write_str("is available on this machine")
+        } else {
+            write!(f, "is left in the memory cgroup {}", self.path.display())
         }
     }
 }
 
-/// The limits that a process lives under.
+/// The memory limits of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupMemory {
-    /// Its own group first; only those with a limit.
+    /// The groups that have a limit, its own one first.
     pub levels: Vec<MemoryLevel>,
-    /// Directory of its own group, if it has one for memory that can be seen from here.
+    /// The directory of its own group, if it has one for memory that can be seen from here.
     group: Option<PathBuf>,
 }
 
@@ -55,7 +56,7 @@ impl CgroupMemory {
     /// (proc_pid_mountinfo(5)); mount points are looked for below `root`.
     pub fn find(groups: &str, mounts: &str, root: &Path) -> CgroupMemory {
         let mut found = CgroupMemory::default();
-        // Version 1 first: where both are mounted, the controller is in one of them only.
+        // Where both versions are mounted, the controller is in only one of them.
         for version in [Version::One, Version::Two] {
             let Some(group) = version.group(groups) else {
                 continue;
@@ -65,19 +66,19 @@ impl CgroupMemory {
                     continue;
                 };
                 let top = root.join(mount.point.trim_start_matches('/'));
-                let folder = top.join(below);
-                if found.group.is_none() && folder.join(version.usage()).is_file() {
-                    found.group = Some(folder.clone());
+                let directory = top.join(below);
+                if found.group.is_none() && directory.join(version.usage()).is_file() {
+                    found.group = Some(directory.clone());
                 }
-                let levels = folder.ancestors().take_while(|f| f.starts_with(&top));
-                found.levels.extend(levels.filter_map(|f| version.level(f)));
+                let levels = directory.ancestors().take_while(|d| d.starts_with(&top));
+                found.levels.extend(levels.filter_map(|d| version.level(d)));
                 break;
             }
         }
         found
     }
 
-    /// The level that has least left, if there is one with a limit.
+    /// The level with the least left, if there is one with a limit.
     pub fn tightest(&self) -> Option<&MemoryLevel> {
         self.levels.iter().min_by_key(|level| level.free)
     }
@@ -85,8 +86,11 @@ impl CgroupMemory {
     /// The same with the whole machine among the levels.
     pub fn tightest_of_all(&self) -> Option<MemoryLevel> {
         let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let levels = self.levels.iter().cloned().chain(machine(&text));
-        levels.min_by_key(|level| level.free)
+        self.levels
+            .iter()
+            .cloned()
+            .chain(machine(&text))
+            .min_by_key(|level| level.free)
     }
 
     /// How many processes of its own group were killed because it had no memory left.
@@ -97,7 +101,7 @@ impl CgroupMemory {
             .find_map(|file| field(&group.join(file), "oom_kill"))
     }
 
-    /// Directory of its own group.
+    /// The directory of its own group.
     pub fn group(&self) -> Option<&Path> {
         self.group.as_deref()
     }
@@ -128,7 +132,7 @@ fn number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// The part of a group's path below a mount's root; `None` where it lies elsewhere.
+/// The part of a group's path below a mount's root; `None` if it is elsewhere.
 fn below<'a>(group: &'a str, root: &str) -> Option<&'a Path> {
     let below = Path::new(group).strip_prefix(root).ok()?;
     // A group outside of our cgroup namespace is shown by a path with `..` (cgroup_namespaces(7)).
@@ -185,10 +189,10 @@ impl Version {
     }
 
     /// The limit of one group: the lowest of those that it has.
-    fn level(self, folder: &Path) -> Option<MemoryLevel> {
-        let usage = number(&folder.join(self.usage()))?;
-        let stat = folder.join("memory.stat");
-        // Pages of files that nobody has looked at again are what the kernel takes first.
+    fn level(self, directory: &Path) -> Option<MemoryLevel> {
+        let usage = number(&directory.join(self.usage()))?;
+        let stat = directory.join("memory.stat");
+        // The kernel first takes pages of files that nobody has used again.
         let (limits, droppable): (&[(&str, Option<&str>)], _) = match self {
             Version::One => (
                 &[
@@ -211,12 +215,12 @@ impl Version {
         limits
             .iter()
             .filter_map(|(file, own_usage)| {
-                // `max` is no number.
-                let limit = number(&folder.join(file)).filter(|limit| *limit < UNLIMITED)?;
-                let usage = own_usage.map_or(Some(usage), |file| number(&folder.join(file)))?;
+                // `max` is not a number.
+                let limit = number(&directory.join(file)).filter(|limit| *limit < UNLIMITED)?;
+                let usage = own_usage.map_or(Some(usage), |file| number(&directory.join(file)))?;
                 let used = usage.saturating_sub(droppable.unwrap_or(0));
                 Some(MemoryLevel {
-                    path: folder.to_owned(),
+                    path: directory.to_owned(),
                     limit,
                     free: limit.saturating_sub(used),
                 })
@@ -315,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_seen_is_no_limit() {
+    fn a_limit_that_cannot_be_seen_is_none() {
         let mounts = "41 31 0:38 / /fs rw - cgroup2 cgroup2 rw\n";
         for group in ["0::/../../other\n", "0::/gone\n", "garbage", ""] {
             let found = CgroupMemory::find(group, mounts, Path::new("/nowhere"));

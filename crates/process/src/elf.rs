@@ -1,4 +1,4 @@
-//! What we need of an ELF file: dynamic symbols and the relocations that make GOT slots.
+//! The parts of an ELF file that tracing needs: dynamic symbols, and the relocations that make GOT slots.
 
 use crate::arch::native::relocations;
 use goblin::elf::{Elf, dynamic, program_header, sym};
@@ -8,7 +8,7 @@ use std::ops::Range;
 /// How a slot comes to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotKind {
-    /// JUMP_SLOT: a PLT slot, bound at once or lazily.
+    /// JUMP_SLOT: a PLT slot, which is bound at once or lazily.
     JumpSlot,
     /// GLOB_DAT: a GOT entry for an address taken or a call without PLT.
     GlobDat,
@@ -32,7 +32,7 @@ pub struct Relocation {
 pub struct Exported {
     /// Address (svma).
     pub svma: u64,
-    /// Size in bytes; 0: not stated.
+    /// Size in bytes; 0 if it is not stated.
     pub size: u64,
     /// The address is that of a resolver (STT_GNU_IFUNC).
     pub is_ifunc: bool,
@@ -60,12 +60,7 @@ impl<'a> ElfView<'a> {
         Ok(ElfView { elf, bytes })
     }
 
-    /// Whether a dynamic loader is asked for.
-    pub fn interpreter(&self) -> Option<&'a str> {
-        self.elf.interpreter
-    }
-
-    /// The lowest page-aligned address of a PT_LOAD: where offset 0 of the mapping belongs (svma).
+    /// The lowest page-aligned address of a PT_LOAD (svma), which is meant for offset 0 of the file.
     pub fn lowest_load(&self) -> u64 {
         self.loads().map(|p| p.p_vaddr & !0xfff).min().unwrap_or(0)
     }
@@ -86,42 +81,25 @@ impl<'a> ElfView<'a> {
             .map(|n| n.desc.to_vec())
     }
 
-    /// The dynamic string table from an index on. Looked at in the file: goblin's table searches for the string
-    /// of each index, and there are thousands of symbols.
+    /// The dynamic string table from an index on. It is looked at in the file, because goblin's table searches for the
+    /// string of each index, and there are thousands of symbols.
     fn text_at(&self, index: usize) -> &'a [u8] {
         let table = self.elf.dynamic.as_ref().map(|d| d.info.strtab);
         let at = table.and_then(|table| table.checked_add(index));
         at.and_then(|at| self.bytes.get(at..)).unwrap_or_default()
     }
 
-    /// Whether the dynamic string table has this name there.
-    fn is_named(&self, index: usize, name: &str) -> bool {
-        let text = self.text_at(index);
-        text.starts_with(name.as_bytes()) && text.get(name.len()) == Some(&0)
-    }
-
-    /// A function that other modules can bind to. Hidden versions (`name@VERSION`) come last.
+    /// A function that other modules can bind to. A hidden version (`name@VERSION`) counts only if there is no other.
     pub fn exported(&self, name: &str) -> Option<Exported> {
-        let mut found = None;
-        for (i, symbol) in self.functions() {
-            if !self.is_named(symbol.st_name, name) {
-                continue;
-            }
-            let (this, is_hidden) = self.as_exported(i, &symbol);
-            if !is_hidden {
-                return Some(this);
-            }
-            found = Some(this);
-        }
-        found
+        self.exported_of([name].into_iter()).remove(name)
     }
 
     /// The same for many names, in one pass.
-    pub fn exported_of(
+    pub fn exported_of<'n>(
         &self,
-        names: impl Iterator<Item = &'static str>,
-    ) -> HashMap<&'static str, Exported> {
-        let names: HashMap<&[u8], &'static str> = names.map(|n| (n.as_bytes(), n)).collect();
+        names: impl Iterator<Item = &'n str>,
+    ) -> HashMap<&'n str, Exported> {
+        let names: HashMap<&[u8], &str> = names.map(|n| (n.as_bytes(), n)).collect();
         let most = names.keys().map(|name| name.len()).max().unwrap_or(0);
         let mut found: HashMap<&str, (Exported, bool)> = HashMap::new();
         for (i, symbol) in self.functions() {
@@ -143,7 +121,7 @@ impl<'a> ElfView<'a> {
             .collect()
     }
 
-    /// Defined dynamic functions, with their indices.
+    /// The defined dynamic functions with their indices.
     fn functions(&self) -> impl Iterator<Item = (usize, sym::Sym)> {
         self.elf.dynsyms.iter().enumerate().filter(|(_, symbol)| {
             let is_function = matches!(symbol.st_type(), sym::STT_FUNC | sym::STT_GNU_IFUNC);
@@ -188,15 +166,19 @@ impl<'a> ElfView<'a> {
         found
     }
 
-    /// PLT entries (svma) that represent functions of other modules wherever an address is taken: in a program at
-    /// fixed addresses the linker gives the undefined symbol its PLT entry as value (psABI, "Function Addresses").
+    /// PLT entries (svma) that represent functions of other modules wherever an address is taken. In a program at
+    /// fixed addresses, the linker gives the undefined symbol its PLT entry as value (psABI, "Function Addresses").
     pub fn canonical_plt(&self, wanted: &dyn Fn(&str) -> bool) -> Vec<u64> {
-        let stands_for_another = |s: &sym::Sym| {
+        let is_canonical = |s: &sym::Sym| {
             let is_undefined = s.st_shndx == 0 && s.st_value != 0 && s.st_type() == sym::STT_FUNC;
             is_undefined && self.elf.dynstrtab.get_at(s.st_name).is_some_and(wanted)
         };
-        let found = self.elf.dynsyms.iter().filter(stands_for_another);
-        found.map(|s| s.st_value).collect()
+        self.elf
+            .dynsyms
+            .iter()
+            .filter(is_canonical)
+            .map(|s| s.st_value)
+            .collect()
     }
 
     /// Whether the module binds its own symbols itself (`-Bsymbolic`).
@@ -217,11 +199,12 @@ impl<'a> ElfView<'a> {
         &self.elf.libraries
     }
 
-    /// The range (svma) that the loader makes read-only when it has relocated the module, as far as it
-    /// comes to whole pages (`_dl_protect_relro` in glibc's elf/dl-reloc.c).
+    /// The range (svma) that the loader makes read-only when it has relocated the module, cut to whole pages
+    /// (`_dl_protect_relro` in glibc's elf/dl-reloc.c).
     pub fn relro(&self) -> Option<Range<u64>> {
-        let mut headers = self.elf.program_headers.iter();
-        let relro = headers.rfind(|p| p.p_type == program_header::PT_GNU_RELRO)?;
+        let is_relro =
+            |p: &&program_header::ProgramHeader| p.p_type == program_header::PT_GNU_RELRO;
+        let relro = self.elf.program_headers.iter().rfind(is_relro)?;
         let end = relro.p_vaddr.saturating_add(relro.p_memsz) & !0xfff;
         Some(relro.p_vaddr & !0xfff..end)
     }
@@ -234,7 +217,7 @@ impl<'a> ElfView<'a> {
         })
     }
 
-    /// Executable segments: (svma, bytes).
+    /// The executable segments, as svma and bytes.
     pub fn code(&self) -> impl Iterator<Item = (u64, &'a [u8])> {
         self.loads().filter(|p| p.is_executable()).map(|p| {
             let start = p.p_offset as usize;

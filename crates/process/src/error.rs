@@ -8,7 +8,7 @@ pub enum Error {
     Proc {
         /// The file.
         path: String,
-        /// What the kernel answered. It is part of the text, so it is not the source as well.
+        /// What the kernel answered. It is part of the text, so it is not a source as well.
         cause: std::io::Error,
     },
 }

@@ -1,13 +1,13 @@
-//! Parsers of texts that only ever come from /proc, for the fuzzer (`fuzz/README.md`).
+//! Parsers of texts that normally come only from /proc, for the fuzzer (`fuzz/README.md`).
 
 use crate::preflight::Status;
 use crate::threads::{in_stat, in_status};
 
-/// A text as if it were each of the files in turn.
+/// Parses a text as if it were each of the files in turn.
 pub fn proc_text(text: &str) {
     let maps = crate::parse_maps(text);
     assert!(maps.len() <= text.lines().count());
-    Status::from_text(text.to_owned()).field("Seccomp");
+    Status::from_text(text.to_owned()).field("Seccomp:");
     for name in ["Seccomp:", "Seccomp_filters:", "NSpid:"] {
         in_status(text, name);
     }

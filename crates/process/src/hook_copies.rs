@@ -1,8 +1,8 @@
-//! Copies of our hook that a process has mapped, of this version or another, and what is behind their
-//! wrappers. A fork child inherits the slots of its traced parent; an address inside any of these copies
+//! Copies of our hook that a process has mapped, of this version or another, and the functions behind their
+//! wrappers. A fork child inherits the slots of its traced parent, so an address inside any of these copies
 //! is never the original of a slot.
 
-use crate::{Mapping, memory::read_memory};
+use crate::{Mapping, RemoteAddress, read_memory, read_word};
 use memhook_abi::{DESCRIPTION_MAGIC, HookDescription};
 use std::{collections::HashMap, mem::offset_of};
 
@@ -20,7 +20,7 @@ pub enum Behind {
     Itself,
     /// A wrapper that calls this function (avma).
     Wrapped(u64),
-    /// Something in a hook of which more cannot be told.
+    /// Something in a hook, of which nothing more is known.
     Unknown,
 }
 
@@ -37,9 +37,9 @@ pub struct HookCopy {
 
 #[derive(Clone, Debug)]
 struct Description {
-    /// Function and variant of each wrapper (avma).
+    /// The function and the variant of each wrapper (avma).
     wrappers: HashMap<u64, (u32, u32)>,
-    /// The wrappers, selective ones second, by function and variant.
+    /// The wrappers by function and variant; the second table has the selective ones.
     tables: Vec<Vec<u64>>,
     originals: Vec<u64>,
     originals_address: u64,
@@ -87,11 +87,14 @@ impl HookCopy {
         (original != 0).then_some(original)
     }
 
-    /// The originals that it keeps: function, variant, address (avma).
+    /// The originals that it keeps, as function, variant and address (avma).
     pub fn originals(&self) -> impl Iterator<Item = (u32, u32, u64)> {
         self.description.iter().flat_map(|d| {
-            let known = d.originals.iter().enumerate().filter(|(_, o)| **o != 0);
-            known.map(|(i, &original)| (i as u32 / d.variants, i as u32 % d.variants, original))
+            d.originals
+                .iter()
+                .enumerate()
+                .filter(|(_, original)| **original != 0)
+                .map(|(i, &original)| (i as u32 / d.variants, i as u32 % d.variants, original))
         })
     }
 
@@ -111,15 +114,15 @@ impl HookCopy {
         (variant < d.variants).then(|| table.get(index).copied())?
     }
 
-    /// The number of the attach while tracing is on, else 0; `None` if it cannot be told.
+    /// The number of the attach while tracing is on, else 0; `None` if it is not known.
     pub fn epoch(&self, pid: i32) -> Option<u32> {
         self.gate_word(pid).map(|word| word as u32)
     }
 
-    /// Whose regions it uses ([`memhook_abi::Control::owner`]); 0: nobody's, as in a fork child.
+    /// Whose regions it uses ([`memhook_abi::Control::owner`]); 0 if it uses none, as in a fork child.
     pub fn owner(&self, pid: i32) -> u64 {
         let gate = self.description.as_ref().map(|d| d.gate);
-        gate.and_then(|gate| word(pid, gate.wrapping_add(8)))
+        gate.and_then(|gate| read_word(pid, RemoteAddress(gate) + 8))
             .unwrap_or(0)
     }
 
@@ -128,26 +131,20 @@ impl HookCopy {
         Some(self.description.as_ref()?.gate)
     }
 
-    /// The gate's first word: epoch and last epoch.
+    /// The gate's first word, which holds epoch and last epoch.
     pub fn gate_word(&self, pid: i32) -> Option<u64> {
-        word(pid, self.gate()?)
+        read_word(pid, RemoteAddress(self.gate()?))
     }
 
-    /// Where the region is (avma) that it was last given, or its parent's; 0: none.
+    /// Where the region is (avma) that it was last given, or its parent's region; 0 if there is none.
     pub fn region(&self, pid: i32) -> Option<u64> {
-        word(pid, self.description.as_ref()?.region)
+        read_word(pid, RemoteAddress(self.description.as_ref()?.region))
     }
-}
-
-fn word(pid: i32, address: u64) -> Option<u64> {
-    let mut bytes = [0; 8];
-    read_memory(pid, address, &mut bytes).ok()?;
-    Some(u64::from_le_bytes(bytes))
 }
 
 fn words(pid: i32, address: u64, count: u64) -> Option<Vec<u64>> {
     let mut bytes = vec![0; usize::try_from(count).ok()? * 8];
-    read_memory(pid, address, &mut bytes).ok()?;
+    read_memory(pid, RemoteAddress(address), &mut bytes).ok()?;
     let words = bytes.as_chunks::<8>().0;
     Some(words.iter().map(|w| u64::from_le_bytes(*w)).collect())
 }
@@ -179,9 +176,11 @@ impl Description {
             offset_of!(HookDescription, wrappers),
             offset_of!(HookDescription, selective_wrappers),
         ];
-        let tables = places.into_iter().take(tables as usize);
-        let tables: Option<Vec<_>> = tables.map(|at| words(pid, word(at), count)).collect();
-        let tables = tables?;
+        let tables = places
+            .into_iter()
+            .take(tables as usize)
+            .map(|at| words(pid, word(at), count))
+            .collect::<Option<Vec<_>>>()?;
         let originals_address = word(offset_of!(HookDescription, originals));
         let numbered = tables.iter().flat_map(|table| table.iter().enumerate());
         Some(Description {
@@ -254,7 +253,7 @@ mod tests {
         assert_eq!(behind(&copies, 0x2000), Behind::Itself);
         assert_eq!(copies[0].originals().count(), 2);
         assert_eq!(copies[0].wrapper(1, 0, true), Some(0x1020));
-        // As if it claimed a million functions.
+        // Now it claims to have a million functions.
         memory[at + 3] = halves(1, 1 << 20);
         assert!(Description::find(pid, &mapping(start)).is_none());
     }

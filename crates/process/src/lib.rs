@@ -1,10 +1,11 @@
 //! A process seen from outside: mappings, loaded modules, GOT slots, threads.
 //!
-//! Nothing here writes to the target or uses ptrace; the ELF part takes bytes.
+//! Nothing here writes to the target or uses ptrace. The ELF part takes bytes.
 
 mod arch;
 mod c_library;
 mod cgroup_memory;
+mod cgroup_root;
 mod elf;
 mod error;
 #[doc(hidden)]
@@ -20,6 +21,8 @@ mod module_facts;
 mod module_file;
 mod preflight;
 mod proc_text;
+mod remote_address;
+mod scheduling;
 mod slots;
 mod target_root;
 mod thread_state;
@@ -29,18 +32,21 @@ pub use arch::native::calls::{AllocatorCalls, allocator_calls, built_in_allocato
 pub use arch::native::relocations::RETURN;
 pub use c_library::{CLibrary, CLibraryKind, allocator_code, glibc_version, unsafe_ranges};
 pub use cgroup_memory::{CgroupMemory, MemoryLevel};
+pub use cgroup_root::cgroup_root;
 pub use elf::{ElfView, Exported, Relocation, SlotKind};
 pub use error::Error;
 pub use hook_copies::{Behind, HookCopy, behind, hook_copies};
-pub use loader::{Auxiliary, Loader};
+pub use loader::{Auxiliary, Loader, is_audited};
 pub use maps::{Mapping, mappings, parse_maps};
-pub use memory::{read_memory, read_word};
+pub use memory::{open_descriptor, open_memory, open_pagemap, read_memory, read_word};
 pub use module::{ModuleImage, modules, vdso};
 pub use module_bytes::ModuleBytes;
 pub use module_facts::ModuleFacts;
 pub use module_file::ModuleFiles;
-pub use preflight::{Check, details, filter_may_kill, first_failure, preflight};
+pub use preflight::{Check, details, filter_may_kill, first_failure, preflight, preflight_to_read};
 pub use proc_text::proc_text;
+pub use remote_address::RemoteAddress;
+pub use scheduling::{Scheduling, SchedulingFile};
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
 pub use target_root::TargetRoot;
 pub use thread_state::{
@@ -48,6 +54,6 @@ pub use thread_state::{
     waits_in,
 };
 pub use threads::{
-    Thread, has_ended, has_seccomp_filter, inner_tid, is_filtered, seccomp_filters, thread_ids,
-    thread_start_time, threads,
+    Thread, has_ended, has_seccomp_filter, inner_tid, is_filtered, living_thread, process_ids,
+    seccomp_filters, thread_ids, thread_start_time, threads,
 };

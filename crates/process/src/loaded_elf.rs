@@ -1,5 +1,5 @@
-//! An ELF module as its loader has mapped it: what a look-up of the loader's would find. The module's
-//! file is not needed, which may be large, deleted, replaced or out of reach.
+//! An ELF module as its loader has mapped it, which shows what the loader would find. The module's file is not
+//! needed; it may be large, deleted, replaced or out of reach.
 
 use crate::memory::Pages;
 use goblin::elf::{dynamic, program_header, sym};
@@ -55,11 +55,14 @@ impl LoadedElf {
             bias,
             ..LoadedElf::default()
         };
-        // glibc adds the bias to the addresses in this section, other loaders do not. A module is nowhere
-        // near as large as the bias is high.
-        let place = |value: u64| match value >= bias {
-            true => value,
-            false => bias.wrapping_add(value),
+        // glibc adds the bias to the addresses in this section, other loaders do not. No module is nearly as large
+        // as its bias.
+        let place = |value: u64| {
+            if value >= bias {
+                value
+            } else {
+                bias.wrapping_add(value)
+            }
         };
         let mut soname = None;
         for at in (0..MOST_ENTRIES).map(|i| section.wrapping_add(i * 16)) {
@@ -83,8 +86,8 @@ impl LoadedElf {
         self.soname.is_some_and(|at| pages.has_string(at, name))
     }
 
-    /// A symbol that the module defines. Of several versions the default one, which a program linked
-    /// today would bind to.
+    /// A symbol that the module defines. If there are several versions, it is the default one, to which a program
+    /// that is linked today would bind.
     pub(crate) fn symbol(&self, pages: &mut Pages, name: &str) -> Option<LoadedSymbol> {
         let mut found = None;
         for index in self.candidates(pages, name)? {
@@ -100,9 +103,11 @@ impl LoadedElf {
                 address: self.bias.wrapping_add(pages.word(at.wrapping_add(8))?),
                 kind: info & 0xf,
             };
-            // The top bit marks a version that only names itself bind to (LSB, "Symbol Version Table").
-            let version = self.versions.map(|table| table.wrapping_add(index * 2));
-            let version = version.and_then(|at| pages.bytes(at).map(u16::from_le_bytes));
+            // The top bit marks a version that is found only by its own name (LSB, "Symbol Version Table").
+            let version = self
+                .versions
+                .map(|table| table.wrapping_add(index * 2))
+                .and_then(|at| pages.bytes(at).map(u16::from_le_bytes));
             if version.is_none_or(|version| version & 0x8000 == 0) {
                 return Some(symbol);
             }
@@ -111,8 +116,8 @@ impl LoadedElf {
         found
     }
 
-    /// A function, by its address (avma). One that a resolver chooses (STT_GNU_IFUNC) is none: its symbol is
-    /// the resolver.
+    /// The address (avma) of a function. A function that a resolver chooses (STT_GNU_IFUNC) does not count, because its
+    /// symbol is the resolver.
     pub(crate) fn function(&self, pages: &mut Pages, name: &str) -> Option<u64> {
         let symbol = self.symbol(pages, name)?;
         (symbol.kind == sym::STT_FUNC).then_some(symbol.address)

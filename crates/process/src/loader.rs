@@ -1,13 +1,13 @@
-//! The dynamic loader of a process, and the modules that it says it has loaded.
+//! The dynamic loader of a process, and the modules that it lists as loaded.
 
-use crate::{Error, Mapping, loaded_elf::LoadedElf, memory::Pages};
+use crate::{Error, Mapping, RemoteAddress, loaded_elf::LoadedElf, memory::Pages};
 
 /// Where a program begins (getauxval(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Auxiliary {
     /// The executable's entry point.
     pub entry: u64,
-    /// Where the loader's ELF header is; 0: the kernel loaded none.
+    /// Where the loader's ELF header is; 0 if the kernel has loaded none.
     pub loader: u64,
 }
 
@@ -16,19 +16,15 @@ const AT_BASE: u64 = 7;
 const AT_ENTRY: u64 = 9;
 
 impl Auxiliary {
-    /// Reads that of a process.
+    /// Reads the values of a process.
     pub fn of(pid: i32) -> Result<Auxiliary, Error> {
         let path = format!("/proc/{pid}/auxv");
         let bytes = std::fs::read(&path).map_err(|cause| Error::Proc { path, cause })?;
-        let words = bytes
-            .as_chunks::<8>()
-            .0
-            .iter()
-            .map(|w| u64::from_le_bytes(*w));
-        let words: Vec<u64> = words.collect();
-        let value = |kind| {
-            let mut pairs = words.chunks_exact(2);
-            pairs.find(|pair| pair[0] == kind).map_or(0, |pair| pair[1])
+        let (pairs, _) = bytes.as_chunks::<16>();
+        let value = |kind: u64| {
+            let found = pairs.iter().find(|pair| pair[..8] == kind.to_le_bytes());
+            let value = found.and_then(|pair| pair[8..].first_chunk());
+            value.map_or(0, |value| u64::from_le_bytes(*value))
         };
         Ok(Auxiliary {
             entry: value(AT_ENTRY),
@@ -37,15 +33,29 @@ impl Auxiliary {
     }
 }
 
+/// Whether a process was started with LD_AUDIT (ld.so(8)).
+pub fn is_audited(pid: i32) -> bool {
+    has_variable(pid, |variable| variable.starts_with(b"LD_AUDIT="))
+}
+
+/// Whether a process was started with such a variable (`NAME=value`) in its environment.
+pub(crate) fn has_variable(pid: i32, is_it: impl Fn(&[u8]) -> bool) -> bool {
+    /// The kernel takes no more (execve(2), "Limits on size of arguments and environment").
+    const MOST_BYTES: u64 = 8 << 20;
+    let path = format!("/proc/{pid}/environ");
+    let environment = memhook_foreign::read_start(path, MOST_BYTES).unwrap_or_default();
+    environment.split(|&byte| byte == 0).any(is_it)
+}
+
 /// The dynamic loader of a process.
 #[derive(Clone, Debug)]
 pub struct Loader {
     /// Where its ELF header is (avma).
     pub start: u64,
     elf: LoadedElf,
-    /// `struct r_debug` of `<link.h>`, by which debuggers know the modules.
+    /// `struct r_debug` of `<link.h>`, which tells debuggers about the modules.
     debug: u64,
-    /// An empty function, called whenever the list of modules begins or ends to change.
+    /// An empty function, which is called whenever the list of modules starts or stops changing.
     pub debug_state: Option<u64>,
     /// Whether it is glibc's.
     pub is_glibc: bool,
@@ -64,11 +74,11 @@ const R_STATE: u64 = 24;
 const RT_CONSISTENT: u32 = 0;
 const L_LD: u64 = 16;
 const L_NEXT: u64 = 24;
-/// Longer lists are none, but a circle.
+/// A list that seems longer is a circle.
 const MOST_MODULES: usize = 1 << 16;
 
 impl Loader {
-    /// Finds that of a process; `None` for a static program.
+    /// Finds the loader of a process; `None` for a static program.
     pub fn of(pid: i32, maps: &[Mapping]) -> Option<Loader> {
         let mut pages = Pages::of(pid).ok()?;
         Loader::find(pid, maps, &mut pages)
@@ -89,10 +99,11 @@ impl Loader {
         let debug_state = address("_dl_debug_state");
         let of_glibc = ["_rtld_global", "_dl_catch_exception"];
         let is_glibc = of_glibc.iter().any(|name| address(name).is_some());
-        let debug = match is_glibc {
-            true => address("_r_debug"),
+        let debug = if is_glibc {
+            address("_r_debug")
+        } else {
             // musl has a pointer to it.
-            false => address("_dl_debug_addr").and_then(|at| pages.word(at)),
+            address("_dl_debug_addr").and_then(|at| pages.word(at))
         };
         Some(Loader {
             start,
@@ -103,9 +114,9 @@ impl Loader {
         })
     }
 
-    /// Whether its list of modules is whole just now.
+    /// Whether its list of modules is complete just now.
     pub fn is_consistent(&self, pid: i32) -> bool {
-        let state = crate::read_word(pid, self.debug.wrapping_add(R_STATE));
+        let state = crate::read_word(pid, RemoteAddress(self.debug) + R_STATE);
         state.is_some_and(|word| word as u32 == RT_CONSISTENT)
     }
 

@@ -19,16 +19,16 @@ pub struct Mapping {
     pub shared: bool,
     /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Device and inode of the file; inode 0: none.
+    /// Device and inode of the file; there is no file if the inode is 0.
     pub file_id: (u32, u32, u64),
-    /// Path, `[stack]` and the like, or empty; without the mark of a deleted file.
+    /// The path, `[stack]` and the like, or nothing; without the mark of a deleted file.
     pub path: String,
     /// The file has been deleted.
     pub deleted: bool,
 }
 
 impl Mapping {
-    /// Whether an address (avma) lies in it.
+    /// Whether an address (avma) is in it.
     pub fn contains(&self, address: u64) -> bool {
         (self.start..self.end).contains(&address)
     }
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn deleted_and_spaces() {
+    fn a_deleted_file_and_a_path_with_spaces() {
         let m = &parse_maps(
             "7f00-8f00 r-xp 00001000 fe:01 42                         /a dir/x y.so (deleted)\n",
         )[0];

@@ -1,18 +1,40 @@
 //! Memory of a process, read from outside.
 
-use crate::Error;
+use crate::{Error, RemoteAddress};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use std::{fs::File, io::IoSliceMut, os::unix::fs::FileExt};
 
-/// Fills `into` from the memory of a process at `address` (avma), all of it or nothing: after an error
-/// the contents of `into` are unspecified.
+/// Opens /proc/PID/mem for reading and writing. It stays bound to the address space that the process has
+/// at this moment: after an execve(2) nothing is read or written.
+pub fn open_memory(pid: i32) -> Result<File, Error> {
+    open_both_ways(format!("/proc/{pid}/mem"))
+}
+
+/// Opens the page tables of a process (proc_pid_pagemap(5)).
+pub fn open_pagemap(pid: i32) -> Result<File, Error> {
+    let path = format!("/proc/{pid}/pagemap");
+    File::open(&path).map_err(|cause| Error::Proc { path, cause })
+}
+
+/// Opens what a descriptor of a process refers to, for reading and writing.
+pub fn open_descriptor(pid: i32, number: u64) -> Result<File, Error> {
+    open_both_ways(format!("/proc/{pid}/fd/{number}"))
+}
+
+fn open_both_ways(path: String) -> Result<File, Error> {
+    let options = File::options().read(true).write(true).open(&path);
+    options.map_err(|cause| Error::Proc { path, cause })
+}
+
+/// Fills `into` from the memory of a process, all of it or nothing: after an error the contents of `into`
+/// are unspecified.
 ///
 /// process_vm_readv(2) comes first, because it needs no descriptor; /proc/PID/mem also reads pages that
 /// the process itself may not read.
-pub fn read_memory(pid: i32, address: u64, into: &mut [u8]) -> Result<(), Error> {
+pub fn read_memory(pid: i32, address: RemoteAddress, into: &mut [u8]) -> Result<(), Error> {
     let remote = RemoteIoVec {
-        base: address as usize,
+        base: address.0 as usize,
         len: into.len(),
     };
     let length = into.len();
@@ -21,18 +43,18 @@ pub fn read_memory(pid: i32, address: u64, into: &mut [u8]) -> Result<(), Error>
     }
     let path = format!("/proc/{pid}/mem");
     File::open(&path)
-        .and_then(|file| file.read_exact_at(into, address))
+        .and_then(|file| file.read_exact_at(into, address.0))
         .map_err(|cause| Error::Proc { path, cause })
 }
 
-/// The word at an address (avma) of a process; `None` where nothing can be read.
-pub fn read_word(pid: i32, address: u64) -> Option<u64> {
+/// The word at an address of a process; `None` where nothing can be read.
+pub fn read_word(pid: i32, address: RemoteAddress) -> Option<u64> {
     let mut word = [0; 8];
     read_memory(pid, address, &mut word).ok()?;
     Some(u64::from_le_bytes(word))
 }
 
-/// Small pieces of a process's memory, read by whole pages: what is wanted next is often in the same one.
+/// Small pieces of a process's memory, read by whole pages: the next piece is often in the same one.
 pub(crate) struct Pages {
     memory: File,
     at: u64,
@@ -42,7 +64,7 @@ pub(crate) struct Pages {
 const PAGE_BYTES: usize = 4096;
 
 impl Pages {
-    /// Of this process.
+    /// Those of a process.
     pub(crate) fn of(pid: i32) -> Result<Pages, Error> {
         let path = format!("/proc/{pid}/mem");
         let memory = File::open(&path).map_err(|cause| Error::Proc { path, cause })?;
@@ -53,7 +75,7 @@ impl Pages {
         })
     }
 
-    /// What is left of a page from an address (avma) on; `None` where nothing can be read.
+    /// The rest of a page, from an address (avma) on; `None` where nothing can be read.
     fn rest_of_page(&mut self, address: u64) -> Option<&[u8]> {
         let offset = (address % PAGE_BYTES as u64) as usize;
         let page = address - offset as u64;
@@ -110,8 +132,11 @@ mod tests {
         }
         assert_eq!(pages.word(8), None);
         assert_eq!(pages.word(&raw const words[3] as u64), Some(words[3]));
-        assert_eq!(read_word(pid, &raw const words[5] as u64), Some(words[5]));
-        assert_eq!(read_word(pid, 8), None);
+        assert_eq!(
+            read_word(pid, RemoteAddress(&raw const words[5] as u64)),
+            Some(words[5])
+        );
+        assert_eq!(read_word(pid, RemoteAddress(8)), None);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Loaded modules.
 
 use crate::{
-    CLibrary, ElfView, Error, Loader, Mapping, ModuleBytes, ModuleFacts, ModuleFiles, TargetRoot,
-    read_memory,
+    CLibrary, ElfView, Error, Loader, Mapping, ModuleBytes, ModuleFacts, ModuleFiles,
+    RemoteAddress, TargetRoot, read_memory,
 };
 use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
@@ -11,7 +11,7 @@ use std::{collections::HashMap, path::PathBuf, sync::Arc};
 pub struct ModuleImage {
     /// Path as the target sees it.
     pub path: String,
-    /// Where the file can be read from here.
+    /// A path by which this process can read the file.
     pub file: PathBuf,
     /// Load bias: avma = base + svma.
     pub base: u64,
@@ -21,13 +21,13 @@ pub struct ModuleImage {
     pub end: u64,
     /// GNU build-id.
     pub build_id: Option<Vec<u8>>,
-    /// The executable.
+    /// Whether it is the executable.
     pub is_main: bool,
-    /// The dynamic loader.
+    /// Whether it is the dynamic loader.
     pub is_loader: bool,
-    /// The main library of the [`CLibrary`] that the program runs on.
+    /// Whether it is the main library of the [`CLibrary`] that the program runs on.
     pub is_libc: bool,
-    /// The executable, or a library that it needs: loaded with it and never unloaded.
+    /// Whether it is the executable, or a library that it needs, which is loaded with it and never unloaded.
     pub is_permanent: bool,
     /// The file's bytes.
     pub bytes: Arc<ModuleBytes>,
@@ -47,12 +47,12 @@ impl ModuleImage {
     }
 }
 
-/// The vDSO, code that the kernel maps into every process; its bytes come from the mapping. A signal
+/// The vDSO, which is code that the kernel maps into every process. Its bytes come from the mapping. A signal
 /// may interrupt a thread in it.
 pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
     let mapping = maps.iter().find(|m| m.path == "[vdso]")?;
     let mut bytes = vec![0; (mapping.end - mapping.start) as usize];
-    read_memory(pid, mapping.start, &mut bytes).ok()?;
+    read_memory(pid, RemoteAddress(mapping.start), &mut bytes).ok()?;
     let elf = ElfView::parse(&bytes).ok()?;
     Some(ModuleImage {
         base: mapping.start.wrapping_sub(elf.lowest_load()),
@@ -66,7 +66,7 @@ pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
         path: mapping.path.clone(),
         file: PathBuf::new(),
         bytes: Arc::new(bytes.into()),
-        // No slot of it is patched.
+        // None of its slots is patched.
         facts: Arc::default(),
     })
 }
@@ -75,7 +75,7 @@ pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
 /// taken from `files`.
 ///
 /// # Errors
-/// When the mappings cannot be read; a module that is no ELF file of ours is left out.
+/// When the mappings cannot be read. A module that is not an ELF file of this architecture is left out.
 pub fn modules(
     pid: i32,
     maps: &[Mapping],
@@ -107,10 +107,11 @@ pub fn modules(
             .take_while(|m| m.start < end)
             .any(|m| is_code(&m))
         {
-            continue; // mapped as data
+            continue; // it is mapped as data
         }
         let mut magic = [0; 4];
-        if read_memory(pid, first.start, &mut magic).is_err() || &magic != b"\x7fELF" {
+        if read_memory(pid, RemoteAddress(first.start), &mut magic).is_err() || &magic != b"\x7fELF"
+        {
             continue;
         }
         let Some(file) = files.of_mapping(pid, maps, first) else {
@@ -141,7 +142,7 @@ pub fn modules(
     Ok(found)
 }
 
-/// Where the module ends that `first` begins, among the mappings behind that.
+/// Where the module ends that begins with `first`, among the mappings behind that.
 fn end_of(first: &Mapping, behind: &[Mapping]) -> u64 {
     let mut end = first.end;
     for next in behind {
@@ -156,8 +157,8 @@ fn end_of(first: &Mapping, behind: &[Mapping]) -> u64 {
     end
 }
 
-/// Follows DT_NEEDED from the executable. A name that two modules have (one in a namespace of its own)
-/// tells nothing.
+/// Follows DT_NEEDED from the executable. A name that two modules have, one of them in another namespace, is
+/// ambiguous and ignored.
 fn mark_permanent(modules: &mut [ModuleImage]) {
     let facts: Vec<Arc<ModuleFacts>> = modules.iter().map(|m| m.facts.clone()).collect();
     let mut by_name: HashMap<&str, Option<usize>> = HashMap::new();

@@ -1,15 +1,15 @@
-//! What tracing needs to know of a module, found once in its file: the same library is looked at again
-//! whenever the program loads another one, and its `dlopen` waits for that.
+//! What tracing needs to know of a module. It is found once in the module's file, because each library is
+//! looked at again whenever the program loads another one, and its `dlopen` waits for that.
 
 use crate::{ElfView, Exported, Relocation};
 use memhook_abi::{ALLOCATORS, HOOKED_FUNCTIONS, function_by_name};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Facts of one file. Addresses are svma: they are the same wherever the module is mapped.
+/// The facts of one file. Addresses are svma, so they are the same wherever the module is mapped.
 #[derive(Clone, Debug, Default)]
 pub struct ModuleFacts {
-    /// Where the first byte of the file belongs.
+    /// The address that the first byte of the file is meant for.
     pub(crate) lowest_load: u64,
     /// GNU build-id.
     pub(crate) build_id: Option<Vec<u8>>,
@@ -23,12 +23,12 @@ pub struct ModuleFacts {
     pub(crate) is_symbolic: bool,
     /// The slots of hooked functions.
     pub(crate) slots: Vec<Relocation>,
-    /// PLT entries that are taken for the address of a hooked function.
+    /// PLT entries that serve as the address of a hooked function.
     pub(crate) canonical_plt: Vec<u64>,
     exported: HashMap<&'static str, Exported>,
 }
 
-/// Other functions that are looked for.
+/// The other functions that are looked for.
 const ALSO: [&str; 7] = [
     "malloc_trim",
     "gnu_get_libc_version",
@@ -40,7 +40,7 @@ const ALSO: [&str; 7] = [
 ];
 
 impl ModuleFacts {
-    /// Looks through a file; `None` if it is not a module that we know how to trace.
+    /// Looks through a file; `None` if it is not a module that can be traced.
     pub(crate) fn of(bytes: &[u8]) -> Option<ModuleFacts> {
         let elf = ElfView::parse(bytes).ok()?;
         let is_hooked = |name: &str| function_by_name(name).is_some();

@@ -1,17 +1,17 @@
 //! The files of modules, read once.
 //!
-//! Whoever made a file chose its length: a file of holes costs nothing and may be of any length. So a file is
-//! read whole only as long as all of them together have a size that real programs have. Of larger files only
-//! what is mapped is read, which is all that tracing needs.
+//! A file may have any length, because a file of holes costs nothing. So files are read whole only as long as all
+//! of them together have a size that real programs have. Of larger files only the mapped part is read, which is
+//! all that tracing needs.
 
 use crate::module_bytes::{ModuleBytes, Version};
-use crate::{Mapping, ModuleFacts, read_memory};
+use crate::{Mapping, ModuleFacts, RemoteAddress, read_memory};
 use memhook_foreign::{Extent, open_mapped, read_exactly};
 use std::{collections::HashMap, fs::File, sync::Arc};
 
-/// All files together, read whole.
+/// The most bytes of all files that are read whole.
 const MOST_WHOLE_BYTES: u64 = 4 << 30;
-/// All files together, with those of which only a part is read.
+/// The most bytes of all files, including those of which only a part is read.
 const MOST_BYTES: u64 = 6 << 30;
 
 /// So many files stay open, whose other parts can be read later; more would leave too few descriptors
@@ -23,7 +23,7 @@ const MOST_OPEN: usize = 256;
 pub(crate) struct ModuleFile {
     version: Version,
     pub bytes: Arc<ModuleBytes>,
-    /// `None` if it is no module.
+    /// `None` if it is not a module.
     pub facts: Option<Arc<ModuleFacts>>,
 }
 
@@ -36,7 +36,7 @@ pub struct ModuleFiles {
 }
 
 impl ModuleFiles {
-    /// None yet.
+    /// No files have been read yet.
     pub fn new() -> ModuleFiles {
         ModuleFiles::default()
     }
@@ -60,7 +60,7 @@ impl ModuleFiles {
         let file = open_mapped(pid, &at, &first.path, first.file_id.2).ok();
         let version = file.as_ref().and_then(Version::of);
         let known = self.known.get(&first.file_id);
-        // One that cannot be opened any more was deleted, and another one may have got its inode since.
+        // A file that cannot be opened any more was deleted, and another one may have got its inode since then.
         let is_known = |known: &&ModuleFile| match version {
             Some(now) => now == known.version,
             None => begins_with(pid, first.start, &known.bytes),
@@ -68,8 +68,12 @@ impl ModuleFiles {
         if let Some(known) = known.filter(is_known) {
             return Some(known.clone());
         }
-        let others = self.known.iter().filter(|known| *known.0 != first.file_id);
-        let read = others.map(|known| known.1.bytes.len() as u64).sum();
+        let read = self
+            .known
+            .iter()
+            .filter(|known| *known.0 != first.file_id)
+            .map(|known| known.1.bytes.len() as u64)
+            .sum();
         let (file, version) = (file?, version?);
         let bytes = match self.parts(&file, version) {
             Some(bytes) => bytes,
@@ -101,18 +105,21 @@ impl ModuleFiles {
 fn begins_with(pid: i32, address: u64, file: &[u8]) -> bool {
     let expected = &file[..file.len().min(4096)];
     let mut mapped = vec![0; expected.len()];
-    read_memory(pid, address, &mut mapped).is_ok() && mapped == expected
+    read_memory(pid, RemoteAddress(address), &mut mapped).is_ok() && mapped == expected
 }
 
-/// The bytes of the file that `first` maps; `read_bytes` were read of others before.
+/// The bytes of the file that `first` maps; `read_bytes` have been read of other files.
 fn bytes(file: &File, maps: &[Mapping], first: &Mapping, read_bytes: u64) -> Option<Vec<u8>> {
     let extent = Extent::of(file).ok()?;
     if extent.may_hold(extent.bytes) && read_bytes + extent.bytes <= MOST_WHOLE_BYTES {
         return read_exactly(file, extent.bytes).ok();
     }
-    let of_file = maps.iter().filter(|m| m.file_id == first.file_id);
-    let ends = of_file.map(|m| m.offset.saturating_add(m.end - m.start));
-    let mapped = ends.max()?.min(extent.bytes);
+    let mapped = maps
+        .iter()
+        .filter(|m| m.file_id == first.file_id)
+        .map(|m| m.offset.saturating_add(m.end - m.start))
+        .max()?
+        .min(extent.bytes);
     if read_bytes + mapped > MOST_BYTES {
         return None;
     }
@@ -137,7 +144,7 @@ mod tests {
     use crate::ElfView;
 
     #[test]
-    fn another_file_is_told_by_its_first_page() {
+    fn another_file_is_recognized_by_its_first_page() {
         let pid = std::process::id() as i32;
         let mapped: Vec<u8> = (0..8192u32).map(|n| n as u8).collect();
         let address = mapped.as_ptr().addr() as u64;
@@ -150,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_without_sections_is_one() {
+    fn a_header_without_sections_is_valid() {
         let mut bytes = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6").unwrap();
         without_sections(&mut bytes).unwrap();
         let elf = ElfView::parse(&bytes).unwrap();

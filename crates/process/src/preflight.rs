@@ -7,20 +7,20 @@ mod access;
 mod program;
 mod surroundings;
 
-use crate::{CLibrary, mappings};
+use crate::{CLibrary, living_thread, mappings};
 pub(crate) use access::Status;
 pub use surroundings::filter_may_kill;
 
 /// One finding.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// What was looked at.
+    /// What was checked.
     pub name: &'static str,
-    /// False: the attach is impossible.
+    /// Whether this allows an attach.
     pub ok: bool,
     /// What was found.
     pub finding: String,
-    /// What to do about it; of a check that is ok: what to mind.
+    /// What to do about it; if the check is ok, what to keep in mind.
     pub remedy: Option<String>,
 }
 
@@ -35,35 +35,39 @@ impl Check {
         }
     }
 
-    /// It will work, but something is to be minded.
+    /// It will work, but there is something to keep in mind.
     pub fn note(
         name: &'static str,
         finding: impl Into<String>,
         advice: impl Into<String>,
     ) -> Check {
         Check {
-            name,
-            ok: true,
-            finding: finding.into(),
             remedy: Some(advice.into()),
+            ..Check::good(name, finding)
         }
     }
 
     /// The attach is impossible.
     pub fn bad(name: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Check {
         Check {
-            name,
             ok: false,
-            finding: finding.into(),
-            remedy: Some(remedy.into()),
+            ..Check::note(name, finding, remedy)
         }
     }
 }
 
-/// Looks at a process; stops at the first thing that makes everything after it unknowable.
+/// Looks at a process; stops at the first failure, after which nothing more can be known.
 pub fn preflight(pid: i32) -> Vec<Check> {
     let mut checks = Vec::new();
-    let failed = look(pid, &mut checks).err();
+    let failed = look(pid, pid, &mut checks).err();
+    checks.extend(failed);
+    checks
+}
+
+/// The same for who only reads the memory: that can be done of a process whose initial thread has ended.
+pub fn preflight_to_read(pid: i32) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let failed = look(pid, living_thread(pid), &mut checks).err();
     checks.extend(failed);
     checks
 }
@@ -76,9 +80,13 @@ pub fn first_failure(checks: &[Check]) -> Option<String> {
     })
 }
 
-fn look(pid: i32, checks: &mut Vec<Check>) -> Result<(), Check> {
-    let status = Status::of(pid)?;
+/// Looks at a process by what /proc shows of one of its threads.
+fn look(pid: i32, thread: i32, checks: &mut Vec<Check>) -> Result<(), Check> {
+    let of_process = Status::of(pid)?;
+    let of_thread = Status::of_thread(thread).filter(|_| thread != pid);
+    let status = of_thread.unwrap_or(of_process);
     checks.push(access::process(pid, &status));
+    let pid = thread;
     checks.push(access::state(pid, &status)?);
     checks.push(access::tracer(pid, &status)?);
     checks.extend(access::permission(pid, &status)?);
@@ -128,11 +136,12 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = child.id() as i32;
-        // Until it is `sleep`, and its loader is through.
+        // Wait until it is `sleep`, and its loader is done.
+        let sleeping = format!("{} ", nix::libc::SYS_clock_nanosleep);
         let is_up = || {
             let call = std::fs::read_to_string(format!("/proc/{pid}/syscall"));
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-            name.is_ok_and(|n| n == "sleep\n") && call.is_ok_and(|c| c.starts_with("230 "))
+            name.is_ok_and(|n| n == "sleep\n") && call.is_ok_and(|c| c.starts_with(&sleeping))
         };
         for _ in 0..1000 {
             if is_up() {
@@ -142,7 +151,7 @@ mod tests {
         }
         let (checks, details) = (preflight(pid), details(pid));
         child.kill().unwrap();
-        // A killed process takes a moment to become one.
+        // A killed process takes a moment to become a zombie.
         let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         for _ in 0..1000 {
             if state().contains(") Z") {

@@ -13,19 +13,19 @@ pub struct Slot {
     pub address: u64,
     /// The dynamic symbol.
     pub symbol: String,
-    /// What makes the slot.
+    /// How it came to be.
     pub kind: SlotKind,
-    /// Index of its module.
+    /// The index of its module.
     pub module: usize,
     /// What it holds now.
     pub value: u64,
-    /// The function that a call through it reaches: `value`, or for a slot that lazy binding has
-    /// not resolved yet, what it will resolve to.
+    /// The function that a call through it reaches: `value`, or, if lazy binding has not resolved the slot yet, the
+    /// function that it will be resolved to.
     pub target: u64,
-    /// PROT_* bits of its page.
+    /// The PROT_* bits of its page.
     pub protection: u32,
-    /// Its page is one that the loader makes read-only after relocation, and is writable: the module may
-    /// be under relocation just now.
+    /// Its page is writable although the loader makes it read-only after relocation, so the module may be under
+    /// relocation just now.
     pub is_unprotected: bool,
     /// Its module is never unloaded.
     pub is_permanent: bool,
@@ -34,23 +34,23 @@ pub struct Slot {
 /// Allocator calls of a module that no slot carries.
 #[derive(Clone, Debug)]
 pub struct Unhookable {
-    /// Index of the module.
+    /// The index of the module.
     pub module: usize,
     /// The function.
     pub symbol: String,
     /// Why.
     pub reason: &'static str,
-    /// A slot is there, but holds a wrapper that an unknown version of ours put there.
+    /// There is a slot, but an unknown version of memhook-rs has put a wrapper into it.
     pub is_foreign_wrapper: bool,
 }
 
 /// The result of [`find_slots`].
 #[derive(Clone, Debug, Default)]
 pub struct SlotScan {
-    /// Patchable slots.
+    /// The slots that can be patched.
     pub slots: Vec<Slot>,
-    /// Those that hold a wrapper of ours (`value`), of this attach or an earlier one, or inherited from a
-    /// traced parent, and what is behind it (`target`).
+    /// The slots that hold a wrapper of ours (`value`), and what is behind it (`target`). The wrapper is of this attach
+    /// or an earlier one, or was inherited from a traced parent.
     pub held: Vec<Slot>,
     /// What cannot be hooked.
     pub unhookable: Vec<Unhookable>,
@@ -80,7 +80,7 @@ pub fn find_slots(
     let mut data_slots = Vec::new();
     let mut scan = SlotScan::default();
     let mut unresolved = Vec::new();
-    // What each symbol resolved to, as seen in slots of the program and of other modules.
+    // What each symbol resolved to, as the slots of the program and of other modules show.
     let mut resolved: HashMap<(bool, String), u64> = HashMap::new();
     for (index, module) in modules.iter().enumerate() {
         if module.is_loader {
@@ -89,7 +89,6 @@ pub fn find_slots(
         let facts = &module.facts;
         let scope = is_of_program[index];
         for relocation in facts.slots.iter().filter(|slot| wanted(&slot.symbol)) {
-            let symbol = relocation.symbol.clone();
             let address = module.base.wrapping_add(relocation.svma);
             let Some(mapping) = mapping_of(maps, address) else {
                 continue;
@@ -100,58 +99,48 @@ pub fn find_slots(
             if value == 0 {
                 continue; // a weak symbol that nobody defines
             }
-            // It leads to the program's own slot, where the call is seen; as the original of that slot it would
-            // lead back to it.
+            // It leads to the program's own slot, where the call is seen. As the original of that slot it would lead
+            // back to the slot.
             if stubs.contains(&value) {
                 continue;
             }
             let protection = u32::from(mapping.read)
                 | u32::from(mapping.write) << 1
                 | u32::from(mapping.exec) << 2;
-            let is_unprotected = mapping.write && facts.relro.contains(&relocation.svma);
+            let slot = |target| Slot {
+                address,
+                symbol: relocation.symbol.clone(),
+                kind: relocation.kind,
+                module: index,
+                value,
+                target,
+                protection,
+                is_unprotected: mapping.write && facts.relro.contains(&relocation.svma),
+                is_permanent: module.is_permanent,
+            };
             match behind(copies, value) {
                 Behind::Itself => {}
                 Behind::Wrapped(original) => {
-                    let key = (scope, symbol.clone());
+                    let key = (scope, relocation.symbol.clone());
                     resolved.entry(key).or_insert(original);
-                    scan.held.push(Slot {
-                        address,
-                        symbol,
-                        kind: relocation.kind,
-                        module: index,
-                        value,
-                        target: original,
-                        protection,
-                        is_unprotected,
-                        is_permanent: module.is_permanent,
-                    });
+                    scan.held.push(slot(original));
                     continue;
                 }
                 Behind::Unknown => {
                     scan.unhookable.push(Unhookable {
                         module: index,
-                        symbol,
+                        symbol: relocation.symbol.clone(),
                         reason: "holds a wrapper of another memhook-rs",
                         is_foreign_wrapper: true,
                     });
                     continue;
                 }
             }
-            // A module that is just being relocated: its slots do not hold addresses yet.
+            // The module is just being relocated, so its slots do not hold addresses yet.
             if !is_code(value) {
                 continue;
             }
-            let slot = Slot {
-                address,
-                symbol,
-                kind: relocation.kind,
-                module: index,
-                value,
-                target: value,
-                protection,
-                is_unprotected,
-                is_permanent: module.is_permanent,
-            };
+            let slot = slot(value);
             // The program may have stored something else in a variable.
             if slot.kind == SlotKind::Data64 {
                 data_slots.push(slot);
@@ -193,8 +182,8 @@ pub fn find_slots(
         }
     }
     for mut slot in unresolved {
-        // Another namespace has a C library of its own, and which one that is cannot be told from here. The
-        // allocator of the wrong one ends the program.
+        // Another namespace has a C library of its own, and it cannot be told from here which one that is. The
+        // allocator of the wrong one would end the program.
         if !is_of_program[slot.module] {
             scan.unhookable.push(Unhookable {
                 module: slot.module,
@@ -204,8 +193,8 @@ pub fn find_slots(
             });
             continue;
         }
-        // What other modules' slots resolved to is what the loader found; else look it up as the
-        // loader will, in load order, with the executable first.
+        // What other modules' slots resolved to is what the loader found. Otherwise it is looked up as the
+        // loader will do it, in load order, with the executable first.
         slot.target = match resolved.get(&(true, slot.symbol.clone())) {
             Some(&other) => other,
             None => look_up(modules, &is_of_program, &slot.symbol).unwrap_or(0),
@@ -231,11 +220,12 @@ fn mapping_of(maps: &[Mapping], address: u64) -> Option<&Mapping> {
     maps.get(at).filter(|m| m.start <= address)
 }
 
-/// Which modules the loader lists for the namespace of the program itself: not those of other namespaces
-/// (dlmopen(3)), and not files that are only mapped. All of them, if there is no list.
+/// Which modules the loader lists for the namespace of the program itself, as opposed to those of other namespaces
+/// (dlmopen(3)) and files that are only mapped. If there is no list, all of them count.
 fn of_program(pid: i32, modules: &[ModuleImage], maps: &[Mapping], pages: &mut Pages) -> Vec<bool> {
-    let listed = Loader::find(pid, maps, pages).map(|loader| loader.modules(pages));
-    let listed = listed.unwrap_or_default();
+    let listed = Loader::find(pid, maps, pages)
+        .map(|loader| loader.modules(pages))
+        .unwrap_or_default();
     let is_listed = |m: &ModuleImage| listed.iter().any(|l| m.contains(l.section));
     modules
         .iter()
@@ -243,16 +233,18 @@ fn of_program(pid: i32, modules: &[ModuleImage], maps: &[Mapping], pages: &mut P
         .collect()
 }
 
-/// The first definition in the program's namespace, preferring allocator libraries that come before libc in the link order
-/// by being preloaded or linked: those are found first because libc is searched last.
+/// The first definition in the program's namespace. Libc is searched last, because an allocator library that was
+/// preloaded or linked comes before it in the link order.
 fn look_up(modules: &[ModuleImage], is_of_program: &[bool], symbol: &str) -> Option<u64> {
     let find = |libc: bool| {
-        let modules = modules.iter().zip(is_of_program);
-        let mut modules = modules.filter(|(m, of)| **of && m.is_libc == libc && !m.is_loader);
-        modules.find_map(|(m, _)| {
-            let exported = m.facts.exported(symbol).filter(|e| !e.is_ifunc)?;
-            Some(m.base.wrapping_add(exported.svma))
-        })
+        modules
+            .iter()
+            .zip(is_of_program)
+            .filter(|(m, of)| **of && m.is_libc == libc && !m.is_loader)
+            .find_map(|(m, _)| {
+                let exported = m.facts.exported(symbol).filter(|e| !e.is_ifunc)?;
+                Some(m.base.wrapping_add(exported.svma))
+            })
     };
     find(false).or_else(|| find(true))
 }

@@ -1,4 +1,4 @@
-//! The file system that a process sees, and what of it can be reached from here.
+//! The file system that a process sees, and how it can be reached from here.
 
 use crate::Mapping;
 use memhook_foreign::{open_below, open_regular};
@@ -17,7 +17,7 @@ pub struct TargetRoot {
 }
 
 impl TargetRoot {
-    /// That of a process.
+    /// Finds the root of a process.
     pub fn of(pid: i32) -> TargetRoot {
         let same_namespace = {
             let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/mnt")).ok();
@@ -31,30 +31,32 @@ impl TargetRoot {
         }
     }
 
-    /// Where it can be reached. Our own root is `/`, which stays when the process ends.
+    /// The path by which it can be reached. Our own root is `/`, which stays when the process ends.
     pub fn path(&self) -> PathBuf {
-        match self.is_ours {
-            true => PathBuf::from("/"),
-            false => format!("/proc/{}/root", self.pid).into(),
+        if self.is_ours {
+            PathBuf::from("/")
+        } else {
+            format!("/proc/{}/root", self.pid).into()
         }
     }
 
     /// Where separate debug files are to be looked for, in this order: in the process's own file system,
-    /// then in ours, where the debug files of a container may be installed. The build-id tells whether
+    /// then in ours, where the debug files of a container may be installed. The build-id shows whether
     /// a file is the right one.
     pub fn search_order(&self) -> Vec<PathBuf> {
         let ours = (!self.is_ours).then(|| PathBuf::from("/"));
         [self.path()].into_iter().chain(ours).collect()
     }
 
-    /// Opens a regular file as the process would: links stay in its root.
+    /// Opens a regular file as the process would; links stay within its root.
     ///
     /// # Errors
-    /// Those of open(2), and when it is not a regular file.
+    /// Those of open(2), and if it is not a regular file.
     pub fn open(&self, path: &Path) -> io::Result<File> {
-        match self.is_ours {
-            true => open_regular(path),
-            false => open_below(&self.path(), path),
+        if self.is_ours {
+            open_regular(path)
+        } else {
+            open_below(&self.path(), path)
         }
     }
 
@@ -92,7 +94,7 @@ mod tests {
         assert!(root.open(Path::new("/etc/passwd")).is_ok());
     }
 
-    /// Nothing is known of a process that does not exist, so our root is not taken for its root.
+    /// Nothing is known about a process that does not exist, so our root is not taken for its root.
     #[test]
     fn an_unknown_root_is_not_ours() {
         let root = TargetRoot::of(i32::MAX);

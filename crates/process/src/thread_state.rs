@@ -4,7 +4,7 @@ use crate::proc_text;
 use crate::threads::{stat_field, status_field};
 use std::time::Duration;
 
-/// State letter of proc_pid_stat(5): R, S, D, T, t, Z, X, I. `None` when the thread is gone.
+/// The state letter of proc_pid_stat(5): R, S, D, T, t, Z, X, I. `None` if the thread is gone.
 pub fn thread_state(pid: i32, tid: i32) -> Option<char> {
     stat_field(pid, tid, 3)?.chars().next()
 }
@@ -12,9 +12,9 @@ pub fn thread_state(pid: i32, tid: i32) -> Option<char> {
 /// What a thread is doing, without stopping it (proc_pid_syscall(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
-    /// On a CPU, or the file cannot be read.
+    /// It is on a processor, or the file cannot be read.
     Running,
-    /// Blocked in the system call of this number, -1 if blocked outside one.
+    /// It is blocked in the system call of this number, or outside of one if that is -1.
     Blocked(i64),
 }
 
@@ -29,24 +29,24 @@ impl Activity {
     }
 }
 
-/// Function of the kernel in which a thread waits (proc_pid_wchan(5)), or an empty string.
+/// The function of the kernel in which a thread waits (proc_pid_wchan(5)), or an empty string.
 pub fn waits_in(pid: i32, tid: i32) -> String {
     proc_text(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default()
 }
 
-/// Process of a thread.
+/// The process of a thread.
 pub fn process_of(tid: i32) -> Option<i32> {
     status_field(tid, tid, "Tgid:")?.parse().ok()
 }
 
-/// Process that traces a thread, 0 if none.
+/// The process that traces a thread, or 0.
 pub fn tracer(pid: i32, tid: i32) -> i32 {
     status_field(pid, tid, "TracerPid:")
         .and_then(|value| value.parse().ok())
         .unwrap_or(0)
 }
 
-/// How often a thread went to sleep by itself so far.
+/// How often a thread has gone to sleep by itself.
 pub fn sleeps(pid: i32, tid: i32) -> Option<u64> {
     status_field(pid, tid, "voluntary_ctxt_switches:")?
         .parse()
@@ -65,7 +65,7 @@ pub fn last_ran(pid: i32, tid: i32) -> Option<Duration> {
     let (milliseconds, nanoseconds) = value.split_once('.')?;
     let rest: u64 = (nanoseconds.len() == 6).then_some(nanoseconds.parse().ok()?)?;
     let value = Duration::from_millis(milliseconds.parse().ok()?) + Duration::from_nanos(rest);
-    // Older kernels forget it when the thread moves.
+    // Older kernels forget it when the thread moves to another processor.
     (!value.is_zero()).then_some(value)
 }
 
@@ -74,7 +74,7 @@ pub fn processor(pid: i32, tid: i32) -> Option<usize> {
     stat_field(pid, tid, 39)?.parse().ok()
 }
 
-/// Signals for which the process has a handler, bit `n - 1` for signal `n`.
+/// The signals for which the process has a handler: bit `n - 1` is signal `n`.
 pub fn caught_signals(pid: i32) -> Option<u64> {
     u64::from_str_radix(&status_field(pid, pid, "SigCgt:")?, 16).ok()
 }

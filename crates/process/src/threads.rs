@@ -18,7 +18,7 @@ pub fn has_seccomp_filter(pid: i32) -> bool {
     let Ok(tids) = thread_ids(pid) else {
         return true;
     };
-    // Of more threads it would take too long to ask.
+    // It would take too long to look at more threads.
     tids.len() > 500 || tids.into_iter().any(|tid| is_filtered(pid, tid))
 }
 
@@ -27,8 +27,7 @@ pub fn is_filtered(pid: i32, tid: i32) -> bool {
     status_field(pid, tid, "Seccomp:").is_none_or(|mode| mode != "0")
 }
 
-/// How many seccomp filters the main thread lives under; `None` where the kernel does not say (before
-/// Linux 5.9).
+/// How many seccomp filters the main thread has; `None` where the kernel does not say (before Linux 5.9).
 pub fn seccomp_filters(pid: i32) -> Option<u32> {
     status_field(pid, pid, "Seccomp_filters:")?.parse().ok()
 }
@@ -63,25 +62,44 @@ pub fn thread_ids(pid: i32) -> Result<Vec<i32>, Error> {
     Ok(entries.flatten().filter_map(id).collect())
 }
 
-/// When a thread started, in clock ticks since boot (proc_pid_stat(5), field 22): with the tid it
-/// identifies the thread, as tids are used again.
+/// A thread by which /proc shows what a process has. The initial one gives up its memory and its files when it ends
+/// before the others (pthread_exit(3)); it is a zombie until they have ended.
+pub fn living_thread(pid: i32) -> i32 {
+    let has_ended = |tid| matches!(thread_state(pid, tid), None | Some('Z' | 'X'));
+    if !has_ended(pid) {
+        return pid;
+    }
+    let mut threads = thread_ids(pid).unwrap_or_default().into_iter();
+    threads.find(|&tid| !has_ended(tid)).unwrap_or(pid)
+}
+
+/// The ids of all processes that this one can see.
+pub fn process_ids() -> Vec<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// When a thread started, in clock ticks since boot (proc_pid_stat(5), field 22). Together with the tid it
+/// identifies the thread, because tids are used again.
 pub fn thread_start_time(pid: i32, tid: i32) -> Option<u64> {
     stat_field(pid, tid, 22)?.parse().ok()
 }
 
-/// Whether a process has ended: it is not there, or a zombie, which only its parent still waits for.
+/// Whether a process has ended: it is gone, or a zombie that only its parent still waits for.
 pub fn has_ended(pid: i32) -> bool {
     matches!(thread_state(pid, pid), None | Some('Z' | 'X'))
 }
 
-/// A field of proc_pid_stat(5), by its number there; from 3 on.
+/// A field of proc_pid_stat(5), by its number there, from 3 on.
 pub(crate) fn stat_field(pid: i32, tid: i32, number: usize) -> Option<String> {
     let stat = proc_text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     in_stat(&stat, number).map(str::to_owned)
 }
 
 pub(crate) fn in_stat(stat: &str, number: usize) -> Option<&str> {
-    // The name before it, in parentheses, may hold anything.
+    // The name before the fields, in parentheses, may hold anything.
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_ascii_whitespace();
     fields.nth(number.checked_sub(3)?)
@@ -98,15 +116,17 @@ pub fn inner_tid(pid: i32, tid: i32) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// The kernel cuts names after 15 bytes, also in the middle of a character.
+    /// The kernel cuts names after 15 bytes, even in the middle of a character.
     #[test]
-    fn a_name_may_be_no_text() {
+    fn a_name_may_not_be_text() {
         let own = std::thread::Builder::new().name("fifteen_bytes_\u{e4}".into());
         let facts = own.spawn(|| {
             let pid = std::process::id() as i32;
             let own = fs::read_link("/proc/thread-self").expect("our own");
-            let tid = own.file_name().and_then(|tid| tid.to_str()?.parse().ok());
-            let tid = tid.expect("PID/task/TID");
+            let tid = own
+                .file_name()
+                .and_then(|tid| tid.to_str()?.parse().ok())
+                .expect("PID/task/TID");
             let comm = fs::read(format!("/proc/{pid}/task/{tid}/comm")).expect("our own");
             assert!(String::from_utf8(comm).is_err());
             assert!(thread_start_time(pid, tid).is_some());

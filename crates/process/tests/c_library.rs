@@ -1,12 +1,14 @@
 //! The C library of real programs, among files that only look like one.
 
-use memhook_process::unsafe_ranges;
-use memhook_process::{CLibrary, CLibraryKind, first_failure, mappings, modules, preflight};
+use memhook_process::{
+    CLibrary, CLibraryKind, RemoteAddress, first_failure, mappings, modules, preflight,
+    unsafe_ranges,
+};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A directory that goes away.
+/// A directory that is removed at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -97,7 +99,7 @@ const CLAIM: &str = r#"
     void free(void) { __builtin_trap(); }"#;
 
 #[test]
-fn a_file_that_is_named_like_it_is_not_it() {
+fn a_file_that_only_has_its_name_is_not_the_c_library() {
     let scratch = Scratch::new("names");
     let program = scratch.build("program", PROGRAM, &["-ldl"]);
     let real = Path::new("/lib/x86_64-linux-gnu/libc.so.6");
@@ -126,7 +128,12 @@ fn a_file_that_is_named_like_it_is_not_it() {
     let libc = CLibrary::of(pid, &maps).expect("it runs on glibc");
     assert_eq!(libc.kind, CLibraryKind::Glibc);
     let named = ["gnu_get_libc_version", "dlopen"].map(|name| libc.function(name));
-    let told = target.addresses.iter().copied().map(Some);
+    let told = target
+        .addresses
+        .iter()
+        .copied()
+        .map(RemoteAddress)
+        .map(Some);
     assert_eq!(named.to_vec(), told.collect::<Vec<_>>());
     assert!(libc.code.contains(target.addresses[0]));
     assert_eq!(libc.function("no_such_function"), None);
@@ -136,40 +143,41 @@ fn a_file_that_is_named_like_it_is_not_it() {
     assert!(found.next().unwrap().contains(target.addresses[0]));
     assert!(found.next().is_none());
     assert_eq!(modules.iter().filter(|m| m.is_loader).count(), 1);
-    // The allocators of both namespaces, and the loader.
+    // These are the allocators of both namespaces, and the loader.
     let ranges = unsafe_ranges(&modules);
-    let malloc = libc.function("malloc").unwrap();
+    let malloc = libc.function("malloc").unwrap().0;
     assert!(ranges.iter().any(|range| range.contains(&malloc)));
-    let others = modules
+    let others: Vec<_> = modules
         .iter()
-        .filter(|m| m.path.ends_with("/libc.so.6") && !m.is_libc);
-    let others: Vec<_> = others.filter(|m| m.start > 0x1_0000_0000).collect();
+        .filter(|m| m.path.ends_with("/libc.so.6") && !m.is_libc)
+        .filter(|m| m.start > 0x1_0000_0000)
+        .collect();
     assert_eq!(others.len(), 1, "that of the other namespace");
     let in_other = |range: &&std::ops::Range<u64>| others[0].contains(range.start);
     assert!(ranges.iter().filter(in_other).count() > 2);
     assert_eq!(first_failure(&preflight(pid)), None);
 }
 
-/// Other versions, by the loader of each: `cargo xtask debian-roots` fetches them.
+/// Other versions, each started by its own loader; `cargo xtask debian-roots` fetches them.
 #[test]
 fn the_c_libraries_of_other_releases() {
     let scratch = Scratch::new("releases");
-    for release in ["bullseye", "trixie"] {
+    for release in ["bullseye", "trixie", "sid", "experimental"] {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/debian-roots");
-        let directories = ["lib", "usr/lib"];
-        let directories = directories.map(|d| root.join(release).join(d).join("x86_64-linux-gnu"));
+        let directories =
+            ["lib", "usr/lib"].map(|part| root.join(release).join(part).join("x86_64-linux-gnu"));
         let loaders = directories
             .each_ref()
             .map(|d| d.join("ld-linux-x86-64.so.2"));
         let Some(loader) = loaders.iter().find(|loader| loader.exists()) else {
-            eprintln!("skipped: run cargo xtask debian-roots first");
-            return;
+            eprintln!("{release} is left out: run cargo xtask debian-roots first");
+            continue;
         };
         let path = directories
             .each_ref()
             .map(|d| d.to_string_lossy().into_owned())
             .join(":");
-        // Without the start-up code of this release, whose symbols an older one does not have.
+        // The program has no start-up code of this release, because an older one lacks its symbols.
         let source = r#"
             extern char *gnu_get_libc_version(void);
             extern int dlopen(), printf(const char *, ...), pause(void), fflush(void *), pthread_create();
@@ -179,8 +187,8 @@ fn the_c_libraries_of_other_releases() {
                 fflush(0);
                 pause();
             }"#;
-        let parts = ["libc.so.6", "libdl.so.2", "libpthread.so.0"];
-        let parts = parts.map(|part| loader.with_file_name(part).to_string_lossy().into_owned());
+        let parts = ["libc.so.6", "libdl.so.2", "libpthread.so.0"]
+            .map(|part| loader.with_file_name(part).to_string_lossy().into_owned());
         let mut flags = vec![
             "-nostdlib",
             "-nostartfiles",
@@ -196,16 +204,21 @@ fn the_c_libraries_of_other_releases() {
         let libc = CLibrary::of(target.pid(), &mappings(target.pid()).unwrap()).expect(release);
         let names = ["gnu_get_libc_version", "dlopen", "pthread_create"];
         let found = names.map(|name| libc.function(name));
-        let told = target.addresses.iter().copied().map(Some);
+        let told = target
+            .addresses
+            .iter()
+            .copied()
+            .map(RemoteAddress)
+            .map(Some);
         assert_eq!(found.to_vec(), told.collect::<Vec<_>>(), "{release}");
         assert!(libc.function("__errno_location").is_some());
         assert!(libc.function("dlerror").is_some());
     }
 }
 
-/// This program itself is one.
+/// This program is static.
 #[test]
-fn a_static_program_has_none() {
+fn a_static_program_has_no_c_library() {
     let pid = std::process::id() as i32;
     assert!(CLibrary::of(pid, &mappings(pid).unwrap()).is_none());
 }

@@ -1,4 +1,4 @@
-//! What slots that are not bound yet will lead to.
+//! Where slots lead that are not bound yet.
 
 use memhook_process::{SlotKind, find_slots, mappings, modules};
 use std::io::{BufRead, BufReader};
@@ -26,9 +26,10 @@ const PROGRAM: &str = r#"
         pause();
     }"#;
 
-/// A slot that is bound to the allocator of another namespace crashes the program: its blocks are not known there.
+/// A slot that is bound to the allocator of another namespace crashes the program, because its blocks are not known
+/// there.
 #[test]
-fn they_lead_into_the_namespace_of_the_program() {
+fn unbound_slots_lead_into_the_namespace_of_the_program() {
     let directory = std::env::temp_dir().join(format!("memhook-unbound-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let (source, program) = (directory.join("program.c"), directory.join("program"));

@@ -121,11 +121,11 @@ fn a_window_inside_is_what_happened_there() {
         })
         .collect();
     let recording = Recording::open(&path).unwrap();
-    let (from, to) = (ends[33] - 1, ends[71]);
+    let (from, to) = (ends[34] - 1, ends[71]);
     let window = recording.window(from, to, options(false)).unwrap();
     let end_at = |time: u64| {
-        let is_end = |call: &Call| matches!(call, Call::Pass(now) if *now >= time);
-        calls.iter().position(is_end).unwrap() + 1
+        let is_before = |call: &Call| matches!(call, Call::Pass(now) if *now <= time);
+        calls.iter().rposition(is_before).unwrap() + 1
     };
     let mut right = Ledger::new(options(false));
     feed_ledger(&calls[..end_at(from)], &mut right);
@@ -141,4 +141,34 @@ fn a_window_inside_is_what_happened_there() {
             .is_err()
     );
     assert!(recording.window(5, 5, options(false)).is_err());
+}
+
+/// Nothing happens in the window, and much later something does.
+#[test]
+fn a_window_in_a_pause_has_the_times_that_were_asked_for() {
+    let dir = Dir::new("pause");
+    let path = dir.0.join("run.mhk");
+    let mut program = Program::new(3, 1);
+    let mut calls = program.run(5, 40);
+    let pause = program.now_ns;
+    program.now_ns += 1_000_000_000;
+    calls.extend(program.run(5, 40));
+    let mut ledger = Ledger::new(options(false));
+    let mut writer = Writer::create(&path, &Meta::default(), &Options::default()).unwrap();
+    record(&calls, &mut writer, &mut ledger, 0);
+    writer.finish();
+    let recording = Recording::open(&path).unwrap();
+    let (from, to) = (pause + 300_000_000, pause + 700_000_000);
+    let until_pause = |call: &Call| matches!(call, Call::Pass(now) if *now <= pause);
+    let before = calls.iter().rposition(until_pause).unwrap() + 1;
+    let mut right = Ledger::new(options(false));
+    feed_ledger(&calls[..before], &mut right);
+    for from in [None, Some(from)] {
+        let activity = recording.activity(from, Some(to), 10).unwrap();
+        assert_eq!((activity.from_ns, activity.to_ns), (from.unwrap_or(0), to));
+        assert_eq!(activity.totals.live_bytes, right.totals().live_bytes);
+        if from.is_some() {
+            assert_eq!(activity.totals, activity.totals_before);
+        }
+    }
 }

@@ -35,10 +35,12 @@ impl StackEnd {
     /// From the number of frames, inlined ones not counted.
     pub fn of(frames: &[StackFrame], truncated: bool, depth: u32) -> StackEnd {
         let real = frames.iter().filter(|frame| !frame.inlined).count();
-        match truncated {
-            true => StackEnd::Truncated,
-            false if real >= depth as usize => StackEnd::Depth(depth),
-            false => StackEnd::Start,
+        if truncated {
+            StackEnd::Truncated
+        } else if real >= depth as usize {
+            StackEnd::Depth(depth)
+        } else {
+            StackEnd::Start
         }
     }
 }

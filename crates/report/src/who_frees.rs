@@ -96,15 +96,13 @@ impl WhoFrees {
         )?;
         let end = |frames: &[StackFrame]| StackEnd::of(frames, false, self.depth);
         stack(out, &pair.allocated_by, end(&pair.allocated_by), style)?;
-        match pair.released_by.is_empty() {
-            true if pair.kind == Flow::OTHERS => {
-                writeln!(out, "   released by many others, each of them less")
-            }
-            true => writeln!(out, "   the release was not seen"),
-            false => {
-                writeln!(out, "   released with {} by", pair.kind)?;
-                stack(out, &pair.released_by, end(&pair.released_by), style)
-            }
+        if !pair.released_by.is_empty() {
+            writeln!(out, "   released with {} by", pair.kind)?;
+            stack(out, &pair.released_by, end(&pair.released_by), style)
+        } else if pair.kind == Flow::OTHERS {
+            writeln!(out, "   released by many others, each of them less")
+        } else {
+            writeln!(out, "   the release was not seen")
         }
     }
 }

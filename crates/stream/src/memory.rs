@@ -25,9 +25,10 @@ pub fn sealed_file(bytes: u64) -> std::io::Result<OwnedFd> {
         libc::ftruncate(raw, bytes as libc::off_t) == 0
             && libc::fcntl(raw, libc::F_ADD_SEALS, SEALS) == 0
     };
-    match made {
-        true => Ok(file),
-        false => Err(std::io::Error::last_os_error()),
+    if made {
+        Ok(file)
+    } else {
+        Err(std::io::Error::last_os_error())
     }
 }
 

@@ -82,13 +82,16 @@ impl Region {
                 expected: ABI_VERSION,
             });
         }
-        let expect = |what, found, expected, ok| match ok {
-            true => Ok(()),
-            false => Err(Error::Damaged {
-                what,
-                found,
-                expected,
-            }),
+        let expect = |what, found, expected, ok| {
+            if ok {
+                Ok(())
+            } else {
+                Err(Error::Damaged {
+                    what,
+                    found,
+                    expected,
+                })
+            }
         };
         let bytes = self.control64(offset_of!(Control, region_bytes));
         let len = self.len() as u64;

@@ -115,9 +115,10 @@ impl Region {
         let places = places.wrapping_add(1).min(granted);
         let most = self.ring_bytes() as u64 / EVENT_BYTES;
         let least = LEAST_RING_BYTES as u64 / EVENT_BYTES;
-        match places.is_power_of_two() {
-            true => places.clamp(least, most) - 1,
-            false => least - 1,
+        if places.is_power_of_two() {
+            places.clamp(least, most) - 1
+        } else {
+            least - 1
         }
     }
 

@@ -113,9 +113,10 @@ impl Region {
         ] {
             m.u32(at + field).store(value, Relaxed);
         }
-        let state = match spec.by_force {
-            true => slot_state::REFUSED,
-            false => slot_state::PENDING,
+        let state = if spec.by_force {
+            slot_state::REFUSED
+        } else {
+            slot_state::PENDING
         };
         // Release, state before count: a patcher in the target that runs at this moment sees either
         // no entry or a complete one.

@@ -15,11 +15,11 @@ pub struct UnwindTable {
     /// Where each row begins: bytes from the module's base (svma), ascending. A row reaches to the
     /// next one.
     pub offsets: Vec<u32>,
-    /// Each row's index in `rules`.
+    /// The index of each row's rule in `rules`.
     pub row_rules: Vec<u16>,
-    /// The distinct rules, as in [`memhook_abi::unwind_rule`]; number 0 is the stop.
+    /// The distinct rules, as in [`memhook_abi::unwind_rule`]. Number 0 is the stop.
     pub rules: Vec<u64>,
-    /// Rows that the rules cannot express and that are therefore stops.
+    /// How many rows cannot be expressed by rules and are therefore stops.
     pub inexpressible: usize,
 }
 
@@ -41,9 +41,9 @@ impl UnwindTable {
             .map(|((&start, _), end)| u64::from(start)..end)
     }
 
-    /// The rule for a frame that returns to `offset`: that of the call before it. Where there is no
-    /// code before it, but a function begins, nobody called: makecontext(3) lets a stack begin so
-    /// (glibc's `__start_context`, whose own CFI leads on into its arguments).
+    /// The rule for a frame that returns to `offset`, which is that of the call before it. If there is no
+    /// code before it, but a function begins there, nobody has made a call: makecontext(3) starts a stack
+    /// like this (glibc's `__start_context`, whose own CFI leads on into its arguments).
     pub fn rule_at_return(&self, offset: u64) -> u64 {
         let call = self.rule_at(offset.wrapping_sub(1));
         let begins = || self.offsets.binary_search(&(offset as u32)).is_ok();
@@ -54,62 +54,47 @@ impl UnwindTable {
     }
 }
 
-/// A row before packing: begin, end (svma), rule.
+/// A row before packing: begin and end (svma), and rule.
 type Span = (u64, u64, u64);
 
-/// The rows of a module; the largest programs have a few million. One byte of a section makes a row, so one that is made
-/// for it would fill our memory.
+/// The most rows of a module. The largest programs have a few million. A single byte of a section can make a row, so
+/// a section that is crafted for it could fill our memory.
 const MOST_ROWS: usize = memhook_abi::MAX_ROWS;
-/// Bytes of a CIE; compilers make 20 to 60. What it does is done again for each of its FDEs.
+/// The most bytes of a CIE; compilers make 20 to 60. Its instructions are executed again for each of its FDEs.
 const LONGEST_CIE: usize = 1024;
 
 /// Compiles the call frame information of an ELF file.
 ///
 /// # Errors
-/// When the file has none or its outermost structure is damaged; a damaged FDE becomes a gap.
+/// When the file has none, or its outermost structure is damaged. A damaged FDE becomes a gap.
 pub fn compile(elf: &[u8]) -> Result<UnwindTable, Error> {
     let sections = Sections::of(elf)?;
-    let mut spans = Vec::with_capacity(sections.eh_frame.len() / 16);
-    let mut inexpressible = 0;
-    if sections.eh_frame.is_empty() {
+    let (spans, inexpressible) = if sections.eh_frame.is_empty() {
         let mut frames = DebugFrame::new(&sections.debug_frame, LittleEndian);
         frames.set_address_size(8);
-        collect(
-            &frames,
-            &sections,
-            MOST_ROWS,
-            &mut spans,
-            &mut inexpressible,
-        );
+        collect(&frames, &sections, MOST_ROWS)
     } else {
         let mut frames = EhFrame::new(&sections.eh_frame, LittleEndian);
         frames.set_address_size(8);
-        collect(
-            &frames,
-            &sections,
-            MOST_ROWS,
-            &mut spans,
-            &mut inexpressible,
-        );
-    }
-    let mut table = pack(spans);
-    table.inexpressible = inexpressible;
-    Ok(table)
+        collect(&frames, &sections, MOST_ROWS)
+    };
+    Ok(UnwindTable {
+        inexpressible,
+        ..pack(spans)
+    })
 }
 
-fn collect<'a, S, R>(
-    frames: &S,
-    sections: &Sections,
-    most_rows: usize,
-    spans: &mut Vec<Span>,
-    inexpressible: &mut usize,
-) where
+/// The rows of all FDEs, and how many of them no rule can express.
+fn collect<'a, S, R>(frames: &S, sections: &Sections, most_rows: usize) -> (Vec<Span>, usize)
+where
     R: Reader<Offset = usize> + 'a,
     S: UnwindSection<R>,
     S::Offset: gimli::UnwindOffset<R::Offset>,
 {
+    let mut spans = Vec::with_capacity(sections.eh_frame.len() / 16);
+    let mut inexpressible = 0;
     let mut context = UnwindContext::new();
-    // FDEs of one CIE follow each other: the last one parsed is nearly always the one asked for.
+    // A CIE is parsed once, and not for each of its FDEs.
     let mut cies = HashMap::new();
     let mut entries = frames.entries(&sections.bases);
     while spans.len() < most_rows
@@ -150,7 +135,7 @@ fn collect<'a, S, R>(
                 match rule_of(row, frames, encoding) {
                     Some(packed) => packed,
                     None => {
-                        *inexpressible += 1;
+                        inexpressible += 1;
                         rule::STOP
                     }
                 }
@@ -158,6 +143,7 @@ fn collect<'a, S, R>(
             spans.push((begin, end, packed));
         }
     }
+    (spans, inexpressible)
 }
 
 fn rule_of<R, S>(
@@ -225,8 +211,8 @@ fn operations<R: Reader>(
     Some(found)
 }
 
-/// The two CFA expressions that compilers and linkers emit: a realigned stack's "the word at rbp +
-/// n", and the PLT's "rsp + 8, and 8 more if rip & 15 >= 11".
+/// The two CFA expressions that compilers and linkers emit: "the word at rbp + n" for a realigned stack, and
+/// "rsp + 8, and 8 more if rip & 15 >= 11" for the PLT.
 fn cfa_expression<R: Reader>(operations: &[Operation<R>]) -> Option<(u64, i32)> {
     match operations {
         [
@@ -284,7 +270,7 @@ fn pack(mut spans: Vec<Span>) -> UnwindTable {
             None => 0,
         };
         if table.offsets.last() == Some(&(at as u32)) {
-            // Two FDEs for one place: the later one counts, as in the linker's binary search table.
+            // There are two FDEs for one place. The later one counts, as in the linker's binary search table.
             *table.row_rules.last_mut().expect("as many as offsets") = number;
         } else {
             table.offsets.push(at as u32);
@@ -330,7 +316,7 @@ mod tests {
         assert!(has(rule::SIGNAL) && has(rule::END) && has(rule::RSP) && has(rule::PLT));
     }
 
-    /// A CIE and FDEs of it that make a row with each byte.
+    /// A CIE, and FDEs of it that make a row of a few bytes each.
     fn frames(cie_bytes: usize, fdes: u32, rows: u32) -> Vec<u8> {
         let entry = |body: &[u8]| {
             let mut body = body.to_vec();
@@ -369,22 +355,20 @@ mod tests {
             debug_frame: Default::default(),
             bases: gimli::BaseAddresses::default().set_eh_frame(0),
         };
-        let (mut spans, mut inexpressible) = (Vec::new(), 0);
-        collect(&frames, &sections, most, &mut spans, &mut inexpressible);
-        spans
+        collect(&frames, &sections, most).0
     }
 
     #[test]
-    fn rows_without_end_are_cut() {
+    fn endless_rows_are_cut() {
         assert_eq!(rows_of(&frames(0, 3, 10), MOST_ROWS).len(), 33);
         assert_eq!(rows_of(&frames(0, 3, 10), 20).len(), 20);
         assert_eq!(rows_of(&frames(0, 1, 10_000), 1000).len(), 1000);
-        // What each FDE has to do again.
+        // Each FDE would have to execute the whole CIE.
         assert_eq!(rows_of(&frames(LONGEST_CIE + 8, 3, 10), MOST_ROWS).len(), 0);
     }
 
     #[test]
-    fn gaps_are_stops_and_equal_rows_one() {
+    fn gaps_become_stops_and_equal_rows_merge() {
         let table = pack(vec![(0x30, 0x40, 9), (0x10, 0x20, 7), (0x40, 0x50, 9)]);
         assert_eq!(table.offsets, [0x10, 0x20, 0x30, 0x50]);
         assert_eq!(table.rules, [rule::STOP, 7, 9]);

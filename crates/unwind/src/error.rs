@@ -6,7 +6,7 @@ pub enum Error {
     /// Not an ELF file that can be read.
     #[error("not a readable ELF file")]
     Elf(#[from] object::Error),
-    /// Neither `.eh_frame` nor `.debug_frame`.
+    /// It has neither `.eh_frame` nor `.debug_frame`.
     #[error("no .eh_frame and no .debug_frame")]
     NoFrames,
     /// The call frame information is damaged at its root.

@@ -2,12 +2,12 @@
 //!
 //! [`compile`] turns a module's call frame information into rows of (code offset, rule), where a
 //! rule is one word ([`memhook_abi::unwind_rule`]): nearly all of what compilers emit is "CFA = rsp
-//! or rbp + constant, rbp saved at CFA + constant". What does not fit is marked as a stop.
+//! or rbp + constant, rbp saved at CFA + constant". Rows that do not fit are marked as stops.
 //!
 //! [`walk`] unwinds a thread of another process with such tables.
 //!
-//! [`reference`] unwinds from the same sections with gimli, all registers and all expressions, over
-//! memory that a closure reads: what the tables are checked against.
+//! [`reference`] unwinds from the same sections with gimli, with all registers and all expressions, over
+//! memory that a closure reads. The tables are checked against it.
 
 mod arch;
 mod compile;

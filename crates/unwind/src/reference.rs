@@ -1,4 +1,4 @@
-//! The slow and general unwinder: every register, every expression, straight from the sections.
+//! The slow and general unwinder, which handles every register and every expression, straight from the sections.
 
 use crate::arch::native::{self, RBP, RETURN_ADDRESS as RA, RSP};
 use crate::{Error, Sections};
@@ -6,6 +6,7 @@ use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, EvaluationResult, LittleEndian, Location, Reader,
     RegisterRule, UnwindContext, UnwindSection, Value, X86_64,
 };
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// Registers at the start of an unwinding, by DWARF number (x86-64 psABI, figure 3.36): 6 is rbp, 7
@@ -20,9 +21,9 @@ pub type ReadWord<'a> = &'a dyn Fn(u64) -> Option<u64>;
 pub enum End {
     /// At the thread's outermost frame.
     Bottom,
-    /// As deep as asked for.
+    /// At the depth that was asked for.
     Depth,
-    /// No module, no call frame information, or unreadable memory.
+    /// There was no module, no call frame information, or unreadable memory.
     Lost,
 }
 
@@ -32,15 +33,14 @@ pub enum End {
 pub struct Backtrace {
     /// Program counters (avma).
     pub frames: Vec<u64>,
-    /// Why there are no more.
+    /// Why there are no more of them.
     pub end: End,
 }
 
 /// One module.
 struct Module {
     base: u64,
-    start: u64,
-    end: u64,
+    range: Range<u64>,
     bytes: Arc<[u8]>,
     index: OnceLock<Option<Index>>,
 }
@@ -49,8 +49,8 @@ struct Module {
 struct Index {
     eh_frame: Vec<u8>,
     bases: BaseAddresses,
-    /// Code ranges (svma) and where their FDEs are, sorted.
-    fdes: Vec<(u64, u64, usize)>,
+    /// The code range (svma) of each FDE and where the FDE is, in order.
+    fdes: Vec<(Range<u64>, usize)>,
 }
 
 /// The modules of a process.
@@ -78,14 +78,11 @@ impl Index {
             if let CieOrFde::Fde(partial) = entry
                 && let Ok(fde) = partial.parse(EhFrame::cie_from_offset)
             {
-                fdes.push((
-                    fde.initial_address(),
-                    fde.initial_address().saturating_add(fde.len()),
-                    fde.offset(),
-                ));
+                let start = fde.initial_address();
+                fdes.push((start..start.saturating_add(fde.len()), fde.offset()));
             }
         }
-        fdes.sort_unstable();
+        fdes.sort_unstable_by_key(|(range, offset)| (range.start, range.end, *offset));
         Ok(Index {
             bases: sections.bases.clone(),
             eh_frame: sections.eh_frame.into_owned(),
@@ -96,11 +93,10 @@ impl Index {
 
 impl Unwinder {
     /// Adds a module: its load bias, its mapped range (avma) and its file.
-    pub fn add_module(&mut self, base: u64, start: u64, end: u64, bytes: Arc<[u8]>) {
+    pub fn add_module(&mut self, base: u64, range: Range<u64>, bytes: Arc<[u8]>) {
         self.modules.push(Module {
             base,
-            start,
-            end,
+            range,
             bytes,
             index: OnceLock::new(),
         });
@@ -108,64 +104,47 @@ impl Unwinder {
 
     /// Unwinds from `registers`.
     pub fn backtrace(&self, registers: Registers, read: ReadWord, depth: usize) -> Backtrace {
-        let mut registers = registers;
         let mut frames = Vec::new();
+        let end = self.follow(registers, read, depth, &mut frames);
+        Backtrace { frames, end }
+    }
+
+    fn follow(
+        &self,
+        mut registers: Registers,
+        read: ReadWord,
+        depth: usize,
+        frames: &mut Vec<u64>,
+    ) -> End {
         let mut exact = true;
         loop {
             let Some(pc) = registers[RA].filter(|&pc| pc != 0) else {
-                return Backtrace {
-                    frames,
-                    end: End::Bottom,
-                };
+                return End::Bottom;
             };
             frames.push(pc);
             if frames.len() >= depth {
-                return Backtrace {
-                    frames,
-                    end: End::Depth,
-                };
+                return End::Depth;
             }
             match self.step(&registers, pc - u64::from(!exact), read) {
-                Step::Caller(caller, is_signal) => {
-                    if caller[RSP] <= registers[RSP] && !is_signal {
-                        return Backtrace {
-                            frames,
-                            end: End::Lost,
-                        };
-                    }
+                Some(Step::Caller(caller, is_signal))
+                    if is_signal || caller[RSP] > registers[RSP] =>
+                {
                     registers = *caller;
                     exact = is_signal;
                 }
-                Step::Bottom => {
-                    return Backtrace {
-                        frames,
-                        end: End::Bottom,
-                    };
-                }
-                Step::Lost => {
-                    return Backtrace {
-                        frames,
-                        end: End::Lost,
-                    };
-                }
+                Some(Step::Bottom) => return End::Bottom,
+                Some(Step::Caller(..)) | None => return End::Lost,
             }
         }
     }
 
-    fn step(&self, registers: &Registers, lookup: u64, read: ReadWord) -> Step {
-        self.try_step(registers, lookup, read).unwrap_or(Step::Lost)
-    }
-
-    fn try_step(&self, registers: &Registers, lookup: u64, read: ReadWord) -> Option<Step> {
-        let module = self
-            .modules
-            .iter()
-            .find(|m| lookup >= m.start && lookup < m.end)?;
+    fn step(&self, registers: &Registers, lookup: u64, read: ReadWord) -> Option<Step> {
+        let module = self.modules.iter().find(|m| m.range.contains(&lookup))?;
         let index = module.index()?;
         let svma = lookup.wrapping_sub(module.base);
-        let at = index.fdes.partition_point(|f| f.0 <= svma).checked_sub(1)?;
-        let (_, end, offset) = index.fdes[at];
-        if svma >= end {
+        let after = index.fdes.partition_point(|(range, _)| range.start <= svma);
+        let (range, offset) = &index.fdes[after.checked_sub(1)?];
+        if svma >= range.end {
             return None;
         }
         let mut frames = EhFrame::new(&index.eh_frame, LittleEndian);
@@ -173,7 +152,7 @@ impl Unwinder {
         let fde = frames
             .fde_from_offset(
                 &index.bases,
-                gimli::EhFrameOffset(offset),
+                gimli::EhFrameOffset(*offset),
                 EhFrame::cie_from_offset,
             )
             .ok()?;
@@ -227,7 +206,6 @@ impl Unwinder {
 enum Step {
     Caller(Box<Registers>, bool),
     Bottom,
-    Lost,
 }
 
 fn evaluate<R: Reader<Offset = usize>>(
@@ -276,7 +254,7 @@ fn evaluate<R: Reader<Offset = usize>>(
     }
 }
 
-/// Registers of a thread inside a function: what is needed to begin.
+/// The registers of a thread inside a function that are needed to begin.
 pub fn at(pc: u64, sp: u64, rbp: u64) -> Registers {
     let mut registers = [None; 17];
     registers[RA] = Some(pc);

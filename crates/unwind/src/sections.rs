@@ -12,9 +12,9 @@ use std::borrow::Cow;
 pub struct Sections<'a> {
     /// `.eh_frame`, or empty.
     pub eh_frame: Cow<'a, [u8]>,
-    /// `.debug_frame`, or empty; only looked at where there is no `.eh_frame`.
+    /// `.debug_frame`, or empty. It is only used if there is no `.eh_frame`.
     pub debug_frame: Cow<'a, [u8]>,
-    /// Addresses that pointer encodings of `.eh_frame` are relative to (svma).
+    /// The addresses (svma) to which pointer encodings of `.eh_frame` are relative.
     pub bases: BaseAddresses,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Sections<'a> {
     }
 }
 
-/// A section as the linker saw it, if its header can be believed.
+/// A section as the linker saw it, if its header is plausible.
 fn contents(data: CompressedData<'_>) -> Option<Cow<'_, [u8]>> {
     let compression = match data.format {
         CompressionFormat::None => return Some(Cow::Borrowed(data.data)),

@@ -30,14 +30,16 @@ pub fn walk(
     let mut exact = true;
     while frames.len() < depth {
         let lookup = pc.wrapping_sub(u64::from(!exact));
-        let packed = modules
-            .iter()
-            .find(|m| lookup >= m.start && lookup < m.end)
-            .map_or(rule::STOP, |m| match exact {
-                true => m.table.rule_at(pc.wrapping_sub(m.base)),
-                false => m.table.rule_at_return(pc.wrapping_sub(m.base)),
-            });
-        // Two's complement: added with wrapping, they move either way.
+        let module = modules.iter().find(|m| (m.start..m.end).contains(&lookup));
+        let packed = module.map_or(rule::STOP, |m| {
+            let offset = pc.wrapping_sub(m.base);
+            if exact {
+                m.table.rule_at(offset)
+            } else {
+                m.table.rule_at_return(offset)
+            }
+        });
+        // In two's complement, a wrapping addition of these moves either way.
         let cfa_offset = rule::cfa_offset(packed) as u64;
         let rbp_offset = rule::rbp_offset(packed) as u64;
         let cfa = match rule::cfa_kind(packed) {

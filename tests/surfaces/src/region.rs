@@ -210,9 +210,10 @@ impl<'a> Attacher<'a> {
             ledger: &mut self.ledger,
             events: 0,
         };
-        let stats = match is_last {
-            true => self.drain.last_pass(self.region, &mut sink),
-            false => self.drain.pass(self.region, &mut sink),
+        let stats = if is_last {
+            self.drain.last_pass(self.region, &mut sink)
+        } else {
+            self.drain.pass(self.region, &mut sink)
         };
         assert_eq!(stats.events, sink.events);
         assert!(stats.events + stats.damaged <= (RING_EVENTS + 1) * memhook_abi::MAX_RINGS as u64);

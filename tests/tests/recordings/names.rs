@@ -157,9 +157,10 @@ fn names_from_a_server() {
             while !request.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|n| n == 1) {
                 request.push(byte[0]);
             }
-            let (status, body) = match request.starts_with(wanted.as_bytes()) {
-                true => ("200 OK", &bytes[..]),
-                false => ("404 Not Found", &[][..]),
+            let (status, body) = if request.starts_with(wanted.as_bytes()) {
+                ("200 OK", &bytes[..])
+            } else {
+                ("404 Not Found", &[][..])
             };
             let length = body.len();
             let _ = write!(

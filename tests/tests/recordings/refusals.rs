@@ -82,6 +82,8 @@ fn bad_input() {
             vec!["report", &good, "--from", "soon"],
             "a time since the attach",
         ),
+        (vec!["report", &good, "--at", "1h"], "the recording ends"),
+        (vec!["report", &good, "--at", "700"], "the unit is missing"),
         (vec!["report", &good, "-f", "word"], "unknown format"),
         (
             vec!["report", &good, "--measure", "hope"],

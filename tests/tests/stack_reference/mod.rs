@@ -34,7 +34,7 @@ impl Modules {
         let mut reference = Unwinder::default();
         let mut tables = Vec::new();
         for m in &images {
-            reference.add_module(m.base, m.start, m.end, m.bytes.whole().into());
+            reference.add_module(m.base, m.start..m.end, m.bytes.whole().into());
             tables.push(TableModule {
                 base: m.base,
                 start: m.start,
@@ -80,9 +80,10 @@ pub struct Busy {
 impl Busy {
     /// A program that needs no load, by its path or its name.
     pub fn start(program: &str, args: &[&str]) -> Busy {
-        let path = match program.contains('/') {
-            true => program.into(),
-            false => installed(program),
+        let path = if program.contains('/') {
+            program.into()
+        } else {
+            installed(program)
         };
         Self::run(Command::new(path).args(args), None).at_work()
     }

@@ -7,7 +7,9 @@ use crate::reach::Reach;
 use crate::refused_slots;
 use crate::restore::{layout, restore};
 use memhook_abi::{self as abi, flags, forwarding_operators, function_by_name, slot_state};
-use memhook_process::{ModuleImage, SlotScan, find_slots, hook_copies, mappings, modules};
+use memhook_process::{
+    ModuleImage, RemoteAddress, SlotScan, find_slots, hook_copies, mappings, modules, read_word,
+};
 use memhook_stream::{SlotSpec, barrier};
 use std::collections::HashSet;
 use std::time::Duration;
@@ -175,9 +177,7 @@ impl Session {
     }
 
     fn word(&self, address: u64) -> Option<u64> {
-        let mut word = [0; 8];
-        memhook_process::read_memory(self.pid, address, &mut word).ok()?;
-        Some(u64::from_le_bytes(word))
+        read_word(self.pid, RemoteAddress(address))
     }
 
     /// Patches slots again that a lazy resolver, already under way at the attach, has overwritten, and
@@ -210,7 +210,7 @@ impl Session {
             if !has_hook(self.pid, self.hook_base) {
                 return Err(Error::OtherProgram { pid: self.pid });
             }
-            let patched = held.call(self.hook_base + self.entry.patch, &[])? as i64;
+            let patched = held.call(self.in_hook(self.entry.patch), &[])? as i64;
             self.patch_until_current(&mut held, patched)?;
             held.release()?;
         }

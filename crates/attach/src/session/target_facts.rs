@@ -1,7 +1,7 @@
 //! What the hook is told about the thread and the process it runs in.
 
 use memhook_inject::Held;
-use memhook_process::{has_seccomp_filter, inner_tid, read_memory};
+use memhook_process::{RemoteAddress, has_seccomp_filter, inner_tid, read_memory};
 
 /// `tid` in glibc's `struct pthread` (nptl/descr.h): behind the TCB head of 704 bytes and a list node.
 /// The same in all versions for x86-64; looked at before it is believed.
@@ -9,10 +9,7 @@ const GLIBC_TID_OFFSET: u32 = 720;
 
 /// Where threads keep their tid, in bytes from the thread pointer; 0: not known.
 pub fn tid_offset(held: &Held) -> u32 {
-    let at = held
-        .registers()
-        .fs_base
-        .wrapping_add(u64::from(GLIBC_TID_OFFSET));
+    let at = RemoteAddress(held.registers().fs_base) + u64::from(GLIBC_TID_OFFSET);
     let mut word = [0; 4];
     let known = read_memory(held.pid(), at, &mut word).is_ok()
         && Some(u32::from_le_bytes(word)) == inner_tid(held.pid(), held.tid());

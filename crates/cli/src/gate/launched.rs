@@ -72,9 +72,10 @@ struct Trial {
 
 impl Trial {
     fn name(&self, pid: i32) -> String {
-        match pid == self.first {
-            true => self.command.clone(),
-            false => format!("process {pid}: {}", command_line(pid)),
+        if pid == self.first {
+            self.command.clone()
+        } else {
+            format!("process {pid}: {}", command_line(pid))
         }
     }
 

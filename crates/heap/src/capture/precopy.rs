@@ -85,8 +85,8 @@ impl<'a> Copying<'a> {
             let count = runs.len();
             // The first round gives everything there is.
             let armed = can
-                && watch.add(area.start, area.end).is_ok()
-                && watch.written(area.start, area.end, &mut runs).is_ok();
+                && watch.add(area.start..area.end).is_ok()
+                && watch.written(area.start..area.end, &mut runs).is_ok();
             if armed {
                 watched.push(area.clone());
             } else {
@@ -132,7 +132,7 @@ impl<'a> Copying<'a> {
         let mut written = Runs::new();
         for area in &self.watched {
             // Fails where the target has unmapped it meanwhile.
-            let _ = self.watch.written(area.start, area.end, &mut written);
+            let _ = self.watch.written(area.start..area.end, &mut written);
         }
         self.asking = begin.elapsed();
         add_all(&mut self.pending, written);
@@ -170,7 +170,7 @@ impl<'a> Copying<'a> {
         let mut runs = Runs::new();
         for area in &areas {
             let count = runs.len();
-            if self.watch.written(area.start, area.end, &mut runs).is_err() {
+            if self.watch.written(area.start..area.end, &mut runs).is_err() {
                 runs.truncate(count);
                 self.prepared.populated(area, &mut runs);
             }

@@ -5,7 +5,7 @@ use super::candidates::Candidates;
 use super::unchanged::unchanged;
 use crate::Error;
 use memhook_inject::{Held, stops};
-use memhook_process::{ElfView, ModuleImage};
+use memhook_process::{ElfView, ModuleImage, RemoteAddress};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -100,7 +100,7 @@ impl Candidates {
             batch.reverse();
             let mut batch = self.unchanged(&batch, HEAD_BYTES);
             let addresses: Vec<u64> = batch.iter().map(|&b| blocks.get(b).address).collect();
-            let count = held.call_each(free, &addresses, until)?;
+            let count = held.call_each(RemoteAddress(free), &addresses, until)?;
             let rest = batch.split_off(count.min(batch.len()));
             done.released.extend(batch);
             left.extend(rest.into_iter().rev());
@@ -132,7 +132,7 @@ impl Candidates {
             && let Some(address) = exported(image, "__free_hook")
         {
             let mut word = [0; 8];
-            memhook_process::read_memory(pid, address, &mut word)?;
+            memhook_process::read_memory(pid, RemoteAddress(address), &mut word)?;
             if word != [0; 8] {
                 return Err(Error::OwnFreeHook);
             }

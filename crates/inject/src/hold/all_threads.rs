@@ -1,11 +1,11 @@
-//! All threads of a process, held for a moment to look at it: nothing runs in them.
+//! All threads of a process, held for a moment to look at it. We run nothing in them.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use crate::guard::Guard;
-use crate::held::set_to_repeat;
+use crate::saved::set_to_repeat;
 use crate::slept::{Clocks, Sleep, Sleeper};
 use crate::stop::{self, STOP_LIMIT};
 use crate::wait::{self, Pace, Stop};
@@ -19,15 +19,16 @@ const SLEEPER_LIMIT: Duration = Duration::from_secs(2);
 pub(crate) struct Stopped {
     registers: Registers,
     extended: Vec<u8>,
-    /// When its stop was seen.
+    /// When it was seen to have stopped.
     at: Instant,
     pub sleep: Sleep,
 }
 
-/// What was seen of the threads before they were disturbed.
+/// What was known about the threads before they were disturbed.
 #[derive(Default)]
 pub(crate) struct Known {
-    /// In calls that a stop would end with EINTR; how long they have been there, where that is known.
+    /// The threads in calls that a stop would end with EINTR, and how long they have been there, where that
+    /// is known.
     delicate: BTreeMap<i32, Option<Sleeper>>,
 }
 
@@ -52,9 +53,10 @@ pub struct AllHeld {
 pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
     late::let_late_threads_go();
     watchdog::start();
-    // Where each thread sleeps must be known before it is disturbed; slow, so before any stops.
+    // Where each thread sleeps must be known before it is disturbed. It takes long to find out, so it is done
+    // before the first one stops.
     let mut known = Known::default();
-    // One in uninterruptible sleep would let all others wait for it, held.
+    // If one slept uninterruptibly, all the others would be held until it stops.
     let until = Instant::now() + SLEEPER_LIMIT;
     while let Some(tid) = sleeper(pid) {
         if Instant::now() >= until {
@@ -93,8 +95,10 @@ pub(crate) fn stop_all(pid: i32, known: &Known) -> Result<AllHeld, Error> {
 
 /// A thread in uninterruptible sleep.
 fn sleeper(pid: i32) -> Option<i32> {
-    let mut all = thread_ids(pid).unwrap_or_default().into_iter();
-    all.find(|&tid| thread_state(pid, tid) == Some('D'))
+    thread_ids(pid)
+        .unwrap_or_default()
+        .into_iter()
+        .find(|&tid| thread_state(pid, tid) == Some('D'))
 }
 
 impl AllHeld {
@@ -105,7 +109,7 @@ impl AllHeld {
             .map(|(&tid, t)| (tid, &t.registers, t.extended.as_slice()))
     }
 
-    /// Values that wait with queued signals (sigqueue(3), timers, message queues): pointers, maybe,
+    /// Values that wait with queued signals (sigqueue(3), timers, message queues). They may be pointers
     /// that are held nowhere else.
     pub fn queued_values(&self) -> Vec<u64> {
         let mut found = Vec::new();
@@ -114,8 +118,8 @@ impl AllHeld {
             while let Ok(signals) = ptrace::pending_signals(tid, shared, count) {
                 count += signals.len() as u64;
                 for signal in &signals {
-                    // SAFETY: each kind of siginfo_t is integers; where this one has no value there
-                    // are others in its place.
+                    // SAFETY: every kind of siginfo_t consists of integers; one that has no value has
+                    // others in its place.
                     let value = unsafe { signal.si_value() };
                     found.push(value.sival_ptr as u64);
                 }
@@ -134,11 +138,14 @@ impl AllHeld {
         found
     }
 
-    /// Where the kernel writes to memory of a thread whenever that runs on (rseq(2)): often known to nobody
-    /// else.
+    /// The addresses to which the kernel writes for each thread whenever it runs on (rseq(2)); often nobody
+    /// else knows them.
     pub fn rseq_places(&self) -> Vec<u64> {
-        let places = self.threads.keys().map(|&tid| ptrace::rseq_address(tid));
-        places.filter(|&place| place != 0).collect()
+        self.threads
+            .keys()
+            .map(|&tid| ptrace::rseq_address(tid))
+            .filter(|&place| place != 0)
+            .collect()
     }
 
     /// Time since the first thread was told to stop.
@@ -156,7 +163,7 @@ impl AllHeld {
                 }
             }
         }
-        // Not a busy wait: this thread has priority, and they may need its CPU.
+        // A busy wait would not do: this thread has priority, and they may need its processor.
         std::thread::sleep(time);
         for tid in self.seized.keys().copied().collect::<Vec<_>>() {
             if ptrace::interrupt(tid).is_err() {
@@ -184,7 +191,7 @@ impl AllHeld {
             }
             self.wait_for_all()?;
             // If we are killed after such a thread stops and before its call is set to be repeated,
-            // the call ends with EINTR: one by one, so that this takes only microseconds.
+            // the call ends with EINTR. Taking them one by one keeps that time as short as it can be.
             for tid in delicate {
                 let sleeper = known.delicate.get(&tid).and_then(Option::as_ref);
                 self.seize(tid, sleeper)?;
@@ -209,8 +216,8 @@ impl AllHeld {
         Ok(())
     }
 
-    /// Waits for the stops of all that were told to; takes them in the order in which they come, as
-    /// a thread is safe from our being killed only when it is adopted.
+    /// Waits until all threads have stopped that were told to. It takes them in the order in which they stop,
+    /// because only a thread that has been adopted survives our being killed.
     fn wait_for_all(&mut self) -> Result<(), Error> {
         let until = Instant::now() + STOP_LIMIT;
         let mut pace = Pace::start();
@@ -218,7 +225,7 @@ impl AllHeld {
             for (tid, sleep) in self.seized.clone() {
                 match wait::poll_stop(self.pid, tid) {
                     Some(Stop::Event(_)) => self.adopt(tid, sleep),
-                    // Handed on: its handler starts, and the thread stops at the first instruction.
+                    // Once it is delivered, its handler starts, and the thread stops at the first instruction.
                     Some(Stop::Signal(signal)) => self.go_on(tid, signal),
                     Some(Stop::Syscall | Stop::Clone) => self.go_on(tid, 0),
                     Some(Stop::Gone) => drop(self.seized.remove(&tid)),
@@ -246,7 +253,7 @@ impl AllHeld {
         }
     }
 
-    /// Reads the registers of a thread that has stopped; one that was killed meanwhile is left out.
+    /// Reads the registers of a thread that has stopped; a thread that was killed meanwhile is left out.
     fn adopt(&mut self, tid: i32, sleep: Sleep) {
         let at = Instant::now();
         self.seized.remove(&tid);

@@ -1,12 +1,12 @@
-//! What protects a target from us while threads of it are held.
+//! What protects a target from us while some of its threads are held.
 
 use crate::terminal_stops::PutOff;
 use crate::urgency::Urgency;
 use crate::watchdog::Armed;
 
-/// From before the first thread is told to stop until the last one runs again.
+/// Lives from before the first thread is told to stop until the last one runs again.
 pub(crate) struct Guard {
-    // In this order they end: what stops us comes last.
+    // They end in this order, so that what may stop us comes last.
     _urgency: Urgency,
     _watchdog: Armed,
     _terminal: PutOff,

@@ -1,8 +1,8 @@
-//! Threads that were told to stop and did not in time.
+//! Threads that were told to stop and did not stop in time.
 //!
-//! A thread in uninterruptible sleep stops when that ends, and then nobody waits for it any more. Only
-//! a stopped thread can be let go, and only by the thread that has seized it (ptrace(2)), so these are
-//! remembered, and looked at from time to time. The end of this process lets all of them go.
+//! A thread in uninterruptible sleep stops when the sleep ends, and then nobody waits for it any more. Only
+//! a stopped thread can be let go, and only by the thread that has seized it (ptrace(2)), so such threads
+//! are remembered and looked at from time to time. The end of this process lets all of them go.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -11,22 +11,22 @@ use crate::wait::{self, Stop};
 use crate::{ptrace, regs, restart};
 
 thread_local! {
-    /// Process and thread.
+    /// The ids of process and thread.
     static LATE: RefCell<Vec<(i32, i32)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Has a seized thread let go when it stops.
+/// Notes that a seized thread is to be let go when it stops.
 pub(crate) fn let_go_later(pid: i32, tid: i32) {
     LATE.with_borrow_mut(|late| late.push((pid, tid)));
 }
 
-/// Lets those go that have stopped meanwhile. It must be called now and then by a thread of ours that has
-/// held threads of a process, as long as it lives and does not hold that process.
+/// Lets the threads go that have stopped meanwhile. A thread of ours that has held threads of a process must
+/// call it now and then, as long as it lives and does not hold that process.
 pub fn let_late_threads_go() {
     LATE.with_borrow_mut(|late| late.retain(|&(pid, tid)| !has_gone(pid, tid)));
 }
 
-/// As [`let_late_threads_go`], until none is left or `limit` is over.
+/// The same as [`let_late_threads_go`], repeated until no thread is left or `limit` is over.
 pub(crate) fn wait_for_late_threads(limit: Duration) {
     let until = Instant::now() + limit;
     let mut pace = wait::Pace::start();
@@ -39,7 +39,7 @@ pub(crate) fn wait_for_late_threads(limit: Duration) {
     }
 }
 
-/// Takes the next stop of a thread; whether it runs again without us, or has ended.
+/// Takes the next stop of a thread; whether the thread now runs without us, or has ended.
 fn has_gone(pid: i32, tid: i32) -> bool {
     match wait::poll_stop(pid, tid) {
         None => false,
@@ -53,7 +53,7 @@ fn has_gone(pid: i32, tid: i32) -> bool {
             }
             ptrace::detach(tid).is_ok()
         }
-        // The stop that it was told to make comes after this one.
+        // The stop that was requested comes after this one.
         Some(Stop::Signal(signal)) => {
             let _ = ptrace::resume(tid, signal);
             false
@@ -69,21 +69,20 @@ fn has_gone(pid: i32, tid: i32) -> bool {
 mod tests {
     use super::*;
     use crate::common::{Program, anywhere, send, state};
+    use crate::timing::Timing;
     use crate::{Error, stop, survey::Survey};
-    use memhook_process::{read_memory, tracer};
+    use memhook_process::{RemoteAddress, read_word, tracer};
 
     fn is_let_go(mut program: Program, rounds: u64) {
         let pid = program.pid();
         let until = Instant::now() + Duration::from_secs(20);
-        let mut word = [0; 8];
-        while u64::from_le_bytes(word) < 3 {
+        while read_word(pid, RemoteAddress(rounds)).unwrap() < 3 {
             assert!(
                 Instant::now() < until,
                 "it does not go on: state {}",
                 state(pid, pid)
             );
             let_late_threads_go();
-            read_memory(pid, rounds, &mut word).unwrap();
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(tracer(pid, pid), 0);
@@ -94,7 +93,7 @@ mod tests {
         program.ends_well();
     }
 
-    /// Sleeps uninterruptibly as the parent in vfork(2) until its child has ended.
+    /// A program that sleeps uninterruptibly, as the parent in vfork(2) does until its child has ended.
     fn sleeper() -> (Program, u64) {
         let mut program = Program::start("vforks", &[]);
         let rounds = program.addresses()["rounds"];
@@ -109,7 +108,7 @@ mod tests {
     fn a_thread_that_stops_too_late_goes_on() {
         let (program, rounds) = sleeper();
         let pid = program.pid();
-        let survey = Survey::of(pid).unwrap();
+        let survey = Survey::of(pid, Timing::QUICK).unwrap();
         let held = stop::try_hold(pid, pid, &anywhere(), &survey);
         assert!(matches!(held, Err(Error::DoesNotStop { .. })));
         send(pid, libc::SIGUSR1);
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn so_it_does_if_all_were_to_stop() {
+    fn it_goes_on_too_if_all_threads_were_to_stop() {
         let (program, rounds) = sleeper();
         let held = crate::all_threads::stop_all(program.pid(), &Default::default());
         assert!(matches!(held, Err(Error::DoesNotStop { .. })));

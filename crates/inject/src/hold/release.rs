@@ -6,9 +6,10 @@ use crate::held::{Held, STEP_DEADLINE};
 use crate::native_stack::Room;
 use crate::scratch::Scratch;
 use crate::{Error, Registers, memory, ptrace, regs, resend, restart, wait};
+use memhook_process::RemoteAddress;
 
-/// Where a shortened timeout is kept below the stack pointer: below the frames that lead home, and within
-/// the room that every thread to be held has there.
+/// How far below the stack pointer a shortened timeout is kept: below the frames that lead home, and within
+/// the room that every thread has there that may be held.
 const TIMEOUT_DEPTH: u64 = 28 * 1024;
 
 impl Held {
@@ -16,7 +17,7 @@ impl Held {
     /// detaches. Returns how long the thread was held.
     pub fn release(mut self) -> Result<Duration, Error> {
         self.finish()?;
-        Ok(self.stopped_at.elapsed())
+        Ok(self.held_for())
     }
 
     fn finish(&mut self) -> Result<(), Error> {
@@ -37,7 +38,7 @@ impl Held {
         if self.gone {
             self.collect();
         }
-        for (signal, info) in std::mem::take(&mut self.taken) {
+        for (signal, info) in std::mem::take(&mut self.work.taken) {
             resend::send_again(self.pid, self.tid, signal, &info);
         }
         restored.and(detached)
@@ -52,44 +53,46 @@ impl Held {
     /// Puts everything back; goes on after a failure and reports the first.
     fn restore(&mut self) -> Result<(), Error> {
         let mut first = Ok(());
-        if self.went_home {
+        if self.work.went_home {
             return self.repeat_interrupted();
         }
-        if self.used {
+        if self.work.begun {
             first = self.undo_remote_work();
             if self.gone {
                 return first;
             }
-            let written = regs::write_extended(self.tid, &self.saved_extended);
+            let written = regs::write_extended(self.tid, &self.saved.extended);
             let written = self.check("SETREGSET NT_X86_XSTATE", written);
             first = first.and(written);
-            let masked = ptrace::set_signal_mask(self.tid, self.saved_mask);
+            let masked = ptrace::set_signal_mask(self.tid, self.saved.mask);
             let masked = self.check("SETSIGMASK", masked);
             first = first.and(masked);
-        } else if !restart::must_be_repeated(&self.saved) {
+        } else if !restart::must_be_repeated(&self.saved.registers) {
             return first;
         }
-        // Last: until here the registers lead home through the signal frame.
-        let lasted = self.call_lasts();
-        let mut registers = restart::resumed(&self.saved, lasted);
-        if restart::must_be_repeated(&self.saved) {
+        // Last, because up to here the registers lead home through the signal frame.
+        let lasted = self.saved.call_lasts();
+        let mut registers = restart::resumed(&self.saved.registers, lasted);
+        if restart::must_be_repeated(&self.saved.registers) {
             self.shorten_timeout(&mut registers, lasted);
         }
-        let written = regs::write(self.tid, &registers);
-        let written = self.check("SETREGSET NT_PRSTATUS", written);
-        first.and(written)
+        first.and(self.write_registers(&registers))
     }
 
-    /// A timeout in memory is the program's own and stays as it is: the call is pointed to another one, deep
-    /// below its stack pointer, which the kernel reads when the call begins, at once. Deep, in case that a
-    /// signal handler uses the stack just before that; not by us, who use less than [`TIMEOUT_DEPTH`].
+    /// A timeout in memory belongs to the program and stays as it is: the call is pointed to another one below
+    /// its stack pointer, which the kernel reads as soon as the thread runs, when the call begins. It is
+    /// deep enough for a signal handler that uses the stack just before that, and our own frames take less
+    /// than [`TIMEOUT_DEPTH`].
     fn shorten_timeout(&mut self, registers: &mut Registers, lasted: Duration) {
-        let at = (self.saved.rsp.wrapping_sub(TIMEOUT_DEPTH)) & !15;
+        let at = RemoteAddress(self.saved.registers.rsp.wrapping_sub(TIMEOUT_DEPTH) & !15);
         let Some(register) = restart::timeout_register(registers) else {
             return;
         };
         let mut bytes = [0; 16];
-        let (Ok(()), Ok(room)) = (self.read(*register, &mut bytes), &self.room) else {
+        let (Ok(()), Ok(room)) = (
+            self.read(RemoteAddress(*register), &mut bytes),
+            &self.saved.room,
+        ) else {
             return;
         };
         let Some(left) = shortened(bytes, lasted) else {
@@ -100,7 +103,7 @@ impl Held {
             Room::Mapped => memory::write_writable(self.pid, at, &left),
         };
         if written.is_ok() {
-            *register = at;
+            *register = at.0;
         }
     }
 
@@ -109,17 +112,15 @@ impl Held {
     /// restart when it resumes the thread.
     fn undo_remote_work(&mut self) -> Result<(), Error> {
         let mut first = Ok(());
-        if let Some((address, value)) = self.errno.take() {
+        if let Some((address, value)) = self.work.errno.take() {
             first = self.write(address, &value);
         }
-        let undone = match self.scratch.take() {
-            Some(Scratch { start }) => {
-                let args = [start, Scratch::BYTES, 0, 0, 0, 0];
-                let unmapped = self
-                    .way_home()
-                    .and_then(|way| self.bare_syscall(way.home, "munmap", libc::SYS_munmap, args));
-                unmapped.map(drop)
-            }
+        let undone = match self.work.scratch.take() {
+            Some(Scratch { start }) => self.way_home().and_then(|way| {
+                let arguments = [start.0, Scratch::BYTES];
+                self.bare_syscall(way.home, "munmap", libc::SYS_munmap, &arguments)
+                    .map(drop)
+            }),
             None => Ok(()),
         };
         if undone.is_err() && !self.gone {
@@ -129,14 +130,11 @@ impl Held {
         first.and(undone)
     }
 
-    /// A thread that went home was stopped once more since, maybe in a call that must be repeated.
+    /// A thread that went home has been stopped once more since then, perhaps in a call that must be repeated.
     fn repeat_interrupted(&mut self) -> Result<(), Error> {
-        let now = regs::read(self.tid);
-        let now = self.check("GETREGSET NT_PRSTATUS", now)?;
+        let now = self.read_registers()?;
         if restart::must_be_repeated(&now) {
-            let registers = restart::repeat(&now, Duration::ZERO);
-            let written = regs::write(self.tid, &registers);
-            self.check("SETREGSET NT_PRSTATUS", written)?;
+            self.write_registers(&restart::repeat(&now, Duration::ZERO))?;
         }
         Ok(())
     }

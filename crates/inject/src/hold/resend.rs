@@ -1,16 +1,16 @@
-//! Signals that were taken off a thread during remote work go back to it.
+//! Giving back signals that were taken off a thread during remote work.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long is waited for room in the queue of signals. The thread runs again, so it gets emptied.
+/// How long to wait for room in the queue of signals. The thread runs again, so the queue gets shorter.
 const ROOM_LIMIT: Duration = Duration::from_secs(1);
 
 /// Sends a signal to the thread once more, or to the process if the thread has ended.
 ///
-/// With its siginfo where the kernel allows it: for a foreign process only with negative si_code,
-/// as of sigqueue(3) (rt_sigqueueinfo(2)). A real-time signal that finds the queue full
-/// (RLIMIT_SIGPENDING) waits for room: kill(2) would send it without what it carries.
+/// It has its siginfo where the kernel allows that: for another process, only with a negative si_code, as
+/// that of sigqueue(3) is (rt_sigqueueinfo(2)). If the queue is full (RLIMIT_SIGPENDING), a real-time
+/// signal waits for room, because kill(2) would send it without its value.
 pub(crate) fn send_again(pid: i32, tid: i32, signal: i32, info: &libc::siginfo_t) {
     let has_details = info.si_code < 0 && info.si_code != libc::SI_TKILL;
     let until = Instant::now() + ROOM_LIMIT;

@@ -5,9 +5,9 @@ use crate::call_instruction::{CALL_BYTES, ends_with_call};
 use crate::{Registers, ptrace};
 use std::ops::Range;
 
-use memhook_process::{read_memory, read_word};
+use memhook_process::{RemoteAddress, read_memory, read_word};
 
-/// Exact backtrace of a stopped thread: from its registers and a reader of 8-byte words of its
+/// Makes an exact backtrace of a stopped thread: from its registers and a reader of 8-byte words of its
 /// memory to the program counters of its frames, innermost first.
 pub type Unwind<'a> = &'a dyn Fn(&Registers, &dyn Fn(u64) -> Option<u64>) -> Vec<u64>;
 
@@ -15,7 +15,7 @@ pub type Unwind<'a> = &'a dyn Fn(&Registers, &dyn Fn(u64) -> Option<u64>) -> Vec
 const SCAN_BYTES: u64 = 16 * 1024;
 const PAGE_BYTES: u64 = 4096;
 
-/// `Err` with the reason if the thread may not be used for anything: to move its program counter out
+/// `Err` with the reason if the thread may not be used for anything, because moving its program counter out
 /// of a restartable sequence and back would hide the interruption from the kernel.
 pub(crate) fn check_sequence(pid: i32, tid: i32, registers: &Registers) -> Result<(), String> {
     match rseq_section(pid, tid) {
@@ -41,9 +41,9 @@ pub(crate) fn check(
             registers.rip
         ));
     }
-    let read = |address| read_word(pid, address);
+    let read = |address| read_word(pid, RemoteAddress(address));
     let found = match unwind {
-        // A return address may lie just behind a range that ends in a call: look at the call.
+        // The return address of a call at the end of a range lies just behind it, so the call is looked at.
         Some(unwind) => unwind(registers, &read)
             .into_iter()
             .skip(1)
@@ -62,8 +62,8 @@ fn is_inside(ranges: &[Range<u64>], address: u64) -> bool {
     ranges.iter().any(|range| range.contains(&address))
 }
 
-/// First word on the stack that may be a return address into the ranges. May find a stale one:
-/// that only costs another try.
+/// The first word on the stack that may be a return address into the ranges. It may be a stale one, which
+/// only costs another try.
 fn scan(pid: i32, rsp: u64, ranges: &[Range<u64>]) -> Option<u64> {
     let mut at = rsp & !7;
     let end = at.saturating_add(SCAN_BYTES);
@@ -71,7 +71,7 @@ fn scan(pid: i32, rsp: u64, ranges: &[Range<u64>]) -> Option<u64> {
         let page_end = (at | (PAGE_BYTES - 1)).saturating_add(1).min(end);
         let mut bytes = vec![0u8; (page_end - at) as usize];
         // The stack ends here.
-        read_memory(pid, at, &mut bytes).ok()?;
+        read_memory(pid, RemoteAddress(at), &mut bytes).ok()?;
         let found = bytes
             .as_chunks::<8>()
             .0
@@ -89,20 +89,20 @@ fn scan(pid: i32, rsp: u64, ranges: &[Range<u64>]) -> Option<u64> {
 /// Whether the instruction before `address` is a call.
 fn follows_call(pid: i32, address: u64) -> bool {
     let mut code = [0u8; CALL_BYTES];
-    read_memory(pid, address.wrapping_sub(CALL_BYTES as u64), &mut code).is_ok()
-        && ends_with_call(&code)
+    let before = RemoteAddress(address.wrapping_sub(CALL_BYTES as u64));
+    read_memory(pid, before, &mut code).is_ok() && ends_with_call(&code)
 }
 
-/// Code range of the restartable sequence that the thread announces (rseq(2)).
+/// The code of the restartable sequence that the thread announces (rseq(2)).
 fn rseq_section(pid: i32, tid: i32) -> Option<Range<u64>> {
     let area = ptrace::rseq_address(tid);
     if area == 0 {
         return None;
     }
     // struct rseq: u32 cpu_id_start, cpu_id; u64 rseq_cs at 8.
-    let section = read_word(pid, area.checked_add(8)?).filter(|&section| section != 0)?;
+    let section = read_word(pid, RemoteAddress(area) + 8).filter(|&section| section != 0)?;
     // struct rseq_cs: u32 version, flags; u64 start_ip, post_commit_offset, abort_ip.
-    let start = read_word(pid, section.checked_add(8)?)?;
-    let bytes = read_word(pid, section.checked_add(16)?)?;
+    let start = read_word(pid, RemoteAddress(section) + 8)?;
+    let bytes = read_word(pid, RemoteAddress(section) + 16)?;
     Some(start..start.checked_add(bytes)?)
 }

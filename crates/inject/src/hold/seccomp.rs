@@ -3,68 +3,58 @@
 use std::io;
 
 use crate::ptrace;
+use libc::sock_filter as Instruction;
 
-const SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
+/// PTRACE_SECCOMP_GET_FILTER of `<linux/ptrace.h>`, which the libc crate lacks.
+const GET_FILTER: libc::c_uint = 0x420c;
 /// AUDIT_ARCH_X86_64 of `<linux/audit.h>`.
 const ARCH: u32 = 0xc000_003e;
 /// `struct seccomp_data`: nr, arch, instruction_pointer, args[6].
 const DATA_BYTES: u32 = 64;
-/// A filter that takes more to follow is not followed; those of browsers take some hundred.
+/// A filter that takes more steps is not followed to its end. The filters of browsers take some hundred.
 const MAX_STEPS: usize = 100_000;
-/// `BPF_MAXINSNS`.
-const MAX_INSTRUCTIONS: usize = 4096;
 
-/// One instruction of a classic BPF program (`struct sock_filter`).
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Instruction {
-    pub code: u16,
-    pub jump_true: u8,
-    pub jump_false: u8,
-    pub k: u32,
-}
-
-/// The filters of a stopped thread, the newest first. The kernel shows them to a tracer with
-/// CAP_SYS_ADMIN that has none itself (ptrace(2), PTRACE_SECCOMP_GET_FILTER).
+/// The filters of a stopped thread, the newest one first. The kernel shows them to a tracer that has
+/// CAP_SYS_ADMIN and no filter itself (ptrace(2), PTRACE_SECCOMP_GET_FILTER).
 pub(crate) fn filters(tid: i32) -> io::Result<Vec<Vec<Instruction>>> {
     let mut all = Vec::new();
     loop {
         // SAFETY: without a buffer the kernel only says how many instructions there are.
-        let length = match unsafe { ptrace::request(SECCOMP_GET_FILTER, tid, all.len(), 0) } {
+        let length = match unsafe { ptrace::request(GET_FILTER, tid, all.len(), 0) } {
             Ok(length) => length as usize,
-            // No filter of that number.
+            // There is no filter of that number.
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT)) => return Ok(all),
-            // No filter at all.
+            // There is no filter at all.
             Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL)) && all.is_empty() => {
                 return Ok(all);
             }
             Err(e) => return Err(e),
         };
-        let mut program = vec![Instruction::default(); length.min(MAX_INSTRUCTIONS)];
+        // SAFETY: this only makes a value.
+        let none = unsafe { libc::BPF_STMT(0, 0) };
+        let mut program = vec![none; length.min(libc::BPF_MAXINSNS as usize)];
         let buffer = program.as_mut_ptr() as usize;
         // SAFETY: a filter never changes, so the kernel writes as many instructions as it announced,
         // and no program is longer than BPF_MAXINSNS.
-        unsafe { ptrace::request(SECCOMP_GET_FILTER, tid, all.len(), buffer)? };
+        unsafe { ptrace::request(GET_FILTER, tid, all.len(), buffer)? };
         all.push(program);
     }
 }
 
 /// Whether a filter lets `nr` pass or refuses it with an error number, whatever its arguments and the
-/// caller are; false: it may do anything else, such as to kill, or cannot be followed.
+/// caller are. It is not if it may do anything else, such as to kill, or cannot be followed.
 pub(crate) fn is_harmless(program: &[Instruction], nr: i64) -> bool {
-    const ACTION: u32 = 0xffff_0000;
-    const ERRNO: u32 = 0x0005_0000;
-    const LOG: u32 = 0x7ffc_0000;
-    const ALLOW: u32 = 0x7fff_0000;
-    let data = [Some(nr as u32), Some(ARCH)];
-    let results = results(program, data);
-    results.is_some_and(|all| {
-        all.iter()
-            .all(|result| matches!(result & ACTION, ERRNO | LOG | ALLOW))
-    })
+    use libc::{SECCOMP_RET_ACTION_FULL, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_LOG};
+    let is_harmless = |result: &u32| {
+        matches!(
+            result & SECCOMP_RET_ACTION_FULL,
+            SECCOMP_RET_ERRNO | SECCOMP_RET_LOG | SECCOMP_RET_ALLOW
+        )
+    };
+    results(program, [Some(nr as u32), Some(ARCH)]).is_some_and(|all| all.iter().all(is_harmless))
 }
 
-/// How far a program has come. `None`: a value that depends on what is not known.
+/// How far a program has come. A value is `None` if it depends on something unknown.
 #[derive(Clone, Copy, Default)]
 struct Machine {
     at: usize,
@@ -73,9 +63,9 @@ struct Machine {
     memory: [Option<u32>; 16],
 }
 
-/// What a program may return, as the kernel runs it (Documentation/networking/filter.rst), where only
-/// the first words of its data are known. `None` if it is not one that the kernel takes for seccomp, or
-/// returns what is not known, or has too many ways.
+/// What a program may return when the kernel runs it (Documentation/networking/filter.rst) and only the first
+/// words of its data are known. `None` if the kernel would not take it for seccomp, if it returns
+/// something unknown, or if it has too many ways.
 fn results(program: &[Instruction], data: [Option<u32>; 2]) -> Option<Vec<u32>> {
     let mut results = Vec::new();
     let start = Machine {
@@ -117,7 +107,7 @@ fn results(program: &[Instruction], data: [Option<u32>; 2]) -> Option<Vec<u32>> 
                     _ => return None,
                 };
                 let at = machine.at;
-                for (taken, jump) in [(true, i.jump_true), (false, i.jump_false)] {
+                for (taken, jump) in [(true, i.jt), (false, i.jf)] {
                     if condition.is_none_or(|condition| condition == taken) {
                         machine.at = at + usize::from(jump);
                         open.push(machine);
@@ -142,11 +132,11 @@ fn results(program: &[Instruction], data: [Option<u32>; 2]) -> Option<Vec<u32>> 
     None
 }
 
-/// `Some(None)`: not known.
+/// The result of an operation; `Some(None)` if it is not known, `None` if the kernel does not accept the program.
 fn calculate(code: u16, a: Option<u32>, b: Option<u32>) -> Option<Option<u32>> {
     let (a, b) = match (a, b) {
         (Some(a), Some(b)) => (a, b),
-        // Division by what may be zero: the kernel then returns 0 for the filter, which is to kill
+        // After a division by zero the kernel returns 0 for the filter, which means to kill
         // (bpf_convert_filter in net/core/filter.c).
         (_, None | Some(0)) if code & 0xf0 == 0x30 => return None,
         _ => return Some(None),
@@ -178,16 +168,11 @@ fn word(known: [Option<u32>; 2], offset: u32) -> Option<Option<u32>> {
 mod tests {
     use super::*;
 
-    fn instruction(code: u16, jump_true: u8, jump_false: u8, k: u32) -> Instruction {
-        Instruction {
-            code,
-            jump_true,
-            jump_false,
-            k,
-        }
+    fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> Instruction {
+        Instruction { code, jt, jf, k }
     }
 
-    /// Kills at `killed`, refuses `refused`, lets the rest pass.
+    /// A filter that kills for one call, refuses another, and lets the rest pass.
     fn filter(killed: u32, refused: u32) -> Vec<Instruction> {
         vec![
             instruction(0x20, 0, 0, 4),
@@ -203,16 +188,16 @@ mod tests {
     }
 
     #[test]
-    fn actions_are_told_apart() {
+    fn filter_actions_are_distinguished() {
         let filter = filter(35, 10);
         assert!(!is_harmless(&filter, 35));
         assert!(is_harmless(&filter, 10));
         assert!(is_harmless(&filter, 1));
     }
 
-    /// A filter looks at arguments, too, and the hook's are not always the same.
+    /// A filter may look at arguments, and those of the hook are not always the same.
     #[test]
-    fn what_an_argument_decides_may_go_either_way() {
+    fn a_decision_by_an_argument_may_go_either_way() {
         // Kills if the low word of the first argument is 7.
         let by_argument = |otherwise| {
             vec![
@@ -236,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_division_by_what_is_not_known_may_kill() {
+    fn a_division_by_an_unknown_value_may_kill() {
         let by_argument = |operation| {
             [
                 instruction(0x20, 0, 0, 16),
@@ -257,10 +242,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_is_not_harmless() {
+    fn an_invalid_program_is_not_harmless() {
         assert!(!is_harmless(&[], 1));
         for code in 0..=u16::MAX {
-            // Whatever it is: no panic, no endless loop.
+            // Whatever it is, there is no panic and no endless loop.
             is_harmless(&[instruction(code, 255, 255, u32::MAX)], 1);
         }
         assert!(!is_harmless(&[instruction(0x20, 0, 0, 66)], 1));

@@ -14,10 +14,10 @@ pub(crate) extern "C" fn count_stop(_: i32) {
 }
 
 /// From now on SIGINT, SIGTERM and SIGHUP do not end this process but are counted. An ignored SIGHUP
-/// stays so: that is what nohup(1) asks for.
+/// stays ignored, because that is what nohup(1) asks for.
 pub fn catch_stops() {
-    // A shell without job control starts what is in the background with SIGINT ignored; whoever then
-    // sends it to this very process means it.
+    // A shell without job control starts background processes with SIGINT ignored. If somebody sends it to this
+    // very process all the same, it is meant.
     for signal in [libc::SIGINT, libc::SIGTERM] {
         handle(signal, Handler::Plain(count_stop));
     }
@@ -26,12 +26,12 @@ pub fn catch_stops() {
     }
 }
 
-/// How many have come since [`catch_stops`].
+/// How many of them have come since [`catch_stops`].
 pub fn stops() -> u32 {
     STOPS.load(Relaxed)
 }
 
-/// What to run when a signal comes: async-signal-safe, and it leaves `errno` alone.
+/// What to run when a signal comes. It must be async-signal-safe and leave `errno` as it is.
 #[derive(Clone, Copy)]
 pub(crate) enum Handler {
     Plain(extern "C" fn(i32)),
@@ -39,24 +39,31 @@ pub(crate) enum Handler {
 }
 
 /// Installs a handler. System calls that it interrupts go on. A process inherits blocked signals from
-/// the one that started it (execve(2)), so this thread no longer blocks it either.
+/// the one that started it (execve(2)), so the signal is unblocked in this thread too.
 pub(crate) fn handle(signal: i32, handler: Handler) {
-    let (address, flags) = match handler {
-        Handler::Plain(handler) => (handler as *const () as usize, 0),
-        Handler::WithDetails(handler) => (handler as *const () as usize, libc::SA_SIGINFO),
-    };
-    // SAFETY: sigaction is plain data; all-zero is valid: no flags, empty mask.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = address;
-    action.sa_flags = flags | libc::SA_RESTART;
+    match handler {
+        Handler::Plain(handler) => install(signal, handler as *const () as usize, 0),
+        Handler::WithDetails(handler) => {
+            install(signal, handler as *const () as usize, libc::SA_SIGINFO);
+        }
+    }
     let mut set = MaybeUninit::uninit();
-    // SAFETY: each call reads or writes one live structure, and sigemptyset initializes `set`. The
-    // handler is async-signal-safe and takes the arguments that its flags announce.
+    // SAFETY: each call reads or writes one live structure, and sigemptyset initializes `set`.
     unsafe {
-        libc::sigaction(signal, &raw const action, ptr::null_mut());
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), signal);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), ptr::null_mut());
+    }
+}
+
+fn install(signal: i32, handler: libc::sighandler_t, flags: i32) {
+    // SAFETY: sigaction is plain data; all-zero is valid: no flags, empty mask. The kernel reads one. A
+    // handler is async-signal-safe, and takes the arguments that its flags announce.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler;
+        action.sa_flags = flags | libc::SA_RESTART;
+        libc::sigaction(signal, &raw const action, ptr::null_mut());
     }
 }
 
@@ -67,7 +74,7 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
 
 /// The handler of a signal, SIG_DFL or SIG_IGN.
 pub(crate) fn handler(signal: i32) -> libc::sighandler_t {
-    // SAFETY: as in `handle`; the kernel writes one sigaction.
+    // SAFETY: as in `install`; the kernel writes one sigaction.
     let action: libc::sigaction = unsafe {
         let mut action = std::mem::zeroed();
         libc::sigaction(signal, ptr::null(), &raw mut action);
@@ -76,13 +83,7 @@ pub(crate) fn handler(signal: i32) -> libc::sighandler_t {
     action.sa_sigaction
 }
 
-/// Sets a handler that takes the signal's number, SIG_DFL or SIG_IGN; blocked signals stay so.
+/// Sets a handler that takes the signal's number, or SIG_DFL or SIG_IGN. Blocked signals stay blocked.
 pub(crate) fn set_handler(signal: i32, handler: libc::sighandler_t) {
-    // SAFETY: as in `handle`.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = handler;
-        action.sa_flags = libc::SA_RESTART;
-        libc::sigaction(signal, &raw const action, ptr::null_mut());
-    }
+    install(signal, handler, 0);
 }

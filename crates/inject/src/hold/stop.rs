@@ -12,24 +12,25 @@ use crate::restart;
 use crate::safe_point::{self, Unwind};
 use crate::slept::{Clocks, Sleep, Sleeper};
 use crate::survey::Survey;
+use crate::timing::Timing;
 use crate::wait::{self, Stop};
 use crate::{Error, late, processor, ptrace, watchdog};
 use memhook_process::{Activity, thread_ids, thread_state, tracer, waits_in};
 
-/// How [`hold`] chooses.
+/// How [`hold`] chooses a thread.
 #[derive(Clone)]
 pub struct HoldOptions<'a> {
-    /// Whether the thread must be outside `unsafe_ranges`; otherwise any stop will do.
+    /// Whether the thread must be outside `unsafe_ranges`; otherwise it may be stopped anywhere.
     pub need_safe_point: bool,
     /// The only thread to try; `None`: any.
     pub thread: Option<i32>,
     /// How long to try.
     pub deadline: Duration,
     /// Address ranges in the target where locks may be held: text of the loader, the allocator, `dl*`,
-    /// stdio. Neither the program counter nor a caller may be inside.
+    /// stdio. Neither the program counter nor a return address may be inside.
     pub unsafe_ranges: Vec<Range<u64>>,
-    /// Exact backtrace. Without it the top 16 KiB of the stack are searched for anything that
-    /// looks like a return address into `unsafe_ranges`, which may refuse a good thread.
+    /// Gives exact backtraces. Without it the top 16 KiB of the stack are searched for anything that
+    /// looks like a return address into `unsafe_ranges`, so that a good thread may be refused.
     pub unwind: Option<Unwind<'a>>,
 }
 
@@ -56,14 +57,23 @@ const PAUSE_MAX: Duration = Duration::from_millis(5);
 /// disturb (`epoll_wait`, ...) last; lets go of one at an unsafe point and tries the next, until
 /// the deadline.
 pub fn hold(pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
+    hold_with(pid, options, Timing::USUAL)
+}
+
+pub(crate) fn hold_with(
+    pid: i32,
+    options: &HoldOptions<'_>,
+    timing: Timing,
+) -> Result<Held, Error> {
     late::let_late_threads_go();
     let begin = Instant::now();
     let until = begin + options.deadline;
     watchdog::start();
-    // Whose errors are clearer than those of the survey.
+    // Its errors are clearer than those of the survey.
     Candidates::of(pid, options.thread).next()?;
-    // Slow, so before anything is stopped, and before the choice: threads may come and go meanwhile.
-    let mut survey = Survey::of(pid)?;
+    // The survey is slow, so it comes before the stop, and before the choice, as threads may come and go
+    // meanwhile.
+    let mut survey = Survey::of(pid, timing)?;
     let mut candidates = Candidates::of(pid, options.thread);
     let mut next = candidates.next()?;
     let mut reason = "every thread sleeps uninterruptibly".to_owned();
@@ -114,12 +124,12 @@ pub fn first_choice(pid: i32) -> Result<Option<FirstChoice>, Error> {
     Ok(tid.map(choice))
 }
 
-/// Threads worth trying, best first. Of hundreds only so many are looked at as are needed to find a
-/// good one: each look is two files, and the target may be one with many threads and few processors.
+/// Threads worth trying, best first. Only as many of them are looked at as it takes to find a good one:
+/// each look reads two files, and the target may have many threads and few processors.
 struct Candidates {
     pid: i32,
     unseen: std::vec::IntoIter<i32>,
-    /// Those to come to when no better one is left, by rank.
+    /// Those that were passed over for a better one, by rank.
     worse: BinaryHeap<Reverse<(u8, i32)>>,
     is_alive: bool,
 }
@@ -153,7 +163,7 @@ impl Candidates {
     }
 }
 
-/// 0: best. `None`: not worth a try.
+/// How good a choice a thread is, 0 being the best; `None` if it is not worth a try.
 fn rank(pid: i32, tid: i32, is_alive: &mut bool) -> Result<Option<u8>, Error> {
     let Some(state) = thread_state(pid, tid) else {
         return Ok(None);
@@ -168,7 +178,7 @@ fn rank(pid: i32, tid: i32, is_alive: &mut bool) -> Result<Option<u8>, Error> {
                 return Err(Error::AlreadyTraced { pid, tracer });
             }
         }
-        // D: would not stop, and could not be let go before it does.
+        // D: it would not stop, and could not be let go before it does.
         'Z' | 'X' | 'D' => return Ok(None),
         _ => {}
     }
@@ -179,7 +189,7 @@ fn rank(pid: i32, tid: i32, is_alive: &mut bool) -> Result<Option<u8>, Error> {
     }))
 }
 
-/// Seizes and stops this thread; `None` if it has ended. One at an unsafe point is an error.
+/// Seizes and stops this thread; `None` if it has ended. It is an error if the thread is at an unsafe point.
 pub(crate) fn hold_thread(
     pid: i32,
     tid: i32,
@@ -187,7 +197,7 @@ pub(crate) fn hold_thread(
     survey: &Survey,
 ) -> Result<Option<Held>, Error> {
     if thread_state(pid, tid) == Some('D') {
-        // Would not stop, and could not be let go before it does.
+        // It would not stop, and could not be let go before it does.
         return Err(Error::DoesNotStop { pid, tid });
     }
     match try_hold(pid, tid, options, survey)? {
@@ -227,16 +237,16 @@ pub(crate) fn try_hold(
     }
     let mut held = match Held::adopt(pid, tid, sleep, survey, guard) {
         Ok(held) => held,
-        // Only this thread; whether the process lives shows at the next round.
+        // Only this thread is known to be gone; the next round shows whether the process lives.
         Err(Error::TargetGone { .. }) => {
             wait::reap(pid, tid);
             return Ok(Attempt::Vanished);
         }
         Err(error) => return Err(error),
     };
-    held.waits_in = waits_in;
-    // Fails only where the thread is gone, which the next request says too.
-    held.filters_suspended = ptrace::suspend_filters(tid).unwrap_or(false);
+    held.saved.waits_in = waits_in;
+    // This fails only if the thread is gone, which the next request finds out too.
+    held.work.filters_suspended = ptrace::suspend_filters(tid).unwrap_or(false);
     if let Err(why) = usable(&held, options) {
         return match held.release() {
             Ok(_) => Ok(Attempt::Unsafe(why)),
@@ -247,25 +257,25 @@ pub(crate) fn try_hold(
     Ok(Attempt::Held(Box::new(held)))
 }
 
-/// `Err` with the reason if the thread is stopped where it can't be used.
+/// `Err` with the reason if the thread cannot be used where it is stopped.
 pub(crate) fn usable(held: &Held, options: &HoldOptions<'_>) -> Result<(), String> {
     let (pid, tid) = (held.pid, held.tid);
-    held.room.as_ref().map_err(String::clone)?;
-    processor::check_keys(tid, &held.saved_extended)?;
-    safe_point::check_sequence(pid, tid, &held.saved)?;
+    held.saved.room.as_ref().map_err(String::clone)?;
+    processor::check_keys(tid, &held.saved.extended)?;
+    safe_point::check_sequence(pid, tid, &held.saved.registers)?;
     if !options.need_safe_point {
         return Ok(());
     }
     safe_point::check(
         pid,
         tid,
-        &held.saved,
+        &held.saved.registers,
         &options.unsafe_ranges,
         options.unwind,
     )
 }
 
-/// Seizes a thread and tells it to stop; `None` if it has ended, or is about to: it touches no memory
+/// Seizes a thread and tells it to stop; `None` if it has ended or is about to, and so touches no memory
 /// any more.
 pub(crate) fn seize(pid: i32, tid: i32, sleeper: Option<&Sleeper>) -> Result<Option<Sleep>, Error> {
     if let Err(cause) = ptrace::seize(tid) {
@@ -284,7 +294,7 @@ pub(crate) fn seize(pid: i32, tid: i32, sleeper: Option<&Sleeper>) -> Result<Opt
     Ok(interrupted.ok())
 }
 
-/// Explains why a thread can't be seized.
+/// Explains why a thread cannot be seized.
 fn refused(pid: i32, tid: i32, cause: io::Error) -> Result<Option<Sleep>, Error> {
     match cause.raw_os_error() {
         Some(libc::ESRCH) => Ok(None),
@@ -296,8 +306,8 @@ fn refused(pid: i32, tid: i32, cause: io::Error) -> Result<Option<Sleep>, Error>
     }
 }
 
-/// Waits for the stop of a thread that was told to; `false` if it exited instead. A signal that comes
-/// first is handed on at once: its handler starts, and the thread stops at the handler's first
+/// Waits until a thread stops that was told to; `false` if it has exited instead. A signal that comes
+/// first is delivered at once: its handler starts, and the thread stops at the handler's first
 /// instruction.
 fn await_stop(pid: i32, tid: i32) -> Result<bool, Error> {
     let until = Instant::now() + STOP_LIMIT;

@@ -1,22 +1,32 @@
 //! What a hold needs to know about the process, found out before anything is stopped.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
 use crate::Error;
 use crate::clock::Clock;
 use crate::error::mappings;
 use crate::gadgets::Gadgets;
-use memhook_process::{CLibrary, Mapping, caught_signals};
+use crate::timing::Timing;
+use memhook_process::{CLibrary, Mapping, RemoteAddress, caught_signals, open_memory};
 
-/// Facts about the target, from before the stop.
+/// A process as it was found before the stop.
 pub(crate) struct Survey {
     pub mappings: Vec<Mapping>,
-    /// /proc/PID/mem: bound to the address space at open, so a write after execve hits nothing.
-    pub mem: Rc<File>,
+    pub target: Rc<TargetFacts>,
+    pub timing: Timing,
+}
+
+/// What stays the same while threads of the target come and go.
+pub(crate) struct TargetFacts {
+    /// Bound to the address space at the time of the survey, so that a write after an execve hits nothing.
+    pub memory: File,
     pub functions: LibcFunctions,
     pub gadgets: Option<Gadgets>,
-    /// A signal that does nothing in this process: ignored by default, and no handler installed.
+    /// The signal by which our code in the target says that it is done. It does nothing in this process:
+    /// it is ignored by default, and no handler is installed.
     pub bell: Option<i32>,
     pub clock: Clock,
 }
@@ -24,11 +34,10 @@ pub(crate) struct Survey {
 /// Functions of the target's C library that remote calls need; none for a target without one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LibcFunctions {
-    /// `__errno_location`: without arguments, returns the address of the calling thread's `errno` (LSB; glibc and
-    /// musl), so that remote calls leave it as it was.
-    pub errno_location: Option<u64>,
-    /// `dlerror`.
-    pub dlerror: Option<u64>,
+    /// `__errno_location`, which takes no arguments and returns the address of the calling thread's `errno` (LSB;
+    /// glibc and musl): remote calls leave `errno` as it was.
+    pub errno_location: Option<RemoteAddress>,
+    pub dlerror: Option<RemoteAddress>,
 }
 
 impl LibcFunctions {
@@ -40,31 +49,34 @@ impl LibcFunctions {
     }
 }
 
+impl TargetFacts {
+    pub(crate) fn read(&self, address: RemoteAddress, into: &mut [u8]) -> io::Result<()> {
+        self.memory.read_exact_at(into, address.0)
+    }
+}
+
 impl Survey {
     /// Looks at the process; slow (milliseconds).
-    pub(crate) fn of(pid: i32) -> Result<Survey, Error> {
+    pub(crate) fn of(pid: i32, timing: Timing) -> Result<Survey, Error> {
         let clock = Clock::start();
-        let path = format!("/proc/{pid}/mem");
-        let mem = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(&path)
-            .map_err(|source| Error::proc(pid, path, source))?;
+        let memory = open_memory(pid).map_err(|error| Error::of_process(pid, error))?;
         let mappings = mappings(pid)?;
         let libc = CLibrary::of(pid, &mappings);
-        Ok(Survey {
-            functions: libc
-                .as_ref()
-                .map_or_else(LibcFunctions::default, LibcFunctions::of),
-            gadgets: Gadgets::find(&mem, &mappings, libc.as_ref()),
+        let target = TargetFacts {
+            functions: libc.as_ref().map(LibcFunctions::of).unwrap_or_default(),
+            gadgets: Gadgets::find(&memory, &mappings, libc.as_ref()),
             bell: find_bell(pid),
-            mappings,
-            mem: Rc::new(mem),
+            memory,
             clock,
+        };
+        Ok(Survey {
+            mappings,
+            target: Rc::new(target),
+            timing,
         })
     }
 
-    /// Refreshes what changes while threads come and go.
+    /// Looks again at what changes while threads come and go.
     pub(crate) fn refresh(&mut self, pid: i32) -> Result<(), Error> {
         self.mappings = mappings(pid)?;
         Ok(())
@@ -84,10 +96,10 @@ mod tests {
 
     #[test]
     fn this_process_has_what_is_needed() {
-        let survey = Survey::of(std::process::id() as i32).unwrap();
-        let gadgets = survey.gadgets.unwrap();
-        assert!(gadgets.are_intact(&survey.mem));
-        let rate = survey.clock.rate();
+        let survey = Survey::of(std::process::id() as i32, Timing::USUAL).unwrap();
+        let gadgets = survey.target.gadgets.unwrap();
+        assert!(gadgets.are_intact(&survey.target.memory));
+        let rate = survey.target.clock.rate();
         assert!((500_000..10_000_000).contains(&rate), "{rate} per ms");
     }
 }

@@ -1,7 +1,7 @@
-//! Ctrl-Z and its kin wait for the end of a hold.
+//! Ctrl-Z and similar stops wait for the end of a hold.
 //!
-//! By default they stop the whole process, whichever thread they come to (signal(7)), and a held thread
-//! would hang with us. SIGSTOP cannot be put off; the watchdog is there for that.
+//! By default they stop the whole process, whichever thread gets them (signal(7)), and a held thread
+//! would hang with us. SIGSTOP cannot be put off, which is why there is a watchdog.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
@@ -12,24 +12,24 @@ const SIGNALS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
 /// How many threads of ours hold, and for which signals the handler below is installed.
 static HOLDS: Mutex<(u32, [bool; 3])> = Mutex::new((0, [false; 3]));
-/// Whether any does; for the handler, which may not wait for a lock.
+/// Whether any thread holds; for the handler, which may not wait for a lock.
 static HOLDING: AtomicBool = AtomicBool::new(false);
-/// Those that came meanwhile, bit by number.
+/// The signals that came meanwhile, one bit for each number.
 static CAME: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn note(signal: i32) {
     CAME.fetch_or(1 << signal, SeqCst);
     if !HOLDING.load(SeqCst) {
-        // It came during the hold, but its handler is late.
+        // It came during the hold, but the handler runs late.
         stop();
     } else if signal != libc::SIGTSTP {
-        // The use of the terminal that it is about is tried again at once, with another signal.
+        // The kernel tries the use of the terminal again at once, with another signal.
         let time = libc::timespec {
             tv_sec: 0,
             tv_nsec: 1_000_000,
         };
         // SAFETY: nanosleep is async-signal-safe (signal-safety(7)) and reads one timespec; errno is
-        // this thread's, and whom the signal interrupted may be about to read it.
+        // this thread's, and the code that the signal interrupted may be about to read it.
         unsafe {
             let errno = libc::__errno_location();
             let before = *errno;
@@ -58,7 +58,7 @@ impl PutOff {
         holds.0 += 1;
         if holds.0 == 1 {
             HOLDING.store(true, SeqCst);
-            // Where they are handled or ignored they do not stop us.
+            // Signals that are handled or ignored do not stop us.
             holds.1 = SIGNALS.map(|signal| signals::handler(signal) == libc::SIG_DFL);
             for signal in chosen(holds.1) {
                 signals::set_handler(signal, note as *const () as usize);
@@ -76,7 +76,7 @@ impl Drop for PutOff {
             return;
         }
         for signal in chosen(holds.1) {
-            // Another part of this process may have set its own since.
+            // Another part of this process may have set its own handler since.
             if signals::handler(signal) == note as *const () as usize {
                 signals::set_handler(signal, libc::SIG_DFL);
             }
@@ -88,6 +88,8 @@ impl Drop for PutOff {
 }
 
 fn chosen(ours: [bool; 3]) -> impl Iterator<Item = i32> {
-    let all = SIGNALS.into_iter().zip(ours);
-    all.filter_map(|(signal, ours)| ours.then_some(signal))
+    SIGNALS
+        .into_iter()
+        .zip(ours)
+        .filter_map(|(signal, ours)| ours.then_some(signal))
 }

@@ -2,55 +2,43 @@
 
 use std::marker::PhantomData;
 
-/// While it lives, the calling thread runs before ordinary ones: a thread of the target is stopped
-/// and waits for us, and on a busy machine our turn would come milliseconds later. Without the
-/// privilege (CAP_SYS_NICE or RLIMIT_RTPRIO, sched(7)) nothing changes.
+/// While it lives, the calling thread runs before ordinary ones, because a stopped thread of the target waits
+/// for us, and on a busy machine our turn would come milliseconds later. Without the privilege
+/// (CAP_SYS_NICE or RLIMIT_RTPRIO, sched(7)) nothing changes.
 pub(crate) struct Urgency {
-    before: Option<(i32, i32)>,
+    is_raised: bool,
     /// The scheduling policy is the calling thread's.
     _not_send: PhantomData<*const ()>,
 }
 
 impl Urgency {
     pub(crate) fn begin() -> Urgency {
+        // SAFETY: takes and returns integers; 0 is the calling thread.
+        let policy = unsafe { libc::sched_getscheduler(0) };
+        // Another policy was chosen by somebody, so it stays.
+        let is_ordinary = policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_OTHER;
         Urgency {
-            before: raise(),
+            // Round robin at the lowest real-time priority; children, if any, are ordinary.
+            is_raised: is_ordinary && set_policy(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1),
             _not_send: PhantomData,
         }
     }
 }
 
-fn raise() -> Option<(i32, i32)> {
-    // SAFETY: takes and returns integers; 0 is the calling thread.
-    let policy = unsafe { libc::sched_getscheduler(0) };
-    let mut before = parameter(0);
-    // SAFETY: sched_getparam writes one sched_param.
-    if policy < 0 || unsafe { libc::sched_getparam(0, &raw mut before) } != 0 {
-        return None;
-    }
-    if policy != libc::SCHED_OTHER {
-        return None; // somebody chose it; leave it
-    }
-    // Round robin at the lowest real-time priority; children, if any, are ordinary.
-    let urgent = parameter(1);
-    let policy_and_flag = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
-    // SAFETY: sched_setscheduler reads one sched_param.
-    let raised = unsafe { libc::sched_setscheduler(0, policy_and_flag, &raw const urgent) };
-    (raised == 0).then_some((policy, before.sched_priority))
-}
-
-fn parameter(priority: i32) -> libc::sched_param {
-    libc::sched_param {
+/// Sets policy and priority of the calling thread; whether that was allowed.
+fn set_policy(policy: i32, priority: i32) -> bool {
+    let parameter = libc::sched_param {
         sched_priority: priority,
-    }
+    };
+    // SAFETY: the kernel reads one sched_param.
+    unsafe { libc::sched_setscheduler(0, policy, &raw const parameter) == 0 }
 }
 
 impl Drop for Urgency {
     fn drop(&mut self) {
-        if let Some((policy, priority)) = self.before {
-            let before = parameter(priority);
-            // SAFETY: as in `raise`.
-            unsafe { libc::sched_setscheduler(0, policy, &raw const before) };
+        if self.is_raised && !set_policy(libc::SCHED_OTHER, 0) {
+            // Without CAP_SYS_NICE the flag cannot be taken back (sched(7)).
+            set_policy(libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, 0);
         }
     }
 }
@@ -59,12 +47,43 @@ impl Drop for Urgency {
 mod tests {
     use super::*;
 
+    fn policy() -> i32 {
+        // SAFETY: takes and returns integers.
+        unsafe { libc::sched_getscheduler(0) }
+    }
+
     #[test]
     fn the_policy_comes_back() {
-        // SAFETY: takes and returns integers.
-        let policy = || unsafe { libc::sched_getscheduler(0) };
         let before = policy();
         drop(Urgency::begin());
         assert_eq!(policy(), before);
+    }
+
+    /// Gives up CAP_SYS_NICE, as a thread does not have it whose priority RLIMIT_RTPRIO allows.
+    fn give_up_the_capability() {
+        const CAP_SYS_NICE: u32 = 23;
+        // Version 3 (capget(2)), and 0 for the calling thread.
+        let header = [0x2008_0522u32, 0];
+        // Effective, permitted, inheritable; twice, for the lower and the upper half.
+        let mut sets = [0u32; 6];
+        // SAFETY: the kernel reads the header, and reads or writes the six words.
+        unsafe {
+            libc::syscall(libc::SYS_capget, &raw const header, &raw mut sets);
+            sets[0] &= !(1 << CAP_SYS_NICE);
+            let set = libc::syscall(libc::SYS_capset, &raw const header, &raw const sets);
+            assert_eq!(set, 0);
+        }
+    }
+
+    #[test]
+    fn the_policy_comes_back_without_the_capability() {
+        let check = || {
+            let urgency = Urgency::begin();
+            give_up_the_capability();
+            drop(urgency);
+            let after = policy() & !libc::SCHED_RESET_ON_FORK;
+            assert_eq!(after, libc::SCHED_OTHER);
+        };
+        std::thread::spawn(check).join().unwrap();
     }
 }

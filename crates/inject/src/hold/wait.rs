@@ -6,19 +6,14 @@ use std::time::{Duration, Instant};
 use crate::{late, ptrace};
 use memhook_process::thread_state;
 
-/// Events of `<linux/ptrace.h>`, in bits 16 and up of the wait status.
-const EVENT_CLONE: i32 = 3;
-const EVENT_EXEC: i32 = 4;
-const EVENT_STOP: i32 = 128;
-
 /// Why the thread stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// PTRACE_EVENT_STOP: our interrupt (SIGTRAP), or a group-stop with its stopping signal.
     Event(i32),
-    /// Signal-delivery-stop: the signal takes effect only if we hand it on.
+    /// Signal-delivery-stop: the signal takes effect only if we deliver it.
     Signal(i32),
-    /// System-call entry or exit.
+    /// At the entry or the exit of a system call.
     Syscall,
     /// PTRACE_EVENT_CLONE: it has made a child, which is traced too.
     Clone,
@@ -26,15 +21,15 @@ pub(crate) enum Stop {
     Gone,
 }
 
-/// Poll this long before sleeping: most stops are reported sooner. Polling longer would harm a target on
+/// How long to poll before sleeping: most stops are reported sooner. Polling longer would harm a target on
 /// our processor, which gets no turn meanwhile. sched_yield(2) would give away a whole time slice on a
 /// loaded machine, whereas a sleeper is woken soon.
 const SPIN: Duration = Duration::from_micros(60);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
-/// Waits until `tid` stops; `None` if it has not at `until`.
+/// Waits until `tid` stops; `None` if it has not stopped at `until`.
 ///
-/// Polls, because a blocking waitpid has no deadline and would never return for a group leader
+/// It polls, because a blocking waitpid has no deadline and would never return for a group leader
 /// that exits before its threads (ptrace(2), "Death under ptrace").
 pub(crate) fn wait_for_stop(pid: i32, tid: i32, until: Instant) -> Option<Stop> {
     let mut pace = Pace::start();
@@ -52,7 +47,7 @@ pub(crate) fn wait_for_stop(pid: i32, tid: i32, until: Instant) -> Option<Stop> 
     }
 }
 
-/// The stop of `tid` that has not been taken note of, if any.
+/// The stop of `tid` that has not been waited for yet, if any.
 pub(crate) fn poll_stop(pid: i32, tid: i32) -> Option<Stop> {
     match wait_now(tid) {
         Ok(None) => None,
@@ -77,7 +72,7 @@ pub(crate) fn has_ended(pid: i32, tid: i32) -> bool {
     ended
 }
 
-/// Time between two looks.
+/// The time between two looks.
 pub(crate) struct Pace {
     begin: Instant,
     sleep: Duration,
@@ -103,7 +98,7 @@ impl Pace {
     }
 }
 
-/// Wait status of `tid`, if there is one; an error if it is not ours to wait for.
+/// The wait status of `tid`, if there is one; an error if it is not ours to wait for.
 fn wait_now(tid: i32) -> io::Result<Option<i32>> {
     loop {
         let mut status = 0;
@@ -125,10 +120,10 @@ fn decode(tid: i32, status: i32) -> Stop {
     }
     let signal = libc::WSTOPSIG(status);
     match status >> 16 {
-        EVENT_STOP => Stop::Event(signal),
-        EVENT_CLONE => Stop::Clone,
-        EVENT_EXEC => {
-            // A new program runs under this id; it is not ours to touch.
+        libc::PTRACE_EVENT_STOP => Stop::Event(signal),
+        libc::PTRACE_EVENT_CLONE => Stop::Clone,
+        libc::PTRACE_EVENT_EXEC => {
+            // A new program runs under this id, which is not ours to touch.
             let _ = ptrace::detach(tid);
             Stop::Gone
         }
@@ -140,21 +135,27 @@ fn decode(tid: i32, status: i32) -> Stop {
 /// When a thread other than the leader calls execve it takes over the leader's id, so its stop is
 /// reported under `pid` (ptrace(2), "execve(2) under ptrace").
 fn let_go_after_exec(pid: i32, tid: i32) {
-    if pid == tid {
-        return;
-    }
-    // SAFETY: siginfo_t is plain data, all-zero is valid.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let flags = libc::WSTOPPED | libc::WNOHANG | libc::__WALL;
-    // SAFETY: waitid writes one siginfo_t. WSTOPPED alone reaps nothing.
-    let result = unsafe { libc::waitid(libc::P_PID, pid as libc::id_t, &raw mut info, flags) };
-    if result == 0 && info.si_signo == libc::SIGCHLD {
+    // WSTOPPED alone reaps nothing.
+    if pid != tid && has_changed(pid, libc::WSTOPPED).unwrap_or(false) {
         let _ = ptrace::detach(pid);
     }
 }
 
-/// Collects the exit status of a traced thread that died. As long as it is not collected the whole
-/// process can't end: its leader waits for it (ptrace(2), "Death under ptrace").
+/// Whether a thread has changed its state in this way (waitid(2)).
+fn has_changed(tid: i32, change: i32) -> io::Result<bool> {
+    // SAFETY: siginfo_t is plain data; all-zero is valid.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = change | libc::WNOHANG | libc::__WALL;
+    // SAFETY: waitid writes one siginfo_t.
+    if unsafe { libc::waitid(libc::P_PID, tid as libc::id_t, &raw mut info, flags) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // Without a change of state it leaves the structure zeroed.
+    Ok(info.si_signo == libc::SIGCHLD)
+}
+
+/// Collects the exit status of a traced thread that died. As long as it is not collected, the whole
+/// process cannot end, because its leader waits for it (ptrace(2), "Death under ptrace").
 pub(crate) fn reap(pid: i32, tid: i32) {
     for _ in 0..20 {
         if is_collected(tid) {
@@ -162,10 +163,10 @@ pub(crate) fn reap(pid: i32, tid: i32) {
         }
         std::thread::sleep(Duration::from_micros(200));
     }
-    // In case that it lives after all.
+    // It may live after all.
     late::let_go_later(pid, tid);
-    // On a loaded machine a dying thread takes its time; a leader becomes collectable only after
-    // all other threads. Where no thread can be started, our own exit collects it.
+    // On a loaded machine a thread may take a while to die, and a leader can be collected only after
+    // all other threads. If no thread can be started, our own exit collects it.
     let collector = move || {
         while !is_collected(tid) {
             std::thread::sleep(SLEEP_MAX * 10);
@@ -176,16 +177,8 @@ pub(crate) fn reap(pid: i32, tid: i32) {
         .spawn(collector);
 }
 
-/// Takes note of the thread's end, not of its stops.
+/// Waits for the thread's end, not for its stops; whether there is nothing left to wait for.
 fn is_collected(tid: i32) -> bool {
-    // SAFETY: siginfo_t is plain data, all-zero is valid.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let flags = libc::WEXITED | libc::WNOHANG | libc::__WALL;
-    // SAFETY: waitid writes one siginfo_t.
-    let result = unsafe { libc::waitid(libc::P_PID, tid as libc::id_t, &raw mut info, flags) };
-    match result {
-        // Without a change of state it leaves the structure zeroed (waitid(2)).
-        0 => info.si_signo == libc::SIGCHLD,
-        _ => io::Error::last_os_error().raw_os_error() != Some(libc::EINTR),
-    }
+    has_changed(tid, libc::WEXITED)
+        .unwrap_or_else(|error| error.raw_os_error() != Some(libc::EINTR))
 }

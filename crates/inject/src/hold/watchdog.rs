@@ -2,9 +2,9 @@
 //!
 //! As long as its tracer does not run, a stopped thread stays stopped: SIGSTOP to this process, a
 //! frozen cgroup, a debugger or a file that never answers would stop the target with us. So each
-//! thread that holds has a watchdog, which sleeps between holds. It sends SIGCONT to a holder that has been stopped, and
-//! kills one that makes no progress all the same: then the kernel lets the thread go, and its
-//! registers lead it home (`way_home.rs`).
+//! thread that holds has a watchdog, which sleeps between holds. It sends SIGCONT to a holder that has been
+//! stopped, and kills a holder that makes no progress all the same: then the kernel lets the held thread go,
+//! and its registers lead it home (`way_home.rs`).
 //!
 //! It is made by clone(2) with our memory, so that nothing is copied, and lives in a session of its
 //! own, where no terminal stops it. It dies with the thread that made it. Where the kernel lets us,
@@ -12,7 +12,6 @@
 //! together with us. Version 1 cannot be helped: a task that it has frozen does not even die before
 //! it is thawed (cgroup-v1/freezer-subsystem.rst).
 
-mod cgroup;
 mod dog;
 
 use std::alloc::{self, Layout};
@@ -27,12 +26,12 @@ use std::time::{Duration, Instant};
 struct Shared {
     /// The attacher.
     pid: i32,
-    /// Status and scheduling figures of its thread that holds.
+    /// The status and the scheduling figures of its thread that holds.
     stat: CString,
     schedstat: CString,
     /// Whether the watchdog is on duty: in its own session, and without our descriptors.
     ready: AtomicU32,
-    /// Whether a thread of the target is held; as long as not, the watchdog sleeps on it (futex(2)).
+    /// Whether a thread of the target is held. As long as none is, the watchdog sleeps on this word (futex(2)).
     armed: AtomicU32,
     /// The target.
     target: AtomicI32,
@@ -40,10 +39,10 @@ struct Shared {
     continued: AtomicU32,
 }
 
-/// The time that the watchdog has to go on duty; it is a dozen system calls.
+/// The time that the watchdog has to go on duty, which takes a dozen system calls.
 const READY_LIMIT: Duration = Duration::from_secs(2);
 
-/// Of its stack.
+/// Its stack.
 const STACK: Layout = match Layout::from_size_align(64 * 1024, 4096) {
     Ok(layout) => layout,
     Err(_) => panic!("a power of two"),
@@ -51,7 +50,7 @@ const STACK: Layout = match Layout::from_size_align(64 * 1024, 4096) {
 
 /// The watchdog of one thread of ours.
 struct Watchdog {
-    /// `None`: it could not be started, for want of processes, say. A hold goes on without.
+    /// `None` if it could not be started, for example because there are too many processes. A hold then does without.
     child: Option<i32>,
     shared: Box<Shared>,
     stack: *mut u8,
@@ -63,8 +62,8 @@ thread_local! {
     static OWN: RefCell<Option<Watchdog>> = const { RefCell::new(None) };
 }
 
-/// Starts the watchdog of this thread if there is none yet. Call it some time before the hold: until it is
-/// on duty a busy machine may take its time.
+/// Starts the watchdog of this thread if there is none yet. It should be called some time before the hold, because on
+/// a busy machine it may take a while until the watchdog is on duty.
 pub(crate) fn start() {
     OWN.with_borrow_mut(|own| {
         if !own.as_mut().is_some_and(Watchdog::lives) {
@@ -93,11 +92,12 @@ impl Watchdog {
         });
         // SAFETY: the layout is not empty.
         let stack = unsafe { alloc::alloc(STACK) };
-        let child = match stack.is_null() {
-            true => None,
+        let child = if stack.is_null() {
+            None
+        } else {
             // SAFETY: both live until `drop` has collected the child, or as long as this address
-            // space does: the child dies with this thread. The stack is no other's.
-            false => unsafe { dog::spawn(&shared, stack.add(STACK.size())) },
+            // space does: the child dies with this thread. Nobody else uses the stack.
+            unsafe { dog::spawn(&shared, stack.add(STACK.size())) }
         };
         Watchdog {
             child,
@@ -107,17 +107,14 @@ impl Watchdog {
         }
     }
 
-    /// Whether it has not been ended by somebody; then it is collected.
+    /// Whether it still lives. If somebody has ended it, it is collected.
     fn lives(&mut self) -> bool {
         let flags = libc::__WALL | libc::WNOHANG;
-        let waits = |child: &mut i32| {
+        self.child = self.child.filter(|&child| {
             // SAFETY: waitpid is not asked for a status.
-            unsafe { libc::waitpid(*child, ptr::null_mut(), flags) == 0 }
-        };
-        let child = self.child.take_if(|child| waits(child));
-        let lives = child.is_some();
-        self.child = child;
-        lives
+            unsafe { libc::waitpid(child, ptr::null_mut(), flags) == 0 }
+        });
+        self.child.is_some()
     }
 
     fn arm(&mut self, target: i32) {
@@ -142,16 +139,16 @@ impl Watchdog {
         }
         self.shared.armed.store(0, SeqCst);
         if self.shared.continued.swap(0, SeqCst) != 0 {
-            // Somebody wants us stopped, and now nothing stops with us.
+            // Somebody wants us to stop, and now nothing stops with us.
             // SAFETY: no pointers.
             unsafe { libc::kill(self.shared.pid, libc::SIGSTOP) };
         }
     }
 }
 
-/// While it lives, the watchdog looks whether this thread makes progress.
+/// While it lives, the watchdog checks that this thread makes progress.
 pub(crate) struct Armed {
-    /// The watchdog is this thread's.
+    /// The watchdog belongs to this thread.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -179,13 +176,13 @@ impl Drop for Watchdog {
         if let Some(child) = self.child {
             // SAFETY: no pointers; the child has not been collected, so the number is its own.
             unsafe { libc::kill(child, libc::SIGKILL) };
-            // SAFETY: waitpid is not asked for a status. __WALL: it announces its end by no signal.
+            // SAFETY: waitpid is not asked for a status. __WALL, because the end of the child is announced by no signal.
             while unsafe { libc::waitpid(child, ptr::null_mut(), libc::__WALL) } < 0
                 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
             {}
         }
         if !self.stack.is_null() {
-            // SAFETY: allocated with this layout; nobody runs on it any more.
+            // SAFETY: it was allocated with this layout, and nobody runs on it any more.
             unsafe { alloc::dealloc(self.stack, STACK) };
         }
     }

@@ -1,4 +1,4 @@
-//! Signals that others send to us and mean for the program.
+//! Signals that others send to us but mean for the program.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -8,7 +8,7 @@ static PROGRAM: AtomicI32 = AtomicI32::new(0);
 /// Whether SIGCONT has come since the last [`HELD_OFF`] signal.
 static CONTINUED: AtomicBool = AtomicBool::new(false);
 
-/// Those that end or control a program by convention; SIGKILL and SIGSTOP cannot be handled.
+/// The signals that end or control a program by convention. SIGKILL and SIGSTOP cannot be handled.
 const SIGNALS: [i32; 7] = [
     libc::SIGINT,
     libc::SIGQUIT,
@@ -19,8 +19,8 @@ const SIGNALS: [i32; 7] = [
     libc::SIGCONT,
 ];
 
-/// By these the terminal stops a process group. We stop when the program does, not before: it may have work to do
-/// first, such as to restore the screen, and its signals go through our hands.
+/// The signals by which the terminal stops a process group. We stop when the program does, and not before: it may have
+/// to do something first, such as to restore the screen, and its signals go through our hands.
 const HELD_OFF: [i32; 2] = [libc::SIGTSTP, libc::SIGTTIN];
 
 extern "C" fn hand_on(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -37,7 +37,7 @@ extern "C" fn hand_on(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_v
     // program has it already.
     if code <= 0 && pid > 0 {
         // SAFETY: kill is async-signal-safe (signal-safety(7)) and takes plain integers; errno is this
-        // thread's, and whom the signal interrupted may be about to read it.
+        // thread's, and the code that the signal interrupted may be about to read it.
         unsafe {
             let errno = libc::__errno_location();
             let before = *errno;
@@ -51,8 +51,8 @@ extern "C" fn hold_off(_: i32) {
     CONTINUED.store(false, Ordering::Relaxed);
 }
 
-/// The program has been stopped by job control: who waits for us in a shell is to see that. SIGCONT goes to the whole
-/// process group, so that both continue.
+/// The program has been stopped by job control, and the shell that waits for us has to see that. SIGCONT goes to the
+/// whole process group, so both continue.
 pub(super) fn stop_too(signal: i32) {
     let pid = PROGRAM.load(Ordering::Relaxed);
     let by_terminal = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&signal);
@@ -66,7 +66,8 @@ pub(super) fn stop_too(signal: i32) {
 }
 
 /// From now on, signals that a process sends to us go to the program `pid`, and Ctrl-C does not end us
-/// before it; when it is stopped from the terminal, so are we. A signal that we were started with ignored stays so.
+/// before it. When it is stopped from the terminal, so are we. A signal that was ignored when we were started is
+/// still ignored.
 pub fn forward_signals(pid: i32) {
     PROGRAM.store(pid, Ordering::Relaxed);
     let forwarded = SIGNALS.map(|signal| (signal, Handler::WithDetails(hand_on)));
@@ -78,13 +79,13 @@ pub fn forward_signals(pid: i32) {
     }
 }
 
-/// The program has ended: its number may be another's now.
+/// The program has ended, so its id may now be that of another.
 pub(super) fn stop_forwarding() {
     PROGRAM.store(0, Ordering::Relaxed);
 }
 
-/// Ends this process by the signal that has ended the program, so that a script is ended by Ctrl-C as it would be
-/// without us between. Returns if the signal is ignored or blocked.
+/// Ends this process by the signal that has ended the program, so that Ctrl-C ends a script just as it would without
+/// us in between. Returns if the signal is ignored or blocked.
 pub fn end_by(signal: i32) {
     // SAFETY: plain integers; the default action runs no code of ours.
     unsafe {
@@ -97,7 +98,7 @@ pub fn end_by(signal: i32) {
 mod tests {
     use super::*;
 
-    /// As when the program has ended: whoever presses Ctrl-C then means us.
+    /// When the program has ended, whoever presses Ctrl-C means us.
     #[test]
     fn without_a_program_signals_are_ours() {
         forward_signals(0);

@@ -1,5 +1,5 @@
-//! Whoever starts a program is killed at every step up to its first own instruction; the program must run to its
-//! end as if nobody had started it.
+//! The launcher of a program is killed at every step up to the program's first own instruction; the program must run to
+//! its end as if nobody had started it.
 
 use std::ffi::CString;
 use std::os::unix::process::ExitStatusExt;
@@ -7,12 +7,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::timing::Timing;
 use crate::{Event, StartPoint, common, launch, steps};
 
-/// What the launcher, this same test program started anew, is to run, and from where on it is traced.
+/// What the launcher, which is this test program started once more, is to run, and from where on it is traced.
 const PROGRAM: &str = "MEMHOOK_TEST_PROGRAM";
 
-/// Started by the other tests with [`PROGRAM`] set.
+/// The other tests start it with [`PROGRAM`] set.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn launcher() {
@@ -26,6 +27,7 @@ fn launcher() {
         .map(|&a| CString::new(a).unwrap())
         .collect();
     let mut child = launch(&arguments, false).unwrap();
+    child.timing = Timing::QUICK;
     let pid = child.pid();
     loop {
         let reached = child.run_to_start(pid, *point == "constructors").unwrap();
@@ -66,7 +68,7 @@ fn start(
         .args(["--exact", "launch::kill_tests::launcher", "--ignored"])
         .env(PROGRAM, words.trim_end())
         .env(steps::STEP, step.to_string())
-        // The program inherits them: with pipes we would wait for its end, too.
+        // The program inherits them, so with pipes we would wait for its end too.
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     if let Some(delay) = delay {
@@ -98,7 +100,7 @@ fn killed_everywhere(point: &str, kind: &str, expected: &str) {
     let file = program.with_extension(format!("{point}.out"));
     assert!(start(point, &program, &file, kind, u64::MAX, None));
     runs_to_its_end(&file, expected, "undisturbed");
-    // Killed at the first step, the seizing, the launcher has not told its child to go on yet.
+    // The first step is to seize the child; if it is killed there, the launcher has not yet told the child to go on.
     let mut step = 2;
     while !start(point, &program, &file, kind, step, None) {
         runs_to_its_end(&file, expected, &format!("killed at step {step}"));
@@ -133,7 +135,7 @@ fn nothing_is_left_of_a_launcher_killed_before_the_start() {
         .unwrap();
     let mut output = launcher.stdout.take().unwrap();
     assert_eq!(launcher.wait().unwrap().signal(), Some(libc::SIGKILL));
-    // It ends when nobody has it open any more: the child has gone.
+    // The pipe ends when nobody has it open any more, so the child has gone.
     let (tell, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let _ = std::io::Read::read_to_end(&mut output, &mut Vec::new());

@@ -1,9 +1,9 @@
 //! Starting a program that is traced from its first instruction to its last.
 //!
-//! A [`Child`] is our own child and seized all its life: that gives the moment before its constructors
-//! ([`Child::run_to_start`]), and the one after its last instruction, when all threads stand still and
-//! their memory is still there ([`Event::Ending`]). In between it runs freely; stops are made only by
-//! signals, new threads and execve, and each is answered at once.
+//! A [`Child`] is our own child and is seized all its life. It can be stopped at the moment before its
+//! constructors ([`Child::run_to_start`]) and at the one after its last instruction, when no thread runs any
+//! more and their memory is still there ([`Event::Ending`]). In between it runs freely: only signals, new
+//! threads and execve stop it, and each stop is answered at once.
 
 mod forward;
 #[cfg(test)]
@@ -19,16 +19,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::CString;
 use std::io::{self, Read, Write};
 use std::marker::PhantomData;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use crate::guard::Guard;
 use crate::held::Held;
 use crate::slept::Sleep;
 use crate::survey::Survey;
+use crate::timing::Timing;
 use crate::{Error, ptrace};
 use watch::{Process, Status};
 
-/// Exit status of a child that could not execute its program; nobody sees it.
+/// The exit status of a child that could not execute its program; nobody sees it.
 const NOT_EXECUTED: i32 = 127;
 
 /// A program that was started here, and the processes that it makes if they are followed.
@@ -41,14 +42,15 @@ pub struct Child {
     processes: BTreeMap<i32, Process>,
     /// Events that were found out on the way.
     known: VecDeque<(i32, Event)>,
+    timing: Timing,
     /// ptrace requests must come from the thread that seized.
     _not_send: PhantomData<*const ()>,
 }
 
-/// Starts a program, which is looked up in `PATH` as execvp(3) does; it stops before its first
-/// instruction. Standard streams, terminal, process group, environment are ours.
+/// Starts a program, which is looked up in `PATH` as by execvp(3); it stops before its first
+/// instruction. It has our standard streams, terminal, process group and environment.
 ///
-/// With `follow_forks`, processes that it makes are traced too, and those that they make.
+/// With `follow_forks`, the processes that it makes are traced too, and those that they make.
 pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error> {
     let name = || {
         arguments
@@ -61,15 +63,14 @@ pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error>
     };
     let mut pointers: Vec<*const libc::c_char> = arguments.iter().map(|a| a.as_ptr()).collect();
     pointers.push(std::ptr::null());
-    let (go, mut say_go) = pipe().map_err(failed)?;
-    let (mut errors, report) = pipe().map_err(failed)?;
+    let (go, mut say_go) = io::pipe().map_err(failed)?;
+    let (mut errors, report) = io::pipe().map_err(failed)?;
     // SAFETY: the child calls only what `execute` calls; see there.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
         return Err(failed(io::Error::last_os_error()));
     }
     if pid == 0 {
-        use std::os::fd::AsRawFd;
         let (go, say_go) = (go.as_raw_fd(), say_go.as_raw_fd());
         execute(go, say_go, report.as_raw_fd(), &pointers);
     }
@@ -79,6 +80,7 @@ pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error>
         follows_forks: follow_forks,
         processes: BTreeMap::from([(pid, Process::new(pid))]),
         known: VecDeque::new(),
+        timing: Timing::USUAL,
         _not_send: PhantomData,
     };
     // If this is refused the child finds its pipe closed and ends.
@@ -100,25 +102,14 @@ pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error>
     }
 }
 
-fn pipe() -> io::Result<(std::fs::File, std::fs::File)> {
-    let mut ends = [0; 2];
-    // SAFETY: pipe2 writes two descriptors.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: both were just opened and belong to nobody else.
-    let [from, to] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    Ok((from.into(), to.into()))
-}
-
 /// What the child does: waits until it is seized, then becomes the program.
 fn execute(go: i32, say_go: i32, report: i32, arguments: &[*const libc::c_char]) -> ! {
     let mut byte = 0u8;
-    // SAFETY: system calls on memory and descriptors of ours, and execvp, which does not allocate in
-    // glibc. The Rust runtime ignores SIGPIPE, which a program inherits and does not expect.
+    // SAFETY: these are system calls on memory and descriptors of ours, and execvp, which does not allocate in
+    // glibc. A program inherits that the Rust runtime ignores SIGPIPE, which it does not expect.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-        // Else the pipe would not end with the launcher.
+        // Otherwise the pipe would not end with the launcher.
         libc::close(say_go);
         if libc::read(go, (&raw mut byte).cast(), 1) == 1 {
             libc::execvp(arguments[0], arguments.as_ptr());
@@ -140,12 +131,14 @@ impl Child {
         self.processes.keys().copied()
     }
 
-    /// Takes over the initial thread of a process at its start point. Releasing it leaves it stopped there.
+    /// Takes over the initial thread of a process at its start point, where it stays stopped after the release.
     pub fn hold(&mut self, pid: i32) -> Result<Held, Error> {
-        let process = self.processes.get_mut(&pid);
-        let process = process.ok_or(Error::TargetGone { pid })?;
+        let process = self
+            .processes
+            .get_mut(&pid)
+            .ok_or(Error::TargetGone { pid })?;
         if process.survey.is_none() {
-            process.survey = Some(Survey::of(pid)?);
+            process.survey = Some(Survey::of(pid, self.timing)?);
         }
         let Some(survey) = process.survey.as_mut() else {
             return Err(Error::TargetGone { pid });
@@ -153,11 +146,14 @@ impl Child {
         survey.refresh(pid)?;
         let mut held = Held::adopt(pid, pid, Sleep::default(), survey, Guard::begin(pid))?;
         held.stays_traced = true;
-        held.room.clone().map_err(|reason| Error::NoSafeThread {
-            pid,
-            waited: held.held_for(),
-            reason,
-        })?;
+        held.saved
+            .room
+            .clone()
+            .map_err(|reason| Error::NoSafeThread {
+                pid,
+                waited: held.held_for(),
+                reason,
+            })?;
         Ok(held)
     }
 

@@ -1,6 +1,7 @@
 //! Running a new program up to the point where a hook can be loaded into it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
+use std::io;
 use std::time::Instant;
 
 use super::Child;
@@ -9,44 +10,36 @@ use crate::error::mappings;
 use crate::held::STEP_DEADLINE;
 use crate::syscall_probe::Probe;
 use crate::{Error, ptrace, regs, resend};
-use memhook_process::{Auxiliary, Loader};
+use memhook_process::{Auxiliary, Loader, is_audited, open_memory};
 
 /// Where the program has been stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartPoint {
     /// Everything is mapped and relocated, libc is initialized, and no constructor has run.
     BeforeConstructors,
-    /// The first instruction of the executable: constructors of its libraries have run, its own have
+    /// At the first instruction of the executable: the constructors of its libraries have run, its own have
     /// not.
     Entry,
-    /// The program ended before (a library is missing), with this wait status.
+    /// The program ended before, with this wait status, for example because a library is missing.
     Ended(i32),
 }
 
 impl Child {
     /// Runs the program from its execve to where the hook can be loaded: before the constructors if
-    /// `before_constructors` and the loader is glibc's, else to its entry point. A static program, which no
-    /// hook can be loaded into, is left where it is.
+    /// `before_constructors` and the loader is glibc's, else to its entry point. A static program, into which
+    /// no hook can be loaded, is left where it is.
     ///
     /// glibc's dl_main calls `_dl_debug_state` with RT_CONSISTENT once all relocations are done and
     /// `__libc_early_init` has run, right before it returns to run the initializers (elf/rtld.c). It
-    /// holds no lock there, so `dlopen` works. Not with LD_AUDIT, whose modules are announced earlier.
+    /// holds no lock there, so `dlopen` works. This does not hold with LD_AUDIT, whose modules are announced earlier.
     pub fn run_to_start(
         &mut self,
         pid: i32,
         before_constructors: bool,
     ) -> Result<StartPoint, Error> {
         self.processes.insert(pid, Process::new(pid));
-        let path = format!("/proc/{pid}/mem");
-        let file_error = |cause| Error::File {
-            path: path.clone(),
-            cause,
-        };
-        let mem = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(&path)
-            .map_err(file_error)?;
+        let file_error = |cause| memory_error(pid, cause);
+        let mem = open_memory(pid).map_err(|error| Error::of_process(pid, error))?;
         let mappings = mappings(pid)?;
         let auxiliary = Auxiliary::of(pid).map_err(|error| Error::of_process(pid, error))?;
         let entry = auxiliary.entry;
@@ -54,14 +47,14 @@ impl Child {
             .iter()
             .find(|m| m.exec && m.contains(entry))
             .ok_or(Error::NoStartPoint { pid })?;
-        // Only glibc's loader is known to be safe to call into there.
+        // Only into glibc's loader is it known to be safe to call there.
         let loader = Loader::of(pid, &mappings).filter(|loader| loader.is_glibc);
-        // A program that the kernel loaded no loader for is one, or is static.
+        // A program for which the kernel loaded no loader is a loader itself, or is static.
         if auxiliary.loader == 0 && loader.is_none() {
             return Ok(StartPoint::Entry);
         }
         if before_constructors
-            && !has_audit(pid)
+            && !is_audited(pid)
             && let Some(loader) = loader
             && let Some(function) = loader.debug_state
             && let Some(probe) = Probe::in_empty_function(&mem, function).map_err(file_error)?
@@ -70,12 +63,13 @@ impl Child {
             let point = StartPoint::BeforeConstructors;
             return self.run_to(pid, &mem, probe, &is_reached, point);
         }
-        let probe = Probe::at_entry(&mem, entry, text).map_err(file_error)?;
-        let probe = probe.ok_or(Error::NoStartPoint { pid })?;
+        let probe = Probe::at_entry(&mem, entry, text)
+            .map_err(file_error)?
+            .ok_or(Error::NoStartPoint { pid })?;
         self.run_to(pid, &mem, probe, &|| true, StartPoint::Entry)
     }
 
-    /// Runs until the probe is passed with the condition holding.
+    /// Runs until the probe is passed while the condition holds.
     fn run_to(
         &mut self,
         pid: i32,
@@ -105,20 +99,19 @@ impl Child {
                     if !probe.is_passed_by(&now) || !is_reached() {
                         continue;
                     }
-                    // First out of the probe: killed in between, the program goes through it again.
+                    // The thread leaves the probe first: if we are killed in between, it goes through it again.
                     now.rip = probe.resume;
-                    // Not a call any more that could be made again.
+                    // The kernel must not make the call again.
                     now.orig_rax = u64::MAX;
                     regs::write(pid, &now).map_err(failed("SETREGSET"))?;
-                    probe.remove(mem).map_err(|cause| Error::File {
-                        path: format!("/proc/{pid}/mem"),
-                        cause,
-                    })?;
+                    probe
+                        .remove(mem)
+                        .map_err(|cause| memory_error(pid, cause))?;
                     settle(pid)?;
                     return Ok(point);
                 }
                 Status::Signal(signal) => resumed_with = Some(signal),
-                // Stopped by job control; SIGCONT ends that with another event stop.
+                // It is stopped by job control; SIGCONT ends that with another event stop.
                 Status::Stop(stop) if stop != libc::SIGTRAP => {
                     ptrace::listen(pid).map_err(failed("LISTEN"))?;
                     if pid == self.pid {
@@ -132,7 +125,12 @@ impl Child {
     }
 }
 
-/// From a signal stop into an event stop, which remote calls start from.
+fn memory_error(pid: i32, cause: io::Error) -> Error {
+    let path = format!("/proc/{pid}/mem");
+    Error::File { path, cause }
+}
+
+/// Brings a thread from a signal stop into an event stop, from which remote calls start.
 fn settle(pid: i32) -> Result<(), Error> {
     let failed = |request| move |cause| Error::ptrace(pid, pid, request, cause);
     ptrace::interrupt(pid).map_err(failed("INTERRUPT"))?;
@@ -155,14 +153,4 @@ fn settle(pid: i32) -> Result<(), Error> {
         resend::send_again(pid, pid, signal, &info);
     }
     Ok(())
-}
-
-fn has_audit(pid: i32) -> bool {
-    /// The kernel takes no longer one (execve(2), "Limits on size of arguments and environment").
-    const MOST_BYTES: u64 = 8 << 20;
-    let path = format!("/proc/{pid}/environ");
-    let environment = memhook_foreign::read_start(path, MOST_BYTES).unwrap_or_default();
-    environment
-        .split(|&byte| byte == 0)
-        .any(|variable| variable.starts_with(b"LD_AUDIT="))
 }

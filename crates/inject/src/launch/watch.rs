@@ -10,23 +10,15 @@ use crate::survey::Survey;
 use crate::{Error, Registers, ptrace, regs};
 use memhook_process::{Activity, process_of, thread_state};
 
-/// Events of `<linux/ptrace.h>`, in bits 16 and up of the wait status.
-const EVENT_FORK: i32 = 1;
-const EVENT_VFORK: i32 = 2;
-const EVENT_CLONE: i32 = 3;
-const EVENT_EXEC: i32 = 4;
-const EVENT_EXIT: i32 = 6;
-const EVENT_STOP: i32 = 128;
-
-/// How long threads that were told to end may take until they are looked at more closely.
+/// How long threads that were told to end may take before they are looked at more closely.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-/// A thread in uninterruptible sleep ends later than this; its registers are done without.
+/// A thread in uninterruptible sleep ends later than this; its registers stay unknown.
 const ENDING_LIMIT: Duration = Duration::from_secs(5);
 
 /// A wait status, decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
-    /// The thread (or, of the leader, the process) has ended.
+    /// The thread has ended, or, if it is the leader, the process.
     Ended(i32),
     /// A new program runs.
     Executed,
@@ -45,13 +37,13 @@ pub(super) enum Status {
 /// What happened to a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// It has been made by one of the others, and runs; only with [`Child::follow_forks`].
+    /// It has been made by one of the others, and runs; this comes only if forks are followed.
     Forked,
-    /// It executes another program now, which is stopped before its first instruction: see
+    /// It executes another program now, which is stopped before its first instruction, as for
     /// [`Child::run_to_start`].
     Executed,
-    /// Its last instruction is done: every thread is stopped ([`Child::ending_threads`]) until
-    /// [`Child::let_end`]. Holds the wait status that will come (waitpid(2)).
+    /// Its last instruction is done. Every thread is stopped ([`Child::ending_threads`]) until
+    /// [`Child::let_end`]. The value is the wait status that will come (waitpid(2)).
     Ending(i32),
     /// It has ended, with this wait status.
     Ended(i32),
@@ -71,18 +63,18 @@ pub struct EndingThread {
 pub(super) struct Process {
     /// Threads that are seized and have not ended.
     pub threads: BTreeSet<i32>,
-    /// Threads that stand still at their end.
+    /// Threads that are stopped at their end.
     ending: Vec<EndingThread>,
-    /// Since when it ends, and when to look next at the threads that are missing.
+    /// Set once it is ending.
     end: Option<End>,
-    /// Made at the start point, used by each hold there.
+    /// Made at the start point, and used by each hold there.
     pub survey: Option<Survey>,
 }
 
 struct End {
     begun: Instant,
     next_look: Instant,
-    /// Wait status that will come.
+    /// The wait status that will come.
     status: i32,
     /// [`Event::Ending`] was reported.
     is_told: bool,
@@ -109,11 +101,14 @@ impl Process {
     /// Threads that have not come to their end.
     fn missing(&self) -> Vec<i32> {
         let is_there = |tid: i32| self.ending.iter().any(|t| t.tid == tid);
-        let threads = self.threads.iter().copied();
-        threads.filter(|&tid| !is_there(tid)).collect()
+        self.threads
+            .iter()
+            .copied()
+            .filter(|&tid| !is_there(tid))
+            .collect()
     }
 
-    /// If all threads stand still at the end: the wait status. Also where one of them takes too long, or has gone
+    /// The wait status, once all threads are stopped at their end, except those that take too long or have gone
     /// without a word.
     fn comes_to_its_end(&mut self, pid: i32) -> Option<i32> {
         let missing = self.missing();
@@ -130,7 +125,7 @@ impl Process {
         for tid in missing {
             match thread_state(pid, tid) {
                 None | Some('Z' | 'X') => drop(self.threads.remove(&tid)),
-                // Only an execve, which ends the other threads of its process.
+                // This is only an execve, which ends the other threads of its process.
                 Some(_) if is_executing(pid, tid) => {
                     for ended in std::mem::take(&mut self.ending) {
                         self.threads.remove(&ended.tid);
@@ -146,7 +141,7 @@ impl Process {
     }
 }
 
-/// Blocks until one of our threads' tracees (`of`: a thread id, or -1 for any) has something to say.
+/// Blocks until a tracee of this thread (`of`: a thread id, or -1 for any) has something to report.
 pub(super) fn wait(of: i32) -> io::Result<(i32, Status)> {
     loop {
         if let Some(found) = look(of, 0)? {
@@ -157,7 +152,7 @@ pub(super) fn wait(of: i32) -> io::Result<(i32, Status)> {
 
 fn look(of: i32, flags: i32) -> io::Result<Option<(i32, Status)>> {
     let mut status = 0;
-    // Only of this thread: other parts of this process may have children of their own.
+    // Other parts of this process may have children of their own, so only those of this thread are waited for.
     let flags = flags | libc::__WALL | libc::__WNOTHREAD;
     // SAFETY: waitpid writes one int.
     let tid = unsafe { libc::waitpid(of, &raw mut status, flags) };
@@ -181,10 +176,12 @@ fn decode(status: i32) -> Status {
     }
     let signal = libc::WSTOPSIG(status);
     match status >> 16 {
-        EVENT_EXEC => Status::Executed,
-        EVENT_EXIT => Status::AtEnd,
-        EVENT_CLONE | EVENT_FORK | EVENT_VFORK => Status::Cloned,
-        EVENT_STOP => Status::Stop(signal),
+        libc::PTRACE_EVENT_EXEC => Status::Executed,
+        libc::PTRACE_EVENT_EXIT => Status::AtEnd,
+        libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => {
+            Status::Cloned
+        }
+        libc::PTRACE_EVENT_STOP => Status::Stop(signal),
         // PTRACE_O_TRACESYSGOOD
         _ if signal == libc::SIGTRAP | 0x80 => Status::Syscall,
         _ => Status::Signal(signal),
@@ -199,7 +196,7 @@ impl Child {
         ptrace::resume(pid, 0).map_err(failed("CONT"))
     }
 
-    /// Waits for the next event, until `deadline` if there is one; stops that are none are answered on the way.
+    /// Waits for the next event, until `deadline` if there is one. Stops that are no events are answered on the way.
     pub fn next_event(&mut self, deadline: Option<Instant>) -> Result<Option<(i32, Event)>, Error> {
         if let Some(known) = self.known.pop_front() {
             return Ok(Some(known));
@@ -275,13 +272,13 @@ impl Child {
         }
         if status == Status::Cloned
             && self.follows_forks
-            && let Ok(new) = ptrace::new_child(tid)
+            && let Ok(new) = ptrace::event_message(tid).map(|id| id as i32)
             && process_of(new) == Some(new)
             // All of its life may have been reported before.
             && !matches!(thread_state(new, new), None | Some('Z' | 'X'))
             && !self.processes.contains_key(&new)
         {
-            // Its own first stop may come after the end of the one that made it.
+            // Its own first stop may come after the end of the process that made it.
             self.processes.insert(new, Process::new(new));
             event = Some((new, Event::Forked));
         }
@@ -292,7 +289,7 @@ impl Child {
             Status::Cloned | Status::Syscall | Status::Stop(libc::SIGTRAP) => {
                 let _ = ptrace::resume(tid, 0);
             }
-            // Stopped by job control: it stays so until SIGCONT.
+            // It is stopped by job control, and stays so until SIGCONT.
             Status::Stop(signal) => {
                 let _ = ptrace::listen(tid);
                 if tid == self.pid {
@@ -301,7 +298,7 @@ impl Child {
             }
             Status::Signal(signal) => {
                 // A signal that is ignored would not have woken an untraced thread (kernel/signal.c,
-                // sig_ignored): the kernel makes the call again unless a handler is to run.
+                // sig_ignored), so the kernel makes the call again unless a handler is to run.
                 if let Ok(now) = regs::read(tid)
                     && restart::must_be_repeated(&now)
                 {
@@ -315,12 +312,12 @@ impl Child {
         event
     }
 
-    /// The threads of a process at its end; empty before.
+    /// The threads of a process at its end; before that, there are none.
     pub fn ending_threads(&self, pid: i32) -> &[EndingThread] {
         self.processes.get(&pid).map_or(&[], |p| &p.ending)
     }
 
-    /// Lets a process at its end go on to it; [`Event::Ended`] follows.
+    /// Lets a process at its end go on and end; [`Event::Ended`] follows.
     pub fn let_end(&mut self, pid: i32) {
         let process = self.processes.get_mut(&pid);
         for thread in process.map_or(Vec::new(), |p| std::mem::take(&mut p.ending)) {

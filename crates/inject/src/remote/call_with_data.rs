@@ -1,9 +1,10 @@
-//! Calls that are handed memory.
+//! Calls of functions that read and write memory of their caller.
 
 use crate::scratch::Scratch;
 use crate::{Error, Held};
+use memhook_process::RemoteAddress;
 
-/// So many bytes [`Held::call_with_data`] can hand over.
+/// How many bytes [`Held::call_with_data`] can pass.
 pub const MAX_CALL_DATA: usize = Scratch::DATA_BYTES as usize;
 
 impl Held {
@@ -14,9 +15,9 @@ impl Held {
     /// Panics if `data` is longer than [`MAX_CALL_DATA`].
     pub fn call_with_data(
         &mut self,
-        function: u64,
+        function: RemoteAddress,
         data: &mut [u8],
-        args: impl FnOnce(u64) -> Vec<u64>,
+        args: impl FnOnce(RemoteAddress) -> Vec<u64>,
     ) -> Result<u64, Error> {
         assert!(data.len() <= MAX_CALL_DATA, "{} bytes", data.len());
         let at = self.scratch()?.data();

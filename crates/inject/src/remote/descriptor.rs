@@ -1,4 +1,4 @@
-//! Descriptors of the target, taken over.
+//! Taking over descriptors of the target.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -1,30 +1,29 @@
-//! Writes into pages that the target itself may not write, nor make writable.
+//! Writes into pages that the target itself may neither write nor make writable.
 
 use std::time::Duration;
 
-use memhook_process::read_memory;
+use memhook_process::{RemoteAddress, read_memory};
 
 use crate::{Error, hold_all, write_bytes};
 
-/// One word to be exchanged.
+/// A word to be exchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WordExchange {
-    /// Where (avma), 8-byte aligned.
-    pub address: u64,
-    /// What the word must hold.
+    /// Where it is, 8-byte aligned.
+    pub address: RemoteAddress,
+    /// What it must hold.
     pub from: u64,
-    /// What shall.
+    /// What it is to hold.
     pub to: u64,
-    /// Whether the address means the same whatever the process does.
+    /// Whether the address means the same, whatever the process does.
     pub is_permanent: bool,
 }
 
-/// Exchanges words of `pid`'s memory with all its threads held, so that nobody reads or writes them
-/// meanwhile, through /proc/PID/mem, to which page protection does not matter (proc_pid_mem(5)).
-/// Returns which were exchanged, and for how long the threads were held; a word that does not hold what
-/// it must stays as it is, and so does one that is not there any more. Of those that are not permanent none
-/// is exchanged unless `are_current` says, with all threads held, that the addresses still mean what they
-/// did.
+/// Exchanges words of `pid`'s memory through /proc/PID/mem, to which page protection does not matter
+/// (proc_pid_mem(5)). All threads are held, so that nobody reads or writes the words meanwhile.
+/// Returns which words were exchanged, and for how long the threads were held. A word that does not hold
+/// what it must, or that is not there any more, stays as it is. Words that are not permanent are only
+/// exchanged if `are_current` says, with all threads held, that the addresses still mean what they did.
 pub fn force_words(
     pid: i32,
     words: &[WordExchange],
@@ -63,11 +62,11 @@ mod tests {
     use crate::common::{Program, send};
 
     #[test]
-    fn a_word_that_is_gone_does_not_keep_the_others() {
+    fn a_word_that_is_gone_does_not_prevent_the_others() {
         let mut program = Program::start("waits", &["nanosleep"]);
         let word = program.addresses()["interrupted"];
         let exchange = |address, from, to| WordExchange {
-            address,
+            address: RemoteAddress(address),
             from,
             to,
             is_permanent: address == 8,

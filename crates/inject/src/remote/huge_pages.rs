@@ -1,8 +1,8 @@
-//! Large copies of a target's memory, looked at in no order.
+//! Large copies of a target's memory, which are read in no particular order.
 
 /// Asks for huge pages (madvise(2), MADV_HUGEPAGE) for memory of ours that is about to be filled: with
-/// small ones nearly every access to another block waits for the page tables too. Without effect where
-/// they are not to be had.
+/// small ones, nearly every access to another block waits for the page tables too. It has no effect where
+/// there are no huge pages.
 pub fn prefer_huge_pages(bytes: &mut [u8]) {
     const PAGE_BYTES: usize = 4096;
     let first = bytes.as_ptr().align_offset(PAGE_BYTES);
@@ -10,7 +10,7 @@ pub fn prefer_huge_pages(bytes: &mut [u8]) {
         return;
     };
     let length = whole.len() / PAGE_BYTES * PAGE_BYTES;
-    // SAFETY: the range is memory of ours, borrowed for the call; the advice leaves its contents alone.
+    // SAFETY: the range is memory of ours, borrowed for the call; the advice does not change its contents.
     unsafe { libc::madvise(whole.as_mut_ptr().cast(), length, libc::MADV_HUGEPAGE) };
 }
 

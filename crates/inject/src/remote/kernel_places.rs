@@ -1,6 +1,6 @@
-//! Memory that the kernel uses for a thread, and whose address often nobody else has: a program that gave
+//! Memory that the kernel uses for a thread, and whose address often nobody else knows: a program that gave
 //! memory from malloc to sigaltstack(2) or set_tid_address(2) need not keep its address, and /proc does not
-//! tell it.
+//! show it.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -9,27 +9,26 @@ use crate::Error;
 use crate::held::Held;
 use crate::stop::{HoldOptions, hold_thread};
 use crate::survey::Survey;
+use crate::timing::Timing;
 use memhook_process::thread_ids;
 
-/// `stack_t`: the stack's address, flags, its size.
+/// The size of `stack_t`: the stack's address, flags, and its size.
 const STACK_BYTES: usize = 24;
-/// SS_DISABLE: there is none.
-const DISABLED: u64 = 2;
-/// The thread's number, which the kernel clears when the thread ends.
+/// The size of the thread's number, which the kernel clears when the thread ends.
 const TID_BYTES: u64 = 4;
 
 /// The alternate signal stacks of all threads of `pid` and the words that the kernel clears at their ends, as
-/// address ranges, and for how long one thread was held at most to ask it. An error if one of them could
-/// not be asked.
+/// address ranges, and the longest time for which a thread was held to ask it. It is an error if one of them
+/// could not be asked.
 pub fn kernel_places(pid: i32) -> Result<(Vec<Range<u64>>, Duration), Error> {
-    let survey = Survey::of(pid)?;
+    let survey = Survey::of(pid, Timing::USUAL)?;
     let options = HoldOptions::anywhere(Duration::ZERO);
     let mut found = Vec::new();
     let mut longest = Duration::ZERO;
     let threads = thread_ids(pid).map_err(|_| Error::TargetGone { pid })?;
     for tid in threads {
         let Some(mut held) = hold_thread(pid, tid, &options, &survey)? else {
-            // Ended: its stack is no longer one.
+            // It has ended, so its stack is no longer one.
             continue;
         };
         let stack = held.alternate_stack();
@@ -44,12 +43,11 @@ pub fn kernel_places(pid: i32) -> Result<(Vec<Range<u64>>, Duration), Error> {
 impl Held {
     fn alternate_stack(&mut self) -> Result<Option<Range<u64>>, Error> {
         let place = self.scratch()?.data();
-        let arguments = [0, place, 0, 0, 0, 0];
-        self.checked_syscall("sigaltstack", libc::SYS_sigaltstack, arguments)?;
+        self.checked_syscall("sigaltstack", libc::SYS_sigaltstack, &[0, place.0])?;
         let mut stack = [0; STACK_BYTES];
         self.read(place, &mut stack)?;
         Ok(match stack.as_chunks::<8>().0 {
-            [start, flags, bytes] if u64::from_le_bytes(*flags) & DISABLED == 0 => {
+            [start, flags, bytes] if u64::from_le_bytes(*flags) & libc::SS_DISABLE as u64 == 0 => {
                 let start = u64::from_le_bytes(*start);
                 Some(start..start.saturating_add(u64::from_le_bytes(*bytes)))
             }
@@ -57,17 +55,15 @@ impl Held {
         })
     }
 
-    /// `None` as well where the kernel was built without CONFIG_CHECKPOINT_RESTORE (PR_GET_TID_ADDRESS,
+    /// It is `None` as well where the kernel was built without CONFIG_CHECKPOINT_RESTORE (PR_GET_TID_ADDRESS,
     /// prctl(2)).
     fn tid_address(&mut self) -> Result<Option<Range<u64>>, Error> {
         let place = self.scratch()?.data();
         let option = libc::PR_GET_TID_ADDRESS as u64;
-        if self.syscall(libc::SYS_prctl, [option, place, 0, 0, 0, 0])? != 0 {
+        if self.syscall(libc::SYS_prctl, [option, place.0, 0, 0, 0, 0])? != 0 {
             return Ok(None);
         }
-        let mut word = [0; 8];
-        self.read(place, &mut word)?;
-        let word = u64::from_le_bytes(word);
+        let word = self.read_word(place)?;
         Ok((word != 0).then(|| word..word.saturating_add(TID_BYTES)))
     }
 }

@@ -5,40 +5,32 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use crate::{Error, Held, region};
-use memhook_process::Mapping;
+use memhook_process::{Mapping, RemoteAddress};
 
 /// The target's own `dlopen`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dlopen {
     /// Its address in the target.
-    pub address: u64,
+    pub address: RemoteAddress,
     /// Whether it is glibc's `__libc_dlopen_mode` (before 2.34), which wants one more mode bit.
     pub internal_mode: bool,
 }
 
-/// An object loaded into the target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Loaded {
-    /// Load bias: actual address minus the address stated in the file.
-    pub base: u64,
-    /// What `dlopen` returned: the address of the object's `struct link_map`.
-    pub handle: u64,
-}
-
-/// So much of what the loader says is read.
+/// How much of what the loader says is read.
 const REASON_BYTES: usize = 256;
 
 /// `__RTLD_DLOPEN` of glibc's include/dlfcn.h.
 const RTLD_DLOPEN_INTERNAL: u64 = 0x8000_0000;
 
-/// Name of the memory object, as /proc/PID/maps shows it.
+/// The name of the memory object, as /proc/PID/maps shows it.
 const NAME: &std::ffi::CStr = c"memhook-hook";
 
-/// Loads the shared object with the content `object` by remote `dlopen` of a memory object.
+/// Loads the shared object with the content `object` by a remote `dlopen` of a memory object. Returns its load
+/// bias: where it is, minus the address that is stated in the file.
 ///
 /// `dlopen` takes the loader's lock; if another thread does not release it within 5 s the call is
-/// backed out of with [`Error::CallTimeout`].
-pub fn load_object(held: &mut Held, dlopen: Dlopen, object: &[u8]) -> Result<Loaded, Error> {
+/// abandoned with [`Error::CallTimeout`].
+pub fn load_object(held: &mut Held, dlopen: Dlopen, object: &[u8]) -> Result<u64, Error> {
     let number = region::memfd(held, NAME, region::MemfdFor::Code)?;
     let loaded = fill_and_open(held, dlopen, object, number);
     let closed = region::close_descriptor(held, number);
@@ -52,7 +44,7 @@ fn fill_and_open(
     dlopen: Dlopen,
     object: &[u8],
     number: u64,
-) -> Result<Loaded, Error> {
+) -> Result<u64, Error> {
     match region::open_here(held, number) {
         Ok(fd) => File::from(fd)
             .write_all_at(object, 0)
@@ -65,7 +57,8 @@ fn fill_and_open(
 
     // The loader takes an object with the same name for the same object, so an object loaded by an
     // earlier attach through the same descriptor number would come back instead of this one.
-    let path = format!("/proc/self/fd/{}{number}", "./".repeat(held.earlier_loads));
+    let earlier_loads = held.work.earlier_loads;
+    let path = format!("/proc/self/fd/{}{number}", "./".repeat(earlier_loads));
     let data = held.scratch()?.data();
     let mut bytes = path.clone().into_bytes();
     bytes.push(0);
@@ -74,7 +67,7 @@ fn fill_and_open(
     if dlopen.internal_mode {
         mode |= RTLD_DLOPEN_INTERNAL;
     }
-    let handle = held.call(dlopen.address, &[data, mode])?;
+    let handle = held.call(dlopen.address, &[data.0, mode])?;
     if handle == 0 {
         let reason = reason(held).unwrap_or_else(|| {
             "the object does not fit the target, or /proc is not mounted in its mount namespace"
@@ -86,56 +79,50 @@ fn fill_and_open(
             reason,
         });
     }
-    held.earlier_loads += 1;
-    // struct link_map { ElfW(Addr) l_addr; ... } of <link.h>; musl's struct dso begins alike.
-    let mut base = [0u8; 8];
-    held.read(handle, &mut base)?;
-    Ok(Loaded {
-        base: u64::from_le_bytes(base),
-        handle,
-    })
+    held.work.earlier_loads += 1;
+    // struct link_map { ElfW(Addr) l_addr; ... } of <link.h>; musl's struct dso begins in the same way.
+    held.read_word(RemoteAddress(handle))
 }
 
-/// What the loader says of the failure; it is asked also because its next answer is the program's own again.
+/// What the loader says about the failure. It must be asked in any case, because it reports a failure at the next
+/// question (dlerror(3)), which would otherwise be the program's.
 fn reason(held: &mut Held) -> Option<String> {
-    let text = held.call(held.functions.dlerror?, &[]).ok()?;
+    let text = held.call(held.target.functions.dlerror?, &[]).ok()?;
     let mut bytes = [0u8; REASON_BYTES];
-    // It may end short of an unreadable page.
+    // An unreadable page may follow it.
     let read = (1..=REASON_BYTES).rev().step_by(16).find(|&length| {
         let into = &mut bytes[..length];
-        text != 0 && held.read(text, into).is_ok()
+        text != 0 && held.read(RemoteAddress(text), into).is_ok()
     })?;
     let bytes = bytes[..read].split(|&byte| byte == 0).next()?;
     let text: String = String::from_utf8_lossy(bytes).escape_debug().collect();
-    let advice = match text.contains("static TLS") {
+    let advice = if text.contains("static TLS") {
         // glibc's manual, "Dynamic Linking Tunables".
-        true => {
-            " (libraries that it has loaded have used up what was reserved: start it with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096)"
-        }
-        false => "",
+        " (libraries that it has loaded have used up what was reserved: start it with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096)"
+    } else {
+        ""
     };
     (!text.is_empty()).then(|| text + advice)
 }
 
-/// Copies the object through memory of the target, where its descriptor can't be opened here.
+/// Copies the object through memory of the target, where its descriptor cannot be opened here.
 fn fill_remotely(held: &mut Held, object: &[u8], number: u64) -> Result<(), Error> {
     let bytes = object.len() as u64;
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-    let buffer = held.checked_syscall(
-        "mmap",
-        libc::SYS_mmap,
-        [0, bytes, protection, flags, u64::MAX, 0],
-    )?;
-    let written = held.write(buffer, object).and_then(|()| {
+    let map = [0, bytes, protection, flags, u64::MAX, 0];
+    let buffer = held.checked_syscall("mmap", libc::SYS_mmap, &map)?;
+    let written = held.write(RemoteAddress(buffer), object).and_then(|()| {
         let mut done = 0;
         while done < bytes {
-            let args = [number, buffer + done, bytes - done, 0, 0, 0];
-            done += held.checked_syscall("write", libc::SYS_write, args)?.max(1);
+            let rest = [number, buffer + done, bytes - done];
+            done += held
+                .checked_syscall("write", libc::SYS_write, &rest)?
+                .max(1);
         }
         Ok(())
     });
-    held.checked_syscall("munmap", libc::SYS_munmap, [buffer, bytes, 0, 0, 0, 0])?;
+    held.checked_syscall("munmap", libc::SYS_munmap, &[buffer, bytes])?;
     written
 }
 

@@ -1,26 +1,25 @@
 //! Writes to the target's memory: process_vm_writev(2) first, /proc/PID/mem where that is refused.
 
-use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::FileExt;
 
 use crate::Error;
+use memhook_process::{RemoteAddress, open_memory};
 
 /// Writes `bytes` to `address` of process `pid`. Where the page is not writable the write goes
 /// through /proc/PID/mem, which ignores page protection for a private mapping.
-pub fn write_bytes(pid: i32, address: u64, bytes: &[u8]) -> Result<(), Error> {
+pub fn write_bytes(pid: i32, address: RemoteAddress, bytes: &[u8]) -> Result<(), Error> {
     if write_at_once(pid, address, bytes)? {
         return Ok(());
     }
-    OpenOptions::new()
-        .write(true)
-        .open(format!("/proc/{pid}/mem"))
-        .and_then(|mem| mem.write_all_at(bytes, address))
+    open_memory(pid)
+        .map_err(|error| Error::of_process(pid, error))?
+        .write_all_at(bytes, address.0)
         .map_err(|cause| failure(pid, address, bytes.len(), cause))
 }
 
 /// Writes `bytes` only where the target itself could.
-pub(crate) fn write_writable(pid: i32, address: u64, bytes: &[u8]) -> Result<(), Error> {
+pub(crate) fn write_writable(pid: i32, address: RemoteAddress, bytes: &[u8]) -> Result<(), Error> {
     if write_at_once(pid, address, bytes)? {
         return Ok(());
     }
@@ -29,13 +28,13 @@ pub(crate) fn write_writable(pid: i32, address: u64, bytes: &[u8]) -> Result<(),
 }
 
 /// Whether process_vm_writev could write all of it.
-fn write_at_once(pid: i32, address: u64, bytes: &[u8]) -> Result<bool, Error> {
+fn write_at_once(pid: i32, address: RemoteAddress, bytes: &[u8]) -> Result<bool, Error> {
     let local = libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),
     };
     let remote = libc::iovec {
-        iov_base: address as *mut _,
+        iov_base: address.0 as *mut _,
         iov_len: bytes.len(),
     };
     // SAFETY: `local` describes `bytes`, which the kernel only reads; `remote` is an address of
@@ -48,10 +47,7 @@ fn write_at_once(pid: i32, address: u64, bytes: &[u8]) -> Result<bool, Error> {
     Ok(usize::try_from(count) == Ok(bytes.len()))
 }
 
-fn failure(pid: i32, address: u64, bytes: usize, cause: io::Error) -> Error {
-    if cause.kind() == io::ErrorKind::NotFound {
-        return Error::TargetGone { pid };
-    }
+fn failure(pid: i32, address: RemoteAddress, bytes: usize, cause: io::Error) -> Error {
     Error::Memory {
         action: "write",
         pid,

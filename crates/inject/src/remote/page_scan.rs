@@ -1,5 +1,6 @@
 //! Which pages of a target are there, and which were written: `PAGEMAP_SCAN` of
-//! `/proc/PID/pagemap` (Linux 6.7, Documentation/admin-guide/mm/pagemap.rst).
+//! `/proc/PID/pagemap` (Linux 6.7, Documentation/admin-guide/mm/pagemap.rst). The request is unsafe code, so it is
+//! made in this crate.
 
 use std::fs::File;
 use std::io;
@@ -7,6 +8,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use crate::Error;
+use memhook_process::open_pagemap;
 
 /// `struct pm_scan_arg` of `<linux/fs.h>`.
 #[repr(C)]
@@ -47,17 +49,17 @@ const IS_ZERO: u64 = 1 << 5;
 const WP_MATCHING_ASYNC: u64 = 1 | 2;
 const REGIONS_AT_ONCE: usize = 1024;
 
-/// What pages to look for.
+/// Which pages to look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageState {
-    /// With contents: in memory or swapped out, but for those that were only read and are still zeros.
+    /// Pages with contents, in memory or swapped out, except those that were only read and are still zeros.
     Populated,
-    /// The same, but for those of files and of shared memory: in a private mapping of a file, pages that were
-    /// written.
+    /// The same, without those of files and of shared memory: in a private mapping of a file, the pages that
+    /// were written.
     Own,
-    /// With contents that were written since the last time they were asked for, in mappings that a
-    /// [`WriteWatch`](crate::WriteWatch) watches; at first all that have contents. Asking starts
-    /// the next round. Pages that the target gave back meanwhile are not told.
+    /// Pages that were written since they were last asked for, in mappings that a
+    /// [`WriteWatch`](crate::WriteWatch) watches; the first time, all pages with contents. Asking starts
+    /// the next round. Pages that the target has given back meanwhile are not reported.
     Written,
 }
 
@@ -69,28 +71,24 @@ pub struct PageScan {
 impl PageScan {
     /// Opens the page map of `pid`.
     pub fn open(pid: i32) -> Result<PageScan, Error> {
-        let path = format!("/proc/{pid}/pagemap");
-        match File::open(&path) {
-            Ok(pagemap) => Ok(PageScan { pagemap }),
-            Err(cause) => Err(Error::File { path, cause }),
-        }
+        let pagemap = open_pagemap(pid).map_err(|error| Error::of_process(pid, error))?;
+        Ok(PageScan { pagemap })
     }
 
-    /// Appends the pages of [start, end) in that state to `found`, as ascending address ranges.
+    /// Appends the pages of an address range that are in that state to `found`, as ascending address ranges.
     pub fn find(
         &self,
-        start: u64,
-        end: u64,
+        range: Range<u64>,
         state: PageState,
         found: &mut Vec<Range<u64>>,
     ) -> io::Result<()> {
         let mut regions = [PageRegion::default(); REGIONS_AT_ONCE];
-        let mut at = start;
-        while at < end {
+        let mut at = range.start;
+        while at < range.end {
             let mut argument = ScanArgument {
                 size: size_of::<ScanArgument>() as u64,
                 start: at,
-                end,
+                end: range.end,
                 vec: regions.as_mut_ptr() as u64,
                 vec_len: REGIONS_AT_ONCE as u64,
                 ..ScanArgument::default()
@@ -108,8 +106,8 @@ impl PageScan {
                     argument.return_mask = IS_PRESENT;
                 }
                 PageState::Written => {
-                    // Only pages that exist: protecting holes as well would fill the target's page
-                    // tables with markers, also those of a large area that it only reserved.
+                    // Only pages that exist are asked for: protecting holes as well would fill the target's page
+                    // tables with markers, even for a large area that it has only reserved.
                     argument.flags = WP_MATCHING_ASYNC;
                     argument.category_mask = IS_WRITTEN | IS_ZERO;
                     argument.category_inverted = IS_ZERO;

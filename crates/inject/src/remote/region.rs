@@ -1,9 +1,9 @@
 //! Memory shared between the target and this process.
 
-use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
 
 use crate::{Error, Held, duplicate_descriptor};
+use memhook_process::{RemoteAddress, open_descriptor};
 
 /// Memory that the target has mapped and this process can map.
 #[derive(Debug)]
@@ -11,15 +11,19 @@ pub struct Region {
     /// Our descriptor of the memory object.
     pub fd: OwnedFd,
     /// Where the target has mapped it.
-    pub address: u64,
+    pub address: RemoteAddress,
 }
 
 /// Makes a shared memory object of `bytes` bytes in the target, maps it there (shared, without
 /// reserving swap, left out of core dumps) and opens it here. No descriptor stays in the target.
 ///
-/// `over` is the address (avma) of a region of the same size that the new one is to take the place
-/// of, in one step: there is no moment without memory there.
-pub fn create_region(held: &mut Held, bytes: u64, over: Option<u64>) -> Result<Region, Error> {
+/// With `over`, the new region replaces one of the same size at that address, in one step: there is no
+/// moment without memory there.
+pub fn create_region(
+    held: &mut Held,
+    bytes: u64,
+    over: Option<RemoteAddress>,
+) -> Result<Region, Error> {
     let number = memfd(held, c"memhook-region", MemfdFor::Data)?;
     let region = map_and_open(held, number, bytes, over);
     let closed = close_descriptor(held, number);
@@ -32,47 +36,38 @@ fn map_and_open(
     held: &mut Held,
     number: u64,
     bytes: u64,
-    over: Option<u64>,
+    over: Option<RemoteAddress>,
 ) -> Result<Region, Error> {
-    held.checked_syscall(
-        "ftruncate",
-        libc::SYS_ftruncate,
-        [number, bytes, 0, 0, 0, 0],
-    )?;
-    // From now on nobody can change its size: who maps it would die of a page that is gone.
-    held.checked_syscall(
-        "fcntl(F_ADD_SEALS)",
-        libc::SYS_fcntl,
-        [number, libc::F_ADD_SEALS as u64, SEALS as u64, 0, 0, 0],
-    )?;
+    held.checked_syscall("ftruncate", libc::SYS_ftruncate, &[number, bytes])?;
+    // From now on nobody can change its size: a process that maps it would die of a page that is gone.
+    let seal = [number, libc::F_ADD_SEALS as u64, SEALS as u64];
+    held.checked_syscall("fcntl(F_ADD_SEALS)", libc::SYS_fcntl, &seal)?;
     let fd = open_here(held, number)?;
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let fixed = over.map_or(0, |_| libc::MAP_FIXED);
     let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE | fixed) as u64;
-    let address = held.checked_syscall(
-        "mmap",
-        libc::SYS_mmap,
-        [over.unwrap_or(0), bytes, protection, flags, number, 0],
-    )?;
-    // Only spares core dumps, and two megabytes for a page that is touched where huge pages are on for
-    // shared memory; nothing depends on it.
+    let at = over.unwrap_or_default().0;
+    let map = [at, bytes, protection, flags, number, 0];
+    let address = held.checked_syscall("mmap", libc::SYS_mmap, &map)?;
+    // Nothing depends on this. It keeps the region out of core dumps, and a page that is touched from taking two
+    // megabytes where huge pages are on for shared memory.
     for advice in [libc::MADV_DONTDUMP, libc::MADV_NOHUGEPAGE] {
         held.syscall(libc::SYS_madvise, [address, bytes, advice as u64, 0, 0, 0])?;
     }
+    let address = RemoteAddress(address);
     Ok(Region { fd, address })
 }
 
 /// Unmaps a region that no code in the target uses.
-pub fn unmap_region(held: &mut Held, address: u64, bytes: u64) -> Result<(), Error> {
-    let arguments = [address, bytes, 0, 0, 0, 0];
-    held.checked_syscall("munmap", libc::SYS_munmap, arguments)
+pub fn unmap_region(held: &mut Held, address: RemoteAddress, bytes: u64) -> Result<(), Error> {
+    held.checked_syscall("munmap", libc::SYS_munmap, &[address.0, bytes])
         .map(drop)
 }
 
-/// What keeps the region at its size; holes can be punched all the same (fcntl(2)).
+/// These keep the region at its size; holes can be punched all the same (fcntl(2)).
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// What a memory file is to hold.
+/// What a memory object is to hold.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemfdFor {
     /// Data, of a size that can be sealed.
@@ -84,7 +79,6 @@ pub(crate) enum MemfdFor {
 /// `memfd_create` in the target. For code, asks for the execute permission that the sysctl
 /// `vm.memfd_noexec` would take away; kernels before 6.3 don't know that flag.
 pub(crate) fn memfd(held: &mut Held, name: &std::ffi::CStr, what: MemfdFor) -> Result<u64, Error> {
-    const MFD_EXEC: u64 = 0x10;
     let data = held.scratch()?.data();
     held.write(data, name.to_bytes_with_nul())?;
     let sealing = match what {
@@ -93,30 +87,26 @@ pub(crate) fn memfd(held: &mut Held, name: &std::ffi::CStr, what: MemfdFor) -> R
     };
     let flags = u64::from(libc::MFD_CLOEXEC | sealing);
     if what == MemfdFor::Code {
-        let number = held.syscall(libc::SYS_memfd_create, [data, flags | MFD_EXEC, 0, 0, 0, 0])?;
+        let flags = flags | u64::from(libc::MFD_EXEC);
+        let number = held.syscall(libc::SYS_memfd_create, [data.0, flags, 0, 0, 0, 0])?;
         if number >= 0 {
             return Ok(number as u64);
         }
     }
-    held.checked_syscall(
-        "memfd_create",
-        libc::SYS_memfd_create,
-        [data, flags, 0, 0, 0, 0],
-    )
+    held.checked_syscall("memfd_create", libc::SYS_memfd_create, &[data.0, flags])
 }
 
 /// Closes a descriptor of the target.
 pub fn close_descriptor(held: &mut Held, number: u64) -> Result<(), Error> {
-    held.checked_syscall("close", libc::SYS_close, [number, 0, 0, 0, 0, 0])
+    held.checked_syscall("close", libc::SYS_close, &[number])
         .map(drop)
 }
 
 /// Opens the target's descriptor here: through /proc, else by pidfd_getfd(2).
 pub(crate) fn open_here(held: &Held, number: u64) -> Result<OwnedFd, Error> {
-    let path = format!("/proc/{}/fd/{number}", held.pid);
-    match OpenOptions::new().read(true).write(true).open(&path) {
+    match open_descriptor(held.pid, number) {
         Ok(file) => Ok(file.into()),
-        Err(cause) => {
+        Err(memhook_process::Error::Proc { path, cause }) => {
             duplicate_descriptor(held.pid, number).map_err(|_| Error::File { path, cause })
         }
     }

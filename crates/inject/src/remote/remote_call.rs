@@ -1,46 +1,41 @@
 //! A function call made by the held thread on a stack of ours, and how any operation runs.
 
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use crate::held::{Held, STEP_DEADLINE};
-use crate::scratch::{self, PAGE_BYTES, SPIN, Scratch, word};
+use crate::scratch::{self, PAGE_BYTES, Scratch, word};
 use crate::wait::{self, Stop};
 use crate::way_home::WayHome;
-use crate::{Error, Registers, ptrace, regs, signal_frame};
+use crate::{Error, Registers, regs, signal_frame};
+use memhook_process::RemoteAddress;
 
-/// A call that takes longer is stopped, and backed out of if it waits for a lock.
+/// A call that takes longer is stopped, and abandoned if it waits for a lock.
 const CALL_DEADLINE: Duration = Duration::from_secs(5);
-/// A call that is not in a futex wait at the deadline is let run on up to this.
+/// A call that is not in a futex wait at the deadline may go on for this long.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
-/// Address of the scratch memory.
+/// How the scratch memory is mapped.
 const SCRATCH_FLAGS: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
-/// Argument of mmap for memory without a file.
+/// The descriptor argument of mmap for memory without a file.
 const NO_FILE: u64 = u64::MAX;
-/// How many places are tried for it that somebody else takes first.
+/// How many times another place is tried because somebody else has taken the first one.
 const PLACE_TRIES: u32 = 8;
-
-/// From then on the result is looked for in memory too: a seccomp filter may refuse the bell. Well
-/// below the time that the stub spins.
-const BELL_LIMIT: Duration = Duration::from_millis(if cfg!(test) { 5 } else { 50 });
 
 /// How an operation ended.
 pub(crate) enum Outcome {
-    /// With this rax.
+    /// It left this in rax.
     Done(u64),
-    /// Not at all: the thread was stopped in the middle, with these registers.
+    /// It did not end: the thread was stopped in the middle, with these registers.
     Unfinished(Box<Registers>),
 }
 
 impl Held {
-    /// Calls `function` (an address in the target) with up to six integer or pointer arguments
-    /// and returns its rax.
+    /// Calls a function of the target with up to six integer or pointer arguments and returns its rax.
     ///
-    /// A call that has not returned after 5 s and waits for a lock is backed out of
+    /// A call that has not returned after 5 s and waits for a lock is abandoned
     /// ([`Error::CallTimeout`]); one that is busy is given 30 s, because a function cannot be
     /// abandoned half-way without leaving behind the locks that it holds.
-    pub fn call(&mut self, function: u64, args: &[u64]) -> Result<u64, Error> {
+    pub fn call(&mut self, function: RemoteAddress, args: &[u64]) -> Result<u64, Error> {
         if args.len() > 6 {
             return Err(Error::TooManyArguments { count: args.len() });
         }
@@ -48,68 +43,59 @@ impl Held {
         self.run(function, args)
     }
 
-    /// The guard page, and `errno` remembered.
+    /// Makes the guard page, and remembers `errno`.
     pub(crate) fn prepare_calls(&mut self) -> Result<(), Error> {
         let scratch = self.scratch()?;
-        if !self.guarded {
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-            let protection = libc::PROT_NONE as u64;
-            self.checked_syscall(
-                "mmap",
-                libc::SYS_mmap,
-                [
-                    scratch.start,
-                    PAGE_BYTES,
-                    protection,
-                    flags as u64,
-                    u64::MAX,
-                    0,
-                ],
-            )?;
-            self.guarded = true;
+        if !self.work.guarded {
+            let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as u64;
+            let none = libc::PROT_NONE as u64;
+            let arguments = [scratch.start.0, PAGE_BYTES, none, flags, NO_FILE, 0];
+            self.checked_syscall("mmap", libc::SYS_mmap, &arguments)?;
+            self.work.guarded = true;
         }
-        if self.errno.is_none()
-            && let Some(location) = self.functions.errno_location
+        if self.work.errno.is_none()
+            && let Some(location) = self.target.functions.errno_location
         {
-            let address = self.run(location, &[])?;
+            let address = RemoteAddress(self.run(location, &[])?);
             let mut value = [0u8; 4];
             self.read(address, &mut value)?;
             let mut words = [0u8; 16];
-            words[..8].copy_from_slice(&address.to_le_bytes());
+            words[..8].copy_from_slice(&address.0.to_le_bytes());
             words[8..12].copy_from_slice(&value);
             self.write(scratch.words() + word::ERRNO_ADDRESS, &words)?;
-            self.errno = Some((address, value));
+            self.work.errno = Some((address, value));
         }
         Ok(())
     }
 
     /// The scratch mapping, made on first use.
     pub(crate) fn scratch(&mut self) -> Result<Scratch, Error> {
-        if self.went_home {
+        if self.work.went_home {
             return Err(self.has_gone_home());
         }
-        if let Some(scratch) = self.scratch {
+        if let Some(scratch) = self.work.scratch {
             return Ok(scratch);
         }
         let way = self.way_home()?;
-        let counts = self.clock.rate() * SPIN.as_millis() as u64;
+        let counts = self.target.clock.rate() * self.work.timing.spin.as_millis() as u64;
         let scratch = self.map_scratch(way)?;
-        self.scratch = Some(scratch);
+        self.work.scratch = Some(scratch);
         self.check_processor(way)?;
         // By mmap rather than mprotect, which sandboxes refuse more often.
         let read_execute = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         let fixed = SCRATCH_FLAGS | libc::MAP_FIXED as u64;
-        let code = [scratch.code(), PAGE_BYTES, read_execute, fixed, NO_FILE, 0];
-        self.bare_syscall(way.unmapping, "mmap", libc::SYS_mmap, code)?;
+        let code = scratch.code().0;
+        let code = [code, PAGE_BYTES, read_execute, fixed, NO_FILE, 0];
+        self.bare_syscall(way.unmapping, "mmap", libc::SYS_mmap, &code)?;
         self.write(scratch.code(), scratch::stub())?;
         let mut words = [0u8; word::END as usize];
         for (at, value) in [
             (word::COUNTS, counts),
-            (word::FRAME, way.home),
-            (word::GADGET, way.gadgets.syscall),
-            (word::START, scratch.start),
+            (word::FRAME, way.home.0),
+            (word::GADGET, way.gadgets.syscall.0),
+            (word::START, scratch.start.0),
             (word::BYTES, Scratch::BYTES),
-            (word::BELL, self.bell.unwrap_or(0) as u64),
+            (word::BELL, self.target.bell.unwrap_or(0) as u64),
         ] {
             words[at as usize..][..8].copy_from_slice(&value.to_le_bytes());
         }
@@ -120,28 +106,28 @@ impl Held {
     /// Maps the scratch memory at the place that the way home unmaps.
     fn map_scratch(&mut self, way: WayHome) -> Result<Scratch, Error> {
         let read_write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-        // Before Linux 4.17 only a wish.
+        // Before Linux 4.17 the address is only a hint.
         let flags = SCRATCH_FLAGS | libc::MAP_FIXED_NOREPLACE as u64;
         let mut tries = 0;
         loop {
-            let place = self.place.address();
-            let map = [place, Scratch::BYTES, read_write, flags, NO_FILE, 0];
-            let mapped = self.bare_syscall(way.unmapping, "mmap", libc::SYS_mmap, map);
+            let place = self.work.place.address();
+            let map = [place.0, Scratch::BYTES, read_write, flags, NO_FILE, 0];
+            let mapped = self.bare_syscall(way.unmapping, "mmap", libc::SYS_mmap, &map);
             let (start, is_mapped) = match mapped {
-                Ok(start) => (start, true),
-                // Somebody was faster.
+                Ok(start) => (RemoteAddress(start), true),
+                // Somebody else was faster.
                 Err(Error::RemoteSyscall { cause, .. })
                     if cause.raw_os_error() == Some(libc::EEXIST) && tries < PLACE_TRIES =>
                 {
                     tries += 1;
-                    self.place.change();
-                    (self.place.address(), false)
+                    self.work.place.change();
+                    (self.work.place.address(), false)
                 }
                 Err(error) => return Err(error),
             };
             if start != place {
                 let argument = way.unmapping + signal_frame::CALL_ARGUMENT;
-                self.write(argument, &start.to_le_bytes())?;
+                self.write(argument, &start.0.to_le_bytes())?;
             }
             if is_mapped {
                 return Ok(Scratch { start });
@@ -149,10 +135,10 @@ impl Held {
         }
     }
 
-    fn run(&mut self, function: u64, args: &[u64]) -> Result<u64, Error> {
+    fn run(&mut self, function: RemoteAddress, args: &[u64]) -> Result<u64, Error> {
         let argument = |index: usize| args.get(index).copied().unwrap_or(0);
         let mut registers = self.call_registers()?;
-        registers.r11 = function;
+        registers.r11 = function.0;
         registers.rdi = argument(0);
         registers.rsi = argument(1);
         registers.rdx = argument(2);
@@ -165,24 +151,19 @@ impl Held {
     /// Registers for the entry of the stub that makes one call.
     pub(crate) fn call_registers(&mut self) -> Result<Registers, Error> {
         let scratch = self.scratch()?;
-        let mut registers = self.saved;
-        registers.rip = scratch.call_entry();
-        // 16-byte aligned before the call instruction (psABI 3.2.2).
-        registers.rsp = scratch.stack_top();
+        let mut registers = self.remote_registers(scratch.call_entry(), scratch.stack_top());
         // End of the frame-pointer chain (psABI 3.4.1).
         registers.rbp = 0;
         // No vector arguments, for a variadic function.
         registers.rax = 0;
-        registers.orig_rax = u64::MAX;
-        registers.eflags &= !(regs::EFLAGS_DF | regs::EFLAGS_TF);
         Ok(registers)
     }
 
-    /// Runs foreign code from these registers. If it waits for a lock at the deadline, it is backed
-    /// out of; if it is busy, it is given more time.
+    /// Runs foreign code from these registers. If it waits for a lock at the deadline, it is abandoned; if it
+    /// is busy, it is given more time.
     pub(crate) fn run_to_the_end(
         &mut self,
-        function: u64,
+        function: RemoteAddress,
         registers: &Registers,
         deadline: Duration,
     ) -> Result<u64, Error> {
@@ -217,19 +198,18 @@ impl Held {
         self.wait_until_done(limit)
     }
 
-    /// Sets registers and token for an operation.
+    /// Sets the registers and the token for an operation.
     pub(crate) fn set_out(&mut self, registers: &Registers) -> Result<(), Error> {
         let scratch = self.scratch()?;
-        self.token = self.token.wrapping_add(1);
-        let token = self.token;
-        self.write(scratch.words() + word::TOKEN, &token.to_le_bytes())?;
+        self.work.token = self.work.token.wrapping_add(1);
+        let token = self.work.token.to_le_bytes();
+        self.write(scratch.words() + word::TOKEN, &token)?;
         self.commit(registers)
     }
 
     /// Lets the thread run until the result is there, then stops it.
     fn wait_until_done(&mut self, limit: Duration) -> Result<Outcome, Error> {
-        let resumed = ptrace::resume(self.tid, 0);
-        self.check("CONT", resumed)?;
+        self.resume()?;
         self.await_result(limit)
     }
 
@@ -241,7 +221,7 @@ impl Held {
         let mut result = None;
         loop {
             // With a bell the stop comes first; without one, or if it is refused, the result.
-            if self.bell.is_none() || begin.elapsed() > BELL_LIMIT {
+            if self.target.bell.is_none() || begin.elapsed() > self.work.timing.bell {
                 result = self.result();
             }
             if result.is_some() || Instant::now() >= until {
@@ -253,8 +233,7 @@ impl Held {
                     if let Some(result) = self.result() {
                         return Ok(Outcome::Done(result));
                     }
-                    let resumed = ptrace::resume(self.tid, 0);
-                    self.check("CONT", resumed)?;
+                    self.resume()?;
                 }
                 Some(stop) => {
                     if let Stop::Signal(signal) = stop
@@ -263,23 +242,20 @@ impl Held {
                         self.back_out()?;
                         return Err(error);
                     }
-                    let resumed = ptrace::resume(self.tid, 0);
-                    self.check("CONT", resumed)?;
+                    self.resume()?;
                 }
                 None if !pace.pause() => {}
                 None if wait::has_ended(self.pid, self.tid) => return Err(self.is_gone()),
                 None => {}
             }
         }
-        let interrupted = ptrace::interrupt(self.tid);
-        self.check("INTERRUPT", interrupted)?;
+        self.interrupt()?;
         let settled = self.wait_settled(Instant::now() + STEP_DEADLINE);
-        let now = regs::read(self.tid);
-        let now = self.check("GETREGSET NT_PRSTATUS", now)?;
+        let now = self.read_registers()?;
         // It may have finished meanwhile.
         let result = result.or_else(|| self.result());
-        if self.scratch.is_none_or(|scratch| !scratch.runs(now.rip)) && self.is_home(&now) {
-            self.went_home = true;
+        if self.is_home(&now) {
+            self.work.went_home = true;
             return result.map(Outcome::Done).ok_or(self.has_gone_home());
         }
         if let Err(error) = settled {
@@ -292,43 +268,37 @@ impl Held {
         })
     }
 
-    /// Whether this signal stop is the end of the operation.
-    pub(crate) fn is_bell(&mut self, signal: i32) -> Result<bool, Error> {
-        if self.bell != Some(signal) {
-            return Ok(false);
-        }
-        let now = regs::read(self.tid);
-        let now = self.check("GETREGSET NT_PRSTATUS", now)?;
-        Ok(self
-            .scratch
-            .is_some_and(|scratch| now.rip == scratch.rung()))
-    }
-
-    /// Result of the current operation once its token is there. After the thread went home other
-    /// memory may be at this address: it does not hold the token.
+    /// The result of the current operation, once its token is there. After the thread went home, other
+    /// memory may be at this address; it does not hold the token.
     pub(crate) fn result(&self) -> Option<u64> {
         let mut words = [0u8; 16];
-        self.mem
-            .read_exact_at(&mut words, self.scratch?.words())
-            .ok()?;
+        let place = self.work.scratch?.words();
+        self.target.read(place, &mut words).ok()?;
         let [result, done] = words.as_chunks::<8>().0 else {
             return None;
         };
-        (u64::from_le_bytes(*done) == self.token).then(|| u64::from_le_bytes(*result))
+        (u64::from_le_bytes(*done) == self.work.token).then(|| u64::from_le_bytes(*result))
     }
 
-    /// Gives up the current operation: only the way home is left in the registers, and a signal
-    /// that stopped it is gone.
+    /// Gives up the current operation: from now on the registers only lead home, and the signal that stopped the
+    /// operation is dropped.
     pub(crate) fn back_out(&mut self) -> Result<(), Error> {
-        let Some(scratch) = self.scratch else {
+        let Some(scratch) = self.work.scratch else {
             return Ok(());
         };
-        let mut registers = self.saved;
-        registers.rip = scratch.home_entry();
-        registers.rsp = scratch.stack_top();
+        self.commit(&self.remote_registers(scratch.home_entry(), scratch.stack_top()))?;
+        self.settle(Instant::now() + STEP_DEADLINE)
+    }
+
+    /// The thread's registers, set to run our code from `entry` on.
+    pub(crate) fn remote_registers(&self, entry: RemoteAddress, stack: RemoteAddress) -> Registers {
+        let mut registers = self.saved.registers;
+        registers.rip = entry.0;
+        // 16-byte aligned, as before a call instruction (psABI 3.2.2).
+        registers.rsp = stack.0;
+        // The kernel must not restart the call of the target that was interrupted.
         registers.orig_rax = u64::MAX;
         registers.eflags &= !(regs::EFLAGS_DF | regs::EFLAGS_TF);
-        self.commit(&registers)?;
-        self.settle(Instant::now() + STEP_DEADLINE)
+        registers
     }
 }

@@ -8,23 +8,24 @@ use std::time::{Duration, Instant};
 use crate::held::Held;
 use crate::scratch::Scratch;
 use crate::{Error, clock};
+use memhook_process::RemoteAddress;
 
-/// A call that waits for a lock this long is backed out of: who waits is a thread of the target.
+/// A call that waits for a lock this long is abandoned, because it is a thread of the target that waits.
 const LOCK_DEADLINE: Duration = Duration::from_millis(200);
 
 impl Held {
-    /// How many calls [`Held::call_each`] makes at most.
+    /// The most calls that [`Held::call_each`] makes.
     pub const MAX_CALLS: usize = (Scratch::DATA_BYTES / 8) as usize;
 
-    /// Calls `function` (an address in the target) once with each of the arguments, in order, up to the
-    /// moment `until` or until all, at most [`Held::MAX_CALLS`], are done. Returns how many were made,
+    /// Calls a function of the target once with each of the arguments, in order, up to the moment
+    /// `until` or until all, at most [`Held::MAX_CALLS`], are done. Returns how many were made, which is
     /// at least one.
     ///
-    /// After an error it is not known how many were made. A call that waits for a lock is backed
-    /// out of after 200 ms ([`Error::CallTimeout`]).
+    /// After an error it is not known how many were made. A call that waits for a lock is abandoned
+    /// after 200 ms ([`Error::CallTimeout`]).
     pub fn call_each(
         &mut self,
-        function: u64,
+        function: RemoteAddress,
         arguments: &[u64],
         until: Instant,
     ) -> Result<usize, Error> {
@@ -37,15 +38,15 @@ impl Held {
         let bytes: Vec<u8> = arguments.iter().flat_map(|a| a.to_le_bytes()).collect();
         self.write(scratch.data(), &bytes)?;
         let mut registers = self.call_registers()?;
-        registers.rip = scratch.each_entry();
-        registers.r12 = scratch.data();
-        registers.r13 = scratch.data() + bytes.len() as u64;
-        registers.r14 = function;
-        let rate = self.clock.rate();
+        registers.rip = scratch.each_entry().0;
+        registers.r12 = scratch.data().0;
+        registers.r13 = (scratch.data() + bytes.len() as u64).0;
+        registers.r14 = function.0;
+        let rate = self.target.clock.rate();
         let time = until.saturating_duration_since(Instant::now());
         let counts = rate as f64 * time.as_secs_f64() * 1e3;
         registers.r15 = clock::count().saturating_add(counts as u64);
         let stopped = self.run_to_the_end(function, &registers, LOCK_DEADLINE)?;
-        Ok((stopped.wrapping_sub(scratch.data()) / 8) as usize)
+        Ok((stopped.wrapping_sub(scratch.data().0) / 8) as usize)
     }
 }

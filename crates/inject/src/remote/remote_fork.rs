@@ -1,10 +1,10 @@
 //! A frozen copy of the target's memory: a grandchild that never runs an instruction of the target.
 //!
-//! One thread forks, the others are held too: the kernel copies page tables one by one, and a thread
-//! that runs meanwhile would be seen half-way. The child forks again and exits at once, and the
-//! thread waits for it before it goes on, so the target has no child afterwards. The grandchild goes
-//! to the init process (or a subreaper), which collects it. It is traced from its birth, stands
-//! still, and when it is let go, also because this process was killed, its next instructions are
+//! One thread forks while the others are held too, because the kernel copies page tables one by one: the copy
+//! would have only a part of what a running thread does meanwhile. The child forks again and exits at
+//! once, and the thread waits for it before it goes on, so the target has no child afterwards. The
+//! grandchild goes to the init process (or a subreaper), which collects it. It is traced from its birth
+//! and does not run. When it is let go, or when this process is killed, its next instructions are
 //! `exit_group(0)`.
 //!
 //! The children end without a signal (exit signal 0), and share the table of descriptors with the
@@ -18,6 +18,7 @@ use crate::held::{Held, STEP_DEADLINE};
 use crate::remote_call::Outcome;
 use crate::stop::{HoldOptions, usable};
 use crate::survey::Survey;
+use crate::timing::Timing;
 use crate::wait::{self, Pace, Stop};
 use crate::{Error, ptrace};
 use memhook_process::inner_tid;
@@ -27,11 +28,11 @@ const EXIT_LIMIT: Duration = Duration::from_secs(2);
 
 /// What has to be known for a fork before any thread is held.
 pub struct ForkPlan {
-    survey: Survey,
+    pub(crate) survey: Survey,
 }
 
 impl ForkPlan {
-    /// Looks at the process; fails where a fork can't be made unnoticed.
+    /// Looks at the process; fails if a fork of it would be noticed.
     pub fn of(pid: i32) -> Result<ForkPlan, Error> {
         if inner_tid(pid, pid) == Some(1) {
             return Err(Error::NoFork {
@@ -40,7 +41,7 @@ impl ForkPlan {
             });
         }
         Ok(ForkPlan {
-            survey: Survey::of(pid)?,
+            survey: Survey::of(pid, Timing::USUAL)?,
         })
     }
 }
@@ -71,7 +72,7 @@ impl Drop for FrozenChild {
     }
 }
 
-/// Children on the way.
+/// The two processes that are being made.
 #[derive(Default)]
 struct Children {
     child: Option<i32>,
@@ -81,21 +82,21 @@ struct Children {
 }
 
 impl Children {
-    /// Whether nothing more will come from them.
+    /// Whether nothing more will come of them.
     fn are_done(&self) -> bool {
         self.child_ended && (self.frozen || self.grandchild.is_none())
     }
 
-    /// Takes the next stop of each. A request fails only if the one concerned was killed, which is
-    /// seen at its next stop.
+    /// Takes the next stop of each. A request fails only if its process was killed, which is seen at the
+    /// next stop.
     fn follow(&mut self) {
         if let (Some(tid), false) = (self.child, self.child_ended) {
             match wait::poll_stop(tid, tid) {
                 Some(Stop::Gone) => self.child_ended = true,
                 Some(stop) => {
                     if stop == Stop::Clone {
-                        let grandchild = ptrace::new_child(tid).ok();
-                        self.grandchild = grandchild.map(|tid| FrozenChild { tid });
+                        let grandchild = ptrace::event_message(tid).ok();
+                        self.grandchild = grandchild.map(|id| FrozenChild { tid: id as i32 });
                     }
                     let _ = ptrace::resume(tid, 0);
                 }
@@ -114,7 +115,7 @@ impl Children {
 }
 
 impl Drop for Children {
-    /// After a failure the first child may still be on its way: it goes on, and what it makes with it.
+    /// After a failure the first child may still be on its way: it goes on, and so does the process that it makes.
     fn drop(&mut self) {
         let until = Instant::now() + EXIT_LIMIT;
         let mut pace = Pace::start();
@@ -139,12 +140,12 @@ impl AllHeld {
             let guard = Guard::begin(pid);
             let mut held = match Held::adopt(pid, tid, stopped.sleep, &plan.survey, guard) {
                 Ok(held) => held,
-                // It was killed, so it changes nothing any more; the others may live.
+                // It was killed, so it changes nothing any more, but the others may live.
                 Err(Error::TargetGone { .. }) => {
                     wait::reap(pid, tid);
                     continue;
                 }
-                // It runs again: the memory is no longer that of one moment.
+                // It runs again, so the memory is no longer that of one moment.
                 Err(error) => return Err(error),
             };
             match usable(&held, &options) {
@@ -156,7 +157,7 @@ impl AllHeld {
                 }
                 Err(why) => {
                     reason = why;
-                    // Nothing was done with it: it stays held as before.
+                    // Nothing was done with it, so it stays held as before.
                     held.finished = true;
                     self.threads.insert(tid, stopped);
                 }
@@ -174,17 +175,15 @@ impl AllHeld {
 }
 
 impl Held {
-    /// Forks twice; see the head of this file.
+    /// Forks twice, as the head of this file describes.
     fn fork(&mut self) -> Result<FrozenChild, Error> {
         let follow = ptrace::follow_children(self.tid);
         self.check("SETOPTIONS", follow)?;
         self.refuse_subreaper()?;
         let scratch = self.scratch()?;
         let flags = (libc::CLONE_FILES | libc::CLONE_FS) as u64;
-        let mut registers = self.syscall_registers(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]);
-        registers.rip = scratch.fork_entry();
-        registers.rsp = scratch.stack_top();
-        self.set_out(&registers)?;
+        let (entry, stack) = (scratch.fork_entry(), scratch.stack_top());
+        self.set_out(&self.syscall_registers(entry, stack, libc::SYS_clone, &[flags]))?;
         let mut children = Children::default();
         let result = self.run_fork(&mut children);
         let result = match result {
@@ -210,7 +209,7 @@ impl Held {
         let data = self.scratch()?.data();
         self.write(data, &[0; 4])?;
         let option = libc::PR_GET_CHILD_SUBREAPER as u64;
-        self.checked_syscall("prctl", libc::SYS_prctl, [option, data, 0, 0, 0, 0])?;
+        self.checked_syscall("prctl", libc::SYS_prctl, &[option, data.0])?;
         let mut is_subreaper = [0; 4];
         self.read(data, &mut is_subreaper)?;
         if is_subreaper != [0; 4] {
@@ -221,8 +220,7 @@ impl Held {
 
     /// Lets the prepared thread fork, and the child after it.
     fn run_fork(&mut self, children: &mut Children) -> Result<Outcome, Error> {
-        let resumed = ptrace::resume(self.tid, 0);
-        self.check("CONT", resumed)?;
+        self.resume()?;
         let until = Instant::now() + STEP_DEADLINE;
         let mut pace = Pace::start();
         let mut result = None;
@@ -232,13 +230,12 @@ impl Held {
                 Some(Stop::Signal(signal)) if self.is_bell(signal)? => result = self.result(),
                 Some(stop) => {
                     if stop == Stop::Clone {
-                        let child = ptrace::new_child(self.tid);
-                        children.child = Some(self.check("GETEVENTMSG", child)?);
+                        let child = ptrace::event_message(self.tid);
+                        children.child = Some(self.check("GETEVENTMSG", child)? as i32);
                     } else if let Stop::Signal(signal) = stop {
                         self.take_signal(signal)?;
                     }
-                    let resumed = ptrace::resume(self.tid, 0);
-                    self.check("CONT", resumed)?;
+                    self.resume()?;
                 }
                 None => {}
             }

@@ -1,6 +1,6 @@
 //! A system call made by the held thread.
 //!
-//! The first ones, which make the scratch memory, and the last one, which removes it, run through
+//! The first calls, which make the scratch memory, and the last one, which removes it, run through
 //! libc's own `syscall; ret` with rsp at the signal frame on the thread's stack: left alone, the
 //! thread returns from the call into rt_sigreturn. The others run through the stub in the scratch
 //! memory (`scratch.rs`).
@@ -11,29 +11,22 @@ use std::time::Instant;
 use crate::held::{Held, STEP_DEADLINE};
 use crate::remote_call::Outcome;
 use crate::wait::Stop;
-use crate::{Error, Registers, ptrace, regs};
-
-/// Length of the `syscall` instruction.
-const SYSCALL_BYTES: u64 = 2;
+use crate::{Error, Registers, ptrace, restart};
+use memhook_process::RemoteAddress;
 
 impl Held {
     /// Makes system call `nr` in the target and returns what the kernel returned, a negative
     /// errno included. Signals are blocked meanwhile.
     pub fn syscall(&mut self, nr: i64, args: [u64; 6]) -> Result<i64, Error> {
         let scratch = self.scratch()?;
-        let mut registers = self.syscall_registers(nr, args);
-        registers.rip = scratch.syscall_entry();
-        registers.rsp = scratch.stack_top();
+        let (entry, stack) = (scratch.syscall_entry(), scratch.stack_top());
+        let registers = self.syscall_registers(entry, stack, nr, &args);
         match self.operate(&registers, STEP_DEADLINE)? {
             Outcome::Done(result) => Ok(result as i64),
             Outcome::Unfinished(_) => {
                 self.back_out()?;
-                let cause = io::Error::from_raw_os_error(libc::ETIMEDOUT);
-                Err(Error::RemoteSyscall {
-                    name: "syscall",
-                    pid: self.pid,
-                    cause,
-                })
+                let checked = self.checked("syscall", -i64::from(libc::ETIMEDOUT));
+                checked.map(|result| result as i64)
             }
         }
     }
@@ -43,9 +36,9 @@ impl Held {
         &mut self,
         name: &'static str,
         nr: i64,
-        args: [u64; 6],
+        args: &[u64],
     ) -> Result<u64, Error> {
-        let result = self.syscall(nr, args)?;
+        let result = self.syscall(nr, padded(args))?;
         self.checked(name, result)
     }
 
@@ -61,11 +54,15 @@ impl Held {
         Ok(result as u64)
     }
 
-    pub(crate) fn syscall_registers(&self, nr: i64, args: [u64; 6]) -> Registers {
-        let mut registers = self.saved;
+    pub(crate) fn syscall_registers(
+        &self,
+        entry: RemoteAddress,
+        stack: RemoteAddress,
+        nr: i64,
+        args: &[u64],
+    ) -> Registers {
+        let mut registers = self.remote_registers(entry, stack);
         registers.rax = nr as u64;
-        // No restart of the interrupted call of the target now.
-        registers.orig_rax = u64::MAX;
         [
             registers.rdi,
             registers.rsi,
@@ -73,8 +70,7 @@ impl Held {
             registers.r10,
             registers.r8,
             registers.r9,
-        ] = args;
-        registers.eflags &= !(regs::EFLAGS_DF | regs::EFLAGS_TF);
+        ] = padded(args);
         registers
     }
 
@@ -86,16 +82,13 @@ impl Held {
     /// at the entry of the call, and at the interrupt that was requested there.
     pub(crate) fn bare_syscall(
         &mut self,
-        frame: u64,
+        frame: RemoteAddress,
         name: &'static str,
         nr: i64,
-        args: [u64; 6],
+        args: &[u64],
     ) -> Result<u64, Error> {
-        let gadgets = self.way_home()?.gadgets;
-        let mut registers = self.syscall_registers(nr, args);
-        registers.rip = gadgets.syscall;
-        registers.rsp = frame;
-        self.commit(&registers)?;
+        let entry = self.way_home()?.gadgets.syscall;
+        self.commit(&self.syscall_registers(entry, frame, nr, args))?;
 
         let until = Instant::now() + STEP_DEADLINE;
         loop {
@@ -109,11 +102,15 @@ impl Held {
             }
         }
         self.settle(until)?;
-        let now = regs::read(self.tid);
-        let now = self.check("GETREGSET NT_PRSTATUS", now)?;
-        if now.rip != gadgets.syscall + SYSCALL_BYTES {
+        let now = self.read_registers()?;
+        if now.rip != (entry + restart::SYSCALL_BYTES).0 {
             return Err(self.does_not_stop());
         }
         self.checked(name, now.rax as i64)
     }
+}
+
+/// Arguments of a system call, with zeros for those that are not given.
+fn padded(args: &[u64]) -> [u64; 6] {
+    std::array::from_fn(|index| args.get(index).copied().unwrap_or(0))
 }

@@ -1,7 +1,5 @@
-//! What leads a held thread home if this process is killed: written before the thread is made to do
+//! What leads a held thread home if this process is killed. It is written before the thread is made to do
 //! anything.
-
-use std::os::unix::fs::FileExt;
 
 use crate::gadgets::Gadgets;
 use crate::held::Held;
@@ -9,75 +7,83 @@ use crate::native_stack::Room;
 use crate::scratch::Scratch;
 use crate::signal_frame::{self, State};
 use crate::{Error, memory, regs, restart, restarted};
+use memhook_process::RemoteAddress;
 
 /// What leads the thread home if we are killed: frames on its own stack, and code to enter them by.
 #[derive(Clone, Copy)]
 pub(crate) struct WayHome {
-    /// Frame that leads home.
-    pub home: u64,
-    /// Frame that unmaps the scratch memory first.
-    pub unmapping: u64,
+    /// The frame that leads home.
+    pub home: RemoteAddress,
+    /// The frame that unmaps the scratch memory first.
+    pub unmapping: RemoteAddress,
     pub gadgets: Gadgets,
 }
 
 impl Held {
     /// Writes the signal frames if they are not there yet.
     pub(crate) fn way_home(&mut self) -> Result<WayHome, Error> {
-        if let Some(way) = self.way_home {
+        if let Some(way) = self.work.way_home {
             return Ok(way);
         }
         let pid = self.pid;
         let gadgets = self
+            .target
             .gadgets
-            .filter(|gadgets| gadgets.are_intact(&self.mem))
+            .filter(|gadgets| gadgets.are_intact(&self.target.memory))
             .ok_or(Error::NoSyscallInstruction { pid })?;
-        let room = self.room.clone().map_err(|reason| Error::NoSafeThread {
-            pid,
-            waited: self.held_for(),
-            reason,
-        })?;
+        let room = self
+            .saved
+            .room
+            .clone()
+            .map_err(|reason| Error::NoSafeThread {
+                pid,
+                waited: self.held_for(),
+                reason,
+            })?;
         if regs::has_shadow_stack(self.tid) {
             return Err(Error::ShadowStack { pid, tid: self.tid });
         }
-        let original = match restart::is_restarted(&self.saved) {
-            true => restarted::original(self.tid, &self.saved, &self.waits_in, |address, into| {
-                self.mem.read_exact_at(into, address).is_ok()
-            }),
-            false => None,
-        };
-        let arguments = [self.place.address(), Scratch::BYTES, 0, 0, 0, 0];
-        let mut unmap = self.syscall_registers(libc::SYS_munmap, arguments);
-        unmap.rip = gadgets.syscall;
+        let saved = &self.saved;
+        let read = |at, into: &mut [u8]| self.target.read(RemoteAddress(at), into).is_ok();
+        let original = restart::is_restarted(&saved.registers)
+            .then(|| restarted::original(self.tid, &saved.registers, &saved.waits_in, read))
+            .flatten();
+        // Its stack pointer is set when the frames are built.
+        let arguments = [self.work.place.address().0, Scratch::BYTES];
+        let stack = RemoteAddress::default();
+        let unmap = self.syscall_registers(gadgets.syscall, stack, libc::SYS_munmap, &arguments);
         let frames = signal_frame::build(
             &State {
-                registers: &restart::unattended(&self.saved, self.call_lasts(), original),
-                mask: self.saved_mask,
+                registers: &restart::unattended(&saved.registers, saved.call_lasts(), original),
+                mask: saved.mask,
             },
             &State {
                 registers: &unmap,
                 mask: self.remote_mask(),
             },
-            &self.saved_extended,
-            gadgets.restorer,
+            &saved.extended,
+            gadgets.restorer.0,
         );
+        let lower = RemoteAddress(frames.call);
         match room {
-            // Extends the stack mapping; process_vm_writev does not since Linux 6.5.
-            Room::Grows => self.write(frames.call, &frames.bytes)?,
-            // Respects page protection, should the mapping have changed.
-            Room::Mapped => memory::write_writable(pid, frames.call, &frames.bytes)?,
+            // This extends the stack mapping; process_vm_writev(2) no longer does since Linux 6.5.
+            Room::Grows => self.write(lower, &frames.bytes)?,
+            // This respects page protection, in case the mapping has changed.
+            Room::Mapped => memory::write_writable(pid, lower, &frames.bytes)?,
         }
-        // In the address space looked at before the stop, not that of a program started since.
+        // They must be in the address space that was looked at before the stop, not in that of a program that
+        // was started since.
         let mut there = vec![0u8; frames.bytes.len()];
-        self.read(frames.call, &mut there)?;
+        self.read(lower, &mut there)?;
         if there != frames.bytes {
             return Err(self.is_gone());
         }
         let way = WayHome {
-            home: frames.home,
-            unmapping: frames.call,
+            home: RemoteAddress(frames.home),
+            unmapping: lower,
             gadgets,
         };
-        self.way_home = Some(way);
+        self.work.way_home = Some(way);
         Ok(way)
     }
 }

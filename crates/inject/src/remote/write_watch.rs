@@ -2,19 +2,21 @@
 //! asynchronous mode (Linux 6.7). The kernel resolves the faults itself; nobody waits for us.
 //!
 //! A userfaultfd belongs to the address space of its maker, so the target makes it, by a remote
-//! system call, and we take it over. (Killed in between, we leave it open there: it watches nothing, and
-//! cannot be told from one of the target's own.) When the last descriptor is closed, also because we were
-//! killed, the kernel lifts all protection.
+//! system call, and we take it over. (If we are killed in between, it stays open there: it watches nothing,
+//! and cannot be told from one of the target's own.) When the last descriptor is closed, for example because
+//! we were killed, the kernel lifts all protection.
 
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use crate::{Error, HoldOptions, PageScan, PageState, duplicate_descriptor, hold};
+use crate::{
+    Error, HoldOptions, PageScan, PageState, close_descriptor, duplicate_descriptor, hold,
+};
 
-/// Makes it allowed without privileges. Asynchronous write protection never asks a handler, so
-/// that writes by the kernel into user memory are tracked too.
+/// With this flag no privileges are needed. Asynchronous write protection never asks a handler, so writes by
+/// the kernel into user memory are tracked all the same.
 const UFFD_USER_MODE_ONLY: u64 = 1;
 /// `_IOWR(0xAA, 0x3F, struct uffdio_api)`.
 const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
@@ -42,7 +44,7 @@ struct Register {
     ioctls: u64,
 }
 
-/// Watches writes into some mappings of a process, for as long as it lives.
+/// Watches writes into some mappings of a process until it is dropped.
 pub struct WriteWatch {
     userfault: OwnedFd,
     pages: PageScan,
@@ -50,15 +52,14 @@ pub struct WriteWatch {
 }
 
 impl WriteWatch {
-    /// Takes a userfaultfd from the target; holds one thread for that. Watches nothing yet.
+    /// Takes a userfaultfd from the target, for which it holds one thread. Nothing is watched yet.
     pub fn start(pid: i32) -> Result<WriteWatch, Error> {
         let pages = PageScan::open(pid)?;
         let mut held = hold(pid, &HoldOptions::anywhere(Duration::from_secs(2)))?;
         let flags = UFFD_USER_MODE_ONLY | (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
-        let number =
-            held.checked_syscall("userfaultfd", libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0])?;
+        let number = held.checked_syscall("userfaultfd", libc::SYS_userfaultfd, &[flags])?;
         let taken = duplicate_descriptor(pid, number);
-        let closed = held.checked_syscall("close", libc::SYS_close, [number, 0, 0, 0, 0, 0]);
+        let closed = close_descriptor(&mut held, number);
         let held = held.release()?;
         let failed = |cause| Error::RemoteSyscall {
             name: "userfaultfd",
@@ -89,12 +90,12 @@ impl WriteWatch {
         self.held
     }
 
-    /// Begins to watch [start, end), which must be mapped without holes. [`WriteWatch::written`]
-    /// gives all its pages first.
-    pub fn add(&self, start: u64, end: u64) -> io::Result<()> {
+    /// Begins to watch an address range, which must be mapped without holes. At first,
+    /// [`WriteWatch::written`] gives all its pages.
+    pub fn add(&self, range: Range<u64>) -> io::Result<()> {
         let mut register = Register {
-            start,
-            length: end - start,
+            start: range.start,
+            length: range.end - range.start,
             mode: MODE_WRITE_PROTECT,
             ioctls: 0,
         };
@@ -112,8 +113,8 @@ impl WriteWatch {
         Ok(())
     }
 
-    /// Appends the pages of [start, end) that were written since the last call to `found`.
-    pub fn written(&self, start: u64, end: u64, found: &mut Vec<Range<u64>>) -> io::Result<()> {
-        self.pages.find(start, end, PageState::Written, found)
+    /// Appends the pages of an address range that were written since the last call to `found`.
+    pub fn written(&self, range: Range<u64>, found: &mut Vec<Range<u64>>) -> io::Result<()> {
+        self.pages.find(range, PageState::Written, found)
     }
 }

@@ -12,10 +12,10 @@ use memhook_inject::HoldOptions;
 /// Compiles `tests/programs/NAME.c` and returns the path of the result.
 pub fn build(name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
-    // Tests run at once and share programs: a name per call.
+    // Tests run at the same time and share programs, so each call uses another name.
     static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    // Cargo sets it for tests of this directory only.
+    // Cargo sets this only for tests of this directory.
     let output = option_env!("CARGO_TARGET_TMPDIR")
         .map_or_else(std::env::temp_dir, PathBuf::from)
         .join(format!("{name}-{}-{number}", std::process::id()));
@@ -55,14 +55,14 @@ impl Program {
         self.child.id() as i32
     }
 
-    /// Next line of output, empty at the end.
+    /// The next line of output; empty at the end.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.lines.read_line(&mut line).expect("output is text");
         line.trim_end().to_owned()
     }
 
-    /// `name value` lines up to the line `ready`, values in hexadecimal.
+    /// The `name value` lines up to the line `ready`, with values in hexadecimal.
     pub fn addresses(&mut self) -> HashMap<String, u64> {
         let mut found = HashMap::new();
         loop {
@@ -77,7 +77,7 @@ impl Program {
         }
     }
 
-    /// Waits for the program to end by itself and checks that it was content.
+    /// Waits for the program to end by itself, and checks that it has succeeded.
     pub fn ends_well(mut self) {
         let until = Instant::now() + Duration::from_secs(20);
         while Instant::now() < until {
@@ -111,10 +111,12 @@ pub fn send(pid: i32, signal: i32) {
 
 /// Sets how many signals may wait for a process (RLIMIT_SIGPENDING).
 pub fn limit_queued_signals(pid: i32, count: u64) {
-    // The limit is one for all processes of the user: others have signals queued too.
+    // The limit is for all processes of the user together, and others have signals queued too.
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
-    let queued = status.lines().find_map(|line| line.strip_prefix("SigQ:"));
-    let queued = queued.and_then(|text| text.trim().split_once('/')?.0.parse::<u64>().ok());
+    let queued = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigQ:"))
+        .and_then(|text| text.trim().split_once('/')?.0.parse::<u64>().ok());
     let count = queued.expect("how many are queued") + count;
     let limit = libc::rlimit {
         rlim_cur: count,
@@ -126,7 +128,7 @@ pub fn limit_queued_signals(pid: i32, count: u64) {
     assert_eq!(set, 0);
 }
 
-/// State letter of a thread.
+/// The state letter of a thread.
 pub fn state(pid: i32, tid: i32) -> char {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
     text.rsplit(')')

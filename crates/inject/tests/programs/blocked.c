@@ -1,5 +1,5 @@
-// Blocks in the call named by argv[1]; status 1 if it ends early, with EINTR or otherwise wrong.
-// Finite waits last 400 ms; infinite ones end by what the parent writes to stdin.
+// Blocks in the call named by argv[1]. Exits with status 1 if the call ends early, with EINTR or with another error.
+// Finite waits last 400 ms; infinite ones end when the parent writes to stdin.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
@@ -50,7 +50,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(how, "semop")) { int id = semget(IPC_PRIVATE, 1, 0600); struct sembuf b = {0, -1, 0}; struct timespec t = limit; result = semtimedop(id, &b, 1, &t); int e = errno; semctl(id, 0, IPC_RMID); errno = e; wanted = -1; error = EAGAIN; finite = 2; }
     double took = now() - begin;
     int e = result < 0 ? errno : 0;
-    // A wait that starts anew may be late, never early.
+    // A wait that starts anew may be late, but never early.
 #ifdef LATE_IS_FINE
     finite = finite ? 2 : 0;
 #endif

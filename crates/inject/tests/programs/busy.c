@@ -1,6 +1,6 @@
-// Four threads that allocate all the time; ends well on SIGTERM. With "exits", four chains of
+// Runs four threads that allocate all the time; ends well on SIGTERM. With "exits", there are four chains of
 // threads, each of which starts its successor and ends. The handler of SIGTERM wakes
-// the main thread through a pipe: any thread may get the signal.
+// the main thread through a pipe, because any thread may get the signal.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -20,9 +20,9 @@ static void *hammer(void *arg) {
     for (int i = 0; i < 64; i++) free(blocks[i]);
     return arg;
 }
-// Runs for a moment, starts its successor, ends.
+// Runs for a moment, starts its successor, and ends.
 static void *brief(void *arg) {
-    // Some live shorter than it takes to stop them, some longer.
+    // Some live for less time than it takes to stop them, some for more.
     static volatile unsigned count;
     int rounds = 20000 << count++ % 7;
     for (volatile int i = 0; i < rounds; i++);
@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "exits")) {
         if (pipe(wake)) return 9;
         for (int i = 0; i < 4; i++) { pthread_create(&threads[i], NULL, brief, NULL); pthread_detach(threads[i]); }
-        // A call that a stop disturbs, so that the other threads are preferred.
+        // A stop disturbs this call, so the other threads are preferred.
         struct epoll_event out, in = {.events = EPOLLIN};
         int epoll = epoll_create1(0);
         epoll_ctl(epoll, EPOLL_CTL_ADD, wake[0], &in);

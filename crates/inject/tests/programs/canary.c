@@ -1,5 +1,5 @@
 // Keeps known values in vector, x87 and general registers, errno and the red zone of a loop that
-// makes no call, and ends with status 1 as soon as one changes. Ends well on SIGTERM.
+// makes no call, and exits with status 1 as soon as one of them changes. Ends well on SIGTERM.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -26,14 +26,14 @@ __attribute__((target("avx2"), noinline)) long spoil(long a, long b, long c, lon
     return a + 2 * b + 3 * c + 4 * d + 5 * e + 6 * f + (((unsigned long)__builtin_frame_address(0) & 15) ? 1000000 : 0);
 }
 
-// Blocks for the attacher to release.
+// Makes blocks for the attacher to release.
 static void *planted[600];
 static unsigned long released;
 __attribute__((noinline)) long plant(void) {
     for (int i = 0; i < 600; i++) planted[i] = malloc(24 + i % 50 * 16);
     return (long)planted;
 }
-// Called remotely with each block. Ends with status 3 if one comes twice or is none of them.
+// Called remotely with each block. Exits with status 3 if a block comes twice or is unknown.
 __attribute__((noinline)) void release(void *p) {
     for (int i = 0; i < 600; i++)
         if (planted[i] == p) {

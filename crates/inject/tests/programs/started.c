@@ -1,11 +1,11 @@
-// Started under a tracer: leaves a file behind that says how far it came.
+// Runs under a tracer, and leaves a file behind that says how far it came.
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
 static int file = -1;
 
-// glibc hands the arguments to constructors too.
+// glibc passes the arguments to constructors too.
 __attribute__((constructor)) static void begin(int argc, char** argv) {
   if (argc < 2) return;
   file = open(argv[1], O_WRONLY | O_CREAT | O_APPEND, 0600);

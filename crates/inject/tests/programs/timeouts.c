@@ -1,6 +1,6 @@
 // Waits with a limit of 40 ms again and again, in the call named by argv[1], for what another thread
-// does every 0 to 200 ms; status 1 as soon as a wait is over too early, or ends with EINTR. Ends well on
-// SIGTERM and says how many waits there were, how many of them took all the time, and how many
+// does every 0 to 200 ms. Exits with status 1 as soon as a wait ends too early or with EINTR. Ends well on
+// SIGTERM and says how many waits there were, how many of them took the whole time, and by how many
 // milliseconds the latest one was late.
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,4 +1,4 @@
-// Sleeps uninterruptibly for some seconds, the parent of a vfork(2), then counts rounds. Says "heard" when
+// Sleeps uninterruptibly for some seconds, as the parent of a vfork(2), and then counts rounds. Says "heard" when
 // SIGUSR1 has come. Ends well on SIGTERM.
 #define _GNU_SOURCE
 #include <signal.h>

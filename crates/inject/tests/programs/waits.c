@@ -1,6 +1,6 @@
 // Waits again and again in the call named by the last argument, 3 ms each time or as many as the one before
-// says, and counts the rounds; status 1 as soon as a wait ends early or with an error. EINTR from epoll_wait is only counted: the
-// kernel decides for it at the stop, before any tracer can act. Ends well on SIGTERM.
+// says, and counts the rounds. Exits with status 1 as soon as a wait ends early or with an error. EINTR from epoll_wait is
+// only counted, because the kernel decides on it at the stop, before any tracer can act. Ends well on SIGTERM.
 // With "signals" it waits for SIGUSR1 in epoll_wait without a limit.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -22,7 +22,7 @@ static volatile unsigned long rounds, interrupted;
 static int ends[2];
 static void on_term(int s) { (void)s; done = 1; }
 static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1e3 + t.tv_nsec / 1e6; }
-// Called remotely: an errno of its own.
+// Called remotely; sets errno to a value of its own.
 __attribute__((noinline)) long spoil(long a) { errno = 5; return a; }
 static void on_usr1(int s) { (void)s; }
 static void *feed(void *arg) {

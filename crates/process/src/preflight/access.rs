@@ -1,33 +1,29 @@
-//! Is it there, and may we?
+//! Whether the process is there, and whether we may trace it.
 
 use super::Check;
-use crate::proc_text;
+use crate::{proc_text, threads::in_status};
 use std::{fs, os::unix::fs::MetadataExt};
 
 /// `/proc/PID/status` (proc_pid_status(5)).
 pub(crate) struct Status {
     text: String,
-    /// Name, as `ps` shows it.
+    /// The name, as `ps` shows it.
     pub name: String,
 }
 
 impl Status {
-    /// Reads it; the error says why there is none.
+    /// Reads the status of a process; the error says why there is none.
     pub fn of(pid: i32) -> Result<Status, Check> {
-        let text = match pid {
-            1.. => fs::read(format!("/proc/{pid}/status")).ok(),
-            _ => None,
-        };
-        let Some(text) = text else {
-            return Err(Check::bad(
+        let missing = |_| {
+            Check::bad(
                 "process",
                 format!("no process {pid}"),
                 "check the pid, and that it is of this pid namespace",
-            ));
+            )
         };
-        let text = String::from_utf8_lossy(&text).into_owned();
+        let text = proc_text(format!("/proc/{pid}/status")).map_err(missing)?;
         let status = Status::from_text(text);
-        match status.field("Tgid") {
+        match status.field("Tgid:") {
             group if group == pid.to_string() => Ok(status),
             group => Err(Check::bad(
                 "process",
@@ -37,30 +33,31 @@ impl Status {
         }
     }
 
-    /// The content of such a file.
-    pub fn from_text(text: String) -> Status {
-        let mut status = Status {
-            text,
-            name: String::new(),
-        };
-        status.name = status.field("Name").to_owned();
-        status
+    /// The status of one thread of a process; `None` if it has ended.
+    pub fn of_thread(tid: i32) -> Option<Status> {
+        let text = proc_text(format!("/proc/{tid}/status")).ok()?;
+        Some(Status::from_text(text))
     }
 
-    /// A field's value, or an empty string.
+    /// The status that such a file describes.
+    pub fn from_text(text: String) -> Status {
+        let name = in_status(&text, "Name:").unwrap_or_default().to_owned();
+        Status { text, name }
+    }
+
+    /// The value of a field, whose name ends with a colon, or an empty string.
     pub fn field(&self, name: &str) -> &str {
-        let find = |line: &'_ str| line.strip_prefix(name)?.strip_prefix(':').map(str::len);
-        self.text
-            .lines()
-            .find_map(|line| find(line).map(|n| &line[line.len() - n..]))
-            .unwrap_or("")
-            .trim()
+        in_status(&self.text, name).unwrap_or_default()
     }
 }
 
 pub(super) fn process(pid: i32, status: &Status) -> Check {
-    let threads = status.field("Threads");
-    let uid = status.field("Uid").split_whitespace().next().unwrap_or("?");
+    let threads = status.field("Threads:");
+    let uid = status
+        .field("Uid:")
+        .split_whitespace()
+        .next()
+        .unwrap_or("?");
     Check::good(
         "process",
         format!("{pid} is {}, of uid {uid}, threads: {threads}", status.name),
@@ -69,7 +66,7 @@ pub(super) fn process(pid: i32, status: &Status) -> Check {
 
 pub(super) fn state(pid: i32, status: &Status) -> Result<Check, Check> {
     let name = &status.name;
-    let state = status.field("State");
+    let state = status.field("State:");
     if state.starts_with(['Z', 'X']) {
         return Err(Check::bad(
             "state",
@@ -77,10 +74,10 @@ pub(super) fn state(pid: i32, status: &Status) -> Result<Check, Check> {
             "it has ended; its parent has not collected it yet",
         ));
     }
-    if status.field("VmSize").is_empty() {
-        // Kernel threads are children of kthreadd, process 2 (kernel/kthread.c); an ending process has
-        // given up its memory already.
-        if pid != 2 && status.field("PPid") != "2" {
+    if status.field("VmSize:").is_empty() {
+        // Kernel threads are children of kthreadd, process 2 (kernel/kthread.c). An ending process has
+        // already given up its memory.
+        if pid != 2 && status.field("PPid:") != "2" {
             return Err(Check::bad(
                 "state",
                 format!("process {pid} ({name}) is ending"),
@@ -109,7 +106,7 @@ pub(super) fn state(pid: i32, status: &Status) -> Result<Check, Check> {
 }
 
 pub(super) fn tracer(pid: i32, status: &Status) -> Result<Check, Check> {
-    let tracer = status.field("TracerPid");
+    let tracer = status.field("TracerPid:");
     if matches!(tracer, "0" | "") {
         return Ok(Check::good("tracer", "none"));
     }
@@ -133,28 +130,27 @@ fn yama() -> String {
     scope.unwrap_or_default().trim().to_owned()
 }
 
-/// Whether we hold a capability; user namespaces not looked at.
+/// Whether we have a capability, regardless of user namespaces.
 pub(super) fn have_capability(bit: u32) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    mask.is_some_and(|mask| mask & 1 << bit != 0)
+    let status = proc_text("/proc/self/status").unwrap_or_default();
+    in_status(&status, "CapEff:")
+        .and_then(|hex| u64::from_str_radix(hex, 16).ok())
+        .is_some_and(|mask| mask & 1 << bit != 0)
 }
 
-/// capabilities(7)
+/// Numbers of capabilities(7).
 const CAP_SYS_PTRACE: u32 = 19;
 pub(super) const CAP_SYS_ADMIN: u32 = 21;
 
-/// May we trace it? Also says by which right, and what Yama allows.
+/// Whether we may trace it, by which right, and what Yama allows.
 pub(super) fn permission(pid: i32, status: &Status) -> Result<Vec<Check>, Check> {
     // Opening mem asks the kernel the same question as PTRACE_ATTACH (ptrace(2), "Ptrace access
     // mode checking").
     let Err(error) = fs::File::open(format!("/proc/{pid}/mem")) else {
-        let right = match have_capability(CAP_SYS_PTRACE) {
-            true => "granted by CAP_SYS_PTRACE",
-            false => "granted to the same user",
+        let right = if have_capability(CAP_SYS_PTRACE) {
+            "granted by CAP_SYS_PTRACE"
+        } else {
+            "granted to the same user"
         };
         let scope = match yama().as_str() {
             "" => "not in this kernel".to_owned(),
@@ -181,7 +177,7 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
     const AS_ROOT: &str = "run as root, or with CAP_SYS_PTRACE";
     let uid = |path: &str| fs::metadata(path).map(|m| m.uid()).ok();
     let owner = uid(&format!("/proc/{pid}"));
-    // The files below it belong to root when the process is not dumpable (proc(5), "/proc/pid").
+    // The files below that directory belong to root if the process is not dumpable (proc(5), "/proc/pid").
     let files_owner = uid(&format!("/proc/{pid}/status"));
     let me = uid("/proc/self");
     let scope = yama();
@@ -216,8 +212,8 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
     }
     let other_user_namespace = fs::read_link(format!("/proc/{pid}/ns/user")).ok()
         != fs::read_link("/proc/self/ns/user").ok();
-    match other_user_namespace {
-        true => ("it is in another user namespace".into(), AS_ROOT),
-        false => (error.to_string(), AS_ROOT),
+    if other_user_namespace {
+        return ("it is in another user namespace".into(), AS_ROOT);
     }
+    (error.to_string(), AS_ROOT)
 }

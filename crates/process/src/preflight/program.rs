@@ -9,7 +9,7 @@ use goblin::elf::program_header::{PT_INTERP, PT_NOTE};
 use memhook_abi::known_allocator;
 use std::{fs::File, os::unix::fs::FileExt};
 
-/// The head of an ELF file, from its first bytes: enough to refuse it.
+/// The head of an ELF file, which is enough to refuse it.
 struct Head {
     is_64: bool,
     machine: u16,
@@ -90,7 +90,7 @@ pub(super) fn executable(
             "a program for another architecture ({machine})"
         )));
     }
-    // Started by calling the loader, the executable is the loader, which asks for none.
+    // If the program was started through the loader, the executable is the loader, which has no interpreter.
     if !head.has_interpreter && libc.is_none() {
         return Err(if head.is_go {
             Check::bad(
@@ -147,7 +147,7 @@ pub(super) fn libc_version(modules: &[ModuleImage]) -> Option<Check> {
         None => Check::note(
             "libc version",
             "unknown",
-            "glibc 2.17 to 2.41 were looked at; report what happens",
+            "glibc 2.17 to 2.41 are known; report what happens",
         ),
     })
 }
@@ -162,30 +162,32 @@ pub(super) fn allocators(modules: &[ModuleImage]) -> Vec<Check> {
             None => continue,
         };
         let finding = format!("{what} in {}", module.name());
-        found.push(match module.is_main {
-            false => Check::good("allocator", finding),
-            true => Check::note(
+        found.push(if module.is_main {
+            Check::note(
                 "allocator",
                 finding + ", which is the executable",
                 "its own direct calls are not seen; other modules' calls are",
-            ),
+            )
+        } else {
+            Check::good("allocator", finding)
         });
     }
     if found.is_empty() {
-        found.push(Check::good("allocator", "that of the libc"));
+        found.push(Check::good("allocator", "the libc's own"));
     }
     found
 }
 
-/// Mapped code whose file could not be read: nothing of it can be hooked.
+/// Mapped code whose file could not be read, so that nothing of it can be hooked.
 pub(super) fn unreadable(maps: &[Mapping], modules: &[ModuleImage]) -> Vec<Check> {
     // A program may map its own code once more, as V8 does with its built-in functions.
     let is_of = |m: &Mapping, module: &ModuleImage| {
         module.contains(m.start) || (!m.deleted && module.path == m.path)
     };
     let known = |m: &&Mapping| modules.iter().any(|module| is_of(m, module));
-    let code = maps.iter().filter(|m| m.exec && m.path.starts_with('/'));
-    code.filter(|m| !known(m) && !m.path.starts_with("/memfd:memhook"))
+    maps.iter()
+        .filter(|m| m.exec && m.path.starts_with('/'))
+        .filter(|m| !known(m) && !m.path.starts_with("/memfd:memhook"))
         .map(|m| {
             let deleted = if m.deleted { " (deleted)" } else { "" };
             Check::note(
@@ -202,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads() {
+    fn the_head_of_an_elf_file_is_read() {
         let head_of = |path: &str| head(&File::open(path).unwrap());
         let shell = head_of("/bin/sh").unwrap();
         assert!(shell.is_64 && shell.has_interpreter && shell.machine == header::EM_X86_64);

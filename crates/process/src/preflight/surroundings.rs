@@ -1,4 +1,4 @@
-//! What the process lives in: namespaces, system call filters, and what is left of an earlier attach.
+//! The surroundings of the process: namespaces, system call filters, and what is left of an earlier attach.
 
 use super::Check;
 use super::access::{CAP_SYS_ADMIN, Status, have_capability};
@@ -15,9 +15,10 @@ pub(super) fn namespaces(pid: i32) -> Vec<Check> {
         .into_iter()
         .filter(other)
         .collect();
-    let mut checks = vec![match others.is_empty() {
-        true => Check::good("namespaces", "the same as ours"),
-        false => Check::good("namespaces", format!("its own: {}", others.join(", "))),
+    let mut checks = vec![if others.is_empty() {
+        Check::good("namespaces", "the same as ours")
+    } else {
+        Check::good("namespaces", format!("its own: {}", others.join(", ")))
     }];
     if others.contains(&"time") {
         checks.push(Check::note(
@@ -29,10 +30,10 @@ pub(super) fn namespaces(pid: i32) -> Vec<Check> {
     checks
 }
 
-/// Mode 1 kills at any system call but four (seccomp(2)): the first of ours would be the target's end.
-/// A filter may kill too, and what it does cannot be asked. It can be passed over while a thread is
-/// held, by a tracer with CAP_SYS_ADMIN that has no filter (ptrace(2), PTRACE_O_SUSPEND_SECCOMP); and
-/// one that we live under too, as all do in a container, lets pass what it lets us do.
+/// Mode 1 kills at any system call but four (seccomp(2)), so the first one of ours would end the target. A filter
+/// may kill too, and there is no way to ask what it does. A tracer with CAP_SYS_ADMIN and without a filter
+/// can suspend it while a thread is held (ptrace(2), PTRACE_O_SUSPEND_SECCOMP). And a filter that applies to
+/// us too, as everywhere in a container, allows the target what it allows us.
 pub(super) fn seccomp(pid: i32, status: &Status) -> Result<Check, Check> {
     judge_seccomp(pid, status, &Rights::ours())
 }
@@ -42,10 +43,10 @@ pub fn filter_may_kill(pid: i32) -> bool {
     has_seccomp_filter(pid) && !Rights::ours().may_suspend
 }
 
-/// What decides about a target with a filter.
+/// What decides whether a target with a filter can be traced.
 struct Rights {
     may_suspend: bool,
-    /// Filters that we live under, where the kernel says (since Linux 5.9).
+    /// How many filters apply to us, where the kernel says (since Linux 5.9).
     filters: Option<u32>,
 }
 
@@ -57,20 +58,20 @@ impl Rights {
                 filters: None,
             };
         };
-        // That file is there in kernels that have the option (CONFIG_CHECKPOINT_RESTORE).
+        // Kernels that have the option have this file (CONFIG_CHECKPOINT_RESTORE).
         let kernel_can = Path::new("/proc/sys/kernel/ns_last_pid").exists();
-        let unfiltered = own.field("Seccomp") == "0";
+        let unfiltered = own.field("Seccomp:") == "0";
         Rights {
             may_suspend: kernel_can && unfiltered && have_capability(CAP_SYS_ADMIN),
-            filters: own.field("Seccomp_filters").parse().ok(),
+            filters: own.field("Seccomp_filters:").parse().ok(),
         }
     }
 }
 
 fn judge_seccomp(pid: i32, status: &Status, rights: &Rights) -> Result<Check, Check> {
     let name = &status.name;
-    let filters: Option<u32> = status.field("Seccomp_filters").parse().ok();
-    match status.field("Seccomp") {
+    let filters: Option<u32> = status.field("Seccomp_filters:").parse().ok();
+    match status.field("Seccomp:") {
         "1" => Err(Check::bad(
             "seccomp",
             format!(
@@ -81,14 +82,14 @@ fn judge_seccomp(pid: i32, status: &Status, rights: &Rights) -> Result<Check, Ch
         "0" | "" => Ok(Check::good("seccomp", "no filter")),
         _ if rights.may_suspend => Ok(Check::good(
             "seccomp",
-            "a filter is active; it is passed over while a thread is held",
+            "a filter is active; it is suspended while a thread is held",
         )),
         _ if filters.is_some() && filters > rights.filters => Err(Check::bad(
             "seccomp",
             format!(
-                "process {pid} ({name}) has a seccomp filter that we have not: a system call made in it might kill it"
+                "process {pid} ({name}) has a seccomp filter that does not apply to us: a system call made in it might kill it"
             ),
-            "run as root outside of any filter, so that it can be passed over",
+            "run as root outside of any filter, so that it can be suspended",
         )),
         _ => Ok(Check::note(
             "seccomp",
@@ -98,14 +99,14 @@ fn judge_seccomp(pid: i32, status: &Status, rights: &Rights) -> Result<Check, Ch
     }
 }
 
-/// What an attach leaves mapped: the next one uses it again.
+/// What an attach leaves mapped, which the next one uses again.
 pub(super) fn residue(maps: &[Mapping]) -> Option<Check> {
     maps.iter()
         .any(|m| m.path == "/memfd:memhook-hook")
         .then(|| {
             Check::good(
                 "earlier attach",
-                "the hook of one is still loaded, here or in the parent that this process was forked from; it is used again",
+                "its hook is still loaded, here or in the parent that this process was forked from; it is used again",
             )
         })
 }
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_is_not_ours_too_must_be_suspended() {
+    fn a_filter_that_does_not_apply_to_us_must_be_suspended() {
         assert!(judged("0", "0", false, Some(0)));
         assert!(judged("2", "1", true, Some(0)));
         assert!(judged("2", "1", false, Some(1)));

@@ -195,9 +195,8 @@ impl Recording {
     /// What happened from `from_ns` (or the begin) to `to_ns` (or the end), nanoseconds since the
     /// attach. `points`: how many points the timeline has at most, about.
     ///
-    /// The ends are moved to the ends of passes, which are milliseconds apart; in a recording of
-    /// sums, to those of intervals. Fails if the window has no length or lies outside of what the
-    /// file covers, and at damage.
+    /// In a recording of sums the ends are moved to those of intervals. Fails if the window has no length or
+    /// lies outside of what the file covers, and at damage.
     pub fn activity(
         &self,
         from_ns: Option<u64>,
@@ -226,6 +225,7 @@ impl Recording {
         let (replay, start) =
             self.start_before(from_ns.unwrap_or(0), self.ledger_options(), collector)?;
         let is_restored = replay.is_restored();
+        let asked = (from_ns, to_ns.map(|to| to.min(end_ns)));
         let to_ns = to_ns.unwrap_or(u64::MAX);
         let mut stretch = Stretch::new(replay, from_ns.unwrap_or(0), to_ns, Count);
         if from_ns.is_none() && !is_restored {
@@ -237,13 +237,19 @@ impl Recording {
             // Nothing more will come; elsewhere, what is held back is decided by what follows.
             stretch.replay.ledger.finish();
         }
-        let (from_ns, totals_before) = stretch.begin_or_now();
-        Ok(finish(stretch.replay, from_ns, totals_before))
+        let (begun_ns, totals_before) = stretch.begin_or_now();
+        let from_ns = asked.0.map_or(begun_ns, |from| from.max(start_ns));
+        let to_ns = asked.1.unwrap_or(stretch.replay.now_ns());
+        Ok(finish(stretch.replay, (from_ns, to_ns), totals_before))
     }
 }
 
-fn finish(mut replay: Replay<Collector>, from_ns: u64, totals_before: Totals) -> Activity {
-    let (totals, to_ns) = (replay.totals(), replay.now_ns());
+fn finish(
+    mut replay: Replay<Collector>,
+    (from_ns, to_ns): (u64, u64),
+    totals_before: Totals,
+) -> Activity {
+    let totals = replay.totals();
     let collector = std::mem::take(replay.ledger.observer_mut());
     let mut sizes: FxHashMap<u64, Estimate> = FxHashMap::default();
     let mut oldest: FxHashMap<(u32, u32), u64> = FxHashMap::default();

@@ -110,8 +110,8 @@ impl<O: Observer> Visitor for Replay<O> {
     }
 }
 
-/// A time window: the state at its end, and what happened in it. Its ends are ends of passes,
-/// which are milliseconds apart: the first ones at or after the times asked for.
+/// A time window: the state at its end, and what happened in it. Each of its ends is that of the last pass at or
+/// before the time asked for.
 pub struct Window {
     /// Begin, nanoseconds since the attach.
     pub from_ns: u64,

@@ -1,10 +1,13 @@
 //! A part of a run, replayed: from the last checkpoint before its begin to its end.
+//!
+//! A pass tells its time after its events, and passes without events are not in the file: the state at a time is
+//! that after the last pass at or before it. So passes near the ends are kept until their time is known.
 
 use crate::file::chunk_file::ChunkRef;
 use crate::file::decode::Visitor;
 use crate::file::format::Kind;
 use crate::replay::Replay;
-use crate::replay::pipeline::{self, Consumer};
+use crate::replay::pipeline::{self, Consumer, Item};
 use crate::{Error, Recording};
 use memhook_abi::Event;
 use memhook_ledger::Observer;
@@ -13,7 +16,7 @@ use memhook_ledger::Observer;
 pub(crate) trait Watch<O> {
     /// What is kept of the state at the begin.
     type Begin;
-    /// The begin is reached: at the first end of a pass at or after it.
+    /// The begin is reached: what came before it has been replayed.
     fn begin(&mut self, replay: &mut Replay<O>) -> Self::Begin;
     /// A pass has ended.
     fn pass(&mut self, _: &Replay<O>) {}
@@ -26,6 +29,10 @@ pub(crate) struct Stretch<O, W: Watch<O>> {
     watch: W,
     /// Once the begin is reached.
     pub begin: Option<W::Begin>,
+    /// The pass that is being read, where its time decides whether it belongs to the stretch.
+    pending: Vec<Item>,
+    /// A pass from after the end was seen.
+    is_over: bool,
 }
 
 impl<O: Observer, W: Watch<O>> Stretch<O, W> {
@@ -37,11 +44,19 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
             to_ns,
             watch,
             begin: None,
+            pending: Vec::new(),
+            is_over: false,
         }
     }
 
-    fn look(&mut self) {
-        if self.begin.is_none() && self.replay.now_ns() >= self.from_ns {
+    /// Whether the time of a pass decides about it.
+    #[inline]
+    fn keeps_passes(&self) -> bool {
+        self.begin.is_none() || self.to_ns != u64::MAX
+    }
+
+    fn begin_at(&mut self, now_ns: u64) {
+        if self.begin.is_none() && now_ns >= self.from_ns {
             self.begin = Some(self.watch.begin(&mut self.replay));
         }
     }
@@ -57,7 +72,7 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
         let chunks = recording.file.chunks[start..].iter();
         let frames = chunks.filter(|chunk| chunk.kind == Kind::Events);
         let frames: Vec<ChunkRef> = frames.copied().collect();
-        self.look();
+        self.begin_at(self.replay.now_ns());
         if self.wants_more() {
             pipeline::run(&recording.file, &frames, self)
         } else {
@@ -68,22 +83,44 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
 
 impl<O: Observer, W: Watch<O>> Visitor for Stretch<O, W> {
     fn begin_ring(&mut self, ring: usize, tid: u32) {
-        self.replay.begin_ring(ring, tid);
+        if self.keeps_passes() {
+            self.pending.push(Item::Ring(ring, tid));
+        } else {
+            self.replay.begin_ring(ring, tid);
+        }
     }
     #[inline]
     fn event(&mut self, event: Event, size: u64, time_ns: u64) {
-        self.replay.event(event, size, time_ns);
+        if self.keeps_passes() {
+            self.pending.push(Item::Event(event, size, time_ns));
+        } else {
+            self.replay.event(event, size, time_ns);
+        }
     }
     fn end_pass(&mut self, now_ns: u64, passes: u64) {
+        if now_ns > self.from_ns {
+            self.begin_at(now_ns);
+        }
+        if now_ns > self.to_ns {
+            self.is_over = true;
+            return;
+        }
+        for item in self.pending.drain(..) {
+            match item {
+                Item::Ring(ring, tid) => self.replay.begin_ring(ring, tid),
+                Item::Event(event, size, time_ns) => self.replay.event(event, size, time_ns),
+                Item::Pass(..) => {}
+            }
+        }
         self.replay.end_pass(now_ns, passes);
-        self.look();
+        self.begin_at(now_ns);
         self.watch.pass(&self.replay);
     }
 }
 
 impl<O: Observer, W: Watch<O>> Consumer for Stretch<O, W> {
     fn wants_more(&self) -> bool {
-        self.replay.now_ns() < self.to_ns
+        !self.is_over && self.replay.now_ns() < self.to_ns
     }
 }
 

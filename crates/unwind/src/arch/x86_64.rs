@@ -6,24 +6,21 @@ pub(crate) use gimli::X86_64;
 pub(crate) const RBP: usize = X86_64::RBP.0 as usize;
 pub(crate) const RSP: usize = X86_64::RSP.0 as usize;
 pub(crate) const RETURN_ADDRESS: usize = X86_64::RA.0 as usize;
-/// How many registers call frame information speaks of.
+/// How many registers call frame information covers.
 pub(crate) const REGISTERS: usize = 17;
 
 /// Where a `call` leaves the return address, from the CFA.
 pub(crate) const RETURN_ADDRESS_FROM_CFA: i64 = -8;
 
-/// Where the signal trampoline finds the interrupted registers, from its stack pointer: that is a `struct
+/// Where the signal trampoline finds the interrupted registers, from its stack pointer. There is a `struct
 /// ucontext`, whose `gregs` begin at byte 40 (asm/sigcontext.h) with r8 to r15, rdi, rsi, rbp, rbx, rdx, rax,
 /// rcx, rsp and rip.
 pub(crate) const SIGNAL_RBP: u64 = 40 + 10 * 8;
 pub(crate) const SIGNAL_RSP: u64 = 40 + 15 * 8;
 pub(crate) const SIGNAL_RIP: u64 = 40 + 16 * 8;
 
-/// The bytes by which a PLT entry has moved the stack pointer at `pc`: an entry is 16 bytes long, and its
-/// push instruction ends at byte 11 (GCC's and LLVM's own CFA expression for .plt).
+/// By how many bytes a PLT entry has moved the stack pointer at `pc`. An entry is 16 bytes long, and its push
+/// instruction ends at byte 11 (GCC's and LLVM's own CFA expression for .plt).
 pub(crate) const fn plt_stack_bytes(pc: u64) -> u64 {
-    match pc & 15 {
-        11.. => 16,
-        _ => 8,
-    }
+    if pc & 15 >= 11 { 16 } else { 8 }
 }

@@ -1,6 +1,6 @@
 //! Telling a return address from another word, by the instruction before it.
 
-/// Longest call instruction looked for: `call *disp32(base,index)`.
+/// The length of the longest call instruction: `call *disp32(base,index)`.
 pub(crate) const CALL_BYTES: usize = 7;
 
 /// Whether `code` ends with `call rel32` (E8) or `call r/m64` (FF /2) of matching length.

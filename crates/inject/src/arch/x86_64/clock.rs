@@ -1,9 +1,9 @@
-//! The time-stamp counter, by which code in the target knows when its time is up.
+//! The time-stamp counter, which tells code in the target when its time is up.
 
 use std::time::Instant;
 
-/// Measures how fast the time-stamp counter runs. All CPUs of one machine count alike where the
-/// counter is constant, which every x86-64 CPU of the last 15 years says.
+/// Measures how fast the time-stamp counter runs. All processors of a machine count alike if the
+/// counter is constant, which every x86-64 processor of the last 15 years says of itself.
 #[derive(Clone, Copy)]
 pub(crate) struct Clock {
     began: Instant,
@@ -20,7 +20,7 @@ impl Clock {
 
     /// Counts per millisecond.
     pub(crate) fn rate(&self) -> u64 {
-        // Any error of reading both clocks is small against this.
+        // The error of reading both clocks is small compared with this.
         while self.began.elapsed().as_micros() < 200 {
             std::hint::spin_loop();
         }

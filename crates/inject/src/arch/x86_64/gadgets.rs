@@ -1,23 +1,24 @@
-//! Code that the target has already, and that we need.
+//! Code that we need and that the target has already.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use memhook_process::{CLibrary, Mapping};
+use memhook_process::{CLibrary, Mapping, RemoteAddress};
 
 /// Instructions in the target that lead into the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gadgets {
     /// `syscall; ret`
-    pub syscall: u64,
+    pub syscall: RemoteAddress,
     /// `mov $15, %rax; syscall`: libc's signal restorer, which makes rt_sigreturn.
-    pub restorer: u64,
+    pub restorer: RemoteAddress,
 }
 
 const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
-const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+const SIGRETURN: u8 = libc::SYS_rt_sigreturn as u8;
+const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, SIGRETURN, 0, 0, 0, 0x0f, 0x05];
 /// The shorter encoding, `mov $15, %eax; syscall`.
-const RESTORER_SHORT: [u8; 7] = [0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05];
+const RESTORER_SHORT: [u8; 7] = [0xb8, SIGRETURN, 0, 0, 0, 0x0f, 0x05];
 
 /// Bytes of text searched at a time.
 const SEARCH_BYTES: usize = 1 << 20;
@@ -44,7 +45,7 @@ impl Gadgets {
         for mapping in code {
             for_each_chunk(mem, mapping, |at, bytes| {
                 let find = |pattern| find(bytes, pattern);
-                let address = |offset| at + offset as u64;
+                let address = |offset| RemoteAddress(at + offset as u64);
                 syscall = syscall.or_else(|| find(&SYSCALL_RET[..]).map(address));
                 restorer = restorer.or_else(|| {
                     find(&RESTORER[..])
@@ -64,8 +65,8 @@ impl Gadgets {
     pub(crate) fn are_intact(&self, mem: &File) -> bool {
         let mut syscall = [0; SYSCALL_RET.len()];
         let mut restorer = [0; RESTORER.len()];
-        mem.read_exact_at(&mut syscall, self.syscall).is_ok()
-            && mem.read_exact_at(&mut restorer, self.restorer).is_ok()
+        mem.read_exact_at(&mut syscall, self.syscall.0).is_ok()
+            && mem.read_exact_at(&mut restorer, self.restorer.0).is_ok()
             && syscall == SYSCALL_RET
             && (restorer == RESTORER || restorer.starts_with(&RESTORER_SHORT))
     }
@@ -79,7 +80,7 @@ fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
     (!place.is_null()).then(|| place.addr() - haystack.addr())
 }
 
-/// Reads a mapping piece by piece, overlapping so that no pattern is cut, until `more` is false.
+/// Reads a mapping in pieces that overlap, so that no pattern is cut, until `more` is false.
 fn for_each_chunk(mem: &File, mapping: &Mapping, mut more: impl FnMut(u64, &[u8]) -> bool) {
     let mut at = mapping.start;
     while at < mapping.end {

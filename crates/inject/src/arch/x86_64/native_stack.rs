@@ -2,16 +2,16 @@
 //!
 //! The first remote call finds no memory of ours in the target: the signal frame goes below the
 //! red zone of the thread's own stack. That memory is free on a native stack (a signal handler
-//! would use it too), but may belong to anybody below the stack of a coroutine.
+//! would use it too), but below the stack of a coroutine it may belong to anybody.
 
 use crate::Registers;
 use memhook_process::Mapping;
 
-/// Wanted below rsp; the frame takes 1 to 12 KiB of it, by vector state.
+/// The room needed below rsp. The frame takes 1 to 12 KiB of it, depending on the vector state.
 const ROOM_BYTES: u64 = 32 * 1024;
-/// More than glibc's `struct pthread`, which fs points to, has (2.3 KiB).
+/// Larger than glibc's `struct pthread` (2.3 KiB), to which fs points.
 const DESCRIPTOR_BYTES: u64 = 4096;
-/// Its stack ends within this distance behind it: it is aligned down from there.
+/// The stack ends within this distance behind the descriptor, which is aligned down from the end.
 const REACH_BYTES: u64 = 8192;
 
 /// Where the frame may be written.
@@ -23,8 +23,8 @@ pub(crate) enum Room {
     Grows,
 }
 
-/// `Err` with the reason if the thread is not on its native stack or near the end of it. `read` reads the
-/// target's memory; `false`: not readable.
+/// `Err` with the reason if the thread is not on its native stack, or is near the end of it. `read` reads the
+/// target's memory and returns whether it could.
 pub(crate) fn room(
     mappings: &[Mapping],
     tid: i32,
@@ -36,12 +36,13 @@ pub(crate) fn room(
         return Err(format!("thread {tid} has no known stack at {rsp:#x}"));
     };
     let has_descriptor = stack.contains(thread_pointer);
-    // That of the main thread is elsewhere; another thread may have a piece of its stack.
+    // The main thread's descriptor is elsewhere. A descriptor in this stack is that of another thread, which has a
+    // piece of it.
     if stack.path == "[stack]" && !has_descriptor {
         return Ok(Room::Grows);
     }
-    // glibc keeps the thread control block, which fs points to, at the upper end of the stack, also
-    // of one given by pthread_attr_setstack.
+    // glibc keeps the thread control block, to which fs points, at the upper end of the stack, even of
+    // one that was given by pthread_attr_setstack.
     if !(rsp..stack.end).contains(&thread_pointer) {
         return Err(format!(
             "thread {tid} is on a stack of its own making at {rsp:#x} (coroutine or signal stack)"
@@ -65,10 +66,10 @@ pub(crate) fn room(
     Ok(Room::Mapped)
 }
 
-/// Where a thread's stack begins. The mapping says little: below a stack without a guard page, as below a
-/// piece of memory given by pthread_attr_setstack, there is memory that belongs to others. `struct pthread` has
-/// `stackblock` and `stackblock_size` one behind the other, at a place that differs by version: the
-/// words that enclose the descriptor, the narrowest of them.
+/// Where a thread's stack begins. The mapping says little, because below a stack without a guard page, and below
+/// memory given by pthread_attr_setstack, there is memory of others. `struct pthread` has `stackblock` and
+/// `stackblock_size` one behind the other, at a place that differs between versions. They are found as two
+/// words that describe a range around the descriptor, the narrowest one if there are several.
 fn begin(descriptor: &[u8], thread_pointer: u64) -> Option<u64> {
     let (words, _) = descriptor.as_chunks::<8>();
     let ends = thread_pointer..=thread_pointer.saturating_add(REACH_BYTES);
@@ -97,7 +98,7 @@ mod tests {
             stack(0x10_0000, 0x20_0000, ""),
             stack(0x70_0000, 0x72_0000, "[stack]"),
         ];
-        // What `struct pthread` says, behind a word that is none of it.
+        // What `struct pthread` says, behind a word that is not part of it.
         let says = |block: u64, bytes: u64| {
             move |_, into: &mut [u8]| {
                 into[8..16].copy_from_slice(&block.to_le_bytes());
@@ -117,18 +118,18 @@ mod tests {
         assert!(whole(0x1f_0000, 0x1e_0000).is_err(), "not above rsp");
         assert!(whole(0x1f_0000, 0x30_0000).is_err(), "elsewhere");
         assert!(whole(0x30_0000, 0x30_0100).is_err(), "not mapped");
-        // A piece of a mapping.
+        // A stack that is a piece of a mapping.
         let piece = |rsp| at(rsp, 0x17_f700, 0x16_0000, 0x2_0000);
         assert_eq!(piece(0x17_0000), Ok(Room::Mapped));
         assert!(piece(0x16_1000).is_err(), "others are below");
         assert!(piece(0x15_8000).is_err(), "others' stack");
-        // A thread on a piece of the main thread's stack, which others are below.
+        // A thread on a piece of the main thread's stack, with others below it.
         let on_main = |rsp| at(rsp, 0x71_f700, 0x71_0000, 0x1_0000);
         assert_eq!(on_main(0x71_9000), Ok(Room::Mapped));
         assert!(on_main(0x71_1000).is_err());
     }
 
-    /// The bounds that glibc states for a thread of ours, on a piece of memory that is larger.
+    /// glibc states the bounds of a thread of ours, whose stack is a piece of larger memory.
     #[test]
     fn bounds_are_those_that_the_thread_was_given() {
         const PIECE_BYTES: usize = 256 * 1024;

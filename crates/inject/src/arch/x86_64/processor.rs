@@ -1,32 +1,32 @@
-//! What a thread may have forbidden itself by means of the processor, and our code needs.
+//! What our code needs of the processor, and a thread may have forbidden itself.
 
 use crate::Error;
 use crate::held::Held;
 use crate::way_home::WayHome;
 use memhook_process::is_filtered;
 
-/// In the XSAVE area: the header, whose first word says which components are there (Intel SDM volume 1, 13.4.2).
+/// Where the header of the XSAVE area is, whose first word says which components are there (Intel SDM volume 1, 13.4.2).
 const HEADER: usize = 512;
-/// Number of the component with the protection keys.
+/// The number of the component with the protection keys.
 const PKRU: u32 = 9;
 
 impl Held {
-    /// Fails if the thread may not use the time-stamp counter: before any code of ours runs in it, which does.
-    /// Nobody but the thread itself can ask.
+    /// Fails if the thread may not use the time-stamp counter, before any code of ours runs in it, which does use
+    /// it. Only the thread itself can ask.
     pub(crate) fn check_processor(&mut self, way: WayHome) -> Result<(), Error> {
-        let Some(scratch) = self.scratch else {
+        let Some(scratch) = self.work.scratch else {
             return Ok(());
         };
-        if !self.filters_suspended && is_filtered(self.pid, self.tid) {
-            // It might be killed for the question.
+        if !self.work.filters_suspended && is_filtered(self.pid, self.tid) {
+            // A filter might kill it for asking.
             return Ok(());
         }
-        let ask = [libc::PR_GET_TSC as u64, scratch.words(), 0, 0, 0, 0];
-        let asked = self.bare_syscall(way.unmapping, "prctl", libc::SYS_prctl, ask);
+        let ask = [libc::PR_GET_TSC as u64, scratch.words().0];
+        let asked = self.bare_syscall(way.unmapping, "prctl", libc::SYS_prctl, &ask);
         let mut mode = [0; 4];
         match asked {
             Ok(_) => self.read(scratch.words(), &mut mode)?,
-            // A filter refuses to say.
+            // A filter refuses the question.
             Err(Error::RemoteSyscall { .. }) => return Ok(()),
             Err(error) => return Err(error),
         }
@@ -40,21 +40,21 @@ impl Held {
     }
 }
 
-/// `Err` with the reason if the thread may not read or write ordinary memory just now, as between two
+/// `Err` with the reason if the thread may not read or write ordinary memory just now, as is the case between two
 /// wrpkru instructions of a program that isolates parts of itself (pkeys(7)): our code could not either.
 pub(crate) fn check_keys(tid: i32, extended: &[u8]) -> Result<(), String> {
-    // As the processor lays it out, standard form.
-    // SAFETY: cpuid reads what the processor is; every one of this architecture has it.
+    // Where the component is in the standard form of the area.
+    // SAFETY: cpuid only reads, and every processor of this architecture has it.
     let offset = std::arch::x86_64::__cpuid_count(13, PKRU).ebx as usize;
-    match denies_all(extended, offset) {
-        true => Err(format!(
+    if denies_all(extended, offset) {
+        return Err(format!(
             "thread {tid} denies itself access to ordinary memory (protection key 0)"
-        )),
-        false => Ok(()),
+        ));
     }
+    Ok(())
 }
 
-/// Whether access or writing is denied for key 0, which all memory has that nobody gave another.
+/// Whether access or writing is denied for key 0, which is the key of all memory that was given no other.
 fn denies_all(extended: &[u8], offset: usize) -> bool {
     let word = |at: usize| Some(u32::from_le_bytes(*extended.get(at..)?.first_chunk()?));
     let is_there = offset > HEADER && word(HEADER).is_some_and(|set| set & 1 << PKRU != 0);

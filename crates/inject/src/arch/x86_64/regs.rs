@@ -1,4 +1,4 @@
-//! Register sets of a stopped thread: general (NT_PRSTATUS) and extended (NT_X86_XSTATE).
+//! The register sets of a stopped thread: general (NT_PRSTATUS) and extended (NT_X86_XSTATE).
 
 use std::io;
 
@@ -7,10 +7,9 @@ use crate::ptrace;
 /// General registers of a stopped thread, as `PTRACE_GETREGSET` with NT_PRSTATUS gives them.
 pub type Registers = libc::user_regs_struct;
 
-/// Note types of `<elf.h>`.
-const NT_PRSTATUS: usize = 1;
+/// Note types of `<elf.h>`; the libc crate lacks two of them.
+const NT_PRSTATUS: usize = libc::NT_PRSTATUS as usize;
 const NT_X86_XSTATE: usize = 0x202;
-
 const NT_X86_SHSTK: usize = 0x204;
 
 /// Room for the XSAVE area: 11 KiB with AVX-512 and AMX today.
@@ -27,98 +26,71 @@ pub(crate) fn zeroed() -> Registers {
     unsafe { std::mem::zeroed() }
 }
 
+/// Reads one register set of a stopped thread into `room`; returns how many bytes it has.
+///
+/// # Safety
+/// `room` points to so many writable bytes, of a type for which any bytes are a value.
+unsafe fn read_set(tid: i32, set: usize, room: *mut u8, bytes: usize) -> io::Result<usize> {
+    let mut vector = libc::iovec {
+        iov_base: room.cast(),
+        iov_len: bytes,
+    };
+    let place = (&raw mut vector) as usize;
+    // SAFETY: `vector` is live, and describes memory that the kernel may write, as the caller vouches.
+    unsafe { ptrace::request(libc::PTRACE_GETREGSET, tid, set, place)? };
+    Ok(vector.iov_len)
+}
+
+/// Writes one register set of a stopped thread.
+///
+/// # Safety
+/// `values` points to so many readable bytes.
+unsafe fn write_set(tid: i32, set: usize, values: *const u8, bytes: usize) -> io::Result<()> {
+    let vector = libc::iovec {
+        iov_base: values.cast_mut().cast(),
+        iov_len: bytes,
+    };
+    let place = (&raw const vector) as usize;
+    // SAFETY: `vector` is live, and describes memory that the kernel only reads.
+    unsafe { ptrace::request(libc::PTRACE_SETREGSET, tid, set, place) }.map(drop)
+}
+
 /// Reads the general registers of the stopped thread `tid`.
 pub(crate) fn read(tid: i32) -> io::Result<Registers> {
     let mut registers = zeroed();
-    let mut vector = libc::iovec {
-        iov_base: (&raw mut registers).cast(),
-        iov_len: size_of::<Registers>(),
-    };
-    // SAFETY: `vector` describes `registers`, which is live and writable for its whole length.
-    unsafe {
-        ptrace::request(
-            ptrace::GETREGSET,
-            tid,
-            NT_PRSTATUS,
-            (&raw mut vector) as usize,
-        )?
-    };
+    let room = (&raw mut registers).cast();
+    // SAFETY: `registers` is live, and is integers only.
+    unsafe { read_set(tid, NT_PRSTATUS, room, size_of::<Registers>())? };
     Ok(registers)
 }
 
 /// Writes the general registers of the stopped thread `tid`.
 pub(crate) fn write(tid: i32, registers: &Registers) -> io::Result<()> {
-    let mut copy = *registers;
-    let mut vector = libc::iovec {
-        iov_base: (&raw mut copy).cast(),
-        iov_len: size_of::<Registers>(),
-    };
-    // SAFETY: `vector` describes `copy`, which is live for its whole length.
-    unsafe {
-        ptrace::request(
-            ptrace::SETREGSET,
-            tid,
-            NT_PRSTATUS,
-            (&raw mut vector) as usize,
-        )?
-    };
-    Ok(())
+    let values = (&raw const *registers).cast();
+    // SAFETY: `registers` is live for its whole length.
+    unsafe { write_set(tid, NT_PRSTATUS, values, size_of::<Registers>()) }
 }
 
 /// Whether the stopped thread `tid` uses a shadow stack: only then does the kernel (since 6.6) have
 /// this register set.
 pub(crate) fn has_shadow_stack(tid: i32) -> bool {
     let mut pointer = 0u64;
-    let mut vector = libc::iovec {
-        iov_base: (&raw mut pointer).cast(),
-        iov_len: size_of::<u64>(),
-    };
-    // SAFETY: `vector` describes `pointer`, which is live and writable for its whole length.
-    let read = unsafe {
-        ptrace::request(
-            ptrace::GETREGSET,
-            tid,
-            NT_X86_SHSTK,
-            (&raw mut vector) as usize,
-        )
-    };
-    read.is_ok()
+    let room = (&raw mut pointer).cast();
+    // SAFETY: `pointer` is live, and an integer.
+    unsafe { read_set(tid, NT_X86_SHSTK, room, size_of::<u64>()) }.is_ok()
 }
 
 /// Reads the whole XSAVE area (x87, SSE, AVX, AVX-512, AMX, PKRU) of the stopped thread `tid`.
 pub(crate) fn read_extended(tid: i32) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0u8; XSTATE_ROOM_BYTES];
-    let mut vector = libc::iovec {
-        iov_base: bytes.as_mut_ptr().cast(),
-        iov_len: bytes.len(),
-    };
-    // SAFETY: `vector` describes `bytes`, which is live and writable for its whole length.
-    unsafe {
-        ptrace::request(
-            ptrace::GETREGSET,
-            tid,
-            NT_X86_XSTATE,
-            (&raw mut vector) as usize,
-        )?
-    };
-    bytes.truncate(vector.iov_len);
+    // SAFETY: `bytes` is live for its whole length.
+    let length = unsafe { read_set(tid, NT_X86_XSTATE, bytes.as_mut_ptr(), bytes.len())? };
+    bytes.truncate(length);
     Ok(bytes)
 }
 
 /// Writes back an area that [`read_extended`] gave.
 pub(crate) fn write_extended(tid: i32, bytes: &[u8]) -> io::Result<()> {
-    let mut vector = libc::iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
-    };
-    // SAFETY: the kernel only reads from `bytes` for SETREGSET, within its length.
-    unsafe {
-        ptrace::request(
-            ptrace::SETREGSET,
-            tid,
-            NT_X86_XSTATE,
-            (&raw mut vector) as usize,
-        )?
-    };
-    Ok(())
+    // SAFETY: `bytes` is live for its whole length.
+    unsafe { write_set(tid, NT_X86_XSTATE, bytes.as_ptr(), bytes.len()) }
 }

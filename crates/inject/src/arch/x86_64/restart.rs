@@ -1,22 +1,22 @@
 //! System calls that our stop interrupted.
 //!
-//! Most are restarted by the kernel when registers come back with `orig_rax` and one of its
+//! The kernel restarts most of them when the registers come back with `orig_rax` and one of its
 //! internal codes in `rax` (ERESTARTSYS and its kin, signal(7)). Some end with EINTR after any
-//! stop; a program that installed its handlers with SA_RESTART, or has none, does not expect that
-//! from them, so we put such a code there, and what is left of the timeout.
+//! stop. A program that installed its handlers with SA_RESTART, or that has none, does not expect
+//! this, so we put such a code there, and what is left of the timeout.
 
 use std::time::Duration;
 
 use crate::Registers;
 
-/// Length of the `syscall` instruction.
-const SYSCALL_BYTES: u64 = 2;
+/// The length of the `syscall` instruction.
+pub(crate) const SYSCALL_BYTES: u64 = 2;
 
 /// Missing in the libc crate.
 const SYS_IO_PGETEVENTS: i64 = 333;
 
-/// A kernel code that leads to a restart: ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND,
-/// ERESTART_RESTARTBLOCK (include/linux/errno.h).
+/// Whether a result is a kernel code that leads to a restart: ERESTARTSYS, ERESTARTNOINTR,
+/// ERESTARTNOHAND, ERESTART_RESTARTBLOCK (include/linux/errno.h).
 pub(crate) fn is_restart_code(result: i64) -> bool {
     matches!(result, -512 | -513 | -514 | -516)
 }
@@ -52,9 +52,9 @@ const NEVER_RESTARTED: &[i64] = &[
     libc::SYS_connect,
 ];
 
-/// Whether a thread blocked in call `nr` is a poor choice, because a stop would end the call.
+/// Whether a thread blocked in call `nr` is a poor choice, because a stop would end the call. The calls of
+/// the list above that are only sometimes disturbed count as restartable.
 pub(crate) fn is_disturbed_by_a_stop(nr: i64) -> bool {
-    // Those of the list that are only sometimes disturbed count as restartable.
     matches!(
         nr,
         libc::SYS_epoll_wait
@@ -74,7 +74,7 @@ pub(crate) fn is_disturbed_by_a_stop(nr: i64) -> bool {
 /// ERESTARTNOHAND: the kernel makes the call again, or ends it with EINTR if a handler is to run.
 const RESTART_UNLESS_HANDLED: i64 = -514;
 
-/// Whether the thread was stopped in restart_syscall(2), as it was in another call at an earlier stop.
+/// Whether the thread was stopped in restart_syscall(2), because an earlier stop had interrupted another call.
 pub(crate) fn is_restarted(saved: &Registers) -> bool {
     saved.orig_rax as i64 == libc::SYS_restart_syscall && is_restart_code(saved.rax as i64)
 }
@@ -93,8 +93,7 @@ pub(crate) fn has_timeout(saved: &Registers) -> bool {
     }
 }
 
-/// Registers to resume with when this process lets the thread go itself.
-/// Its call has lasted this long.
+/// The registers with which this process lets a thread go itself, whose call has lasted this long.
 pub(crate) fn resumed(saved: &Registers, lasted: Duration) -> Registers {
     if must_be_repeated(saved) {
         repeat(saved, lasted)
@@ -104,8 +103,8 @@ pub(crate) fn resumed(saved: &Registers, lasted: Duration) -> Registers {
 }
 
 /// Registers for a thread that goes home through rt_sigreturn, which rules out a restart by the
-/// kernel (restore_sigcontext): they make the interrupted call anew. Late, but never EINTR; where that is
-/// restart_syscall, the call that it continues (`original`, if known).
+/// kernel (restore_sigcontext): they make the interrupted call anew, or, if that was restart_syscall, the call
+/// that it continues (`original`, if known). The call ends late, but never with EINTR.
 pub(crate) fn unattended(saved: &Registers, lasted: Duration, original: Option<i64>) -> Registers {
     let mut registers = resumed(saved, lasted);
     if registers.orig_rax as i64 >= 0 && is_restart_code(registers.rax as i64) {
@@ -121,8 +120,8 @@ pub(crate) fn unattended(saved: &Registers, lasted: Duration, original: Option<i
 /// set by its handler must not sleep on. The kernel decides, because it alone sees a signal that
 /// comes between our release and the call.
 ///
-/// epoll_wait and epoll_pwait carry their timeout in a register (r10, milliseconds), so what it has
-/// `lasted` is taken off. For the others see [`timeout_register`].
+/// epoll_wait and epoll_pwait have their timeout in a register (r10, milliseconds), from which the time that
+/// the call has `lasted` is subtracted. For the others see [`timeout_register`].
 pub(crate) fn repeat(saved: &Registers, lasted: Duration) -> Registers {
     let mut registers = *saved;
     registers.rax = RESTART_UNLESS_HANDLED as u64;
@@ -134,7 +133,7 @@ pub(crate) fn repeat(saved: &Registers, lasted: Duration) -> Registers {
         if timeout_ms > 0 {
             let timeout = Duration::from_millis(timeout_ms as u64);
             let left = timeout.saturating_sub(lasted);
-            // Rounded up: late, not early.
+            // It is rounded up, because late is better than early.
             registers.r10 = left.as_nanos().div_ceil(1_000_000) as u64;
         }
     }
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_has_lasted_is_taken_off() {
+    fn the_elapsed_time_is_subtracted() {
         let left = |micros| repeat(&epoll(300), Duration::from_micros(micros)).r10;
         assert_eq!(left(0), 300);
         assert_eq!(left(900), 300, "late, not early");

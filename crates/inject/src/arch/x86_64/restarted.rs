@@ -1,18 +1,19 @@
 //! The call behind restart_syscall(2).
 //!
-//! poll, futex, nanosleep and clock_nanosleep, interrupted by a stop, are resumed by the kernel through
+//! When a stop has interrupted poll, futex, nanosleep or clock_nanosleep, the kernel resumes the call through
 //! restart_syscall, which takes what is left of the timeout from a block that the kernel keeps. If we are killed
 //! while such a thread is held, it goes home through rt_sigreturn, and that empties the block
-//! (restore_sigcontext in arch/x86/kernel/signal_64.c): restart_syscall would return EINTR, which
-//! a futex(2) or a nanosleep(2) of a program without signal handlers never does. So it makes the original call anew,
-//! whose arguments are still in the registers; only its number is not. It is late then, as any wait that starts over.
+//! (restore_sigcontext in arch/x86/kernel/signal_64.c): restart_syscall would return EINTR, which a futex(2) or a
+//! nanosleep(2) of a program without signal handlers never does. So the thread makes the original call anew. Its
+//! arguments are still in the registers, and only its number has to be found. The wait starts over, so it ends late.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use crate::Registers;
+use crate::restart::SYSCALL_BYTES;
 
-/// Those that use restart_syscall(2).
+/// The calls that use restart_syscall(2).
 const CALLS: [i64; 4] = [
     libc::SYS_poll,
     libc::SYS_nanosleep,
@@ -22,23 +23,21 @@ const CALLS: [i64; 4] = [
 
 /// ERESTART_RESTARTBLOCK (include/linux/errno.h), which a tracer sees in rax.
 const RESTART_BY_BLOCK: i64 = -516;
-/// Length of the `syscall` instruction.
-const SYSCALL_BYTES: u64 = 2;
-/// How far before it its number is looked for.
+/// How far before the `syscall` instruction the call's number is looked for.
 const CODE_BYTES: usize = 32;
 /// `mov $number, %eax`
 const LOAD_NUMBER: u8 = 0xb8;
-/// More clocks than there are, fewer than the address of anything.
+/// There are fewer clocks than this, and no object has so low an address.
 const CLOCKS: u64 = 64;
 
-/// Threads that are remembered; of more, some were seen so long ago that their calls are over.
+/// How many threads are remembered. If there are more, some were seen so long ago that their calls are over.
 const MOST_THREADS: usize = 4096;
 
-/// What threads were stopped in before their calls were restarted, by thread. A thread that runs at the
-/// moment at which it is asked where it waits, as one does between two stops in a row, cannot tell.
+/// The calls in which threads were stopped before the kernel restarted them, by thread. The kernel does not say where
+/// a thread waits that happens to run when it is asked, as a thread does between two stops in a row.
 static SEEN: LazyLock<Mutex<HashMap<i32, (Call, i64)>>> = LazyLock::new(Mutex::default);
 
-/// A call as far as it stays the same when it is restarted: where it is made, and its arguments.
+/// What stays the same of a call when it is restarted: where it is made, and its arguments.
 type Call = [u64; 8];
 
 fn call(saved: &Registers) -> Call {
@@ -66,9 +65,9 @@ fn remembered(tid: i32, saved: &Registers) -> Option<i64> {
     (*before == call(saved)).then_some(*number)
 }
 
-/// The number of the call that restart_syscall continues, if it is certain: as the thread was seen in it
-/// before; from the code in front of the call; or, where that is a function for any call, from where
-/// the thread waits.
+/// The number of the call that restart_syscall continues, if it is certain. It is known because the thread was
+/// seen in the call before, from the code in front of the call, or, where that code serves any call, from
+/// where the thread waits.
 pub(crate) fn original(
     tid: i32,
     saved: &Registers,
@@ -88,7 +87,7 @@ pub(crate) fn original(
     (agrees && has_arguments_of(saved, number)).then_some(number)
 }
 
-/// The last number of such a call that is loaded.
+/// The last number of such a call that the code loads.
 fn loaded_number(code: &[u8; CODE_BYTES]) -> Option<i64> {
     let load = |window: &[u8]| {
         let (&opcode, number) = window.split_first()?;
@@ -103,7 +102,7 @@ fn has_arguments_of(saved: &Registers, number: i64) -> bool {
     match number {
         libc::SYS_clock_nanosleep => saved.rdi < CLOCKS && saved.rdx != 0,
         libc::SYS_nanosleep => saved.rdi >= CLOCKS,
-        // Without a timeout it would not be here.
+        // A call without a timeout is not restarted in this way.
         libc::SYS_futex => saved.rdi >= CLOCKS && saved.r10 != 0,
         _ => true,
     }

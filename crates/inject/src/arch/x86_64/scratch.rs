@@ -1,4 +1,4 @@
-//! Memory of ours in the target, for the time of one hold, and the code in it.
+//! Memory of ours in the target for the time of one hold, and the code in it.
 //!
 //! From low to high addresses:
 //!
@@ -10,31 +10,28 @@
 //! rings the bell: it sends itself a signal whose default action is to do nothing. A tracer sees
 //! even an ignored signal (sig_ignored in kernel/signal.c), so the thread stops there at once; a
 //! trap instruction would do the same, but kill a thread that has lost its tracer. If the bell does
-//! not stop the thread, it spins for [`SPIN`], where an interrupt finds it. Then it goes home by
-//! itself: puts `errno` back, points rsp at the signal frame on the thread's own stack and jumps to
-//! libc's `syscall; ret` with the registers for munmap of all this; the `ret` leads to
+//! not stop the thread, it spins for a while (`Timing::spin`), where an interrupt finds it. Then it goes
+//! home by itself: it puts `errno` back, points rsp at the signal frame on the thread's own stack and
+//! jumps to libc's `syscall; ret` with the registers for munmap of all this; the `ret` leads to
 //! rt_sigreturn.
 //!
-//! Spinning without the bell would work, but costs a scheduler tick for each operation where this
-//! process and the thread share a processor; and a sleep instead of the spin would, when interrupted, overwrite what
-//! the kernel remembers of the target's own sleep (its restart block).
+//! Spinning without the bell would work, but it costs a scheduler tick for each operation where this
+//! process and the thread share a processor. A sleep instead of the spin would, when interrupted, overwrite
+//! what the kernel remembers of the target's own sleep (its restart block).
 
 use std::arch::global_asm;
 use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
+use std::ops::Range;
 
-use memhook_process::Mapping;
+use memhook_process::{Mapping, RemoteAddress};
 
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// End of the addresses that mmap gives without being asked for more (47 bits).
+/// The end of the addresses that mmap gives unless it is asked for higher ones (47 bits).
 const USER_END: u64 = (1 << 47) - PAGE_BYTES;
 /// Room for dlopen and an allocator behind it; only touched pages cost memory.
 const STACK_BYTES: u64 = 256 * 1024;
 
-/// How long a finished operation waits to be stopped.
-pub(crate) const SPIN: Duration = Duration::from_millis(if cfg!(test) { 30 } else { 300 });
-
-/// Words of the data page, by offset.
+/// The words of the data page, by offset.
 pub(crate) mod word {
     /// rax of the operation.
     pub(crate) const RESULT: u64 = 0;
@@ -42,7 +39,7 @@ pub(crate) mod word {
     pub(crate) const DONE: u64 = 8;
     /// What to store in [`DONE`].
     pub(crate) const TOKEN: u64 = 16;
-    /// Time-stamp counts to spin.
+    /// How many counts of the time-stamp counter to spin.
     pub(crate) const COUNTS: u64 = 24;
     /// Address of the signal frame.
     pub(crate) const FRAME: u64 = 32;
@@ -64,20 +61,10 @@ global_asm!(
     r#"
     .pushsection .rodata.memhook_inject_stub, "a", @progbits
     .balign 16
-    .globl memhook_inject_stub_begin
-    .hidden memhook_inject_stub_begin
-    .globl memhook_inject_stub_syscall
-    .hidden memhook_inject_stub_syscall
-    .globl memhook_inject_stub_each
-    .hidden memhook_inject_stub_each
-    .globl memhook_inject_stub_fork
-    .hidden memhook_inject_stub_fork
-    .globl memhook_inject_stub_rung
-    .hidden memhook_inject_stub_rung
-    .globl memhook_inject_stub_home
-    .hidden memhook_inject_stub_home
-    .globl memhook_inject_stub_end
-    .hidden memhook_inject_stub_end
+    .irp label, begin, syscall, each, fork, rung, home, end
+    .globl memhook_inject_stub_\label
+    .hidden memhook_inject_stub_\label
+    .endr
 memhook_inject_stub_begin:
     call r11
     jmp 1f
@@ -193,121 +180,120 @@ pub(crate) fn stub() -> &'static [u8] {
     unsafe { std::slice::from_raw_parts(begin, bytes) }
 }
 
-/// Where the scratch mapping is to be: known before it is made, so that the thread can be left with
-/// the order to unmap it. In the middle of the largest gap between mappings, where the kernel puts
-/// nothing by itself and neither heap nor stacks grow to, at random.
-#[derive(Debug, Clone, Copy)]
+/// Where the scratch mapping is to be. This is known before it is made, so that the thread can be left with
+/// the order to unmap it. It is a random place in the middle of the largest gap between mappings, where
+/// the kernel puts nothing by itself and to where neither heap nor stacks grow.
+#[derive(Debug, Clone)]
 pub(crate) struct Place {
-    /// Middle half of the gap.
-    low: u64,
-    high: u64,
+    /// The middle half of the gap.
+    room: Range<u64>,
     address: u64,
 }
 
 impl Place {
     pub(crate) fn among(mappings: &[Mapping]) -> Place {
-        let mut gap = (0, 0);
+        let mut gap = 0..0;
         let mut end = 0;
-        let limits = mappings.iter().map(|m| (m.start, m.end));
-        for (start, next_end) in limits.chain([(USER_END, USER_END)]) {
-            let start = start.min(USER_END);
-            if start.saturating_sub(end) > gap.1 - gap.0 {
-                gap = (end, start);
+        let used = mappings.iter().map(|m| m.start..m.end);
+        for next in used.chain(std::iter::once(USER_END..USER_END)) {
+            let start = next.start.min(USER_END);
+            if start.saturating_sub(end) > gap.end - gap.start {
+                gap = end..start;
             }
-            end = end.max(next_end);
+            end = end.max(next.end);
         }
-        let quarter = (gap.1 - gap.0) / 4;
+        let quarter = (gap.end - gap.start) / 4;
         let mut place = Place {
-            low: gap.0 + quarter,
-            high: gap.1 - quarter,
+            room: gap.start + quarter..gap.end - quarter,
             address: 0,
         };
         place.change();
         place
     }
 
-    /// Another one.
+    /// Chooses another one.
     pub(crate) fn change(&mut self) {
-        let pages = (self.high - self.low).saturating_sub(Scratch::BYTES) / PAGE_BYTES;
+        let room = self.room.end - self.room.start;
+        let pages = room.saturating_sub(Scratch::BYTES) / PAGE_BYTES;
         let page = RandomState::new().hash_one(self.address) % pages.max(1);
-        self.address = (self.low & !(PAGE_BYTES - 1)) + page * PAGE_BYTES;
+        self.address = (self.room.start & !(PAGE_BYTES - 1)) + page * PAGE_BYTES;
     }
 
-    pub(crate) fn address(self) -> u64 {
-        self.address
+    pub(crate) fn address(&self) -> RemoteAddress {
+        RemoteAddress(self.address)
     }
 }
 
 /// The scratch mapping.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scratch {
-    pub start: u64,
+    pub start: RemoteAddress,
 }
 
 impl Scratch {
     pub(crate) const BYTES: u64 = PAGE_BYTES + STACK_BYTES + 2 * PAGE_BYTES;
 
-    pub(crate) fn stack_top(self) -> u64 {
-        self.start + PAGE_BYTES + STACK_BYTES
+    pub(crate) fn stack_top(self) -> RemoteAddress {
+        self.start + (PAGE_BYTES + STACK_BYTES)
     }
 
     /// The page of words.
-    pub(crate) fn words(self) -> u64 {
+    pub(crate) fn words(self) -> RemoteAddress {
         self.stack_top()
     }
 
     /// Room for strings and structures, up to the end of the page.
-    pub(crate) fn data(self) -> u64 {
+    pub(crate) fn data(self) -> RemoteAddress {
         self.words() + word::END
     }
 
-    pub(crate) fn code(self) -> u64 {
+    pub(crate) fn code(self) -> RemoteAddress {
         self.words() + PAGE_BYTES
     }
 
     /// Entry that calls r11.
-    pub(crate) fn call_entry(self) -> u64 {
+    pub(crate) fn call_entry(self) -> RemoteAddress {
         self.code()
     }
 
     /// Entry that calls r14 with each word from r12 up to r13, or until the time-stamp counter has
     /// reached r15; its result is where it stopped.
-    pub(crate) fn each_entry(self) -> u64 {
+    pub(crate) fn each_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_each)
     }
 
     /// Entry that makes the clone call in the registers and waits for the child. The child makes the
     /// same call, and both it and its own child exit.
-    pub(crate) fn fork_entry(self) -> u64 {
+    pub(crate) fn fork_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_fork)
     }
 
-    /// Bytes at [`Scratch::data`].
+    /// How many bytes there are at [`Scratch::data`].
     pub(crate) const DATA_BYTES: u64 = PAGE_BYTES - word::END;
 
     /// Entry that makes the system call in the registers.
-    pub(crate) fn syscall_entry(self) -> u64 {
+    pub(crate) fn syscall_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_syscall)
     }
 
     /// Entry that goes home at once.
-    pub(crate) fn home_entry(self) -> u64 {
+    pub(crate) fn home_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_home)
     }
 
-    /// Where the thread stops when it has rung the bell.
-    pub(crate) fn rung(self) -> u64 {
+    /// Where the thread stops once it has rung the bell.
+    pub(crate) fn rung(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_rung)
     }
 
-    fn at(self, label: *const u8) -> u64 {
+    fn at(self, label: *const u8) -> RemoteAddress {
         let begin = &raw const memhook_inject_stub_begin;
         self.code() + (label.addr() - begin.addr()) as u64
     }
 
     /// Whether the program counter is in the code page.
     pub(crate) fn runs(self, rip: u64) -> bool {
-        (self.code()..self.code() + PAGE_BYTES).contains(&rip)
+        (self.code()..self.code() + PAGE_BYTES).contains(&RemoteAddress(rip))
     }
 }
 
@@ -320,8 +306,9 @@ mod tests {
     fn the_stub_fits_and_begins_with_the_call() {
         assert_eq!(stub()[..3], [0x41, 0xff, 0xd3]);
         assert!(stub().len() < 256);
-        let scratch = Scratch { start: 0x10000 };
-        let syscall = (scratch.syscall_entry() - scratch.code()) as usize;
+        let start = RemoteAddress(0x10000);
+        let scratch = Scratch { start };
+        let syscall = (scratch.syscall_entry().0 - scratch.code().0) as usize;
         assert_eq!(stub()[syscall..syscall + 2], [0x0f, 0x05]);
     }
 
@@ -333,7 +320,7 @@ mod tests {
             let first = place.address();
             place.change();
             assert_ne!(first, place.address());
-            for start in [first, place.address()] {
+            for start in [first.0, place.address().0] {
                 let far = 1 << 30;
                 let (low, high) = (start - far, start + Scratch::BYTES + far);
                 assert_eq!(start % PAGE_BYTES, 0);
@@ -348,6 +335,6 @@ mod tests {
         let mut mapping = mappings(std::process::id() as i32).unwrap().remove(0);
         (mapping.start, mapping.end) = (0, u64::MAX);
         let place = Place::among(&[mapping]);
-        assert_eq!(place.address() % PAGE_BYTES, 0);
+        assert_eq!(place.address().0 % PAGE_BYTES, 0);
     }
 }

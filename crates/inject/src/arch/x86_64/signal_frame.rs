@@ -4,7 +4,7 @@
 //! registers are set. So every remote operation ends, if nobody stops the thread first, in
 //! rt_sigreturn(2) with a frame that describes the state of the first stop.
 //!
-//! While the scratch memory is being made, another frame is taken before that one: it makes the thread
+//! While the scratch memory is being made, another frame comes before that one: it makes the thread
 //! unmap the scratch, whose address was chosen beforehand. So nothing stays mapped if the tracer dies
 //! right after the mmap, when nobody has seen its result.
 //!
@@ -13,14 +13,14 @@
 
 use crate::Registers;
 
-/// UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS: what a 64-bit kernel sets.
+/// What a 64-bit kernel sets: UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS.
 const UC_FLAGS: u64 = 0x7;
 
-/// No such mode, so do_sigaltstack refuses it and restore_altstack ignores that: the thread keeps
-/// its alternate signal stack, which ptrace can't read.
+/// There is no such mode, so do_sigaltstack refuses it, and restore_altstack ignores the refusal: the thread
+/// keeps its alternate signal stack, which ptrace cannot read.
 const ALTSTACK_FLAGS_REFUSED: u64 = 0x7;
 
-/// Up to the end of the signal mask; the kernel reads nothing behind it.
+/// The length up to the end of the signal mask; the kernel reads nothing behind it.
 const UCONTEXT_BYTES: usize = 304;
 const UC_STACK_FLAGS: usize = 24;
 const UC_REGISTERS: usize = 40;
@@ -38,14 +38,14 @@ const XSAVE_ALIGN: u64 = 64;
 const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
 const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
 
-/// psABI 3.2.2: a leaf function may use this much below rsp.
+/// A leaf function may use this much below rsp (psABI 3.2.2).
 const RED_ZONE_BYTES: u64 = 128;
 
 /// Two frames ready to be written, one above the other.
 pub(crate) struct Frames {
-    /// Address of the lower one, which makes a system call and leads to the other.
+    /// The address of the lower one, which makes a system call and leads to the other.
     pub call: u64,
-    /// Address of the upper one, which leads home.
+    /// The address of the upper one, which leads home.
     pub home: u64,
     /// The bytes from the lower one's address on.
     pub bytes: Vec<u8>,
@@ -57,7 +57,7 @@ pub(crate) const CALL_ARGUMENT: u64 = (RESTORER_BYTES + UC_REGISTERS + 8 * 8) as
 /// A frame begins with the address of the restorer: rsp points there before a `ret` into the frame.
 const RESTORER_BYTES: usize = 8;
 
-/// State that a frame leads to.
+/// The state to which a frame leads.
 pub(crate) struct State<'a> {
     pub registers: &'a Registers,
     /// Blocked signals.
@@ -65,7 +65,7 @@ pub(crate) struct State<'a> {
 }
 
 /// Builds the frames to be put below the red zone of the stack at `home.registers.rsp`. In the state
-/// `call` the thread is to make a system call through a `syscall; ret`; its rsp is set here.
+/// `call` the thread makes a system call through a `syscall; ret`; its rsp is set here.
 ///
 /// `extended` is an XSAVE area in standard form as PTRACE_GETREGSET gives it; `restorer` is the
 /// address of `mov $15, %rax; syscall`.
@@ -128,7 +128,7 @@ fn user_context(registers: &Registers, mask: u64, xsave_at: u64) -> [u8; UCONTEX
     for (index, word) in in_order.into_iter().enumerate() {
         put(UC_REGISTERS + index * 8, word);
     }
-    // u16 cs, gs, fs, ss. The kernel uses cs and ss only; fs and gs keep their bases.
+    // These are u16 cs, gs, fs, ss. The kernel uses only cs and ss; fs and gs keep their bases.
     put(
         UC_SEGMENTS,
         (registers.cs & 0xffff) | (registers.ss & 0xffff) << 48,
@@ -153,7 +153,7 @@ fn used_xsave(extended: &[u8]) -> &[u8] {
     &extended[..end.min(extended.len())]
 }
 
-/// The area with what the kernel wants to find in it before it believes in more than x87 and SSE.
+/// The area with what the kernel must find in it before it restores more than x87 and SSE.
 fn sigframe_xsave(xsave: &[u8]) -> Vec<u8> {
     let mut area = xsave.to_vec();
     // In a register set the first software word is XCR0 (fpu/xstate.c, xstate_fx_sw_bytes).

@@ -1,8 +1,9 @@
 //! Places at which a program stops for its tracer, and runs through unharmed without one.
 //!
-//! A breakpoint kills a program whose tracer has died: nobody takes the SIGTRAP. (So do a debug register and a
-//! single step: the kernel does not clear them when a tracer ends.) A system call does not. So the code at the
-//! place gets a getpid(2), at whose end a tracer that resumes with PTRACE_SYSCALL is told.
+//! A breakpoint kills a program whose tracer has died, because nobody takes the SIGTRAP. (So do a debug register
+//! and a single step, which the kernel does not clear when a tracer ends.) A system call does not. So the code
+//! at the place gets a getpid(2), at whose end the kernel stops the thread if its tracer resumes it with
+//! PTRACE_SYSCALL.
 
 use std::fs::File;
 use std::io;
@@ -11,32 +12,32 @@ use std::os::unix::fs::FileExt;
 use crate::Registers;
 use memhook_process::Mapping;
 
-/// `mov $39, %eax; syscall`: getpid. It changes rax, rcx and r11.
-const CALL: [u8; 7] = [0xb8, 39, 0, 0, 0, 0x0f, 0x05];
+/// `mov $SYS_getpid, %eax; syscall`. It changes rax, rcx and r11.
+const CALL: [u8; 7] = [0xb8, libc::SYS_getpid as u8, 0, 0, 0, 0x0f, 0x05];
 const RET: u8 = 0xc3;
 /// `endbr64`
 const LANDING: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
-/// How glibc's and other crt1.o begin: `xor %ebp, %ebp; mov %rdx, %r9`. Works at any address.
+/// How glibc's and other crt1.o begin: `xor %ebp, %ebp; mov %rdx, %r9`. It works at any address.
 const START: [u8; 5] = [0x31, 0xed, 0x49, 0x89, 0xd1];
 /// `jmp` with a 32-bit distance.
 const JUMP: u8 = 0xe9;
 const JUMP_BYTES: u64 = 5;
 
-/// Functions begin at multiples of this, and what is left before the next one is padding.
+/// Functions begin at multiples of this, and the rest up to the next one is padding.
 const FUNCTION_ALIGN: u64 = 16;
 
 /// A changed place.
 pub(crate) struct Probe {
     /// Where a stopped thread continues once the original code is back.
     pub resume: u64,
-    /// Behind its `syscall` instruction.
+    /// The address behind its `syscall` instruction.
     after_call: u64,
-    /// Address and original bytes of what was overwritten, in the order in which to put it back.
+    /// The addresses and original bytes of what was overwritten, in the order in which to put them back.
     originals: Vec<(u64, Vec<u8>)>,
 }
 
 impl Probe {
-    /// In an empty function, which is followed by padding; `None` if this one is not so.
+    /// Makes one in an empty function that is followed by padding; `None` if the function is not like that.
     pub fn in_empty_function(mem: &File, address: u64) -> io::Result<Option<Probe>> {
         let mut code = [0; FUNCTION_ALIGN as usize];
         mem.read_exact_at(&mut code, address)?;
@@ -54,17 +55,15 @@ impl Probe {
         Ok(Some(probe))
     }
 
-    /// At the entry point of a program, `text` being the mapping that it lies in: the code is continued in
-    /// the unused end of the mapping's last page. `None` if there is none, or the code begins otherwise.
+    /// Makes one at the entry point of a program, which lies in the mapping `text`: the code takes a detour through
+    /// the unused end of the mapping's last page. `None` if there is no such end, or if the code begins otherwise.
     pub fn at_entry(mem: &File, entry: u64, text: &Mapping) -> io::Result<Option<Probe>> {
         let mut code = [0; LANDING.len() + START.len()];
         mem.read_exact_at(&mut code, entry)?;
-        let start = match code.starts_with(&LANDING) {
-            true => entry + LANDING.len() as u64,
-            false => entry,
-        };
+        let lands = code.starts_with(&LANDING);
+        let start = entry + if lands { LANDING.len() as u64 } else { 0 };
         let bytes = CALL.len() + START.len() + JUMP_BYTES as usize;
-        // A byte more: the last instruction of the program may end in zeros.
+        // The room has some bytes more, because the last instruction of the program may end in zeros.
         let mut room = vec![0; bytes + 16];
         let room_start = text.end - room.len() as u64;
         mem.read_exact_at(&mut room, room_start)?;
@@ -106,7 +105,7 @@ impl Probe {
 
     /// Whether a thread in a system-call stop is at the end of the probe's call.
     pub fn is_passed_by(&self, now: &Registers) -> bool {
-        // At the entry of a call rax says ENOSYS (arch/x86/entry/entry_64.S).
+        // At the entry of a call rax holds -ENOSYS (arch/x86/entry/entry_64.S).
         now.rip == self.after_call && now.rax as i64 != -i64::from(libc::ENOSYS)
     }
 
@@ -121,7 +120,7 @@ impl Probe {
     }
 }
 
-/// `None` if it is too far: text may be larger than the 2 GiB that a jump reaches.
+/// A jump; `None` if it is too far, because text may be larger than the 2 GiB that a jump reaches.
 fn jump(from: u64, to: u64) -> Option<[u8; JUMP_BYTES as usize]> {
     let distance = to.wrapping_sub(from + JUMP_BYTES) as i64;
     let distance = i32::try_from(distance).ok()?;
@@ -130,11 +129,11 @@ fn jump(from: u64, to: u64) -> Option<[u8; JUMP_BYTES as usize]> {
     Some(code)
 }
 
-/// Whether `code` holds only what assemblers fill gaps with: `nop` of any length and `int3`. One that reaches
-/// beyond the end counts.
+/// Whether `code` holds only what assemblers fill gaps with: `int3`, and `nop` of any length, even if the last one
+/// reaches beyond the end.
 fn is_padding(mut code: &[u8]) -> bool {
     while !code.is_empty() {
-        // Prefixes: operand size, %cs.
+        // These are prefixes: operand size, %cs.
         let at = code.iter().take_while(|&&b| b == 0x66 || b == 0x2e).count();
         let length = match code[at..] {
             [0x90 | 0xcc, ..] => 1,
@@ -156,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_are_told_from_code() {
+    fn padding_is_distinguished_from_code() {
         let gap = [0x66, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
         assert!(is_padding(&gap) && is_padding(&[0x0f, 0x1f, 0x40, 0, 0x90, 0xcc]));
         assert!(!is_padding(&[0x90, 0x48, 0x8d, 0x05]) && !is_padding(&[0]));

@@ -1,66 +1,53 @@
 //! What the watchdog process does.
 //!
-//! It shares our memory, and with it the thread-local variables of the thread that made it: no call of
-//! libc (`errno` is one), no allocation, no panic. System calls are made directly.
+//! It shares our memory, and with it the thread-local variables of the thread that made it, so it may not call
+//! libc (`errno` is such a variable), allocate, or panic. It makes system calls directly, and for the same
+//! reason reads its two files of /proc itself, although otherwise only `memhook-process` does that.
 
 use std::arch::{asm, naked_asm};
 use std::ffi::CStr;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-use super::{Shared, cgroup};
+use super::Shared;
+use memhook_process::cgroup_root;
 
-/// Between two looks.
+/// The time between two looks.
 const PERIOD_NS: i64 = 50_000_000;
-/// So many looks without progress are the end. Counted rather than timed: after a pause of the whole
-/// machine nobody is late.
+/// After so many looks without progress the holder is killed. They are counted rather than timed, because nobody is
+/// late after a pause of the whole machine.
 const LOOKS: u32 = 10;
 
-/// Missing in the libc crate: clone3(2), clone_args of <linux/sched.h>.
+/// clone3(2); the libc crate has it as an `int`, which it does not fit into.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-#[repr(C)]
-#[derive(Default)]
-struct CloneArguments {
-    flags: u64,
-    pidfd: u64,
-    child_tid: u64,
-    parent_tid: u64,
-    exit_signal: u64,
-    stack: u64,
-    stack_size: u64,
-    tls: u64,
-    set_tid: u64,
-    set_tid_size: u64,
-    cgroup: u64,
-}
-
-/// Starts the watchdog; its id.
+/// Starts the watchdog and returns its id.
 ///
 /// # Safety
-/// `stack_end` is the aligned end of a stack for it alone; that and `shared` live as long as it does.
+/// `stack_end` is the aligned end of a stack for it alone; the stack and `shared` live as long as it does.
 pub(super) unsafe fn spawn(shared: &Shared, stack_end: *mut u8) -> Option<i32> {
     let all = u64::MAX;
     let mut before = 0u64;
-    // No handler may run in the child: it would see the variables of this thread.
+    // No handler may run in the child, because it would see the variables of this thread.
     mask(libc::SIG_SETMASK, &all, Some(&mut before));
-    let root = cgroup::root();
+    let root = cgroup_root();
     let shared: *const Shared = shared;
     let mut child = -1;
     if let Some(root) = &root {
-        // SAFETY: as this function's.
+        // SAFETY: the same as for this function.
         child = unsafe { clone_into(root.as_raw_fd(), shared, stack_end) };
     }
     if child < 0 {
         let argument = shared.cast_mut().cast();
-        // SAFETY: as this function's. No exit signal; the handlers are the child's own copy.
+        // SAFETY: the same as for this function. There is no exit signal, and the child has its own copy of the
+        // handlers.
         child = unsafe { libc::clone(run, stack_end.cast(), libc::CLONE_VM, argument).into() };
     }
     mask(libc::SIG_SETMASK, &before, None);
     (child > 0).then_some(child as i32)
 }
 
-/// rt_sigprocmask(2) with all 64 signals; libc keeps two to itself.
+/// rt_sigprocmask(2) with all 64 signals, of which libc keeps two to itself.
 fn mask(how: i32, set: &u64, before: Option<&mut u64>) {
     let before = before.map_or(0, |before| (&raw mut *before).addr());
     let set = (&raw const *set).addr();
@@ -69,25 +56,27 @@ fn mask(how: i32, set: &u64, before: Option<&mut u64>) {
     unsafe { call(libc::SYS_rt_sigprocmask, arguments) };
 }
 
-/// As `libc::clone`, into a cgroup.
+/// The same as `libc::clone`, into a cgroup.
 ///
 /// # Safety
-/// As [`spawn`].
+/// The same as for [`spawn`].
 unsafe fn clone_into(cgroup: i32, shared: *const Shared, stack_end: *mut u8) -> i64 {
     const STACK_BYTES: usize = 4096;
-    let arguments = CloneArguments {
+    // SAFETY: clone_args is integers; all-zero is valid.
+    let none: libc::clone_args = unsafe { std::mem::zeroed() };
+    let arguments = libc::clone_args {
         flags: libc::CLONE_VM as u64 | CLONE_INTO_CGROUP,
-        // The kernel adds both; how far the stack goes down is not its business.
+        // The kernel adds both up, and does not mind how far down the stack goes.
         stack: stack_end.addr().wrapping_sub(STACK_BYTES) as u64,
         stack_size: STACK_BYTES as u64,
         cgroup: cgroup as u64,
-        ..CloneArguments::default()
+        ..none
     };
-    // SAFETY: the kernel reads the arguments; the rest as this function's.
+    // SAFETY: the kernel reads the arguments; the rest is the same as for this function.
     unsafe {
         clone3(
             (&raw const arguments).cast(),
-            size_of::<CloneArguments>(),
+            size_of::<libc::clone_args>(),
             shared,
         )
     }
@@ -116,10 +105,10 @@ extern "C" fn run(shared: *mut libc::c_void) -> i32 {
     watch(shared.cast_const().cast())
 }
 
-/// A system call that leaves `errno` alone.
+/// A system call that does not touch `errno`.
 ///
 /// # Safety
-/// As of the call itself.
+/// That of the call itself.
 unsafe fn call(nr: i64, arguments: [usize; 6]) -> i64 {
     let [a, b, c, d, e, f] = arguments;
     let result;
@@ -137,7 +126,7 @@ unsafe fn call(nr: i64, arguments: [usize; 6]) -> i64 {
 }
 
 fn plain(nr: i64, a: usize, b: usize, c: usize) -> i64 {
-    // SAFETY: used below for calls that write no memory; those that read some get it with its length.
+    // SAFETY: this is used for calls that write no memory, and those that read some get its length too.
     unsafe { call(nr, [a, b, c, 0, 0, 0]) }
 }
 
@@ -150,14 +139,14 @@ fn exit() -> ! {
 /// What a look at the holder shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Look {
-    /// As in proc_pid_stat(5).
+    /// The state letter of proc_pid_stat(5).
     state: u8,
     /// Time on a processor, time waiting for one, number of turns (Documentation/scheduler/sched-stats).
     turns: [u8; 64],
 }
 
 extern "C" fn watch(shared: *const Shared) -> ! {
-    // SAFETY: who made this process keeps it until it has ended.
+    // SAFETY: the maker of this process keeps it until the process has ended.
     let shared = unsafe { &*shared };
     let kill = libc::SIGKILL as usize;
     plain(libc::SYS_prctl, libc::PR_SET_PDEATHSIG as usize, kill, 0);
@@ -181,9 +170,9 @@ extern "C" fn watch(shared: *const Shared) -> ! {
         nap();
         let now = look(shared);
         let progressed = match now.state {
-            // It runs, or waits for a processor: killed, it would need one too.
+            // It runs, or waits for a processor, which it would need to be killed too.
             b'R' => true,
-            // Where the kernel keeps no such figures.
+            // The kernel keeps no such figures.
             state if now.turns[0] == 0 => !matches!(state, b'T' | b't'),
             _ => before != Some(now.turns),
         };
@@ -208,12 +197,12 @@ extern "C" fn watch(shared: *const Shared) -> ! {
     }
 }
 
-/// All but standard error: a pipe or a lock of ours must end with us.
+/// Closes all but standard error, because a pipe or a lock of ours must end with us.
 fn close_descriptors() {
     let last = u32::MAX as usize;
     plain(libc::SYS_close_range, 0, 1, 0);
     if plain(libc::SYS_close_range, 3, last, 0) < 0 {
-        // Before Linux 5.9.
+        // This is a kernel before Linux 5.9.
         for descriptor in (0..65_536).filter(|&descriptor| descriptor != 2) {
             plain(libc::SYS_close, descriptor, 0, 0);
         }
@@ -228,7 +217,7 @@ fn sleep(word: &AtomicU32) {
     unsafe { call(libc::SYS_futex, arguments) };
 }
 
-/// Ends that.
+/// Ends that wait.
 pub(super) fn wake(word: &AtomicU32) {
     let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
     plain(libc::SYS_futex, word.as_ptr().addr(), operation, 1);
@@ -245,7 +234,7 @@ fn nap() {
 fn look(shared: &Shared) -> Look {
     let mut text = [0u8; 512];
     read(&shared.stat, &mut text);
-    // The name in parentheses may hold anything, so look behind the last one.
+    // The name in parentheses may hold anything, so the state is what follows the last parenthesis.
     let mut state = 0;
     let mut at = 0;
     while at + 2 < text.len() {
@@ -259,7 +248,7 @@ fn look(shared: &Shared) -> Look {
     Look { state, turns }
 }
 
-/// Fills the buffer from a file; it stays as it is where that fails.
+/// Fills the buffer from a file; if that fails, the buffer stays as it is.
 fn read(path: &CStr, into: &mut [u8]) {
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     let (at, path) = (libc::AT_FDCWD as usize, path.as_ptr().addr());
@@ -293,7 +282,7 @@ fn decimal(number: i32, room: &mut [u8; 20]) -> &[u8] {
 
 /// Kills the attacher, says so, and ends.
 fn end(shared: &Shared) -> ! {
-    // Else this process would end with it, before it has said why.
+    // Otherwise this process would end together with the attacher, before it has said why.
     plain(libc::SYS_prctl, libc::PR_SET_PDEATHSIG as usize, 0, 0);
     if plain(libc::SYS_getppid, 0, 0, 0) != i64::from(shared.pid) {
         exit();
@@ -305,7 +294,7 @@ fn end(shared: &Shared) -> ! {
         events: libc::POLLOUT,
         revents: 0,
     };
-    // A terminal that was stopped by Ctrl-S, or a full pipe, is not waited for.
+    // It does not wait for a terminal that was stopped by Ctrl-S, nor for a full pipe.
     // SAFETY: the kernel writes the one structure.
     unsafe { call(libc::SYS_poll, [(&raw mut error).addr(), 1, 0, 0, 0, 0]) };
     if error.revents & libc::POLLOUT != 0 {

@@ -1,9 +1,10 @@
 //! Calls to allocators in a module's code: how many go through slots, and how many cannot be seen
-//! because they go straight to a function of the module itself.
+//! because they go directly to a function of the module itself.
 //!
 //! Code is not disassembled. A `call rel32` or `jmp rel32` is five bytes whose last four must name one
 //! of a few addresses, so other bytes that look like one are rare: about ten in 2^32.
 
+use crate::loader::has_variable;
 use crate::{ElfView, ModuleImage};
 use goblin::elf::{Elf, sym};
 use memhook_abi::{ALLOCATORS, Allocator, allocator_function, known_allocator};
@@ -13,22 +14,22 @@ use std::ops::Range;
 /// Calls of one module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocatorCalls {
-    /// Call sites that go through a slot.
+    /// How many call sites go through a slot.
     pub through_slots: u64,
-    /// Call sites by the function of the module that they go to directly.
+    /// How many call sites go directly to each function of the module.
     pub direct: BTreeMap<String, u64>,
     /// The allocator that is part of the module, if its functions or its messages are known.
     pub allocator: Option<&'static str>,
-    /// An allocator of the module that hands out parts of larger blocks, and what to do about it.
+    /// An allocator of the module that hands out parts of larger blocks.
     pub pool: Option<&'static Pool>,
 }
 
-/// An allocator on top of the allocator: its small blocks are no calls to it.
+/// An allocator that is built on another one, which it does not call for small blocks.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Pool {
     /// A function that it exports.
     mark: &'static str,
-    /// What in the environment of a program turns it off.
+    /// The variable of the environment that turns it off.
     avoided_by: &'static str,
     /// What is not seen, and what to do about it.
     pub advice: &'static str,
@@ -43,16 +44,12 @@ static POOLS: [Pool; 1] = [Pool {
 impl Pool {
     /// Whether the process was started without it.
     pub fn is_avoided(&self, pid: i32) -> bool {
-        const MOST_BYTES: u64 = 1 << 20;
-        let environment = memhook_foreign::read_start(format!("/proc/{pid}/environ"), MOST_BYTES);
-        let environment = environment.unwrap_or_default();
-        let mut variables = environment.split(|&byte| byte == 0);
-        variables.any(|variable| variable == self.avoided_by.as_bytes())
+        has_variable(pid, |variable| variable == self.avoided_by.as_bytes())
     }
 }
 
 impl AllocatorCalls {
-    /// Call sites that cannot be seen.
+    /// How many call sites cannot be seen.
     pub fn direct_count(&self) -> u64 {
         self.direct.values().sum()
     }
@@ -72,8 +69,8 @@ impl AllocatorCalls {
     }
 }
 
-/// Counts the calls in a file. `wanted`: the functions whose slots are hooked. A library that exports
-/// `malloc` is an allocator itself: what it calls inside is its own business.
+/// Counts the calls in a file; the slots of `wanted` functions are hooked. A library that exports `malloc` is an
+/// allocator itself, and its calls inside are its own business.
 pub fn allocator_calls(
     bytes: &[u8],
     is_main: bool,
@@ -99,7 +96,7 @@ pub fn allocator_calls(
         }
         known = known.or_else(|| allocator_by_message(bytes));
         calls.allocator = known.map(|allocator| allocator.name);
-        // An allocator's functions call each other; those are no allocations of the program.
+        // An allocator's functions call each other; these calls are not allocations of the program.
         for (symbol, name) in functions(&elf) {
             let of_allocator = known.is_some_and(|a| name.starts_with(a.prefix));
             if of_allocator || own.contains_key(&symbol.st_value) {
@@ -203,7 +200,7 @@ fn slot_jumps(svma: u64, code: &[u8], slots: &HashSet<u64>, stubs: &mut HashSet<
     calls
 }
 
-/// Every `call rel32` and `jmp rel32`: from, to.
+/// Every `call rel32` and `jmp rel32`, as from and to.
 fn relative_calls(svma: u64, code: &[u8], mut found: impl FnMut(u64, u64)) {
     for at in 0..code.len().saturating_sub(4) {
         if (code[at] == 0xe8 || code[at] == 0xe9)

@@ -1,0 +1,79 @@
+//! What a thread was doing when it was stopped.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::native_stack::{self, Room};
+use crate::slept::Sleep;
+use crate::survey::Survey;
+use crate::{Registers, ptrace, regs, restart, restarted};
+use memhook_process::RemoteAddress;
+
+/// The state of a thread at its first stop, which comes back when it is released.
+pub(crate) struct Saved {
+    pub stopped_at: Instant,
+    pub registers: Registers,
+    pub extended: Vec<u8>,
+    /// Blocked signals.
+    pub mask: u64,
+    /// Since when it has been in its call, if the kernel would not restart that.
+    pub sleep: Sleep,
+    /// Where in the kernel it waited, if it was in restart_syscall(2).
+    pub waits_in: String,
+    /// Whether the thread's own stack has room for the signal frames, or why not.
+    pub room: Result<Room, String>,
+}
+
+impl Saved {
+    /// Reads the state of a thread that is in an event stop. An error carries the name of the request.
+    pub(crate) fn of(
+        pid: i32,
+        tid: i32,
+        sleep: Sleep,
+        survey: &Survey,
+    ) -> Result<Saved, (&'static str, io::Error)> {
+        let stopped_at = Instant::now();
+        let registers = regs::read(tid).map_err(|e| ("GETREGSET NT_PRSTATUS", e))?;
+        restarted::remember(tid, &registers);
+        let sleep = set_to_repeat(pid, tid, &registers, sleep, stopped_at)
+            .map_err(|e| ("SETREGSET NT_PRSTATUS", e))?;
+        Ok(Saved {
+            stopped_at,
+            extended: regs::read_extended(tid).map_err(|e| ("GETREGSET NT_X86_XSTATE", e))?,
+            mask: ptrace::signal_mask(tid).map_err(|e| ("GETSIGMASK", e))?,
+            sleep,
+            waits_in: String::new(),
+            room: native_stack::room(&survey.mappings, tid, &registers, |address, into| {
+                survey.target.read(RemoteAddress(address), into).is_ok()
+            }),
+            registers,
+        })
+    }
+
+    /// How long the call that the stop interrupted has lasted by now, at least.
+    pub(crate) fn call_lasts(&self) -> Duration {
+        self.sleep.lasts(self.stopped_at)
+    }
+}
+
+/// Sets the registers of a stopped thread so that a call that has to be repeated is repeated even if this
+/// process is killed. Returns what is still known of the call's time.
+pub(crate) fn set_to_repeat(
+    pid: i32,
+    tid: i32,
+    registers: &Registers,
+    sleep: Sleep,
+    stopped_at: Instant,
+) -> io::Result<Sleep> {
+    if !restart::must_be_repeated(registers) {
+        return Ok(sleep);
+    }
+    // At once: if this process is killed from here on, the program does not see EINTR.
+    regs::write(tid, &restart::repeat(registers, stopped_at.elapsed()))?;
+    if !restart::has_timeout(registers) {
+        return Ok(sleep);
+    }
+    let sleep = sleep.confirmed(pid, tid);
+    regs::write(tid, &restart::repeat(registers, sleep.lasts(stopped_at)))?;
+    Ok(sleep)
+}

@@ -1,0 +1,67 @@
+//! Signals that come to a thread during remote work.
+
+use crate::held::Held;
+use crate::{Error, ptrace};
+
+/// Signals left unblocked during remote work. The kernel resets the handler of a *blocked*
+/// synchronous signal to the default when it must force it (force_sig_info_to_task), so if these were
+/// blocked, a fault of ours would destroy a handler of the target. SIGABRT: abort(3) unblocks it.
+const SYNCHRONOUS: [i32; 7] = [
+    libc::SIGTRAP,
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGILL,
+    libc::SIGFPE,
+    libc::SIGSYS,
+    libc::SIGABRT,
+];
+
+impl Held {
+    /// The signals that are blocked during remote work.
+    pub(crate) fn remote_mask(&self) -> u64 {
+        let open = SYNCHRONOUS.iter().chain(&self.target.bell);
+        !open.fold(0u64, |set, &signal| set | 1 << (signal - 1))
+    }
+
+    /// Deals with a signal during remote work: a fault of the code that we run becomes an error (and
+    /// the signal vanishes), any other signal is kept to be sent again after the release.
+    pub(crate) fn take_signal(&mut self, signal: i32) -> Result<(), Error> {
+        let info = ptrace::signal_info(self.tid);
+        let info = self.check("GETSIGINFO", info)?;
+        // si_code > 0: made by the kernel for a fault. abort(3) sends SIGABRT to its own process.
+        // SAFETY: si_pid is read only for a signal sent by a process (si_code <= 0).
+        let own_abort =
+            signal == libc::SIGABRT && info.si_code <= 0 && unsafe { info.si_pid() } == self.pid;
+        if own_abort || (info.si_code > 0 && SYNCHRONOUS.contains(&signal)) {
+            let rip = self.read_registers()?.rip;
+            let mut address = 0;
+            if !own_abort {
+                // SAFETY: si_addr is set for the fault signals, which is checked above.
+                address = unsafe { info.si_addr() } as u64;
+            }
+            // A general protection fault has no address: the program counter says more.
+            let address = if address == 0 { rip } else { address };
+            return Err(Error::RemoteFault {
+                pid: self.pid,
+                address,
+                signal,
+            });
+        }
+        // A bell that was overtaken by an interrupt.
+        if self.target.bell == Some(signal) && info.si_code == libc::SI_TKILL {
+            return Ok(());
+        }
+        self.work.taken.push((signal, info));
+        Ok(())
+    }
+
+    /// Whether this signal stop is the end of the operation.
+    pub(crate) fn is_bell(&mut self, signal: i32) -> Result<bool, Error> {
+        if self.target.bell != Some(signal) {
+            return Ok(false);
+        }
+        let rip = self.read_registers()?.rip;
+        let scratch = self.work.scratch;
+        Ok(scratch.is_some_and(|scratch| rip == scratch.rung().0))
+    }
+}

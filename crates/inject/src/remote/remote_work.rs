@@ -1,0 +1,55 @@
+//! What has been done with a held thread so far, and must be undone.
+
+use std::hash::{BuildHasher, RandomState};
+
+use crate::load;
+use crate::scratch::{Place, Scratch};
+use crate::survey::Survey;
+use crate::timing::Timing;
+use crate::way_home::WayHome;
+use memhook_process::RemoteAddress;
+
+pub(crate) struct RemoteWork {
+    /// Whether the registers were changed since the stop.
+    pub begun: bool,
+    /// Whether the thread's seccomp filters are suspended.
+    pub filters_suspended: bool,
+    /// The frames that lead home, once they are written.
+    pub way_home: Option<WayHome>,
+    /// Where the scratch memory will be, if nobody maps anything there first.
+    pub place: Place,
+    pub scratch: Option<Scratch>,
+    /// Whether the scratch stack has its guard page.
+    pub guarded: bool,
+    /// Marks the result of one operation; begins at a random number.
+    pub token: u64,
+    /// Address and value of the thread's `errno` before the first remote call.
+    pub errno: Option<(RemoteAddress, [u8; 4])>,
+    /// Signals taken off the thread, to be sent again.
+    pub taken: Vec<(i32, libc::siginfo_t)>,
+    /// How many objects of ours the target has loaded already.
+    pub earlier_loads: usize,
+    /// Whether the thread has restored itself and must not be restored again.
+    pub went_home: bool,
+    pub timing: Timing,
+}
+
+impl RemoteWork {
+    /// Nothing has been done with this thread yet.
+    pub(crate) fn none(tid: i32, survey: &Survey) -> RemoteWork {
+        RemoteWork {
+            begun: false,
+            filters_suspended: false,
+            way_home: None,
+            place: Place::among(&survey.mappings),
+            scratch: None,
+            guarded: false,
+            token: RandomState::new().hash_one(tid),
+            errno: None,
+            taken: Vec::new(),
+            earlier_loads: load::earlier_loads(&survey.mappings),
+            went_home: false,
+            timing: survey.timing,
+        }
+    }
+}

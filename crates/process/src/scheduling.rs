@@ -1,0 +1,35 @@
+//! What the scheduler has counted of a thread.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// /proc/PID/task/TID/schedstat of one thread, kept open: looking again is one system call.
+pub struct SchedulingFile(File);
+
+/// What it said at one moment: time on processors, time waiting for one, and how often the thread was given
+/// one (sched-stats.rst in the kernel's documentation).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Scheduling([u8; 64]);
+
+impl SchedulingFile {
+    /// Opens that of a thread; `None` where the thread has ended or the kernel keeps no such figures.
+    pub fn of(pid: i32, tid: i32) -> Option<SchedulingFile> {
+        let path = format!("/proc/{pid}/task/{tid}/schedstat");
+        File::open(path).ok().map(SchedulingFile)
+    }
+
+    /// What it says now.
+    pub fn read(&self) -> Option<Scheduling> {
+        let mut text = [0; 64];
+        let bytes = self.0.read_at(&mut text, 0).ok()?;
+        (bytes > 0).then_some(Scheduling(text))
+    }
+}
+
+impl Scheduling {
+    /// How often the thread was given a processor.
+    pub fn turns(&self) -> Option<u64> {
+        let text = std::str::from_utf8(&self.0).ok()?;
+        text.split([' ', '\n']).nth(2)?.parse().ok()
+    }
+}
