@@ -43,6 +43,9 @@ fn reports() {
     ));
     schema.check(&traced("sampled", &[], &["--sample", "8K"]));
     schema.check(&traced("many_blocks", &[], &["--max-memory", "16M"]));
+    // More than any attacher takes at once.
+    let adapting = ["--on-full", "adapt", "--ring-size", "64K"];
+    schema.check(&traced("crowd", &["16", "100000"], &adapting));
     for by in [
         "site", "frame", "function", "module", "thread", "size", "lifetime",
     ] {

@@ -62,7 +62,7 @@ impl CallScans {
         // Without a thread the scan stays undone; only the end of the tracing waits for it.
         let started = std::thread::Builder::new().spawn(move || {
             for module in new {
-                let calls = allocator_calls(&module.bytes, module.is_main, &is_hooked);
+                let calls = allocator_calls(&module.bytes.whole(), module.is_main, &is_hooked);
                 if results.send((module.path.clone(), calls)).is_err() {
                     return;
                 }

@@ -53,9 +53,10 @@ pub fn diagnose(pid: i32) -> Result<Diagnosis, Error> {
 
 fn diagnosed(plan: PlannedModule) -> DiagnosedModule {
     let image = &plan.image;
-    let elf = ElfView::parse(&image.bytes).ok();
+    let bytes = image.bytes.whole();
+    let elf = ElfView::parse(&bytes).ok();
     DiagnosedModule {
-        calls: allocator_calls(&image.bytes, image.is_main, &is_hooked),
+        calls: allocator_calls(&bytes, image.is_main, &is_hooked),
         has_unwind_table: elf.is_some_and(|elf| elf.has_section(".eh_frame")),
         plan,
     }

@@ -38,7 +38,8 @@ pub fn entry_points() -> Result<EntryPoints, Error> {
 
 /// The hook as a module of a target that has it loaded at `base`.
 pub fn hook_image(base: u64) -> Result<memhook_process::ModuleImage, Error> {
-    static BYTES: std::sync::OnceLock<std::sync::Arc<[u8]>> = std::sync::OnceLock::new();
+    static BYTES: std::sync::OnceLock<std::sync::Arc<memhook_process::ModuleBytes>> =
+        std::sync::OnceLock::new();
     let elf = parse()?;
     let end = elf
         .program_headers
@@ -59,7 +60,9 @@ pub fn hook_image(base: u64) -> Result<memhook_process::ModuleImage, Error> {
         is_libc: false,
         facts: Default::default(),
         is_permanent: true,
-        bytes: BYTES.get_or_init(|| HOOK_OBJECT.into()).clone(),
+        bytes: BYTES
+            .get_or_init(|| std::sync::Arc::new(HOOK_OBJECT.to_vec().into()))
+            .clone(),
     })
 }
 

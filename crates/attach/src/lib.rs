@@ -54,6 +54,7 @@ mod run_facts;
 mod safe_point;
 mod session;
 mod started;
+mod table_cache;
 mod trace;
 mod turn_loop;
 mod unwind_tables;

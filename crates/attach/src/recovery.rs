@@ -15,7 +15,7 @@ pub fn recover(pid: i32) -> Result<Option<u64>, Error> {
     if !found.is_untidy() {
         return Ok(None);
     }
-    let restored = found.tidy_up(pid, &mut Files::new())?;
+    let restored = found.tidy_up(pid, &mut Files::in_parts())?;
     found.give_memory_back();
     Ok(Some(restored.left))
 }

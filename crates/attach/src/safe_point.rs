@@ -32,7 +32,7 @@ impl SafePoints {
     ) -> Result<SafePoints, memhook_process::Error> {
         modules.extend(vdso(pid, &mappings(pid)?));
         let mut tables = UnwindTables::default();
-        tables.compile(&modules);
+        tables.find_or_compile(&modules);
         Ok(SafePoints::new(&tables, &modules))
     }
 

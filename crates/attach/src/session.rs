@@ -115,7 +115,7 @@ impl Session {
             return Err(Error::AlreadyTraced { pid, attacher });
         }
         let mut held_time = Duration::ZERO;
-        let mut files = Files::new();
+        let mut files = Files::in_parts();
         if residue.is_untidy() {
             held_time = residue.tidy_up(pid, &mut files)?.held;
         }
@@ -145,7 +145,7 @@ impl Session {
             config.vdso_clock = clock.map_or(0, |e| v.base.wrapping_add(e.svma));
         }
         let mut tables = UnwindTables::default();
-        tables.compile(&with(&loaded, &vdso));
+        tables.find_or_compile(&with(&loaded, &vdso));
         let mut idle_held_time = Duration::ZERO;
         if let Reach::Running = reach
             && let Some(time) = lone_recorder::register_idle(pid, &idle)

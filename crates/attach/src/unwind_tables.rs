@@ -1,27 +1,30 @@
 //! Unwind tables of the target's modules, compiled once and kept in the region.
 
 use crate::error::Error;
+use crate::table_cache::{Key, TableCache};
 use memhook_abi::unwind_rule::{self, pack};
 use memhook_abi::{MAX_MODULES, MAX_RULES};
-use memhook_process::{ElfView, ModuleImage};
+use memhook_process::{ElfView, ModuleBytes, ModuleImage, RETURN};
 use memhook_stream::{ModuleSpec, Region};
 use memhook_unwind::{TableModule, UnwindTable, compile};
 use std::{
     collections::{HashMap, HashSet},
+    ops::Range,
     sync::{Arc, Mutex, atomic::AtomicUsize, atomic::Ordering::Relaxed},
+    thread::JoinHandle,
 };
 
 /// A file's contents, by where this process keeps them: two mappings of one file share them.
 type FileKey = usize;
 
 fn key_of(module: &ModuleImage) -> FileKey {
-    module.bytes.as_ptr() as usize
+    Arc::as_ptr(&module.bytes).addr()
 }
 
 /// What is known of a file.
 struct Compiled {
     /// Keeps the key unique.
-    _bytes: Arc<[u8]>,
+    _bytes: Arc<ModuleBytes>,
     table: Arc<UnwindTable>,
     /// `ret` instruction (svma).
     ret_gadget: Option<u64>,
@@ -37,12 +40,46 @@ pub struct UnwindTables {
     rows: usize,
     /// Every address (avma) that a wrapped dlopen ever returned through.
     gadgets: HashSet<u64>,
+    writer: Writer,
+}
+
+/// Keeps tables for the next run. The end of a trace waits for it: a short program would else never have any kept.
+#[derive(Default)]
+struct Writer(Option<JoinHandle<()>>);
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // What a panic has left unwritten is compiled again.
+        let _ = self.0.take().map(JoinHandle::join);
+    }
 }
 
 impl UnwindTables {
     /// Compiles the tables of modules not seen before, in parallel. A module without call frame
     /// information gets an empty table: backtraces end there.
     pub fn compile(&mut self, modules: &[ModuleImage]) {
+        self.add(modules, None);
+    }
+
+    /// The same, with tables that earlier runs have kept. Reads and writes files of the user's, which may be slow:
+    /// not while a thread is held, or waits in dlopen.
+    pub fn find_or_compile(&mut self, modules: &[ModuleImage]) {
+        let cache = TableCache::of_user();
+        let compiled = self.add(modules, cache.as_ref());
+        let Some(cache) = cache.filter(|_| !compiled.is_empty()) else {
+            return;
+        };
+        let keep = move || cache.keep(&compiled);
+        let writer = std::thread::Builder::new().name("tables".into());
+        self.writer = Writer(writer.spawn(keep).ok());
+    }
+
+    /// Returns what was compiled and is worth keeping.
+    fn add(
+        &mut self,
+        modules: &[ModuleImage],
+        cache: Option<&TableCache>,
+    ) -> Vec<(Key, Arc<UnwindTable>)> {
         let mut new: Vec<&ModuleImage> = Vec::new();
         for module in modules {
             let known = |m: &&ModuleImage| key_of(m) == key_of(module);
@@ -53,17 +90,25 @@ impl UnwindTables {
         // The largest first, so that the threads end at about the same time.
         new.sort_by_key(|m| std::cmp::Reverse(m.bytes.len()));
         let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let compiled = Mutex::new(Vec::new());
         let work = || {
             while let Some(module) = new.get(next.fetch_add(1, Relaxed)) {
-                let table = compile(&module.bytes).unwrap_or_default();
-                let compiled = Compiled {
+                let key = cache.and_then(|_| Key::of(&module.bytes));
+                let kept = cache.and_then(|cache| cache.find(&key?));
+                let is_kept = kept.is_some();
+                let table = kept.unwrap_or_else(|| compile(&module.bytes).unwrap_or_default());
+                let table = Arc::new(table);
+                if let (false, Some(key), Ok(mut compiled)) = (is_kept, key, compiled.lock()) {
+                    compiled.push((key, table.clone()));
+                }
+                let file = Compiled {
                     _bytes: module.bytes.clone(),
                     ret_gadget: ret_gadget(&module.bytes, &table),
-                    table: Arc::new(table),
+                    table,
                     first_row: None,
                 };
                 if let Ok(mut found) = found.lock() {
-                    found.push((key_of(module), compiled));
+                    found.push((key_of(module), file));
                 }
             }
         };
@@ -75,6 +120,7 @@ impl UnwindTables {
             work();
         });
         self.files.extend(found.into_inner().unwrap_or_default());
+        compiled.into_inner().unwrap_or_default()
     }
 
     /// For unwinding from outside.
@@ -159,15 +205,46 @@ impl UnwindTables {
 /// The `ret` (svma) that a wrapped dlopen returns through. To an unwinder it is the return address of the
 /// loader's frame: it looks at the row of the byte before, and must find the next return address at the
 /// top of the stack there.
-fn ret_gadget(bytes: &[u8], table: &UnwindTable) -> Option<u64> {
+fn ret_gadget(bytes: &ModuleBytes, table: &UnwindTable) -> Option<u64> {
     let at_entry = pack(unwind_rule::RSP, 8, unwind_rule::RBP_SAME, 0);
     let elf = ElfView::parse(bytes).ok()?;
-    let unwinds = |&svma: &u64| {
-        [svma.wrapping_sub(1), svma]
-            .iter()
-            .all(|&at| table.rule_at(at) == at_entry)
-    };
-    elf.ret_gadgets().find(unwinds)
+    let segments: Vec<(Range<u64>, u64)> = elf.code_places().collect();
+    let mut window = Window::default();
+    table.rows_of(at_entry).find_map(|row| {
+        segments.iter().find_map(|(code, offset)| {
+            let (start, end) = (row.start.max(code.start), row.end.min(code.end));
+            let length = usize::try_from(end.checked_sub(start)?).ok()?;
+            let row_bytes = window.bytes(bytes, offset + (start - code.start), length)?;
+            // The byte before it is in the same row.
+            let at = row_bytes.iter().skip(1).position(|&byte| byte == RETURN)?;
+            Some(start + 1 + at as u64)
+        })
+    })
+}
+
+/// Part of a file, read for several look-ups near each other.
+#[derive(Default)]
+struct Window {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Window {
+    const BYTES: usize = 64 << 10;
+
+    fn bytes(&mut self, file: &ModuleBytes, offset: u64, length: usize) -> Option<&[u8]> {
+        let is_inside = |window: &Window| {
+            let end = window.start + window.bytes.len() as u64;
+            window.start <= offset && offset.checked_add(length as u64).is_some_and(|e| e <= end)
+        };
+        if !is_inside(self) {
+            let most = length.max(Window::BYTES);
+            self.bytes = file.at(usize::try_from(offset).ok()?, most)?.into_owned();
+            self.start = offset;
+        }
+        let at = (offset - self.start) as usize;
+        self.bytes.get(at..at + length)
+    }
 }
 
 /// The region's number of a rule; beyond what the region holds, number 0, which is the stop.

@@ -18,7 +18,8 @@ pub fn module_files(session: &Session) -> Vec<ModuleFile> {
 pub fn module_file(m: &ModuleImage) -> ModuleFile {
     ModuleFile {
         path: m.path.clone(),
-        image: Some(m.bytes.clone()),
+        image: m.bytes.in_memory().cloned(),
+        opened: m.bytes.file().cloned(),
         candidates: vec![m.file.clone()],
         build_id: m.build_id.clone(),
         base: m.base,

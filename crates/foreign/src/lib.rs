@@ -4,8 +4,9 @@
 //! ([`open_regular`]), and what they say of their sizes is compared with what the disk holds
 //! ([`Extent`], [`inflate`]). Names are demangled within bounds ([`demangle()`]) and are made
 //! harmless before a person sees them ([`visible`]); [`size_text`] writes every size. Outputs are made by [`OutputFile`], for their
-//! owner alone and through no link.
+//! owner alone and through no link, and what is kept for the next run is in a [`CacheDirectory`].
 
+mod cache_directory;
 mod demangle;
 mod inflate;
 mod inside_root;
@@ -17,10 +18,11 @@ mod regular_file;
 mod size_text;
 mod visible;
 
+pub use cache_directory::{CacheDirectory, user_caches};
 pub use demangle::{MOST_NAME_BYTES, class_name, demangle, demangle_in_full};
 pub use inflate::{Compression, inflate, is_believable};
 pub use inside_root::open_below;
-pub use mapped_file::{open_mapped, read_mapped};
+pub use mapped_file::open_mapped;
 pub use output_error::{OutputError, exists_already};
 pub use output_file::OutputFile;
 pub use regular_file::{Extent, is_regular, not_regular, open_regular, read_exactly, read_start};

@@ -1,13 +1,12 @@
 //! The files that a process has mapped.
 
-use crate::regular_file::{Extent, open_regular, read_exactly};
+use crate::regular_file::open_regular;
 use std::{
     fs::File,
     io::{Error, ErrorKind, Result},
     ops::Range,
     os::unix::fs::MetadataExt,
     path::PathBuf,
-    sync::Arc,
 };
 
 /// Opens the file of a mapping: the very one, even if it was replaced or deleted since; without the privilege for that,
@@ -26,25 +25,5 @@ pub fn open_mapped(pid: i32, at: &Range<u64>, path: &str, inode: u64) -> Result<
         Ok(file)
     } else {
         Err(Error::from(ErrorKind::NotFound))
-    }
-}
-
-/// All bytes of such a file, if there are not more than `most`.
-///
-/// # Errors
-/// As [`open_mapped`], and when its length is not to be believed.
-pub fn read_mapped(
-    pid: i32,
-    at: &Range<u64>,
-    path: &str,
-    inode: u64,
-    most: u64,
-) -> Result<Arc<[u8]>> {
-    let mut file = open_mapped(pid, at, path, inode)?;
-    let bytes = Extent::of(&file)?.bytes;
-    if bytes <= most {
-        read_exactly(&mut file, bytes)
-    } else {
-        Err(Error::from(ErrorKind::FileTooLarge))
     }
 }

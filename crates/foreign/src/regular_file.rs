@@ -8,10 +8,9 @@ use std::{
     io::{Error, ErrorKind, Read, Result},
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::fs::{MetadataExt, OpenOptionsExt},
+        unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 /// Opens a regular file for reading; anything else is refused without having been opened. A pipe would
@@ -114,22 +113,18 @@ impl From<&Metadata> for Extent {
     }
 }
 
-/// The next so many bytes of a file, where they stay: a `Vec` would be copied once more, and libraries are
-/// large.
+/// The first so many bytes of a file.
 ///
 /// # Errors
 /// When the file is shorter than that, or its length is not to be believed.
-pub fn read_exactly(file: &mut File, bytes: u64) -> Result<Arc<[u8]>> {
+pub fn read_exactly(file: &File, bytes: u64) -> Result<Vec<u8>> {
     if !Extent::of(file)?.may_hold(bytes) {
         let why = "larger than what the disk holds of it, or than 4 GiB";
         return Err(Error::new(ErrorKind::FileTooLarge, why));
     }
     let length = usize::try_from(bytes).map_err(|_| ErrorKind::FileTooLarge)?;
-    let mut read: Arc<[u8]> = std::iter::repeat_n(0, length).collect();
-    // It is not shared yet.
-    if let Some(into) = Arc::get_mut(&mut read) {
-        file.read_exact(into)?;
-    }
+    let mut read = vec![0; length];
+    file.read_exact_at(&mut read, 0)?;
     Ok(read)
 }
 
@@ -162,8 +157,8 @@ mod tests {
         let file = scratch.0.join("file");
         std::fs::write(&file, "text").unwrap();
         symlink("file", scratch.0.join("link")).unwrap();
-        let mut opened = open_regular(&scratch.0.join("link")).unwrap();
-        assert_eq!(&*read_exactly(&mut opened, 4).unwrap(), b"text");
+        let opened = open_regular(&scratch.0.join("link")).unwrap();
+        assert_eq!(read_exactly(&opened, 4).unwrap(), b"text");
         assert!(is_regular(
             &open_regular(&scratch.0.join("none")).unwrap_err()
         ));
@@ -180,12 +175,12 @@ mod tests {
             .unwrap()
             .set_len(200 << 30)
             .unwrap();
-        let mut file = open_regular(&path).unwrap();
-        let error = read_exactly(&mut file, 200 << 30).unwrap_err();
+        let file = open_regular(&path).unwrap();
+        let error = read_exactly(&file, 200 << 30).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::FileTooLarge);
-        assert!(read_exactly(&mut file, 1 << 30).is_err());
+        assert!(read_exactly(&file, 1 << 30).is_err());
         assert_eq!(read_start(&path, 1000).unwrap().len(), 1000);
-        assert_eq!(&read_exactly(&mut file, 1 << 20).unwrap()[..4], b"\x7fELF");
+        assert_eq!(&read_exactly(&file, 1 << 20).unwrap()[..4], b"\x7fELF");
     }
 
     #[test]

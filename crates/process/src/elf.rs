@@ -226,13 +226,11 @@ impl<'a> ElfView<'a> {
         })
     }
 
-    /// The addresses (svma) of bytes that execute as `ret`.
-    pub fn ret_gadgets(&self) -> impl Iterator<Item = u64> {
-        self.code().flat_map(|(svma, code)| {
-            code.iter()
-                .enumerate()
-                .filter(|(_, byte)| **byte == relocations::RETURN)
-                .map(move |(at, _)| svma.wrapping_add(at as u64))
+    /// Executable segments: addresses (svma), and the offset of the first one in the file.
+    pub fn code_places(&self) -> impl Iterator<Item = (Range<u64>, u64)> {
+        self.loads().filter(|p| p.is_executable()).map(|p| {
+            let end = p.p_vaddr.saturating_add(p.p_filesz);
+            (p.p_vaddr..end, p.p_offset)
         })
     }
 }
@@ -261,7 +259,7 @@ mod tests {
                 .any(|r| r.symbol == "malloc")
         );
         assert!(elf.build_id().is_some_and(|id| id.len() == 20));
-        assert!(elf.ret_gadgets().next().is_some());
+        assert!(elf.code_places().next().is_some());
     }
 
     proptest! {
@@ -275,7 +273,7 @@ mod tests {
             if let Ok(elf) = ElfView::parse(&bytes) {
                 elf.slots(&|_| true);
                 elf.build_id();
-                elf.ret_gadgets().count();
+                elf.code_places().count();
                 elf.exported("malloc");
                 elf.lowest_load();
             }

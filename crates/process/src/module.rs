@@ -1,8 +1,8 @@
 //! Loaded modules.
 
 use crate::{
-    CLibrary, ElfView, Error, Loader, Mapping, ModuleFacts, ModuleFiles, RemoteAddress, TargetRoot,
-    read_memory,
+    CLibrary, ElfView, Error, Loader, Mapping, ModuleBytes, ModuleFacts, ModuleFiles,
+    RemoteAddress, TargetRoot, read_memory,
 };
 use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
@@ -30,7 +30,7 @@ pub struct ModuleImage {
     /// Whether it is the executable, or a library that it needs, which is loaded with it and never unloaded.
     pub is_permanent: bool,
     /// The file's bytes.
-    pub bytes: Arc<[u8]>,
+    pub bytes: Arc<ModuleBytes>,
     /// What was found in them.
     pub facts: Arc<ModuleFacts>,
 }
@@ -65,7 +65,7 @@ pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
         is_permanent: true,
         path: mapping.path.clone(),
         file: PathBuf::new(),
-        bytes: bytes.into(),
+        bytes: Arc::new(bytes.into()),
         // None of its slots is patched.
         facts: Arc::default(),
     })

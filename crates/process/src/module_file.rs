@@ -4,37 +4,25 @@
 //! of them together have a size that real programs have. Of larger files only the mapped part is read, which is
 //! all that tracing needs.
 
+use crate::module_bytes::{ModuleBytes, Version};
 use crate::{Mapping, ModuleFacts, RemoteAddress, read_memory};
 use memhook_foreign::{Extent, open_mapped, read_exactly};
-use std::{collections::HashMap, fs::File, os::unix::fs::MetadataExt, sync::Arc};
+use std::{collections::HashMap, fs::File, sync::Arc};
 
 /// The most bytes of all files that are read whole.
 const MOST_WHOLE_BYTES: u64 = 4 << 30;
 /// The most bytes of all files, including those of which only a part is read.
 const MOST_BYTES: u64 = 6 << 30;
 
-/// What distinguishes a file from another, and from itself before a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Version {
-    bytes: u64,
-    changed: (i64, i64),
-}
-
-impl Version {
-    fn of(file: &File) -> Option<Version> {
-        let metadata = file.metadata().ok()?;
-        Some(Version {
-            bytes: metadata.len(),
-            changed: (metadata.mtime(), metadata.mtime_nsec()),
-        })
-    }
-}
+/// So many files stay open, whose other parts can be read later; more would leave too few descriptors
+/// (RLIMIT_NOFILE is 1,024 as a rule).
+const MOST_OPEN: usize = 256;
 
 /// A file that was read.
 #[derive(Clone)]
 pub(crate) struct ModuleFile {
     version: Version,
-    pub bytes: Arc<[u8]>,
+    pub bytes: Arc<ModuleBytes>,
     /// `None` if it is not a module.
     pub facts: Option<Arc<ModuleFacts>>,
 }
@@ -44,12 +32,21 @@ pub(crate) struct ModuleFile {
 pub struct ModuleFiles {
     /// By device and inode.
     known: HashMap<(u32, u32, u64), ModuleFile>,
+    is_in_parts: bool,
 }
 
 impl ModuleFiles {
     /// No files have been read yet.
     pub fn new() -> ModuleFiles {
         ModuleFiles::default()
+    }
+
+    /// None yet; of large files only those parts are read that tracing needs.
+    pub fn in_parts() -> ModuleFiles {
+        ModuleFiles {
+            is_in_parts: true,
+            ..ModuleFiles::default()
+        }
     }
 
     /// The file that `first` maps, the mapping of its first byte.
@@ -77,14 +74,29 @@ impl ModuleFiles {
             .filter(|known| *known.0 != first.file_id)
             .map(|known| known.1.bytes.len() as u64)
             .sum();
-        let bytes = bytes(&mut file?, maps, first, read)?;
+        let (file, version) = (file?, version?);
+        let bytes = match self.parts(&file, version) {
+            Some(bytes) => bytes,
+            None => bytes(&file, maps, first, read)?.into(),
+        };
         let file = ModuleFile {
-            version: version?,
+            version,
             facts: ModuleFacts::of(&bytes).map(Arc::new),
-            bytes,
+            bytes: Arc::new(bytes),
         };
         self.known.insert(first.file_id, file.clone());
         Some(file)
+    }
+
+    fn parts(&self, file: &File, version: Version) -> Option<ModuleBytes> {
+        let open = self
+            .known
+            .values()
+            .filter(|known| known.bytes.file().is_some());
+        if !self.is_in_parts || open.count() >= MOST_OPEN {
+            return None;
+        }
+        ModuleBytes::parts(file.try_clone().ok()?, version)
     }
 }
 
@@ -97,7 +109,7 @@ fn begins_with(pid: i32, address: u64, file: &[u8]) -> bool {
 }
 
 /// The bytes of the file that `first` maps; `read_bytes` have been read of other files.
-fn bytes(file: &mut File, maps: &[Mapping], first: &Mapping, read_bytes: u64) -> Option<Arc<[u8]>> {
+fn bytes(file: &File, maps: &[Mapping], first: &Mapping, read_bytes: u64) -> Option<Vec<u8>> {
     let extent = Extent::of(file).ok()?;
     if extent.may_hold(extent.bytes) && read_bytes + extent.bytes <= MOST_WHOLE_BYTES {
         return read_exactly(file, extent.bytes).ok();
@@ -112,7 +124,7 @@ fn bytes(file: &mut File, maps: &[Mapping], first: &Mapping, read_bytes: u64) ->
         return None;
     }
     let mut bytes = read_exactly(file, mapped).ok()?;
-    without_sections(Arc::get_mut(&mut bytes)?)?;
+    without_sections(&mut bytes)?;
     Some(bytes)
 }
 

@@ -11,13 +11,12 @@
 
 use crate::bundle::{Bundle, BundledModule};
 use crate::fingerprint::Fingerprint;
-use crate::{Frame, Source, cache_directory, file::hex};
+use crate::{Frame, Source, file::hex};
+use memhook_foreign::{CacheDirectory, user_caches};
 use std::{
     collections::BTreeMap,
-    fs::{File, Metadata},
+    fs::File,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
-    time::SystemTime,
 };
 
 /// Increase it when the same file gives other names than before.
@@ -35,9 +34,7 @@ pub struct SymbolCache {
 impl SymbolCache {
     /// `memhook-rs` in the user's cache directory, if there is one of the user's own.
     pub fn of_user() -> Option<SymbolCache> {
-        Some(SymbolCache::at(
-            cache_directory::of_user()?.join("memhook-rs"),
-        ))
+        Some(SymbolCache::at(user_caches()?))
     }
 
     /// A cache in this directory, which is made when something is kept.
@@ -54,14 +51,13 @@ impl SymbolCache {
 
     /// All names that are kept for these files.
     pub(crate) fn names(&self, id: &[u8], files: &Fingerprint) -> Option<BundledModule> {
-        let directory = self.directory.join(self.names_directory());
-        if !cache_directory::is_ours(&self.directory) || !cache_directory::is_ours(&directory) {
-            return None;
-        }
-        let path = directory.join(file_name(id, files));
+        let place = CacheDirectory {
+            caches: &self.directory,
+            name: &self.names_directory(),
+        };
+        let path = place.find(&file_name(id, files))?;
         let module = Bundle::read(&path).ok()?.into_only(id)?;
-        // The least recently used files are removed first.
-        let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+        CacheDirectory::note_use(&path);
         Some(module)
     }
 
@@ -106,67 +102,6 @@ impl SymbolCache {
 /// The name of a file of names. A build-id may have any length.
 fn file_name(id: &[u8], files: &Fingerprint) -> String {
     format!("{}-{}", hex(&id[..id.len().min(32)]), files.hex())
-}
-
-/// A directory of files that come and go, below the one of all our caches.
-pub(crate) struct CacheDirectory<'a> {
-    pub caches: &'a Path,
-    pub name: &'a str,
-}
-
-impl CacheDirectory<'_> {
-    /// Writes a file under a name of its own, and renames it when it is complete, so that others see only
-    /// complete files.
-    pub fn write_whole<E: From<std::io::Error>>(
-        &self,
-        name: &str,
-        write: impl FnOnce(&mut File, &Path) -> Result<(), E>,
-    ) -> Result<PathBuf, E> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let directory = cache_directory::make(self.caches, self.name)?;
-        let own = directory.join(format!("{name}.{}.{number}", std::process::id()));
-        let path = directory.join(name);
-        // A process that had our number may have died here.
-        let _ = std::fs::remove_file(&own);
-        let written = File::create_new(&own)
-            .map_err(E::from)
-            .and_then(|mut file| write(&mut file, &own))
-            .and_then(|()| Ok(std::fs::rename(&own, &path)?));
-        if written.is_err() {
-            let _ = std::fs::remove_file(&own);
-        }
-        written.map(|()| path)
-    }
-
-    /// Removes the least recently used files until all together have at most `max_bytes`; `keep` stays. Files
-    /// that dead writers left are removed in the same way.
-    pub fn prune(&self, keep: &str, max_bytes: u64) {
-        let directory = self.caches.join(self.name);
-        if !cache_directory::is_ours(self.caches) || !cache_directory::is_ours(&directory) {
-            return;
-        }
-        let Ok(entries) = std::fs::read_dir(directory) else {
-            return;
-        };
-        let mut files: Vec<(SystemTime, u64, PathBuf)> = entries
-            .filter_map(|entry| {
-                let entry = entry.ok()?;
-                let metadata = entry.metadata().ok().filter(Metadata::is_file)?;
-                Some((metadata.modified().ok()?, metadata.len(), entry.path()))
-            })
-            .collect();
-        files.sort_unstable();
-        let mut bytes: u64 = files.iter().map(|(_, size, _)| size).sum();
-        for (_, size, path) in files {
-            if bytes <= max_bytes {
-                return;
-            }
-            if path.file_name() != Some(keep.as_ref()) && std::fs::remove_file(&path).is_ok() {
-                bytes -= size;
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,9 @@
 use super::*;
 use proptest::prelude::*;
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::SystemTime,
+};
 
 /// A directory that goes away.
 struct Scratch(PathBuf);
@@ -32,7 +36,10 @@ const ID: [u8; 4] = [0xab, 1, 2, 3];
 type Names = Vec<(u64, Vec<Frame>)>;
 
 fn files(contents: &[u8]) -> Fingerprint {
-    Fingerprint::of([&crate::file::Image::Bytes(contents.into())]).unwrap()
+    Fingerprint::of([&crate::file::Image::Bytes(std::sync::Arc::new(
+        contents.to_vec(),
+    ))])
+    .unwrap()
 }
 
 fn frames(cache: &SymbolCache, id: &[u8]) -> Option<Names> {
@@ -155,7 +162,7 @@ fn names_are_of_the_files_they_came_from() {
     assert_eq!(frames(&cache, &ID), None);
     keep(&cache, &ID, &[(5, named("good"))]);
     assert_eq!(frames(&cache, &ID), Some(vec![(5, named("good"))]));
-    let image = |bytes: &[u8]| crate::file::Image::Bytes(bytes.into());
+    let image = |bytes: &[u8]| crate::file::Image::Bytes(std::sync::Arc::new(bytes.to_vec()));
     let of = |files: &[crate::file::Image]| Fingerprint::of(files);
     assert_ne!(
         of(&[image(b"ab"), image(b"c")]),

@@ -3,12 +3,11 @@
 //! A file is downloaded into a directory beside the cached names, and used from there the next time. It is
 //! the caller who decides whether servers are asked: see [`Debuginfod::from_environment`].
 
-use crate::cache::CacheDirectory;
-use crate::cache_directory;
 use crate::debug_files::DebugFile;
 use crate::file::{hex, open_checked};
 use crate::host_names::Getent;
 use crate::{SymbolCache, SymbolError};
+use memhook_foreign::CacheDirectory;
 use std::{
     fs::File,
     path::{Path, PathBuf},
@@ -108,7 +107,7 @@ impl Debuginfod {
     pub(crate) fn find(&self, id: &[u8], problems: &mut Vec<SymbolError>) -> Option<DebugFile> {
         let name = hex(id);
         // It is made for the first download, unless there is a link or a directory of another user.
-        let directory = cache_directory::make(&self.directory.0, self.directory.1).ok()?;
+        let directory = self.place().make().ok()?;
         let path = directory.join(&name);
         if let Ok(data) = open_checked(&path, &[], Some(id)) {
             let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));

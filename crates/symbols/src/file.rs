@@ -7,7 +7,7 @@ use std::{
     cell::Cell,
     fs::File,
     ops::Range,
-    os::unix::fs::FileExt,
+    os::{fd::AsRawFd, unix::fs::FileExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -15,7 +15,7 @@ use std::{
 /// A file's contents.
 pub(crate) enum Image {
     /// All of them, in memory.
-    Bytes(Arc<[u8]>),
+    Bytes(Arc<Vec<u8>>),
     /// Parts, read when they are asked for: most of a large file never is. The cache keeps what it has read, so
     /// large sections are read from the file directly.
     Parts {
@@ -78,8 +78,13 @@ impl Image {
             None => open_regular(path),
         };
         let file = opened.map_err(refused)?;
-        let extent = Extent::of(&file).map_err(refused)?;
-        let cache = ReadCache::new(file.try_clone().map_err(refused)?);
+        Image::of(file).map_err(refused)
+    }
+
+    /// An open file, for reading in parts.
+    pub fn of(file: File) -> std::io::Result<Image> {
+        let extent = Extent::of(&file)?;
+        let cache = ReadCache::new(file.try_clone()?);
         Ok(Image::Parts {
             cache,
             file,
@@ -208,6 +213,15 @@ pub(crate) fn image(
         }
         _ => {}
     }
+    if let Some(file) = &module.opened {
+        let path = PathBuf::from(&module.path);
+        let image = open_again(file).and_then(Image::of);
+        let image = image.map_err(|error| read_error(&path, error));
+        match image.and_then(|image| with_build_id(&path, image, module.build_id.as_deref())) {
+            Ok(image) => return Some((path, image)),
+            Err(problem) => problems.push(problem),
+        }
+    }
     for path in &module.candidates {
         match open_checked(path, roots, module.build_id.as_deref()) {
             Ok(image) => return Some((path.clone(), image)),
@@ -217,13 +231,21 @@ pub(crate) fn image(
     given
 }
 
+/// The same file with an offset of its own: another thread may be reading it too.
+fn open_again(file: &File) -> std::io::Result<File> {
+    open_regular(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())))
+}
+
+fn with_build_id(path: &Path, image: Image, build_id: Option<&[u8]>) -> Result<Image, SymbolError> {
+    check_build_id(path, &parse(path, &image)?, build_id)?;
+    Ok(image)
+}
+
 /// Opens a file that must have this build-id.
 pub(crate) fn open_checked(
     path: &Path,
     roots: &[PathBuf],
     build_id: Option<&[u8]>,
 ) -> Result<Image, SymbolError> {
-    let image = Image::open(path, roots)?;
-    check_build_id(path, &parse(path, &image)?, build_id)?;
-    Ok(image)
+    with_build_id(path, Image::open(path, roots)?, build_id)
 }

@@ -22,7 +22,6 @@
 
 mod bundle;
 mod cache;
-mod cache_directory;
 mod debug_files;
 mod debuginfod;
 mod error;
@@ -43,7 +42,7 @@ pub use memhook_foreign::demangle;
 pub use symbolizer::Symbolizer;
 
 use serde::{Deserialize, Serialize};
-use std::{path::PathBuf, sync::Arc};
+use std::{fs::File, path::PathBuf, sync::Arc};
 
 /// A loaded module to look into.
 #[derive(Clone, Default)]
@@ -51,7 +50,9 @@ pub struct ModuleFile {
     /// Path as the target sees it.
     pub path: String,
     /// The bytes of the mapped file, if they are at hand: the path may lead to another file by now.
-    pub image: Option<Arc<[u8]>>,
+    pub image: Option<Arc<Vec<u8>>>,
+    /// The mapped file, if it is open.
+    pub opened: Option<Arc<File>>,
     /// Where else to read it; the first file with the right build-id is used.
     pub candidates: Vec<PathBuf>,
     /// GNU build-id of what is mapped.

@@ -25,14 +25,18 @@ struct Known {
 
 impl Known {
     fn is(&self, file: &ModuleFile) -> bool {
-        let same_image = match (&self.file.image, &file.image) {
-            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-            (None, None) => true,
-            _ => false,
-        };
+        let same_image =
+            is_same(&self.file.image, &file.image) && is_same(&self.file.opened, &file.opened);
         self.file.path == file.path
             && self.file.build_id == file.build_id
             && (file.build_id.is_some() || same_image)
+    }
+}
+
+fn is_same<T: ?Sized>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        (a, b) => a.is_none() && b.is_none(),
     }
 }
 

@@ -7,7 +7,7 @@ use gimli::{
     UnwindContext, UnwindSection, UnwindTableRow, X86_64,
 };
 use memhook_abi::unwind_rule as rule;
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Range};
 
 /// A module's unwind table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +30,15 @@ impl UnwindTable {
         let row = after.checked_sub(1).and_then(|i| self.row_rules.get(i));
         row.and_then(|&number| self.rules.get(usize::from(number)).copied())
             .unwrap_or(rule::STOP)
+    }
+
+    /// The code that has this rule: bytes from the module's base, ascending.
+    pub fn rows_of(&self, rule: u64) -> impl Iterator<Item = Range<u64>> {
+        let number = self.rules.iter().position(|&known| known == rule);
+        let ends = self.offsets.iter().skip(1).map(|&offset| u64::from(offset));
+        let rows = self.offsets.iter().zip(&self.row_rules).zip(ends);
+        rows.filter(move |((_, row), _)| number == Some(usize::from(**row)))
+            .map(|((&start, _), end)| u64::from(start)..end)
     }
 
     /// The rule for a frame that returns to `offset`, which is that of the call before it. If there is no

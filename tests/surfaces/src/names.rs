@@ -3,6 +3,7 @@
 use crate::Input;
 use crate::scratch_file::with_file;
 use memhook_symbols::{ModuleFile, SearchPath, Symbolizer};
+use std::sync::Arc;
 
 /// More than any name that a person would read.
 const LONGEST_NAME: usize = 1 << 20;
@@ -24,7 +25,7 @@ pub fn look_up(bytes: &[u8]) {
     let mut symbols = Symbolizer::new(SearchPath::default());
     let file = ModuleFile {
         path: "/p".into(),
-        image: Some(bytes.into()),
+        image: Some(Arc::new(bytes.to_vec())),
         base: 0,
         start: 0,
         end: u64::MAX,
@@ -57,7 +58,8 @@ pub fn debug_link(bytes: &[u8]) {
         });
         let file = ModuleFile {
             path: path.to_string_lossy().into_owned(),
-            image: (!module.is_empty()).then(|| module.into()),
+            image: (!module.is_empty()).then(|| Arc::new(module.to_vec())),
+            opened: None,
             candidates: vec![path],
             build_id: None,
             base: 0,

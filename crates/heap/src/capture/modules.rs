@@ -36,7 +36,7 @@ pub fn module_info(image: &ModuleImage) -> ModuleInfo {
             .map(|s| image.base.wrapping_add(s.st_value))
     };
     if let Some(code) = allocator_code(image) {
-        info.glibc_minor = glibc_minor(&image.bytes);
+        info.glibc_minor = glibc_minor(&image.bytes.whole());
         info.malloc_code = code;
     } else {
         let known = memhook_abi::known_allocator(|name| defined(name).is_some());
@@ -87,8 +87,8 @@ pub fn string_at(image: &ModuleImage, address: u64) -> Option<String> {
         h.p_type == PT_LOAD && svma >= h.p_vaddr && svma < h.p_vaddr.saturating_add(h.p_filesz)
     })?;
     let offset = usize::try_from(svma - header.p_vaddr + header.p_offset).ok()?;
-    let bytes = image.bytes.get(offset..)?;
-    let end = bytes.iter().take(4096).position(|&b| b == 0)?;
+    let bytes = image.bytes.at(offset, 4096)?;
+    let end = bytes.iter().position(|&b| b == 0)?;
     String::from_utf8(bytes[..end].to_vec()).ok()
 }
 

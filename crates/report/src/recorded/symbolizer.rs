@@ -47,6 +47,7 @@ pub fn symbolizer(recording: &Recording, sources: NameSources) -> Symbolizer {
         ModuleFile {
             path: module.path.clone(),
             image: None,
+            opened: None,
             candidates: candidates.map(|root| root.join(inside)).collect(),
             build_id,
             base: module.base,

@@ -3,7 +3,7 @@
 use crate::program::{BASE, Program, check_frames, tool};
 use memhook_symbols::{ModuleFile, Source, SymbolError, Symbolizer};
 use object::Object;
-use std::path::Path;
+use std::{fs::File, path::Path, sync::Arc};
 
 #[test]
 fn debug_information_in_the_file() {
@@ -29,6 +29,33 @@ fn a_deleted_file_by_its_bytes() {
     let (frames, _, problems) = program.look(module, &[]);
     check_frames(&frames);
     assert!(problems.is_empty(), "{problems:?}");
+}
+
+/// An open file is read by several threads at once, each at places of its own.
+#[test]
+fn a_deleted_file_that_is_open() {
+    let program = Program::build(&[]);
+    let mut module = program.module();
+    module.opened = Some(Arc::new(File::open(&program.path).unwrap()));
+    std::fs::remove_file(&program.path).unwrap();
+    std::fs::write(&program.path, "something else").unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let (frames, _, problems) = program.look(module.clone(), &[]);
+                check_frames(&frames);
+                assert!(problems.is_empty(), "{problems:?}");
+            });
+        }
+    });
+    // Of another build, its names would be guesses: what is at the path is tried, and refused too.
+    module.opened = Some(Arc::new(File::open("/bin/true").unwrap()));
+    let (_, source, problems) = program.look(module, &[]);
+    assert_eq!(
+        (source, problems.len()),
+        (Source::Nothing, 2),
+        "{problems:?}"
+    );
 }
 
 #[test]

@@ -132,9 +132,10 @@ pub fn built_in_allocator(module: &ModuleImage) -> Option<&'static str> {
         (true, false) => None,
         (true, true) => Some(known_allocator(exports).unwrap_or("an allocator")),
         (false, _) => {
-            let is_python = ElfView::parse(&module.bytes)
+            let bytes = module.bytes.whole();
+            let is_python = ElfView::parse(&bytes)
                 .is_ok_and(|view| POOLS.iter().any(|pool| view.exported(pool.mark).is_some()));
-            let found = allocator_by_message(&module.bytes).filter(|_| !is_python);
+            let found = allocator_by_message(&bytes).filter(|_| !is_python);
             found.map(|allocator| allocator.name)
         }
     }

@@ -6,7 +6,7 @@ use goblin::elf::{header, reloc};
 /// `e_machine`.
 pub(crate) const MACHINE: u16 = header::EM_X86_64;
 /// The byte that executes as `ret`.
-pub(crate) const RETURN: u8 = 0xc3;
+pub const RETURN: u8 = 0xc3;
 
 /// What a relocation makes, if that is a slot.
 pub(crate) fn slot_kind(relocation: &reloc::Reloc) -> Option<SlotKind> {

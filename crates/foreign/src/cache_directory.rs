@@ -5,20 +5,23 @@
 
 use std::{
     ffi::OsString,
-    fs::{DirBuilder, Metadata},
+    fs::{DirBuilder, File, Metadata},
     os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+    time::SystemTime,
 };
 
-/// The user's cache directory (XDG Base Directory Specification): `$XDG_CACHE_HOME`, or `.cache` in `$HOME`.
+/// Where our caches are: `memhook-rs` in the user's cache directory (XDG Base Directory Specification): `$XDG_CACHE_HOME`, or `.cache` in `$HOME`.
 /// The HOME of root may be that of another user; then it is in root's own home. `None` if the user has none.
-pub(crate) fn of_user() -> Option<PathBuf> {
+pub fn user_caches() -> Option<PathBuf> {
     let user = nix::unistd::geteuid().as_raw();
-    folder_of(user, &|name| std::env::var_os(name), home_of_root)
+    let directory = directory_of(user, &|name| std::env::var_os(name), home_of_root)?;
+    Some(directory.join("memhook-rs"))
 }
 
-/// The same for this user, in an environment with these variables.
-fn folder_of(
+/// The cache directory of this user, in an environment with these variables.
+fn directory_of(
     user: u32,
     variable: &dyn Fn(&str) -> Option<OsString>,
     home_of_root: impl FnOnce() -> Option<PathBuf>,
@@ -56,24 +59,104 @@ fn is_of(found: &Metadata, user: u32) -> bool {
 }
 
 /// Whether this is a directory of ours that is not reached through a link.
-pub(crate) fn is_ours(directory: &Path) -> bool {
+fn is_ours(directory: &Path) -> bool {
     let user = nix::unistd::geteuid().as_raw();
     let found = std::fs::symlink_metadata(directory);
     found.is_ok_and(|found| is_of(&found, user) && found.mode() & 0o020 == 0)
 }
 
-/// Makes a directory below the one of all our caches, if that is ours or can be made.
-pub(crate) fn make(caches: &Path, name: &str) -> std::io::Result<PathBuf> {
-    let directory = caches.join(name);
-    // The specification wants them to be accessible to the user alone.
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&directory)?;
-    if is_ours(caches) && is_ours(&directory) {
-        Ok(directory)
-    } else {
-        Err(std::io::ErrorKind::PermissionDenied.into())
+/// A directory of files that come and go, below the one of all our caches.
+pub struct CacheDirectory<'a> {
+    /// The one of all our caches.
+    pub caches: &'a Path,
+    /// The name of this one in it.
+    pub name: &'a str,
+}
+
+impl CacheDirectory<'_> {
+    /// The path of a file in it, if whatever is found there can be believed to be ours.
+    pub fn find(&self, name: &str) -> Option<PathBuf> {
+        let directory = self.caches.join(self.name);
+        (is_ours(self.caches) && is_ours(&directory)).then(|| directory.join(name))
+    }
+
+    /// Makes it, and the one of all our caches, if they are ours or can be made.
+    ///
+    /// # Errors
+    /// When they are not ours, or cannot be made.
+    pub fn make(&self) -> std::io::Result<PathBuf> {
+        let directory = self.caches.join(self.name);
+        // The specification wants them to be accessible to the user alone.
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&directory)?;
+        if is_ours(self.caches) && is_ours(&directory) {
+            Ok(directory)
+        } else {
+            Err(std::io::ErrorKind::PermissionDenied.into())
+        }
+    }
+
+    /// Notes that a file was used: the least recently used ones are removed first.
+    pub fn note_use(path: &Path) {
+        let _ = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
+    }
+
+    /// Writes a file under a name of its own, and renames it when it is complete, so that others see only
+    /// complete files.
+    ///
+    /// # Errors
+    /// When the directory is not ours, or cannot be written to.
+    pub fn write_whole<E: From<std::io::Error>>(
+        &self,
+        name: &str,
+        write: impl FnOnce(&mut File, &Path) -> Result<(), E>,
+    ) -> Result<PathBuf, E> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let directory = self.make()?;
+        let own = directory.join(format!("{name}.{}.{number}", std::process::id()));
+        let path = directory.join(name);
+        // A process that had our number may have died here.
+        let _ = std::fs::remove_file(&own);
+        let written = File::create_new(&own)
+            .map_err(E::from)
+            .and_then(|mut file| write(&mut file, &own))
+            .and_then(|()| Ok(std::fs::rename(&own, &path)?));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&own);
+        }
+        written.map(|()| path)
+    }
+
+    /// Removes the least recently used files until all together have at most `max_bytes`; `keep` stays. Files
+    /// that dead writers left are removed in the same way.
+    pub fn prune(&self, keep: &str, max_bytes: u64) {
+        let directory = self.caches.join(self.name);
+        if !is_ours(self.caches) || !is_ours(&directory) {
+            return;
+        }
+        let Ok(entries) = std::fs::read_dir(directory) else {
+            return;
+        };
+        let mut files: Vec<(SystemTime, u64, PathBuf)> = entries
+            .filter_map(|entry| {
+                let entry = entry.ok()?;
+                let metadata = entry.metadata().ok().filter(Metadata::is_file)?;
+                Some((metadata.modified().ok()?, metadata.len(), entry.path()))
+            })
+            .collect();
+        files.sort_unstable();
+        let mut bytes: u64 = files.iter().map(|(_, size, _)| size).sum();
+        for (_, size, path) in files {
+            if bytes <= max_bytes {
+                return;
+            }
+            if path.file_name() != Some(keep.as_ref()) && std::fs::remove_file(&path).is_ok() {
+                bytes -= size;
+            }
+        }
     }
 }
 
@@ -100,7 +183,7 @@ mod tests {
                 let found = variables.iter().find(|(known, _)| *known == name);
                 found.map(|(_, value)| value.as_os_str().to_owned())
             };
-            folder_of(user, &variable, || Some(root.clone()))
+            directory_of(user, &variable, || Some(root.clone()))
         };
         let cache = |home: &Path| Some(home.join(".cache"));
         assert_eq!(chosen(user, &[("HOME", &own)]), cache(&own));
