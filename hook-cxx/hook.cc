@@ -73,6 +73,9 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region) {
   g.clock_mode = c->clock_mode;
   constexpr uint32_t special = flag_libc_backtrace | flag_check_memo | flag_live_filter;
   g.simple = g.clock_mode == clock_coarse && !(g.flags & special);
+  g.has_passed = false;
+  g.sample_bytes = c->sample_bytes;
+  g.passed_mask = c->passed_mask & (passed_blocks - 1);
   g.folds = g.simple && (g.flags & flag_fold_pairs);
   reset_recorders();
   g.first_ring_mask = c->first_ring_bytes / sizeof(RawEvent) - 1;

@@ -4,9 +4,9 @@
 // it calls in turn is part of it: operator new calling malloc is one event, of kind new),
 // frame | 1: recording. A signal handler that allocates while we record is passed by and counted.
 #pragma once
+#include "adapting.hpp"
 #include "folding.hpp"
 #include "nested.hpp"
-#include "selection.hpp"
 
 namespace memhook {
 
@@ -48,6 +48,17 @@ namespace memhook {
   asm volatile("" ::: "memory");
 }
 
+// Whether this allocation is recorded; asked once, before it is made. pre: enter() returned true.
+[[gnu::always_inline]] inline bool is_sample(RingHeader* ring, Frame frame, uint64_t size) {
+  if (__builtin_expect(ring->sampling == records_all, 1)) return true;
+  ring->sample_left -= size;
+  if (static_cast<int64_t>(ring->sample_left) >= 0) return false;
+  begin_recording(ring, frame);
+  bool is_one = decide_sample(ring, size);
+  end_recording(ring, frame);
+  return is_one;
+}
+
 // Both recorders are one function for all wrappers: the hot code stays in the instruction cache
 // whichever allocator function the program calls, and the hook small enough to load quickly. Each is
 // two functions: the first does what nearly every event needs, calls nothing and so keeps nothing on
@@ -56,6 +67,7 @@ namespace memhook {
 // pre: begin_recording() was called.
 [[gnu::noinline]] inline void record_allocation_slowly(RingHeader* ring, uint32_t function,
                                                        Frame frame, void* block, uint64_t size) {
+  forget_passed(block);
   auto address = reinterpret_cast<uint64_t>(block);
   uint32_t stack = capture_stack(ring, function, frame);
   // The allocator's own synchronization makes this at least the number of the last release.
@@ -74,6 +86,7 @@ namespace memhook {
   uint32_t stack = gate().simple ? remembered_stack(ring, function, frame) : 0;
   if (__builtin_expect(stack == 0 || !has_room(ring) || size >= 0xffff'ffff, 0))
     return record_allocation_slowly(ring, function, frame, block, size);
+  forget_passed(block);
   auto address = reinterpret_cast<uint64_t>(block);
   // As above.
   uint32_t sequence = __atomic_load_n(sequence_word(address), __ATOMIC_ACQUIRE);

@@ -26,6 +26,10 @@ inline constexpr uint64_t address_mask = (1ull << 45) - 1;
 // A record may need a tick and a size extension before the event itself.
 inline constexpr uint64_t reserve_events = 4;
 
+// Values of RingHeader::sampling. A change is decided behind an allocation and made before the next one,
+// so that it never depends on whether that one is a sample.
+inline constexpr uint64_t records_all = 0, wants_samples = 1, records_samples = 2, wants_all = 3;
+
 inline RawEvent* events_of(RingHeader* ring) {
   return reinterpret_cast<RawEvent*>(reinterpret_cast<unsigned char*>(ring) + ring_prefix_bytes);
 }
@@ -62,6 +66,7 @@ inline void use_caches(RingHeader* ring, bool all) {
     uint64_t thread_pointer = cpu::thread_pointer();
     ring->outer = 0;
     ring->last_tick = 0;
+    ring->sampling = records_all;
     __atomic_store_n(&ring->mask, gate().first_ring_mask, __ATOMIC_RELAXED);
     ring->limit = gate().first_ring_mask + 1;
     use_caches(ring, false);
@@ -115,6 +120,20 @@ inline bool look_for_room(RingHeader* ring) {
   return true;
 }
 
+// Has the owner come back here when its ring is nearly full, or, if it is, take samples from its next
+// allocation on. What is left of the ring is for releases, which are always published. pre:
+// look_for_room() returned true.
+inline void watch_fill(RingHeader* ring) {
+  if (ring->sampling != records_all) return;
+  uint64_t nearly_full = __atomic_load_n(&ring->tail, __ATOMIC_RELAXED) + (ring->mask + 1) / 4 * 3;
+  if (ring->head + reserve_events > nearly_full) {
+    ring->sampling = wants_samples;
+    ring->sample_left = ~0ull;  // below 0 already: the next allocation looks here
+  } else if (nearly_full < ring->limit) {
+    ring->limit = nearly_full;
+  }
+}
+
 // A ring may be full: waits for room, or drops the event, or finds the attacher dead and closes the
 // gate. False: the event is lost (and counted). A detach meanwhile changes nothing: the attacher
 // drains what was under way.
@@ -128,7 +147,10 @@ inline bool look_for_room(RingHeader* ring) {
     if (__atomic_load_n(&c->epoch, __ATOMIC_ACQUIRE) != mine ||
         __atomic_load_n(&ring->state, __ATOMIC_ACQUIRE) != ring_claimed)
       return false;
-    if (look_for_room(ring)) return true;
+    if (look_for_room(ring)) {
+      if (gate().flags & flag_adapt_when_full) watch_fill(ring);
+      return true;
+    }
     if (gate().flags & flag_drop_when_full) break;
     if (!wait.a_moment()) break;
   }

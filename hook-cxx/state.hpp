@@ -27,6 +27,7 @@ struct Gate {
   // Remembered backtraces, coarse clock, no filter: what the fast half of record.hpp knows.
   bool simple;
   bool folds;  // see folding.hpp
+  bool has_passed;  // blocks were passed by because a ring was nearly full: see adapting.hpp
   uint32_t recorders;  // how many threads record: see sequence.hpp
   uint64_t first_ring_mask;  // events in a ring at first - 1
   uint64_t memo_mask;        // remembered backtraces at most - 1
@@ -34,6 +35,7 @@ struct Gate {
   uint64_t memo_bytes;  // bytes of one
   uint32_t memo_words;  // stack words one can have
   uint32_t filter_shift;  // address bits that share a counter of the live filter
+  uint64_t sample_bytes, passed_mask;  // see adapting.hpp
   uint64_t min_size, max_size;
   uint32_t exact_count;
   uint64_t exact_sizes[16];

@@ -65,6 +65,15 @@ template <typename... A>
   return block;
 }
 
+// What is_sample() has decided.
+[[gnu::always_inline]] inline void record_or_pass(RingHeader* ring, uint32_t f, Frame frame, bool record,
+                                                  void* block, uint64_t size) {
+  if (__builtin_expect(record, 1))
+    record_allocation(ring, f, frame, block, size);
+  else
+    note_passed(block);
+}
+
 template <typename... A>
 [[gnu::always_inline]] inline void* allocate(uint32_t f, uint32_t v, Frame frame, uint64_t size,
                                              A... args) {
@@ -72,8 +81,9 @@ template <typename... A>
   if (!ring) return original<void*>(f, v, args...);
   if (__builtin_expect(gate().flags & selects, 0) && !selected(ring, size))
     return pass_allocation(f, v, ring, args...);
+  bool record = is_sample(ring, frame, size);
   void* block = original<void*>(f, v, args...);
-  if (__builtin_expect(block != nullptr, 1)) record_allocation(ring, f, frame, block, size);
+  if (__builtin_expect(block != nullptr, 1)) record_or_pass(ring, f, frame, record, block, size);
   leave(ring);
   return block;
 }
@@ -81,14 +91,14 @@ template <typename... A>
 // Whether a release may have to be recorded.
 [[gnu::always_inline]] inline bool release_may_count(const void* block) {
   if (__builtin_expect(gate().flags & flag_live_filter, 0)) return may_be_recorded(block);
-  return true;
+  return !was_passed(block);
 }
 
 // Whether a release has to be recorded; asked once, by the call that then records it.
 [[gnu::always_inline]] inline bool release_counts(const void* block) {
   if (__builtin_expect(gate().flags & flag_live_filter, 0))
     return may_be_recorded(block) && leave_filter(reinterpret_cast<uint64_t>(block));
-  return true;
+  return !was_passed(block);
 }
 
 template <typename... A>
@@ -113,15 +123,14 @@ template <typename... A>
                                                bool zero_releases, void* old, A... args) {
   RingHeader* ring = begin_call(frame);
   if (!ring) return original<void*>(f, v, old, args...);
-  bool record = true, released = old != nullptr;
-  if (__builtin_expect(gate().flags & (selects | flag_live_filter), 0)) {
-    record = selected(ring, size);
-    released = released && release_counts(old);
-  }
+  bool record = true;
+  if (__builtin_expect(gate().flags & selects, 0)) record = selected(ring, size);
+  record = record && is_sample(ring, frame, size);
+  bool released = old != nullptr && release_counts(old);
   if (released) record_release(ring, f, frame, op_realloc_release, old);
   void* block = original<void*>(f, v, old, args...);
   if (block) {
-    if (record) record_allocation(ring, f, frame, block, size);
+    record_or_pass(ring, f, frame, record, block, size);
   } else if (released && !zero_releases) {
     begin_recording(ring, frame);
     if (gate().flags & flag_live_filter) enter_filter(reinterpret_cast<uint64_t>(old));
@@ -170,8 +179,9 @@ MEMHOOK_WRAPPER int PosixMemalign(void** out, uint64_t align, uint64_t size) {
     leave(ring);
     return original<int>(F, V, out, align, size);
   }
+  bool record = is_sample(ring, frame, size);
   int error = original<int>(F, V, out, align, size);
-  if (error == 0 && *out) record_allocation(ring, F, frame, *out, size);
+  if (error == 0 && *out) record_or_pass(ring, F, frame, record, *out, size);
   leave(ring);
   return error;
 }
@@ -198,8 +208,8 @@ MEMHOOK_WRAPPER uint64_t Xallocx(void* block, uint64_t size, uint64_t extra, int
   if (!ring) return original<uint64_t>(F, V, block, size, extra, flags);
   uint64_t bytes = original<uint64_t>(F, V, block, size, extra, flags);
   if (release_counts(block)) record_release(ring, F, frame, op_release, block);
-  if (!(gate().flags & selects) || selected(ring, bytes))
-    record_allocation(ring, F, frame, block, bytes);
+  bool record = (!(gate().flags & selects) || selected(ring, bytes)) && is_sample(ring, frame, bytes);
+  record_or_pass(ring, F, frame, record, block, bytes);
   leave(ring);
   return bytes;
 }

@@ -1,5 +1,6 @@
 //! Building what the tests run: the binary, and the targets.
 
+use crate::releases::Release;
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
@@ -48,7 +49,7 @@ pub fn source(file: &str) -> PathBuf {
 
 /// Where targets of the present sources go: beside the binary, one folder for each state of the
 /// sources, so that nothing is built twice.
-fn folder() -> &'static Path {
+pub(crate) fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let mut hasher = DefaultHasher::new();
@@ -70,24 +71,43 @@ fn folder() -> &'static Path {
 
 /// Builds `tests/targets/NAME.cc` with extra flags; returns the program's path.
 pub fn build_target(name: &str, flags: &[&str]) -> PathBuf {
+    build_for(Release::asked_for().as_ref(), name, flags)
+}
+
+/// The same for the C library of a release; `None`: that of this system.
+pub(crate) fn build_for(release: Option<&Release>, name: &str, flags: &[&str]) -> PathBuf {
     let file = format!("{name}-{}", flags.join("").replace(['/', ','], "_"));
-    build(name, &file, &["-pthread"], flags)
+    build(release, name, &file, &["-pthread"], flags)
 }
 
 /// Builds `tests/targets/NAME.cc` into a shared library of this name; returns its path.
 pub fn build_library(name: &str, file: &str, flags: &[&str]) -> PathBuf {
-    build(name, file, &["-shared", "-fPIC"], flags)
+    build(None, name, file, &["-shared", "-fPIC"], flags)
 }
 
-fn build(name: &str, file: &str, base: &[&str], flags: &[&str]) -> PathBuf {
+fn build(
+    release: Option<&Release>,
+    name: &str,
+    file: &str,
+    base: &[&str],
+    flags: &[&str],
+) -> PathBuf {
     // Tests of one program run side by side, and may want the same target.
     static BUILDING: Mutex<()> = Mutex::new(());
     let _one = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
-    let path = folder().join(file);
+    let directory = match release {
+        Some(release) => folder().join(format!("{}-2.{}", release.name, release.glibc_minor())),
+        None => folder().to_owned(),
+    };
+    std::fs::create_dir_all(&directory).expect("a directory in target/");
+    let path = directory.join(file);
     if path.exists() {
         return path;
     }
-    compile(&source(&format!("{name}.cc")), base, flags, &path);
+    let of_release = release.map(Release::flags).unwrap_or_default();
+    let mut flags = flags.to_vec();
+    flags.extend(of_release.iter().map(String::as_str));
+    compile(&source(&format!("{name}.cc")), base, &flags, &path);
     path
 }
 

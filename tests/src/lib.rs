@@ -6,6 +6,7 @@ mod json_schema;
 mod memory_box;
 mod patience;
 pub mod programs;
+pub mod releases;
 mod requirements;
 pub mod scans;
 mod sites;

@@ -85,6 +85,15 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
     free(block(10));
   } else if (name == "plain") {
     for (int i = 0; i < 10; i++) leak(96);
+  } else if (name == "thousands") {
+    // Among as many that are freed again, from every list that the allocator has.
+    auto** freed = static_cast<void**>(block(7000 * sizeof(void*)));
+    for (int i = 0; i < 7000; i++) {
+      freed[i] = block(16 + i % 250 * 16);
+      leak(24 + i % 130 * 8);
+    }
+    for (int i = 0; i < 7000; i++) free(freed[i]);
+    free(freed);
   } else if (name == "zero") {
     keep(malloc(0));
   } else if (name == "global") {

@@ -1,16 +1,25 @@
-// Serves until it is killed: requests, a cache of 50 entries that is full from the beginning, and, if
-// argument 1 says so, a block in 40 requests that is lost.
+// Serves until it is killed: requests, a cache of 50 entries that is full from the beginning, and, by argument 1,
+// a block in 40 requests that is lost ("leak"), or a heap that is full from the beginning, of which each request
+// replaces the oldest block ("full").
 #include "target.hpp"
 
 using namespace target;
 
 static void* cache[50];
+// More than the requests of several seconds.
+static void* blocks[50'000];
 
 [[gnu::noinline]] static void keep_for_good() { keep(malloc(64)); }
 
 [[gnu::noinline]] static void replace(unsigned entry) {
   free(cache[entry]);
   cache[entry] = malloc(80);
+}
+
+[[gnu::noinline]] static void replace_oldest(unsigned n) {
+  void*& oldest = blocks[n % (sizeof blocks / sizeof *blocks)];
+  free(oldest);
+  oldest = malloc(120);
 }
 
 [[gnu::noinline]] static void serve() {
@@ -22,6 +31,8 @@ static void* cache[50];
 
 int main(int, char** arguments) {
   bool leaks = strcmp(arguments[1], "leak") == 0;
+  bool is_full = strcmp(arguments[1], "full") == 0;
+  for (unsigned i = 0; is_full && i < sizeof blocks / sizeof *blocks; i++) replace_oldest(i);
   for (unsigned i = 0; i < 50; i++) replace(i);
   say("ready");
   unsigned random = 1;
@@ -29,6 +40,7 @@ int main(int, char** arguments) {
     serve();
     random = random * 1664525u + 1013904223u;
     replace((random >> 16) % 50);
+    if (is_full) replace_oldest(n);
     if (leaks && n % 40 == 0) keep_for_good();
   }
 }

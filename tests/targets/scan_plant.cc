@@ -142,12 +142,13 @@ __attribute__((noinline)) static void work(int seed) {
 }
 
 static void* thread_main(void* argument) {
-  in_tls = malloc(77);
+  in_tls = calloc(1, 77);
   note(in_tls, false);
-  in_static_tls = malloc(78);
+  in_static_tls = calloc(1, 78);
   note(in_static_tls, false);
   work(static_cast<int>(reinterpret_cast<intptr_t>(argument)));
-  void* on_stack = malloc(79);
+  // Zeroed: what the allocator left in it may point to a planted block.
+  void* on_stack = calloc(1, 79);
   note(on_stack, false);
   asm volatile("" : "+m"(on_stack));
   scrub_stack();

@@ -64,6 +64,18 @@ fn arguments() {
             vec!["attach", &own, "--functions", "mallok"],
             "no such function",
         ),
+        (
+            vec!["attach", &own, "--sample", "1K", "--on-full", "adapt"],
+            "samples do not fill a ring",
+        ),
+        (
+            vec!["attach", &own, "-o", "x.mhk", "--on-full", "adapt"],
+            "a recording has all events",
+        ),
+        (
+            vec!["gate", "--on-full", "adapt", "--", "true"],
+            "a gate needs every allocation",
+        ),
         (vec!["attach", &own, "--frobnicate"], "frobnicate"),
         (vec!["detach", "2147483647"], "no process"),
         (vec!["frobnicate"], "frobnicate"),

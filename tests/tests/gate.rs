@@ -253,3 +253,18 @@ fn a_service_that_leaks_slowly_and_one_with_a_full_cache() {
         drop(target);
     }
 }
+
+/// Successors of blocks from before the attach are no growth, and no proof that there is none.
+#[test]
+fn a_full_heap_whose_blocks_are_replaced() {
+    let program = build_target("gate_service", &["-O1", "-g"]);
+    let target = Target::start(&program, &["full"]);
+    let pid = target.pid().to_string();
+    let growth = ["--growth", "--warmup", "500ms", "--duration", "3s"];
+    let (status, out, err) = run(&[&["gate", "-p", &pid], &growth[..]].concat());
+    assert_eq!(status, 3, "{out}{err}");
+    assert!(
+        out.contains("too short to tell growth") && out.contains("from before the attach"),
+        "{out}"
+    );
+}

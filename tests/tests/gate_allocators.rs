@@ -1,6 +1,7 @@
 //! The gate on programs whose allocator is not glibc's.
 
 use memhook_tests::programs::installed;
+use memhook_tests::releases::Release;
 use memhook_tests::{Sites, binary, build_target, not_run};
 use serde_json::Value;
 use std::path::Path;
@@ -96,6 +97,17 @@ fn leaks_are_found_with_every_allocator() {
     check(None, &program, "glibc");
     for library in LIBRARIES.into_iter().filter(|l| is_there(l)) {
         check(Some(library), &program, library);
+    }
+}
+
+#[test]
+fn leaks_are_found_on_other_releases() {
+    for release in Release::all() {
+        check(
+            None,
+            &release.build_target("gate_allocators", &[]),
+            &release.name,
+        );
     }
 }
 

@@ -1,5 +1,6 @@
 //! Each case of `gate_cases.cc`: what the gate says, and what LeakSanitizer says of the same program.
 
+use memhook_tests::releases::Release;
 use memhook_tests::{binary, build_library, build_target};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,6 +22,7 @@ use Sanitizer::{Differs, Same};
 const CASES: &[(&str, Leaked, Sanitizer)] = &[
     ("nothing", (0, 0), Same),
     ("plain", (10, 960), Same),
+    ("thousands", (7000, 3771200), Same),
     (
         "zero",
         (1, 0),
@@ -153,4 +155,47 @@ fn as_leak_sanitizer_or_with_a_reason() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// The cases of which the gate says something else than what was planted.
+fn wrong_on(release: &Release) -> String {
+    let program = release.build_target("gate_cases", &["-O1", "-g"]);
+    let mut wrong = String::new();
+    for (case, expected, _) in CASES {
+        let (found, text) = by_gate(&program, case);
+        if found != *expected {
+            let name = &release.name;
+            wrong += &format!("{name}, {case}: {found:?}, planted {expected:?}\n{text}\n");
+        }
+    }
+    wrong
+}
+
+/// From glibc 2.31 to the newest, of which it need not be known how its heap is laid out.
+#[test]
+fn the_same_verdicts_on_other_releases() {
+    let releases = Release::all();
+    let wrong: String = releases.iter().map(wrong_on).collect();
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn the_same_verdicts_where_the_heap_cannot_be_dissected() {
+    let release = Release::unknown();
+    let wrong = wrong_on(&release);
+    assert!(wrong.is_empty(), "{wrong}");
+    let program = release.build_target("gate_cases", &["-O1", "-g"]);
+    let (_, text) = by_gate(&program, "plain");
+    assert!(text.contains("glibc 2.99 is newer than those"), "{text}");
+    assert!(text.contains("on the traced blocks alone"), "{text}");
+    // A child that was forked has no trace, so nothing is known of what it has lost.
+    let output = Command::new(binary())
+        .args(["gate", "--follow-fork", "--"])
+        .arg(&program)
+        .arg("child")
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains("its heap is laid out differently"), "{text}");
 }

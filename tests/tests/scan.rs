@@ -294,3 +294,54 @@ fn a_scan_that_is_killed_leaves_nothing() {
     // in which that can't be helped.
     assert!(matches!(target.finish().code(), Some(0 | 3)));
 }
+
+/// Pages of blocks that the program has made inaccessible are no damage, and hide no other block.
+#[test]
+fn pages_that_cannot_be_accessed() {
+    let program = build_target("scan_guarded", &[]);
+    let target = Target::start(&program, &["wait"]);
+    for method in ["precopy", "fork", "stop"] {
+        let found = List::parse(&scan(target.pid(), &["--list", "--snapshot", method]));
+        let damage = found.rest.iter().find(|l| l.starts_with("finding"));
+        assert_eq!(damage, None, "{method}");
+        for (least, kinds) in [(12_288, 100), (400_000, 50)] {
+            let blocks = found
+                .blocks
+                .values()
+                .filter(|b| (least..least + 8192).contains(&b.1));
+            let (leaked, live): (Vec<&(bool, u64)>, Vec<_>) = blocks.partition(|b| b.0);
+            assert_eq!(
+                (leaked.len(), live.len()),
+                (kinds / 2, kinds / 2),
+                "{method}"
+            );
+        }
+    }
+    assert!(target.finish().success());
+    let output = Command::new(binary())
+        .args(["gate", "--"])
+        .arg(&program)
+        .arg("end")
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains(" in 75 blocks (limit 0)"), "{text}");
+    assert!(!text.contains("not seen"), "{text}");
+}
+
+#[test]
+fn the_initial_thread_has_ended() {
+    let program = build_target("headless", &[]);
+    let target = Target::start(&program, &[]);
+    for options in [&["--list"][..], &["--list", "--snapshot", "fork"]] {
+        let found = List::parse(&scan(target.pid(), options));
+        let (leaked, live): (Vec<&(bool, u64)>, Vec<_>) = found
+            .blocks
+            .values()
+            .filter(|b| b.1 == 712)
+            .partition(|b| b.0);
+        assert_eq!((leaked.len(), live.len()), (10, 10), "{:?}", found.rest);
+    }
+    assert!(target.finish().success());
+}

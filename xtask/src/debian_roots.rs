@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+/// Those that stay.
 const RELEASES: [&str; 2] = ["bullseye", "trixie"];
+/// Those that move on, to the newest C libraries. A mirror need not have them.
+const MOVING: [&str; 2] = ["sid", "experimental"];
 /// With the start files and the linker script, for linking against an older C library.
 const PACKAGES: [&str; 4] = ["libc6", "libc6-dev", "libstdc++6", "libgcc-s1"];
 
@@ -16,6 +19,12 @@ pub fn run() -> ExitCode {
             return ExitCode::FAILURE;
         }
         println!("{release}: {}", root(release).display());
+    }
+    for release in MOVING {
+        match fetch(release) {
+            Ok(()) => println!("{release}: {}", root(release).display()),
+            Err(why) => println!("{release}: left out, as it cannot be had here: {why}"),
+        }
     }
     ExitCode::SUCCESS
 }
@@ -34,6 +43,9 @@ fn fetch(release: &str) -> Result<(), String> {
     }
     let work = root.with_extension("unfinished");
     let apt = work.join("apt");
+    if work.exists() {
+        std::fs::remove_dir_all(&work).map_err(fail)?;
+    }
     for folder in ["state/lists/partial", "cache/archives/partial", "debs"] {
         std::fs::create_dir_all(apt.join(folder)).map_err(fail)?;
     }
@@ -41,8 +53,16 @@ fn fetch(release: &str) -> Result<(), String> {
     let sources = apt.join("sources.list");
     let mirror = mirror()?;
     let keys = "/usr/share/keyrings/debian-archive-keyring.gpg";
-    let line = format!("deb [signed-by={keys}] {mirror} {release} main\n");
-    std::fs::write(&sources, line).map_err(fail)?;
+    // Experimental has only what differs from sid.
+    let suites = if release == "experimental" {
+        vec!["sid", release]
+    } else {
+        vec![release]
+    };
+    let lines = suites
+        .iter()
+        .map(|suite| format!("deb [signed-by={keys}] {mirror} {suite} main\n"));
+    std::fs::write(&sources, lines.collect::<String>()).map_err(fail)?;
     let options = [
         format!("Dir::State={}", apt.join("state").display()),
         format!("Dir::Cache={}", apt.join("cache").display()),
@@ -50,6 +70,7 @@ fn fetch(release: &str) -> Result<(), String> {
         "Dir::Etc::sourceparts=/dev/null".to_owned(),
         "Dir::Etc::preferencesparts=/dev/null".to_owned(),
         "Dir::State::status=/dev/null".to_owned(),
+        format!("APT::Default-Release={release}"),
     ];
     let apt_get = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");

@@ -9,6 +9,8 @@
 //!          bits 58..64  sequence, bits 16..22
 //! Pair:          the low sequence bits are a count, the high ones 0
 //! Tick:          word 1 is a time stamp in nanoseconds or TSC cycles
+//! SamplingChange: bit 48 is set and the op is that of a tick; word 1 is the mean number of bytes
+//!                between samples, 0: every allocation is recorded
 //! SizeExtension: word 1 is the size of the next allocation in bytes
 //! ```
 //!
@@ -44,6 +46,10 @@ pub enum Op {
     /// allocation and its release but other pairs. The releases have no numbers; the sequence is
     /// the count.
     Pair = 7,
+    /// From here on this ring records samples of the allocations, or all of them again
+    /// ([`crate::flags::ADAPT_WHEN_FULL`]). Three bits hold no eighth op, so this is a tick with a bit
+    /// that no tick has.
+    SamplingChange = 0b1101,
 }
 
 impl Op {
@@ -55,6 +61,7 @@ impl Op {
             3 => Op::ReallocRelease,
             4 => Op::ReallocFailed,
             5 => Op::Tick,
+            0b1101 => Op::SamplingChange,
             6 => Op::SizeExtension,
             7 => Op::Pair,
             _ => return None,
@@ -105,7 +112,7 @@ impl RawEvent {
         }
     }
 
-    /// Packs a tick or a size extension.
+    /// Packs a tick, a size extension or a change of the sampling.
     pub const fn pack_value(op: Op, value: u64) -> RawEvent {
         RawEvent {
             word0: (op as u64) << 45,
@@ -116,7 +123,10 @@ impl RawEvent {
     /// Takes the event apart; `None` if the op is unknown.
     #[inline]
     pub const fn unpack(self) -> Option<Event> {
-        let Some(op) = Op::from_code((self.word0 >> 45) & 7) else {
+        let code = (self.word0 >> 45) & 7;
+        // Only here is the lowest bit of the sequence number a part of the op.
+        let is_change = self.word0 == (Op::SamplingChange as u64) << 45;
+        let Some(op) = Op::from_code(if is_change { code | 8 } else { code }) else {
             return None;
         };
         Some(Event {
@@ -166,6 +176,9 @@ mod tests {
         }
         let tick = RawEvent::pack_value(Op::Tick, u64::MAX).unpack().unwrap();
         assert_eq!((tick.op, tick.value), (Op::Tick, u64::MAX));
+        let change = RawEvent::pack_value(Op::SamplingChange, 65_536);
+        let change = change.unpack().unwrap();
+        assert_eq!((change.op, change.value), (Op::SamplingChange, 65_536));
         assert_eq!(RawEvent::default().unpack(), None);
     }
 

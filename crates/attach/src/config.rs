@@ -10,6 +10,10 @@ use std::{collections::HashSet, ops::RangeInclusive};
 const RING_BYTES: RangeInclusive<u64> = 64 << 10..=64 << 20;
 /// Mean bytes between samples.
 const SAMPLE_BYTES: RangeInclusive<u64> = 1..=1 << 30;
+/// Mean bytes between the samples of a thread whose ring is nearly full. So far apart that a few
+/// threads that do nothing but allocate cannot keep their rings full with samples, and near enough that
+/// ten megabytes are known to within a twelfth.
+const FULL_RING_SAMPLE_BYTES: u64 = 64 << 10;
 /// Frames of a backtrace.
 const DEPTHS: RangeInclusive<u32> = 1..=128;
 
@@ -53,6 +57,9 @@ pub enum OnFull {
     Wait,
     /// It drops the event, which is counted as lost.
     Drop,
+    /// Before its ring is full, it records samples of its allocations; reports say what is estimated. It
+    /// waits only where releases alone fill the ring.
+    Adapt,
 }
 
 /// The resolved configuration of a trace.
@@ -130,6 +137,9 @@ pub enum ConfigError {
     /// A size that rings cannot have.
     #[error("a ring size of {0} bytes: a power of two from 64K to 64M is needed")]
     RingBytes(u64),
+    /// Two reasons to take samples.
+    #[error("--on-full adapt with --sample: samples do not fill a ring; leave one of them out")]
+    AdaptedSamples,
     /// Samples too close or too far apart.
     #[error("a sample every {0} bytes: from 1 byte to 1G between samples is possible; try 512K")]
     SampleBytes(u64),
@@ -166,11 +176,20 @@ impl TraceConfig {
         {
             return Err(ConfigError::SampleBytes(mean));
         }
+        if self.sample_bytes.is_some() && self.on_full == OnFull::Adapt {
+            return Err(ConfigError::AdaptedSamples);
+        }
         let is_known = |name: &&String| HOOKED_FUNCTIONS.iter().any(|f| is_named(f, name));
         match self.functions.iter().find(|name| !is_known(name)) {
             Some(name) => Err(ConfigError::UnknownFunction(name.clone())),
             None => Ok(()),
         }
+    }
+
+    /// Mean bytes between samples, taken always or while a ring is nearly full.
+    pub(crate) fn possible_sample_bytes(&self) -> Option<u64> {
+        let when_full = (self.on_full == OnFull::Adapt).then_some(FULL_RING_SAMPLE_BYTES);
+        self.sample_bytes.or(when_full)
     }
 
     /// Whether allocations are left out by size or by chance.
@@ -236,6 +255,7 @@ impl TraceConfig {
             ),
             (self.check_memo, flags::CHECK_MEMO),
             (self.on_full == OnFull::Drop, flags::DROP_WHEN_FULL),
+            (self.on_full == OnFull::Adapt, flags::ADAPT_WHEN_FULL),
         ]
         .into_iter()
         .filter(|&(is_on, _)| is_on)
@@ -255,7 +275,7 @@ impl TraceConfig {
             exact_sizes: self.sizes.clone(),
             vdso_clock: 0,
             libc_backtrace: 0,
-            sample_bytes: self.sample_bytes.unwrap_or(0),
+            sample_bytes: self.possible_sample_bytes().unwrap_or(0),
             attacher_pid: std::process::id(),
             owner: 0,
             iterate_modules: 0,
@@ -292,6 +312,8 @@ mod tests {
             check(|c| c.sample_bytes = Some(0)),
             Err(ConfigError::SampleBytes(0))
         );
+        let found = check(|c| (c.sample_bytes, c.on_full) = (Some(512), OnFull::Adapt));
+        assert_eq!(found, Err(ConfigError::AdaptedSamples));
         let found = check(|c| c.functions = vec!["malloc".into(), "maloc".into()]);
         assert_eq!(found, Err(ConfigError::UnknownFunction("maloc".into())));
     }

@@ -47,11 +47,15 @@ impl<O: Observer> State<O> {
         let options = LedgerOptions {
             track_release_stacks: config.stacks == Stacks::All,
             ignore_unknown_releases: config.is_selective(),
+            all_are_samples: config.sample_bytes.is_some(),
             max_bytes: Some(max_bytes),
         };
         State {
             ledger: Ledger::observed(options, observer),
-            counts: SampledAllocations::new(config.sample_bytes),
+            counts: SampledAllocations::new(
+                config.possible_sample_bytes(),
+                config.sample_bytes.is_some(),
+            ),
             recorder: None,
         }
     }
@@ -107,19 +111,39 @@ struct ToLedger<'a, O> {
     state: &'a mut State<O>,
     region: &'a Region,
     now_ns: u64,
+    /// The allocations that come are samples.
+    is_sampling: bool,
+}
+
+impl<O> ToLedger<'_, O> {
+    fn count_sample(&mut self, event: &Event, size_bytes: u64) {
+        let count = match event.op {
+            Op::Allocation => 1,
+            Op::Pair => u64::from(event.sequence),
+            _ => return,
+        };
+        self.state.counts.count_samples(size_bytes, count);
+    }
 }
 
 impl<O: Observer> Sink for ToLedger<'_, O> {
     fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.state.ledger.begin_ring(ring, tid);
+        self.is_sampling = self.state.counts.always;
         if let Some(recorder) = &mut self.state.recorder {
             recorder.begin_ring(ring, tid);
         }
     }
+    fn set_sampling(&mut self, is_on: bool) {
+        // Only what the configuration asked for: the ring is the target's.
+        let is_on = is_on && self.state.counts.estimator.sample_bytes.is_some();
+        self.is_sampling = is_on || self.state.counts.always;
+        self.state.ledger.set_sampling(self.is_sampling);
+    }
     #[inline]
     fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
-        if event.op == Op::Allocation && self.state.counts.is_sampled() {
-            self.state.counts.count_allocation(size_bytes);
+        if self.is_sampling {
+            self.count_sample(&event, size_bytes);
         }
         self.state.ledger.event(event, size_bytes, time_ns);
         if let Some(recorder) = &mut self.state.recorder {
@@ -261,6 +285,7 @@ impl<O: Observer + Send> Consumer<O> {
                 state: &mut state,
                 region: &self.region,
                 now_ns,
+                is_sampling: false,
             };
             let stats = drain.pass(&self.region, &mut sink);
             drop(state);
@@ -300,6 +325,7 @@ impl<O: Observer + Send> Consumer<O> {
                 now_ns: self.elapsed().as_nanos() as u64,
                 state: &mut state,
                 region: &self.region,
+                is_sampling: false,
             },
         );
         state.ledger.finish();

@@ -81,6 +81,11 @@ impl Args {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pid = args.pid.or(args.pid_option).unwrap_or(0);
+    let (recorded, path) = args.recording.split(args.output.as_deref(), pid)?;
+    let recorded = match recorded {
+        Some(path) => Some((path, args.recording.resolve(args.force, &args.tracing)?)),
+        None => None,
+    };
     let config = args.tracing.resolve();
     refuse(pid, &config)?;
     if args.dry_run {
@@ -88,14 +93,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     // Before the target is touched: an output that cannot be written costs nothing then.
     let json = args.json || args.format == Format::Json;
-    let (recorded, path) = args.recording.split(args.output.as_deref(), pid)?;
     let style = output::style(path.as_deref(), args.color, args.verbose);
     let output = ReportWriter::open(path.as_deref(), args.force, json, style)?;
     let recording = match &recorded {
-        Some(path) => {
-            let options = args.recording.resolve(args.force, &args.tracing)?;
-            Some(Recording::create(path, &options, pid, &config)?)
-        }
+        Some((path, options)) => Some(Recording::create(path, options, pid, &config)?),
         None => None,
     };
     signals::catch_stops();

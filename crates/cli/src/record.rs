@@ -63,6 +63,11 @@ impl Args {
 
     /// The settings of the file. `force`: it may overwrite another one.
     pub fn resolve(&self, force: bool, tracing: &Tracing) -> anyhow::Result<Options> {
+        if tracing.adapts() {
+            bail!(
+                "--on-full adapt with a recording: a recording has all events or samples of them; use --on-full wait or --sample"
+            );
+        }
         let mode = match self.record.unwrap_or(What::Events) {
             What::Events => Mode::Events,
             What::Summary => Mode::Summary {

@@ -133,7 +133,7 @@ impl Args {
     /// Of the process, or of the file that was named.
     fn capture(&self) -> anyhow::Result<Captured> {
         let Some(file) = &self.from else {
-            let pid = preflight(self.pid)?;
+            let pid = preflight_to_read(self.pid)?;
             return Ok(capture_within(pid, self.method(), self.limits())?);
         };
         let snapshot = if file == "-" {
@@ -146,6 +146,15 @@ impl Args {
             snapshot,
             images: Vec::new(),
         })
+    }
+}
+
+/// The process, if its memory can be read.
+fn preflight_to_read(pid: Option<i32>) -> anyhow::Result<i32> {
+    let pid = pid.unwrap_or(0);
+    match memhook_process::first_failure(&memhook_process::preflight_to_read(pid)) {
+        Some(why) => bail!("{why}"),
+        None => Ok(pid),
     }
 }
 

@@ -38,6 +38,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.tracing.sample_bytes().is_some() {
         bail!("top counts every allocation: leave --sample out");
     }
+    if args.tracing.adapts() {
+        bail!("top counts every allocation: leave --on-full adapt out");
+    }
     signals::catch_stops();
     let mut trace = Trace::start(pid, args.tracing.resolve())?;
     let name = memhook_foreign::visible(&process_name(pid)).into_owned();

@@ -43,6 +43,9 @@ enum OnFull {
     Wait,
     /// Drop the event, and count it
     Drop,
+    /// Before the ring is full, record samples of the thread's allocations, one in about 64 KiB: the
+    /// program goes on at its speed, and reports say what they count and what they estimate
+    Adapt,
 }
 
 /// What is recorded, and how.
@@ -78,9 +81,9 @@ pub struct Tracing {
     /// Where time stamps come from
     #[arg(long, value_enum, default_value = "coarse")]
     clock: Clock,
-    /// How large the event ring of a thread may become
-    #[arg(long, value_parser = size, default_value = "1M")]
-    ring_size: u64,
+    /// How large the event ring of a thread may become [default: 1M; 256K with --on-full adapt]
+    #[arg(long, value_parser = size)]
+    ring_size: Option<u64>,
     /// What a thread does when its ring is full
     #[arg(long, value_enum, default_value = "wait")]
     on_full: OnFull,
@@ -109,6 +112,11 @@ impl Tracing {
     /// Mean bytes between samples.
     pub fn sample_bytes(&self) -> Option<u64> {
         self.sample
+    }
+
+    /// Whether a thread whose ring is nearly full takes samples.
+    pub fn adapts(&self) -> bool {
+        self.on_full == OnFull::Adapt
     }
 
     /// Whether allocations are left out by size or by chance.
@@ -141,10 +149,16 @@ impl Tracing {
                 Clock::Monotonic => memhook_attach::Clock::Monotonic,
                 Clock::Attacher => memhook_attach::Clock::Attacher,
             },
-            ring_bytes: self.ring_size,
+            ring_bytes: self.ring_size.unwrap_or(if self.adapts() {
+                // More room would only be filled, too, and emptied at the program's cost.
+                256 << 10
+            } else {
+                1 << 20
+            }),
             on_full: match self.on_full {
                 OnFull::Wait => memhook_attach::OnFull::Wait,
                 OnFull::Drop => memhook_attach::OnFull::Drop,
+                OnFull::Adapt => memhook_attach::OnFull::Adapt,
             },
             max_memory: self.max_memory,
         }

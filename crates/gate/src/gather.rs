@@ -36,6 +36,8 @@ pub struct Reached {
     pub live: HashMap<u32, Sum>,
     /// What was not seen.
     pub gaps: Vec<String>,
+    /// What else to know.
+    pub notes: Vec<String>,
 }
 
 impl Reached {
@@ -116,6 +118,7 @@ pub fn evidence(
         peak_bytes: totals.peak_live_bytes,
         allocations: totals.allocations,
         gaps: reached.gaps,
+        notes: reached.notes,
         ..Evidence::default()
     }
 }

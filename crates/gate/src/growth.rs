@@ -7,14 +7,28 @@
 //! Neighbours in such a series are alike, which makes the plain test see trends in noise. So the
 //! variance is corrected as by K. H. Hamed and A. R. Rao, "A modified Mann-Kendall trend test for
 //! autocorrelated data", Journal of Hydrology 204 (1998): by the autocorrelation of the ranks once the
-//! trend is taken out. With several sites the chance of a false alarm is divided among them
-//! (Bonferroni), so that `confidence` holds for the whole verdict.
+//! trend is taken out. A constant pool whose blocks live about as long as the window is a random walk in
+//! it, for which no such correction is enough: the mean of the steps has to be above zero, too. With several
+//! sites the chance of a false alarm is divided among them (Bonferroni), so that `confidence` holds for the
+//! whole verdict.
+//!
+//! Blocks from before the attach belong to no site. While they are freed, and others take their place, each
+//! site that is constant grows from nothing to its size. All of these frees are counted, so a site certainly
+//! grows if it does so with every one of them taken off it. If it grows only without that, or ever more slowly,
+//! the window was too short to tell.
 
-use crate::trend::{Trend, corrected};
+use crate::trend::{Trend, corrected, drift};
 use serde::Serialize;
 
 /// Fewer moments say nothing.
 pub const LEAST_MOMENTS: usize = 16;
+/// A site that grows less than this in the second half, as a part of the first, may be levelling off.
+const STEADY_SHARE: f64 = 0.75;
+/// How many standard deviations of a difference of counts are no chance.
+const DEVIATIONS: f64 = 4.0;
+
+/// While blocks from before the attach are freed, every constant site rises, so that this test alone decides.
+const CAUTION: f64 = 4.0;
 
 /// How a site grows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -25,28 +39,80 @@ pub struct Growth {
     pub blocks_per_interval: f64,
 }
 
-/// Which of the series grow, at this confidence (0.99: one false verdict in a hundred runs at most).
-pub fn growing(series: &[Vec<f64>], confidence: f64) -> Vec<Option<Growth>> {
+/// What a series is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Course {
+    /// No more than it was, as far as can be seen.
+    Steady,
+    /// It rises, but that may be blocks that take the place of those from before the attach.
+    Replacing,
+    /// It rises ever more slowly.
+    Levelling,
+    /// It goes on growing.
+    Growing(Growth),
+}
+
+/// What each of the series is, at this confidence (0.99: one false verdict in a hundred runs at most). `freed`:
+/// how many blocks from before the attach have been freed, as of the times at which the youngest of the blocks
+/// that count were allocated.
+pub fn courses(series: &[Vec<f64>], freed: &[f64], confidence: f64) -> Vec<Course> {
     let tested = series.iter().filter(|s| has_risen(s)).count().max(1);
     let alpha = (1.0 - confidence) / tested as f64;
-    series.iter().map(|s| of_one(s, alpha)).collect()
+    series.iter().map(|s| of_one(s, freed, alpha)).collect()
 }
 
 fn has_risen(series: &[f64]) -> bool {
     series.len() >= LEAST_MOMENTS && series.last() > series.first()
 }
 
-fn of_one(series: &[f64], alpha: f64) -> Option<Growth> {
+fn of_one(series: &[f64], freed: &[f64], alpha: f64) -> Course {
     if !has_risen(series) {
-        return None;
+        return Course::Steady;
     }
+    let middle = series.len() / 2;
     let whole = corrected(series);
-    let late = corrected(&series[series.len() / 2..]);
+    let late = corrected(&series[middle..]);
     let rises = |trend: &Trend| trend.p < alpha && trend.s > 0;
-    (rises(&whole) && rises(&late)).then_some(Growth {
+    // Of what has been there for longer than the window, the second half has the least.
+    let has_freed = freed.first() != freed.last();
+    let stretch = if has_freed { &series[middle..] } else { series };
+    let goes_on = rises(&whole) && rises(&late) && drift(stretch) < alpha;
+    if !(goes_on && ends_above(series, 0)) {
+        return Course::Steady;
+    }
+    // The site at its least: as if all that were freed had been its own.
+    let at_least: Vec<f64> = series
+        .iter()
+        .zip(freed)
+        .map(|(n, freed)| n - freed)
+        .collect();
+    if has_freed {
+        let late = &at_least[middle..];
+        let goes_on = rises(&corrected(late)) && drift(late) < alpha / CAUTION;
+        if !(goes_on && ends_above(&at_least, middle / 2)) {
+            return Course::Replacing;
+        }
+    }
+    let [first, last] = [at_least[0], at_least[series.len() - 1]];
+    let (early, later) = (at_least[middle] - first, last - at_least[middle]);
+    let chance = DEVIATIONS * (early + later).max(0.0).sqrt();
+    if later < early * STEADY_SHARE && early - later > chance {
+        return Course::Levelling;
+    }
+    Course::Growing(Growth {
         p: whole.p.max(late.p),
         blocks_per_interval: late.slope,
     })
+}
+
+/// The mean of the last moments, and the highest one of as many in the part of the first half that is left when
+/// `skip` moments are: what fills up and is emptied again ends no higher.
+fn ends_above(series: &[f64], skip: usize) -> bool {
+    let width = series.len() / 8;
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    let end = mean(&series[series.len() - width..]);
+    let early = &series[skip..series.len() / 2];
+    early.windows(width).all(|part| mean(part) < end)
 }
 
 #[cfg(test)]
@@ -127,9 +193,14 @@ mod tests {
         series
     }
 
+    fn is_growing(series: &[f64], freed: &[f64], confidence: f64) -> bool {
+        let courses = courses(&[series.to_vec()], freed, confidence);
+        matches!(courses[0], Course::Growing(_))
+    }
+
     fn alarms(site: impl Fn(u64) -> Site, confidence: f64) -> usize {
         let runs = (0..200).map(|seed| simulate(site(seed), seed + 1));
-        runs.filter(|series| growing(std::slice::from_ref(series), confidence)[0].is_some())
+        runs.filter(|series| is_growing(series, &[0.0; MOMENTS], confidence))
             .count()
     }
 
@@ -159,15 +230,22 @@ mod tests {
     fn several_sites_share_the_chance() {
         let steady: Vec<f64> = (0..40).map(|i| f64::from(i % 3)).collect();
         let leak: Vec<f64> = (0..40).map(f64::from).collect();
-        let found = growing(&[steady.clone(), leak, steady], 0.99);
-        assert!(found[0].is_none() && found[1].is_some() && found[2].is_none());
-        assert_eq!(found[1].map(|g| g.blocks_per_interval), Some(1.0));
-        assert!(
-            growing(&[vec![1.0, 2.0, 3.0]], 0.5)[0].is_none(),
-            "too short"
-        );
+        let found = courses(&[steady.clone(), leak.clone(), steady], &[0.0; 40], 0.99);
+        assert_eq!((found[0], found[2]), (Course::Steady, Course::Steady));
+        let Course::Growing(growth) = found[1] else {
+            panic!("{found:?}");
+        };
+        assert_eq!(growth.blocks_per_interval, 1.0);
+        assert!(!is_growing(&[1.0, 2.0, 3.0], &[0.0; 3], 0.5), "too short");
         let mut step = vec![0.0; 30];
         step.extend([1.0; 10]);
-        assert!(growing(&[step], 0.99)[0].is_none(), "grown once");
+        assert!(!is_growing(&step, &[0.0; 40], 0.99), "grown once");
+        // Each block may be the successor of one that was freed.
+        assert_eq!(
+            courses(std::slice::from_ref(&leak), &leak, 0.99),
+            [Course::Replacing]
+        );
+        let levelling: Vec<f64> = (0..40).map(|i| 900.0 * (1.0 - 0.93f64.powi(i))).collect();
+        assert_eq!(courses(&[levelling], &[0.0; 40], 0.99), [Course::Levelling]);
     }
 }

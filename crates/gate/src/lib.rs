@@ -13,6 +13,8 @@ mod evidence;
 mod formats;
 mod gather;
 pub mod growth;
+#[cfg(test)]
+mod growth_simulation;
 mod judge;
 mod leak_report;
 mod limits;

@@ -55,6 +55,10 @@ impl Evidence {
                 ..Reached::default()
             },
         };
+        // A C library that has no heap yet has lost nothing; one whose heap cannot be read may have.
+        if let Ok(Err(error @ memhook_heap::Error::UnknownLayout { .. })) = captured.map(dissect) {
+            found.gaps.push(error.to_string());
+        }
         let mut modules = captured.iter().flat_map(|snapshot| &snapshot.meta.modules);
         if let Some(allocator) = modules.find_map(|module| module.allocator.as_deref()) {
             found.gaps.push(format!(

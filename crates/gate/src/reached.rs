@@ -37,24 +37,32 @@ pub fn reached(
     for note in &snapshot.meta.notes {
         found.gaps.push(note.clone());
     }
-    let mut heap = match dissect(snapshot) {
-        Ok(heap) => heap,
+    let (mut heap, undissected) = match dissect(snapshot) {
+        Ok(heap) => (heap, None),
         Err(_) if traced.0.is_empty() => return found,
         Err(error) => {
             // It is no gap if all blocks are another allocator's.
             let mut modules = snapshot.meta.modules.iter();
-            if !modules.any(|m| m.allocator.is_some()) {
-                found.gaps.push(error.to_string());
-            }
-            Heap::empty()
+            let has_other = modules.any(|m| m.allocator.is_some());
+            (Heap::empty(), (!has_other).then_some(error))
         }
     };
     judge_heap(&heap, &mut found.gaps);
     let foreign = Foreign {
         before_ns,
         is_complete,
+        is_glibcs: undissected.is_some(),
     };
-    foreign.add(&mut heap, snapshot, &traced, &mut found.gaps);
+    let is_known = foreign.add(&mut heap, snapshot, &traced, &mut found.gaps);
+    if let Some(error) = undissected {
+        if is_known {
+            found.notes.push(format!(
+                "{error}: the verdict is on the traced blocks alone"
+            ));
+        } else {
+            found.gaps.push(error.to_string());
+        }
+    }
     let options = MarkOptions::default();
     let marked = mark(snapshot, &heap, options);
     let leaks = leaks(snapshot, &heap.blocks, &marked, options);
@@ -98,15 +106,23 @@ fn judge_heap(heap: &Heap, gaps: &mut Vec<String>) {
     }
 }
 
-/// Blocks of other allocators than glibc's.
+/// Blocks in heaps that were not dissected: those of other allocators, or of an unknown glibc.
 struct Foreign {
     before_ns: Option<u64>,
     is_complete: bool,
+    is_glibcs: bool,
 }
 
 impl Foreign {
-    /// Adds those that were live when the snapshot was taken: they are older and still live.
-    fn add(&self, heap: &mut Heap, snapshot: &Snapshot, traced: &Traced, gaps: &mut Vec<String>) {
+    /// Adds those that were live when the snapshot was taken: they are older and still live. Returns whether all
+    /// that is free was told from them.
+    fn add(
+        &self,
+        heap: &mut Heap,
+        snapshot: &Snapshot,
+        traced: &Traced,
+        gaps: &mut Vec<String>,
+    ) -> bool {
         let before_ns = self.before_ns;
         // The ledger keeps whole milliseconds.
         let is_older =
@@ -120,21 +136,25 @@ impl Foreign {
         let foreign = traced.0.iter().filter(is_foreign).filter(is_older);
         let mut foreign: Vec<_> = foreign.map(|b| (b.address, b.size)).collect();
         if foreign.is_empty() {
-            return;
+            return true;
         }
         let bytes: u64 = foreign.iter().map(|f| f.1).sum();
         let added = heap.add_foreign(snapshot, &mut foreign);
         let addresses: Vec<u64> = foreign.iter().map(|f| f.0).collect();
-        if added == foreign.len() as u64
-            && self.is_complete
-            && heap.take_areas(snapshot, &addresses)
-        {
-            return;
+        let is_told = added == foreign.len() as u64
+            && if self.is_glibcs {
+                heap.take_undissected(snapshot, &addresses)
+            } else {
+                self.is_complete && heap.take_areas(snapshot, &addresses)
+            };
+        if is_told {
+            return true;
         }
         gaps.push(format!(
-            "{} blocks ({bytes} bytes) are not of glibc's malloc: {added} were searched, and a few of them may look \
-             reachable by what their allocator keeps",
+            "{} blocks ({bytes} bytes) are known from the trace alone: {added} were searched, and a few of them may \
+             look reachable by what their allocator keeps",
             foreign.len()
         ));
+        false
     }
 }

@@ -54,8 +54,10 @@ pub fn recorded_evidence(
     let (totals, live) = end.unwrap_or_else(|| (replay.totals(), live(replay.ledger())));
     let mut evidence = match options.growth_confidence {
         Some(confidence) => {
-            let mut evidence = growth_evidence(source, &totals, &survivors.grown(confidence));
+            let verdicts = survivors.verdicts(confidence);
+            let mut evidence = growth_evidence(source, &totals, &verdicts.grown);
             survivors.complete(&mut evidence);
+            evidence.gaps.extend(verdicts.unclear);
             evidence
         }
         None => {

@@ -1,20 +1,32 @@
 //! Blocks that outlive requests, counted by site at equally distant moments: what growth is seen in.
 
-use crate::growth::{Growth, LEAST_MOMENTS, growing};
+use crate::growth::{Course, Growth, LEAST_MOMENTS, courses};
 use crate::{Evidence, Sum};
 use memhook_ledger::{Ledger, SiteWalk};
+use memhook_report::{count, counted};
 use std::{collections::HashMap, time::Duration};
 
 /// Moments at which survivors are counted.
 pub const MOMENTS: u32 = 60;
 /// How many of the pauses between them make a block old.
-const AGE_IN_PAUSES: u32 = 4;
+pub(crate) const AGE_IN_PAUSES: u32 = 4;
 
 /// Old blocks of each backtrace at each moment.
 #[derive(Default)]
 pub struct Survivors {
     moments: usize,
     by_stack: HashMap<u32, Vec<Sum>>,
+    /// Releases of blocks from before the attach, up to each moment.
+    freed: Vec<u64>,
+}
+
+/// What the survivors say.
+#[derive(Default)]
+pub struct Verdicts {
+    /// Backtraces that grow, and by how much since the first moment.
+    pub grown: Vec<(u32, Growth, Sum)>,
+    /// Why it cannot be said of others.
+    pub unclear: Option<String>,
 }
 
 impl Survivors {
@@ -28,11 +40,13 @@ impl Survivors {
     pub fn count(&mut self, ledger: &Ledger, now: Duration, pause: Duration) {
         let mut walk = Survivors::walk(now, pause);
         while ledger.walk_sites(&mut walk) {}
-        self.count_walked(walk);
+        self.count_walked(walk, ledger.totals().unknown_releases);
     }
 
-    /// Another moment, with the walk that was made over the live blocks.
-    pub fn count_walked(&mut self, walk: SiteWalk) {
+    /// Another moment, with the walk that was made over the live blocks, and the releases of blocks from before
+    /// the attach so far.
+    pub fn count_walked(&mut self, walk: SiteWalk, freed: u64) {
+        self.freed.push(freed);
         for site in walk.into_live() {
             let series = self.by_stack.entry(site.stack).or_default();
             series.resize(self.moments, Sum::default());
@@ -47,26 +61,69 @@ impl Survivors {
         }
     }
 
-    /// Backtraces that grow, and by how much since the first moment.
-    pub fn grown(&self, confidence: f64) -> Vec<(u32, Growth, Sum)> {
-        let all: Vec<(&u32, &Vec<Sum>)> = self.by_stack.iter().collect();
+    /// Backtraces that grow, and whether there may be others.
+    pub fn verdicts(&self, confidence: f64) -> Verdicts {
+        // A block counts when it is this much older than the one that it may have replaced.
+        let age = AGE_IN_PAUSES as usize;
+        let freed: Vec<f64> = self.freed.iter().map(|&n| n as f64).collect();
+        let all: Vec<(&u32, &[Sum])> = self
+            .by_stack
+            .iter()
+            .filter_map(|(stack, sums)| Some((stack, sums.get(age..)?)))
+            .collect();
         let series: Vec<Vec<f64>> = all
             .iter()
             .map(|(_, sums)| sums.iter().map(|sum| sum.blocks as f64).collect())
             .collect();
-        let growth = growing(&series, confidence);
-        let grown = all
-            .iter()
-            .zip(growth)
-            .filter_map(|((stack, sums), growth)| {
-                let (first, last) = (sums.first()?, sums.last()?);
-                let more = Sum {
-                    blocks: last.blocks.saturating_sub(first.blocks),
-                    bytes: last.bytes.saturating_sub(first.bytes),
-                };
-                Some((**stack, growth?, more))
-            });
-        grown.collect()
+        let mut verdicts = Verdicts::default();
+        let mut more_of = [(0, 0); 2];
+        for ((stack, sums), course) in all.iter().zip(courses(&series, &freed, confidence)) {
+            let (Some(first), Some(last)) = (sums.first(), sums.last()) else {
+                continue;
+            };
+            let more = Sum {
+                blocks: last.blocks.saturating_sub(first.blocks),
+                bytes: last.bytes.saturating_sub(first.bytes),
+            };
+            let unclear = match course {
+                Course::Steady => continue,
+                Course::Growing(growth) => {
+                    verdicts.grown.push((**stack, growth, more));
+                    continue;
+                }
+                Course::Replacing => &mut more_of[0],
+                Course::Levelling => &mut more_of[1],
+            };
+            *unclear = (unclear.0 + 1u64, unclear.1 + more.blocks);
+        }
+        let last = self.freed.len().saturating_sub(age + 1);
+        let freed = self.freed.last().unwrap_or(&0) - self.freed.get(last / 2).unwrap_or(&0);
+        let [replacing, levelling] = more_of;
+        let mut words = Vec::new();
+        if replacing.0 > 0 {
+            words.push(format!(
+                "{} with {} more, which may only take the place of the {} from before the attach that were freed in \
+                 the second half",
+                counted(replacing.0, "site"),
+                counted(replacing.1, "block"),
+                count(freed)
+            ));
+        }
+        if levelling.0 > 0 {
+            words.push(format!(
+                "{} with {} more, ever more slowly",
+                counted(levelling.0, "site"),
+                counted(levelling.1, "block")
+            ));
+        }
+        if !words.is_empty() {
+            let what = words.join("; ");
+            verdicts.unclear = Some(format!(
+                "the run was too short to tell growth from what levels off: {what}; --duration should be at least \
+                 twice as long as blocks live"
+            ));
+        }
+        verdicts
     }
 
     /// What is to be said about them beside the sites.
@@ -75,9 +132,10 @@ impl Survivors {
         evidence
             .notes
             .push(format!("survivors counted at {moments} moments"));
-        if moments < LEAST_MOMENTS {
+        let needed = LEAST_MOMENTS + AGE_IN_PAUSES as usize;
+        if moments < needed {
             evidence.gaps.push(format!(
-                "survivors were counted at {moments} moments only, {LEAST_MOMENTS} are needed"
+                "survivors were counted at {moments} moments only, {needed} are needed"
             ));
         }
     }

@@ -95,6 +95,21 @@ fn test(series: &[f64], inflation: f64) -> Trend {
     Trend { s, p, slope }
 }
 
+/// Chance that a random walk without drift rises so much: by the mean of its steps and their variance.
+pub fn drift(series: &[f64]) -> f64 {
+    let steps: Vec<f64> = series.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let n = steps.len() as f64;
+    let sum: f64 = steps.iter().sum();
+    let variance: f64 = steps.iter().map(|step| (step - sum / n).powi(2)).sum();
+    // Steps of one size are a count that goes up regularly; a count of events varies like their number.
+    let variance = variance.max(sum.abs());
+    if variance > 0.0 {
+        upper_tail(sum / variance.sqrt())
+    } else {
+        1.0
+    }
+}
+
 /// Chance that a standard normal variable is above `z`.
 fn upper_tail(z: f64) -> f64 {
     0.5 * libm::erfc(z / std::f64::consts::SQRT_2)

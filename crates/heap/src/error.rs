@@ -1,6 +1,7 @@
 //! What can go wrong in a scan.
 
 use crate::capture::room::Room;
+use crate::glibc::layout::NEWEST;
 use memhook_foreign::size_text;
 
 /// Failure of a scan; one line.
@@ -93,6 +94,17 @@ pub enum Error {
         pid: i32,
         /// Why.
         reason: String,
+    },
+    /// A glibc that is newer than this program, with a heap that fits none of the known layouts.
+    #[error(
+        "process {pid}: glibc 2.{minor} is newer than those whose heap scan can read (2.26 to 2.{NEWEST}), and its \
+         heap is laid out differently"
+    )]
+    UnknownLayout {
+        /// Process id.
+        pid: i32,
+        /// It is glibc 2.`minor`.
+        minor: u32,
     },
     /// The process has called execve since its memory was copied.
     #[error("process {pid} has started another program")]

@@ -7,6 +7,7 @@
 //! sampled independently of each other, (1 - p) / p² · size² summed over the recorded blocks is an unbiased
 //! estimate of its variance.
 
+use crate::LiveBlock;
 use std::iter::Sum;
 use std::ops::{AddAssign, SubAssign};
 
@@ -112,31 +113,68 @@ impl Estimator {
 /// Counts all allocations by those that were recorded.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SampledAllocations {
-    /// Knows what one of them stands for.
+    /// Knows what a sample stands for.
     pub estimator: Estimator,
-    /// All allocations since the attach; nothing unless they are samples: then the ledger's totals are exact.
-    pub all: Estimate,
+    /// Every recorded allocation is a sample; else those of rings that were nearly full are.
+    pub always: bool,
+    /// What the samples stand for.
+    estimated: Estimate,
+    /// The samples.
+    samples: u64,
+    sample_bytes: u64,
 }
 
 impl SampledAllocations {
     /// Nothing counted; `sample_bytes`: mean bytes between samples.
-    pub fn new(sample_bytes: Option<u64>) -> SampledAllocations {
+    pub fn new(sample_bytes: Option<u64>, always: bool) -> SampledAllocations {
         SampledAllocations {
             estimator: Estimator { sample_bytes },
-            all: Estimate::default(),
+            always,
+            ..SampledAllocations::default()
         }
     }
 
-    /// Whether recorded allocations stand for others too.
-    pub fn is_sampled(&self) -> bool {
-        self.estimator.sample_bytes.is_some()
+    /// Mean bytes between samples, if anything may be an estimate because of them.
+    pub fn sample_bytes(&self) -> Option<u64> {
+        let is_sampled = self.always || self.samples > 0;
+        self.estimator.sample_bytes.filter(|_| is_sampled)
     }
 
-    /// Counts an event.
+    /// Allocations that were recorded as samples.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Counts `count` samples of one size.
     #[inline]
-    pub fn count_allocation(&mut self, size: u64) {
-        if self.is_sampled() {
-            self.all += self.estimator.block(size);
+    pub fn count_samples(&mut self, size: u64, count: u64) {
+        self.samples += count;
+        self.sample_bytes = self.sample_bytes.saturating_add(size.saturating_mul(count));
+        let one = self.estimator.block(size);
+        self.estimated += Estimate {
+            blocks: one.blocks * count as f64,
+            bytes: one.bytes * count as f64,
+            variance: one.variance * count as f64,
+        };
+    }
+
+    /// All allocations since the attach, of which so many were recorded.
+    pub fn all(&self, recorded_blocks: u64, recorded_bytes: u64) -> Estimate {
+        let mut all = Estimate::exact(
+            recorded_blocks.saturating_sub(self.samples),
+            recorded_bytes.saturating_sub(self.sample_bytes),
+        );
+        all += self.estimated;
+        all
+    }
+
+    /// How many blocks this one stands for by the samples.
+    #[inline]
+    pub fn weight(&self, block: &LiveBlock) -> f64 {
+        if block.is_sample {
+            self.estimator.weight(block.size)
+        } else {
+            1.0
         }
     }
 }
@@ -159,6 +197,21 @@ mod tests {
         assert_eq!(estimator.weight(0), 1.0);
         assert_eq!(estimator.block(40), Estimate::exact(1, 40));
         assert_eq!(estimator.block(40).error_bytes(), None);
+    }
+
+    /// What was recorded without sampling stays exact beside samples.
+    #[test]
+    fn exact_counts_and_samples_add_up() {
+        let mut counts = SampledAllocations::new(Some(1000), false);
+        assert_eq!(counts.all(7, 700), Estimate::exact(7, 700));
+        assert_eq!(counts.sample_bytes(), None);
+        counts.count_samples(100, 3);
+        let one = counts.estimator.block(100);
+        let all = counts.all(10, 1000);
+        assert!((all.blocks - (7.0 + 3.0 * one.blocks)).abs() < 1e-9);
+        assert!((all.bytes - (700.0 + 3.0 * one.bytes)).abs() < 1e-9);
+        assert!((all.variance - 3.0 * one.variance).abs() < 1e-6);
+        assert_eq!((counts.samples(), counts.sample_bytes()), (3, Some(1000)));
     }
 
     #[test]

@@ -36,6 +36,9 @@ const SEQUENCE_MASK: u64 = (1 << 22) - 1;
 const SEGMENT_BITS: u32 = 10;
 /// A table that would need more places is cut.
 const WHOLE_CAPACITY: usize = 1 << 16;
+/// Places for each entry of a table that is not cut, if that is not too many: what it takes is little, and
+/// searches are shorter.
+const ROOMY: usize = 4;
 /// Places of a table that is not empty, at least, by `bits`.
 const fn min_capacity(bits: u32) -> usize {
     if bits == 0 { 1024 } else { 32 }
@@ -469,7 +472,10 @@ impl LiveMap {
         let is_kept = |e: &&[u64; 3]| e[0] != 0 && !Entry(**e).is_expired(pass);
         let kept = old.iter().filter(is_kept).count();
         let percent = 160 + 40 * segment / self.segments.len();
-        let capacity = (kept * percent / 100).max(min_capacity(self.bits));
+        let mut capacity = (kept * percent / 100).max(min_capacity(self.bits));
+        if self.bits == 0 && capacity <= WHOLE_CAPACITY {
+            capacity = capacity.max((kept * ROOMY).min(WHOLE_CAPACITY));
+        }
         self.capacity -= old.len();
         if self.bits == 0 && capacity > WHOLE_CAPACITY {
             self.cut(old.iter().filter(is_kept).map(|e| age(Entry(*e), pass)));

@@ -135,11 +135,24 @@ impl<O: Observer> Ledger<O> {
     pub fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.apply_batch();
         self.look_at_memory();
+        self.sites.set_sampling(self.options.all_are_samples);
         self.rings_in_pass += 1;
         self.tid_index = self.threads.index_of(tid);
         if self.reallocs.enter(ring, tid) {
             // The thread that announced a realloc is gone, so the call has ended.
             self.confirm_realloc();
+        }
+    }
+
+    /// Whether the allocations that follow of this ring are samples; at its beginning they are not, unless
+    /// all are.
+    pub fn set_sampling(&mut self, is_on: bool) {
+        self.apply_batch();
+        self.sites.set_sampling(is_on);
+        if is_on {
+            // Releases of blocks that are no samples come, too, as far as the hook does not know them.
+            self.options.ignore_unknown_releases = true;
+            self.totals.unknown_releases = 0;
         }
     }
 
@@ -159,7 +172,7 @@ impl<O: Observer> Ledger<O> {
             Op::ReallocRelease => self.reallocs.open(self.release_of(event)),
             Op::Pair => self.pairs(event, size, time_ns),
             // A failed realloc whose announcement was lost, and what is not about blocks.
-            Op::ReallocFailed | Op::Tick | Op::SizeExtension => {}
+            Op::ReallocFailed | Op::Tick | Op::SizeExtension | Op::SamplingChange => {}
         }
     }
 

@@ -9,6 +9,8 @@ use rustc_hash::FxHashMap;
 #[repr(align(64))]
 pub(crate) struct SiteSums {
     pub stack: u32,
+    /// Its allocations are samples. Those of the same stack that are not are another site.
+    pub is_sampled: bool,
     pub allocated_blocks: u64,
     pub allocated_bytes: u64,
     pub released_blocks: u64,
@@ -18,9 +20,10 @@ pub(crate) struct SiteSums {
 }
 
 impl SiteSums {
-    pub fn new(stack: u32) -> Self {
+    pub fn new(stack: u32, is_sampled: bool) -> Self {
         Self {
             stack,
+            is_sampled,
             allocated_blocks: 0,
             allocated_bytes: 0,
             released_blocks: 0,
@@ -38,16 +41,31 @@ const CHUNK: usize = 4096;
 pub(crate) struct SiteTable {
     sites: Vec<SiteSums>,
     /// Index + 1 by stack id, in chunks that exist when one of their ids was seen: ids are dense,
-    /// since they are places in an arena.
-    by_stack: Vec<Option<Box<[u32; CHUNK]>>>,
+    /// since they are places in an arena. The second one has the sites of samples.
+    by_stack: [Vec<Option<Box<[u32; CHUNK]>>>; 2],
+    /// Allocations that come now are samples.
+    is_sampling: bool,
     /// The last stack looked up and its index: one call site often allocates many times in a row.
     last: Option<(u32, u32)>,
-    /// When there are too many sites: the one that allocations of all further stacks are counted at,
-    /// and what it had counted before.
-    others: Option<(u32, u64)>,
+    /// When there are too many sites: the two that allocations of all further stacks are counted at,
+    /// the second one samples, and what each had counted before.
+    others: Option<[(u32, u64); 2]>,
 }
 
 impl SiteTable {
+    /// Says whether the allocations that follow are samples.
+    pub fn set_sampling(&mut self, is_on: bool) {
+        if self.is_sampling != is_on {
+            self.is_sampling = is_on;
+            self.last = None;
+        }
+    }
+
+    /// Whether the allocations of this site are samples.
+    pub fn is_sampled(&self, index: u32) -> bool {
+        self.sites[index as usize].is_sampled
+    }
+
     /// Counts an allocation and returns the site's index.
     #[inline]
     pub fn allocated(&mut self, stack: u32, size: u64) -> u32 {
@@ -88,21 +106,25 @@ impl SiteTable {
     /// From now on, stacks that were not seen before are counted together, as stack 0.
     pub fn close(&mut self) {
         if self.others.is_none() {
-            let index = self.index_of(0);
-            let before = self.sites[index as usize].allocated_blocks;
-            self.others = Some((index, before));
+            let is_sampling = self.is_sampling;
+            self.others = Some([false, true].map(|sampling| {
+                self.set_sampling(sampling);
+                let index = self.index_of(0);
+                (index, self.sites[index as usize].allocated_blocks)
+            }));
+            self.set_sampling(is_sampling);
         }
     }
 
     /// Allocations that were counted without their stack for that reason; `None`: it is not so.
     pub fn unattributed(&self) -> Option<u64> {
-        let (index, before) = self.others?;
-        Some(self.sites[index as usize].allocated_blocks - before)
+        let of = |(index, before): (u32, u64)| self.sites[index as usize].allocated_blocks - before;
+        Some(self.others?.map(of).iter().sum())
     }
 
     /// Bytes of memory.
     pub fn bytes(&self) -> usize {
-        let chunks = self.by_stack.iter().flatten().count();
+        let chunks = self.by_stack.iter().flatten().flatten().count();
         self.sites.capacity() * size_of::<SiteSums>() + chunks * CHUNK * size_of::<u32>()
     }
 
@@ -121,7 +143,8 @@ impl SiteTable {
     /// Prefetches the sums of a stack.
     #[inline]
     pub fn expect_stack(&self, stack: u32) {
-        let chunk = self.by_stack.get(stack as usize / CHUNK);
+        let by_stack = &self.by_stack[usize::from(self.is_sampling)];
+        let chunk = by_stack.get(stack as usize / CHUNK);
         let index = chunk
             .and_then(|c| c.as_ref())
             .map_or(0, |c| c[stack as usize % CHUNK]);
@@ -144,20 +167,23 @@ impl SiteTable {
             return index;
         }
         let (chunk, at) = (stack as usize / CHUNK, stack as usize % CHUNK);
-        if let Some((others, _)) = self.others {
-            let known = self.by_stack.get(chunk).and_then(|c| c.as_ref());
+        if let Some(others) = self.others {
+            let (others, _) = others[usize::from(self.is_sampling)];
+            let by_stack = &self.by_stack[usize::from(self.is_sampling)];
+            let known = by_stack.get(chunk).and_then(|c| c.as_ref());
             let known = known.and_then(|chunk| chunk[at].checked_sub(1));
             return known.unwrap_or(others);
         }
-        if chunk >= self.by_stack.len() {
-            self.by_stack.resize_with(chunk + 1, || None);
+        let by_stack = &mut self.by_stack[usize::from(self.is_sampling)];
+        if chunk >= by_stack.len() {
+            by_stack.resize_with(chunk + 1, || None);
         }
-        let place = &mut self.by_stack[chunk].get_or_insert_with(|| Box::new([0; CHUNK]))[at];
+        let place = &mut by_stack[chunk].get_or_insert_with(|| Box::new([0; CHUNK]))[at];
         let next = self.sites.len() as u32;
         let index = place.checked_sub(1).unwrap_or(next);
         if index == next {
             *place = next + 1;
-            self.sites.push(SiteSums::new(stack));
+            self.sites.push(SiteSums::new(stack, self.is_sampling));
         }
         self.last = Some((stack, index));
         index

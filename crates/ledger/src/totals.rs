@@ -89,6 +89,8 @@ pub struct LiveBlock {
     pub time_ns: u64,
     /// Allocating thread (target's pid namespace); 0 if more than 65,535 threads were seen.
     pub tid: u32,
+    /// It was recorded as a sample ([`Ledger::set_sampling`](crate::Ledger::set_sampling)).
+    pub is_sample: bool,
 }
 
 /// Live blocks of one allocation site.
@@ -111,6 +113,8 @@ pub struct LedgerOptions {
     pub track_release_stacks: bool,
     /// Do not count releases of unknown blocks: with a size filter they are the rule.
     pub ignore_unknown_releases: bool,
+    /// Every recorded allocation is a sample.
+    pub all_are_samples: bool,
     /// Memory that the ledger may take, in bytes, apart from what one ring holds; at least
     /// [`LEAST_BYTES`](crate::LEAST_BYTES). When that is not enough it keeps a sample of the blocks,
     /// see [`Ledger::bounded`](crate::Ledger::bounded).

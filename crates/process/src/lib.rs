@@ -40,7 +40,7 @@ pub use memory::{open_descriptor, open_memory, open_pagemap, read_memory, read_w
 pub use module::{ModuleImage, modules, vdso};
 pub use module_facts::ModuleFacts;
 pub use module_file::ModuleFiles;
-pub use preflight::{Check, details, filter_may_kill, first_failure, preflight};
+pub use preflight::{Check, details, filter_may_kill, first_failure, preflight, preflight_to_read};
 pub use proc_text::proc_text;
 pub use remote_address::RemoteAddress;
 pub use scheduling::{Scheduling, SchedulingFile};
@@ -51,6 +51,6 @@ pub use thread_state::{
     waits_in,
 };
 pub use threads::{
-    Thread, has_ended, has_seccomp_filter, inner_tid, is_filtered, process_ids, seccomp_filters,
-    thread_ids, thread_start_time, threads,
+    Thread, has_ended, has_seccomp_filter, inner_tid, is_filtered, living_thread, process_ids,
+    seccomp_filters, thread_ids, thread_start_time, threads,
 };

@@ -35,13 +35,16 @@ impl Auxiliary {
 
 /// Whether a process was started with LD_AUDIT (ld.so(8)).
 pub fn is_audited(pid: i32) -> bool {
+    has_variable(pid, |variable| variable.starts_with(b"LD_AUDIT="))
+}
+
+/// Whether a process was started with such a variable (`NAME=value`) in its environment.
+pub(crate) fn has_variable(pid: i32, is_it: impl Fn(&[u8]) -> bool) -> bool {
     /// The kernel takes no more (execve(2), "Limits on size of arguments and environment").
     const MOST_BYTES: u64 = 8 << 20;
     let path = format!("/proc/{pid}/environ");
     let environment = memhook_foreign::read_start(path, MOST_BYTES).unwrap_or_default();
-    environment
-        .split(|&byte| byte == 0)
-        .any(|variable| variable.starts_with(b"LD_AUDIT="))
+    environment.split(|&byte| byte == 0).any(is_it)
 }
 
 /// The dynamic loader of a process.

@@ -62,6 +62,17 @@ pub fn thread_ids(pid: i32) -> Result<Vec<i32>, Error> {
     Ok(entries.flatten().filter_map(id).collect())
 }
 
+/// A thread by which /proc shows what a process has. The initial one gives up its memory and its files when it ends
+/// before the others (pthread_exit(3)); it is a zombie until they have ended.
+pub fn living_thread(pid: i32) -> i32 {
+    let has_ended = |tid| matches!(thread_state(pid, tid), None | Some('Z' | 'X'));
+    if !has_ended(pid) {
+        return pid;
+    }
+    let mut threads = thread_ids(pid).unwrap_or_default().into_iter();
+    threads.find(|&tid| !has_ended(tid)).unwrap_or(pid)
+}
+
 /// The ids of all processes that this one can see.
 pub fn process_ids() -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

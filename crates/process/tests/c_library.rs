@@ -162,7 +162,7 @@ fn a_file_that_only_has_its_name_is_not_the_c_library() {
 #[test]
 fn the_c_libraries_of_other_releases() {
     let scratch = Scratch::new("releases");
-    for release in ["bullseye", "trixie"] {
+    for release in ["bullseye", "trixie", "sid", "experimental"] {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/debian-roots");
         let directories =
             ["lib", "usr/lib"].map(|part| root.join(release).join(part).join("x86_64-linux-gnu"));
@@ -170,8 +170,8 @@ fn the_c_libraries_of_other_releases() {
             .each_ref()
             .map(|d| d.join("ld-linux-x86-64.so.2"));
         let Some(loader) = loaders.iter().find(|loader| loader.exists()) else {
-            eprintln!("skipped: run cargo xtask debian-roots first");
-            return;
+            eprintln!("{release} is left out: run cargo xtask debian-roots first");
+            continue;
         };
         let path = directories
             .each_ref()

@@ -7,7 +7,9 @@ use crate::{
     AttachInfo, Coverage, Measured, ReleaseSite, ReportModel, ReportTotals, Sampling, StackFrame,
     Target,
 };
-use memhook_ledger::{Bounded, Estimate, Ledger, LiveWalk, SampledAllocations, SiteWalk};
+use memhook_ledger::{
+    Bounded, Estimate, Ledger, LiveWalk, SampledAllocations, SiteWalk, standard_error,
+};
 use memhook_stream::Losses;
 use memhook_symbols::{ModuleFile, Symbolizer};
 use rustc_hash::FxHashMap;
@@ -91,13 +93,14 @@ impl LiveNumbers {
             self.allocations = *allocations;
             self.bounded = ledger.bounded();
             let keeps_all = self.bounded.is_none_or(|bounded| !bounded.is_thinned);
-            self.is_by_site = self.by.is_of_stacks() && !allocations.is_sampled() && keeps_all;
+            self.is_by_site =
+                self.by.is_of_stacks() && allocations.sample_bytes().is_none() && keeps_all;
         }
         if self.is_by_site {
             return ledger.walk_sites(&mut self.sites);
         }
         let (by, before_ns, parts) = (self.by, self.before_ns, &mut self.parts);
-        let estimator = &self.allocations.estimator;
+        let samples = self.allocations;
         ledger.walk_blocks(&mut self.blocks, |block| {
             if before_ns.is_some_and(|limit| block.time_ns >= limit) {
                 return;
@@ -109,7 +112,7 @@ impl LiveNumbers {
             };
             let part = parts.entry(number).or_default();
             // Two samples, of which neither knows of the other.
-            let weight = estimator.weight(block.size) * ledger.weight(block.size);
+            let weight = samples.weight(&block) * ledger.weight(block.size);
             part.amount += Estimate::weighted(weight, block.size);
             let oldest = part.oldest_ns.unwrap_or(u64::MAX);
             part.oldest_ns = Some(oldest.min(block.time_ns));
@@ -147,8 +150,9 @@ struct Draft {
     more_rows: u64,
     releases: Vec<(u32, u64, u64)>,
     totals: ReportTotals,
-    recorded_allocations: u64,
-    sample_bytes: Option<u64>,
+    sampling: Option<Sampling>,
+    /// Of all allocated bytes.
+    allocated_variance: f64,
     bounded: Option<Bounded>,
     elapsed: Duration,
     is_final: bool,
@@ -227,7 +231,23 @@ impl LiveReporter {
         releases.retain(|&(stack, _, _)| stack != 0);
         releases.sort_by_key(|&(stack, _, bytes)| (Reverse(bytes), stack));
         releases.truncate(self.view.top);
-        let mut totals = totals(&numbers.totals, &run.losses(), &numbers.allocations);
+        let recorded = numbers.totals.allocations;
+        let samples = numbers.allocations;
+        let all = samples.all(recorded, numbers.totals.allocated_bytes);
+        let sampling = samples.sample_bytes().map(|mean_bytes| Sampling {
+            mean_bytes,
+            recorded_allocations: samples.samples(),
+            exact_allocations: (!samples.always)
+                .then(|| recorded.saturating_sub(samples.samples())),
+            allocated_error_bytes: all.error_bytes(),
+            ..Sampling::default()
+        });
+        let mut totals = ReportTotals::exact(&numbers.totals, &run.losses());
+        if sampling.is_some() {
+            totals.allocations = all.blocks.round() as u64;
+            totals.allocated_bytes = all.bytes.round() as u64;
+            totals.peak_live_bytes = 0;
+        }
         if numbers.bounded.is_some_and(|bounded| bounded.is_thinned) {
             // What the peak was after the bound was reached is not known.
             totals.peak_live_bytes = 0;
@@ -238,8 +258,8 @@ impl LiveReporter {
             more_rows: 0,
             releases,
             totals,
-            recorded_allocations: numbers.totals.allocations,
-            sample_bytes: numbers.allocations.estimator.sample_bytes,
+            sampling,
+            allocated_variance: all.variance,
             bounded: numbers.bounded,
             elapsed: numbers.elapsed,
             is_final,
@@ -305,12 +325,18 @@ impl LiveReporter {
         };
         let mut all = rows::rows(self.view.by, &draft.parts, &named);
         let t = &mut draft.totals;
-        if draft.sample_bytes.is_some() && !self.view.by.repeats_blocks() {
+        if let Some(sampling) = &mut draft.sampling
+            && !self.view.by.repeats_blocks()
+        {
             let live: Estimate = all.iter().map(|row| row.amount).sum();
             t.live_bytes = live.bytes.round() as u64;
             t.live_blocks = live.blocks.round() as u64;
             t.released_bytes = t.allocated_bytes.saturating_sub(t.live_bytes);
             t.releases = t.allocations.saturating_sub(t.live_blocks);
+            sampling.live_error_bytes = live.error_bytes();
+            // Every block is chosen for itself, so the variances of what lives and what was released add up.
+            sampling.released_error_bytes =
+                standard_error(draft.allocated_variance - live.variance);
         }
         t.live_growth_bytes = t.live_bytes as i64 - self.last_live_bytes as i64;
         self.last_live_bytes = t.live_bytes;
@@ -361,11 +387,7 @@ impl LiveReporter {
             from_s: 0.0,
             elapsed_s: draft.elapsed.as_secs_f64(),
             since_last_s: last_elapsed.map(|last| draft.elapsed.saturating_sub(last).as_secs_f64()),
-            sampling: draft.sample_bytes.map(|mean_bytes| Sampling {
-                mean_bytes,
-                recorded_allocations: draft.recorded_allocations,
-                ..Sampling::default()
-            }),
+            sampling: draft.sampling,
             bounded: draft
                 .bounded
                 .map(|b| described(&b, draft.totals.live_blocks)),
@@ -374,7 +396,9 @@ impl LiveReporter {
                 measure: "live",
                 bytes: draft.totals.live_bytes,
                 blocks: draft.totals.live_blocks,
-                error_bytes: None,
+                error_bytes: draft
+                    .sampling
+                    .and_then(|sampling| sampling.live_error_bytes),
             },
             coverage: run.coverage(&self.symbols),
             sites,
@@ -400,18 +424,4 @@ pub fn described(bounded: &Bounded, live_blocks: u64) -> crate::Bounded {
         unattributed_allocations: bounded.unattributed_allocations,
         unknown_releases_are_counted: !bounded.ignores_unknown_releases,
     }
-}
-
-fn totals(
-    t: &memhook_ledger::Totals,
-    losses: &Losses,
-    allocations: &SampledAllocations,
-) -> ReportTotals {
-    let mut totals = ReportTotals::exact(t, losses);
-    if allocations.is_sampled() {
-        totals.allocations = allocations.all.blocks.round() as u64;
-        totals.allocated_bytes = allocations.all.bytes.round() as u64;
-        totals.peak_live_bytes = 0;
-    }
-    totals
 }

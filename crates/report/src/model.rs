@@ -62,7 +62,7 @@ pub struct Measured {
     pub bytes: u64,
     /// Blocks.
     pub blocks: u64,
-    /// Standard error of `bytes` when sampled; `None` while the program is traced.
+    /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
 }
@@ -72,9 +72,12 @@ pub struct Measured {
 pub struct Sampling {
     /// Mean number of bytes between samples.
     pub mean_bytes: u64,
-    /// Allocations that were recorded.
+    /// Allocations that were recorded as samples.
     pub recorded_allocations: u64,
-    /// Standard error of [`ReportTotals::live_bytes`]; `None` while the program is traced.
+    /// With `--on-full adapt`: allocations that were recorded while rings had room, all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exact_allocations: Option<u64>,
+    /// Standard error of [`ReportTotals::live_bytes`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_error_bytes: Option<u64>,
     /// Standard error of [`ReportTotals::allocated_bytes`].

@@ -39,12 +39,19 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
         writeln!(out, "{}", style.warning(&bounded.in_words()))?;
     }
     if let Some(sampling) = &model.sampling {
-        writeln!(
-            out,
-            "Estimates from {}, one in about {}",
+        let samples = format!(
+            "{}, one in about {}",
             counted(sampling.recorded_allocations, "sampled allocation"),
             bytes(sampling.mean_bytes)
-        )?;
+        );
+        match sampling.exact_allocations {
+            None => writeln!(out, "Estimates from {samples}")?,
+            Some(exact) => writeln!(
+                out,
+                "Rings were nearly full at times: of about {}, {exact} were all counted, and the others are estimated from {samples} (--on-full wait counts all)",
+                counted(model.totals.allocations, "allocation"),
+            )?,
+        }
     }
     Ok(())
 }

@@ -35,6 +35,7 @@ fn full_report() -> ReportModel {
         sampling: Some(Sampling {
             mean_bytes: 1,
             recorded_allocations: 1,
+            exact_allocations: Some(1),
             live_error_bytes: Some(1),
             allocated_error_bytes: Some(1),
             released_error_bytes: Some(1),

@@ -1,9 +1,9 @@
 //! The control block: configuration of an attach, clock, module requests.
 
-use crate::selection::filter_shift;
+use crate::selection::{filter_shift, passed_blocks};
 use crate::{Error, Plan, Region};
 use memhook_abi::{
-    ABI_VERSION, Control, HOOKED_FUNCTIONS, MAGIC, MAX_DEPTH, MAX_EXACT_SIZES, MAX_VARIANTS,
+    ABI_VERSION, Control, HOOKED_FUNCTIONS, MAGIC, MAX_DEPTH, MAX_EXACT_SIZES, MAX_VARIANTS, flags,
 };
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -32,7 +32,7 @@ pub struct Config {
     /// Address of the C library's `backtrace` in the target (avma), or 0.
     pub libc_backtrace: u64,
     /// Mean number of bytes between sampled allocations; needed with
-    /// [`memhook_abi::flags::SAMPLE`].
+    /// [`memhook_abi::flags::SAMPLE`] and [`memhook_abi::flags::ADAPT_WHEN_FULL`].
     pub sample_bytes: u64,
     /// Pid of the attacher in its own namespace.
     pub attacher_pid: u32,
@@ -42,6 +42,12 @@ pub struct Config {
     pub iterate_modules: u64,
     /// What it may take of memory.
     pub plan: Plan,
+}
+
+impl Config {
+    fn draws_samples(&self) -> bool {
+        self.flags & (flags::SAMPLE | flags::ADAPT_WHEN_FULL) != 0
+    }
 }
 
 impl Region {
@@ -82,6 +88,7 @@ impl Region {
             (offset_of!(Control, vdso_clock), config.vdso_clock),
             (offset_of!(Control, libc_backtrace), config.libc_backtrace),
             (offset_of!(Control, owner), config.owner),
+            (offset_of!(Control, sample_bytes), config.sample_bytes),
             (offset_of!(Control, iterate_modules), config.iterate_modules),
             // Granule 0 stays empty: stack id 0 means "none".
             (offset_of!(Control, arena_next), 1),
@@ -92,17 +99,23 @@ impl Region {
             m.u64(offset_of!(Control, exact_sizes) + i * 8)
                 .store(*size, Relaxed);
         }
-        if config.flags & memhook_abi::flags::SAMPLE != 0 {
+        if config.draws_samples() {
             self.write_sample_intervals(config.sample_bytes);
         }
+        let passed = passed_blocks(config.plan.budget);
+        m.u64(offset_of!(Control, passed_mask))
+            .store(passed - 1, Relaxed);
         for counter in &self.retired {
             counter.store(0, Relaxed);
         }
         self.begin_grants(&config.plan);
-        if config.flags & memhook_abi::flags::LIVE_FILTER != 0 {
+        if config.flags & flags::LIVE_FILTER != 0 {
             // Each release looks into it, and to look makes a page exist.
             m.touch(memhook_abi::FILTER_OFFSET, memhook_abi::FILTER_COUNTERS);
             self.note_spent(memhook_abi::FILTER_COUNTERS as u64);
+        } else if config.flags & flags::ADAPT_WHEN_FULL != 0 {
+            // The hook touches it piece by piece, when there is need.
+            self.note_spent(passed * 8);
         }
         for mark in &inside {
             self.retain(mark);
@@ -119,7 +132,7 @@ impl Region {
             });
         }
         let sizes = config.exact_sizes.len();
-        let sampled = config.flags & memhook_abi::flags::SAMPLE != 0;
+        let sampled = config.draws_samples();
         for (ok, what, value, allowed) in [
             (
                 (1..=4095).contains(&config.epoch),

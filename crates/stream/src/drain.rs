@@ -23,11 +23,19 @@ const CLAIM_TO_TAKE: Duration = Duration::from_micros(50);
 /// consumer's line is not written for every event.
 const BATCH_EVENTS: usize = 4096;
 
+/// Lines of the ring are asked for so many events before they are read: they come from the core of the
+/// thread that wrote them, and the processor's own prefetchers do not run so far ahead.
+const EVENTS_AHEAD: usize = 64;
+const EVENTS_OF_A_LINE: usize = 64 / size_of::<RawEvent>();
+
 /// Takes the events of one pass.
 pub trait Sink {
     /// Events of this ring follow, published by the thread `tid` (target's pid namespace).
     fn begin_ring(&mut self, ring: usize, tid: u32);
-    /// One event, never a tick or a size extension. `size` is the requested size in bytes with any
+    /// Whether allocations of this ring are samples from here on
+    /// ([`memhook_abi::flags::ADAPT_WHEN_FULL`]). At the beginning of each ring they are not.
+    fn set_sampling(&mut self, _is_on: bool) {}
+    /// One event, never a tick, a size extension or a change of the sampling. `size` is the requested size in bytes with any
     /// extension resolved; `time_ns` is the time of the ring's last tick.
     fn event(&mut self, event: Event, size: u64, time_ns: u64);
     /// All events of this pass have been handed out.
@@ -83,6 +91,8 @@ struct RingState {
     time_ns: u64,
     /// Size from an extension whose allocation has not come yet.
     extension: Option<u64>,
+    /// Its allocations are samples.
+    is_sampling: bool,
 }
 
 /// The consumer of all rings.
@@ -211,6 +221,9 @@ impl Drain {
             .memory
             .words(region.ring_offset(ring) + RING_PREFIX_BYTES, capacity * 2);
         let mut state = self.states[ring];
+        if state.is_sampling {
+            sink.set_sampling(true);
+        }
         let mut next = tail;
         let mut left = waiting as usize;
         while left > 0 {
@@ -275,7 +288,12 @@ fn take_batch(
     let mut extension = state.extension;
     let mut events = 0;
     let (pairs, _) = words.as_chunks::<2>();
-    for [word0, word1] in pairs {
+    for (i, [word0, word1]) in pairs.iter().enumerate() {
+        if i % EVENTS_OF_A_LINE == 0
+            && let Some(later) = pairs.get(i + EVENTS_AHEAD)
+        {
+            memhook_abi::prefetch(later);
+        }
         let raw = RawEvent {
             word0: word0.load(Relaxed),
             word1: word1.load(Relaxed),
@@ -287,6 +305,11 @@ fn take_batch(
         match event.op {
             Op::Tick => time_ns = tick_time.resolve(event.value),
             Op::SizeExtension => extension = Some(event.value),
+            // What the distance is, we have said ourselves.
+            Op::SamplingChange => {
+                state.is_sampling = event.value != 0;
+                sink.set_sampling(state.is_sampling);
+            }
             op => {
                 let mut size = u64::from(event.size);
                 if op == Op::Allocation && event.size == u32::MAX {

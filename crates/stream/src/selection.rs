@@ -1,7 +1,7 @@
 //! What the hook needs when it does not record every allocation.
 
 use crate::{Config, Region};
-use memhook_abi::{SAMPLE_OFFSET, SAMPLE_QUANTILES};
+use memhook_abi::{PASSED_BLOCKS, SAMPLE_OFFSET, SAMPLE_QUANTILES};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What a counter of the live filter stands for: a page where few pages hold a recorded block, so that
@@ -13,6 +13,12 @@ pub(crate) fn filter_shift(config: &Config) -> u32 {
     } else {
         6
     }
+}
+
+/// Entries of the table of passed blocks: a small part of what the attach may take (bytes).
+pub(crate) fn passed_blocks(budget: u64) -> u64 {
+    let affordable = (budget / 16 / 8).clamp(512, PASSED_BLOCKS as u64);
+    1 << affordable.ilog2()
 }
 
 impl Region {

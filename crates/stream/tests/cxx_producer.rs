@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 const RING_BYTES: usize = 4096;
+/// Mean bytes between samples.
+const SAMPLE_BYTES: u64 = 4096;
 
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
@@ -56,6 +58,7 @@ fn new_region(flags: u32, ring_bytes: usize) -> (OwnedFd, Region) {
         depth: 1,
         flags,
         max_size: u64::MAX,
+        sample_bytes: SAMPLE_BYTES,
         plan: Plan {
             first_ring: RING_BYTES as u64,
             ..Plan::default()
@@ -225,6 +228,106 @@ fn check_folding(threads: u64, events: u64, ring_bytes: usize) {
     let (pairs, folded) = blocks.pairs;
     assert!(folded * 3 > expected, "{folded} of {expected} folded");
     assert!(pairs * 2 < folded, "{pairs} pairs for {folded}");
+}
+
+/// What threads that take samples while their rings are nearly full have recorded.
+#[derive(Default)]
+struct Adapted {
+    is_sampling: bool,
+    changes: u64,
+    live: BTreeMap<u64, u64>,
+    exact: u64,
+    samples: u64,
+    /// Estimated bytes of all allocations, and the variance of that.
+    bytes: f64,
+    variance: f64,
+}
+
+impl Sink for Adapted {
+    fn begin_ring(&mut self, _ring: usize, _tid: u32) {
+        self.is_sampling = false;
+    }
+
+    fn set_sampling(&mut self, is_on: bool) {
+        self.is_sampling = is_on;
+        self.changes += 1;
+    }
+
+    fn event(&mut self, event: Event, size: u64, _time_ns: u64) {
+        match event.op {
+            Op::Allocation => {
+                let stack = if self.is_sampling { 2 } else { 1 };
+                assert_eq!(event.stack, stack, "{event:?}");
+                // No release of a recorded block is missing.
+                assert_eq!(self.live.insert(event.address, size), None, "{event:?}");
+                let bytes = size as f64;
+                if self.is_sampling {
+                    let weight = 1.0 / (1.0 - (-bytes / SAMPLE_BYTES as f64).exp());
+                    self.samples += 1;
+                    self.bytes += weight * bytes;
+                    self.variance += (weight - 1.0) * weight * bytes * bytes;
+                } else {
+                    self.exact += 1;
+                    self.bytes += bytes;
+                }
+            }
+            // One that is not known was not recorded.
+            Op::Release => drop(self.live.remove(&event.address)),
+            op => panic!("{op:?}"),
+        }
+    }
+
+    fn end_pass(&mut self) {}
+}
+
+/// Each change of the sampling is at its place in the ring, every recorded block's release comes, and the
+/// sum of all sizes is estimated without bias.
+#[test]
+fn rings_that_are_nearly_full_take_samples() {
+    let (threads, events) = (3, 400_000);
+    let (file, region) = new_region(memhook_abi::flags::ADAPT_WHEN_FULL, RING_BYTES);
+    let mut child = Command::new(program())
+        .arg(file.as_raw_fd().to_string())
+        .args([1, threads, events].map(|n: u64| n.to_string()))
+        .arg("adapt")
+        .spawn()
+        .unwrap();
+    let (mut drain, admission) = (Drain::new(), Admission::default());
+    let mut found = Adapted::default();
+    let start = Instant::now();
+    loop {
+        let ended = child.try_wait().unwrap();
+        // A thousand times too fast, so that there are many changes.
+        region.set_clock_ns(start.elapsed().as_micros() as u64 * 1_000_000);
+        admission.answer(&region);
+        assert_eq!(drain.pass(&region, &mut found).damaged, 0);
+        if let Some(status) = ended {
+            assert!(status.success(), "{status}");
+            break;
+        }
+    }
+    drain.last_pass(&region, &mut found);
+    assert_eq!(region.losses().dropped, 0);
+    assert!(found.live.is_empty(), "{} blocks", found.live.len());
+    assert!(found.changes > 10, "only {} changes", found.changes);
+    assert!(found.exact > 1_000 && found.samples > 100);
+    let truth: u64 = (0..threads).map(|t| allocated_bytes(t, events)).sum();
+    // The numbers of the hook begin with the time, so each run is another one.
+    let deviations = (found.bytes - truth as f64) / found.variance.sqrt();
+    assert!(deviations.abs() < 6.0, "{deviations} standard errors");
+}
+
+/// What thread `t` of that run allocates.
+fn allocated_bytes(t: u64, events: u64) -> u64 {
+    let mut random = t + 1;
+    let mut sum = 0;
+    for _ in 0..events {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        sum += 1 + (random >> 20) % 516;
+    }
+    sum
 }
 
 /// One run of the producer, drained to its end.

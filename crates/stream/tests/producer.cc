@@ -1,10 +1,12 @@
 // Writes known events through the hook's own ring code into the region of descriptor argv[1]:
 // argv[2] waves of argv[3] threads, argv[4] events each. The reader knows what event i of thread t
-// must look like (see `expected` in cxx_producer.rs). With a fifth argument the threads allocate and
-// release, and fold what can be folded.
+// must look like (see `expected` in cxx_producer.rs). With a fifth argument "fold" the threads allocate
+// and release, and fold what can be folded; with "adapt" they take samples while a ring is nearly full.
+#include "adapting.hpp"
 #include "folding.hpp"
 
 #include <cstdlib>
+#include <cstring>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -82,6 +84,47 @@ static void allocate_and_release(uint64_t t, uint64_t events) {
     if (address) release(ring, address);
 }
 
+// Whether the wrappers would record an allocation; as is_sample() of record.hpp.
+static bool is_sample(RingHeader* ring, uint64_t size) {
+  if (ring->sampling == records_all) return true;
+  ring->sample_left -= size;
+  return static_cast<int64_t>(ring->sample_left) < 0 && decide_sample(ring, size);
+}
+
+// Replaces random ones of 64 blocks, and at last releases all. A released address is the next to be handed
+// out. An allocation's stack says whether the thread takes samples.
+static void adapt(uint64_t t, uint64_t events) {
+  constexpr uint64_t held = 64;
+  uint64_t kept[held] = {}, random = t + 1, unused = (t + 1) << 32;
+  uint32_t epoch = epoch_now();
+  RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(&epoch));
+  if (!ring) abort();
+  auto release_block = [ring](uint64_t address) {
+    if (was_passed(reinterpret_cast<void*>(address))) return;
+    if (!reserve(ring)) abort();
+    commit(ring, op_release, address, next_release(address), 0, 0);
+  };
+  for (uint64_t i = 0; i < events; i++) {
+    random = random * 6364136223846793005 + 1442695040888963407;
+    uint64_t& place = kept[random >> 58];
+    if (place) release_block(place);
+    uint64_t size = 1 + (random >> 20) % 516, address = place ? place : unused += 64;
+    auto* block = reinterpret_cast<void*>(address);
+    place = address;
+    if (is_sample(ring, size)) {
+      bool exact = ring->sampling == records_all || ring->sampling == wants_samples;
+      if (!reserve(ring)) abort();
+      // The change that reserve() may have asked for comes with the next allocation.
+      forget_passed(block);
+      commit(ring, op_allocation, address, 0, size, exact ? 1 : 2);
+    } else {
+      note_passed(block);
+    }
+  }
+  for (uint64_t address : kept)
+    if (address) release_block(address);
+}
+
 int main(int arguments, char** argv) {
   int fd = atoi(argv[1]);
   uint64_t waves = strtoull(argv[2], nullptr, 10), threads = strtoull(argv[3], nullptr, 10);
@@ -94,15 +137,18 @@ int main(int arguments, char** argv) {
   Gate& g = gate();  // as memhook_attach does
   g.flags = control()->flags;
   g.clock_mode = control()->clock_mode;
+  g.sample_bytes = control()->sample_bytes;
+  g.passed_mask = control()->passed_mask;
   g.first_ring_mask = control()->first_ring_bytes / sizeof(RawEvent) - 1;
   reset_recorders();
   constexpr int register_global_expedited = 1 << 2;
   if (syscall(SYS_membarrier, register_global_expedited, 0, 0) != 0) return 4;
   __atomic_store_n(&g.epoch, control()->epoch, __ATOMIC_RELEASE);
+  auto work = arguments == 5 ? produce : strcmp(argv[5], "adapt") == 0 ? adapt : allocate_and_release;
   for (uint64_t wave = 0; wave < waves; wave++) {
     std::vector<std::thread> running;
     for (uint64_t i = 0; i < threads; i++)
-      running.emplace_back(arguments > 5 ? allocate_and_release : produce, wave * threads + i, events);
+      running.emplace_back(work, wave * threads + i, events);
     for (auto& thread : running) thread.join();
   }
   if (arguments == 5 && *sequence_word(shared_page) != waves * threads * events) return 5;

@@ -106,12 +106,20 @@ fn with_data(snapshot: &Snapshot, ranges: &[Range<u64>], data: Range<u64>) -> Sn
     part
 }
 
-/// A snapshot of `templates/heap.cc`, and the places of all its words that are not zero: region and offset.
-fn template() -> &'static (Snapshot, Vec<(usize, usize)>) {
-    static TEMPLATE: OnceLock<(Snapshot, Vec<(usize, usize)>)> = OnceLock::new();
-    TEMPLATE.get_or_init(|| {
-        let file = include_bytes!("../templates/heap.snapshot");
-        let snapshot = only_heap(&load("template", file.as_slice(), None).expect("it is whole"));
+/// A snapshot, and the places of all its words that are not zero: region and offset.
+type Template = (Snapshot, Vec<(usize, usize)>);
+
+/// Snapshots of `templates/heap.cc`, on glibc 2.36 and on 2.43, whose heap is laid out differently.
+const FILES: [&[u8]; 2] = [
+    include_bytes!("../templates/heap.snapshot"),
+    include_bytes!("../templates/heap-2.43.snapshot"),
+];
+
+fn template(number: usize) -> &'static Template {
+    static TEMPLATES: [OnceLock<Template>; 2] = [const { OnceLock::new() }; 2];
+    TEMPLATES[number].get_or_init(|| {
+        let snapshot = load("template", FILES[number], None).expect("it is whole");
+        let snapshot = only_heap(&snapshot);
         let mut places = Vec::new();
         for (number, region) in snapshot.regions.iter().enumerate() {
             let (words, _) = region.bytes.as_chunks::<8>();
@@ -138,17 +146,19 @@ fn copy(snapshot: &Snapshot) -> Snapshot {
 }
 
 thread_local! {
-    /// A copy of the template in which no word is changed. An execution that panics leaves none.
-    static UNCHANGED: Cell<Option<Snapshot>> = const { Cell::new(None) };
+    /// A copy of each template in which no word is changed. An execution that panics leaves none.
+    static UNCHANGED: [Cell<Option<Snapshot>>; 2] = const { [const { Cell::new(None) }; 2] };
 }
 
 /// Changes of a real heap's words.
 pub fn made_up(bytes: &[u8]) {
-    let (template, places) = template();
-    let mut snapshot = UNCHANGED.take().unwrap_or_else(|| copy(template));
-    let mut changed = Vec::new();
     let mut input = Input(bytes);
     let how = input.byte();
+    let number = usize::from(how >> 7);
+    let (template, places) = template(number);
+    let unchanged = UNCHANGED.with(|all| all[number].take());
+    let mut snapshot = unchanged.unwrap_or_else(|| copy(template));
+    let mut changed = Vec::new();
     let options = MarkOptions {
         pointers: if how & 1 == 0 {
             Pointers::default()
@@ -159,7 +169,7 @@ pub fn made_up(bytes: &[u8]) {
     };
     if how & 4 != 0 {
         for module in &mut snapshot.meta.modules {
-            module.glibc_minor = module.glibc_minor.map(|_| 26 + u32::from(how >> 4));
+            module.glibc_minor = module.glibc_minor.map(|_| 26 + u32::from(how >> 3));
         }
     }
     while !input.is_empty() {
@@ -196,5 +206,5 @@ pub fn made_up(bytes: &[u8]) {
         snapshot.regions[number].bytes[offset..offset + 8].copy_from_slice(word);
     }
     snapshot.meta = template.meta.clone();
-    UNCHANGED.set(Some(snapshot));
+    UNCHANGED.with(|all| all[number].set(Some(snapshot)));
 }

@@ -21,6 +21,9 @@ pub mod flags {
     pub const RELEASE_STACKS: u32 = 1;
     /// Drop events when a ring is full instead of waiting.
     pub const DROP_WHEN_FULL: u32 = 2;
+    /// While a ring is nearly full, record a sample of its thread's allocations by the byte intervals at
+    /// [`super::SAMPLE_OFFSET`]; [`crate::Op::SamplingChange`] tells when. Not with [`SAMPLE`].
+    pub const ADAPT_WHEN_FULL: u32 = 1024;
     /// Only allocations that pass the size filter are recorded.
     pub const SIZE_FILTER: u32 = 4;
     /// Releases of blocks whose counter in the live filter is 0 are not recorded.
@@ -120,6 +123,10 @@ shared_struct! {
         forwarding_operators: AtomicU32,
         /// Rings that may be claimed.
         ring_limit: AtomicU32,
+        /// Mean number of bytes between samples ([`flags::ADAPT_WHEN_FULL`]).
+        sample_bytes: u64,
+        /// Entries of the table of passed blocks in use, less 1.
+        passed_mask: u64,
         /// Which process the region was made for: a number that its hook keeps where a fork wipes it
         /// ([`HookDescription::gate`]), so that a child's region is never taken for its own.
         owner: u64,

@@ -6,7 +6,7 @@ use crate::event::RawEvent;
 /// "MEMHOOK1", little endian.
 pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
 /// Changes with every change of this layout; hook and attacher must agree.
-pub const ABI_VERSION: u32 = 8;
+pub const ABI_VERSION: u32 = 9;
 
 /// Slots the journal can hold.
 pub const MAX_SLOTS: usize = 32_768;
@@ -64,6 +64,9 @@ pub const FILTER_COUNTERS: usize = 1 << 20;
 pub const FILTER_BUCKETS: usize = 1 << 17;
 /// Blocks in a bucket: a cache line.
 pub const FILTER_BUCKET_BLOCKS: usize = 8;
+/// Entries of the table of blocks that were passed by while a ring was nearly full, a power of two. It
+/// is in the place of the buckets, which nothing needs at the same time.
+pub const PASSED_BLOCKS: usize = FILTER_BUCKETS * FILTER_BUCKET_BLOCKS;
 /// Quantiles of the exponential distribution that sampling intervals are drawn from; one more entry
 /// closes the last.
 pub const SAMPLE_QUANTILES: usize = 1 << 12;

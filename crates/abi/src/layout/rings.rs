@@ -30,6 +30,8 @@ shared_struct! {
         mask: AtomicU64,
         /// Remembered backtraces - 1.
         memo_mask: u64,
+        /// How the owner records, see the hook's `adapting.hpp`; 0: every allocation.
+        sampling: u64,
         /// Entries of the PC cache - 1.
         pc_mask: u64,
         /// Bounds of the thread's stack (avma), filled in by the attacher; 0: not known.
@@ -42,6 +44,11 @@ shared_struct! {
         sample_left: u64,
         /// State of the owner's random numbers; 0: not yet in use.
         random: u64,
+        /// When the owner began to record every allocation again, or, while it samples, until when it
+        /// does at least; by the clock word.
+        sampling_turn_ns: u64,
+        /// For how long the owner samples at least when its ring gets nearly full.
+        sampling_ns: u64,
         /// Unwindings done because no remembered backtrace fitted.
         memo_misses: AtomicU64,
         /// `head` some unwindings ago << 1; bit 0: unwindings were many before that.

@@ -61,8 +61,12 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
             ..Evidence::default()
         },
         Some(survivors) => {
-            let grown = survivors.grown(options.confidence);
-            evidence(session, |names| growth_evidence(names, &totals, &grown))
+            let verdicts = survivors.verdicts(options.confidence);
+            let mut found = evidence(session, |names| {
+                growth_evidence(names, &totals, &verdicts.grown)
+            });
+            found.gaps.extend(verdicts.unclear);
+            found
         }
         None => {
             let blocks = match watch.look.take() {
@@ -117,7 +121,8 @@ impl Job for Watch {
                 let mut walk = Survivors::walk(now, self.pause);
                 let consumer = trace.consumer();
                 consumer.in_slices(|state| state.ledger.walk_sites(&mut walk));
-                survivors.count_walked(walk);
+                let freed = consumer.lock().ledger.totals().unknown_releases;
+                survivors.count_walked(walk, freed);
             }
         }
         ControlFlow::Continue(())

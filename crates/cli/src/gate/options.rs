@@ -60,6 +60,9 @@ impl Args {
         if self.tracing.is_selective() {
             bail!("a gate needs every allocation: leave out --sample and the size filters");
         }
+        if self.tracing.adapts() {
+            bail!("a gate needs every allocation: leave out --on-full adapt");
+        }
         let confidence = self.running.confidence;
         if !(0.5..1.0).contains(&confidence) {
             bail!("--confidence {confidence}: from 0.5 to below 1 is possible; 0.99 is usual");

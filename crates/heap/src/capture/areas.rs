@@ -1,6 +1,7 @@
 //! Which mappings can hold pointers to heap blocks.
 
 use crate::capture::pagemap;
+use crate::glibc::layout::HEAP_MAX_BYTES;
 use crate::ranges::Runs;
 use crate::snapshot::{Area, AreaKind, ModuleInfo};
 use memhook_inject::{PageScan, PageState};
@@ -26,7 +27,7 @@ pub fn areas(
     pages: Option<&PageScan>,
 ) -> (Vec<Area>, Vec<Area>) {
     let (mut areas, mut unsearched) = (Vec::new(), Vec::new());
-    for m in maps {
+    for (i, m) in maps.iter().enumerate() {
         let area = |kind| Area {
             start: m.start,
             end: m.end,
@@ -41,6 +42,18 @@ pub fn areas(
             None if m.write || m.path.starts_with("/secretmem") => {
                 unsearched.push(area(AreaKind::Shared))
             }
+            None if is_in_heap(
+                m,
+                i.checked_sub(1).and_then(|i| maps.get(i)),
+                maps.get(i + 1),
+            ) =>
+            {
+                areas.push(area(if m.path == "[heap]" {
+                    AreaKind::Brk
+                } else {
+                    AreaKind::Hidden
+                }));
+            }
             None => match hidden(pid, m, pages) {
                 Ok(runs) => areas.extend(runs.into_iter().map(|Range { start, end }| Area {
                     start,
@@ -53,6 +66,20 @@ pub fn areas(
         }
     }
     (areas, unsearched)
+}
+
+/// Whether these may be pages of a block that the program has made inaccessible. They are taken as a whole, with
+/// those that were never touched, so that the heap around them has no gap: what could not be accessed is zero.
+/// The rest of an arena's heap, which has not been given out yet, ends where the next one could begin.
+fn is_in_heap(m: &Mapping, before: Option<&Mapping>, behind: Option<&Mapping>) -> bool {
+    let is_memory = |m: &Mapping| !m.shared && m.file_id.2 == 0 && !m.path.starts_with("[v");
+    let is_open = |m: &Mapping| m.read && m.write && is_memory(m) && m.path != "[stack]";
+    is_memory(m)
+        && !m.read
+        && m.end - m.start <= HEAP_MAX_BYTES
+        && !m.end.is_multiple_of(HEAP_MAX_BYTES)
+        && before.is_some_and(|before| before.end == m.start && is_open(before))
+        && behind.is_some_and(|behind| behind.start == m.end && is_open(behind))
 }
 
 /// Pages that the program wrote to before it changed their protection so that nothing shows it: memory that

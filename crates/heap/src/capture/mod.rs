@@ -26,13 +26,16 @@ use crate::capture::room::Room;
 use crate::capture::settle::{hold_settled, is_inside};
 use crate::capture::shared_pages::add_untouched;
 use crate::capture::stop::{copy_all, stop};
-use crate::ranges::{Runs, run_bytes};
+use crate::graph::roots::dead_stacks;
+use crate::ranges::{Runs, run_bytes, without};
 use crate::snapshot::{
     Area, AreaKind, CopiedRegion, Meta, Method, ModuleInfo, Snapshot, ThreadState, words,
 };
 use crate::{Error, Types, dissect};
 use memhook_inject::{AllHeld, Child, PageScan, PageState, Registers, WriteWatch, memory_sharers};
-use memhook_process::{ModuleFiles, ModuleImage, filter_may_kill, mappings, modules};
+use memhook_process::{
+    ModuleFiles, ModuleImage, filter_may_kill, living_thread, mappings, modules,
+};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -72,6 +75,8 @@ impl Captured {
 /// What is known of the target before any thread is held.
 pub(crate) struct Prepared {
     pub pid: i32,
+    /// By which its memory and its files are read: its id, or that of a thread that lives.
+    pub reader: i32,
     begin: Instant,
     images: Vec<ModuleImage>,
     modules: Vec<ModuleInfo>,
@@ -95,7 +100,8 @@ pub(crate) struct Prepared {
 impl Prepared {
     fn of(pid: i32, limits: Limits) -> Result<Prepared, Error> {
         let begin = Instant::now();
-        let images = modules(pid, &mappings(pid)?, &mut ModuleFiles::new())?;
+        let reader = living_thread(pid);
+        let images = modules(reader, &mappings(reader)?, &mut ModuleFiles::new())?;
         let mut prepared = Prepared {
             begin,
             limits,
@@ -155,15 +161,17 @@ impl Prepared {
     }
 
     fn with(pid: i32, images: Vec<ModuleImage>) -> Prepared {
+        let reader = living_thread(pid);
         Prepared {
             pid,
+            reader,
             begin: Instant::now(),
             modules: images.iter().map(module_info).collect(),
             images,
-            pages: PageScan::open(pid).ok(),
+            pages: PageScan::open(reader).ok(),
             // Before and after the hold: an entry that is there at the hold is in one of the two,
             // or comes and goes meanwhile.
-            kernel: kernel_words(pid),
+            kernel: kernel_words(reader),
             notes: Vec::new(),
             unsearched: Vec::new(),
             in_malloc: 0,
@@ -235,7 +243,7 @@ impl Prepared {
             }
             found.truncate(before);
             // Before Linux 6.7.
-            if let Ok(runs) = pagemap::populated(self.pid, start, end) {
+            if let Ok(runs) = pagemap::populated(self.reader, start, end) {
                 found.extend(runs);
                 return;
             }
@@ -245,15 +253,15 @@ impl Prepared {
 
     /// The mappings to be copied, as they are now.
     pub fn areas(&mut self) -> Result<Vec<Area>, Error> {
-        let maps = mappings(self.pid)?;
-        let (areas, unsearched) = areas(self.pid, &maps, &self.modules, self.pages.as_ref());
+        let maps = mappings(self.reader)?;
+        let (areas, unsearched) = areas(self.reader, &maps, &self.modules, self.pages.as_ref());
         self.unsearched = unsearched;
         Ok(areas)
     }
 
     /// Holds all threads, outside malloc if possible.
     pub fn hold(&mut self) -> Result<AllHeld, Error> {
-        let (held, in_malloc) = hold_settled(self.pid, &self.malloc_code())?;
+        let (held, in_malloc) = hold_settled(self.pid, self.reader, &self.malloc_code())?;
         self.in_malloc = in_malloc;
         self.kernel.words.extend(held.queued_values());
         self.kernel.words.extend(held.rseq_places());
@@ -261,7 +269,7 @@ impl Prepared {
     }
 
     fn finish(mut self, method: Method, mut shot: Shot, prepare: Duration) -> Captured {
-        let left_out = add_untouched(self.pid, &shot.areas, &mut shot.regions);
+        let left_out = add_untouched(self.reader, &shot.areas, &mut shot.regions);
         self.unsearched.extend(left_out);
         let mut classes = BTreeMap::new();
         for image in &self.images {
@@ -273,51 +281,70 @@ impl Prepared {
                 self.in_malloc
             ));
         }
-        let after = kernel_words(self.pid);
+        let after = kernel_words(self.reader);
         self.kernel.words.extend(after.words);
         self.kernel.unseen.extend(after.unseen);
+        let mut snapshot = Snapshot {
+            meta: Meta {
+                pid: self.pid,
+                method,
+                held_ms: shot.held.max(self.held_in_vain).as_secs_f64() * 1e3,
+                prepare_held_ms: prepare.as_secs_f64() * 1e3,
+                taken_ms: self.begin.elapsed().as_secs_f64() * 1e3,
+                held_bytes: shot.held_bytes,
+                in_malloc: self.in_malloc,
+                notes: self.notes,
+                threads: shot.threads,
+                areas: shot.areas,
+                modules: self.modules,
+                kernel_words: self.kernel.words,
+                unsearched: Vec::new(),
+                classes,
+            },
+            regions: shot.regions,
+        };
         let mut unsearched: Vec<String> = self.unsearched.iter().map(describe).collect();
-        unsearched.extend(shot.unread.iter().map(|Range { start, end }| {
-            format!("memory at {start:#x}-{end:#x}, which can't be read")
-        }));
+        unsearched.extend(hiding(&snapshot, self.reader, shot.unread).iter().map(
+            |Range { start, end }| format!("memory at {start:#x}-{end:#x}, which can't be read"),
+        ));
         self.kernel.unseen.sort_unstable();
         self.kernel.unseen.dedup();
         unsearched.extend(self.kernel.unseen.iter().map(|&what| what.to_owned()));
-        let sharers = memory_sharers(self.pid);
+        let sharers = memory_sharers(self.reader);
         unsearched.extend(
             sharers
                 .iter()
                 .map(|other| format!("process {other}, which runs in the same memory")),
         );
-        self.notes.extend(
+        snapshot.meta.notes.extend(
             unsearched
                 .iter()
                 .map(|what| format!("not searched: {what}; what only it points to looks leaked")),
         );
-        let meta = Meta {
-            pid: self.pid,
-            method,
-            held_ms: shot.held.max(self.held_in_vain).as_secs_f64() * 1e3,
-            prepare_held_ms: prepare.as_secs_f64() * 1e3,
-            taken_ms: self.begin.elapsed().as_secs_f64() * 1e3,
-            held_bytes: shot.held_bytes,
-            in_malloc: self.in_malloc,
-            notes: self.notes,
-            threads: shot.threads,
-            areas: shot.areas,
-            modules: self.modules,
-            kernel_words: self.kernel.words,
-            unsearched,
-            classes,
-        };
+        snapshot.meta.unsearched = unsearched;
         Captured {
-            snapshot: Snapshot {
-                meta,
-                regions: shot.regions,
-            },
+            snapshot,
             images: self.images,
         }
     }
+}
+
+/// The part of what could not be read that may hide a pointer. A guard page (MADV_GUARD_INSTALL, with which
+/// glibc 2.42 ends the stacks of threads) holds nothing, and what is below a stack pointer is no root; before
+/// Linux 6.15, which marks such pages, guard pages of stacks are known by that alone.
+fn hiding(snapshot: &Snapshot, reader: i32, unread: Runs) -> Runs {
+    if unread.is_empty() {
+        return unread;
+    }
+    let dead = dead_stacks(snapshot);
+    unread
+        .into_iter()
+        .flat_map(|run| without(run.start, run.end, &dead))
+        .flat_map(|run| {
+            let guards = pagemap::guards(reader, run.start, run.end).unwrap_or_default();
+            without(run.start, run.end, &guards)
+        })
+        .collect()
 }
 
 fn describe(area: &Area) -> String {
@@ -350,18 +377,27 @@ pub fn capture(pid: i32, method: Option<Method>) -> Result<Captured, Error> {
 /// Like [`capture`], with other limits than the default.
 pub fn capture_within(pid: i32, method: Option<Method>, limits: Limits) -> Result<Captured, Error> {
     let mut prepared = Prepared::of(pid, limits)?;
-    let is_filtered = method.is_none() && filter_may_kill(pid);
-    let method = method.unwrap_or(if is_filtered {
-        Method::Stop
-    } else {
-        Method::Precopy
-    });
+    let is_filtered = method.is_none() && filter_may_kill(prepared.reader);
+    // Without its initial thread, what is asked of a process by its id fails.
+    let is_headless = prepared.reader != pid;
+    let method = method
+        .filter(|_| !is_headless)
+        .unwrap_or(if is_filtered || is_headless {
+            Method::Stop
+        } else {
+            Method::Precopy
+        });
     if is_filtered {
         // Filters of services usually kill, and it cannot be found out which system calls they know.
         prepared.notes.push(
             "all threads held, as a seccomp filter may end the process for a system call of ours; \
              one that only refuses allows --snapshot precopy or fork"
                 .into(),
+        );
+    }
+    if is_headless {
+        prepared.notes.push(
+            "all threads held, as the initial thread has ended, by which the others could be asked to help".into(),
         );
     }
     if method == Method::Precopy {

@@ -11,6 +11,8 @@ const PAGE_BYTES: u64 = 4096;
 const POPULATED: u64 = 1 << 63 | 1 << 62;
 /// The page belongs to a file or to shared memory.
 const OF_FILE: u64 = 1 << 61;
+/// The page is in a guard region (PM_GUARD_REGION, since Linux 6.15).
+const GUARD: u64 = 1 << 58;
 /// Read at a time.
 const WORDS: u64 = 64 * 1024;
 
@@ -24,6 +26,11 @@ pub fn own(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     find(pid, start, end, |word| {
         word & POPULATED != 0 && word & OF_FILE == 0
     })
+}
+
+/// Pages that the process has made guards with madvise(2): they hold nothing, and any access faults.
+pub fn guards(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
+    find(pid, start, end, |word| word & GUARD != 0)
 }
 
 fn find(pid: i32, start: u64, end: u64, is_wanted: impl Fn(u64) -> bool) -> io::Result<Runs> {

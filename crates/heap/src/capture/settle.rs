@@ -30,13 +30,18 @@ const STACK_WORDS: usize = 48;
 /// Holds all threads, none of them inside `malloc_code` if possible: the heap is whole then. A
 /// thread that is inside runs on by itself until it is out; it is never long. Also returns how many
 /// were still inside.
-pub fn hold_settled(pid: i32, malloc_code: &Range<u64>) -> Result<(AllHeld, u32), Error> {
+/// `reader`: by which its memory is read.
+pub fn hold_settled(
+    pid: i32,
+    reader: i32,
+    malloc_code: &Range<u64>,
+) -> Result<(AllHeld, u32), Error> {
     let mut held = hold_all(pid)?;
     let mut step = SETTLE_STEP;
     loop {
         let inside: Vec<i32> = held
             .threads()
-            .filter(|(_, r, _)| is_inside(pid, r, malloc_code))
+            .filter(|(_, r, _)| is_inside(reader, r, malloc_code))
             .map(|(tid, ..)| tid)
             .collect();
         if inside.is_empty() || held.held_for() > SETTLE_LIMIT {

@@ -27,7 +27,7 @@ pub(crate) fn copy_all(
     let bytes = run_bytes(&runs);
     prepared.has_room(0, bytes)?;
     let mut unread = Runs::new();
-    let done = copy::copy_into(prepared.pid, &runs, &mut regions, &mut unread, until);
+    let done = copy::copy_into(prepared.reader, &runs, &mut regions, &mut unread, until);
     Ok(done.then_some(Shot {
         threads: Vec::new(),
         areas,
@@ -72,7 +72,7 @@ fn speed(prepared: &mut Prepared) -> Result<Speed, Error> {
             let mut part = Patch::with_room(0);
             let begin = Instant::now();
             // Into memory that is new, as that of the copy will be.
-            if part.read(prepared.pid, from_ref(&run), &mut Runs::new(), None) {
+            if part.read(prepared.reader, from_ref(&run), &mut Runs::new(), None) {
                 speed.copied(run.end - run.start, begin);
             }
             left -= run.end - run.start;

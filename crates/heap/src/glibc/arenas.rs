@@ -3,12 +3,17 @@
 //! An empty bin of `malloc_state` points to itself (malloc.c, `malloc_init_state`), and most of the
 //! 127 bins of a living arena are empty: nothing else in libc's data looks like that.
 
-use crate::glibc::layout::{BINS, FASTBINS, FLAGS, HEADER_BYTES, Layout};
+use crate::glibc::layout::{BINS, FLAGS, HEADER_BYTES, Layout, NEWEST, TCACHE_SMALL_BINS};
 use crate::snapshot::{ModuleInfo, Snapshot};
 use std::ops::Range;
 
 /// Self-pointing bins that make an arena.
 const ENOUGH_EMPTY_BINS: u64 = 16;
+/// Large bins of a thread cache, and the sizes in it (malloc.c, MAX_TCACHE_SIZE), since 2.42.
+const MOST_LARGE_BINS: u64 = 12;
+const MOST_CACHED_BYTES: u64 = (4 << 20) + 1;
+/// Before 2.43, the fast lists and their flag were before `top`.
+const MOST_STATE_BYTES_BEFORE_TOP: u64 = 88;
 /// More arenas than that are a loop through garbage.
 const MAX_ARENAS: usize = 65_536;
 
@@ -33,10 +38,10 @@ impl Arena {
         Some(Arena {
             address,
             locked: snapshot.half(address)? != 0,
-            top: word(layout.top())?,
+            top: word(layout.top)?,
             system_bytes: word(layout.system_mem())?,
-            fastbins: (0..FASTBINS)
-                .map(|i| word(layout.fastbins + i * 8))
+            fastbins: (0..layout.fastbins)
+                .map(|i| word(layout.first_fastbin() + i * 8))
                 .collect::<Option<_>>()?,
         })
     }
@@ -74,8 +79,8 @@ fn empty_bins(snapshot: &Snapshot, layout: &Layout, address: u64) -> Option<u64>
     Some(empty)
 }
 
-/// The main arena, in the data of libc.
-pub fn find_main(snapshot: &Snapshot, layout: &Layout, libc: &ModuleInfo) -> Option<Arena> {
+/// The address at which most bins of a `malloc_state` would be empty, in the data of libc.
+fn emptiest(snapshot: &Snapshot, layout: &Layout, libc: &ModuleInfo) -> Option<u64> {
     let mut best = None;
     for &Range { start, end } in &libc.data {
         let last = end.saturating_sub(layout.arena_bytes());
@@ -90,7 +95,21 @@ pub fn find_main(snapshot: &Snapshot, layout: &Layout, libc: &ModuleInfo) -> Opt
             at += 8;
         }
     }
-    let arena = Arena::read(snapshot, layout, best?.1)?;
+    best.map(|(_, at)| at)
+}
+
+/// Where the bins of the main arena are, with its top before them and its sums behind, in a release whose
+/// `malloc_state` need not be known.
+pub fn find_bins(snapshot: &Snapshot, libc: &ModuleInfo) -> Option<Range<u64>> {
+    let layout = Layout::candidates(NEWEST).next()?;
+    let state = emptiest(snapshot, &layout, libc)?;
+    let before = MOST_STATE_BYTES_BEFORE_TOP;
+    Some(state.saturating_sub(before)..state + layout.arena_bytes())
+}
+
+/// The main arena, in the data of libc.
+pub fn find_main(snapshot: &Snapshot, layout: &Layout, libc: &ModuleInfo) -> Option<Arena> {
+    let arena = Arena::read(snapshot, layout, emptiest(snapshot, layout, libc)?)?;
     let top_fits = arena.is_unused(layout)
         || snapshot
             .word(arena.top.checked_add(8)?)
@@ -144,7 +163,8 @@ pub struct Parameters {
 }
 
 /// Finds `mp_` in libc's data by its end: `mmapped_mem, max_mmapped_mem, sbrk_base, tcache_bins,
-/// tcache_max_bytes, tcache_count`.
+/// tcache_max_bytes, tcache_count`. 2.42 names them `tcache_small_bins` and, one larger, `tcache_max_bytes`; a
+/// program's tunables set them to up to 4 MiB.
 pub fn find_parameters(
     snapshot: &Snapshot,
     layout: &Layout,
@@ -163,11 +183,11 @@ pub fn find_parameters(
             let word = |offset| snapshot.word(at + offset).unwrap_or(u64::MAX);
             let base = word(0);
             let by_base = base != 0 && brk.iter().any(|&b| base.wrapping_sub(b) < 16);
-            let by_tcache = (word(8), word(16)) == (64, 1032);
+            let by_tcache = word(8) == TCACHE_SMALL_BINS && matches!(word(16), 1032 | 1041);
             if (by_base || by_tcache)
                 && (base == 0 || base >= 4096)
-                && word(8) <= 64
-                && word(16) <= 1032
+                && word(8) <= TCACHE_SMALL_BINS + MOST_LARGE_BINS
+                && word(16) <= MOST_CACHED_BYTES
                 && word(24) <= 65_535
             {
                 let (mmapped, most) = (snapshot.word(at - 16)?, snapshot.word(at - 8)?);

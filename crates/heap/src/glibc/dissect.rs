@@ -3,12 +3,12 @@
 use crate::Error;
 use crate::glibc::arenas::{self, Arena, Parameters};
 use crate::glibc::free_lists::{self, FreeLists};
-use crate::glibc::layout::{ALIGNMENT, FLAGS, HEAP_MAX_BYTES, Layout};
+use crate::glibc::layout::{ALIGNMENT, FLAGS, HEAP_MAX_BYTES, Layout, NEWEST};
 use crate::glibc::mmapped;
 use crate::glibc::walk::{Counts, Finding, Piece, find_start, walk};
 use crate::graph::blocks::{BlockTable, Segment, SegmentKind};
 use crate::ranges::{Runs, add_run};
-use crate::snapshot::{AreaKind, Snapshot};
+use crate::snapshot::{AreaKind, ModuleInfo, Snapshot};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -78,7 +78,8 @@ impl Heap {
     }
 }
 
-/// Finds and walks the heap of glibc's malloc.
+/// Finds and walks the heap of glibc's malloc. The heap of a version that is not known is believed only if
+/// everything in it fits one of the known layouts.
 pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
     let none = |reason: String| Error::NoHeap {
         pid: snapshot.meta.pid,
@@ -88,83 +89,140 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
         .libc()
         .ok_or_else(|| none("no glibc in it, so no heap that scan knows".into()))?;
     let minor = libc.glibc_minor.unwrap_or(0);
-    let layout = Layout::of(minor).ok_or_else(|| {
-        none(format!(
-            "glibc 2.{minor} is not known to scan (2.26 to 2.41 are)"
-        ))
-    })?;
-    let main = arenas::find_main(snapshot, &layout, libc).ok_or_else(|| {
-        let other = snapshot
-            .meta
-            .modules
-            .iter()
-            .find_map(|m| m.allocator.as_ref());
-        none(match other {
-            Some(other) => format!("its blocks are of {other}, which scan does not know"),
-            None => "its C library has no heap yet (no arena found in libc's data)".into(),
-        })
-    })?;
-    let (arenas, broken) = arenas::all(snapshot, &layout, main);
-    let parameters = arenas::find_parameters(snapshot, &layout, libc);
-    let lists = free_lists::read(snapshot, &layout, &arenas);
-    let mut building = Building {
-        snapshot,
-        layout,
-        lists,
-        segments: Vec::new(),
-        findings: Vec::new(),
-        unparsed: Runs::new(),
-        ranges: Runs::new(),
+    if Layout::candidates(minor).next().is_none() {
+        return Err(none(format!(
+            "glibc 2.{minor} is older than any that scan knows (2.26 to 2.{NEWEST})"
+        )));
+    }
+    let is_known = minor <= NEWEST;
+    let mut found: Option<Bare> = None;
+    for layout in Layout::candidates(minor) {
+        let Some(bare) = Bare::find(snapshot, layout, libc) else {
+            continue;
+        };
+        if bare.is_sound() {
+            found = Some(bare);
+            break;
+        }
+        // Without a thread cache, the layout of its own version is as good as any other.
+        found = found.filter(|first| first.broken.is_none()).or(Some(bare));
+    }
+    let unknown = || Error::UnknownLayout {
+        pid: snapshot.meta.pid,
+        minor,
     };
-    // Its bins point to free chunks, whose first word is still of the block before: no roots.
-    let state = arenas[0].address;
-    add_run(&mut building.ranges, state..state + layout.arena_bytes());
-    if let Some(what) = broken {
-        building.find(arenas[0].address, what);
+    let bare = found.ok_or_else(|| {
+        let mut modules = snapshot.meta.modules.iter();
+        match modules.find_map(|m| m.allocator.as_ref()) {
+            Some(other) => none(format!(
+                "its blocks are of {other}, which scan does not know"
+            )),
+            None if !is_known => unknown(),
+            None => none("its C library has no heap yet (no arena found in libc's data)".into()),
+        }
+    })?;
+    let was_sound = bare.is_sound();
+    let heap = bare.walked(snapshot, libc, minor);
+    if is_known || was_sound && heap.is_whole() {
+        Ok(heap)
+    } else {
+        Err(unknown())
     }
-    let mut reports = Vec::new();
-    for (index, arena) in arenas.iter().enumerate() {
-        reports.push(building.arena(index as u32, arena, parameters));
+}
+
+/// A heap by the allocator's own lists, before it is walked.
+struct Bare {
+    layout: Layout,
+    arenas: Vec<Arena>,
+    /// Where the list of arenas is broken.
+    broken: Option<String>,
+    lists: FreeLists,
+}
+
+impl Bare {
+    fn find(snapshot: &Snapshot, layout: Layout, libc: &ModuleInfo) -> Option<Bare> {
+        let main = arenas::find_main(snapshot, &layout, libc)?;
+        let (arenas, broken) = arenas::all(snapshot, &layout, main);
+        let lists = free_lists::read(snapshot, &layout, &arenas);
+        Some(Bare {
+            layout,
+            arenas,
+            broken,
+            lists,
+        })
     }
-    for (address, what) in std::mem::take(&mut building.lists.damaged) {
-        building.find(address, what);
+
+    /// Whether it is laid out as expected: the arenas are a ring, and threads have caches.
+    fn is_sound(&self) -> bool {
+        self.broken.is_none() && !self.lists.caches.is_empty()
     }
-    let found = mmapped::find(snapshot, &building.ranges);
-    let bytes = found.iter().map(|m| m.mapped_bytes()).sum();
-    let mmapped = (found.len() as u64, bytes);
-    let exact = parameters.is_some_and(|p| (p.mmapped_chunks, p.mmapped_bytes) == mmapped);
-    for chunk in found {
-        let mut segment = Segment::new(
-            chunk.address,
-            chunk.address + chunk.bytes,
-            SegmentKind::Mapped,
-        );
-        if segment.push(chunk.address + 16, chunk.bytes) {
-            building.segments.push(segment);
-            add_run(
-                &mut building.ranges,
-                chunk.start()..chunk.address + chunk.bytes,
+
+    fn walked(self, snapshot: &Snapshot, libc: &ModuleInfo, minor: u32) -> Heap {
+        let Bare {
+            layout,
+            arenas,
+            broken,
+            lists,
+        } = self;
+        let parameters = arenas::find_parameters(snapshot, &layout, libc);
+        let mut building = Building {
+            snapshot,
+            layout,
+            lists,
+            segments: Vec::new(),
+            findings: Vec::new(),
+            unparsed: Runs::new(),
+            ranges: Runs::new(),
+        };
+        // Its bins point to free chunks, whose first word is still of the block before: no roots.
+        let state = arenas[0].address;
+        add_run(&mut building.ranges, state..state + layout.arena_bytes());
+        if let Some(what) = broken {
+            building.find(arenas[0].address, what);
+        }
+        let mut reports = Vec::new();
+        for (index, arena) in arenas.iter().enumerate() {
+            reports.push(building.arena(index as u32, arena, parameters));
+        }
+        for (address, what) in std::mem::take(&mut building.lists.damaged) {
+            building.find(address, what);
+        }
+        let found = mmapped::find(snapshot, &layout, &building.ranges);
+        let bytes = found.iter().map(|m| m.mapped_bytes()).sum();
+        let mmapped = (found.len() as u64, bytes);
+        let exact = parameters.is_some_and(|p| (p.mmapped_chunks, p.mmapped_bytes) == mmapped);
+        for chunk in found {
+            let mut segment = Segment::new(
+                chunk.address,
+                chunk.end(),
+                SegmentKind::Mapped {
+                    tight: chunk.foot == 0,
+                },
             );
-        } else {
-            let what = format!(
-                "a block of {:#x} bytes is too large to be searched",
-                chunk.bytes
-            );
-            building.find(chunk.address, what);
+            if segment.push(chunk.address + 16, chunk.bytes) {
+                building.segments.push(segment);
+                add_run(&mut building.ranges, chunk.start()..chunk.end());
+            } else {
+                let what = format!(
+                    "a block of {:#x} bytes is too large to be searched",
+                    chunk.bytes
+                );
+                building.find(chunk.address, what);
+            }
+        }
+        Heap {
+            glibc_minor: minor,
+            arenas: reports,
+            blocks: BlockTable::new(building.segments),
+            findings: building.findings,
+            unparsed: building.unparsed,
+            ranges: building.ranges,
+            caches: building.lists.caches,
+            parameters,
+            mmapped,
+            mmapped_exact: exact,
         }
     }
-    Ok(Heap {
-        glibc_minor: minor,
-        arenas: reports,
-        blocks: BlockTable::new(building.segments),
-        findings: building.findings,
-        unparsed: building.unparsed,
-        ranges: building.ranges,
-        caches: building.lists.caches,
-        parameters,
-        mmapped,
-        mmapped_exact: exact,
-    })
 }
 
 struct Building<'a> {

@@ -2,7 +2,7 @@
 //! bins.
 
 use crate::glibc::arenas::Arena;
-use crate::glibc::layout::{BINS, FLAGS, HEADER_BYTES, Layout, MIN_CHUNK_BYTES, TCACHE_BINS};
+use crate::glibc::layout::{BINS, FLAGS, HEADER_BYTES, Layout, MIN_CHUNK_BYTES};
 use crate::snapshot::Snapshot;
 use rustc_hash::FxHashMap;
 
@@ -40,13 +40,15 @@ pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists
     // Each chunk is in one list at most: a longer list is a ring.
     let mut left = most_chunks(snapshot);
     for cache in lists.caches.clone() {
-        for bin in 0..TCACHE_BINS {
+        for bin in 0..layout.tcache_bins {
             let (count, mut entry) = cache_bin(snapshot, layout, cache, bin).unwrap_or((0, 0));
-            for _ in 0..count {
+            // The last chunk of a list points to none.
+            let most = if layout.counts_slots { u64::MAX } else { count };
+            for _ in 0..most {
                 if entry == 0 {
                     break;
                 }
-                if left == 0 || chunk_bytes(snapshot, entry) != Some(bin * 16 + 32) {
+                if left == 0 || !is_of_bin(snapshot, layout, bin, entry) {
                     let what = format!("tcache bin {bin}: {entry:#x} is no chunk of that size");
                     lists.damaged.push((entry, what));
                     break;
@@ -95,12 +97,16 @@ fn chunk_bytes(snapshot: &Snapshot, user: u64) -> Option<u64> {
     Some(snapshot.word(user.checked_sub(8)?)? & !FLAGS)
 }
 
+fn is_of_bin(snapshot: &Snapshot, layout: &Layout, bin: u64, entry: u64) -> bool {
+    chunk_bytes(snapshot, entry).is_some_and(|bytes| layout.is_of_bin(bin, bytes))
+}
+
 /// Count and first entry of a bin of a thread cache.
 fn cache_bin(snapshot: &Snapshot, layout: &Layout, cache: u64, bin: u64) -> Option<(u64, u64)> {
     let width = layout.tcache_count;
     let bytes = snapshot.bytes(cache + bin * width, width)?;
     let count = bytes.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b));
-    let entry = snapshot.word(cache + TCACHE_BINS * width + bin * 8)?;
+    let entry = snapshot.word(cache + layout.tcache_bins * width + bin * 8)?;
     Some((count, entry))
 }
 
@@ -111,18 +117,26 @@ fn is_cache(snapshot: &Snapshot, layout: &Layout, user: u64) -> bool {
     if chunk_bytes(snapshot, user).is_none_or(|size| size != chunk && size != chunk + 16) {
         return false;
     }
-    let mut odd = 0;
-    for bin in 0..TCACHE_BINS {
-        let Some((count, entry)) = cache_bin(snapshot, layout, user, bin) else {
-            return false;
-        };
-        if (count == 0) != (entry == 0) {
-            odd += 1;
-        } else if entry != 0 && chunk_bytes(snapshot, entry) != Some(bin * 16 + 32) {
-            return false;
-        }
-    }
-    odd <= 1
+    let bins: Option<Vec<(u64, u64)>> = (0..layout.tcache_bins)
+        .map(|bin| cache_bin(snapshot, layout, user, bin))
+        .collect();
+    let Some(bins) = bins else { return false };
+    let has_sound_heads = bins
+        .iter()
+        .zip(0..)
+        .all(|(&(_, entry), bin)| entry == 0 || is_of_bin(snapshot, layout, bin, entry));
+    // An empty bin has all its places free, as many as any other one has.
+    let empty = if layout.counts_slots {
+        bins.iter().map(|bin| bin.0).max().unwrap_or(0)
+    } else {
+        0
+    };
+    let odd = bins
+        .iter()
+        .filter(|(count, entry)| (*count == empty) != (*entry == 0))
+        .count();
+    let is_full = layout.counts_slots && bins.iter().all(|bin| bin.1 != 0);
+    has_sound_heads && (odd <= 1 || is_full)
 }
 
 /// The caches: each thread has the pointer to its own at the same distance from its TCB (a
@@ -149,6 +163,7 @@ fn caches(snapshot: &Snapshot, layout: &Layout) -> (Vec<u64>, Vec<(u64, String)>
     let best = votes
         .into_iter()
         .max_by_key(|&(distance, count)| (count, std::cmp::Reverse(distance)));
+    let libc = snapshot.libc();
     let mut caches = Vec::new();
     let mut damaged = Vec::new();
     let Some((distance, _)) = best else {
@@ -158,6 +173,8 @@ fn caches(snapshot: &Snapshot, layout: &Layout) -> (Vec<u64>, Vec<(u64, String)>
         let at = thread.fs_base.wrapping_sub(distance);
         match snapshot.word(at) {
             Some(0) => {}
+            // A thread that has not freed anything yet (2.43, `__tcache_dummy`).
+            Some(word) if libc.is_some_and(|m| (m.start..m.end).contains(&word)) => {}
             Some(word) if is_cache(snapshot, layout, word) => caches.push(word),
             _ => {
                 let what = format!("the malloc cache of thread {} cannot be read", thread.tid);

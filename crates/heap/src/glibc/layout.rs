@@ -1,5 +1,5 @@
 //! The structures of glibc's malloc/malloc.c by version, on x86-64. Read from the sources of the
-//! releases 2.26 to 2.41; offsets in bytes.
+//! releases 2.26 to 2.44; offsets in bytes.
 
 /// Chunk header: `mchunk_prev_size`, `mchunk_size`.
 pub const HEADER_BYTES: u64 = 16;
@@ -21,49 +21,107 @@ pub const HEAP_MAX_BYTES: u64 = 64 << 20;
 pub const FASTBINS: u64 = 10;
 /// NBINS; bin 0 does not exist, bin 1 is the unsorted one.
 pub const BINS: u64 = 128;
-/// TCACHE_MAX_BINS.
-pub const TCACHE_BINS: u64 = 64;
+/// TCACHE_SMALL_BINS: bins of one size each. Those behind them hold sizes up to the next power of two.
+pub const TCACHE_SMALL_BINS: u64 = 64;
+/// The largest chunk of the small bins (`tidx2csize (TCACHE_SMALL_BINS - 1)`).
+const TCACHE_SMALL_BYTES: u64 = (TCACHE_SMALL_BINS - 1) * ALIGNMENT + MIN_CHUNK_BYTES;
+/// The newest release whose sources have been read.
+pub const NEWEST: u32 = 44;
 
 /// What differs between versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// `malloc_state.fastbinsY`. 2.27 moved the flag "may have fast chunks" out of `flags` into a
-    /// word of its own (`have_fastchunks`).
+    /// `malloc_state.top`, after `fastbinsY` if there is one. 2.27 moved the flag "may have fast chunks" out of
+    /// `flags` into a word of its own (`have_fastchunks`); 2.43 has neither fast lists nor that flag.
+    pub top: u64,
+    /// Number of fast lists.
     pub fastbins: u64,
     /// `sizeof (heap_info)`. 2.35 added `pagesize`.
     pub heap_info: u64,
     /// Width of `tcache_perthread_struct.counts[i]`: `char` until 2.29, `uint16_t` since 2.30.
     pub tcache_count: u64,
+    /// TCACHE_MAX_BINS; 2.42 added twelve for large chunks.
+    pub tcache_bins: u64,
+    /// 2.42 counts the free places of a bin (`num_slots`), where older versions count its chunks (`counts`).
+    pub counts_slots: bool,
     /// Lists of fast and tcache chunks are mangled with their own address (PROTECT_PTR, 2.32).
     pub safe_linking: bool,
     /// From `malloc_par.mmapped_mem` back to `n_mmaps`. 2.35 put `hp_flags` before it, and with
     /// that padding behind the four counters.
     pub n_mmaps_back: u64,
+    /// Bytes between the end of a chunk that is a mapping of its own and the end of the mapping. 2.43 left
+    /// room for the next header there, as in an arena (`mmap_set_chunk`).
+    pub mapped_foot: u64,
 }
 
+/// Each layout, and the first release that has it, newest first.
+const LAYOUTS: [(u32, Layout); 7] = {
+    let first = Layout {
+        top: 88,
+        fastbins: FASTBINS,
+        heap_info: 32,
+        tcache_count: 1,
+        tcache_bins: TCACHE_SMALL_BINS,
+        counts_slots: false,
+        safe_linking: false,
+        n_mmaps_back: 16,
+        mapped_foot: 0,
+    };
+    let of_27 = Layout { top: 96, ..first };
+    let of_30 = Layout {
+        tcache_count: 2,
+        ..of_27
+    };
+    let of_32 = Layout {
+        safe_linking: true,
+        ..of_30
+    };
+    let of_35 = Layout {
+        heap_info: 48,
+        n_mmaps_back: 20,
+        ..of_32
+    };
+    let of_42 = Layout {
+        tcache_bins: TCACHE_SMALL_BINS + 12,
+        counts_slots: true,
+        ..of_35
+    };
+    let of_43 = Layout {
+        top: 8,
+        fastbins: 0,
+        mapped_foot: HEADER_BYTES,
+        ..of_42
+    };
+    [
+        (43, of_43),
+        (42, of_42),
+        (35, of_35),
+        (32, of_32),
+        (30, of_30),
+        (27, of_27),
+        (26, first),
+    ]
+};
+
 impl Layout {
-    /// The layout of glibc 2.`minor`.
-    pub fn of(minor: u32) -> Option<Layout> {
-        if !(26..=41).contains(&minor) {
-            return None;
-        }
-        Some(Layout {
-            fastbins: if minor >= 27 { 16 } else { 8 },
-            heap_info: if minor >= 35 { 48 } else { 32 },
-            tcache_count: if minor >= 30 { 2 } else { 1 },
-            safe_linking: minor >= 32,
-            n_mmaps_back: if minor >= 35 { 20 } else { 16 },
-        })
+    /// The layouts that a heap of glibc 2.`minor` may have, the likeliest first: that of its version, and of the
+    /// others those that a distribution may have taken over before their release.
+    pub fn candidates(minor: u32) -> impl Iterator<Item = Layout> {
+        let own = LAYOUTS.iter().find(|(since, _)| *since <= minor);
+        let others = LAYOUTS.iter().filter(move |(since, _)| *since > minor);
+        own.into_iter()
+            .chain(others.rev().filter(move |_| own.is_some()))
+            .map(|(_, layout)| *layout)
     }
 
-    /// `malloc_state.top`.
-    pub fn top(&self) -> u64 {
-        self.fastbins + FASTBINS * 8
+    /// `malloc_state.fastbinsY`.
+    pub fn first_fastbin(&self) -> u64 {
+        self.top - self.fastbins * 8
     }
 
     /// `malloc_state.bins`, after `top` and `last_remainder`.
     pub fn bins(&self) -> u64 {
-        self.top() + 16
+        self.top + 16
     }
 
     /// `malloc_state.next`, after the bins and their bit map.
@@ -83,7 +141,20 @@ impl Layout {
 
     /// Chunk that holds a `tcache_perthread_struct`: counts, then entries.
     pub fn tcache_chunk(&self) -> u64 {
-        (TCACHE_BINS * (self.tcache_count + 8) + 8).next_multiple_of(ALIGNMENT)
+        (self.tcache_bins * (self.tcache_count + 8) + 8).next_multiple_of(ALIGNMENT)
+    }
+
+    /// Whether a chunk of this size may be in a bin of a thread cache (`csize2tidx`, `large_csize2tidx`).
+    pub fn is_of_bin(&self, bin: u64, chunk_bytes: u64) -> bool {
+        if bin < TCACHE_SMALL_BINS {
+            return chunk_bytes == bin * ALIGNMENT + MIN_CHUNK_BYTES;
+        }
+        let doublings = chunk_bytes
+            .checked_ilog2()
+            .and_then(|log| log.checked_sub(TCACHE_SMALL_BYTES.ilog2()));
+        chunk_bytes > TCACHE_SMALL_BYTES
+            && chunk_bytes.is_multiple_of(ALIGNMENT)
+            && doublings == u32::try_from(bin - TCACHE_SMALL_BINS).ok()
     }
 
     /// Follows a link of a fast or tcache list that is stored at `place`.
@@ -100,15 +171,38 @@ impl Layout {
 mod tests {
     use super::*;
 
+    fn of(minor: u32) -> Layout {
+        Layout::candidates(minor).next().unwrap()
+    }
+
     #[test]
     fn known_offsets() {
-        // main_arena.top at 96 and a state of 2200 bytes since 2.27; 88 and 2192 in 2.26.
-        let new = Layout::of(36).unwrap();
-        assert_eq!((new.top(), new.arena_bytes()), (96, 2200));
-        assert_eq!(new.tcache_chunk(), 0x290);
-        let old = Layout::of(26).unwrap();
-        assert_eq!((old.top(), old.arena_bytes()), (88, 2192));
-        assert_eq!(old.tcache_chunk(), 0x250);
-        assert_eq!(Layout::of(42), None);
+        // main_arena.top at 96 and a state of 2200 bytes since 2.27; 88 and 2192 in 2.26; 8 and 2112 since 2.43.
+        let states = [26, 36, 42, 43].map(|minor| (of(minor).top, of(minor).arena_bytes()));
+        assert_eq!(states, [(88, 2192), (96, 2200), (96, 2200), (8, 2112)]);
+        let caches = [26, 36, 42, 43].map(|minor| of(minor).tcache_chunk());
+        assert_eq!(caches, [0x250, 0x290, 0x300, 0x300]);
+        assert_eq!(of(36).first_fastbin(), 16);
+    }
+
+    #[test]
+    fn a_newer_version_may_have_the_newest_layout_and_an_older_one_none() {
+        assert_eq!(
+            Layout::candidates(NEWEST + 9).collect::<Vec<_>>(),
+            [of(NEWEST)]
+        );
+        let own_first: Vec<_> = Layout::candidates(41).collect();
+        assert_eq!(own_first, [of(35), of(42), of(43)]);
+        assert_eq!(Layout::candidates(25).count(), 0);
+    }
+
+    #[test]
+    fn bins_of_the_thread_cache() {
+        let layout = of(43);
+        let bin_of = |size| (0..layout.tcache_bins).find(|&bin| layout.is_of_bin(bin, size));
+        let sizes = [32, 1040, 1056, 2032, 2048, 4080, 4 << 20];
+        let bins = [0, 63, 64, 64, 65, 65, 76].map(|bin| (bin < 76).then_some(bin));
+        assert_eq!(sizes.map(bin_of), bins);
+        assert_eq!(bin_of(40).or(bin_of(16)).or(bin_of(2056)), None);
     }
 }

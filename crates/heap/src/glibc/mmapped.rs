@@ -1,6 +1,6 @@
 //! Chunks that are mappings of their own (malloc.c, `sysmalloc_mmap`).
 
-use crate::glibc::layout::{FLAGS, IS_MMAPPED};
+use crate::glibc::layout::{FLAGS, IS_MMAPPED, Layout};
 use crate::snapshot::{AreaKind, Snapshot};
 use std::ops::Range;
 
@@ -28,6 +28,8 @@ pub struct Mmapped {
     pub bytes: u64,
     /// Bytes of the mapping before the header.
     pub before: u64,
+    /// Bytes of the mapping behind the chunk.
+    pub foot: u64,
 }
 
 impl Mmapped {
@@ -36,21 +38,24 @@ impl Mmapped {
         self.address - self.before
     }
 
+    /// Where the mapping ends.
+    pub fn end(&self) -> u64 {
+        self.address + self.bytes + self.foot
+    }
+
     /// Bytes of the mapping, as `mp_.mmapped_mem` counts them.
     pub fn mapped_bytes(&self) -> u64 {
-        self.before + self.bytes
+        self.before + self.bytes + self.foot
     }
 }
 
 /// All of them, outside `known` ranges of the arenas.
-pub fn find(snapshot: &Snapshot, known: &[Range<u64>]) -> Vec<Mmapped> {
+pub fn find(snapshot: &Snapshot, layout: &Layout, known: &[Range<u64>]) -> Vec<Mmapped> {
     let mut found: Vec<Mmapped> = Vec::new();
     for region in &snapshot.regions {
         // Never touched pages hold no header.
         for &Range { start, end } in &region.runs {
-            let mut at = found
-                .last()
-                .map_or(start, |m| start.max(m.address + m.bytes));
+            let mut at = found.last().map_or(start, |m| start.max(m.end()));
             while at < end {
                 let next = known.partition_point(|k| k.end <= at);
                 if let Some(&Range {
@@ -65,11 +70,11 @@ pub fn find(snapshot: &Snapshot, known: &[Range<u64>]) -> Vec<Mmapped> {
                 let limit = known
                     .get(next)
                     .map_or(region.end(), |k| k.start.min(region.end()));
-                match chunk_at(snapshot, at, limit) {
+                match chunk_at(snapshot, layout.mapped_foot, at, limit) {
                     Some(chunk) => {
                         let chunk = moved(snapshot, chunk).unwrap_or(chunk);
                         found.push(chunk);
-                        at = chunk.address + chunk.bytes;
+                        at = chunk.end();
                     }
                     None => at += PAGE_BYTES,
                 }
@@ -84,23 +89,24 @@ pub fn find(snapshot: &Snapshot, known: &[Range<u64>]) -> Vec<Mmapped> {
     found
 }
 
-fn chunk_at(snapshot: &Snapshot, page: u64, limit: u64) -> Option<Mmapped> {
+fn chunk_at(snapshot: &Snapshot, foot: u64, page: u64, limit: u64) -> Option<Mmapped> {
     HEADER_PLACES.iter().find_map(|place| {
         let address = page + place;
         let before = snapshot.word(address)?;
         let header = snapshot.word(address + 8)?;
         let bytes = header & !FLAGS;
-        let mapped = bytes.checked_add(before)?;
+        let mapped = bytes.checked_add(before)?.checked_add(foot)?;
         let fits = header & FLAGS == IS_MMAPPED
             && bytes > 0
             && bytes.is_multiple_of(16)
             && mapped % PAGE_BYTES == 0
             && before % PAGE_BYTES == *place
-            && address.checked_add(bytes)? <= limit;
+            && address.checked_add(bytes + foot)? <= limit;
         fits.then_some(Mmapped {
             address,
             bytes,
             before,
+            foot,
         })
     })
 }
@@ -135,6 +141,7 @@ fn moved(snapshot: &Snapshot, chunk: Mmapped) -> Option<Mmapped> {
             address,
             bytes: end - address,
             before,
+            foot: chunk.foot,
         })
     })
 }

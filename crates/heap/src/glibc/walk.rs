@@ -240,6 +240,29 @@ pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)]) -> Walked 
     walked
 }
 
+/// The chunks in use of a piece (user address and usable bytes), if all its chunks are sound, up to a fence or to
+/// the one that ends with the piece: that is the top, of which nothing has been given out.
+pub fn in_use(snapshot: &Snapshot, piece: Piece) -> Option<Vec<(u64, u64)>> {
+    let bytes = snapshot.bytes(piece.start, piece.end.checked_sub(piece.start)?)?;
+    let view = View { bytes, piece };
+    let mut found = Vec::new();
+    let mut at = piece.start;
+    loop {
+        let Ok(size) = view.chunk(at) else {
+            let header = view.word(at.wrapping_add(8))?;
+            return (at > piece.start && is_fence(header & !FLAGS)).then_some(found);
+        };
+        let next = at + size;
+        if next == piece.end {
+            return Some(found);
+        }
+        if view.word(next + 8)? & PREV_INUSE != 0 {
+            found.push((at + HEADER_BYTES, size - 8));
+        }
+        at = next;
+    }
+}
+
 /// The first address from which walking leads to `top`, page by page from `low`.
 pub fn find_start(snapshot: &Snapshot, low: u64, top: u64, arena: u32) -> Option<u64> {
     let size = snapshot.word(top.checked_add(8)?)? & !FLAGS;

@@ -162,7 +162,7 @@ impl BlockTable {
         let offset = near.address.wrapping_sub(block.address);
         // A mapping ends where the next one may begin: such a pointer is nearly always the other's
         // address (that of a library, say).
-        let past_end = u64::from(segment.kind != SegmentKind::Mapped);
+        let past_end = u64::from(segment.kind != SegmentKind::Mapped { tight: true });
         let place = BlockStart {
             segment: index as u32,
             unit,
@@ -242,7 +242,11 @@ mod tests {
             }
             at += bytes;
         }
-        let mut alone = Segment::new(0x70_0000_0000, 0x70_0000_2000, SegmentKind::Mapped);
+        let mut alone = Segment::new(
+            0x70_0000_0000,
+            0x70_0000_2000,
+            SegmentKind::Mapped { tight: true },
+        );
         assert!(alone.push(0x70_0000_0010, 0x2000));
         let table = BlockTable::new(vec![alone, segment]);
         assert_eq!(table.len(), expected.len() as u32 + 1);

@@ -81,7 +81,7 @@ mod tests {
         let mut heap = Heap::empty();
         // A chunk that is a mapping of its own, in the middle of another allocator's memory.
         let (low, high) = (start + 0x4000, start + 0x8000);
-        let mut mapped = Segment::new(low, high, SegmentKind::Mapped);
+        let mut mapped = Segment::new(low, high, SegmentKind::Mapped { tight: true });
         assert!(mapped.push(low + 16, high - low));
         heap.blocks = BlockTable::new(vec![mapped]);
         heap.ranges = vec![low..high];

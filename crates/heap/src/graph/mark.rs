@@ -375,7 +375,7 @@ pub fn mark(snapshot: &Snapshot, heap: &Heap, options: MarkOptions) -> Marked {
     if !heap.mmapped_exact {
         // What looks like a mapped chunk may be the program's own memory: it keeps all it holds.
         for (index, segment) in heap.blocks.segments().iter().enumerate() {
-            if segment.kind == SegmentKind::Mapped {
+            if matches!(segment.kind, SegmentKind::Mapped { .. }) {
                 heap.blocks
                     .places(index)
                     .for_each(|place| search.find(place));

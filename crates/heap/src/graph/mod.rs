@@ -14,4 +14,5 @@ mod segment;
 mod tests;
 pub(crate) mod twice;
 pub(crate) mod types;
+mod undissected;
 pub(crate) mod why;

@@ -53,14 +53,7 @@ pub struct RootRange {
 /// stack pointers, and the stacks of ended threads. Parts of the heap that could not be walked count as roots.
 pub fn root_ranges(snapshot: &Snapshot, heap: &Heap) -> Vec<RootRange> {
     let mut holes: Runs = heap.ranges.clone();
-    holes.extend(
-        snapshot
-            .meta
-            .threads
-            .iter()
-            .filter_map(|t| dead_stack(snapshot, t)),
-    );
-    holes.extend(ended_stacks(snapshot));
+    holes.extend(dead_stacks(snapshot));
     let holes = joined(holes);
     let mut roots = Vec::new();
     for area in &snapshot.meta.areas {
@@ -105,6 +98,14 @@ fn kind(snapshot: &Snapshot, area: &Area) -> RootKind {
         &area.name
     };
     RootKind::Memory(format!("{name} memory at {:#x}", area.start))
+}
+
+/// The parts of stacks below the stack pointers, and the stacks of ended threads.
+pub(crate) fn dead_stacks(snapshot: &Snapshot) -> Runs {
+    let threads = snapshot.meta.threads.iter();
+    let mut found: Runs = threads.filter_map(|t| dead_stack(snapshot, t)).collect();
+    found.extend(ended_stacks(snapshot));
+    joined(found)
 }
 
 /// The part of a thread's stack that it has not reached or has left.

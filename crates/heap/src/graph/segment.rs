@@ -11,10 +11,13 @@
 pub enum SegmentKind {
     /// Chunks of the arena with this index.
     Arena(u32),
-    /// One chunk that is a mapping of its own.
+    /// One chunk that is a mapping of its own, `tight` if it has the mapping's last bytes.
+    Mapped {
+        /// Nothing of the mapping is behind the block.
+        tight: bool,
+    },
+    /// Blocks that the ledger knows, of an allocator whose heap was not walked: there may be others between them.
     #[default]
-    Mapped,
-    /// Blocks of another allocator, as far as the ledger knows them: there may be others between them.
     Foreign,
 }
 
@@ -198,8 +201,8 @@ impl Segment {
         // The last word of a chunk belongs to the header of the next one. The program may use it, except at
         // the end of a mapping.
         let overhead = match self.kind {
-            SegmentKind::Arena(_) => 8,
-            SegmentKind::Mapped => 16,
+            SegmentKind::Arena(_) | SegmentKind::Mapped { tight: false } => 8,
+            SegmentKind::Mapped { tight: true } => 16,
             SegmentKind::Foreign => 0,
         };
         Block {

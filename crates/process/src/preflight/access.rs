@@ -33,6 +33,12 @@ impl Status {
         }
     }
 
+    /// The status of one thread of a process; `None` if it has ended.
+    pub fn of_thread(tid: i32) -> Option<Status> {
+        let text = proc_text(format!("/proc/{tid}/status")).ok()?;
+        Some(Status::from_text(text))
+    }
+
     /// The status that such a file describes.
     pub fn from_text(text: String) -> Status {
         let name = in_status(&text, "Name:").unwrap_or_default().to_owned();

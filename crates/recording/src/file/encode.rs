@@ -233,7 +233,7 @@ impl Encoder {
                 self.release(kind::RELEASE, event, granule);
             }
             Op::Pair => self.pairs(event, granule, size),
-            Op::Tick | Op::SizeExtension => self.frame.events -= 1,
+            Op::Tick | Op::SizeExtension | Op::SamplingChange => self.frame.events -= 1,
         }
     }
 

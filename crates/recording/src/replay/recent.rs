@@ -79,7 +79,11 @@ impl LastPasses {
                     }
                     Op::Allocation | Op::Release => recent.note(&event, is_last),
                     // Pairs leave nothing behind.
-                    Op::Pair | Op::ReallocFailed | Op::Tick | Op::SizeExtension => {}
+                    Op::Pair
+                    | Op::ReallocFailed
+                    | Op::Tick
+                    | Op::SizeExtension
+                    | Op::SamplingChange => {}
                 }
             }
         }

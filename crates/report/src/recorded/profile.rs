@@ -116,6 +116,7 @@ pub fn profile(
         sampling: recording.sample_bytes().map(|mean_bytes| Sampling {
             mean_bytes,
             recorded_allocations: activity.window_totals().allocations,
+            exact_allocations: None,
             live_error_bytes: Amount::from(activity.sum.live).error_bytes(),
             allocated_error_bytes: Amount::from(activity.sum.allocated).error_bytes(),
             released_error_bytes: Amount::from(activity.sum.released).error_bytes(),

@@ -4,6 +4,7 @@
 //! Code is not disassembled. A `call rel32` or `jmp rel32` is five bytes whose last four must name one
 //! of a few addresses, so other bytes that look like one are rare: about ten in 2^32.
 
+use crate::loader::has_variable;
 use crate::{ElfView, ModuleImage};
 use goblin::elf::{Elf, sym};
 use memhook_abi::{ALLOCATORS, Allocator, allocator_function, known_allocator};
@@ -43,12 +44,7 @@ static POOLS: [Pool; 1] = [Pool {
 impl Pool {
     /// Whether the process was started without it.
     pub fn is_avoided(&self, pid: i32) -> bool {
-        const MOST_BYTES: u64 = 1 << 20;
-        let environment = memhook_foreign::read_start(format!("/proc/{pid}/environ"), MOST_BYTES);
-        environment
-            .unwrap_or_default()
-            .split(|&byte| byte == 0)
-            .any(|variable| variable == self.avoided_by.as_bytes())
+        has_variable(pid, |variable| variable == self.avoided_by.as_bytes())
     }
 }
 

@@ -1,0 +1,233 @@
+//! Attaches to simulated programs whose heap is full: how often growth is seen where there is none, and how often
+//! a leak is missed. The runs are seeded, and so the same everywhere.
+
+use crate::growth::{Course, courses};
+use crate::survivors::{AGE_IN_PAUSES, MOMENTS};
+
+/// xorshift64*.
+struct Random(u64);
+
+impl Random {
+    fn seeded(seed: u64) -> Random {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        for _ in 0..8 {
+            random.unit();
+        }
+        random
+    }
+
+    fn unit(&mut self) -> f64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn exponential(&mut self, mean: f64) -> f64 {
+        -self.unit().max(1e-12).ln() * mean
+    }
+}
+
+/// Seconds of the window, and before it.
+const WARMUP: f64 = 30.0;
+/// Blocks of a full heap.
+const FULL: usize = 1000;
+const RUNS: u64 = 200;
+
+#[derive(Clone, Copy, Debug)]
+enum Program {
+    /// Each block that is freed has a successor at once, as in a full cache that replaces entries at random;
+    /// lifetimes are exponential.
+    Exponential(f64),
+    /// The same, and each block lives exactly so long.
+    Fixed(f64),
+    /// Sessions come by chance, and stay for an exponential time.
+    Pool(f64),
+    /// Fills up evenly, and is emptied after so long.
+    Sawtooth(f64),
+    /// A cache or a program that warms up, ever more slowly: after so long it has two thirds.
+    Filling(f64),
+}
+
+/// The blocks of one site, as they are seen by a tracer that came at time 0.
+struct Watched {
+    age: f64,
+    pause: f64,
+    /// Old blocks at each moment.
+    old: Vec<f64>,
+    /// Blocks from before, freed by the time at which the youngest old ones were allocated.
+    freed: Vec<f64>,
+}
+
+impl Watched {
+    fn new(duration: f64) -> Watched {
+        let pause = duration / f64::from(MOMENTS);
+        let moments = (MOMENTS - AGE_IN_PAUSES) as usize;
+        Watched {
+            age: pause * f64::from(AGE_IN_PAUSES),
+            pause,
+            old: vec![0.0; moments],
+            freed: vec![0.0; moments],
+        }
+    }
+
+    fn end(&self) -> f64 {
+        self.moment(self.old.len() - 1)
+    }
+
+    fn moment(&self, i: usize) -> f64 {
+        WARMUP + self.age + self.pause * i as f64
+    }
+
+    /// The first moment at or after a time.
+    fn from(&self, time: f64) -> usize {
+        let moments = (time - WARMUP - self.age) / self.pause;
+        (moments.ceil().max(0.0) as usize).min(self.old.len())
+    }
+
+    fn block(&mut self, born: f64, freed: f64) {
+        if born < 0.0 {
+            let from = self.from(freed + self.age);
+            self.freed[from..].iter_mut().for_each(|n| *n += 1.0);
+        } else {
+            let (from, to) = (self.from(born + self.age), self.from(freed));
+            if from < to {
+                self.old[from..to].iter_mut().for_each(|n| *n += 1.0);
+            }
+        }
+    }
+}
+
+fn run(program: Program, watched: &mut Watched, random: &mut Random) {
+    let end = watched.end();
+    match program {
+        Program::Exponential(life) => {
+            for _ in 0..FULL {
+                let (mut born, mut freed) = (-1.0, random.exponential(life));
+                while born < end {
+                    watched.block(born, freed);
+                    (born, freed) = (freed, freed + random.exponential(life));
+                }
+            }
+        }
+        Program::Fixed(life) => {
+            for _ in 0..FULL {
+                let (mut born, mut freed) = (-1.0, random.unit() * life);
+                while born < end {
+                    watched.block(born, freed);
+                    (born, freed) = (freed, freed + life);
+                }
+            }
+        }
+        Program::Pool(life) => {
+            for _ in 0..FULL {
+                watched.block(-1.0, random.exponential(life));
+            }
+            let mut at = 0.0;
+            while at < end {
+                at += random.exponential(life / FULL as f64);
+                watched.block(at, at + random.exponential(life));
+            }
+        }
+        Program::Sawtooth(period) => {
+            let first = random.unit() * period;
+            let step = period / FULL as f64;
+            let mut at = first - period;
+            while at < end {
+                let emptied = first + ((at - first) / period).floor() * period + period;
+                watched.block(at, emptied);
+                at += step;
+            }
+        }
+        Program::Filling(time) => {
+            let mut missing = FULL as f64;
+            let mut at = 0.0;
+            while missing >= 1.0 && at < end {
+                at += random.exponential(time / missing);
+                watched.block(at, f64::MAX);
+                missing -= 1.0;
+            }
+        }
+    }
+}
+
+/// What is said of runs of a kind.
+#[derive(Debug, Default)]
+struct Said {
+    /// A site grows that does not.
+    false_alarms: u64,
+    /// The run was too short, although nothing leaks.
+    too_short: u64,
+    /// A leak does not grow.
+    missed: u64,
+    /// The run was too short to tell a leak.
+    unclear: u64,
+}
+
+/// Each run is judged as it is, and with a leak of a thousandth of the heap in each second at a site of its own.
+fn judged(program: Program, duration: f64) -> Said {
+    let mut said = Said::default();
+    for seed in 1..=RUNS {
+        let random = &mut Random::seeded(seed);
+        let mut site = Watched::new(duration);
+        run(program, &mut site, random);
+        let mut leak = Watched::new(duration);
+        let mut at = 0.0;
+        while at < leak.end() {
+            at += random.exponential(1000.0 / FULL as f64);
+            leak.block(at, f64::MAX);
+        }
+        let alone = courses(&[site.old.clone()], &site.freed, 0.99)[0];
+        let both = courses(&[site.old, leak.old], &site.freed, 0.99);
+        let grows = |course: Course| u64::from(matches!(course, Course::Growing(_)));
+        let is_unclear =
+            |course: Course| u64::from(matches!(course, Course::Replacing | Course::Levelling));
+        said.false_alarms += grows(alone).max(grows(both[0]));
+        said.too_short += is_unclear(alone);
+        said.missed += u64::from(both[1] == Course::Steady);
+        said.unclear += is_unclear(both[1]);
+    }
+    said
+}
+
+const LIFETIMES: [f64; 5] = [1.0, 10.0, 60.0, 200.0, 600.0];
+
+/// Less than one in a hundred.
+const FEW: u64 = RUNS / 100 - 1;
+
+/// In five minutes, however long blocks live.
+#[test]
+fn a_constant_heap_is_not_said_to_grow() {
+    for life in LIFETIMES {
+        for program in [
+            Program::Exponential(life),
+            Program::Fixed(life),
+            Program::Pool(life),
+        ] {
+            let said = judged(program, 300.0);
+            println!("{program:?}, 300 s: {said:?}");
+            assert!(said.false_alarms <= FEW, "{program:?}: {said:?}");
+            assert!(said.missed <= FEW, "{program:?}: {said:?}");
+        }
+    }
+}
+
+/// In the time that docs/gate.md asks for.
+#[test]
+fn a_window_that_is_long_enough_gives_a_verdict() {
+    for life in LIFETIMES.into_iter().skip(1) {
+        for (program, lives) in [
+            (Program::Exponential(life), 6.0),
+            (Program::Pool(life), 6.0),
+            (Program::Fixed(life), 3.0),
+            (Program::Sawtooth(life), 3.0),
+            (Program::Filling(life), 20.0),
+        ] {
+            let duration = f64::max(300.0, lives * life);
+            let said = judged(program, duration);
+            println!("{program:?}, {duration} s: {said:?}");
+            assert!(said.false_alarms <= FEW, "{program:?}: {said:?}");
+            assert!(said.missed + said.unclear <= FEW, "{program:?}: {said:?}");
+        }
+    }
+}

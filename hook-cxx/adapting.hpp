@@ -1,0 +1,109 @@
+// --on-full adapt: while a thread's ring is nearly full, it records samples of its allocations.
+//
+// An event says in the ring where that begins and ends. In between, allocations are recorded as with
+// --sample: a Poisson process over the bytes, so that the attacher knows each block's probability. When
+// it begins and ends depends on what was recorded before and never on the next allocation, so sums of
+// recorded blocks, each divided by its probability, stay unbiased.
+//
+// A release is published unless its block is known to have been passed by; a release too many is one of a
+// block that the attacher does not know, and it ignores that. So the table of passed blocks may forget,
+// and needs no locked instruction: an entry is overwritten by whichever block comes next to it. It must
+// never name a block that is recorded. Only who owns a block stores its address, and who records one
+// takes its address out before anybody else can release it. The allocator's synchronization puts the
+// stores of earlier owners before those of the next, so an entry that has lost an address never
+// gets it back from them.
+#pragma once
+#include "selection.hpp"
+
+namespace memhook {
+
+// How long samples are taken at least: so long at first, and twice as long each time that the ring
+// is nearly full again before long, so that the price of filling rings is paid seldom.
+inline constexpr uint64_t shortest_sampling_ns = 20'000'000, longest_sampling_ns = 640'000'000;
+
+// Blocks of 32 bytes and more that are neighbours have entries that are, and those of different arenas,
+// which begin at multiples of 64 MiB, are spread.
+[[gnu::always_inline]] inline uint64_t* passed_entry(uint64_t address) {
+  uint64_t arena = (address >> 26) * 0x9e3779b97f4a7c15;
+  return at<uint64_t>(passed_blocks_offset) + (((address >> 5) ^ (arena >> 40)) & gate().passed_mask);
+}
+
+[[gnu::always_inline]] inline bool was_passed(const void* block) {
+  if (__builtin_expect(!__atomic_load_n(&gate().has_passed, __ATOMIC_RELAXED), 1)) return false;
+  auto address = reinterpret_cast<uint64_t>(block);
+  return __atomic_load_n(passed_entry(address), __ATOMIC_RELAXED) == address;
+}
+
+// pre: the block is not recorded, and its allocator has just returned it.
+[[gnu::always_inline]] inline void note_passed(const void* block) {
+  if (gate().flags & flag_live_filter) return;  // that knows the recorded ones
+  if (!gate().has_passed) __atomic_store_n(&gate().has_passed, true, __ATOMIC_RELAXED);
+  auto address = reinterpret_cast<uint64_t>(block);
+  __atomic_store_n(passed_entry(address), address, __ATOMIC_RELAXED);
+}
+
+// pre: the block is going to be recorded, and its allocator has just returned it.
+[[gnu::always_inline]] inline void forget_passed(const void* block) {
+  if (__builtin_expect(was_passed(block), 0))
+    __atomic_store_n(passed_entry(reinterpret_cast<uint64_t>(block)), 0ul, __ATOMIC_RELAXED);
+}
+
+inline uint64_t clock_now() { return __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED); }
+
+// Events that wait in the ring, in eighths of its places.
+inline uint64_t fill_eighths(const RingHeader* ring) {
+  uint64_t waiting = ring->head - __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
+  return waiting * 8 / (ring->mask + 1);
+}
+
+// Says where samples begin (their mean distance in bytes) or end (0).
+inline bool publish_sampling(RingHeader* ring, uint64_t sample_bytes) {
+  if (!reserve(ring)) return false;
+  uint64_t head = ring->head;
+  events_of(ring)[head & ring->mask] = {op_sampling_change << 45, sample_bytes};
+  __atomic_store_n(&ring->head, head + 1, __ATOMIC_RELEASE);
+  return true;
+}
+
+inline void record_all(RingHeader* ring) {
+  ring->sampling = records_all;
+  if (look_for_room(ring)) watch_fill(ring);
+}
+
+inline void begin_samples(RingHeader* ring) {
+  uint64_t now = clock_now();
+  bool soon = ring->sampling_ns != 0 && now < ring->sampling_turn_ns + 4 * ring->sampling_ns;
+  uint64_t longer = ring->sampling_ns < longest_sampling_ns ? 2 * ring->sampling_ns
+                                                            : longest_sampling_ns;
+  ring->sampling_ns = soon ? longer : shortest_sampling_ns;
+  ring->sampling_turn_ns = now + ring->sampling_ns;
+  ring->sampling = records_samples;
+  ring->sample_left = draw_interval(ring);
+}
+
+// The countdown is below 0. Whether this allocation is recorded. pre: begin_recording() was called.
+[[gnu::noinline, gnu::cold]] inline bool decide_sample(RingHeader* ring, uint64_t size) {
+  if (ring->sampling == wants_samples) {
+    // The attacher may have come since, and then there is no need.
+    if (fill_eighths(ring) < 6 || !publish_sampling(ring, gate().sample_bytes)) {
+      record_all(ring);
+      return true;
+    }
+    begin_samples(ring);
+    ring->sample_left -= size;
+    if (static_cast<int64_t>(ring->sample_left) >= 0) return false;
+  } else if (ring->sampling == wants_all && publish_sampling(ring, 0)) {
+    ring->sampling_turn_ns = clock_now();
+    record_all(ring);
+    return true;
+  }
+  ring->sample_left = draw_interval(ring);
+  ring->sampling = records_samples;
+  if (fill_eighths(ring) == 0 && clock_now() >= ring->sampling_turn_ns) {
+    ring->sampling = wants_all;
+    ring->sample_left = ~0ull;
+  }
+  return true;
+}
+
+}  // namespace memhook

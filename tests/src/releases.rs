@@ -1,0 +1,127 @@
+//! Targets on the C libraries of other Debian releases, as `cargo xtask debian-roots` has unpacked them.
+
+use crate::building::{build_for, folder, source};
+use std::path::{Path, PathBuf};
+
+/// Names a release for which all targets of a test program are built, for a look at one of them.
+const VARIABLE: &str = "MEMHOOK_TEST_RELEASE";
+/// Those that are fetched. The last two move on.
+const NAMES: [&str; 4] = ["bullseye", "trixie", "sid", "experimental"];
+
+/// The C and C++ libraries of a Debian release.
+#[derive(Clone, Debug)]
+pub struct Release {
+    /// Its name.
+    pub name: String,
+    root: PathBuf,
+}
+
+impl Release {
+    /// All that are there.
+    pub fn all() -> Vec<Release> {
+        let found: Vec<Release> = NAMES
+            .iter()
+            .filter_map(|name| Release::named(name))
+            .collect();
+        if found.is_empty() {
+            eprintln!("skipped: run cargo xtask debian-roots first");
+        }
+        found
+    }
+
+    /// The one that the environment asks for.
+    pub(crate) fn asked_for() -> Option<Release> {
+        let name = std::env::var(VARIABLE).ok()?;
+        let release = Release::named(&name);
+        Some(release.unwrap_or_else(|| panic!("{name}: run cargo xtask debian-roots first")))
+    }
+
+    fn named(name: &str) -> Option<Release> {
+        let roots = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debian-roots");
+        let root = roots.join(name).canonicalize().ok()?;
+        Some(Release {
+            name: name.to_owned(),
+            root,
+        })
+    }
+
+    /// A C library that nobody knows: this system's, of another version by its own account. Its heap is not laid
+    /// out as that of the newest one that is known.
+    pub fn unknown() -> Release {
+        let root = folder().join("unknown");
+        let directory = root.join("lib/x86_64-linux-gnu");
+        let release = Release {
+            name: "unknown".to_owned(),
+            root,
+        };
+        let mut libc = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6").expect("a C library");
+        let words = b"stable release version 2.";
+        let at = libc.windows(words.len()).position(|w| w == words);
+        let digits = at.expect("a version") + words.len();
+        libc[digits..digits + 2].copy_from_slice(b"99");
+        std::fs::create_dir_all(&directory).expect("a directory in target/");
+        std::fs::write(directory.join("libc.so.6"), libc).expect("written");
+        release
+    }
+
+    fn directories(&self) -> [PathBuf; 2] {
+        ["lib", "usr/lib"].map(|lib| self.root.join(lib).join("x86_64-linux-gnu"))
+    }
+
+    /// The N of its glibc 2.N.
+    pub fn glibc_minor(&self) -> u32 {
+        let libc = |directory: &PathBuf| std::fs::read(directory.join("libc.so.6")).ok();
+        let bytes = self
+            .directories()
+            .iter()
+            .find_map(libc)
+            .expect("a libc.so.6");
+        let text = String::from_utf8_lossy(&bytes);
+        let (_, version) = text
+            .split_once("stable release version 2.")
+            .expect("a version");
+        let digits = version.split(|c: char| !c.is_ascii_digit()).next();
+        digits.and_then(|n| n.parse().ok()).expect("a number")
+    }
+
+    /// Builds `tests/targets/NAME.cc` into a program that the loader of this release starts.
+    pub fn build_target(&self, name: &str, flags: &[&str]) -> PathBuf {
+        build_for(Some(self), name, flags)
+    }
+
+    /// What the compiler has to be told.
+    pub(crate) fn flags(&self) -> Vec<String> {
+        let [lib, usr] = self.directories();
+        let loader = [&lib, &usr].map(|d| d.join("ld-linux-x86-64.so.2"));
+        let here = PathBuf::from("/lib64/ld-linux-x86-64.so.2");
+        let loader = loader.iter().find(|l| l.exists()).unwrap_or(&here);
+        let mut flags = vec![
+            format!("-Wl,--dynamic-linker={}", loader.display()),
+            format!(
+                "-Wl,--disable-new-dtags,-rpath={}:{}",
+                lib.display(),
+                usr.display()
+            ),
+        ];
+        // An older one has none of the newer versions of symbols, so the program is linked against it.
+        if self.name == "bullseye" {
+            let with = |before: &str, path: &Path| format!("{before}{}", path.display());
+            flags.extend([
+                with("--sysroot=", &self.root),
+                with("-B", &usr),
+                with("-Wl,-rpath-link,", &lib),
+                "-isystem/usr/include/x86_64-linux-gnu".to_owned(),
+                "-isystem/usr/include".to_owned(),
+                with("-L", &lib),
+                with("-L", &usr),
+                with("", &source("before_glibc_2.32.cc")),
+                // libstdc++ has weak references to it alone.
+                "-Wl,--no-as-needed".to_owned(),
+                with("", &lib.join("libpthread.so.0")),
+                with("", &lib.join("libdl.so.2")),
+                with("", &usr.join("libstdc++.so.6")),
+            ]);
+        }
+        flags
+    }
+}

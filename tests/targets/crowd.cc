@@ -1,0 +1,84 @@
+// Many threads that allocate at once, and much more than an attacher takes in the same time. Each of THREADS
+// makes OPERATIONS steps: it releases a random one of its blocks and gets another one of up to 516 bytes
+// in its place. At the end it says how long that took and what the truth is: "done MICROSECONDS
+// ALLOCATIONS ALLOCATED_BYTES LIVE_BLOCKS LIVE_BYTES". Arguments: THREADS OPERATIONS, and "release" if
+// all blocks are to be released at the end, by another thread.
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "target.hpp"
+
+using namespace target;
+
+constexpr size_t slots = 1000;
+
+struct Sums {
+  unsigned long long allocations = 0, allocated_bytes = 0, live_blocks = 0, live_bytes = 0;
+};
+
+struct Slot {
+  void* block = nullptr;
+  size_t size = 0;
+};
+
+static void work(unsigned long long seed, int operations, Slot* live, Sums* result) {
+  Sums sums;
+  unsigned long long random = 88172645463325252ull + seed * 2654435761u;
+  for (int i = 0; i < operations; i++) {
+    random ^= random << 13;
+    random ^= random >> 7;
+    random ^= random << 17;
+    Slot& slot = live[(random >> 20) % slots];
+    // Every 16th step resizes, so that all kinds of events are among them.
+    size_t size = 1 + (random >> 40) % 516;
+    if (random % 16 == 0) {
+      slot.block = realloc(slot.block, size);
+    } else {
+      free(slot.block);
+      slot.block = malloc(size);
+    }
+    keep(slot.block);
+    slot.size = size;
+    sums.allocations++;
+    sums.allocated_bytes += size;
+  }
+  for (size_t i = 0; i < slots; i++) {
+    if (!live[i].block) continue;
+    sums.live_blocks++;
+    sums.live_bytes += live[i].size;
+  }
+  *result = sums;
+}
+
+int main(int arguments, char** argv) {
+  int threads = atoi(argv[1]), operations = atoi(argv[2]);
+  // Not from the heap that is measured.
+  static Slot live[64][slots];
+  CHECK(threads > 0 && threads <= 64);
+  ready();
+  std::vector<Sums> sums(static_cast<size_t>(threads));
+  std::vector<std::thread> running;
+  auto start = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < sums.size(); i++) running.emplace_back(work, i, operations, live[i], &sums[i]);
+  for (std::thread& thread : running) thread.join();
+  auto time = std::chrono::steady_clock::now() - start;
+  Sums all;
+  for (const Sums& some : sums) {
+    all.allocations += some.allocations;
+    all.allocated_bytes += some.allocated_bytes;
+    all.live_blocks += some.live_blocks;
+    all.live_bytes += some.live_bytes;
+  }
+  if (arguments > 3) {
+    for (auto& of_thread : live)
+      for (Slot& slot : of_thread) free(slot.block);
+    all.live_blocks = all.live_bytes = 0;
+  }
+  char line[128];
+  snprintf(line, sizeof line, "done %lld %llu %llu %llu %llu",
+           static_cast<long long>(std::chrono::duration_cast<std::chrono::microseconds>(time).count()),
+           all.allocations, all.allocated_bytes, all.live_blocks, all.live_bytes);
+  say(line);
+  wait_for_byte();
+}

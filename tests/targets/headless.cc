@@ -1,0 +1,29 @@
+// A program whose initial thread has ended. The other one holds every other of 20 blocks.
+#include <pthread.h>
+
+#include "target.hpp"
+
+using namespace target;
+
+static void* volatile kept[20];
+static pthread_t initial;
+
+static void* work(void*) {
+  pthread_join(initial, nullptr);
+  for (int i = 0; i < 20; i++) {
+    void* block = calloc(1, 700);
+    if (i % 2) kept[i] = block;
+    keep(block);
+    block = nullptr;
+  }
+  say("ready");
+  wait_for_byte();
+  _exit(0);
+}
+
+int main() {
+  initial = pthread_self();
+  pthread_t other;
+  pthread_create(&other, nullptr, work, nullptr);
+  pthread_exit(nullptr);
+}
