@@ -271,3 +271,49 @@ impl Changes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Point;
+
+    #[test]
+    fn every_second_point_has_the_last_change_of_each_site() {
+        let change = |point, site, blocks| SitePoint {
+            point,
+            site,
+            live: Amount {
+                blocks,
+                ..Amount::default()
+            },
+            ..SitePoint::default()
+        };
+        let profile = Profile {
+            timeline: vec![Point::default(); 5],
+            sites: vec![ProfileSite::default(); 3],
+            changes: vec![
+                change(0, 2, 1),
+                change(0, 0, 2),
+                change(1, 0, 3),
+                change(2, 1, 4),
+                change(2, 0, 5),
+                change(3, 2, 6),
+                change(4, 2, 7),
+            ],
+            ..Profile::default()
+        };
+        let picked = |step| -> Vec<_> {
+            let all = at_every(&profile, step).into_iter();
+            all.map(|(at, change)| (at, change.site, change.live.blocks))
+                .collect()
+        };
+        assert_eq!(
+            picked(2),
+            [(0, 0, 2), (0, 2, 1), (2, 0, 5), (2, 1, 4), (4, 2, 7)]
+        );
+        assert_eq!(picked(1).len(), profile.changes.len());
+        let changes = Changes::new(&at_every(&profile, 2));
+        assert_eq!(changes.point, [0, 0, 2, 0, 2]);
+        assert_eq!(changes.live.blocks, [2, 1, 5, 4, 7]);
+    }
+}
