@@ -7,7 +7,7 @@
 
 use crate::activity::Activity;
 use crate::activity::flows::Flows;
-use crate::activity::site_sums::{NEVER, Sums, count};
+use crate::activity::site_sums::{NEVER, Sums};
 use crate::activity::timeline::Timeline;
 use crate::file::summary::{HISTOGRAM_BUCKETS, bucket_of};
 use memhook_ledger::Estimate;
@@ -240,7 +240,7 @@ impl Observer for Collector {
         site.stack = stack;
         site.live += amount;
         let bucket = bucket_of(block.size);
-        count(&mut site.sizes, bucket, amount.blocks);
+        site.sizes.count(bucket, amount.blocks);
         self.sizes[usize::from(bucket)] += amount;
         self.live += amount;
         let thread = usize::from(block.thread);
@@ -264,7 +264,7 @@ impl Observer for Collector {
         // The time of the allocation is known to the millisecond only.
         let milliseconds = (self.now_ns / 1_000_000).saturating_sub(block.time_ns / 1_000_000);
         let bucket = bucket_of(milliseconds * 1_000_000);
-        count(&mut site.lifetimes, bucket, amount.blocks);
+        site.lifetimes.count(bucket, amount.blocks);
         self.lifetimes[usize::from(bucket)] += amount;
         self.live -= amount;
         self.released += amount;

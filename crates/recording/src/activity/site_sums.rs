@@ -6,24 +6,25 @@ use memhook_ledger::Estimate;
 /// A number that no site carries.
 pub(crate) const NEVER: u32 = u32::MAX;
 
-/// What one site did on one thread.
+/// What one site did on one thread. What every block changes is in the first cache line.
 #[derive(Default)]
+#[repr(C, align(64))]
 pub(crate) struct Sums {
     /// The collector's when the site was last saved.
     pub stamp: u32,
     pub stack: u32,
     pub live: Estimate,
     pub released: Estimate,
+    pub thread: u16,
+    pub sizes: Histogram,
+    pub lifetimes: Histogram,
     pub temporary: Estimate,
     pub before: Estimate,
-    pub sizes: Vec<(u8, f64)>,
-    pub lifetimes: Vec<(u8, f64)>,
     pub peak: Estimate,
     pub candidate: Estimate,
     pub peak_number: u32,
     pub candidate_number: u32,
     pub point: u32,
-    pub thread: u16,
 }
 
 impl Sums {
@@ -37,10 +38,6 @@ impl Sums {
 
     /// The numbers. A site that has not changed since the peak with this number still is what it was then.
     pub fn finish(self, peak_number: u32, tid_of: impl Fn(u16) -> u32) -> SiteActivity {
-        let order = |mut histogram: Vec<(u8, f64)>| {
-            histogram.sort_unstable_by_key(|(bucket, _)| *bucket);
-            histogram
-        };
         SiteActivity {
             stack: self.stack,
             tid: tid_of(self.thread),
@@ -55,17 +52,71 @@ impl Sums {
             released: self.released,
             temporary: self.temporary,
             oldest_ns: u64::MAX,
-            sizes: order(self.sizes),
-            lifetimes: order(self.lifetimes),
+            sizes: self.sizes.counted(),
+            lifetimes: self.lifetimes.counted(),
         }
     }
 }
 
-/// Counts blocks of a bucket.
-#[inline]
-pub(crate) fn count(histogram: &mut Vec<(u8, f64)>, bucket: u8, blocks: f64) {
-    match histogram.iter_mut().find(|(known, _)| *known == bucket) {
-        Some((_, sum)) => *sum += blocks,
-        None => histogram.push((bucket, blocks)),
+/// Blocks by bucket, from the first to the last one that has any.
+#[derive(Default)]
+pub(crate) struct Histogram {
+    first: u8,
+    blocks: Vec<f64>,
+}
+
+impl Histogram {
+    pub fn clear(&mut self) {
+        self.blocks.clear();
+    }
+
+    /// Counts blocks of a bucket.
+    #[inline]
+    pub fn count(&mut self, bucket: u8, blocks: f64) {
+        match self
+            .blocks
+            .get_mut(usize::from(bucket.wrapping_sub(self.first)))
+        {
+            Some(sum) => *sum += blocks,
+            None => self.widen(bucket, blocks),
+        }
+    }
+
+    #[cold]
+    fn widen(&mut self, bucket: u8, blocks: f64) {
+        if self.blocks.is_empty() {
+            self.first = bucket;
+        }
+        let missing = usize::from(self.first.saturating_sub(bucket));
+        self.blocks.splice(..0, std::iter::repeat_n(0.0, missing));
+        self.first = self.first.min(bucket);
+        let at = usize::from(bucket - self.first);
+        self.blocks.resize(self.blocks.len().max(at + 1), 0.0);
+        self.blocks[at] += blocks;
+    }
+
+    /// The buckets that have blocks, ordered.
+    fn counted(&self) -> Vec<(u8, f64)> {
+        let buckets = (self.first..).zip(self.blocks.iter().copied());
+        buckets.filter(|(_, blocks)| *blocks > 0.0).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_grows_at_both_ends() {
+        let mut histogram = Histogram::default();
+        assert_eq!(histogram.counted(), []);
+        for bucket in [7, 64, 0, 7, 30] {
+            histogram.count(bucket, 1.5);
+        }
+        let all = [(0, 1.5), (7, 3.0), (30, 1.5), (64, 1.5)];
+        assert_eq!(histogram.counted(), all);
+        histogram.clear();
+        histogram.count(9, 1.0);
+        assert_eq!(histogram.counted(), [(9, 1.0)]);
     }
 }

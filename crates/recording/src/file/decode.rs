@@ -5,7 +5,7 @@ use crate::file::columns::*;
 use crate::file::encode::sequence_difference;
 use crate::file::model::{CLASS_BIASES, GRANULE_MASK, Model, SEQUENCE_MASK};
 use crate::file::reader::MAX_TOTAL_BYTES;
-use crate::file::varint::{Cursor, Short};
+use crate::file::varint::{Cursor, RUNS_PAST_THE_END, Short};
 use memhook_abi::{Event, MAX_RINGS, Op, RawEvent, sequence_before};
 
 /// What the count of a pair event can hold.
@@ -24,6 +24,22 @@ pub trait Visitor {
     /// A pass is over at `now_ns`, nanoseconds since the attach; `passes` is above 1 for several
     /// in a row without events.
     fn end_pass(&mut self, now_ns: u64, passes: u64);
+}
+
+/// What makes no sense. It is smaller than an [`Error`], which the innermost loop would write to memory and
+/// read back for every event.
+struct Damage(&'static str);
+
+impl From<Short> for Damage {
+    fn from(_: Short) -> Self {
+        Damage(RUNS_PAST_THE_END)
+    }
+}
+
+impl From<Damage> for Error {
+    fn from(Damage(what): Damage) -> Self {
+        Error::damaged(what)
+    }
 }
 
 /// Decodes frames; keeps its memory from one to the next.
@@ -204,8 +220,8 @@ impl Decoder {
         }
     }
 
-    #[inline]
-    fn allocation(&mut self, tag: u8, columns: &mut Columns<'_>) -> Result<(Event, u64), Error> {
+    #[inline(always)]
+    fn allocation(&mut self, tag: u8, columns: &mut Columns<'_>) -> Result<(Event, u64), Damage> {
         let model = &mut self.model;
         let stack = if tag & STACK_HIT != 0 {
             model.stacks[model.last_stack as usize].next
@@ -215,7 +231,7 @@ impl Decoder {
             if stack as usize == known {
                 model.learn_stack(columns.0[STACK_IDS].u32()?);
             } else if stack as usize > known {
-                return Err(Error::damaged("a stack that was not named before"));
+                return Err(Damage("a stack that was not named before"));
             }
             stack
         };
@@ -243,8 +259,8 @@ impl Decoder {
         Ok((event(Op::Allocation, granule, sequence, size32, id), size))
     }
 
-    #[inline]
-    fn release(&mut self, tag: u8, op: Op, columns: &mut Columns<'_>) -> Result<Event, Error> {
+    #[inline(always)]
+    fn release(&mut self, tag: u8, op: Op, columns: &mut Columns<'_>) -> Result<Event, Damage> {
         let model = &mut self.model;
         let place = tag >> 2 & 15;
         let (granule, stack, class) = if place == age::STRANGER {
@@ -260,7 +276,7 @@ impl Decoder {
                 .ok()
                 .and_then(|age| model.blocks.len().checked_sub(1)?.checked_sub(age))
                 .map(|index| model.blocks[index]);
-            let block = block.ok_or(Error::damaged("a release of a block before the first"))?;
+            let block = block.ok_or(Damage("a release of a block before the first"))?;
             (block.granule, block.stack, Some(block.class))
         };
         model.released(granule, class);
@@ -273,14 +289,14 @@ impl Decoder {
         Ok(event(op, granule, sequence, 0, release_stack))
     }
 
-    #[inline]
+    #[inline(always)]
     fn sequence(
         &mut self,
         tag: u8,
         granule: u64,
         is_release: bool,
         columns: &mut Columns<'_>,
-    ) -> Result<u32, Error> {
+    ) -> Result<u32, Damage> {
         let word = Model::word_of(granule);
         let expected = self.model.expected_sequence(word, is_release);
         if tag & SEQUENCE_HIT != 0 {

@@ -43,9 +43,12 @@ pub(crate) struct Cursor<'a> {
 #[derive(Debug)]
 pub(crate) struct Short;
 
+/// What [`Short`] means.
+pub(crate) const RUNS_PAST_THE_END: &str = "a number or text runs past the end of its chunk";
+
 impl From<Short> for Error {
     fn from(_: Short) -> Self {
-        Error::damaged("a number or text runs past the end of its chunk")
+        Error::damaged(RUNS_PAST_THE_END)
     }
 }
 

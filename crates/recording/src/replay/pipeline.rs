@@ -1,24 +1,37 @@
 //! Reads and decodes on one thread while another one consumes.
+//!
+//! Every byte that is handed over travels from one processor's cache to the other's, and the consumer waits for it. So
+//! events are packed as in a ring: 16 bytes each, with the time and sizes above 32 bits as events of
+//! their own.
 
 use crate::Error;
 use crate::file::chunk_file::{ChunkFile, ChunkRef};
 use crate::file::decode::{Decoder, Visitor};
 use crate::file::reader::MAX_TOTAL_BYTES;
 use crossbeam_channel::{Receiver, Sender, bounded};
-use memhook_abi::Event;
+use memhook_abi::{Event, Op, RawEvent};
 use std::ops::ControlFlow;
 
-/// Items handed over at a time: few enough to stay in a core's cache.
-const BATCH_ITEMS: usize = 4096;
+/// Events handed over at a time: few enough to stay in a core's cache.
+const BATCH_EVENTS: usize = 4096;
 /// Batches under way.
 const BATCHES: usize = 8;
+/// So many events before it is needed, an event is asked for: the processor's own prefetching ends at each page.
+const AHEAD: usize = 32;
 
-/// One call of a [`Visitor`].
+/// A call of a [`Visitor`] that is not about an event.
 #[derive(Clone, Copy)]
-pub(crate) enum Item {
+enum Mark {
     Ring(usize, u32),
-    Event(Event, u64, u64),
     Pass(u64, u64),
+}
+
+/// Calls of a [`Visitor`].
+#[derive(Default)]
+struct Batch {
+    events: Vec<RawEvent>,
+    /// Each with the number of events that come before it.
+    marks: Vec<(usize, Mark)>,
 }
 
 /// A visitor that can have enough. It is asked after each pass.
@@ -27,17 +40,26 @@ pub(crate) trait Consumer: Visitor {
 }
 
 struct Batcher {
-    batch: Vec<Item>,
-    full: Sender<Vec<Item>>,
-    spare: Receiver<Vec<Item>>,
+    batch: Batch,
+    full: Sender<Batch>,
+    spare: Receiver<Batch>,
+    /// Of the last event.
+    time_ns: u64,
     is_over: bool,
 }
 
 impl Batcher {
     #[inline]
-    fn push(&mut self, item: Item) {
-        self.batch.push(item);
-        if self.batch.len() >= BATCH_ITEMS {
+    fn push(&mut self, event: RawEvent) {
+        self.batch.events.push(event);
+        if self.batch.events.len() >= BATCH_EVENTS {
+            self.flush();
+        }
+    }
+
+    fn mark(&mut self, mark: Mark) {
+        self.batch.marks.push((self.batch.events.len(), mark));
+        if self.batch.marks.len() >= BATCH_EVENTS {
             self.flush();
         }
     }
@@ -51,14 +73,27 @@ impl Batcher {
 
 impl Visitor for Batcher {
     fn begin_ring(&mut self, ring: usize, tid: u32) {
-        self.push(Item::Ring(ring, tid));
+        self.mark(Mark::Ring(ring, tid));
     }
     #[inline]
     fn event(&mut self, event: Event, size: u64, time_ns: u64) {
-        self.push(Item::Event(event, size, time_ns));
+        if time_ns != self.time_ns {
+            self.time_ns = time_ns;
+            self.push(RawEvent::pack_value(Op::Tick, time_ns));
+        }
+        if event.size == u32::MAX {
+            self.push(RawEvent::pack_value(Op::SizeExtension, size));
+        }
+        self.push(RawEvent::pack(
+            event.op,
+            event.address,
+            event.sequence,
+            event.size,
+            event.stack,
+        ));
     }
     fn end_pass(&mut self, now_ns: u64, passes: u64) {
-        self.push(Item::Pass(now_ns, passes));
+        self.mark(Mark::Pass(now_ns, passes));
     }
 }
 
@@ -69,13 +104,14 @@ pub(crate) fn run(
     consumer: &mut impl Consumer,
 ) -> Result<(), Error> {
     std::thread::scope(|scope| {
-        let (full, batches) = bounded::<Vec<Item>>(BATCHES);
-        let (back, spare) = bounded::<Vec<Item>>(BATCHES);
+        let (full, batches) = bounded::<Batch>(BATCHES);
+        let (back, spare) = bounded::<Batch>(BATCHES);
         let decoding = scope.spawn(move || {
             let mut batcher = Batcher {
-                batch: Vec::with_capacity(BATCH_ITEMS),
+                batch: Batch::default(),
                 full,
                 spare,
+                time_ns: 0,
                 is_over: false,
             };
             let mut decoder = Decoder::new();
@@ -94,12 +130,14 @@ pub(crate) fn run(
             batcher.flush();
             Ok(())
         });
+        let mut unpacker = Unpacker::default();
         for mut batch in batches {
-            if consume(&batch, consumer).is_break() {
+            if unpacker.consume(&batch, consumer).is_break() {
                 // Dropping the receiver ends the other thread.
                 return Ok(());
             }
-            batch.clear();
+            batch.events.clear();
+            batch.marks.clear();
             let _ = back.try_send(batch);
         }
         let damaged = Error::damaged("the decoding thread failed");
@@ -107,19 +145,49 @@ pub(crate) fn run(
     })
 }
 
-#[inline]
-fn consume(batch: &[Item], consumer: &mut impl Consumer) -> ControlFlow<()> {
-    for item in batch {
-        match *item {
-            Item::Event(event, size, time_ns) => consumer.event(event, size, time_ns),
-            Item::Ring(ring, tid) => consumer.begin_ring(ring, tid),
-            Item::Pass(now_ns, passes) => {
-                consumer.end_pass(now_ns, passes);
-                if !consumer.wants_more() {
-                    return ControlFlow::Break(());
+/// What earlier events say about the next one.
+#[derive(Default)]
+struct Unpacker {
+    time_ns: u64,
+    size: Option<u64>,
+}
+
+impl Unpacker {
+    #[inline]
+    fn consume(&mut self, batch: &Batch, consumer: &mut impl Consumer) -> ControlFlow<()> {
+        let mut done = 0;
+        for &(at, mark) in &batch.marks {
+            self.events(&batch.events[done..at], consumer);
+            done = at;
+            match mark {
+                Mark::Ring(ring, tid) => consumer.begin_ring(ring, tid),
+                Mark::Pass(now_ns, passes) => {
+                    consumer.end_pass(now_ns, passes);
+                    if !consumer.wants_more() {
+                        return ControlFlow::Break(());
+                    }
+                }
+            }
+        }
+        self.events(&batch.events[done..], consumer);
+        ControlFlow::Continue(())
+    }
+
+    #[inline]
+    fn events(&mut self, events: &[RawEvent], consumer: &mut impl Consumer) {
+        for (index, raw) in events.iter().enumerate() {
+            if let Some(later) = events.get(index + AHEAD) {
+                memhook_abi::prefetch(later);
+            }
+            let Some(event) = raw.unpack() else { continue };
+            match event.op {
+                Op::Tick => self.time_ns = event.value,
+                Op::SizeExtension => self.size = Some(event.value),
+                _ => {
+                    let size = self.size.take().unwrap_or(event.size.into());
+                    consumer.event(event, size, self.time_ns);
                 }
             }
         }
     }
-    ControlFlow::Continue(())
 }

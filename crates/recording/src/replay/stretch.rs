@@ -7,10 +7,16 @@ use crate::file::chunk_file::ChunkRef;
 use crate::file::decode::Visitor;
 use crate::file::format::Kind;
 use crate::replay::Replay;
-use crate::replay::pipeline::{self, Consumer, Item};
+use crate::replay::pipeline::{self, Consumer};
 use crate::{Error, Recording};
 use memhook_abi::Event;
 use memhook_ledger::Observer;
+
+/// What is kept of a pass until its time is known.
+enum Item {
+    Ring(usize, u32),
+    Event(Event, u64, u64),
+}
 
 /// Looks at a replay at its begin and after each pass.
 pub(crate) trait Watch<O> {
@@ -109,7 +115,6 @@ impl<O: Observer, W: Watch<O>> Visitor for Stretch<O, W> {
             match item {
                 Item::Ring(ring, tid) => self.replay.begin_ring(ring, tid),
                 Item::Event(event, size, time_ns) => self.replay.event(event, size, time_ns),
-                Item::Pass(..) => {}
             }
         }
         self.replay.end_pass(now_ns, passes);

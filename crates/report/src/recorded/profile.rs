@@ -34,6 +34,10 @@ pub fn profile(
     symbols: &mut Symbolizer,
     window: Window,
 ) -> Result<Profile, memhook_recording::Error> {
+    if window == Window::default() {
+        // They will all be needed; threads look them up while this one replays.
+        request(recording, recording.stacks().ids(), symbols);
+    }
     let activity = recording.activity(window.from_ns, window.to_ns, POINTS)?;
     let meta = recording.meta();
     let mut tables = Tables::new(recording);
@@ -215,6 +219,13 @@ fn totals(recording: &Recording, activity: &Activity) -> ReportTotals {
     totals
 }
 
+/// Has the names on these stacks looked up in the background.
+fn request(recording: &Recording, ids: impl Iterator<Item = u32>, symbols: &mut Symbolizer) {
+    let stacks = ids.filter_map(|id| recording.stacks().get(id));
+    let addresses: BTreeSet<u64> = stacks.flat_map(|s| s.frames.iter().copied()).collect();
+    symbols.request(addresses);
+}
+
 /// The profile's modules, frames and stacks as they come to be needed.
 struct Tables<'a> {
     recording: &'a Recording,
@@ -262,9 +273,7 @@ impl<'a> Tables<'a> {
         let of_sites = activity.sites.iter().map(|site| site.stack);
         let of_releases = activity.releases.iter().map(|(stack, _)| *stack);
         let ids: BTreeSet<u32> = of_sites.chain(of_releases).collect();
-        let stacks = ids.iter().filter_map(|&id| self.recording.stacks().get(id));
-        let addresses: BTreeSet<u64> = stacks.flat_map(|s| s.frames.iter().copied()).collect();
-        symbols.request(addresses);
+        request(self.recording, ids.into_iter(), symbols);
         while !symbols.is_ready(Duration::from_secs(1)) {}
     }
 

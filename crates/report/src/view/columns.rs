@@ -1,7 +1,7 @@
 //! A profile as the page's script wants it: columns of numbers, each string once.
 
 use crate::labels::name;
-use crate::{Amount, Flow, Profile, ProfileSite};
+use crate::{Amount, Flow, Profile, ProfileSite, SitePoint};
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -227,34 +227,93 @@ impl Timeline {
 fn over_time(profile: &Profile) -> (Changes, usize) {
     let mut step = 1;
     loop {
-        let changes = at_every(profile, step);
-        if changes.site.len() <= MAX_CHANGES || step > profile.timeline.len() {
-            return (changes, step);
+        let picked = at_every(profile, step);
+        if picked.len() <= MAX_CHANGES || step > profile.timeline.len() {
+            return (Changes::new(&picked), step);
         }
         step *= 2;
     }
 }
 
-/// The last change of each site up to each of the points.
-fn at_every(profile: &Profile, step: usize) -> Changes {
+/// The last change of each site up to each of the points, with the point; ordered by point and site.
+fn at_every(profile: &Profile, step: usize) -> Vec<(u32, &SitePoint)> {
     let last = profile.timeline.len().saturating_sub(1);
-    let mut changes = Changes::default();
-    let mut latest: HashMap<u32, (Amount, Amount)> = HashMap::new();
+    let mut picked: Vec<(u32, &SitePoint)> = Vec::new();
+    // By site: where its last change is in `picked`.
+    let mut place_of = vec![usize::MAX; profile.sites.len()];
     let mut pending = profile.changes.iter().peekable();
-    let mut before = 0;
     for at in (last % step..=last).step_by(step) {
+        let first = picked.len();
         while let Some(change) = pending.next_if(|change| change.point as usize <= at) {
-            latest.insert(change.site, (change.live, change.allocated));
+            let place = &mut place_of[change.site as usize];
+            match picked.get_mut(*place).filter(|_| *place >= first) {
+                Some(known) => known.1 = change,
+                None => {
+                    *place = picked.len();
+                    picked.push((at as u32, change));
+                }
+            }
         }
-        let mut now: Vec<_> = latest.drain().collect();
-        now.sort_by_key(|change| change.0);
-        for (site, (live, allocated)) in now {
-            changes.point.push(at as u32 - before);
-            before = at as u32;
-            changes.site.push(site);
-            changes.live.push(live);
-            changes.allocated.push(allocated);
+        picked[first..].sort_unstable_by_key(|(_, change)| change.site);
+    }
+    picked
+}
+
+impl Changes {
+    fn new(picked: &[(u32, &SitePoint)]) -> Changes {
+        let points = picked.iter().map(|(at, _)| *at);
+        let before = std::iter::once(0).chain(points.clone());
+        Changes {
+            point: points.zip(before).map(|(at, before)| at - before).collect(),
+            site: picked.iter().map(|(_, change)| change.site).collect(),
+            live: Amounts::of(picked.iter().map(|(_, change)| change.live)),
+            allocated: Amounts::of(picked.iter().map(|(_, change)| change.allocated)),
         }
     }
-    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Point;
+
+    #[test]
+    fn every_second_point_has_the_last_change_of_each_site() {
+        let change = |point, site, blocks| SitePoint {
+            point,
+            site,
+            live: Amount {
+                blocks,
+                ..Amount::default()
+            },
+            ..SitePoint::default()
+        };
+        let profile = Profile {
+            timeline: vec![Point::default(); 5],
+            sites: vec![ProfileSite::default(); 3],
+            changes: vec![
+                change(0, 2, 1),
+                change(0, 0, 2),
+                change(1, 0, 3),
+                change(2, 1, 4),
+                change(2, 0, 5),
+                change(3, 2, 6),
+                change(4, 2, 7),
+            ],
+            ..Profile::default()
+        };
+        let picked = |step| -> Vec<_> {
+            let all = at_every(&profile, step).into_iter();
+            all.map(|(at, change)| (at, change.site, change.live.blocks))
+                .collect()
+        };
+        assert_eq!(
+            picked(2),
+            [(0, 0, 2), (0, 2, 1), (2, 0, 5), (2, 1, 4), (4, 2, 7)]
+        );
+        assert_eq!(picked(1).len(), profile.changes.len());
+        let changes = Changes::new(&at_every(&profile, 2));
+        assert_eq!(changes.point, [0, 0, 2, 0, 2]);
+        assert_eq!(changes.live.blocks, [2, 1, 5, 4, 7]);
+    }
 }
