@@ -3,7 +3,7 @@
 use crate::session::Session;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use memhook_abi::{function_by_name, slot_state};
-use memhook_process::{AllocatorCalls, ModuleImage, allocator_calls};
+use memhook_process::{AllocatorCalls, ModuleImage, allocator_calls, built_in_allocator};
 use std::{
     collections::HashMap,
     time::{Duration, Instant},
@@ -140,6 +140,19 @@ impl CallScans {
 
 fn is_slot_of(slot: &memhook_stream::SlotView, module: &ModuleImage) -> bool {
     slot.module_base == module.base
+}
+
+/// Allocators that are parts of other modules, each in a sentence: the program may allocate without any event.
+pub fn unseen_allocators(session: &Session) -> impl Iterator<Item = String> {
+    let modules = session.modules.iter();
+    let others = modules.filter(|m| !m.is_libc && !m.is_loader);
+    others.filter_map(|module| {
+        Some(format!(
+            "{} is part of {}: what is allocated from it goes through no slot",
+            built_in_allocator(module)?,
+            module.name()
+        ))
+    })
 }
 
 /// Whether calls of this function are recorded.

@@ -63,7 +63,7 @@ mod upkeep;
 pub use claim::{Claim, claim};
 pub use config::{Clock, ConfigError, OnFull, Stacks, TraceConfig, Unwinding};
 pub use consumer::{Consumer, State};
-pub use coverage::{CallScans, ModuleCoverage, is_hooked};
+pub use coverage::{CallScans, ModuleCoverage, is_hooked, unseen_allocators};
 pub use diagnosis::{DiagnosedModule, Diagnosis, diagnose};
 pub use error::Error;
 pub use hook_plan::{PlannedModule, hook_plan};

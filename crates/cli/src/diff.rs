@@ -2,6 +2,7 @@
 
 use crate::report::{self, OutputArgs, sources};
 use anyhow::Context;
+use memhook_foreign::check_output;
 use memhook_report::recorded::{Window, profile};
 use memhook_report::{Measure, Profile};
 use std::{
@@ -34,7 +35,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    args.output.check(&[&args.old, &args.new])?;
+    check_output(&args.output.output, [&args.old, &args.new])?;
     let progress = report::Progress::start("reading the recordings");
     let (old, new) = (load(args, &args.old)?, load(args, &args.new)?);
     progress.end();

@@ -3,10 +3,11 @@
 pub mod sources;
 mod target;
 
-pub use target::{OutputArgs, Progress, check_output, open, tell_end, write};
+pub use target::{OutputArgs, Progress, open, tell_end, write};
 
 use crate::options::{GroupBy, SortBy, moment};
 use anyhow::{Context, bail};
+use memhook_foreign::check_output;
 use memhook_recording::Recording;
 use memhook_report::recorded::{self, Selection, Window};
 use memhook_report::{Format, FormatChoice, FormatOptions, Measure, Nature, Profile, Root, Unit};
@@ -102,7 +103,7 @@ pub fn parse<T: std::str::FromStr<Err = String>>(word: &str) -> Result<T, String
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    args.output.check(&[&args.file])?;
+    check_output(&args.output.output, [&args.file])?;
     let recording = open(&args.file)?;
     check(args, &recording)?;
     let format = if args.json {

@@ -243,12 +243,8 @@ fn save(args: &Args, file: &str) -> anyhow::Result<()> {
     let snapshot = &captured.snapshot;
     match output {
         None => memhook_heap::save(snapshot, std::io::stdout().lock()).context("standard output"),
-        Some(output) => {
-            let saved = memhook_heap::save(snapshot, output.file());
-            saved
-                .and_then(|()| output.keep())
-                .context(file.to_owned())?;
-            Ok(())
-        }
+        Some(output) => memhook_heap::save(snapshot, output.file())
+            .and_then(|()| output.keep().map(drop))
+            .context(file.to_owned()),
     }
 }

@@ -1,6 +1,7 @@
 //! `symbols pack`: the names of a recording's addresses, looked up on the machine that has the binaries.
 
 use crate::report::{self, sources};
+use memhook_foreign::check_output;
 use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, time::Duration};
 
 /// `symbols`.
@@ -29,8 +30,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
     let Command::Pack(args) = command;
-    let inputs: Vec<_> = args.recordings.iter().map(PathBuf::as_path).collect();
-    report::check_output(&args.output, &inputs)?;
+    check_output(Some(&args.output), &args.recordings)?;
     let mut bundles = Vec::new();
     let progress = report::Progress::start("looking up names");
     for path in &args.recordings {

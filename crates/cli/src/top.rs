@@ -35,11 +35,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         bail!("top needs a terminal; for scripts there is: memhook-rs attach {pid} --json");
     }
-    if args.tracing.sample_bytes().is_some() {
-        bail!("top counts every allocation: leave --sample out");
-    }
-    if args.tracing.adapts() {
-        bail!("top counts every allocation: leave --on-full adapt out");
+    if args.tracing.sample_bytes().is_some() || args.tracing.adapts() {
+        bail!("top counts every allocation: leave --sample and --on-full adapt out");
     }
     signals::catch_stops();
     let mut trace = Trace::start(pid, args.tracing.resolve())?;

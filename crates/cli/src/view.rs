@@ -4,6 +4,7 @@ use crate::output::say;
 use crate::report::{self, Progress, WindowArgs, open, sources as symbols, tell_end};
 use crate::signals;
 use anyhow::Context;
+use memhook_foreign::check_output;
 use memhook_report::FormatOptions;
 use memhook_report::formats::{Html, write};
 use memhook_report::recorded::profile;
@@ -44,11 +45,9 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let path = args
-        .output
-        .clone()
-        .unwrap_or_else(|| named_after(&args.file));
-    report::check_output(&path, &[&args.file])?;
+    let named = || named_after(&args.file);
+    let path = args.output.clone().unwrap_or_else(named);
+    check_output(Some(&path), [&args.file])?;
     let recording = open(&args.file)?;
     symbols::check_directories(args.source_dir.iter())?;
     let window = args.window.window(&recording)?;

@@ -28,6 +28,12 @@ pub enum OutputError {
         /// What it is.
         what: &'static str,
     },
+    /// It is read, too, and would be lost.
+    #[error("{} is what is read: choose another name for the output", path.display())]
+    IsInput {
+        /// The file.
+        path: PathBuf,
+    },
     /// The operating system refused it.
     #[error("cannot write {}", path.display())]
     Io {
@@ -43,7 +49,9 @@ impl OutputError {
     pub fn into_io(self) -> Error {
         let kind = match &self {
             OutputError::Exists { .. } => ErrorKind::AlreadyExists,
-            OutputError::Link { .. } | OutputError::NotOurs { .. } => ErrorKind::InvalidInput,
+            OutputError::Link { .. }
+            | OutputError::NotOurs { .. }
+            | OutputError::IsInput { .. } => ErrorKind::InvalidInput,
             OutputError::Io { source, .. } => source.kind(),
         };
         Error::new(kind, self)

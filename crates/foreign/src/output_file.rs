@@ -14,6 +14,25 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
+/// Refuses an output that is one of the inputs, which would be overwritten where that is allowed.
+///
+/// # Errors
+/// [`OutputError::IsInput`]
+pub fn check_output<P: AsRef<Path>>(
+    output: impl IntoIterator<Item = P>,
+    inputs: impl IntoIterator<Item = P> + Clone,
+) -> std::result::Result<(), OutputError> {
+    let id = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    for output in output {
+        let path = output.as_ref();
+        let is_it = |input: P| id(path).is_some_and(|of| Some(of) == id(input.as_ref()));
+        if inputs.clone().into_iter().any(is_it) {
+            return Err(OutputError::IsInput { path: path.into() });
+        }
+    }
+    Ok(())
+}
+
 /// An output, open for writing. It is to be [kept](OutputFile::keep) with its first contents; until then a file
 /// that was there before is untouched.
 #[derive(Debug)]

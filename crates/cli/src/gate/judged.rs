@@ -3,11 +3,10 @@
 use super::options::Args;
 use crate::exit_code;
 use crate::frames::{SessionStacks, module_files};
-use memhook_attach::Session;
+use memhook_attach::{Session, unseen_allocators};
 use memhook_gate::{
     Evidence, Exceptions, Limits, NameSource, Outputs, judge_each, losses, outcome,
 };
-use memhook_process::built_in_allocator;
 
 /// What the verdict is measured by, read before anything starts.
 pub struct Measure {
@@ -69,17 +68,7 @@ pub fn evidence(session: &Session, gather: impl FnOnce(NameSource<'_>) -> Eviden
     // What the trace itself missed comes first.
     let region = session.region();
     let missed = losses(&region.losses(), region.abandoned());
-    let others = session
-        .modules
-        .iter()
-        .filter(|m| !m.is_libc && !m.is_loader);
-    let unseen = others.filter_map(|module| {
-        let allocator = built_in_allocator(module)?;
-        Some(format!(
-            "{allocator} is part of {}: what is allocated from it goes through no slot",
-            module.name()
-        ))
-    });
+    let unseen = unseen_allocators(session);
     evidence.gaps.splice(0..0, missed.into_iter().chain(unseen));
     evidence
 }

@@ -57,11 +57,10 @@ pub struct Args {
 impl Args {
     /// What can be refused before anything is touched.
     pub fn check(&self) -> anyhow::Result<()> {
-        if self.tracing.is_selective() {
-            bail!("a gate needs every allocation: leave out --sample and the size filters");
-        }
-        if self.tracing.adapts() {
-            bail!("a gate needs every allocation: leave out --on-full adapt");
+        if self.tracing.is_selective() || self.tracing.adapts() {
+            bail!(
+                "a gate needs every allocation: leave out --sample, size filters and --on-full adapt"
+            );
         }
         let confidence = self.running.confidence;
         if !(0.5..1.0).contains(&confidence) {

@@ -1,14 +1,13 @@
 //! The files that the commands about recordings read and write, and what the user sees meanwhile.
 
 use crate::options::Color;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use memhook_foreign::{OutputFile, visible_json};
 use memhook_recording::{Recording, RecordingEnd};
 pub use memhook_report::Progress;
 use memhook_report::{Document, Nature};
 use std::{
     io::{ErrorKind, Write},
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -55,13 +54,6 @@ impl OutputArgs {
         crate::output::style(self.output.as_deref(), self.color, self.verbose)
     }
 
-    /// Refuses to overwrite what is read.
-    pub fn check(&self, inputs: &[&Path]) -> anyhow::Result<()> {
-        self.output
-            .as_deref()
-            .map_or(Ok(()), |output| check_output(output, inputs))
-    }
-
     /// Writes a document as text or as JSON.
     pub fn write_document(&self, document: &impl Document, as_json: bool) -> anyhow::Result<()> {
         let text = memhook_report::document(document, as_json, self.style())?;
@@ -96,18 +88,5 @@ pub fn write(path: Option<&Path>, force: bool, bytes: &[u8]) -> anyhow::Result<(
     let mut file = output.file();
     let written = file.write_all(bytes).and_then(|()| output.keep());
     written.with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(())
-}
-
-/// Refuses to overwrite what is read, which `--force` would.
-pub fn check_output(output: &Path, inputs: &[&Path]) -> anyhow::Result<()> {
-    let id = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-    let output_id = id(output);
-    if output_id.is_some() && inputs.iter().any(|input| id(input) == output_id) {
-        bail!(
-            "{} is what is read: name another file for the output",
-            output.display()
-        );
-    }
     Ok(())
 }
