@@ -155,7 +155,7 @@ pub struct Allocator {
     pub prefix: &'static str,
     /// A function that only it exports.
     pub mark: &'static str,
-    /// The begin of its messages, by which it is known where it has no symbols; may be empty.
+    /// How its messages begin, which tells it where it has no symbols; may be empty.
     pub message: &'static str,
 }
 

@@ -103,7 +103,7 @@ impl AllocationSite {
         std::iter::once(self.kind.clone()).chain(names).collect()
     }
 
-    /// The frames up to the function that is to blame: those of wrappers, and the first that is none.
+    /// The frames up to the function that is to blame: wrappers, and the first function that is not one.
     pub fn frames_to_blame(&self) -> &[SourceFrame] {
         let blamed = self.stack.iter().position(|frame| !frame.wrapper);
         &self.stack[..blamed.map_or(self.stack.len(), |at| at + 1)]

@@ -182,8 +182,8 @@ pub struct ExceptionOptions {
     /// Print suppressions for what was found
     #[arg(long)]
     gen_suppressions: bool,
-    /// Take functions that match for wrappers of the allocator, so that a leak is their caller's;
-    /// malloc-like names and the C++ library are known
+    /// Treat functions that match as wrappers of the allocator, and blame their callers for leaks;
+    /// malloc-like names, the C library and the C++ library are known
     #[arg(long, value_name = "PATTERN")]
     wrapper: Vec<String>,
     /// Count only leaks that are not in this file, or have grown since it was written
