@@ -108,8 +108,14 @@ fn pack_sites(packed: &mut Packed, sites: &[ProfileSite], calls: &Calls, strings
         let entries = || sites.iter().flat_map(histogram);
         let counts = sites.iter().map(|s| histogram(s).len());
         packed.plain(&format!("{name}.count"), counts.map(|n| n as u32));
-        packed.plain(&format!("{name}.bucket"), entries().map(|(bucket, _)| *bucket));
-        packed.plain(&format!("{name}.blocks"), entries().map(|(_, blocks)| *blocks));
+        packed.plain(
+            &format!("{name}.bucket"),
+            entries().map(|(bucket, _)| *bucket),
+        );
+        packed.plain(
+            &format!("{name}.blocks"),
+            entries().map(|(_, blocks)| *blocks),
+        );
     }
 }
 
@@ -144,8 +150,16 @@ fn pack_flows(packed: &mut Packed, profile: &Profile, calls: &Calls) {
 fn pack_timeline(packed: &mut Packed, points: &[crate::Point]) {
     packed.running("timeline.time_ns", points.iter().map(|p| p.time_ns));
     pack_amounts(packed, "timeline.live", points.iter().map(|p| p.live));
-    pack_amounts(packed, "timeline.allocated", points.iter().map(|p| p.allocated));
-    pack_amounts(packed, "timeline.temporary", points.iter().map(|p| p.temporary));
+    pack_amounts(
+        packed,
+        "timeline.allocated",
+        points.iter().map(|p| p.allocated),
+    );
+    pack_amounts(
+        packed,
+        "timeline.temporary",
+        points.iter().map(|p| p.temporary),
+    );
 }
 
 /// Amounts of changes are differences to the site's change before, or to what it came to at the begin.
@@ -156,7 +170,11 @@ fn pack_changes(packed: &mut Packed, picked: &[(u32, &SitePoint)], sites: &[Prof
     let names = ["blocks", "bytes", "variance"];
     let measures: [(&str, fn(&SitePoint) -> Amount, fn(&ProfileSite) -> Amount); 2] = [
         ("live", |change| change.live, |site| site.before),
-        ("allocated", |change| change.allocated, |_| Amount::default()),
+        (
+            "allocated",
+            |change| change.allocated,
+            |_| Amount::default(),
+        ),
     ];
     for (measure, of_change, at_begin) in measures {
         for (column, name) in columns.into_iter().zip(names) {

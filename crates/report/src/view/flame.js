@@ -38,7 +38,12 @@ class FlameView {
       [this.root, this.top, this.callers] = [callees, callees, callers];
     }
     this.cursor = null;
+    const isNewShape = this.shape !== state.shape;
+    this.shape = state.shape;
+    if (isNewShape) this.drawnHeight = 0;
     this.draw();
+    // The root is where one looks first: a flame graph's is below, which drawing it has seen to.
+    if (isNewShape && state.shape !== "flame") this.box.scrollTop = 0;
     this.showCenter();
   }
 
@@ -110,7 +115,6 @@ class FlameView {
     const advance = context.measureText("x").width;
     for (const place of this.drawn) this.drawFrame(context, place, advance);
     this.drawMarks(context);
-    // The root is where one looks first.
     if (isFlame && this.drawnHeight !== height) this.box.scrollTop = this.box.scrollHeight;
     this.drawnHeight = height;
     this.caption();

@@ -30,8 +30,12 @@ function bindKeys(app) {
   addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const isTyping = event.target.matches("input, select, textarea");
-    if (isTyping && event.key !== "Escape") return;
-    if (isTyping) event.target.blur();
+    if (isTyping && event.key === "Escape") {
+      // Not what the browser does: to empty the field.
+      event.preventDefault();
+      event.target.blur();
+    }
+    if (isTyping) return;
     const action = keys[event.key];
     if (!action) return;
     event.preventDefault();

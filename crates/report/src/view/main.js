@@ -20,6 +20,7 @@ class App {
     addEventListener("resize", () => this.schedule());
     addEventListener("hashchange", () => this.readAddress());
     this.refresh();
+    this.table.revealPicked();
   }
 
   setTree() {

@@ -1,4 +1,4 @@
-// Colours that people with any colour vision can tell apart (Okabe and Ito, "Color Universal Design"), each with a
+// Colours that people with any colour vision can tell apart, each with a
 // name in a legend beside it. The style sheet has one set for light and one for dark pages.
 
 const MODULE_COLORS = 6;

@@ -1,18 +1,18 @@
 // What is looked at: a window of time, a measure, filters; and what each site comes to under it.
 
 const MEASURES = [
-  ["live", "Live", "Live at the end of the window", "of all live"],
-  ["peak", "Peak", "Live when most bytes were live within the window", "of all live at the peak"],
-  ["growth", "Growth", "Live at the end of the window less live at its begin", "of all that grew"],
-  ["allocated", "Allocated", "Allocated within the window", "of all allocated"],
-  ["released", "Released", "Released within the window", "of all released"],
-  ["temporary", "Temporary", "Released before the thread's next allocation; known for the whole run only", "of all temporary"],
+  ["live", "Live", "Live at the end of the window", (unit) => `of all live ${unit}`],
+  ["peak", "Peak", "Live when most bytes were live within the window", (unit) => `of all ${unit} at the peak`],
+  ["growth", "Growth", "Live at the end of the window less live at its begin", (unit) => `of all ${unit} that were added`],
+  ["allocated", "Allocated", "Allocated within the window", (unit) => `of all allocated ${unit}`],
+  ["released", "Released", "Released within the window", (unit) => `of all released ${unit}`],
+  ["temporary", "Temporary", "Released before the thread's next allocation; known for the whole run only", (unit) => `of all temporary ${unit}`],
 ];
 const UNITS = [["bytes", "Bytes"], ["blocks", "Blocks"]];
 const LARGEST_BUCKET = 64;
 
 /** "of all live bytes" */
-const wholeText = (selection) => `${MEASURES.find(([name]) => name === selection.measure)[3]} ${selection.unit}`;
+const wholeText = ({ measure, unit }) => MEASURES.find(([name]) => name === measure)[3](unit);
 
 function newSelection(data) {
   return {

@@ -214,9 +214,19 @@ class TableView {
     this.draw();
   }
 
-  move(step) {
+  /** The index of the row that is picked, or -1. */
+  pickedIndex() {
     const { pick } = this.app.state;
-    const at = pick?.kind === "row" ? this.rows.findIndex((row) => row.key === pick.key) : -1;
+    return pick?.kind === "row" ? this.rows.findIndex((row) => row.key === pick.key) : -1;
+  }
+
+  revealPicked() {
+    const at = this.pickedIndex();
+    if (at >= 0) this.reveal(at);
+  }
+
+  move(step) {
+    const at = this.pickedIndex();
     this.pick(at < 0 ? 0 : Math.min(Math.max(at + step, 0), this.rows.length - 1));
   }
 

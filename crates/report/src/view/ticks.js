@@ -15,7 +15,7 @@ function roundStep(n) {
 
 function multiples(from, to, step) {
   const found = [];
-  for (let n = Math.ceil(from / step - 1e-9); n * step <= to * (1 + 1e-12); n += 1) found.push(n * step);
+  for (let n = Math.ceil(from / step - 1e-9) + 0; n * step <= to * (1 + 1e-12); n += 1) found.push(n * step);
   return found;
 }
 
