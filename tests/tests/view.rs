@@ -27,7 +27,9 @@ fn data(page: &str) -> Value {
     let (packed, _) = rest.split_once("</script>").expect("its end");
     let bytes = STANDARD.decode(packed.trim()).expect("base64");
     let mut all = Vec::new();
-    GzDecoder::new(&bytes[..]).read_to_end(&mut all).expect("gzip");
+    GzDecoder::new(&bytes[..])
+        .read_to_end(&mut all)
+        .expect("gzip");
     let (length, rest) = all.split_first_chunk::<4>().expect("a length");
     let (head, numbers) = rest.split_at(u32::from_le_bytes(*length) as usize);
     let mut data: Value = serde_json::from_slice(head).expect("JSON");

@@ -130,7 +130,8 @@ class FlameView {
     const { data, result } = this.app;
     const { search } = result;
     const isMatch = search && frame.label > 0 && search.byLabel[frame.label];
-    context.globalAlpha = isOuter || (search && !isMatch) ? 0.4 : 1;
+    // Neighbours of one module differ a little.
+    context.globalAlpha = isOuter || (search && !isMatch) ? 0.4 : 0.84 + 0.08 * (frame.label % 3);
     context.fillStyle = css(frame.label < 0 ? "--root" : moduleColor(data, data.labels.module[frame.label]));
     context.fillRect(x, y, Math.max(width - 0.6, NARROWEST), ROW - 1);
     if (isMatch) {
@@ -153,6 +154,7 @@ class FlameView {
       context.lineWidth = thick;
       context.strokeRect(x + thick / 2, y + thick / 2, Math.max(width - thick - 0.6, 1), ROW - 1 - thick);
     };
+    for (const place of this.ofPickedRow()) outline(place, "--pick", 2);
     if (state.pick?.kind === "frame" && this.root) {
       const picked = frameAt(this.root, state.pick.path);
       const place = this.drawn.find(({ frame }) => frame === picked);
@@ -161,6 +163,24 @@ class FlameView {
     const center = this.callers && this.drawn.find(({ frame }) => frame === this.top);
     if (center) outline(center, "--pick", 2);
     if (document.activeElement === this.canvas && this.drawn.length) outline(this.cursorPlace(), "--text", 3);
+  }
+
+  /** Frames of the row that is picked: the stack of a site, the calls of a function. */
+  ofPickedRow() {
+    const { data, state, tree } = this.app;
+    if (state.pick?.kind !== "row" || !this.root || state.shape === "sandwich") return [];
+    const { key } = state.pick;
+    if (state.group === "function") {
+      return this.drawn.filter(({ frame }) => frame.label > 0 && data.labels.function[frame.label] === key);
+    }
+    if (state.group !== "site") return [];
+    const path = [];
+    const site = data.sites.node.indexOf(key);
+    for (let at = site < 0 ? 0 : tree.leaf[site]; at > 0; at = tree.parent[at]) path.push(tree.label[at]);
+    if (state.shape !== "callers") path.reverse();
+    const frames = new Set();
+    for (let at = frameAt(this.root, path); at.parent; at = at.parent) frames.add(at);
+    return this.drawn.filter(({ frame }) => frames.has(frame));
   }
 
   /** Where the keyboard is: the frame that it was moved to, else the one that is zoomed to. */

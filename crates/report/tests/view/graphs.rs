@@ -223,3 +223,22 @@ fn a_graph_can_be_walked_by_keyboard() {
     assert!(browser.text("#said").starts_with(&format!("{widest}, ")));
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
+
+/// Whoever picks a row sees where it is in the graph.
+#[test]
+fn the_stack_of_a_picked_row_is_marked_in_the_graph() {
+    let profile = run();
+    let page = Page::of(&profile, "marked");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    browser.key("j");
+    let stack =
+        "framesOf(app.data, app.state.pick.key).map((frame) => functionOf(app.data, frame))";
+    let marked = "app.flame.ofPickedRow().sort((a, b) => b.row - a.row).map(({ frame }) => app.flame.text(frame))";
+    let expected = browser.value(stack);
+    assert!(expected.as_array().is_some_and(|frames| frames.len() > 1));
+    assert_eq!(browser.value(marked), expected);
+    browser.click("#shapes [data-name=callers]");
+    let outwards = "app.flame.ofPickedRow().sort((a, b) => a.row - b.row).map(({ frame }) => app.flame.text(frame))";
+    assert_eq!(browser.value(outwards), expected);
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
