@@ -1,5 +1,5 @@
-// The state of the page as the fragment of its address: a reload, the Back button and whoever is sent the address get
-// the same view. Only what differs from the first view is written.
+// The state of the page as the fragment of its address: a reload gives the same view, and so does an address that is sent
+// to somebody who has the page. Only what differs from the first view is written.
 
 const CHARTS = [["total", "Total"], ["stacked", "Largest rows"]];
 const SORTS = ["name", "value", "share", "self", "other", "growth", "spark"];
@@ -28,7 +28,7 @@ function pickOf(text) {
   return null;
 }
 
-/** Each part of the state: its name in the address, how it is written (nothing: as at first), and read. */
+/** Each part of the state: its name in the address, its field, how it is written, and how it is read. */
 function addressParts(data) {
   const time = (point) => String(timeOf(data, point) / 1e9);
   const point = (text) => (Number(text) >= 0 ? nearestPoint(data, Number(text) * 1e9) : undefined);

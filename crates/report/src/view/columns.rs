@@ -10,7 +10,8 @@ use std::io::{Result, Write};
 /// bytes of the page.
 const MAX_CHANGES: usize = 500_000;
 
-/// The largest pairs of allocating and releasing stacks; each takes some ten bytes of the page.
+/// Pairs of an allocating and a releasing stack; those with the most bytes are kept. Each takes about ten bytes of the
+/// page.
 const MAX_FLOWS: usize = 100_000;
 
 /// The part of a page's data that is not numbers in columns.
@@ -28,7 +29,7 @@ struct Head<'a> {
     lost_events: u64,
     has_flows: bool,
     strings: &'a [String],
-    /// Sites are followed at the last point and at those at distances of this from it.
+    /// Sites are followed at every point whose distance from the last one is a multiple of this.
     step: usize,
     sources: &'a [SourceLines],
     columns: &'a [Column],
@@ -162,7 +163,7 @@ fn pack_timeline(packed: &mut Packed, points: &[crate::Point]) {
     );
 }
 
-/// Amounts of changes are differences to the site's change before, or to what it came to at the begin.
+/// Amounts are differences from the previous change of the site, the first of them from what it had at the start.
 fn pack_changes(packed: &mut Packed, picked: &[(u32, &SitePoint)], sites: &[ProfileSite]) {
     packed.running("changes.point", picked.iter().map(|(at, _)| *at));
     packed.running("changes.site", picked.iter().map(|(_, change)| change.site));

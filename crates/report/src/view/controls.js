@@ -1,4 +1,4 @@
-// The controls: what they offer at the begin, and what they show of the state.
+// The controls: what they offer, and how they show the state.
 
 function fillOptions(id, first, entries) {
   const option = ([value, text]) => {

@@ -47,7 +47,7 @@ class FlameView {
     this.showCenter();
   }
 
-  /** Zooms to a frame, or out of it if it is zoomed to; in a sandwich its function becomes the filling. */
+  /** Zooms to a frame, or out of it if it is zoomed to; in a sandwich its function becomes the one in the middle. */
   open(frame) {
     const { app } = this;
     if (app.state.shape === "sandwich") {

@@ -2,7 +2,7 @@
 
 const noAmounts = (count) => ({ bytes: new Float64Array(count), blocks: new Float64Array(count), variance: new Float64Array(count) });
 
-/** What every site has come to at a point of the timeline: live there, allocated since the begin. */
+/** What every site has come to at a point of the timeline: live there, allocated since the start. */
 function stateAt(data, point) {
   const { changes, sites, count } = data;
   const { before } = sites;

@@ -4,7 +4,7 @@ class App {
   constructor(data) {
     this.data = data;
     this.state = stateOf(data, location.hash.slice(1));
-    // Recordings of sums do not have them.
+    // Recordings of sums do not have these.
     this.hasTemporary = data.sites.temporary.blocks.some((blocks) => blocks > 0);
     this.preferred = matchMedia("(prefers-color-scheme: dark)");
     this.setTree();
@@ -56,7 +56,7 @@ class App {
     this.changed();
   }
 
-  /** Writes the state into the address; browsers refuse to do that all the time. */
+  /** Writes the state into the address, not at every step: browsers limit how often a page may do that. */
   changed() {
     clearTimeout(this.writing);
     this.writing = setTimeout(() => {

@@ -1,4 +1,4 @@
-// Frames of graphs. They are made when they are looked at: of a million, some thousand are wide enough to be drawn.
+// Frames of graphs, which are made when they are needed: of a million, a few thousand are wide enough to be drawn.
 
 /** A frame whose children are called by it: nodes of the tree with the same way to them. */
 class CalleeFrame {
@@ -27,7 +27,7 @@ class CalleeFrame {
   get sites() { return sitesBelow(this.graph.tree, this.nodes); }
 }
 
-/** A frame whose children call it. An entry is the node that its path has come to, and where the path began. */
+/** A frame whose children are its callers. An entry is a node of the tree and the node at which the path to it began. */
 class CallerFrame {
   constructor(graph, label, entries, parent) {
     Object.assign(this, { graph, label, entries, parent, depth: parent ? parent.depth + 1 : 0 });
@@ -92,14 +92,14 @@ function sandwichGraphs(data, tree, values, name) {
   };
 }
 
-/** The frames from a graph's root down to a frame, the root left out: what a frame is found by again. */
+/** The labels from a graph's root to a frame, without the root's: what the frame is found by again. */
 function pathTo(frame) {
   const path = [];
   for (let at = frame; at.parent; at = at.parent) path.unshift(at.label);
   return path;
 }
 
-/** The frame at the end of a path, or as far along it as there is something to show. */
+/** The frame at the end of a path, or the last one on the way that is still shown. */
 function frameAt(root, path) {
   let frame = root;
   for (const label of path) {

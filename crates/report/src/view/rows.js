@@ -2,7 +2,7 @@
 
 const GROUPS = [["site", "Sites"], ["function", "Functions"], ["module", "Modules"], ["thread", "Threads"]];
 
-/** Sites and threads divide the blocks among them; functions and modules of a stack all carry its blocks. */
+/** A block belongs to one site and one thread, but to all functions and modules of its stack. */
 const isPartition = (group) => group === "site" || group === "thread";
 
 const newRow = (key) => ({ key, value: 0, self: 0, other: 0, variance: 0, growth: 0, isAny: false });
@@ -47,7 +47,7 @@ function pathRows(data, tree, group, columns) {
   return [...rows.values()];
 }
 
-/** By site: the key of the row that it is divided into; functions and modules have what is allocated in themselves. */
+/** By site: the key of the one row that its blocks belong to. A function or module has what it allocates itself. */
 function ownKeys(data, tree, group) {
   if (group === "site") return data.sites.node;
   if (group === "thread") return data.sites.thread;
@@ -70,7 +70,7 @@ function allMembers(data, tree, group, key) {
   return sitesBelow(tree, nodes);
 }
 
-/** How a row is called: { name, callers, frame }. */
+/** The name of a row: { name, callers, frame }. */
 function rowName(data, hidden, group, key) {
   if (group === "site") return siteName(data, hidden, key);
   return { name: data.strings[key] || (group === "module" ? "(no module)" : "(no call stack)"), callers: [], frame: -1 };

@@ -3,7 +3,7 @@
 const MEASURES = [
   ["live", "Live", "Live at the end of the window", (unit) => `of all live ${unit}`],
   ["peak", "Peak", "Live when most bytes were live within the window", (unit) => `of all ${unit} at the peak`],
-  ["growth", "Growth", "Live at the end of the window less live at its begin", (unit) => `of all ${unit} that were added`],
+  ["growth", "Growth", "Live at the end of the window less live at its start", (unit) => `of all ${unit} that were added`],
   ["allocated", "Allocated", "Allocated within the window", (unit) => `of all allocated ${unit}`],
   ["released", "Released", "Released within the window", (unit) => `of all released ${unit}`],
   ["temporary", "Temporary", "Released before the thread's next allocation; known for the whole run only", (unit) => `of all temporary ${unit}`],
@@ -72,7 +72,7 @@ function measured(data, selection) {
   }
 }
 
-/** 1 for each site that passes the filters. `found`: by node of the calls, whether a frame on the way has been searched for. */
+/** 1 for each site that passes the filters. `found` says by node of the calls whether the search matches it or a caller. */
 function passing(data, selection, found) {
   const { frames, calls, sites, sizes } = data;
   const mask = new Uint8Array(data.count).fill(1);

@@ -1,6 +1,6 @@
 // A call stack as a list, with source lines where the page carries them.
 
-/** What is hidden or the C++ library's between two functions is one line until somebody wants it. */
+/** Consecutive frames that are hidden or belong to the C++ library are folded into one line, which a click unfolds. */
 function stackList(app, frames) {
   const { data, hidden } = app;
   const list = make("ol", "stack");

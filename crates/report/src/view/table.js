@@ -6,8 +6,8 @@ const COLUMNS = [
   ["share", "Share", "Share of everything that the measure covers, whatever the filters say"],
   ["self", "Self", "Allocated in the function itself, by none that it calls; hidden wrappers count as their callers"],
   ["other", "", "The same in the other unit"],
-  ["growth", "Growth", "Live at the end of the window less live at its begin"],
-  ["spark", "Live over time", "Each row in its own scale; sorts by what was live at the peak of the run"],
+  ["growth", "Growth", "Live at the end of the window less live at its start"],
+  ["spark", "Live over time", "Each row in its own scale; sorting goes by what was live at the peak of the run"],
 ];
 const SPARK = { width: 110, height: 22 };
 

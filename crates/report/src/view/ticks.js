@@ -1,4 +1,4 @@
-// Where axes have their ticks: at round numbers, and so many that their labels have room.
+// Where axes have their ticks: at round numbers, and as many as there is room for labels.
 
 const SECOND = 1e9;
 const MINUTE = 60 * SECOND;

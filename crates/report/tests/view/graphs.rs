@@ -166,7 +166,7 @@ fn a_sandwich_has_callers_and_callees() {
             assert_eq!(found[&name].as_u64(), Some(value), "{root}: {name}");
         }
     }
-    // A click on another frame makes that one the filling.
+    // A click on another frame puts that one in the middle.
     let other = "app.flame.text(app.flame.callers.children[0])";
     let name = browser.text_of(other);
     let at = browser.value("(() => { const p = app.flame.drawn.find(({ frame }) => frame === app.flame.callers.children[0]); const r = app.flame.canvas.getBoundingClientRect(); return [r.x + p.x + 5, r.y + p.y + 8]; })()");

@@ -212,3 +212,49 @@ fn fifty_thousand_sites() {
     }
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
+
+/// The last task of somebody who looks for a leak.
+#[test]
+fn who_releases_the_blocks_of_a_site() {
+    let mut profile = run();
+    let live_of = |site: &&ProfileSite| site.measures.live.bytes;
+    let largest = profile
+        .sites
+        .iter()
+        .max_by_key(live_of)
+        .expect("sites")
+        .stack;
+    let deepest = (0..profile.stacks.len()).max_by_key(|&stack| profile.stacks[stack].len());
+    let flow = |released_by, blocks, bytes| Flow {
+        allocated_by: largest,
+        released_by,
+        kind: "free",
+        amount: Amount {
+            blocks,
+            bytes,
+            ..Amount::default()
+        },
+    };
+    let page = Page::of(&profile, "not-recorded");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    browser.key("j");
+    let details = browser.text("#details");
+    assert!(details.contains("--stacks all"), "{details}");
+    let deepest = deepest.expect("stacks") as u32;
+    profile.flows = vec![flow(largest, 3, 4096), flow(deepest, 70, 8192)];
+    let page = Page::of(&profile, "released");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    browser.key("j");
+    let released = "[...document.querySelectorAll('#details h3')].find((e) => e.textContent.startsWith('Released by')).nextSibling";
+    let list = browser.text_of(&format!("{released}.textContent"));
+    let amounts = ["8.0 KiB in 70 blocks", "4.0 KiB in 3 blocks"];
+    let places = amounts.map(|amount| list.find(amount));
+    assert!(places[0].is_some() && places[0] < places[1], "{list}");
+    // Its whole stack, on a click.
+    let frames = profile.stacks[deepest as usize].len() as u64;
+    browser.value(&format!("{released}.querySelector('button').click()"));
+    let folded = "[...li.querySelectorAll('.folded button')].reduce((sum, e) => sum + parseInt(e.textContent), 0)";
+    let shown = browser.value(&format!("(() => {{ const li = {released}.querySelector('li'); return li.querySelectorAll('ol > li:not(.folded)').length + {folded}; }})()"));
+    assert_eq!(shown.as_u64(), Some(frames));
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
