@@ -80,6 +80,11 @@ fn pack_calls(packed: &mut Packed, calls: &Calls) {
     packed.plain("calls.frame", calls.place.iter().copied());
 }
 
+/// An amount of a site, or of a site at a point of the timeline.
+type Of<T> = fn(&T) -> Amount;
+/// A histogram of a site.
+type Buckets = fn(&ProfileSite) -> &[(u8, u64)];
+
 fn pack_sites(packed: &mut Packed, sites: &[ProfileSite], calls: &Calls, strings: &mut Strings) {
     // Recordings of sums do not tell threads apart.
     let thread = |site: &ProfileSite| match (site.tid, site.thread.is_empty()) {
@@ -92,7 +97,7 @@ fn pack_sites(packed: &mut Packed, sites: &[ProfileSite], calls: &Calls, strings
     let threads = sites.iter().map(|s| strings.index(&thread(s)));
     packed.plain("sites.thread", threads);
     packed.plain("sites.truncated", sites.iter().map(|s| s.truncated));
-    let measures: [(&str, fn(&ProfileSite) -> Amount); 6] = [
+    let measures: [(&str, Of<ProfileSite>); 6] = [
         ("before", |s| s.before),
         ("live", |s| s.measures.live),
         ("peak", |s| s.measures.peak),
@@ -103,7 +108,7 @@ fn pack_sites(packed: &mut Packed, sites: &[ProfileSite], calls: &Calls, strings
     for (name, measure) in measures {
         pack_amounts(packed, &format!("sites.{name}"), sites.iter().map(measure));
     }
-    let histograms: [(&str, fn(&ProfileSite) -> &[(u8, u64)]); 2] =
+    let histograms: [(&str, Buckets); 2] =
         [("sizes", |s| &s.sizes), ("lifetimes", |s| &s.lifetimes)];
     for (name, histogram) in histograms {
         let entries = || sites.iter().flat_map(histogram);
@@ -169,7 +174,7 @@ fn pack_changes(packed: &mut Packed, picked: &[(u32, &SitePoint)], sites: &[Prof
     packed.running("changes.site", picked.iter().map(|(_, change)| change.site));
     let columns: [fn(Amount) -> i64; 3] = [|a| a.blocks as i64, |a| a.bytes as i64, variance];
     let names = ["blocks", "bytes", "variance"];
-    let measures: [(&str, fn(&SitePoint) -> Amount, fn(&ProfileSite) -> Amount); 2] = [
+    let measures: [(&str, Of<SitePoint>, Of<ProfileSite>); 2] = [
         ("live", |change| change.live, |site| site.before),
         (
             "allocated",
