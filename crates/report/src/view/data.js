@@ -93,6 +93,7 @@ function prepare(head, columns) {
   data.points = data.timeline.time_ns.length;
   data.changes = prepareChanges(data, group("changes", ["point", "site"]), { live: amounts("changes.live"), allocated: amounts("changes.allocated") });
   prepareNames(data);
+  data.cut = cutSites(data);
   return data;
 }
 
@@ -129,6 +130,10 @@ function prepareNames(data) {
     }
     return numbers.get(key);
   });
+  // The frame that stands for the callers of a stack that was cut.
+  data.cutLabel = labels.function.length;
+  labels.function.push(data.strings.push("\u2026 (callers were not recorded)") - 1);
+  labels.module.push(0);
   data.labels = labels;
   // The target's own code first, then what is called most: colours go by this order.
   const uses = new Float64Array(data.strings.length);
@@ -143,6 +148,22 @@ function prepareNames(data) {
     if (!data.sourceOf.has(source.file)) data.sourceOf.set(source.file, []);
     data.sourceOf.get(source.file).push(source);
   }
+}
+
+/** By node: how many frames a stack that ends there has, as --depth counts them. */
+function frameCounts({ calls, frames }) {
+  const counts = new Uint16Array(calls.parent.length);
+  for (let node = 1; node < counts.length; node += 1) {
+    counts[node] = counts[calls.parent[node]] + (frames.inlined[calls.frame[node]] ? 0 : 1);
+  }
+  return counts;
+}
+
+/** By site: 1 if its stack goes on, but was cut at --depth or could not be followed. */
+function cutSites(data) {
+  const counts = frameCounts(data);
+  const { node, truncated } = data.sites;
+  return Uint8Array.from(node, (end, site) => (end && (truncated[site] || (data.depth && counts[end] >= data.depth)) ? 1 : 0));
 }
 
 /** The frames of a stack, innermost first. */

@@ -44,9 +44,9 @@ class DetailsView {
     parts.push(make("p", "", `${distinct(sites.kind).join(", ")}, on ${threads.length > 3 ? `${threads.length} threads` : threads.join(", ")}`));
     if (frames.length) {
       parts.push(make("h3", "", "Call stack, innermost first"), stackList(this.app, frames));
-      if (members.length && sites.truncated[members[0]]) {
-        parts.push(make("p", "empty", "The stack goes on, but was not followed any further."));
-      }
+      const [first] = members;
+      if (sites.truncated[first]) parts.push(make("p", "empty", "The stack goes on, but could not be followed any further."));
+      else if (data.cut[first]) parts.push(make("p", "empty", `The stack goes on, but was cut at --depth ${data.depth}.`));
     }
     parts.push(...this.releases(members));
     parts.push(...histogramParts("Block sizes (whole run)", bucketSums(data.sizes, members), sizeText));

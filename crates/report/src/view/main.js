@@ -110,10 +110,12 @@ class App {
     const frames = framesOf(data, data.sites.node[site]);
     const isCallers = state.shape === "callers";
     if (!isCallers) frames.reverse();
+    const levels = path.filter((label) => label !== data.cutLabel).length;
+    if (!levels) return [];
     let shown = 0;
     const end = frames.findIndex((frame) => {
       if (!hidden[data.labelOf[frame]]) shown += 1;
-      return shown === path.length;
+      return shown === levels;
     });
     const way = end < 0 ? frames : frames.slice(0, end + 1);
     return isCallers ? way : way.reverse();

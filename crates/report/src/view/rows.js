@@ -37,6 +37,7 @@ function pathRows(data, tree, group, columns) {
     const { self, total } = treeSums(tree, columns[name]);
     for (let node = 1; node < tree.parent.length; node += 1) {
       if (total[node] === 0 && self[node] === 0) continue;
+      if (tree.label[node] === data.cutLabel) continue;
       const key = keys[tree.label[node]];
       let row = rows.get(key);
       if (!row) rows.set(key, row = newRow(key));

@@ -21,7 +21,7 @@ function searched(data, selection) {
     if (!ofName.has(name)) ofName.set(name, test(data.strings[name]));
     return ofName.get(name);
   };
-  const byLabel = Uint8Array.from(labels.function, (name, label) => (label && isMatch(name) ? 1 : 0));
+  const byLabel = Uint8Array.from(labels.function, (name, label) => (label && label !== data.cutLabel && isMatch(name) ? 1 : 0));
   return { byLabel, below: markedBelow(calls.parent, (node) => byLabel[labelOf[calls.frame[node]]]) };
 }
 

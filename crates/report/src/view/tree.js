@@ -29,19 +29,35 @@ class Children {
   }
 }
 
-/** Label 0 below the root: sites without a call stack. */
-function buildTree(data, hidden) {
+/** Adds the stacks of some sites below a node of the tree, and tells where each of them ends. */
+function mergeStacks(data, hidden, children, root, isMember, leaf) {
   const { calls, sites, labelOf } = data;
   const count = calls.parent.length;
-  const children = new Children(count + 1);
-  const merged = new Int32Array(count);
+  const isUsed = new Uint8Array(count);
+  sites.node.forEach((node, site) => { if (isMember(site)) isUsed[node] = 1; });
+  for (let node = count - 1; node > 0; node -= 1) if (isUsed[node]) isUsed[calls.parent[node]] = 1;
+  const merged = new Int32Array(count).fill(root);
   for (let node = 1; node < count; node += 1) {
+    if (!isUsed[node]) continue;
     const label = labelOf[calls.frame[node]];
     const parent = merged[calls.parent[node]];
     merged[node] = hidden[label] ? parent : children.child(parent, label);
   }
-  // A stack of hidden functions only is shown by its innermost.
-  const leaf = sites.node.map((node) => merged[node] || children.child(0, node ? labelOf[calls.frame[node]] : 0));
+  sites.node.forEach((node, site) => {
+    if (!isMember(site)) return;
+    // A stack of hidden functions only is shown by its innermost; one without frames has label 0.
+    leaf[site] = merged[node] === root ? children.child(root, node ? labelOf[calls.frame[node]] : 0) : merged[node];
+  });
+}
+
+/** Stacks that were cut are below a frame of their own: their outermost frames are not where the program begins. */
+function buildTree(data, hidden) {
+  const children = new Children(2 * data.calls.parent.length + 2);
+  const leaf = new Int32Array(data.count);
+  mergeStacks(data, hidden, children, 0, (site) => !data.cut[site], leaf);
+  if (data.cut.includes(1)) {
+    mergeStacks(data, hidden, children, children.child(0, data.cutLabel), (site) => data.cut[site], leaf);
+  }
   const nodes = children.count;
   const parent = children.parent.slice(0, nodes);
   const starts = new Uint32Array(nodes + 1);

@@ -233,12 +233,51 @@ fn the_stack_of_a_picked_row_is_marked_in_the_graph() {
     browser.key("j");
     let stack =
         "framesOf(app.data, app.state.pick.key).map((frame) => functionOf(app.data, frame))";
-    let marked = "app.flame.ofPickedRow().sort((a, b) => b.row - a.row).map(({ frame }) => app.flame.text(frame))";
+    let marked = "app.flame.ofPickedRow().filter(({ frame }) => frame.label !== app.data.cutLabel).sort((a, b) => b.row - a.row).map(({ frame }) => app.flame.text(frame))";
     let expected = browser.value(stack);
     assert!(expected.as_array().is_some_and(|frames| frames.len() > 1));
     assert_eq!(browser.value(marked), expected);
     browser.click("#shapes [data-name=callers]");
-    let outwards = "app.flame.ofPickedRow().sort((a, b) => a.row - b.row).map(({ frame }) => app.flame.text(frame))";
+    let outwards = "app.flame.ofPickedRow().filter(({ frame }) => frame.label !== app.data.cutLabel).sort((a, b) => a.row - b.row).map(({ frame }) => app.flame.text(frame))";
     assert_eq!(browser.value(outwards), expected);
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// The outermost frame of a stack that was cut is not where the program begins.
+#[test]
+fn stacks_that_were_cut_have_a_frame_of_their_own() {
+    let profile = run();
+    let page = Page::of(&profile, "cut");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    let is_cut = |site: &&ProfileSite| {
+        let stack = &profile.stacks[site.stack as usize];
+        let frames = stack
+            .iter()
+            .map(|&frame| &profile.frames[frame as usize].frame);
+        let depth = frames.filter(|frame| !frame.inlined).count();
+        !stack.is_empty() && (site.truncated || depth as u32 >= profile.depth)
+    };
+    let cut = || profile.sites.iter().filter(is_cut);
+    let live: u64 = cut().map(|site| site.measures.live.bytes).sum();
+    let all = sum(&profile, Measure::Live, Unit::Bytes);
+    assert!(live > 0 && live < all);
+    let frame =
+        "app.flame.root.children.find((frame) => app.flame.text(frame).startsWith('\u{2026}'))";
+    assert_eq!(
+        browser.value(&format!("{frame}.value")).as_u64(),
+        Some(live)
+    );
+    let blocks: u64 = cut().map(|site| site.measures.allocated.blocks).sum();
+    let whole = sum(&profile, Measure::Allocated, Unit::Blocks);
+    let subtitle = browser.text("#subtitle");
+    let expected = format!(
+        "stacks of {} of the blocks are cut (--depth 6)",
+        share(blocks, whole)
+    );
+    assert!(subtitle.ends_with(&expected), "{subtitle}");
+    // It is no function.
+    browser.click("#groups [data-name=function]");
+    let names = browser.text_of("app.table.rows.map((row) => app.data.strings[row.key]).join()");
+    assert!(!names.contains("not recorded"), "{names}");
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
