@@ -34,7 +34,8 @@ function fillPage(app) {
   const lost = data.lost_events ? `, ${formatCount(data.lost_events)} events lost` : "";
   const sampled = data.is_sampled ? ", estimated from samples" : "";
   const cutBlocks = data.sites.allocated.blocks.reduce((sum, blocks, site) => sum + (data.cut[site] ? blocks : 0), 0);
-  const cutShare = formatShare(cutBlocks, sumOf(data.sites.allocated.blocks));
+  const share = formatShare(cutBlocks, sumOf(data.sites.allocated.blocks));
+  const cutShare = share === "0.0 %" ? "less than 0.1 %" : share;
   const cut = cutBlocks ? `, stacks of ${cutShare} of the blocks are cut (--depth ${data.depth})` : "";
   byId("subtitle").textContent = `${began} UTC, ${formatTime(data.to_ns - data.from_ns)}${sampled}${lost}${cut}`;
   const tiles = [["Live", "live"], ["Peak", "peak"], ["Allocated", "allocated"], ["Temporary", "temporary"]];

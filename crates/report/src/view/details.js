@@ -1,6 +1,6 @@
 // The panel on the right: what was picked, with its numbers and its stack; else what is shown as a whole.
 
-const MOST_RELEASES = 6;
+const MOST_RELEASES = 3;
 
 class DetailsView {
   constructor(app) {
@@ -42,13 +42,13 @@ class DetailsView {
     const threads = distinct(sites.thread);
     parts.push(make("h3", "", "Allocated by"));
     parts.push(make("p", "", `${distinct(sites.kind).join(", ")}, on ${threads.length > 3 ? `${threads.length} threads` : threads.join(", ")}`));
+    parts.push(...this.releases(members));
     if (frames.length) {
       parts.push(make("h3", "", "Call stack, innermost first"), stackList(this.app, frames));
       const [first] = members;
       if (sites.truncated[first]) parts.push(make("p", "empty", "The stack goes on, but could not be followed any further."));
       else if (data.cut[first]) parts.push(make("p", "empty", `The stack goes on, but was cut at --depth ${data.depth}.`));
     }
-    parts.push(...this.releases(members));
     parts.push(...histogramParts("Block sizes (whole run)", bucketSums(data.sizes, members), sizeText));
     parts.push(...histogramParts("Lifetimes of released blocks (whole run)", bucketSums(data.lifetimes, members), lifetimeText));
     this.box.replaceChildren(...parts);
