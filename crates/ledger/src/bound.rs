@@ -7,7 +7,8 @@
 //! Sites have half of the memory. When they fill it, allocations of further stacks are counted
 //! together.
 
-use crate::live_map::{Entry, Place};
+use crate::entry::Entry;
+use crate::live_map::Place;
 use crate::thinning::Estimate;
 use crate::{Bounded, Ledger, Observer};
 
