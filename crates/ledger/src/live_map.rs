@@ -276,9 +276,8 @@ impl LiveMap {
     pub fn sweep(&mut self, pass: u16) {
         let mut segment = usize::from(pass) % SWEEP_PASSES;
         while segment < self.segments.len() {
-            self.segments[segment].age(pass);
+            let needed = self.segments[segment].age(pass);
             let places = self.segments[segment].places().len();
-            let needed = self.segments[segment].entries().count();
             if places > self.places_for(segment, needed).0 * MUCH_TOO_LARGE {
                 self.rebuild(segment, pass);
             }

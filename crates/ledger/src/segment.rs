@@ -124,11 +124,14 @@ impl Segment {
         old
     }
 
-    /// Marks all entries that are old enough.
-    pub fn age(&mut self, pass: u16) {
+    /// Marks all entries that are old enough; returns how many still mean something.
+    pub fn age(&mut self, pass: u16) -> usize {
+        let mut needed = 0;
         for entry in &mut self.entries {
             *entry = entry.aged_by(pass);
+            needed += usize::from(!entry.is_empty() && !entry.is_expired(pass));
         }
+        needed
     }
 
     /// Marks entries that are old enough, and drops expired tombstones: nothing can be looked up afterwards.
