@@ -8,7 +8,7 @@
 use crate::{Ledger, Observer};
 use memhook_abi::{Event, Op};
 
-/// More lines on their way than this the processor cannot keep account of anyway.
+/// The processor cannot keep track of more lines that are under way than this.
 const BATCH: usize = 32;
 /// From so many live blocks (24 bytes and more each) on.
 const MANY_BLOCKS: usize = 100_000;

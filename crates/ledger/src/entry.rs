@@ -124,7 +124,7 @@ impl Entry {
         (self.0[0] >> 48) as u16
     }
 
-    /// As observers see it; the size may stand elsewhere.
+    /// As observers see it. Its size may be kept elsewhere.
     pub fn with_size(self, size: u64) -> BlockOf {
         BlockOf {
             site: self.site(),

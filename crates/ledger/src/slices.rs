@@ -1,6 +1,6 @@
-//! Walks over the live blocks in slices. Who keeps a ledger under a lock lets go of it between two of
-//! them: a walk over millions of blocks takes longer than a thread of the target should wait for room in
-//! its ring.
+//! Walks over the live blocks in slices. A ledger that is kept under a lock can be released between two
+//! slices: a walk over millions of blocks takes longer than a thread of the target should wait for room
+//! in its ring.
 //!
 //! Every block that lives from the beginning of a walk to its end is seen exactly once, because a block
 //! keeps its position in the order of the walk, even if the table grows meanwhile. One that comes or goes

@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-/// From a claim to the taking: longer than a store, or a thread that runs, stays on its way. See the
+/// From the claim of an event until it is taken: longer than any store takes to become visible. See the
 /// hook's `folding.hpp`.
 const CLAIM_TO_TAKE: Duration = Duration::from_micros(50);
 
