@@ -3,6 +3,7 @@
 use crate::options::{Color, Format, View, duration};
 use crate::output::{self, say};
 use crate::report_job::{ReportJob, Reports};
+use crate::target::Target;
 use crate::tracing::Tracing;
 use crate::{exit_code, record, signals};
 use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
@@ -12,12 +13,8 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 /// Options of `attach`.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// Process id
-    #[arg(required_unless_present = "pid_option")]
-    pid: Option<i32>,
-    /// Process id
-    #[arg(short = 'p', long = "pid", id = "pid_option", conflicts_with = "pid")]
-    pid_option: Option<i32>,
+    #[command(flatten)]
+    pub target: Target,
     #[command(flatten)]
     pub tracing: Tracing,
     /// Detach after this time (500ms, 30s, 10m)
@@ -80,7 +77,7 @@ impl Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let pid = args.pid.or(args.pid_option).unwrap_or(0);
+    let pid = args.target.pid()?;
     let (recorded, path) = args.recording.split(args.output.as_deref(), pid)?;
     let recorded = match recorded {
         Some(path) => Some((path, args.recording.resolve(args.force, &args.tracing)?)),
