@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         notices: Vec::new(),
         failure: None,
     };
-    let code = exit_code::of_trace(trace.run(None, &mut job), pid);
+    let code = exit_code::of_trace(&trace.run(None, &mut job), pid);
     for notice in &job.notices {
         eprintln!("memhook-rs: {notice}");
     }
