@@ -20,6 +20,7 @@ pub use patience::until;
 pub use requirements::{can_pass_by_filters, not_run};
 pub use sites::{Sites, expect_sites, sites};
 use std::{
+    collections::BTreeMap,
     io::{BufReader, Read, Write},
     path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
@@ -180,28 +181,38 @@ impl Attacher {
 
     /// The same through a program that executes its arguments.
     pub fn start_by(through: &[&str], target: &Target, options: &[&str]) -> Attacher {
+        let pid = target.pid().to_string();
+        let mut attacher = Attacher::to(through, &[&[pid.as_str(), "-i", "1h"], options].concat());
+        let line = patience::line(&mut attacher.errors);
+        assert!(line.starts_with("Attached to"), "{line}");
+        attacher
+    }
+
+    /// Attaches to what the options say, JSON output; returns at once.
+    pub fn to(through: &[&str], options: &[&str]) -> Attacher {
         let words: Vec<_> = through.iter().map(AsRef::as_ref).collect();
         let words = [words, vec![binary().as_os_str()]].concat();
         let mut child = Command::new(words[0])
             .args(&words[1..])
-            .args([
-                "attach",
-                "--json",
-                "-i",
-                "1h",
-                "-T",
-                "1000",
-                &target.pid().to_string(),
-            ])
+            .args(["attach", "--json", "-T", "1000"])
             .args(options)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .expect("memhook-rs starts");
-        let mut errors = BufReader::new(child.stderr.take().expect("piped"));
-        let line = patience::line(&mut errors);
-        assert!(line.starts_with("Attached to"), "{line}");
+        let errors = BufReader::new(child.stderr.take().expect("piped"));
         Attacher { child, errors }
+    }
+
+    /// Reads standard error up to the line that begins like this, and returns that.
+    pub fn says(&mut self, beginning: &str) -> String {
+        loop {
+            let line = patience::line(&mut self.errors);
+            assert!(!line.is_empty(), "it ended and did not say: {beginning}");
+            if line.starts_with(beginning) {
+                return line;
+            }
+        }
     }
 
     /// Its process id.
@@ -232,6 +243,18 @@ impl Attacher {
         assert!(status.success(), "{status}: {errors}");
         let last = output.lines().last().expect("a report");
         serde_json::from_str(last).expect("JSON")
+    }
+
+    /// Asks for the detach; status, standard error after what was read of it, and the last report of each
+    /// process by its id.
+    pub fn last_reports(self) -> (ExitStatus, String, BTreeMap<u64, serde_json::Value>) {
+        self.signal(libc::SIGINT);
+        let (status, output, errors) = self.outcome();
+        let report = |line| serde_json::from_str::<serde_json::Value>(line).expect("JSON");
+        let by_pid = |report: serde_json::Value| (report["target"]["pid"].as_u64(), report);
+        let reports = output.lines().map(report).map(by_pid);
+        let reports = reports.map(|(pid, report)| (pid.expect("a pid"), report));
+        (status, errors, reports.collect())
     }
 
     /// Waits for its end; status, standard output, and standard error after the first line.
