@@ -17,7 +17,7 @@ struct FunctionInfo {
   int version;
 };
 
-static const Magic magic = {sizeof(Magic), VERSION, 100, 32, 64, 1, "PostgreSQL"};
+static const Magic magic = {sizeof(Magic), VERSION * 100, 100, 32, 64, 1, "PostgreSQL"};
 static const FunctionInfo first_version = {1};
 
 [[gnu::noinline]] static void forget_a_block() {

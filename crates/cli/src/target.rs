@@ -1,7 +1,6 @@
 //! Which process a command is about: its id, its name, its control group.
 
-use anyhow::bail;
-use memhook_process::{Selector, select};
+use memhook_process::{SelectionError, Selector, select};
 
 /// The process.
 #[derive(clap::Args, Clone)]
@@ -23,7 +22,7 @@ pub struct Target {
     choice: Choice,
 }
 
-/// The one of several processes.
+/// One of several processes.
 #[derive(clap::Args, Clone)]
 #[group(skip)]
 pub struct Choice {
@@ -38,39 +37,20 @@ pub struct Choice {
 
 impl Choice {
     /// The process with this id or name, if one was given.
-    pub fn pid(&self, process: Option<&str>) -> anyhow::Result<i32> {
-        self.check(process)?;
-        Ok(select(process, self.cgroup.as_deref(), self.newest)?)
-    }
-
-    fn check(&self, process: Option<&str>) -> anyhow::Result<()> {
-        match process {
-            None if self.cgroup.is_none() => {
-                bail!("which process? give its PID or its name, or --cgroup PATH")
-            }
-            Some("") => bail!("PID must be a number or the name of a process"),
-            Some(id) if id.parse::<i32>().is_ok() && (self.newest || self.cgroup.is_some()) => {
-                bail!("--newest and --cgroup choose among processes: leave them out, or PID {id}")
-            }
-            _ => Ok(()),
-        }
+    pub fn pid(&self, process: Option<&str>) -> Result<i32, SelectionError> {
+        select(process, self.cgroup.as_deref(), self.newest)
     }
 }
 
 impl Target {
     /// Its id.
-    pub fn pid(&self) -> anyhow::Result<i32> {
+    pub fn pid(&self) -> Result<i32, SelectionError> {
         self.choice.pid(self.process())
     }
 
     /// What all processes have in common that are meant.
-    pub fn selector(&self) -> anyhow::Result<Selector> {
-        self.choice.check(self.process())?;
-        if let Some(id) = self.process().filter(|name| name.parse::<i32>().is_ok()) {
-            bail!("--all is for the name of processes or --cgroup PATH, not for PID {id}");
-        }
-        let name = self.process().map(str::to_owned);
-        Ok(Selector::new(name, self.choice.cgroup.clone()))
+    pub fn selector(&self) -> Result<Selector, SelectionError> {
+        Selector::of(self.process(), self.choice.cgroup.as_deref())
     }
 
     fn process(&self) -> Option<&str> {

@@ -85,13 +85,18 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// The processes of this name, in this group. At least one of the two should be given.
-    pub fn new(name: Option<String>, group: Option<String>) -> Selector {
-        let group = group.map(|text| {
-            let group = ControlGroup::named(&text);
-            (text, group)
-        });
-        Selector { name, group }
+    /// The processes with this name (`target`), in this group, whichever of the two is given.
+    pub fn of(target: Option<&str>, group: Option<&str>) -> Result<Selector, SelectionError> {
+        match target.map(|name| (name, name.parse())) {
+            None if group.is_none() => return Err(SelectionError::Nothing),
+            Some(("", _)) => return Err(SelectionError::Empty),
+            Some((_, Ok(pid))) => return Err(SelectionError::Id(pid)),
+            _ => {}
+        }
+        Ok(Selector {
+            name: target.map(str::to_owned),
+            group: group.map(|text| (text.to_owned(), ControlGroup::named(text))),
+        })
     }
 
     /// Whether it is meant.
@@ -166,6 +171,15 @@ impl fmt::Display for Selector {
 /// Why no process was chosen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectionError {
+    /// Nothing was given.
+    #[error("which process? give its PID or its name, or --cgroup PATH")]
+    Nothing,
+    /// The name is empty.
+    #[error("PID must be a number or the name of a process")]
+    Empty,
+    /// An id leaves nothing to choose.
+    #[error("PID {0} is one process: leave out --newest, --cgroup and --all, or give a name")]
+    Id(i32),
     /// Neither a number nor the name of a process.
     #[error("no process is named {0}: PID must be a number or the name of a process")]
     NoName(String),
@@ -191,11 +205,13 @@ pub fn select(
     group: Option<&str>,
     newest: bool,
 ) -> Result<i32, SelectionError> {
-    if let Some(Ok(pid)) = target.map(str::parse) {
-        return Ok(pid);
+    match target.map(str::parse) {
+        Some(Ok(pid)) if group.is_none() && !newest => Ok(pid),
+        _ => {
+            let selector = Selector::of(target, group)?;
+            selector.choose(&selector.look(), newest)
+        }
     }
-    let selector = Selector::new(target.map(str::to_owned), group.map(str::to_owned));
-    selector.choose(&selector.look(), newest)
 }
 
 #[cfg(test)]
@@ -214,7 +230,10 @@ mod tests {
     }
 
     fn named(name: &str) -> Selector {
-        Selector::new(Some(name.into()), None)
+        Selector {
+            name: Some(name.into()),
+            group: None,
+        }
     }
 
     #[test]
@@ -284,11 +303,13 @@ mod tests {
     fn name_and_group_must_both_fit() {
         let process = candidate(7, "x", "/x", "x");
         let matches = |name: Option<&str>, group: &str| {
-            Selector::new(name.map(str::to_owned), Some(group.into())).matches(&process)
+            let selector = Selector::of(name, Some(group)).expect("a name or a group");
+            selector.matches(&process)
         };
         assert!(matches(None, "/web") && matches(Some("x"), "/web/a"));
         assert!(!matches(Some("y"), "/web") && !matches(Some("x"), "/other"));
-        let nothing = Selector::new(Some("x".into()), Some("/nowhere".into())).choose(&[], false);
+        let selector = Selector::of(Some("x"), Some("/nowhere")).expect("both");
+        let nothing = selector.choose(&[], false);
         assert_eq!(
             nothing.unwrap_err().to_string(),
             "there is no process named x in the control group /nowhere"
@@ -300,6 +321,15 @@ mod tests {
         assert_eq!(select(Some("17"), None, false), Ok(17));
         let error = select(Some("no such name"), None, false);
         assert_eq!(error, Err(SelectionError::NoName("no such name".into())));
+        for (target, group, newest, why) in [
+            (None, None, true, SelectionError::Nothing),
+            (Some(""), Some("/"), false, SelectionError::Empty),
+            (Some("17"), None, true, SelectionError::Id(17)),
+            (Some("17"), Some("/"), false, SelectionError::Id(17)),
+        ] {
+            assert_eq!(select(target, group, newest), Err(why));
+        }
+        assert_eq!(Selector::of(Some("17"), None), Err(SelectionError::Id(17)));
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl Args {
             return Ok(None);
         }
         let running = &self.running;
-        running.choice.pid(running.pid.as_deref()).map(Some)
+        Ok(Some(running.choice.pid(running.pid.as_deref())?))
     }
 
     /// What can be refused before anything is touched.
