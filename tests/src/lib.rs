@@ -181,17 +181,28 @@ impl Attacher {
 
     /// The same through a program that executes its arguments.
     pub fn start_by(through: &[&str], target: &Target, options: &[&str]) -> Attacher {
-        let pid = target.pid().to_string();
-        let mut attacher = Attacher::to(through, &[&[pid.as_str(), "-i", "1h"], options].concat());
+        let binary = binary().to_str().expect("UTF-8");
+        let words = [through, &[binary]].concat();
+        Attacher::start_as(&words, target.pid(), options)
+    }
+
+    /// The same by the words of a command that ends with memhook-rs, and the number that the target has there.
+    pub fn start_as(words: &[&str], pid: u32, options: &[&str]) -> Attacher {
+        let pid = pid.to_string();
+        let options = [&[pid.as_str(), "-i", "1h"], options].concat();
+        let mut attacher = Attacher::spawn(words, &options);
         let line = patience::line(&mut attacher.errors);
         assert!(line.starts_with("Attached to"), "{line}");
         attacher
     }
 
     /// Attaches to what the options say, JSON output; returns at once.
-    pub fn to(through: &[&str], options: &[&str]) -> Attacher {
-        let words: Vec<_> = through.iter().map(AsRef::as_ref).collect();
-        let words = [words, vec![binary().as_os_str()]].concat();
+    pub fn to(options: &[&str]) -> Attacher {
+        let binary = binary().to_str().expect("UTF-8");
+        Attacher::spawn(&[binary], options)
+    }
+
+    fn spawn(words: &[&str], options: &[&str]) -> Attacher {
         let mut child = Command::new(words[0])
             .args(&words[1..])
             .args(["attach", "--json", "-T", "1000"])

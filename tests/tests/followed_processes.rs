@@ -136,7 +136,7 @@ fn all_of_a_name_one_of_which_refuses() {
     let name = program.file_name().and_then(|name| name.to_str());
     let name = name.expect("text");
     let recordings = folder.path("x.%p.mhk");
-    let mut attacher = Attacher::to(&[], &["--all", name, "-o", &recordings]);
+    let mut attacher = Attacher::to(&["--all", name, "-o", &recordings]);
     attacher.says("memhook-rs: no such process yet");
     let mut first = Target::start(&program, &[]);
     attacher.says(&format!("Attached to {} ", first.pid()));
@@ -248,7 +248,7 @@ fn it_ends_when_its_reader_has_gone() {
     let mut server = server();
     let options = ["--follow-fork", "-i", "50ms"];
     let pid = server.pid().to_string();
-    let mut attacher = Attacher::to(&[], &[&[pid.as_str()], &options[..]].concat());
+    let mut attacher = Attacher::to(&[&[pid.as_str()], &options[..]].concat());
     attacher.says("Attached to ");
     attacher.close_output();
     let (status, _, errors) = attacher.outcome();

@@ -184,11 +184,6 @@ fn every_backend_of_postgresql_is_followed() {
     std::fs::copy(build_library("postgresql_leak", &file, &[&flag]), &library).expect("copied");
 
     let mut attacher = Attacher::start(&postmaster, &["--follow-fork"]);
-    // Ended below; it ends by itself if it loses a backend.
-    let mut load = quiet(&mut pgbench(&folder, &["-c", "2", "-T", "600"]));
-    until("two backends", || backends_of(postmaster.pid()).len() >= 2);
-    let of_load = backends_of(postmaster.pid());
-    let short = quiet(&mut pgbench(&folder, &["-c", "2", "-t", "20", "-C"]));
     let mut sessions = [Session::open(&folder), Session::open(&folder)];
     sessions[0].0.send(&format!(
         "CREATE FUNCTION forget() RETURNS integer AS '{library}' LANGUAGE C;\n"
@@ -196,6 +191,19 @@ fn every_backend_of_postgresql_is_followed() {
     let pids = sessions
         .each_mut()
         .map(|session| session.ask("SELECT pg_backend_pid()"));
+    // Ended below; it ends by itself if it loses a backend. One more, which only asks, comes before the two
+    // that work.
+    let mut load = pgbench(&folder, &["-c", "2", "-T", "600"]);
+    let mut load = quiet(load.env("PGAPPNAME", "load"));
+    let mut of_load = Vec::new();
+    until("two backends are at work", || {
+        let pids = "SELECT coalesce(string_agg(pid::text, ' '), '-') FROM pg_stat_activity";
+        let working = "application_name = 'load' AND query ~ '^(BEGIN|UPDATE|INSERT|END)'";
+        let pids = sessions[0].ask(&format!("{pids} WHERE {working}"));
+        of_load = pids.split(' ').map(str::to_owned).collect();
+        of_load.len() == 2
+    });
+    let short = quiet(&mut pgbench(&folder, &["-c", "2", "-t", "20", "-C"]));
     let wanted = |pid: &String| format!("Attached to {pid} ");
     let mut awaited: Vec<String> = pids.iter().chain(&of_load).map(wanted).collect();
     while !awaited.is_empty() {

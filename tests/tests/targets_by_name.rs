@@ -131,7 +131,7 @@ fn by_control_group() {
     assert!(said.contains("named nobody in the control group"), "{said}");
 
     // All of the group, those to come too.
-    let mut attacher = Attacher::to(&[], &["--all", "--cgroup", directory]);
+    let mut attacher = Attacher::to(&["--all", "--cgroup", directory]);
     attacher.says(&format!("Attached to {} ", inside.pid()));
     let later = Target::run(&mut group.command(&program));
     attacher.says(&format!("Attached to {} ", later.pid()));
