@@ -215,6 +215,30 @@ fn recordings_of_a_family() {
     assert!(server.finish().success());
 }
 
+/// A child of vfork runs in its parent's memory: patched by itself, it would patch the parent once more.
+#[test]
+fn a_child_in_its_parents_memory_is_let_be() {
+    let mut server = server();
+    let mut attacher = Attacher::start(&server, &["--follow-fork"]);
+    server.send("v");
+    let line = server.expect("child ");
+    let child = line.trim()["child ".len()..].to_owned();
+    // So long it is looked at, and nothing must happen.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    server.send("x");
+    let attached = format!("Attached to {child} ");
+    attacher.says(&attached);
+    let before = sleeps(&child);
+    until("it has done a whole round", || sleeps(&child) >= before + 4);
+    let (status, errors, reports) = attacher.last_reports();
+    assert!(status.success(), "{status}: {errors}");
+    assert!(!errors.contains(&attached), "once more: {errors}");
+    assert!(is_whole(&reports[&child.parse().expect("a pid")]));
+    server.send("e");
+    server.expect("done");
+    assert!(server.finish().success());
+}
+
 /// What a process executes is traced in its place, into a recording of its own.
 #[test]
 fn another_program() {

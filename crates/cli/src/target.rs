@@ -13,7 +13,7 @@ pub struct Target {
     #[arg(
         short,
         long,
-        visible_alias = "name",
+        alias = "name",
         value_name = "PID",
         conflicts_with = "process"
     )]

@@ -167,3 +167,48 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn why() -> Option<Error> {
+        Some(Error::StillLoaded { pid: 7 })
+    }
+
+    /// At first a reason may pass by itself; later it is told, and once is enough.
+    #[test]
+    fn a_reason_is_told_once_when_it_lasts() {
+        let mut member = Member::new(std::process::id() as i32);
+        let mut now = Instant::now();
+        assert!(member.is_due(now));
+        assert!(member.wait(now, why()).is_none());
+        assert!(!member.is_due(now) && member.is_due(now + FIRST_PAUSE));
+        now += PATIENCE * 2;
+        assert!(member.wait(now, None).is_none());
+        assert!(member.wait(now, why()).is_some());
+        assert!(member.wait(now, why()).is_none());
+        for _ in 0..40 {
+            member.wait(now, why());
+        }
+        assert!(member.is_due(now + LONGEST_PAUSE));
+        assert!(!member.was_traced() && !member.is_traced());
+        assert_eq!(member.next_program(), 1);
+    }
+
+    #[test]
+    fn who_ended_without_a_word_was_missed() {
+        let mut child = std::process::Command::new("true").spawn().expect("true");
+        let pid = child.id() as i32;
+        let mut silent = Member::new(pid);
+        let mut told = Member::new(pid);
+        told.let_be(Error::StillLoaded { pid });
+        child.wait().expect("reaped");
+        let mut count = FollowedCount::default();
+        let mut is_missed = |member: &mut Member| match member.follow_up(pid, false, &mut count) {
+            Some(Advice::Forget { is_missed }) => is_missed,
+            _ => panic!("it has ended"),
+        };
+        assert!(is_missed(&mut silent) && !is_missed(&mut told));
+    }
+}
