@@ -122,6 +122,29 @@ fn nobody_is_harmed_by_its_death() {
     assert!(server.finish().success());
 }
 
+/// Children that are forked by several threads at any moment, most of which end while they are attached to.
+#[test]
+fn children_of_busy_threads() {
+    let mut server = Target::start(&build_target("forking_threads", &["-pthread"]), &[]);
+    for round in 0..4 {
+        let mut attacher = Attacher::start(&server, &["--follow-fork"]);
+        for _ in 0..8 {
+            attacher.says("Attached to ");
+        }
+        if round % 2 == 0 {
+            attacher.kill();
+        } else {
+            let (status, errors, reports) = attacher.last_reports();
+            assert!(status.success(), "{status}: {errors}");
+            assert!(reports.len() >= 9, "{reports:?}");
+        }
+        assert!(server.is_alive());
+    }
+    server.go();
+    server.expect("done");
+    assert!(server.finish().success());
+}
+
 /// A copy of a target under a name of its own.
 fn copy(folder: &Folder, target: &str) -> PathBuf {
     let path = folder.path(&format!("all-{}", std::process::id()));

@@ -17,13 +17,13 @@ use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// Trace all processes with this name or in this control group, those that come later too, until
-    /// Ctrl-C or the end of --duration
+    /// Trace all processes with this name or in this control group, those that start later too,
+    /// until Ctrl-C or the end of --duration
     #[arg(long, conflicts_with_all = ["newest", "dry_run"])]
     all: bool,
-    /// Trace its children and theirs as well, those that it has and those to come. It pays nothing
-    /// for that: new ones are found by looking every few milliseconds, and what they allocate before
-    /// is not seen
+    /// Also trace its children and their children, those that it has and those that it will have. No
+    /// fork is slowed down by this: new processes are found by looking every few milliseconds, and
+    /// what they allocate before that is not seen
     #[arg(long, conflicts_with_all = ["all", "dry_run"])]
     follow_fork: bool,
     #[command(flatten)]

@@ -9,7 +9,7 @@ pub struct Target {
     /// The process: its id, or its name as ps shows it
     #[arg(value_name = "PID")]
     process: Option<String>,
-    /// The same as an option
+    /// The process, given as an option
     #[arg(
         short,
         long,
