@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn one_is_chosen_or_all_are_listed() {
         let found = [
-            candidate(7, "x", "/x", "x\0--port\01\0"),
+            candidate(7, "x", "/x", "x\0--port=1\0"),
             candidate(9, "x", "/x", ""),
             candidate(8, "x", "/x", &"y".repeat(100)),
         ];
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(
             several,
             format!(
-                "3 processes are named x: 7 (x --port 1), 9 (x), 8 ({}...); give the PID of one, or --newest",
+                "3 processes are named x: 7 (x --port=1), 9 (x), 8 ({}...); give the PID of one, or --newest",
                 "y".repeat(40)
             )
         );
