@@ -1,23 +1,31 @@
-//! `attach`: trace a running process, report, leave.
+//! `attach`: trace a running process, or several, report, leave.
+
+mod several;
 
 use crate::options::{Color, Format, View, duration};
 use crate::output::{self, say};
 use crate::report_job::{ReportJob, Reports};
+use crate::target::Target;
 use crate::tracing::Tracing;
-use crate::{exit_code, record, signals};
+use crate::{record, signals};
 use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
 use memhook_report::ReportWriter;
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 /// Options of `attach`.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// Process id
-    #[arg(required_unless_present = "pid_option")]
-    pid: Option<i32>,
-    /// Process id
-    #[arg(short = 'p', long = "pid", id = "pid_option", conflicts_with = "pid")]
-    pid_option: Option<i32>,
+    #[command(flatten)]
+    target: Target,
+    /// Trace all processes with this name or in this control group, those that start later too,
+    /// until Ctrl-C or the end of --duration
+    #[arg(long, conflicts_with_all = ["newest", "dry_run"])]
+    all: bool,
+    /// Also trace its children and their children, those that it has and those that it will have. No
+    /// fork is slowed down by this: new processes are found by looking every few milliseconds, and
+    /// what they allocate before that is not seen
+    #[arg(long, conflicts_with_all = ["all", "dry_run"])]
+    follow_fork: bool,
     #[command(flatten)]
     pub tracing: Tracing,
     /// Detach after this time (500ms, 30s, 10m)
@@ -35,7 +43,8 @@ pub struct Args {
     #[arg(short, long)]
     json: bool,
     /// Write the reports to this file, or a recording if its name ends in .mhk; in the name, %p is
-    /// the process id and %h the host name
+    /// the process id and %h the host name. Of several processes, each is recorded into a file of its
+    /// own: without %p, others than the one that was named into NAME.PID.mhk
     #[arg(short, long)]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -76,11 +85,27 @@ impl Args {
         args.view.top = top;
         args
     }
+
+    fn is_json(&self) -> bool {
+        self.json || self.format == Format::Json
+    }
+
+    /// What is done with the trace of a process.
+    fn job(&self, pid: i32, reports: &Arc<Reports>) -> ReportJob {
+        let (depth, interval) = (self.tracing.depth, Some(self.interval));
+        ReportJob::new(pid, reports, &self.view, depth, interval, self.quiet)
+            .finding_leaks(self.leaks)
+            .announced((!self.quiet).then_some(announce))
+            .telling_backtraces(self.tracing.check_memo || self.verbose)
+    }
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let pid = args.pid.or(args.pid_option).unwrap_or(0);
+    if args.all || args.follow_fork {
+        return several::run(args);
+    }
+    let pid = args.target.pid()?;
     let (recorded, path) = args.recording.split(args.output.as_deref(), pid)?;
     let recorded = match recorded {
         Some(path) => Some((path, args.recording.resolve(args.force, &args.tracing)?)),
@@ -92,9 +117,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return dry_run(pid, &config);
     }
     // Before the target is touched: an output that cannot be written costs nothing then.
-    let json = args.json || args.format == Format::Json;
     let style = output::style(path.as_deref(), args.color, args.verbose);
-    let output = ReportWriter::open(path.as_deref(), args.force, json, style)?;
+    let output = ReportWriter::open(path.as_deref(), args.force, args.is_json(), style)?;
     let recording = match &recorded {
         Some((path, options)) => Some(Recording::create(path, options, pid, &config)?),
         None => None,
@@ -110,37 +134,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Err(error.into());
         }
     };
-    if !args.quiet {
-        announce(trace.session());
-    }
     if let Some(recording) = recording {
         trace.record(recording);
     }
     let reports = Reports::new(output);
-    let depth = args.tracing.depth;
-    let interval = Some(args.interval);
-    let mut job = ReportJob::new(pid, &reports, &args.view, depth, interval, args.quiet)
-        .finding_leaks(args.leaks);
-    let end = trace.run(args.duration, &mut job);
-    let mut code = exit_code::of_trace(end, pid);
-    let region = trace.session().region();
-    if args.tracing.check_memo || args.verbose {
-        let losses = region.losses();
-        eprintln!(
-            "{} backtraces unwound, {} remembered ones checked, {} of those wrong",
-            losses.unwound, losses.memo_checked, losses.memo_wrong
-        );
-        if losses.memo_wrong > 0 {
-            code = exit_code::WRONG;
-        }
-    }
-    if region.abandoned() {
-        code = code.max(exit_code::CUT_SHORT);
-    }
-    if !reports.finish() || reports.is_incomplete() {
-        code = code.max(exit_code::BAD_INPUT);
-    }
-    Ok(ExitCode::from(code))
+    trace.run(args.duration, &mut args.job(pid, &reports));
+    Ok(ExitCode::from(reports.exit_code()))
 }
 
 /// Says what was attached to.

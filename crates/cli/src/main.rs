@@ -23,6 +23,7 @@ mod run;
 mod scan;
 mod signals;
 mod symbols_pack;
+mod target;
 mod top;
 mod tracing;
 mod view;
@@ -62,10 +63,7 @@ enum Command {
     /// Watch the heap of a running process on the terminal
     Top(Box<top::Args>),
     /// Put back what a killed attacher has left behind
-    Detach {
-        /// Process id
-        pid: i32,
-    },
+    Detach(target::Target),
     /// Start a small C++ service that leaks, attach to it, and show where it leaks
     Demo {
         /// How long to trace
@@ -75,10 +73,7 @@ enum Command {
     /// Find unreachable memory in a running process, without tracing it
     Scan(scan::Args),
     /// Check whether a process can be traced, and if not, say why and what to do
-    Doctor {
-        /// Process id
-        pid: i32,
-    },
+    Doctor(target::Target),
     /// Print a script that completes commands and options in a shell
     Completions(completions::CompletionsArgs),
     /// Write man pages into a directory
@@ -100,10 +95,10 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Top(args) => top::run(&args),
-        Command::Detach { pid } => detach::run(pid),
+        Command::Detach(target) => detach::run(&target),
         Command::Demo { duration } => demo::run(duration),
         Command::Scan(args) => scan::run(&args),
-        Command::Doctor { pid } => doctor::run(pid),
+        Command::Doctor(target) => doctor::run(&target),
         Command::Completions(args) => completions::completions(&args),
         Command::Man(args) => completions::man(&args),
     };

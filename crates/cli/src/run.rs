@@ -7,7 +7,7 @@ use crate::record;
 use crate::report_job::{ReportJob, Reports};
 use crate::tracing::{StartOptions, Tracing};
 use memhook_attach::{
-    Error, Observer, Program, Recording, Session, TraceConfig, Work, command_line, process_name,
+    Error, Observer, Program, Recording, Session, TraceConfig, Work, process_name,
 };
 use memhook_inject::StartPoint;
 use memhook_report::{ReportStream, ReportWriter};
@@ -165,11 +165,6 @@ impl Observer for Started<'_> {
         if !args.quiet {
             announce(session, pid, point);
         }
-        let title = if args.start.follow_fork {
-            format!("Process {pid}: {}\n", command_line(pid))
-        } else {
-            String::new()
-        };
         let depth = args.tracing.depth;
         let job = ReportJob::new(
             pid,
@@ -179,8 +174,13 @@ impl Observer for Started<'_> {
             args.interval,
             args.quiet,
         );
+        let job = if args.start.follow_fork {
+            job.titled()
+        } else {
+            job
+        };
         Ok(Work {
-            job: Box::new(job.titled(title)),
+            job: Box::new(job),
             recording,
         })
     }

@@ -2,11 +2,13 @@
 
 mod reclaim;
 
+use crate::target::Target;
 use anyhow::{Context, bail};
 use memhook_foreign::{OutputFile, visible_json, visible_lines};
 use memhook_heap::{
     Captured, Limits, MarkOptions, Method, Pointers, Scan, Types, capture_within, dissect,
 };
+use memhook_process::Check;
 use memhook_report::{Document, Style, document, scan_report, write_blocks};
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
@@ -34,11 +36,10 @@ enum PointerRule {
 /// Options of `scan`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Process id
-    #[arg(required_unless_present = "from", conflicts_with = "from")]
-    pid: Option<i32>,
+    #[command(flatten)]
+    target: Target,
     /// Read a saved snapshot (-: standard input) instead of a process
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["process", "pid", "cgroup", "newest"])]
     from: Option<String>,
     /// Save the snapshot (-: standard output) instead of searching it
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
@@ -131,9 +132,9 @@ impl Args {
     }
 
     /// Of the process, or of the file that was named.
-    fn capture(&self) -> anyhow::Result<Captured> {
+    fn capture(&self, pid: i32) -> anyhow::Result<Captured> {
         let Some(file) = &self.from else {
-            let pid = preflight_to_read(self.pid)?;
+            check(memhook_process::preflight_to_read(pid))?;
             return Ok(capture_within(pid, self.method(), self.limits())?);
         };
         let snapshot = if file == "-" {
@@ -149,47 +150,42 @@ impl Args {
     }
 }
 
-/// The process, if its memory can be read.
-fn preflight_to_read(pid: Option<i32>) -> anyhow::Result<i32> {
-    let pid = pid.unwrap_or(0);
-    match memhook_process::first_failure(&memhook_process::preflight_to_read(pid)) {
+/// Refuses what cannot be read or traced.
+fn check(checks: Vec<Check>) -> anyhow::Result<()> {
+    match memhook_process::first_failure(&checks) {
         Some(why) => bail!("{why}"),
-        None => Ok(pid),
-    }
-}
-
-/// The process, if it can be traced.
-fn preflight(pid: Option<i32>) -> anyhow::Result<i32> {
-    let pid = pid.unwrap_or(0);
-    match memhook_process::first_failure(&memhook_process::preflight(pid)) {
-        Some(why) => bail!("{why}"),
-        None => Ok(pid),
+        None => Ok(()),
     }
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    // Looked for once: a name may be that of another process later.
+    let pid = match args.from {
+        Some(_) => 0,
+        None => args.target.pid()?,
+    };
     if args.reclaim {
-        reclaim::run(args)?;
+        reclaim::run(args, pid)?;
     } else if let Some(file) = &args.save {
-        save(args, file)?;
+        save(args, pid, file)?;
     } else {
-        look(args)?;
+        look(args, pid)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Everything but `--save` and `--reclaim`.
-fn look(args: &Args) -> anyhow::Result<()> {
+fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
     let options = args.mark_options();
-    let mut captured = args.capture()?;
+    let mut captured = args.capture(pid)?;
     let mut before = None;
     if let Some(pause) = args.twice {
         let scan = Scan::of(&captured.snapshot, options)?;
         before = Some(scan.fingerprints(&captured.snapshot));
         drop(scan);
         std::thread::sleep(pause);
-        captured = args.capture()?;
+        captured = args.capture(pid)?;
     }
     let snapshot = &captured.snapshot;
     let mut types = Types::new(snapshot, &captured.images);
@@ -229,7 +225,7 @@ fn print(args: &Args, report: &impl Document) -> anyhow::Result<()> {
 }
 
 /// Saves a snapshot.
-fn save(args: &Args, file: &str) -> anyhow::Result<()> {
+fn save(args: &Args, pid: i32, file: &str) -> anyhow::Result<()> {
     // Before the process is touched: a file that cannot be written costs it nothing then.
     let output = match file {
         "-" if std::io::stdout().is_terminal() => {
@@ -238,7 +234,7 @@ fn save(args: &Args, file: &str) -> anyhow::Result<()> {
         "-" => None,
         file => Some(OutputFile::create(file.as_ref(), args.force)?),
     };
-    let mut captured = args.capture()?;
+    let mut captured = args.capture(pid)?;
     captured.name_classes()?;
     let snapshot = &captured.snapshot;
     match output {
