@@ -11,12 +11,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Opens a recording; the error names it.
+/// Opens a recording; the error names it. `-` is standard input.
 pub fn open(path: &Path) -> anyhow::Result<Recording> {
-    Recording::open(path).map_err(|error| match error {
+    const STDIN: &str = "standard input";
+    let (opened, name) = if path == Path::new("-") {
+        let read = Recording::read(STDIN, std::io::stdin().lock());
+        (read, Path::new(STDIN))
+    } else {
+        (Recording::open(path), path)
+    };
+    opened.map_err(|error| match error {
         // These name the file and the cause themselves.
         memhook_recording::Error::Io { .. } => anyhow::anyhow!("{error}"),
-        error => anyhow::anyhow!("{}: {error}", path.display()),
+        error => anyhow::anyhow!("{}: {error}", name.display()),
     })
 }
 
@@ -33,17 +40,20 @@ pub fn tell_end(recording: &Recording, path: &Path) {
 /// Where a command's output goes, and how text looks there.
 #[derive(clap::Args, Clone)]
 #[group(skip)]
+#[command(next_help_heading = "Output")]
 pub struct OutputArgs {
-    /// Write to this file
-    #[arg(short, long)]
+    /// Write to this file instead of standard output
+    #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Overwrite the output file if it exists
     #[arg(long)]
     pub force: bool,
-    /// When to use colours
-    #[arg(long, value_enum, default_value = "auto")]
+    /// Use colours: auto, always or never
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     pub color: Color,
-    /// Leave nothing out: complete names, and small branches of trees
+    /// Leave nothing out
+    ///
+    /// Show complete names and paths, all modules, and small branches of trees.
     #[arg(short, long)]
     pub verbose: bool,
 }

@@ -41,12 +41,34 @@ impl ChunkFile {
                 cause,
             }
         };
-        let file = File::open(path).map_err(failed("open"))?;
-        let metadata = file.metadata().map_err(failed("read"))?;
-        if !metadata.is_file() {
-            return Err(Error::NotARecording);
+        // Before it is opened: that would wait for a pipe's writer.
+        let kind = std::fs::metadata(path).map_err(failed("open"))?.file_type();
+        if kind.is_dir() {
+            return Err(Error::Directory);
         }
+        if !kind.is_file() {
+            return Err(Error::Stream);
+        }
+        ChunkFile::of(File::open(path).map_err(failed("open"))?, path)
+    }
+
+    /// Of a file that is open. `path`: what it is called in errors.
+    pub fn of(file: File, path: &Path) -> Result<Self, Error> {
+        let failed = |action| {
+            move |cause| Error::Io {
+                action,
+                path: path.to_owned(),
+                cause,
+            }
+        };
+        let metadata = file.metadata().map_err(failed("read"))?;
         let len = metadata.len();
+        if !metadata.is_file() {
+            return Err(Error::Stream);
+        }
+        if len == 0 {
+            return Err(Error::NoBytes);
+        }
         let mut header = [0; FILE_HEADER_BYTES];
         let there = len.min(FILE_HEADER_BYTES as u64) as usize;
         file.read_exact_at(&mut header[..there], 0)
