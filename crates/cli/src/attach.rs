@@ -1,8 +1,8 @@
 //! `attach`: trace a running process, report, leave.
 
-use crate::options::{Color, Format, View, duration};
+use crate::options::{Form, View, duration};
 use crate::output::{self, say};
-use crate::report_job::{ReportJob, Reports};
+use crate::report_job::{Handover, ReportJob, Reports};
 use crate::tracing::Tracing;
 use crate::{exit_code, record, signals};
 use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
@@ -12,53 +12,53 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 /// Options of `attach`.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// Process id
-    #[arg(required_unless_present = "pid_option")]
+    /// The process to trace
+    #[arg(required_unless_present = "pid_option", value_parser = crate::options::pid)]
     pid: Option<i32>,
-    /// Process id
-    #[arg(short = 'p', long = "pid", id = "pid_option", conflicts_with = "pid")]
+    /// The process to trace, as an option
+    #[arg(short = 'p', long = "pid", id = "pid_option", value_name = "PID", conflicts_with = "pid",
+          value_parser = crate::options::pid)]
     pid_option: Option<i32>,
-    #[command(flatten)]
-    pub tracing: Tracing,
     /// Detach after this time (500ms, 30s, 10m)
-    #[arg(short, long, value_parser = duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
     pub duration: Option<Duration>,
-    /// Time between two reports
-    #[arg(short, long, value_parser = duration, default_value = "5s")]
-    pub interval: Duration,
+    /// Show what would be hooked, and leave the process alone
+    #[arg(long)]
+    dry_run: bool,
+    /// Print no status lines
+    ///
+    /// With a recording, print no reports either.
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Print details about the attach and the tracing
+    #[arg(short, long)]
+    pub verbose: bool,
     #[command(flatten)]
     pub view: View,
-    /// Format of the reports
-    #[arg(short, long, value_enum, default_value = "text")]
-    format: Format,
-    /// Same as --format json
-    #[arg(short, long)]
-    json: bool,
-    /// Write the reports to this file, or a recording if its name ends in .mhk; in the name, %p is
-    /// the process id and %h the host name
-    #[arg(short, long)]
-    output: Option<PathBuf>,
+    /// Time between reports
+    #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "5s")]
+    pub interval: Duration,
     #[command(flatten)]
-    pub recording: record::Args,
+    form: Form,
+    /// Write the reports, or a recording (.mhk), to this file
+    ///
+    /// A name that ends in .mhk makes it a recording of every event, for `memhook-rs report`. In the
+    /// name, %p becomes the process id and %h the host name.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
     /// Overwrite the output file if it exists
     #[arg(long)]
     pub force: bool,
-    /// At the end, copy the memory of the process and also report the blocks that nothing in it
-    /// reaches, with call stacks
+    /// At the end, also report blocks that nothing reaches
+    ///
+    /// The memory of the process is copied and searched for pointers. Blocks that nothing points to
+    /// any more are reported with the call stacks that allocated them.
     #[arg(long)]
     pub leaks: bool,
-    /// Show what would be hooked, without touching the process
-    #[arg(long)]
-    dry_run: bool,
-    /// When to use colours
-    #[arg(long, value_enum, default_value = "auto")]
-    color: Color,
-    /// Print no status lines; with a recording, print no reports either
-    #[arg(short, long, conflicts_with = "verbose")]
-    pub quiet: bool,
-    /// Print more about how the attach and the tracing went
-    #[arg(short, long)]
-    pub verbose: bool,
+    #[command(flatten)]
+    pub recording: record::Args,
+    #[command(flatten)]
+    pub tracing: Tracing,
 }
 
 impl Args {
@@ -92,9 +92,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return dry_run(pid, &config);
     }
     // Before the target is touched: an output that cannot be written costs nothing then.
-    let json = args.json || args.format == Format::Json;
-    let style = output::style(path.as_deref(), args.color, args.verbose);
-    let output = ReportWriter::open(path.as_deref(), args.force, json, style)?;
+    let style = output::style(path.as_deref(), args.form.color, args.verbose);
+    let output = ReportWriter::open(path.as_deref(), args.force, args.form.is_json(), style)?;
     let recording = match &recorded {
         Some((path, options)) => Some(Recording::create(path, options, pid, &config)?),
         None => None,
@@ -120,7 +119,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let depth = args.tracing.depth;
     let interval = Some(args.interval);
     let mut job = ReportJob::new(pid, &reports, &args.view, depth, interval, args.quiet)
-        .finding_leaks(args.leaks);
+        .finding_leaks(args.leaks.then(Handover::default));
     let end = trace.run(args.duration, &mut job);
     let mut code = exit_code::of_trace(end, pid);
     let region = trace.session().region();

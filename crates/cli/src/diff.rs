@@ -16,15 +16,17 @@ use std::{
 pub struct Args {
     /// The older run: a recording, or a JSON report of all sites
     old: PathBuf,
-    /// The newer run, likewise
+    /// The newer run
     new: PathBuf,
-    /// What to compare: live, peak, allocated, released, temporary
-    #[arg(long, value_parser = report::parse::<Measure>, default_value = "live")]
+    /// What to compare: live, peak, allocated, ...
+    ///
+    /// It is one of live, peak, allocated, released and temporary.
+    #[arg(long, value_name = "WHAT", value_parser = report::parse::<Measure>, default_value = "live")]
     measure: Measure,
-    /// How many sites to show
-    #[arg(short = 'T', long, default_value_t = 10)]
+    /// Number of sites to show
+    #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
     top: usize,
-    /// Write the output as JSON
+    /// Write JSON instead of text
     #[arg(short, long)]
     json: bool,
     #[command(flatten)]

@@ -54,6 +54,9 @@ impl Reports {
     }
 }
 
+/// The memory of a process at its end, handed from the thread that stopped it to its job.
+pub type Handover = Arc<Mutex<Option<LastLook>>>;
+
 /// The reports of one process.
 pub struct ReportJob {
     pid: i32,
@@ -65,9 +68,8 @@ pub struct ReportJob {
     is_quiet: bool,
     shows_reports: bool,
     title: String,
-    /// At the end, search the memory for what nothing reaches.
-    finds_leaks: bool,
-    last_look: Option<LastLook>,
+    /// If the memory is to be searched for what nothing reaches: its copy.
+    last_look: Option<Handover>,
 }
 
 impl ReportJob {
@@ -90,7 +92,6 @@ impl ReportJob {
             is_quiet,
             shows_reports: true,
             title: String::new(),
-            finds_leaks: false,
             last_look: None,
         }
     }
@@ -100,12 +101,9 @@ impl ReportJob {
         ReportJob { title, ..self }
     }
 
-    /// With a search for leaks at the end.
-    pub fn finding_leaks(self, finds_leaks: bool) -> ReportJob {
-        ReportJob {
-            finds_leaks,
-            ..self
-        }
+    /// With a search for leaks at the end, in the copy of the memory that is handed over.
+    pub fn finding_leaks(self, last_look: Option<Handover>) -> ReportJob {
+        ReportJob { last_look, ..self }
     }
 
     fn write(&self, report: &ReportModel) {
@@ -126,8 +124,9 @@ impl ReportJob {
             }
         };
         let mut report = report?;
-        if self.finds_leaks {
-            let look = self.last_look.take().unwrap_or_else(LastLook::too_late);
+        if let Some(handover) = &self.last_look {
+            let look = handover.lock().unwrap_or_else(|e| e.into_inner()).take();
+            let look = look.unwrap_or_else(LastLook::too_late);
             report.leaks = Some(look.leaks(session, consumer, &mut self.reporter, self.top));
         }
         Some(report)
@@ -163,9 +162,10 @@ impl Job for ReportJob {
     }
 
     fn before_detach(&mut self, trace: &Trace) {
-        self.last_look = self
-            .finds_leaks
-            .then(|| LastLook::take(self.pid, trace.consumer()));
+        if let Some(handover) = &self.last_look {
+            let look = LastLook::take(self.pid, trace.consumer());
+            *handover.lock().unwrap_or_else(|e| e.into_inner()) = Some(look);
+        }
     }
 
     fn end(&mut self, trace: &mut Trace, end: &End) {

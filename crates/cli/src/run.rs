@@ -1,15 +1,18 @@
 //! `run`: start a program, trace it from before its first constructor, report at its end.
 
 use crate::exit_code::{self, end_as};
-use crate::options::{Color, View, duration};
+use crate::last_look::LastLook;
+use crate::options::{Form, View, duration};
 use crate::output;
 use crate::record;
-use crate::report_job::{ReportJob, Reports};
+use crate::report_job::{Handover, ReportJob, Reports};
 use crate::tracing::{StartOptions, Tracing};
 use memhook_attach::{
     Error, Observer, Program, Recording, Session, TraceConfig, Work, command_line, process_name,
 };
-use memhook_inject::StartPoint;
+use memhook_heap::capture_ending;
+use memhook_inject::{Child, StartPoint};
+use memhook_process::ModuleImage;
 use memhook_report::{ReportStream, ReportWriter};
 use std::{
     collections::HashMap, ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc,
@@ -19,37 +22,40 @@ use std::{
 /// Options of `run`.
 #[derive(clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    tracing: Tracing,
-    #[command(flatten)]
-    start: StartOptions,
-    /// Report at this interval, and not only at the end
-    #[arg(short, long, value_parser = duration)]
-    interval: Option<Duration>,
-    #[command(flatten)]
-    view: View,
-    /// Write the reports as JSON
-    #[arg(short, long)]
-    json: bool,
-    /// Write the reports to this file instead of standard error, or a recording if its name ends in
-    /// .mhk; in the name, %p is the process id and %h the host name. Further processes are recorded
-    /// into NAME.PID.mhk
-    #[arg(short, long)]
-    output: Option<PathBuf>,
-    #[command(flatten)]
-    recording: record::Args,
-    /// Overwrite the output file if it exists
-    #[arg(long)]
-    force: bool,
-    /// When to use colours
-    #[arg(long, value_enum, default_value = "auto")]
-    color: Color,
-    /// Print no status lines; with a recording, print no reports either
-    #[arg(short, long)]
-    quiet: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+    #[command(flatten)]
+    start: StartOptions,
+    /// Print no status lines
+    ///
+    /// With a recording, print no reports either.
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    view: View,
+    /// Report at this interval, and not only at the end
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    interval: Option<Duration>,
+    #[command(flatten)]
+    form: Form,
+    /// Write the reports, or a recording (.mhk), to this file
+    ///
+    /// Without it, reports go to standard error. A name that ends in .mhk makes it a recording of
+    /// every event, for `memhook-rs report`; other processes of the program are recorded into
+    /// NAME.PID.mhk. In the name, %p becomes the process id and %h the host name.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Overwrite the output file if it exists
+    #[arg(long)]
+    force: bool,
+    /// Also report the blocks that nothing reaches at the end
+    #[arg(long)]
+    leaks: bool,
+    #[command(flatten)]
+    recording: record::Args,
+    #[command(flatten)]
+    tracing: Tracing,
 }
 
 /// Runs the command; the exit code is the program's.
@@ -92,6 +98,8 @@ struct Started<'a> {
     first_recording: Option<Recording>,
     /// Programs executed, by process.
     programs: HashMap<i32, u32>,
+    /// Where the memory of a process goes that has stopped at its end.
+    last_looks: HashMap<i32, Handover>,
 }
 
 impl<'a> Started<'a> {
@@ -102,12 +110,12 @@ impl<'a> Started<'a> {
         } else {
             memhook_recording::Options::default()
         };
-        let style = output::style(path.as_deref(), args.color, false);
+        let style = output::style(path.as_deref(), args.form.color, false);
         let output = ReportWriter::open_or(
             ReportStream::Err,
             path.as_deref(),
             args.force,
-            args.json,
+            args.form.is_json(),
             style,
         )?;
         let mut started = Started {
@@ -119,6 +127,7 @@ impl<'a> Started<'a> {
             recorded,
             first_recording: None,
             programs: HashMap::new(),
+            last_looks: HashMap::new(),
         };
         let first_recording = started.recording(pid, 1);
         started.first_recording = match first_recording {
@@ -179,10 +188,20 @@ impl Observer for Started<'_> {
             args.interval,
             args.quiet,
         );
+        let last_look = args.leaks.then(Handover::default);
+        self.last_looks
+            .extend(last_look.clone().map(|look| (pid, look)));
         Ok(Work {
-            job: Box::new(job.titled(title)),
+            job: Box::new(job.titled(title).finding_leaks(last_look)),
             recording,
         })
+    }
+
+    fn at_end(&mut self, child: &Child, pid: i32, modules: Option<Vec<ModuleImage>>) {
+        if let (Some(handover), Some(modules)) = (self.last_looks.get(&pid), modules) {
+            let look = LastLook::at_end(capture_ending(child, pid, modules));
+            *handover.lock().unwrap_or_else(|e| e.into_inner()) = Some(look);
+        }
     }
 
     fn executes(&mut self, pid: i32) {

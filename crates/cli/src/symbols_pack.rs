@@ -7,7 +7,8 @@ use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, time::Duratio
 /// `symbols`.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Look up every address of recordings and write the names to a file
+    /// Write the names of all addresses in recordings to a file
+    #[command(after_long_help = include_str!("help/symbols-pack.txt"))]
     Pack(Args),
 }
 
@@ -17,8 +18,8 @@ pub struct Args {
     /// The recordings
     #[arg(required = true)]
     recordings: Vec<PathBuf>,
-    /// Write the bundle to this file, for `report --symbols`
-    #[arg(short, long)]
+    /// Write the bundle to this file (for report --symbols)
+    #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Overwrite the output file if it exists
     #[arg(long)]

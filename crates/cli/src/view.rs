@@ -22,25 +22,28 @@ const TURN: Duration = Duration::from_millis(200);
 /// Options of `view`.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// The recording (attach -o FILE.mhk)
+    /// The recording (attach -o FILE.mhk); - is standard input
     file: PathBuf,
-    /// Write the page to this file [default: the recording's name with .html]
-    #[arg(short, long)]
+    /// Write the page to this file [default: NAME.html]
+    #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
-    /// Serve the page at this port of 127.0.0.1, or at this address, until Ctrl-C, instead of
-    /// writing a file
+    /// Serve the page at this port until Ctrl-C
+    ///
+    /// No file is written. Without an address, only this machine (127.0.0.1) can reach the page.
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = view::address, conflicts_with_all = ["output", "force"])]
     serve: Option<SocketAddr>,
+    /// Show source lines of files in this directory
+    ///
+    /// Without it the page has no source lines, because debug information may name any file.
+    #[arg(long, value_name = "DIR")]
+    source_dir: Vec<PathBuf>,
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
     symbols: symbols::Args,
-    /// Show lines of source files below this directory. Without it the page has none: debug information may name any file
-    #[arg(long, value_name = "DIR")]
-    source_dir: Vec<PathBuf>,
 }
 
 /// Runs the command.
