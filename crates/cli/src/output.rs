@@ -18,8 +18,9 @@ pub fn style(path: Option<&Path>, color: Color, verbose: bool) -> Style {
     }
 }
 
-/// Whether to use colours (<https://no-color.org>).
+/// Whether to use colours (<https://no-color.org>). A dumb terminal would show their codes.
 pub fn is_colored(color: Color, terminal: bool) -> bool {
-    let wanted = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+        && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
     color == Color::Always || (color == Color::Auto && terminal && wanted)
 }

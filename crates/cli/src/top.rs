@@ -4,26 +4,29 @@ mod keys;
 
 use crate::exit_code;
 use crate::frames::{SessionStacks, module_files};
-use crate::options::duration;
+use crate::options::{Color, duration};
 use crate::signals::{self, stop_requested};
 use crate::tracing::Tracing;
 use anyhow::{Context, bail};
 use crossbeam_channel::{Receiver, Select};
 use memhook_attach::{Consumer, End, Job, Trace, Turn, process_name};
 use memhook_process::TargetRoot;
-use memhook_report::top::{self, Action, Board, Names, Sample};
+use memhook_report::top::{self, Board, Names, Reaction, Sample};
 use memhook_report::{bytes, counted, milliseconds};
 use memhook_symbols::Symbolizer;
 use ratatui::DefaultTerminal;
-use std::{io::IsTerminal, ops::ControlFlow, process::ExitCode, time::Duration};
+use ratatui::crossterm::event::{DisableMouseCapture, EnableMouseCapture, Event};
+use ratatui::crossterm::execute;
+use std::{io::IsTerminal, io::stdout, ops::ControlFlow, process::ExitCode, time::Duration};
 
 /// Options of `top`.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// Process id
+    /// The process to watch
+    #[arg(value_parser = crate::options::pid)]
     pid: i32,
-    /// Time between two counts
-    #[arg(short, long, value_parser = duration, default_value = "1s")]
+    /// Time between updates of the screen
+    #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "1s")]
     interval: Duration,
     #[command(flatten)]
     tracing: Tracing,
@@ -41,9 +44,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     signals::catch_stops();
     let mut trace = Trace::start(pid, args.tracing.resolve())?;
     let name = memhook_foreign::visible(&process_name(pid)).into_owned();
+    let mut board = Board::new(name, pid);
+    board.has_color = crate::output::is_colored(Color::Auto, true);
     let mut job = TopJob {
         interval: args.interval,
-        board: Board::new(name, pid),
+        board,
         screen: None,
         names: Names::new(Symbolizer::new(TargetRoot::of(pid).search_order())),
         next_sample: Duration::ZERO,
@@ -85,12 +90,14 @@ fn tell_end(board: &Board, consumer: &Consumer, code: u8, abandoned: bool) {
 /// The terminal, from the first turn to the last.
 struct Screen {
     terminal: DefaultTerminal,
-    keys: Receiver<Action>,
+    keys: Receiver<Option<Event>>,
 }
 
 impl Screen {
     fn open() -> anyhow::Result<Screen> {
         let terminal = ratatui::try_init().context("the terminal cannot be used")?;
+        // A terminal without a mouse takes no notice.
+        let _ = execute!(stdout(), EnableMouseCapture);
         Ok(Screen {
             terminal,
             keys: keys::listen(),
@@ -100,6 +107,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
+        let _ = execute!(stdout(), DisableMouseCapture);
         let _ = ratatui::try_restore();
     }
 }
@@ -124,13 +132,13 @@ impl TopJob {
             Some(screen) => screen,
             none => none.insert(Screen::open()?),
         };
-        for action in screen.keys.try_iter() {
-            match action {
-                Action::Quit => return Ok(ControlFlow::Break(())),
-                Action::TerminalGone => bail!("the terminal went away; detached"),
-                action => self.board.act(action),
+        for event in screen.keys.try_iter() {
+            let event = event.context("the terminal went away; detached")?;
+            let reaction = self.board.react(&event);
+            if reaction == Some(Reaction::Quit) {
+                return Ok(ControlFlow::Break(()));
             }
-            self.is_stale = true;
+            self.is_stale |= reaction.is_some();
         }
         let (session, now) = (trace.session(), trace.consumer().elapsed());
         if now >= self.next_sample {
