@@ -1,13 +1,12 @@
 //! `attach`: trace a running process, report, leave.
 
-use crate::options::{Form, View, duration};
-use crate::output::{self, say};
-use crate::report_job::{Handover, ReportJob, Reports};
-use crate::tracing::Tracing;
-use crate::{exit_code, record, signals};
+use crate::options::duration;
+use crate::output::say;
+use crate::report_job::{self, ReportJob, Reports};
+use crate::{exit_code, signals};
 use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
-use memhook_report::ReportWriter;
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use memhook_report::ReportStream;
+use std::{process::ExitCode, time::Duration};
 
 /// Options of `attach`.
 #[derive(clap::Args, Clone)]
@@ -21,44 +20,19 @@ pub struct Args {
     pid_option: Option<i32>,
     /// Detach after this time (500ms, 30s, 10m)
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
-    pub duration: Option<Duration>,
+    duration: Option<Duration>,
     /// Show what would be hooked, and leave the process alone
     #[arg(long)]
     dry_run: bool,
-    /// Print no status lines
-    ///
-    /// With a recording, print no reports either.
-    #[arg(short, long, conflicts_with = "verbose")]
-    pub quiet: bool,
     /// Print details about the attach and the tracing
-    #[arg(short, long)]
-    pub verbose: bool,
-    #[command(flatten)]
-    pub view: View,
+    #[arg(short, long, conflicts_with = "quiet")]
+    verbose: bool,
     /// Time between reports
-    #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "5s")]
-    pub interval: Duration,
+    #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "5s",
+          help_heading = "Reports")]
+    interval: Duration,
     #[command(flatten)]
-    form: Form,
-    /// Write the reports, or a recording (.mhk), to this file
-    ///
-    /// A name that ends in .mhk makes it a recording of every event, for `memhook-rs report`. In the
-    /// name, %p becomes the process id and %h the host name.
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// Overwrite the output file if it exists
-    #[arg(long)]
-    pub force: bool,
-    /// At the end, also report blocks that nothing reaches
-    ///
-    /// The memory of the process is copied and searched for pointers. Blocks that nothing points to
-    /// any more are reported with the call stacks that allocated them.
-    #[arg(long)]
-    pub leaks: bool,
-    #[command(flatten)]
-    pub recording: record::Args,
-    #[command(flatten)]
-    pub tracing: Tracing,
+    reports: report_job::Args,
 }
 
 impl Args {
@@ -73,7 +47,7 @@ impl Args {
         let mut args = Only::parse_from(["attach", &pid.to_string()]).args;
         args.duration = Some(duration);
         args.interval = Duration::MAX;
-        args.view.top = top;
+        args.reports.view.top = top;
         args
     }
 }
@@ -81,19 +55,22 @@ impl Args {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pid = args.pid.or(args.pid_option).unwrap_or(0);
-    let (recorded, path) = args.recording.split(args.output.as_deref(), pid)?;
+    let reports = &args.reports;
+    let (recorded, path) = reports.recording.split(reports.output.as_deref(), pid)?;
     let recorded = match recorded {
-        Some(path) => Some((path, args.recording.resolve(args.force, &args.tracing)?)),
+        Some(path) => Some((
+            path,
+            reports.recording.resolve(reports.force, &reports.tracing)?,
+        )),
         None => None,
     };
-    let config = args.tracing.resolve();
+    let config = reports.tracing.resolve();
     refuse(pid, &config)?;
     if args.dry_run {
         return dry_run(pid, &config);
     }
     // Before the target is touched: an output that cannot be written costs nothing then.
-    let style = output::style(path.as_deref(), args.form.color, args.verbose);
-    let output = ReportWriter::open(path.as_deref(), args.force, args.form.is_json(), style)?;
+    let output = reports.open(ReportStream::Out, path.as_deref(), args.verbose)?;
     let recording = match &recorded {
         Some((path, options)) => Some(Recording::create(path, options, pid, &config)?),
         None => None,
@@ -109,21 +86,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Err(error.into());
         }
     };
-    if !args.quiet {
+    if !reports.quiet {
         announce(trace.session());
     }
     if let Some(recording) = recording {
         trace.record(recording);
     }
-    let reports = Reports::new(output);
-    let depth = args.tracing.depth;
-    let interval = Some(args.interval);
-    let mut job = ReportJob::new(pid, &reports, &args.view, depth, interval, args.quiet)
-        .finding_leaks(args.leaks.then(Handover::default));
+    let (interval, last_look) = (Some(args.interval), reports.handover());
+    let written = Reports::new(output);
+    let mut job = ReportJob::new(pid, &written, reports, interval, last_look);
     let end = trace.run(args.duration, &mut job);
     let mut code = exit_code::of_trace(end, pid);
     let region = trace.session().region();
-    if args.tracing.check_memo || args.verbose {
+    if reports.tracing.check_memo || args.verbose {
         let losses = region.losses();
         eprintln!(
             "{} backtraces unwound, {} remembered ones checked, {} of those wrong",
@@ -136,7 +111,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if region.abandoned() {
         code = code.max(exit_code::CUT_SHORT);
     }
-    if !reports.finish() || reports.is_incomplete() {
+    if !written.finish() || written.is_incomplete() {
         code = code.max(exit_code::BAD_INPUT);
     }
     Ok(ExitCode::from(code))

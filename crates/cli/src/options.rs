@@ -98,27 +98,6 @@ pub enum Color {
     Never,
 }
 
-/// What reports of a trace look like.
-#[derive(clap::Args, Clone)]
-pub struct Form {
-    /// Format of the reports: text or json
-    #[arg(short, long, value_enum, default_value = "text")]
-    format: Format,
-    /// Same as --format json
-    #[arg(short, long)]
-    json: bool,
-    /// Use colours: auto, always or never
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
-    pub color: Color,
-}
-
-impl Form {
-    /// Whether they are JSON.
-    pub fn is_json(&self) -> bool {
-        self.json || self.format == Format::Json
-    }
-}
-
 /// A process id.
 pub fn pid(text: &str) -> Result<i32, String> {
     let number = text.parse().ok().filter(|&pid: &i32| pid >= 0);

@@ -2,19 +2,81 @@
 
 use crate::last_look::LastLook;
 use crate::model::Reporter;
-use crate::options::View;
+use crate::options::{Color, Format, View};
+use crate::tracing::Tracing;
 use crate::{record, signals::NameWait};
 use memhook_attach::{End, Job, Trace, Turn};
-use memhook_report::ReportModel;
-use memhook_report::ReportWriter;
+use memhook_report::{ReportModel, ReportStream, ReportWriter};
 use std::{
     ops::ControlFlow,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
 };
+
+/// What is reported of a trace, and what is recorded.
+#[derive(clap::Args, Clone)]
+pub struct Args {
+    /// Print no status lines
+    ///
+    /// With a recording, print no reports either.
+    #[arg(short, long)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub view: View,
+    /// Format of the reports: text or json
+    #[arg(short, long, value_enum, default_value = "text")]
+    format: Format,
+    /// Same as --format json
+    #[arg(short, long)]
+    json: bool,
+    /// Use colours: auto, always or never
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    color: Color,
+    /// Write the reports, or a recording (.mhk), to this file
+    ///
+    /// A name that ends in .mhk makes it a recording of every event, for `memhook-rs report`. In the
+    /// name, %p becomes the process id and %h the host name. Without this option, reports go to
+    /// standard output, and those of `run` to standard error. Of the processes that `run` follows,
+    /// the first is recorded into this file and the others into NAME.PID.mhk.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Overwrite the output file if it exists
+    #[arg(long)]
+    pub force: bool,
+    /// At the end, also report blocks that nothing reaches
+    ///
+    /// The memory of the process is copied and searched for pointers. Blocks that nothing points to
+    /// any more are reported with the call stacks that allocated them.
+    #[arg(long)]
+    leaks: bool,
+    #[command(flatten)]
+    pub recording: record::Args,
+    #[command(flatten)]
+    pub tracing: Tracing,
+}
+
+impl Args {
+    /// Opens what the reports go to.
+    pub fn open(
+        &self,
+        stream: ReportStream,
+        path: Option<&Path>,
+        verbose: bool,
+    ) -> std::io::Result<ReportWriter> {
+        let is_json = self.json || self.format == Format::Json;
+        let style = crate::output::style(path, self.color, verbose);
+        ReportWriter::open_or(stream, path, self.force, is_json, style)
+    }
+
+    /// If leaks are asked for: where a copy of the memory is handed over.
+    pub fn handover(&self) -> Option<Handover> {
+        self.leaks.then(Handover::default)
+    }
+}
 
 /// How long one look for names takes at the end; then signals are looked for.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
@@ -77,33 +139,27 @@ impl ReportJob {
     pub fn new(
         pid: i32,
         reports: &Arc<Reports>,
-        view: &View,
-        depth: u32,
+        args: &Args,
         interval: Option<Duration>,
-        is_quiet: bool,
+        last_look: Option<Handover>,
     ) -> ReportJob {
         ReportJob {
             pid,
             reports: Arc::clone(reports),
-            reporter: Reporter::new(pid, view.clone(), depth),
+            reporter: Reporter::new(pid, args.view.clone(), args.tracing.depth),
             interval,
             next: interval,
-            top: view.top,
-            is_quiet,
+            top: args.view.top,
+            is_quiet: args.quiet,
             shows_reports: true,
             title: String::new(),
-            last_look: None,
+            last_look,
         }
     }
 
     /// With a line above each report that says which process it is about.
     pub fn titled(self, title: String) -> ReportJob {
         ReportJob { title, ..self }
-    }
-
-    /// With a search for leaks at the end, in the copy of the memory that is handed over.
-    pub fn finding_leaks(self, last_look: Option<Handover>) -> ReportJob {
-        ReportJob { last_look, ..self }
     }
 
     fn write(&self, report: &ReportModel) {

@@ -2,18 +2,16 @@
 
 use crate::exit_code::{self, end_as};
 use crate::last_look::LastLook;
-use crate::options::{Form, View, duration};
-use crate::output;
-use crate::record;
-use crate::report_job::{Handover, ReportJob, Reports};
-use crate::tracing::{StartOptions, Tracing};
+use crate::options::duration;
+use crate::report_job::{self, Handover, ReportJob, Reports};
+use crate::tracing::StartOptions;
 use memhook_attach::{
     Error, Observer, Program, Recording, Session, TraceConfig, Work, command_line, process_name,
 };
 use memhook_heap::capture_ending;
 use memhook_inject::{Child, StartPoint};
 use memhook_process::ModuleImage;
-use memhook_report::{ReportStream, ReportWriter};
+use memhook_report::ReportStream;
 use std::{
     collections::HashMap, ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc,
     time::Duration,
@@ -27,40 +25,16 @@ pub struct Args {
     command: Vec<OsString>,
     #[command(flatten)]
     start: StartOptions,
-    /// Print no status lines
-    ///
-    /// With a recording, print no reports either.
-    #[arg(short, long)]
-    quiet: bool,
-    #[command(flatten)]
-    view: View,
-    /// Report at this interval, and not only at the end
-    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    /// Also report at this interval, not only at the end
+    #[arg(short, long, value_name = "TIME", value_parser = duration, help_heading = "Reports")]
     interval: Option<Duration>,
     #[command(flatten)]
-    form: Form,
-    /// Write the reports, or a recording (.mhk), to this file
-    ///
-    /// Without it, reports go to standard error. A name that ends in .mhk makes it a recording of
-    /// every event, for `memhook-rs report`; other processes of the program are recorded into
-    /// NAME.PID.mhk. In the name, %p becomes the process id and %h the host name.
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// Overwrite the output file if it exists
-    #[arg(long)]
-    force: bool,
-    /// Also report the blocks that nothing reaches at the end
-    #[arg(long)]
-    leaks: bool,
-    #[command(flatten)]
-    recording: record::Args,
-    #[command(flatten)]
-    tracing: Tracing,
+    reports: report_job::Args,
 }
 
 /// Runs the command; the exit code is the program's.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let config = args.tracing.resolve();
+    let config = args.reports.tracing.resolve();
     let program = Program::start(&args.command, args.start.follow_fork, &config)?;
     let pid = program.pid();
     let mut observer = match Started::open(args, config, pid) {
@@ -104,20 +78,14 @@ struct Started<'a> {
 
 impl<'a> Started<'a> {
     fn open(args: &'a Args, config: TraceConfig, pid: i32) -> anyhow::Result<Started<'a>> {
-        let (recorded, path) = args.recording.split(args.output.as_deref(), pid)?;
+        let reports = &args.reports;
+        let (recorded, path) = reports.recording.split(reports.output.as_deref(), pid)?;
         let options = if recorded.is_some() {
-            args.recording.resolve(args.force, &args.tracing)?
+            reports.recording.resolve(reports.force, &reports.tracing)?
         } else {
             memhook_recording::Options::default()
         };
-        let style = output::style(path.as_deref(), args.form.color, false);
-        let output = ReportWriter::open_or(
-            ReportStream::Err,
-            path.as_deref(),
-            args.force,
-            args.form.is_json(),
-            style,
-        )?;
+        let output = reports.open(ReportStream::Err, path.as_deref(), false)?;
         let mut started = Started {
             args,
             config,
@@ -171,7 +139,7 @@ impl Observer for Started<'_> {
                 self.recording(pid, program)?
             }
         };
-        if !args.quiet {
+        if !args.reports.quiet {
             announce(session, pid, point);
         }
         let title = if args.start.follow_fork {
@@ -179,20 +147,12 @@ impl Observer for Started<'_> {
         } else {
             String::new()
         };
-        let depth = args.tracing.depth;
-        let job = ReportJob::new(
-            pid,
-            &self.reports,
-            &args.view,
-            depth,
-            args.interval,
-            args.quiet,
-        );
-        let last_look = args.leaks.then(Handover::default);
+        let last_look = args.reports.handover();
         self.last_looks
             .extend(last_look.clone().map(|look| (pid, look)));
+        let job = ReportJob::new(pid, &self.reports, &args.reports, args.interval, last_look);
         Ok(Work {
-            job: Box::new(job.titled(title).finding_leaks(last_look)),
+            job: Box::new(job.titled(title)),
             recording,
         })
     }
@@ -205,7 +165,7 @@ impl Observer for Started<'_> {
     }
 
     fn executes(&mut self, pid: i32) {
-        if !self.args.quiet && self.programs.contains_key(&pid) {
+        if !self.args.reports.quiet && self.programs.contains_key(&pid) {
             eprintln!("memhook-rs: process {pid} executes another program, which is traced now");
         }
     }

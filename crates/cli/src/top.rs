@@ -1,23 +1,18 @@
 //! `top`: the live heap of a running process on the terminal.
 
-mod keys;
-
 use crate::exit_code;
 use crate::frames::{SessionStacks, module_files};
 use crate::options::{Color, duration};
 use crate::signals::{self, stop_requested};
 use crate::tracing::Tracing;
 use anyhow::{Context, bail};
-use crossbeam_channel::{Receiver, Select};
+use crossbeam_channel::Select;
 use memhook_attach::{Consumer, End, Job, Trace, Turn, process_name};
 use memhook_process::TargetRoot;
-use memhook_report::top::{self, Board, Names, Reaction, Sample};
+use memhook_report::top::{Board, Names, Reaction, Sample, Screen};
 use memhook_report::{bytes, counted, milliseconds};
 use memhook_symbols::Symbolizer;
-use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{DisableMouseCapture, EnableMouseCapture, Event};
-use ratatui::crossterm::execute;
-use std::{io::IsTerminal, io::stdout, ops::ControlFlow, process::ExitCode, time::Duration};
+use std::{io::IsTerminal, ops::ControlFlow, process::ExitCode, time::Duration};
 
 /// Options of `top`.
 #[derive(clap::Args, Clone)]
@@ -87,31 +82,6 @@ fn tell_end(board: &Board, consumer: &Consumer, code: u8, abandoned: bool) {
     );
 }
 
-/// The terminal, from the first turn to the last.
-struct Screen {
-    terminal: DefaultTerminal,
-    keys: Receiver<Option<Event>>,
-}
-
-impl Screen {
-    fn open() -> anyhow::Result<Screen> {
-        let terminal = ratatui::try_init().context("the terminal cannot be used")?;
-        // A terminal without a mouse takes no notice.
-        let _ = execute!(stdout(), EnableMouseCapture);
-        Ok(Screen {
-            terminal,
-            keys: keys::listen(),
-        })
-    }
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        let _ = execute!(stdout(), DisableMouseCapture);
-        let _ = ratatui::try_restore();
-    }
-}
-
 /// Counts, draws and listens until the end.
 struct TopJob {
     interval: Duration,
@@ -130,9 +100,9 @@ impl TopJob {
     fn watch(&mut self, trace: &Trace) -> anyhow::Result<ControlFlow<()>> {
         let screen = match &mut self.screen {
             Some(screen) => screen,
-            none => none.insert(Screen::open()?),
+            none => none.insert(Screen::open().context("the terminal cannot be used")?),
         };
-        for event in screen.keys.try_iter() {
+        for event in screen.events().try_iter() {
             let event = event.context("the terminal went away; detached")?;
             let reaction = self.board.react(&event);
             if reaction == Some(Reaction::Quit) {
@@ -148,8 +118,7 @@ impl TopJob {
         }
         self.is_stale |= self.names.follow(&SessionStacks(session), &mut self.board);
         if std::mem::take(&mut self.is_stale) {
-            let board = &mut self.board;
-            let drawn = screen.terminal.draw(|frame| top::draw(frame, board));
+            let drawn = screen.draw(&mut self.board);
             drawn.context("the terminal cannot be written")?;
             // What has come into view gets its names next.
             let modules = || module_files(session);
@@ -163,7 +132,7 @@ impl TopJob {
 impl Job for TopJob {
     fn listen<'a>(&'a self, select: &mut Select<'a>) {
         if let Some(screen) = &self.screen {
-            select.recv(&screen.keys);
+            select.recv(screen.events());
         }
     }
 

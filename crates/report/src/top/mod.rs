@@ -9,10 +9,12 @@ mod past;
 mod pictures;
 mod rows;
 mod screen;
+mod terminal;
 #[cfg(test)]
 mod tests;
 mod tree;
 
 pub use board::{Board, Reaction, Sample};
 pub use names::Names;
-pub use screen::draw;
+use screen::draw;
+pub use terminal::Screen;
