@@ -59,10 +59,8 @@ fn label(
             if let Some(line) = (0..own.len()).find(is_elsewhere) {
                 shown.push(line);
                 with_place.push(line);
-            } else if site.kind != sites[other].kind {
-                aside = format!(" [{}]", site.kind);
             } else {
-                aside = format!(" [stack {}]", site.stack);
+                aside = format!(" [{}]", in_the_library(site, &sites[other]));
             }
         }
     }
@@ -91,6 +89,29 @@ fn label(
         before = Some(i);
     }
     label
+}
+
+/// In what two sites differ whose functions are the same, but for those of the C++ library.
+fn in_the_library(site: &KnownSite<'_>, other: &KnownSite<'_>) -> String {
+    let called = |site: &KnownSite<'_>| {
+        let inner = site.frames.len() - own_frames(site.frames).len();
+        let called = site.frames[..inner].iter().rev();
+        called
+            .map(|frame| (frame_name(frame), place(frame)))
+            .collect::<Vec<_>>()
+    };
+    let (own, others) = (called(site), called(other));
+    let differs = |(name, _): &&(String, String)| others.iter().all(|(other, _)| other != name);
+    let is_elsewhere = |frame: &&(String, String)| !others.contains(frame);
+    if let Some((name, _)) = own.iter().find(differs) {
+        name.clone()
+    } else if let Some((name, place)) = own.iter().find(is_elsewhere) {
+        format!("{name} {place}")
+    } else if site.kind != other.kind {
+        site.kind.to_owned()
+    } else {
+        format!("stack {}", site.stack)
+    }
 }
 
 /// `parse.cc:42`, or where the code is if nobody knows its line.
@@ -167,8 +188,16 @@ mod tests {
         // They differ in what is not shown: the allocator's function, or the library's plumbing.
         assert_eq!(
             shown(&["std::x a b", "std::y a b"]),
-            ["a [stack 1] \u{2190} b", "a [stack 2] \u{2190} b"]
+            ["a [std::x] \u{2190} b", "a [std::y] \u{2190} b"]
         );
+        assert_eq!(
+            shown(&["std::x@3 a b", "std::x@4 a b"]),
+            [
+                "a [std::x a.cc:3] \u{2190} b",
+                "a [std::x a.cc:4] \u{2190} b"
+            ]
+        );
+        assert_eq!(shown(&["a", "a"]), ["a [stack 1]", "a [stack 2]"]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::layout::Places;
 use super::past::Past;
 use super::rows::{Numbers, Row, Sort, Subject};
 use super::tree::Tree;
+use crate::names::is_plumbing;
 use crate::{StackFrame, frame_name};
 use memhook_ledger::{Bounded, SiteTotals, Totals};
 use ratatui::crossterm::event::Event;
@@ -29,6 +30,10 @@ pub struct Sample {
 pub(super) struct Named {
     pub kind: String,
     pub frames: Vec<StackFrame>,
+}
+
+fn is_librarys(frame: &StackFrame) -> bool {
+    frame.function.as_deref().is_some_and(is_plumbing)
 }
 
 /// What an event has changed.
@@ -152,8 +157,13 @@ impl Board {
         self.rows = if self.is_tree {
             let mut tree = Tree::new();
             for (row, named) in self.named_sites().filter(|(_, named)| self.passes(named)) {
-                let names = named.frames.iter().rev().map(frame_name);
-                tree.add(names, &row.numbers);
+                // The C++ library's own functions would take most of the rows.
+                let own = named
+                    .frames
+                    .iter()
+                    .rev()
+                    .filter(|frame| !is_librarys(frame));
+                tree.add(own.map(frame_name), &row.numbers);
             }
             tree.rows(sort, &self.chosen)
         } else if self.filter.is_empty() {
@@ -165,6 +175,7 @@ impl Board {
         self.keep_in_sight();
     }
 
+    /// Sites in order, with their names, if they have come.
     fn named_sites(&self) -> impl Iterator<Item = (&Row, &Named)> {
         let sites = self.sites.iter().take(MOST_NAMED);
         sites.filter_map(|row| Some((row, self.names.get(&row.stack()?)?)))

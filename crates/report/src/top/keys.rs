@@ -6,31 +6,21 @@ use ratatui::crossterm::event::{
 };
 
 /// The keys, as the help shows them.
-pub(super) const HELP: [(&str, &str); 13] = [
-    ("Up Down j k PgUp PgDn Home End", "select a row"),
-    (
-        "Enter",
-        "show the call stack of a site; open or close a call of the tree",
-    ),
+pub(super) const HELP: [(&str, &str); 15] = [
+    ("Up Down j k", "select a row"),
+    ("PgUp PgDn Home End", "select a row further away"),
+    ("Enter", "show the call stack of a site, or open a call"),
     ("Left Right", "close or open a call of the tree"),
-    ("Esc Backspace", "go back: from a stack, a filter, the tree"),
+    ("Esc Backspace", "leave a stack, a filter or the tree"),
     ("t", "tree of calls, or table of sites"),
-    (
-        "/",
-        "show only what has a function, file or module like this",
-    ),
-    ("s", "next order"),
-    (
-        "b n g r a",
-        "sort by live bytes, number of blocks, growth, rate, age",
-    ),
+    ("/", "show only what has this in a function, file or module"),
+    ("s", "sort by the next column"),
+    ("b n g r a", "sort by bytes, blocks, growth, rate or age"),
     ("p Space", "pause, and go on"),
-    (
-        "Mouse",
-        "the wheel moves, a click selects, another one is Enter",
-    ),
-    ("", "a click on the head of a column sorts by it"),
-    ("? h", "this help"),
+    ("Mouse wheel", "select a row further down or up"),
+    ("Click", "select a row; on the selected one: Enter"),
+    ("Click on a title", "sort by that column"),
+    ("? h", "show this help"),
     ("q Ctrl-C", "detach and quit"),
 ];
 /// Rows for one turn of the wheel.

@@ -111,26 +111,26 @@ fn footer(board: &Board, width: u16) -> Line<'static> {
     } else if board.is_help_shown {
         &["any key: back", "  q quit"]
     } else if board.is_drilled {
-        &["Esc back", "  Up/Down next site", "  p pause", "  q quit"]
+        &["Esc back", "  q quit", "  Up/Down next site", "  p pause"]
     } else if board.is_tree {
         &[
             "? help",
+            "  q quit",
             "  Enter open",
             "  t sites",
             "  / filter",
             "  s sort",
             "  p pause",
-            "  q quit",
         ]
     } else {
         &[
             "? help",
+            "  q quit",
             "  Enter stack",
             "  t tree",
             "  / filter",
             "  s sort",
             "  p pause",
-            "  q quit",
         ]
     };
     let mut keys = fitting(keys.iter().map(|key| Span::from(*key)).collect(), width);

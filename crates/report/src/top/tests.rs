@@ -221,9 +221,12 @@ fn help_is_shown_until_a_key() {
     for key in ["?", "h"] {
         let mut board = board();
         press(&mut board, key);
-        let lines = screen(&mut board, 100, 24).join("\n");
-        for word in ["detach and quit", "tree of calls", "? h"] {
-            assert!(lines.contains(word), "{lines}");
+        let lines = screen(&mut board, 80, 24).join("\n");
+        for (keys, what) in super::keys::HELP {
+            assert!(
+                lines.contains(keys) && lines.contains(what),
+                "{keys}: {lines}"
+            );
         }
         press(&mut board, "s");
         assert!(
