@@ -3,7 +3,7 @@
 use crate::report::{self, OutputArgs, sources};
 use anyhow::Context;
 use memhook_foreign::check_output;
-use memhook_report::recorded::{Window, profile};
+use memhook_report::recorded::Window;
 use memhook_report::{Measure, Profile};
 use std::{
     io::Read,
@@ -38,9 +38,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     check_output(&args.output.output, [&args.old, &args.new])?;
-    let progress = report::Progress::start("reading the recordings");
     let (old, new) = (load(args, &args.old)?, load(args, &args.new)?);
-    progress.end();
     let diff = memhook_report::diff(&old, &new, args.measure, args.top);
     args.output.write_document(&diff, args.json)?;
     Ok(ExitCode::SUCCESS)
@@ -60,11 +58,7 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<Profile> {
             path.display()
         );
     }
-    let mut symbols = sources::symbolizer(&recording, &args.sources)?;
-    let profile = profile(&recording, &mut symbols, Window::default());
-    let profile = profile.with_context(|| path.display().to_string())?;
-    sources::tell_refused(&symbols);
-    report::tell_end(&recording, path);
+    let (profile, _) = report::read(&recording, path, &args.sources, Window::default())?;
     Ok(profile)
 }
 

@@ -3,7 +3,7 @@
 pub mod sources;
 mod target;
 
-pub use target::{OutputArgs, Progress, open, tell_end, write};
+pub use target::{OutputArgs, open, read, write};
 
 use crate::options::{GroupBy, SortBy, moment};
 use anyhow::{Context, bail};
@@ -126,13 +126,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("this format is not for a terminal: add -o FILE");
     }
     let window = args.window.window(&recording)?;
-    let mut symbols = sources::symbolizer(&recording, &args.sources)?;
-    let progress = Progress::start("reading the recording");
-    let profile = recorded::profile(&recording, &mut symbols, window);
-    progress.end();
-    let profile = profile.with_context(|| format!("{}", args.file.display()))?;
-    sources::tell_refused(&symbols);
-    tell_end(&recording, &args.file);
+    let (profile, symbols) = read(&recording, &args.file, &args.sources, window)?;
     if let FormatChoice::Export(format) = format {
         export(args, &profile, format)?;
         return Ok(ExitCode::SUCCESS);

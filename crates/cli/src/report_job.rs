@@ -6,7 +6,7 @@ use crate::options::{Color, Format, View};
 use crate::tracing::Tracing;
 use crate::{record, signals::NameWait};
 use memhook_attach::{End, Job, Trace, Turn};
-use memhook_report::{ReportModel, ReportStream, ReportWriter};
+use memhook_report::{Progress, ReportModel, ReportStream, ReportWriter};
 use std::{
     ops::ControlFlow,
     path::{Path, PathBuf},
@@ -19,6 +19,7 @@ use std::{
 
 /// What is reported of a trace, and what is recorded.
 #[derive(clap::Args, Clone)]
+#[group(skip)]
 pub struct Args {
     /// Print no status lines
     ///
@@ -68,7 +69,7 @@ impl Args {
         verbose: bool,
     ) -> std::io::Result<ReportWriter> {
         let is_json = self.json || self.format == Format::Json;
-        let style = crate::output::style(path, self.color, verbose);
+        let style = crate::output::style(path, stream, self.color, verbose);
         ReportWriter::open_or(stream, path, self.force, is_json, style)
     }
 
@@ -169,6 +170,7 @@ impl ReportJob {
     /// The last report, with the names that are there when nobody waits any longer.
     fn last_report(&mut self, trace: &Trace) -> Option<ReportModel> {
         let (session, consumer) = (trace.session(), trace.consumer());
+        let _progress = Progress::start("looking up names");
         let wait = NameWait::begin();
         self.reporter.begin(session, consumer, true);
         let report = loop {

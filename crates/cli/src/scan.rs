@@ -2,12 +2,14 @@
 
 mod reclaim;
 
+use crate::options::Color;
+use crate::output::style;
 use anyhow::{Context, bail};
 use memhook_foreign::{OutputFile, visible_json, visible_lines};
 use memhook_heap::{
     Captured, Limits, MarkOptions, Method, Pointers, Scan, Types, capture_within, dissect,
 };
-use memhook_report::{Document, Style, document, scan_report, write_blocks};
+use memhook_report::{Document, Progress, ReportStream, document, scan_report, write_blocks};
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
@@ -159,7 +161,8 @@ impl Args {
     fn capture(&self) -> anyhow::Result<Captured> {
         let Some(file) = &self.from else {
             let pid = preflight_to_read(self.pid)?;
-            return Ok(capture_within(pid, self.method(), self.limits())?);
+            let work = || capture_within(pid, self.method(), self.limits());
+            return Ok(Progress::during("copying the memory", work)?);
         };
         let snapshot = if file == "-" {
             memhook_heap::load("standard input", std::io::stdin().lock(), self.max_memory)?
@@ -206,11 +209,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Everything but `--save` and `--reclaim`.
 fn look(args: &Args) -> anyhow::Result<()> {
+    const SEARCHING: &str = "searching the memory";
     let options = args.mark_options();
+    let scan = |snapshot: &_| Progress::during(SEARCHING, || Scan::of(snapshot, options));
     let mut captured = args.capture()?;
     let mut before = None;
     if let Some(pause) = args.twice {
-        let scan = Scan::of(&captured.snapshot, options)?;
+        let scan = scan(&captured.snapshot)?;
         before = Some(scan.fingerprints(&captured.snapshot));
         drop(scan);
         std::thread::sleep(pause);
@@ -221,15 +226,15 @@ fn look(args: &Args) -> anyhow::Result<()> {
     // These two need no list of leaks.
     if let Some(address) = args.why {
         let heap = dissect(snapshot)?;
-        let why = memhook_heap::why(snapshot, &heap, options, &mut types, address)?;
-        return print(args, &why);
+        let work = || memhook_heap::why(snapshot, &heap, options, &mut types, address);
+        return print(args, &Progress::during(SEARCHING, work)?);
     }
     if args.census {
         let heap = dissect(snapshot)?;
-        let census = memhook_heap::census(snapshot, &heap, &mut types, args.top);
-        return print(args, &census);
+        let work = || memhook_heap::census(snapshot, &heap, &mut types, args.top);
+        return print(args, &Progress::during(SEARCHING, work));
     }
-    let mut scan = Scan::of(snapshot, options)?;
+    let mut scan = scan(snapshot)?;
     if let Some(before) = &before {
         scan.keep_still_leaked(before, snapshot);
     }
@@ -242,7 +247,8 @@ fn look(args: &Args) -> anyhow::Result<()> {
 }
 
 fn print(args: &Args, report: &impl Document) -> anyhow::Result<()> {
-    let text = document(report, args.json, Style::default())?;
+    let style = style(None, ReportStream::Out, Color::Never, false);
+    let text = document(report, args.json, style)?;
     let shown = if args.json {
         visible_json(&text)
     } else {

@@ -2,6 +2,7 @@
 
 use crate::report::{self, sources};
 use memhook_foreign::check_output;
+use memhook_report::Progress;
 use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, time::Duration};
 
 /// `symbols`.
@@ -33,7 +34,7 @@ pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
     let Command::Pack(args) = command;
     check_output(Some(&args.output), &args.recordings)?;
     let mut bundles = Vec::new();
-    let progress = report::Progress::start("looking up names");
+    let progress = Progress::start("looking up names");
     for path in &args.recordings {
         let recording = report::open(path)?;
         let mut symbols = sources::symbolizer(&recording, &args.sources)?;
@@ -45,7 +46,7 @@ pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
         sources::tell_refused(&symbols);
         bundles.push(symbols.to_bundle());
     }
-    progress.end();
+    drop(progress);
     let bundle = memhook_symbols::Bundle::merged(bundles);
     bundle.write(&args.output, args.force)?;
     let (named, all) = bundle.counts();

@@ -1,13 +1,12 @@
 //! `view`: a recording as one HTML page, written to a file or served.
 
 use crate::output::say;
-use crate::report::{self, Progress, WindowArgs, open, sources as symbols, tell_end};
+use crate::report::{self, WindowArgs, open, sources as symbols};
 use crate::signals;
 use anyhow::Context;
 use memhook_foreign::check_output;
 use memhook_report::FormatOptions;
 use memhook_report::formats::{Html, write};
-use memhook_report::recorded::profile;
 use memhook_report::view::{self, Server};
 use std::{
     net::SocketAddr,
@@ -56,13 +55,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let window = args.window.window(&recording)?;
     // Before the work: a port that is taken costs nothing then.
     let server = args.serve.map(bind).transpose()?;
-    let mut names = symbols::symbolizer(&recording, &args.symbols)?;
-    let progress = Progress::start("reading the recording");
-    let profile = profile(&recording, &mut names, window);
-    progress.end();
-    let mut profile = profile.with_context(|| format!("{}", args.file.display()))?;
-    symbols::tell_refused(&names);
-    tell_end(&recording, &args.file);
+    let (mut profile, _) = report::read(&recording, &args.file, &args.symbols, window)?;
     profile.sources = view::source_lines(&profile, &args.source_dir);
     let lacks_sources = args.source_dir.is_empty() && view::are_sources_named(&profile);
     let tell = || {

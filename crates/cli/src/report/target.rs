@@ -1,11 +1,13 @@
 //! The files that the commands about recordings read and write, and what the user sees meanwhile.
 
+use super::sources;
 use crate::options::Color;
 use anyhow::Context;
 use memhook_foreign::{OutputFile, visible_json};
 use memhook_recording::{Recording, RecordingEnd};
-pub use memhook_report::Progress;
-use memhook_report::{Document, Nature};
+use memhook_report::recorded::{self, Window};
+use memhook_report::{Document, Nature, Profile, Progress, ReportStream};
+use memhook_symbols::Symbolizer;
 use std::{
     io::{ErrorKind, Write},
     path::{Path, PathBuf},
@@ -27,8 +29,25 @@ pub fn open(path: &Path) -> anyhow::Result<Recording> {
     })
 }
 
+/// What happened in a window of a recording, with names. The error names the file.
+pub fn read(
+    recording: &Recording,
+    path: &Path,
+    sources: &sources::Args,
+    window: Window,
+) -> anyhow::Result<(Profile, Symbolizer)> {
+    let mut symbols = sources::symbolizer(recording, sources)?;
+    let progress = Progress::of_reading(recording.meter());
+    let profile = recorded::profile(recording, &mut symbols, window);
+    drop(progress);
+    let profile = profile.with_context(|| path.display().to_string())?;
+    sources::tell_refused(&symbols);
+    tell_end(recording, path);
+    Ok((profile, symbols))
+}
+
 /// Says so if the recording ended before the run did.
-pub fn tell_end(recording: &Recording, path: &Path) {
+fn tell_end(recording: &Recording, path: &Path) {
     let why = match recording.end() {
         Some(RecordingEnd::Finished) => return,
         Some(end) => end.to_string(),
@@ -61,7 +80,8 @@ pub struct OutputArgs {
 impl OutputArgs {
     /// How text is written.
     pub fn style(&self) -> memhook_report::Style {
-        crate::output::style(self.output.as_deref(), self.color, self.verbose)
+        let path = self.output.as_deref();
+        crate::output::style(path, ReportStream::Out, self.color, self.verbose)
     }
 
     /// Writes a document as text or as JSON.

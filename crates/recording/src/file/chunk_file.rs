@@ -5,6 +5,7 @@ use crate::file::chunk::{ChunkHeader, check_file_header, u64_at, unpack};
 use crate::file::format::{
     CHUNK_HEADER_BYTES, END_MAGIC, FILE_HEADER_BYTES, Kind, MAX_CHUNK_BYTES, TRAILER_BYTES,
 };
+use crate::file::meter::Meter;
 use crate::file::records::RecordingEnd;
 use crate::file::varint::Cursor;
 use std::fs::File;
@@ -26,6 +27,7 @@ pub(crate) struct ChunkFile {
     file: File,
     path: PathBuf,
     len: u64,
+    pub meter: Meter,
     pub part: u32,
     pub chunks: Vec<ChunkRef>,
     /// From the index; `None` if there is none, because the recorder died.
@@ -78,6 +80,7 @@ impl ChunkFile {
             file,
             path: path.to_owned(),
             len,
+            meter: Meter::of(len),
             chunks: Vec::new(),
             end: None,
         };
@@ -127,6 +130,7 @@ impl ChunkFile {
 
     /// The payload of a chunk, checked.
     pub fn payload(&self, chunk: &ChunkRef) -> Result<Vec<u8>, Error> {
+        self.meter.set(chunk.offset);
         let damaged = || Error::damaged("the header of a chunk").in_chunk_at(chunk.offset);
         let header = self.header_at(chunk.offset).ok_or_else(damaged)?;
         if header.kind != chunk.kind {

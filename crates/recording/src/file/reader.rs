@@ -4,6 +4,7 @@ use crate::file::checkpoint::Checkpoint;
 use crate::file::chunk_file::{ChunkFile, ChunkRef};
 use crate::file::decode::{Decoder, Visitor};
 use crate::file::format::Kind;
+use crate::file::meter::Meter;
 use crate::file::part::free_bytes;
 use crate::file::records::{self, ModuleChange, apply_change};
 use crate::file::summary::Interval;
@@ -92,7 +93,14 @@ impl Recording {
                 .take_record(&chunk, &payload)
                 .map_err(|error| error.in_chunk_at(chunk.offset))?;
         }
+        // The events, which take the time, are read from the begin.
+        recording.file.meter.set(0);
         Ok(recording)
+    }
+
+    /// Says how far it has been read.
+    pub fn meter(&self) -> Meter {
+        self.file.meter.clone()
     }
 
     fn take_record(&mut self, chunk: &ChunkRef, payload: &[u8]) -> Result<(), Error> {
