@@ -97,7 +97,7 @@ fn in_the_library(site: &KnownSite<'_>, other: &KnownSite<'_>) -> String {
         let inner = site.frames.len() - own_frames(site.frames).len();
         let called = site.frames[..inner].iter().rev();
         called
-            .map(|frame| (frame_name(frame), place(frame)))
+            .map(|frame| (without_parameters(frame_name(frame)), place(frame)))
             .collect::<Vec<_>>()
     };
     let (own, others) = (called(site), called(other));
@@ -106,12 +106,24 @@ fn in_the_library(site: &KnownSite<'_>, other: &KnownSite<'_>) -> String {
     if let Some((name, _)) = own.iter().find(differs) {
         name.clone()
     } else if let Some((name, place)) = own.iter().find(is_elsewhere) {
-        format!("{name} {place}")
+        format!("{place} {name}")
     } else if site.kind != other.kind {
         site.kind.to_owned()
     } else {
         format!("stack {}", site.stack)
     }
+}
+
+/// `std::string::append` of `std::string::append(char const*)`: a label has little room.
+fn without_parameters(mut name: String) -> String {
+    // Behind the name of the operator that is called as a function is.
+    let start = name
+        .find("operator()")
+        .map_or(0, |at| at + "operator()".len());
+    if let Some(at) = name[start..].find('(') {
+        name.truncate(start + at);
+    }
+    name
 }
 
 /// `parse.cc:42`, or where the code is if nobody knows its line.
@@ -193,9 +205,13 @@ mod tests {
         assert_eq!(
             shown(&["std::x@3 a b", "std::x@4 a b"]),
             [
-                "a [std::x a.cc:3] \u{2190} b",
-                "a [std::x a.cc:4] \u{2190} b"
+                "a [a.cc:3 std::x] \u{2190} b",
+                "a [a.cc:4 std::x] \u{2190} b"
             ]
+        );
+        assert_eq!(
+            shown(&["std::f(int) a", "std::g(int) a"]),
+            ["a [std::f]", "a [std::g]"]
         );
         assert_eq!(shown(&["a", "a"]), ["a [stack 1]", "a [stack 2]"]);
     }
