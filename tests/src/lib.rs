@@ -180,19 +180,17 @@ impl Attacher {
 
     /// The same through a program that executes its arguments.
     pub fn start_by(through: &[&str], target: &Target, options: &[&str]) -> Attacher {
-        let words: Vec<_> = through.iter().map(AsRef::as_ref).collect();
-        let words = [words, vec![binary().as_os_str()]].concat();
+        let binary = binary().to_str().expect("UTF-8");
+        let words = [through, &[binary]].concat();
+        Attacher::start_as(&words, target.pid(), options)
+    }
+
+    /// The same by the words of a command that ends with memhook-rs, and the number that the target has there.
+    pub fn start_as(words: &[&str], pid: u32, options: &[&str]) -> Attacher {
+        let pid = pid.to_string();
         let mut child = Command::new(words[0])
             .args(&words[1..])
-            .args([
-                "attach",
-                "--json",
-                "-i",
-                "1h",
-                "-T",
-                "1000",
-                &target.pid().to_string(),
-            ])
+            .args(["attach", "--json", "-i", "1h", "-T", "1000", &pid])
             .args(options)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -65,6 +65,26 @@ impl Drop for Folder {
     }
 }
 
+/// A root with nothing but these programs, at its top by these names, and their libraries.
+pub fn another_root(programs: &[(&str, &Path)]) -> Folder {
+    let root = Folder::new("root");
+    for (name, program) in programs {
+        let output = Command::new("ldd").arg(program).output().expect("ldd");
+        let text = String::from_utf8(output.stdout).expect("paths");
+        let libraries = text
+            .split_ascii_whitespace()
+            .filter(|word| word.starts_with('/'));
+        for library in libraries {
+            let copy = root.path(&library[1..]);
+            std::fs::create_dir_all(Path::new(&copy).parent().expect("a directory")).expect("made");
+            std::fs::copy(library, &copy).expect("a copy");
+        }
+        std::fs::copy(program, root.path(name)).expect("a copy");
+    }
+    std::fs::create_dir(root.path("proc")).expect("made");
+    root
+}
+
 /// C++ that makes a compiler instantiate a map and a sort for each of so many types.
 pub fn many_templates(types: u32) -> String {
     let head = "#include <algorithm>\n#include <map>\n#include <string>\n#include <vector>\n";

@@ -1,27 +1,8 @@
 //! Targets in namespaces of their own, with another root.
 
-use memhook_tests::programs::{Folder, installed};
+use memhook_tests::programs::{Folder, another_root, installed};
 use memhook_tests::{Attacher, Target, build_target, expect_sites, run};
-use std::path::Path;
 use std::process::Command;
-
-/// A root with nothing but this program and its libraries; the program is `/target`.
-fn another_root(program: &Path) -> Folder {
-    let root = Folder::new("root");
-    let output = Command::new("ldd").arg(program).output().expect("ldd");
-    let text = String::from_utf8(output.stdout).expect("paths");
-    let libraries = text
-        .split_ascii_whitespace()
-        .filter(|word| word.starts_with('/'));
-    for library in libraries {
-        let copy = root.path(&library[1..]);
-        std::fs::create_dir_all(Path::new(&copy).parent().expect("a folder")).expect("made");
-        std::fs::copy(library, &copy).expect("a copy");
-    }
-    std::fs::create_dir(root.path("proc")).expect("made");
-    std::fs::copy(program, root.path("target")).expect("a copy");
-    root
-}
 
 fn unshare(options: &[&str]) -> Target {
     let mut command = Command::new(installed("unshare"));
@@ -68,7 +49,7 @@ fn check(mut target: Target, root: &Folder, own_namespaces: &[&str]) {
 /// Paths in its maps are as we see them.
 #[test]
 fn mount_and_pid_namespace_with_chroot() {
-    let root = another_root(&build_target("threads", &[]));
+    let root = another_root(&[("target", &build_target("threads", &[]))]);
     let option = format!("--root={}", root.path(""));
     let target = unshare(&["--mount-proc", &option, "/target"]);
     check(target, &root, &["mnt", "pid", "ipc", "uts"]);
@@ -76,7 +57,7 @@ fn mount_and_pid_namespace_with_chroot() {
 
 #[test]
 fn user_namespace_too() {
-    let root = another_root(&build_target("threads", &[]));
+    let root = another_root(&[("target", &build_target("threads", &[]))]);
     let option = format!("--root={}", root.path(""));
     let target = unshare(&[
         "--user",
@@ -91,7 +72,7 @@ fn user_namespace_too() {
 /// As containers do it: paths in its maps are of a root that we have not.
 #[test]
 fn mount_namespace_with_pivoted_root() {
-    let root = another_root(&build_target("threads", &[]));
+    let root = another_root(&[("target", &build_target("threads", &[]))]);
     let script = format!(
         "set -e; mount --bind {0} {0}; cd {0}; mkdir old; mount -t proc proc proc; \
          {1} . old; exec /target",
@@ -102,4 +83,22 @@ fn mount_namespace_with_pivoted_root() {
     let maps = target.maps();
     assert!(maps.contains(" /target\n"), "{maps}");
     check(target, &root, &["mnt", "pid"]);
+}
+
+/// It could not open the hook; `doctor` says so before an attach does.
+#[test]
+fn a_root_without_proc() {
+    let root = another_root(&[("target", &build_target("threads", &[]))]);
+    let option = format!("--root={}", root.path(""));
+    let mut target = unshare(&[&option, "/target"]);
+    let pid = target.pid().to_string();
+    let (code, out, _) = run(&["doctor", &pid]);
+    assert_eq!(code, 2, "{out}");
+    assert!(out.contains("has no /proc"), "{out}");
+    let (code, _, err) = run(&["attach", &pid]);
+    assert_eq!((code, err.lines().count()), (2, 1), "{err}");
+    assert!(err.contains("has no /proc"), "{err}");
+    target.go();
+    target.expect("done");
+    assert!(target.finish().success());
 }

@@ -52,6 +52,31 @@ struct Outcome {
     errors: String,
 }
 
+/// What each thread of a process that hangs is doing: its name, state, system call with arguments, and the
+/// kernel function that it waits in.
+fn waits_of(pid: u32) -> String {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let mut waits = String::new();
+    for thread in threads.into_iter().flatten().flatten() {
+        let read = |name: &str| {
+            let text = std::fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+            text.trim_end().replace('\n', " < ")
+        };
+        let stat = read("stat");
+        let state = stat.rsplit(") ").next().and_then(|rest| rest.get(..1));
+        waits += &format!(
+            "\n    {} ({}) {}: {}; in {}; {}",
+            thread.file_name().to_string_lossy(),
+            read("comm"),
+            state.unwrap_or("?"),
+            read("syscall"),
+            read("wchan"),
+            read("stack"),
+        );
+    }
+    waits
+}
+
 fn wait(mut child: Child) -> Result<Outcome, Failure> {
     let start = Instant::now();
     // Reports are smaller than a pipe's buffer.
@@ -62,9 +87,10 @@ fn wait(mut child: Child) -> Result<Outcome, Failure> {
             Err(error) => return failed(Class::Attacher, error.to_string()),
         }
         if start.elapsed() > LIMIT {
+            let waits = waits_of(child.id());
             let _ = child.kill();
             let _ = child.wait();
-            return failed(Class::Attacher, format!("it hung for {LIMIT:?}"));
+            return failed(Class::Attacher, format!("it hung for {LIMIT:?}: {waits}"));
         }
         std::thread::sleep(Duration::from_micros(500));
     };

@@ -3,6 +3,9 @@
 /// Asks for the cache line at the beginning of `place`; returns at once.
 #[inline(always)]
 pub fn prefetch<T>(place: &T) {
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: PREFETCHT0 changes no state but the caches', and never faults (Intel SDM, volume 2).
     unsafe {
         std::arch::x86_64::_mm_prefetch(

@@ -14,6 +14,8 @@ pub struct Reporter {
     depth: u32,
     call_scans: CallScans,
     reports: LiveReporter,
+    /// Where the names come from, also when the process has ended.
+    _root: TargetRoot,
 }
 
 impl Reporter {
@@ -25,10 +27,12 @@ impl Reporter {
             top: view.top,
             older: view.older,
         };
+        let root = TargetRoot::of(pid);
         Reporter {
             depth,
             call_scans: CallScans::default(),
-            reports: LiveReporter::new(view, Symbolizer::new(TargetRoot::of(pid).search_order())),
+            reports: LiveReporter::new(view, Symbolizer::new(root.search_order())),
+            _root: root,
         }
     }
 

@@ -38,6 +38,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     signals::catch_stops();
     let mut trace = Trace::start(pid, args.tracing.resolve())?;
+    let root = TargetRoot::of(pid);
     let name = memhook_foreign::visible(&process_name(pid)).into_owned();
     let mut board = Board::new(name, pid);
     board.has_color = crate::output::is_colored(Color::Auto, true);
@@ -45,7 +46,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         interval: args.interval,
         board,
         screen: None,
-        names: Names::new(Symbolizer::new(TargetRoot::of(pid).search_order())),
+        names: Names::new(Symbolizer::new(root.search_order())),
         next_sample: Duration::ZERO,
         is_stale: true,
         notices: Vec::new(),

@@ -1,7 +1,7 @@
 //! What can go wrong in a scan.
 
-use crate::capture::room::Room;
 use crate::glibc::layout::NEWEST;
+use crate::room::Room;
 use memhook_foreign::size_text;
 
 /// Failure of a scan; one line.
@@ -11,6 +11,7 @@ pub enum Error {
     #[error(transparent)]
     Process(#[from] memhook_process::Error),
     /// Its threads could not be held.
+    #[cfg(target_arch = "x86_64")]
     #[error(transparent)]
     Inject(#[from] memhook_inject::Error),
     /// A file of /proc could not be read.

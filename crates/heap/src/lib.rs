@@ -2,26 +2,31 @@
 //!
 //! [`capture`] copies the memory of a process that can hold pointers. The search works on that copy alone,
 //! and damaged bytes in it lead to findings, never to a panic. [`Reclaimer`] gives leaked blocks back to
-//! the allocator of the live process.
+//! the allocator of the live process. Where nothing can be attached to, saved snapshots are searched.
 
 // A list of one range is meant as such in tests.
 #![cfg_attr(test, allow(clippy::single_range_in_vec_init))]
 
+#[cfg(target_arch = "x86_64")]
 mod capture;
 mod error;
+#[cfg(target_arch = "x86_64")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod glibc;
 mod graph;
 mod ranges;
+#[cfg(target_arch = "x86_64")]
 mod reclaim;
+mod room;
 mod scan;
 mod snapshot;
 #[cfg(test)]
 mod testing;
 
+#[cfg(target_arch = "x86_64")]
 pub use capture::limits::Limits;
-pub use capture::room::Room;
+#[cfg(target_arch = "x86_64")]
 pub use capture::{Captured, capture, capture_ending, capture_within};
 pub use error::Error;
 pub use glibc::arenas::Parameters;
@@ -35,7 +40,9 @@ pub use graph::roots::{RootKind, RootRange, root_ranges};
 pub use graph::twice::{Fingerprints, fingerprints, still_leaked};
 pub use graph::types::Types;
 pub use graph::why::{Why, WhyStep, why};
+#[cfg(target_arch = "x86_64")]
 pub use reclaim::{Candidates, HoldAtSafePoint, Reclaimer, Released, reclaimable, refusal};
+pub use room::Room;
 pub use scan::Scan;
 pub use snapshot::{
     Area, AreaKind, Backing, CopiedRegion, Meta, Method, ModuleInfo, Snapshot, ThreadState, load,

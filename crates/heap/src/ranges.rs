@@ -1,6 +1,5 @@
 //! Lists of address ranges.
 
-use crate::snapshot::Area;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::ops::Range;
 
@@ -13,12 +12,14 @@ pub fn run_bytes(runs: &[Range<u64>]) -> u64 {
 }
 
 /// The parts of ranges that are in areas; both in order.
-pub fn within(ranges: &[Range<u64>], areas: &[Area]) -> Runs {
+#[cfg(target_arch = "x86_64")]
+pub fn within(ranges: &[Range<u64>], areas: &[crate::snapshot::Area]) -> Runs {
     let areas: Runs = areas.iter().map(|area| area.start..area.end).collect();
     intersection(ranges, &areas)
 }
 
 /// What is in both; each in order.
+#[cfg(target_arch = "x86_64")]
 pub fn intersection(one: &[Range<u64>], other: &[Range<u64>]) -> Runs {
     let mut found = Runs::new();
     let mut first = 0;
@@ -121,7 +122,7 @@ mod tests {
             intersection(&one, &[5..25, 28..45]),
             [5..10, 20..25, 28..30, 40..45]
         );
-        let area = Area {
+        let area = crate::snapshot::Area {
             start: 8,
             end: 9,
             kind: AreaKind::Anonymous,

@@ -2,6 +2,7 @@
 //!
 //! Nothing here writes to the target or uses ptrace. The ELF part takes bytes.
 
+mod allocator_calls;
 mod arch;
 mod c_library;
 mod cgroup_memory;
@@ -28,7 +29,8 @@ mod target_root;
 mod thread_state;
 mod threads;
 
-pub use arch::native::calls::{AllocatorCalls, allocator_calls, built_in_allocator};
+pub use allocator_calls::{AllocatorCalls, allocator_calls, built_in_allocator};
+#[cfg(target_arch = "x86_64")]
 pub use arch::native::relocations::RETURN;
 pub use c_library::{CLibrary, CLibraryKind, allocator_code, glibc_version, unsafe_ranges};
 pub use cgroup_memory::{CgroupMemory, MemoryLevel};

@@ -60,7 +60,7 @@ impl Check {
 pub fn preflight(pid: i32) -> Vec<Check> {
     let mut checks = Vec::new();
     let failed = look(pid, pid, &mut checks).err();
-    checks.extend(failed);
+    checks.extend(failed.or_else(|| surroundings::no_proc(pid)));
     checks
 }
 

@@ -2,11 +2,16 @@
 
 use crate::Mapping;
 use memhook_foreign::{open_below, open_regular};
+use nix::fcntl::OFlag;
 use std::{
     fs::{File, Metadata},
     io,
-    os::unix::fs::MetadataExt,
+    os::{
+        fd::AsRawFd,
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// The root directory of a process: ours, that of a container, or that of a chroot(2).
@@ -14,6 +19,8 @@ use std::{
 pub struct TargetRoot {
     pid: i32,
     is_ours: bool,
+    /// Another root, which a container takes away when its process ends: names are looked up after that too.
+    directory: Option<Arc<File>>,
 }
 
 impl TargetRoot {
@@ -25,18 +32,27 @@ impl TargetRoot {
         };
         let directory = |path: &str| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
         let its = directory(&format!("/proc/{pid}/root"));
+        let is_ours = same_namespace && its.is_some() && its == directory("/");
+        let open = || {
+            let mut options = File::options();
+            options
+                .read(true)
+                .custom_flags((OFlag::O_PATH | OFlag::O_DIRECTORY).bits());
+            options.open(format!("/proc/{pid}/root")).ok()
+        };
         TargetRoot {
             pid,
-            is_ours: same_namespace && its.is_some() && its == directory("/"),
+            is_ours,
+            directory: if is_ours { None } else { open().map(Arc::new) },
         }
     }
 
-    /// The path by which it can be reached. Our own root is `/`, which stays when the process ends.
+    /// The path by which it can be reached, for as long as this or a clone of it is there. Our own root is `/`.
     pub fn path(&self) -> PathBuf {
-        if self.is_ours {
-            PathBuf::from("/")
-        } else {
-            format!("/proc/{}/root", self.pid).into()
+        match &self.directory {
+            _ if self.is_ours => PathBuf::from("/"),
+            Some(directory) => format!("/proc/self/fd/{}", directory.as_raw_fd()).into(),
+            None => format!("/proc/{}/root", self.pid).into(),
         }
     }
 

@@ -49,9 +49,9 @@ pub use progress::Progress;
 pub use read_back::{ReadBackError, read_back};
 pub use report_writer::{ReportStream, ReportWriter, shown};
 pub use rows::{RowsBy, SortBy};
-pub use scan::{
-    LeakGroup, ReclaimRound, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks,
-};
+#[cfg(target_arch = "x86_64")]
+pub use scan::ReclaimRound;
+pub use scan::{LeakGroup, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks};
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 pub use units::{bytes, change, count, counted, milliseconds, percent};

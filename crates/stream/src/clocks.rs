@@ -2,6 +2,7 @@
 
 /// The processor's time stamp counter. All cores of machines with an invariant TSC count together
 /// (Intel SDM volume 3, 18.17.1), so the target's readings compare with ours.
+#[cfg(target_arch = "x86_64")]
 pub fn time_stamp_counter() -> u64 {
     // SAFETY: rdtsc has no operands and touches no memory.
     unsafe { core::arch::x86_64::_rdtsc() }

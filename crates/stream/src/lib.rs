@@ -27,7 +27,9 @@ mod selection;
 mod slots;
 mod stacks;
 
-pub use clocks::{monotonic_ns, time_stamp_counter};
+pub use clocks::monotonic_ns;
+#[cfg(target_arch = "x86_64")]
+pub use clocks::time_stamp_counter;
 pub use control::Config;
 pub use drain::{Drain, PassStats, Sink, TickTime};
 pub use error::Error;

@@ -2,9 +2,9 @@
 
 use crate::Error;
 use crate::capture::copy::{self, Patch};
-use crate::capture::room::Room;
 use crate::capture::{HOLDS, Prepared, Shot, thread_states};
 use crate::ranges::{Runs, add_run, intersection, run_bytes, within};
+use crate::room::Room;
 use memhook_foreign::size_text;
 use memhook_inject::ForkPlan;
 use std::time::Duration;

@@ -9,8 +9,7 @@ pub(crate) mod modules;
 mod pagemap;
 mod pipes;
 mod precopy;
-pub(crate) mod room;
-mod settle;
+pub(crate) mod settle;
 mod shared_pages;
 mod shared_segments;
 pub(crate) mod sockets;
@@ -22,12 +21,12 @@ use crate::capture::kernel_words::{KernelWords, kernel_words};
 use crate::capture::limits::Limits;
 use crate::capture::modules::{module_info, vtable_names};
 use crate::capture::precopy::precopy;
-use crate::capture::room::Room;
 use crate::capture::settle::{hold_settled, is_inside};
 use crate::capture::shared_pages::add_untouched;
 use crate::capture::stop::{copy_all, stop};
 use crate::graph::roots::dead_stacks;
 use crate::ranges::{Runs, run_bytes, without};
+use crate::room::Room;
 use crate::snapshot::{
     Area, AreaKind, CopiedRegion, Meta, Method, ModuleInfo, Snapshot, ThreadState, words,
 };

@@ -79,19 +79,6 @@ pub fn vtable_names(image: &ModuleImage, classes: &mut BTreeMap<u64, String>) {
     }
 }
 
-/// A zero-terminated string of a module's file by its address in the process.
-pub fn string_at(image: &ModuleImage, address: u64) -> Option<String> {
-    let elf = Elf::parse(&image.bytes).ok()?;
-    let svma = address.wrapping_sub(image.base);
-    let header = elf.program_headers.iter().find(|h| {
-        h.p_type == PT_LOAD && svma >= h.p_vaddr && svma < h.p_vaddr.saturating_add(h.p_filesz)
-    })?;
-    let offset = usize::try_from(svma - header.p_vaddr + header.p_offset).ok()?;
-    let bytes = image.bytes.at(offset, 4096)?;
-    let end = bytes.iter().position(|&b| b == 0)?;
-    String::from_utf8(bytes[..end].to_vec()).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,8 +1,8 @@
 //! What a block is, by its contents.
 
-use crate::capture::modules::string_at;
 use crate::graph::blocks::BlockTable;
 use crate::snapshot::{Snapshot, words};
+use goblin::elf::{Elf, program_header::PT_LOAD};
 use memhook_foreign::class_name;
 use memhook_process::ModuleImage;
 use rustc_hash::FxHashMap;
@@ -111,6 +111,19 @@ fn content(bytes: &[u8], is_pointer: impl Fn(u64) -> bool) -> &'static str {
         return "pointers";
     }
     "data"
+}
+
+/// A zero-terminated string of a module's file by its address in the process.
+fn string_at(image: &ModuleImage, address: u64) -> Option<String> {
+    let elf = Elf::parse(&image.bytes).ok()?;
+    let svma = address.wrapping_sub(image.base);
+    let header = elf.program_headers.iter().find(|h| {
+        h.p_type == PT_LOAD && svma >= h.p_vaddr && svma < h.p_vaddr.saturating_add(h.p_filesz)
+    })?;
+    let offset = usize::try_from(svma - header.p_vaddr + header.p_offset).ok()?;
+    let bytes = image.bytes.at(offset, 4096)?;
+    let end = bytes.iter().position(|&b| b == 0)?;
+    String::from_utf8(bytes[..end].to_vec()).ok()
 }
 
 #[cfg(test)]

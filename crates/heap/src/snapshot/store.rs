@@ -3,8 +3,8 @@
 //! order, and a last line.
 
 use crate::Error;
-use crate::capture::room::Room;
 use crate::ranges::{Runs, pairs, run_bytes};
+use crate::room::Room;
 use crate::snapshot::Backing;
 use crate::snapshot::{CopiedRegion, Meta, Snapshot};
 use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};

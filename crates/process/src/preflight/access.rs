@@ -139,6 +139,7 @@ pub(super) fn have_capability(bit: u32) -> bool {
 }
 
 /// Numbers of capabilities(7).
+const CAP_DAC_OVERRIDE: u32 = 1;
 const CAP_SYS_PTRACE: u32 = 19;
 pub(super) const CAP_SYS_ADMIN: u32 = 21;
 
@@ -174,7 +175,7 @@ pub(super) fn permission(pid: i32, status: &Status) -> Result<Vec<Check>, Check>
 }
 
 fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
-    const AS_ROOT: &str = "run as root, or with CAP_SYS_PTRACE";
+    const AS_ROOT: &str = "run as root, or with CAP_SYS_PTRACE and CAP_DAC_OVERRIDE";
     let uid = |path: &str| fs::metadata(path).map(|m| m.uid()).ok();
     let owner = uid(&format!("/proc/{pid}"));
     // The files below that directory belong to root if the process is not dumpable (proc(5), "/proc/pid").
@@ -184,6 +185,15 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
     if scope == "3" {
         let remedy = "it can be lifted only by a reboot with another setting";
         return ("kernel.yama.ptrace_scope is 3".into(), remedy);
+    }
+    // The kernel would let us trace it, but only its owner may open mem, whose mode is 0600.
+    let is_owner = files_owner.is_some() && files_owner == me;
+    if have_capability(CAP_SYS_PTRACE) && !have_capability(CAP_DAC_OVERRIDE) && !is_owner {
+        let reason = "its files in /proc are another user's, and we have CAP_SYS_PTRACE but not CAP_DAC_OVERRIDE";
+        return (
+            reason.into(),
+            "add that capability, or run as the user of the process",
+        );
     }
     if let (Some(owner), Some(me)) = (owner, me)
         && owner != me

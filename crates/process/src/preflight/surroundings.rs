@@ -2,7 +2,9 @@
 
 use super::Check;
 use super::access::{CAP_SYS_ADMIN, Status, have_capability};
-use crate::{Mapping, has_seccomp_filter};
+use crate::{Mapping, has_seccomp_filter, mappings};
+use nix::errno::Errno;
+use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use std::{fs, path::Path};
 
 pub(super) fn namespaces(pid: i32) -> Vec<Check> {
@@ -99,10 +101,32 @@ fn judge_seccomp(pid: i32, status: &Status, rights: &Rights) -> Result<Check, Ch
     }
 }
 
+/// The process opens the hook as /proc/self/fd/N, in its own file system. A sandbox may have left it nothing to
+/// open: the root of Chromium's renderers is the directory of a process that has ended.
+pub(super) fn no_proc(pid: i32) -> Option<Check> {
+    let found = statfs(format!("/proc/{pid}/root/proc").as_str());
+    let is_missing = match found {
+        Ok(found) => found.filesystem_type() != PROC_SUPER_MAGIC,
+        Err(error) => matches!(error, Errno::ENOENT | Errno::ESRCH | Errno::ENOTDIR),
+    };
+    // Who has changed its root since an earlier attach has the hook.
+    let is_loaded = || mappings(pid).is_ok_and(|maps| has_hook(&maps));
+    (is_missing && !is_loaded()).then(|| {
+        Check::bad(
+            "/proc",
+            format!("process {pid} has no /proc in its file system (a sandbox, or a root without it), and opens the hook by it"),
+            "it cannot be traced, but scan can look into it",
+        )
+    })
+}
+
+fn has_hook(maps: &[Mapping]) -> bool {
+    maps.iter().any(|m| m.path == "/memfd:memhook-hook")
+}
+
 /// What an attach leaves mapped, which the next one uses again.
 pub(super) fn residue(maps: &[Mapping]) -> Option<Check> {
-    maps.iter()
-        .any(|m| m.path == "/memfd:memhook-hook")
+    has_hook(maps)
         .then(|| {
             Check::good(
                 "earlier attach",

@@ -4,12 +4,14 @@
 mod census;
 mod groups;
 mod list;
+#[cfg(target_arch = "x86_64")]
 mod reclaim_round;
 mod text;
 mod why;
 
 pub use groups::LeakGroup;
 pub use list::write_blocks;
+#[cfg(target_arch = "x86_64")]
 pub use reclaim_round::ReclaimRound;
 
 use groups::group;

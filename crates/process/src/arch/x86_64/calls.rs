@@ -1,170 +1,9 @@
-//! Calls to allocators in a module's code: how many go through slots, and how many cannot be seen
-//! because they go directly to a function of the module itself.
+//! Calls in code of x86-64.
 //!
 //! Code is not disassembled. A `call rel32` or `jmp rel32` is five bytes whose last four must name one
 //! of a few addresses, so other bytes that look like one are rare: about ten in 2^32.
 
-use crate::loader::has_variable;
-use crate::{ElfView, ModuleImage};
-use goblin::elf::{Elf, sym};
-use memhook_abi::{ALLOCATORS, Allocator, allocator_function, known_allocator};
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ops::Range;
-
-/// Calls of one module.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AllocatorCalls {
-    /// How many call sites go through a slot.
-    pub through_slots: u64,
-    /// How many call sites go directly to each function of the module.
-    pub direct: BTreeMap<String, u64>,
-    /// The allocator that is part of the module, if its functions or its messages are known.
-    pub allocator: Option<&'static str>,
-    /// An allocator of the module that hands out parts of larger blocks.
-    pub pool: Option<&'static Pool>,
-}
-
-/// An allocator that is built on another one, which it does not call for small blocks.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Pool {
-    /// A function that it exports.
-    mark: &'static str,
-    /// The variable of the environment that turns it off.
-    avoided_by: &'static str,
-    /// What is not seen, and what to do about it.
-    pub advice: &'static str,
-}
-
-static POOLS: [Pool; 1] = [Pool {
-    mark: "PyObject_Malloc",
-    avoided_by: "PYTHONMALLOC=malloc",
-    advice: "Python cuts objects of up to 512 bytes from its own arenas, which are not seen: start it with PYTHONMALLOC=malloc",
-}];
-
-impl Pool {
-    /// Whether the process was started without it.
-    pub fn is_avoided(&self, pid: i32) -> bool {
-        has_variable(pid, |variable| variable == self.avoided_by.as_bytes())
-    }
-}
-
-impl AllocatorCalls {
-    /// How many call sites cannot be seen.
-    pub fn direct_count(&self) -> u64 {
-        self.direct.values().sum()
-    }
-
-    /// What is not seen, in words.
-    pub fn direct_text(&self) -> Option<String> {
-        let count = self.direct_count();
-        match self.direct.iter().max_by_key(|(_, count)| **count) {
-            Some((name, _)) => Some(format!(
-                "{} is part of it: {count} direct calls ({name}, ...) use no slot",
-                self.allocator.unwrap_or("an allocator")
-            )),
-            None => self.allocator.map(|allocator| {
-                format!("{allocator} is part of it: what is allocated from it is not seen")
-            }),
-        }
-    }
-}
-
-/// Counts the calls in a file; the slots of `wanted` functions are hooked. A library that exports `malloc` is an
-/// allocator itself, and its calls inside are its own business.
-pub fn allocator_calls(
-    bytes: &[u8],
-    is_main: bool,
-    wanted: &dyn Fn(&str) -> bool,
-) -> AllocatorCalls {
-    let mut calls = AllocatorCalls::default();
-    let (Ok(view), Ok(elf)) = (ElfView::parse(bytes), Elf::parse(bytes)) else {
-        return calls;
-    };
-    let mut pools = POOLS.iter();
-    calls.pool = pools.find(|pool| view.exported(pool.mark).is_some());
-    let slots: HashSet<u64> = view.slots(wanted).iter().map(|r| r.svma).collect();
-    let is_allocator = !is_main && view.exported("malloc").is_some();
-    let mut own: HashMap<u64, String> = HashMap::new();
-    let mut inside: Vec<Range<u64>> = Vec::new();
-    if !is_allocator {
-        let mut known = None;
-        for (symbol, name) in functions(&elf) {
-            if let Some(allocator) = allocator_function(name) {
-                known = known.or(allocator);
-                own.insert(symbol.st_value, name.to_owned());
-            }
-        }
-        known = known.or_else(|| allocator_by_message(bytes));
-        calls.allocator = known.map(|allocator| allocator.name);
-        // An allocator's functions call each other; these calls are not allocations of the program.
-        for (symbol, name) in functions(&elf) {
-            let of_allocator = known.is_some_and(|a| name.starts_with(a.prefix));
-            if of_allocator || own.contains_key(&symbol.st_value) {
-                let end = symbol.st_value.saturating_add(symbol.st_size);
-                inside.push(symbol.st_value..end);
-            }
-        }
-        inside.sort_unstable_by_key(|range| (range.start, range.end));
-    }
-    let mut stubs = HashSet::new();
-    for (svma, code) in view.code() {
-        calls.through_slots += slot_jumps(svma, code, &slots, &mut stubs);
-    }
-    for (svma, code) in view.code() {
-        relative_calls(svma, code, |from, to| {
-            if stubs.contains(&to) {
-                calls.through_slots += 1;
-            } else if let Some(name) = own.get(&to)
-                && !is_inside(&inside, from)
-            {
-                *calls.direct.entry(name.clone()).or_default() += 1;
-            }
-        });
-    }
-    calls
-}
-
-/// The allocator that is part of a module which is not an allocator's library: what the module allocates from it
-/// goes through no slot. Python's own copy of one is not used unless it is asked for.
-pub fn built_in_allocator(module: &ModuleImage) -> Option<&'static str> {
-    let exports = |name: &str| module.facts.exported(name).is_some();
-    match (exports("malloc"), module.is_main) {
-        (true, false) => None,
-        (true, true) => Some(known_allocator(exports).unwrap_or("an allocator")),
-        (false, _) => {
-            let bytes = module.bytes.whole();
-            let is_python = ElfView::parse(&bytes)
-                .is_ok_and(|view| POOLS.iter().any(|pool| view.exported(pool.mark).is_some()));
-            let found = allocator_by_message(&bytes).filter(|_| !is_python);
-            found.map(|allocator| allocator.name)
-        }
-    }
-}
-
-/// The allocator whose messages are in a file that has no symbols of it.
-fn allocator_by_message(bytes: &[u8]) -> Option<&'static Allocator> {
-    let has = |a: &&Allocator| {
-        !a.message.is_empty() && memchr::memmem::find(bytes, a.message.as_bytes()).is_some()
-    };
-    ALLOCATORS.iter().find(has)
-}
-
-fn functions<'a>(elf: &'a Elf<'a>) -> impl Iterator<Item = (sym::Sym, &'a str)> {
-    let full = elf.syms.iter().map(|s| (s, elf.strtab.get_at(s.st_name)));
-    let dynamic = elf
-        .dynsyms
-        .iter()
-        .map(|s| (s, elf.dynstrtab.get_at(s.st_name)));
-    full.chain(dynamic).filter_map(|(symbol, name)| {
-        let defined = symbol.st_shndx != 0 && symbol.st_type() == sym::STT_FUNC;
-        defined.then_some((symbol, name?))
-    })
-}
-
-fn is_inside(ranges: &[Range<u64>], svma: u64) -> bool {
-    let after = ranges.partition_point(|range| range.start <= svma);
-    after > 0 && svma < ranges[after - 1].end
-}
+use std::collections::HashSet;
 
 fn displaced(svma: u64, code: &[u8], at: usize, length: usize) -> Option<u64> {
     let field = code.get(at + length - 4..at + length)?;
@@ -177,7 +16,12 @@ fn displaced(svma: u64, code: &[u8], at: usize, length: usize) -> Option<u64> {
 
 /// `call *slot(%rip)` counts; `jmp *slot(%rip)` is a PLT entry, whose calls count (or a tail call,
 /// which nobody calls by that address).
-fn slot_jumps(svma: u64, code: &[u8], slots: &HashSet<u64>, stubs: &mut HashSet<u64>) -> u64 {
+pub(crate) fn slot_jumps(
+    svma: u64,
+    code: &[u8],
+    slots: &HashSet<u64>,
+    stubs: &mut HashSet<u64>,
+) -> u64 {
     let mut calls = 0;
     for at in 0..code.len().saturating_sub(5) {
         if code[at] != 0xff || (code[at + 1] != 0x25 && code[at + 1] != 0x15) {
@@ -201,84 +45,12 @@ fn slot_jumps(svma: u64, code: &[u8], slots: &HashSet<u64>, stubs: &mut HashSet<
 }
 
 /// Every `call rel32` and `jmp rel32`, as from and to.
-fn relative_calls(svma: u64, code: &[u8], mut found: impl FnMut(u64, u64)) {
+pub(crate) fn relative_calls(svma: u64, code: &[u8], mut found: impl FnMut(u64, u64)) {
     for at in 0..code.len().saturating_sub(4) {
         if (code[at] == 0xe8 || code[at] == 0xe9)
             && let Some(to) = displaced(svma, code, at, 5)
         {
             found(svma + at as u64, to);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn wanted(name: &str) -> bool {
-        memhook_abi::function_by_name(name).is_some()
-    }
-
-    fn build(name: &str, source: &str, flags: &[&str]) -> Vec<u8> {
-        let base =
-            std::env::temp_dir().join(format!("memhook-calls-{}-{name}", std::process::id()));
-        let (c, out) = (base.with_extension("c"), base.with_extension("out"));
-        std::fs::write(&c, source).unwrap();
-        let mut cc = std::process::Command::new("cc");
-        cc.args(["-O1", "-fno-builtin"])
-            .args(flags)
-            .arg(&c)
-            .arg("-o")
-            .arg(&out);
-        assert!(cc.status().unwrap().success());
-        let bytes = std::fs::read(&out).unwrap();
-        let _ = (std::fs::remove_file(&c), std::fs::remove_file(&out));
-        bytes
-    }
-
-    const THREE: &str = "#include <stdlib.h>
-        void *p, *q; int main() { p = malloc(9); q = malloc(8); free(p); return 0; }";
-
-    #[test]
-    fn calls_through_slots() {
-        for flags in [
-            &["-Wl,-z,lazy"][..],
-            &["-fno-plt"],
-            &["-fcf-protection=full", "-Wl,-z,ibtplt"],
-            &["-no-pie"],
-        ] {
-            let calls = allocator_calls(&build("slots", THREE, flags), true, &wanted);
-            assert_eq!(calls.through_slots, 3, "{flags:?}");
-            assert_eq!(calls.direct_text(), None);
-        }
-    }
-
-    #[test]
-    fn direct_calls() {
-        let source = "typedef unsigned long size_t; void *p, *q; char pool[99];
-            __attribute__((noinline)) void *je_malloc(size_t n) { asm(\"\"); return pool + n; }
-            __attribute__((noinline)) void *je_calloc(size_t n, size_t m) { asm(\"\"); return je_malloc(n * m) + 1; }
-            int main(int n, char **v) { p = je_malloc(n); q = je_calloc(n, 2); je_malloc(n); return 0; }";
-        let calls = allocator_calls(&build("direct", source, &[]), true, &wanted);
-        assert_eq!(calls.direct_count(), 3);
-        assert_eq!(calls.direct["je_malloc"], 2);
-        assert!(
-            calls
-                .direct_text()
-                .unwrap()
-                .starts_with("jemalloc is part of it: 3 direct")
-        );
-    }
-
-    #[test]
-    fn libraries() {
-        let libc = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6").unwrap();
-        let calls = allocator_calls(&libc, false, &wanted);
-        assert!(calls.through_slots > 100, "{calls:?}");
-        assert_eq!(calls.direct_count(), 0);
-        assert_eq!(
-            allocator_calls(b"no ELF", true, &wanted),
-            AllocatorCalls::default()
-        );
     }
 }

@@ -1,0 +1,17 @@
+//! ELF files of AArch64 (ELF for the Arm 64-bit Architecture, "Dynamic relocations").
+
+use crate::SlotKind;
+use goblin::elf::{header, reloc};
+
+/// `e_machine`.
+pub(crate) const MACHINE: u16 = header::EM_AARCH64;
+
+/// What a relocation makes, if that is a slot.
+pub(crate) fn slot_kind(relocation: &reloc::Reloc) -> Option<SlotKind> {
+    match relocation.r_type {
+        reloc::R_AARCH64_JUMP_SLOT => Some(SlotKind::JumpSlot),
+        reloc::R_AARCH64_GLOB_DAT => Some(SlotKind::GlobDat),
+        reloc::R_AARCH64_ABS64 if relocation.r_addend.unwrap_or(0) == 0 => Some(SlotKind::Data64),
+        _ => None,
+    }
+}
