@@ -165,7 +165,11 @@ fn usage(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
-    let text = error.to_string();
+    // Once more with words that are safe to show: their lines must not look like ours.
+    let words = std::env::args_os().map(|word| visible(&word.to_string_lossy()).into_owned());
+    let again = options().try_get_matches_from(words);
+    let again = again.and_then(|matches| Cli::from_arg_matches(&matches).map(drop));
+    let text = again.err().as_ref().unwrap_or(error).to_string();
     let lines = text.lines().filter(|line| !line.is_empty());
     let message: Vec<&str> = lines
         .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"))

@@ -3,10 +3,12 @@
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use memhook_recording::Meter;
-use std::{io::IsTerminal, thread::JoinHandle, time::Duration};
+use std::{io::IsTerminal, sync::Mutex, thread::JoinHandle, time::Duration};
 
 /// What takes less long shows nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Held by whoever shows something.
+static SHOWN: Mutex<()> = Mutex::new(());
 /// Between two pictures.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -54,6 +56,10 @@ impl Progress {
             if !wait(PATIENCE) {
                 return;
             }
+            // The processes of a program may end together: one line is enough.
+            let Ok(_only) = SHOWN.try_lock() else {
+                return;
+            };
             let target = ProgressDrawTarget::stderr();
             let bar = ProgressBar::with_draw_target(None, target).with_elapsed(PATIENCE);
             loop {
