@@ -1,7 +1,7 @@
 //! Call stacks as text: a column of functions, one of modules, then places.
 
 use crate::labels::one_line;
-use crate::names::{is_plumbing, readable};
+use crate::names::{around_parameters, is_plumbing, readable};
 use crate::{StackFrame, Style};
 use std::fmt::{Result, Write};
 
@@ -211,9 +211,18 @@ pub(crate) fn place_of(frame: &StackFrame, style: Style) -> String {
     one_line(format!("{short}{line}"))
 }
 
-/// With the middle left out if it is longer.
+/// If it is longer, without its parameters; if it still is, without its middle.
 pub(crate) fn shortened(name: String, most: usize) -> String {
     const GAP: &str = "...";
+    if name.chars().count() <= most {
+        return name;
+    }
+    let name = match around_parameters(&name) {
+        Some((front, behind)) if !behind.is_empty() || name.len() > front.len() + 2 => {
+            format!("{front}({GAP}){behind}")
+        }
+        _ => name,
+    };
     let length = name.chars().count();
     if length <= most {
         return name;

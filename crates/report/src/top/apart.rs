@@ -1,7 +1,7 @@
 //! What tells rows apart that would look alike: sites that end in the same function, and differ in a caller.
 
 use crate::labels::NO_STACK;
-use crate::names::is_plumbing;
+use crate::names::{around_parameters, is_plumbing};
 use crate::{StackFrame, frame_name};
 
 /// Between a function and its caller.
@@ -115,15 +115,11 @@ fn in_the_library(site: &KnownSite<'_>, other: &KnownSite<'_>) -> String {
 }
 
 /// `std::string::append` of `std::string::append(char const*)`: a label has little room.
-fn without_parameters(mut name: String) -> String {
-    // Behind the name of the operator that is called as a function is.
-    let start = name
-        .find("operator()")
-        .map_or(0, |at| at + "operator()".len());
-    if let Some(at) = name[start..].find('(') {
-        name.truncate(start + at);
+fn without_parameters(name: String) -> String {
+    match around_parameters(&name) {
+        Some((front, _)) => front.to_owned(),
+        None => name,
     }
-    name
 }
 
 /// `parse.cc:42`, or where the code is if nobody knows its line.
