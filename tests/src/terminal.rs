@@ -10,8 +10,14 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Starts it; `name` tells the terminals of one test program apart.
+    /// Starts one of 140 columns and 40 lines; `name` tells the terminals of one test program apart.
     pub fn start(name: &str, command: &str) -> Terminal {
+        Terminal::of_size(name, command, 140, 40)
+    }
+
+    /// Starts one that has this many columns and lines.
+    pub fn of_size(name: &str, command: &str, columns: u16, lines: u16) -> Terminal {
+        let (columns, lines) = (columns.to_string(), lines.to_string());
         let terminal = Terminal {
             socket: format!("memhook-{name}-{}", std::process::id()),
         };
@@ -21,9 +27,9 @@ impl Terminal {
             "new-session",
             "-d",
             "-x",
-            "140",
+            &columns,
             "-y",
-            "40",
+            &lines,
             command,
         ]);
         assert!(output.status.success(), "{output:?}");
@@ -49,6 +55,18 @@ impl Terminal {
     pub fn press(&self, key: &str, expected: &str) {
         self.tmux(&["send-keys", key]);
         self.wait_for(expected);
+    }
+
+    /// Sends these characters as they are: what a mouse says, for example.
+    pub fn send(&self, text: &str, expected: &str) {
+        self.tmux(&["send-keys", "-l", text]);
+        self.wait_for(expected);
+    }
+
+    /// The screen with the codes of its colours.
+    pub fn colors(&self) -> String {
+        let output = self.tmux(&["capture-pane", "-p", "-e"]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// Waits until this is on the screen.

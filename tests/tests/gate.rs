@@ -158,6 +158,46 @@ fn several_outputs_at_once() {
     assert_eq!(status, Some(2));
 }
 
+/// As a flag, --json means what it means everywhere; it may name a file, in both ways to write that.
+#[test]
+fn json_with_and_without_a_file() {
+    let folder = Folder::new("gate-json");
+    let file = folder.path("verdict.json");
+    let schema = |text: &str| {
+        let value: serde_json::Value = serde_json::from_str(text).expect("nothing but JSON");
+        value["schema"].as_str().map(str::to_owned)
+    };
+    let (status, out, text) = gate(&["--json"], &["plain"]);
+    assert_eq!(status, Some(1), "{text}");
+    assert_eq!(schema(&out).as_deref(), Some("memhook-rs/gate/1"));
+    assert!(text.starts_with("FAILED"), "{text}");
+    for named in [&[&format!("--json={file}")[..]][..], &["--json", &file]] {
+        let (status, out, text) = gate(named, &["plain"]);
+        assert_eq!((status, out.as_str()), (Some(1), ""), "{text}");
+        let written = std::fs::read_to_string(&file).expect("written");
+        assert_eq!(schema(&written).as_deref(), Some("memhook-rs/gate/1"));
+        std::fs::remove_file(&file).expect("there");
+    }
+    // Of a process that runs already, the text leaves standard output to the JSON as well.
+    let target = Target::start(&build_target("gate_service", &["-O1", "-g"]), &["leak"]);
+    let (_, out, text) = run(&["gate", "--json", "-p", &target.pid().to_string()]);
+    assert_eq!(schema(&out).as_deref(), Some("memhook-rs/gate/1"), "{text}");
+    assert!(text.contains("leak"), "{text}");
+}
+
+/// Who forgets the -- does not lose a program.
+#[test]
+fn no_program_is_overwritten() {
+    let folder = Folder::new("gate-program");
+    let program = folder.path("tests");
+    std::fs::copy(cases(), &program).expect("a copy");
+    let before = std::fs::read(&program).expect("there");
+    let (code, out, err) = run(&["gate", "--json", &program, "plain"]);
+    assert_eq!((code, out.as_str()), (2, ""), "{err}");
+    assert!(err.contains("is a program") && err.contains("--"), "{err}");
+    assert!(std::fs::read(&program).expect("there") == before);
+}
+
 #[test]
 fn suppression_files() {
     let folder = Folder::new("suppressions");

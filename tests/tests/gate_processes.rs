@@ -80,10 +80,19 @@ fn shells_and_make() {
     assert_eq!(code, Some(1), "{text}");
     assert_eq!(outcomes(&verdict, " leaf "), ["failed"], "{text}");
     assert_eq!(outcomes(&verdict, "make "), ["passed"], "{text}");
+    assert_eq!(text.matches("PASSED").count(), 0, "{text}");
+    let passed = " processes passed\n";
+    assert!(text.ends_with(passed), "{text}");
+    // Of many clean processes nothing is said but that they are.
     let clean = ["-c", "ls / | cat | head -3 >/dev/null; (exit 0); exit 0"];
     let (code, verdict, text) = gate(&[], &installed("sh"), &clean);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(outcomes(&verdict, ": cat"), ["passed"], "{text}");
+    let count = verdict["processes"].as_array().expect("several").len();
+    assert_eq!(text, format!("PASSED: all {count} processes\n"));
+    let (code, _, text) = gate(&["-v"], &installed("sh"), &clean);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(text.matches("PASSED: no leaks: ").count(), count, "{text}");
 }
 
 #[test]

@@ -48,6 +48,28 @@ fn constructors_are_traced_and_the_status_passes_through() {
     }
 }
 
+/// What nothing reaches when the program has ended, as `attach --leaks` finds it in one that runs.
+#[test]
+fn leaks_at_the_end() {
+    let program = build_target("gate_cases", &["-O1", "-g"]);
+    let leaks = |case: &str| {
+        let folder = Folder::new("run-leaks");
+        let file = folder.path("report.json");
+        let options = ["run", "--leaks", "-f", "json", "-q", "-o", &file];
+        let (code, text, errors) = run_program(&options, &file, &program, &[case]);
+        assert_eq!(code, Some(0), "{errors}");
+        let last = text.lines().rfind(|l| !l.is_empty()).expect("a report");
+        let report: serde_json::Value = serde_json::from_str(last).expect("JSON");
+        report["leaks"].clone()
+    };
+    let found = leaks("plain");
+    assert_eq!(found["totals"]["leaked_bytes"], 960, "{found}");
+    assert_eq!(found["totals"]["leaked_blocks"], 10, "{found}");
+    let stack = &found["sites"][0]["stack"];
+    assert_eq!(stack[0]["function"], "block", "{found}");
+    assert_eq!(leaks("nothing")["totals"]["leaked_blocks"], 0);
+}
+
 #[test]
 fn streams_pass_through() {
     let mut child = Command::new(binary())

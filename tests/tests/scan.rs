@@ -87,7 +87,7 @@ fn a_saved_snapshot_tells_the_same() {
     let file = file.to_str().unwrap();
     scan(target.pid(), &["--save", file]);
     assert!(target.finish().success());
-    let (code, out, err) = run(&["scan", "--from", file, "-T", "1000"]);
+    let (code, out, err) = run(&["scan", "--load", file, "-T", "1000"]);
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("Square"), "{out}");
     // Piped.

@@ -4,9 +4,14 @@ use memhook_tests::terminal::Terminal;
 use memhook_tests::{Target, binary, build_target, run, until};
 
 fn top(target: &Target) -> String {
+    top_with("", target)
+}
+
+/// With these variables in its environment.
+fn top_with(variables: &str, target: &Target) -> String {
     // What is printed at the end is read before the terminal goes.
     format!(
-        "'{}' top {} -i 100ms; echo exit=$?; sleep 1000",
+        "{variables} '{}' top {} -i 100ms; echo exit=$?; sleep 1000",
         binary().display(),
         target.pid()
     )
@@ -69,4 +74,93 @@ fn no_terminal_and_samples_are_refused() {
     assert_eq!(errors.lines().count(), 1, "{errors}");
     assert!(errors.contains("needs a terminal"), "{errors}");
     assert_eq!(target.our_mappings(), 0, "the target is untouched");
+}
+
+/// A target with what it leaks, and its screen.
+fn leaking(name: &str, variables: &str, columns: u16, lines: u16) -> (Target, Terminal) {
+    let mut target = Target::start(&build_target("leaks", &[]), &[]);
+    let command = top_with(variables, &target);
+    let terminal = Terminal::of_size(name, &command, columns, lines);
+    terminal.wait_for("No block that was allocated");
+    target.go();
+    target.expect("done");
+    terminal.wait_for("leak_by_growing");
+    (target, terminal)
+}
+
+#[test]
+fn screens_of_all_sizes_show_the_sites() {
+    for (columns, lines, has, lacks) in [
+        (60, 20, "growth/s", "blocks "),
+        (80, 24, "blocks", "oldest"),
+        (200, 50, "past", "\0"),
+    ] {
+        let name = format!("top-{columns}");
+        let (target, terminal) = leaking(&name, "", columns, lines);
+        terminal.wait_for("leak_in_other_thread");
+        let screen = terminal.screen();
+        let titles = screen.lines().find(|line| line.contains("\u{25be}live"));
+        let titles = titles.expect("the titles");
+        assert!(titles.contains(has) && !titles.contains(lacks), "{screen}");
+        terminal.press("q", "exit=0");
+        assert!(target.finish().success(), "the target's self-check");
+    }
+}
+
+#[test]
+fn help_a_filter_a_tree_and_the_mouse() {
+    let (target, terminal) = leaking("top-keys", "", 100, 30);
+    terminal.press("?", "detach and quit");
+    terminal.press("?", "Enter stack");
+    terminal.press("h", "detach and quit");
+    terminal.press("Escape", "Enter stack");
+    terminal.press("/", "Esc clear");
+    terminal.send("other_thread", "/other_thread");
+    until("only what passes the filter", || {
+        let screen = terminal.screen();
+        screen.contains("leak_in_other_thread") && !screen.contains("leak_by_growing")
+    });
+    terminal.press("Enter", "Esc clears");
+    terminal.press("Escape", "leak_by_growing");
+    terminal.press("t", "\u{25be} main");
+    terminal.press("Down", "q quit");
+    terminal.press("t", "leak_by_growing");
+    // SGR coordinates are counted from 1 (xterm's ctlseqs, mode 1006). The title of the second column.
+    let screen = terminal.screen();
+    let title = screen
+        .lines()
+        .position(|line| line.contains("\u{25be}live"));
+    let title = title.expect("the titles") + 1;
+    terminal.send(&format!("\x1b[<0;20;{title}M"), "\u{25be}blocks");
+    let row = title + 1;
+    terminal.send(
+        &format!("\x1b[<0;90;{row}M\x1b[<0;90;{row}m"),
+        "Enter stack",
+    );
+    terminal.send(&format!("\x1b[<0;90;{row}M"), "Esc back");
+    terminal.press("q", "exit=0");
+    // The mouse is the shell's again.
+    let flags = terminal.tmux(&["display-message", "-p", "#{mouse_any_flag}#{alternate_on}"]);
+    assert_eq!(String::from_utf8_lossy(&flags.stdout).trim(), "00");
+    assert!(target.finish().success(), "the target's self-check");
+}
+
+#[test]
+fn colours_are_for_terminals_that_have_them() {
+    // ECMA-48, SGR 30 to 37 and 38: colours of the foreground.
+    let is_colored = |text: &str| {
+        let codes = text.split("\x1b[").skip(1);
+        let codes = codes.filter_map(|rest| rest.split_once('m'));
+        let mut numbers = codes.flat_map(|(codes, _)| codes.split(';'));
+        numbers.any(|code| code.starts_with('3') && code.len() == 2 && code != "39")
+    };
+    for (variables, expected) in [("", true), ("TERM=dumb", false), ("NO_COLOR=1", false)] {
+        let name = format!("top-colors-{}", variables.len());
+        let (target, terminal) = leaking(&name, variables, 100, 30);
+        // The picture of the past is never empty for long.
+        terminal.wait_for("\u{2588}");
+        assert_eq!(is_colored(&terminal.colors()), expected, "{variables}");
+        terminal.press("q", "exit=0");
+        assert!(target.finish().success(), "the target's self-check");
+    }
 }

@@ -2,72 +2,47 @@
 
 mod several;
 
-use crate::options::{Color, Format, View, duration};
-use crate::output::{self, say};
-use crate::report_job::{ReportJob, Reports};
+use crate::options::duration;
+use crate::output::say;
+use crate::report_job::{self, ReportJob, Reports};
+use crate::signals;
 use crate::target::Target;
-use crate::tracing::Tracing;
-use crate::{record, signals};
 use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
-use memhook_report::ReportWriter;
-use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use memhook_report::ReportStream;
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 /// Options of `attach`.
 #[derive(clap::Args, Clone)]
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// Trace all processes with this name or in this control group, those that start later too,
-    /// until Ctrl-C or the end of --duration
+    /// Trace all processes that match, now and later
+    ///
+    /// They have this name or are in this control group. Traced until Ctrl-C or the end of
+    /// --duration.
     #[arg(long, conflicts_with_all = ["newest", "dry_run"])]
     all: bool,
-    /// Also trace its children and their children, those that it has and those that it will have. No
-    /// fork is slowed down by this: new processes are found by looking every few milliseconds, and
-    /// what they allocate before that is not seen
+    /// Also trace its children and their children
+    ///
+    /// Those that it has and those that it will have. No fork is slowed down by this: new processes
+    /// are found by looking every few milliseconds, and what they allocate before that is not seen.
     #[arg(long, conflicts_with_all = ["all", "dry_run"])]
     follow_fork: bool,
-    #[command(flatten)]
-    pub tracing: Tracing,
     /// Detach after this time (500ms, 30s, 10m)
-    #[arg(short, long, value_parser = duration)]
-    pub duration: Option<Duration>,
-    /// Time between two reports
-    #[arg(short, long, value_parser = duration, default_value = "5s")]
-    pub interval: Duration,
-    #[command(flatten)]
-    pub view: View,
-    /// Format of the reports
-    #[arg(short, long, value_enum, default_value = "text")]
-    format: Format,
-    /// Same as --format json
-    #[arg(short, long)]
-    json: bool,
-    /// Write the reports to this file, or a recording if its name ends in .mhk; in the name, %p is
-    /// the process id and %h the host name. Of several processes, each is recorded into a file of its
-    /// own: without %p, others than the one that was named into NAME.PID.mhk
-    #[arg(short, long)]
-    output: Option<PathBuf>,
-    #[command(flatten)]
-    pub recording: record::Args,
-    /// Overwrite the output file if it exists
-    #[arg(long)]
-    pub force: bool,
-    /// At the end, copy the memory of the process and also report the blocks that nothing in it
-    /// reaches, with call stacks
-    #[arg(long)]
-    pub leaks: bool,
-    /// Show what would be hooked, without touching the process
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
+    /// Show what would be hooked, and leave the process alone
     #[arg(long)]
     dry_run: bool,
-    /// When to use colours
-    #[arg(long, value_enum, default_value = "auto")]
-    color: Color,
-    /// Print no status lines; with a recording, print no reports either
-    #[arg(short, long, conflicts_with = "verbose")]
-    pub quiet: bool,
-    /// Print more about how the attach and the tracing went
-    #[arg(short, long)]
-    pub verbose: bool,
+    /// Print details about the attach and the tracing
+    #[arg(short, long, conflicts_with = "quiet")]
+    verbose: bool,
+    /// Time between reports
+    #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "5s",
+          help_heading = "Reports")]
+    interval: Duration,
+    #[command(flatten)]
+    reports: report_job::Args,
 }
 
 impl Args {
@@ -82,21 +57,17 @@ impl Args {
         let mut args = Only::parse_from(["attach", &pid.to_string()]).args;
         args.duration = Some(duration);
         args.interval = Duration::MAX;
-        args.view.top = top;
+        args.reports.view.top = top;
         args
-    }
-
-    fn is_json(&self) -> bool {
-        self.json || self.format == Format::Json
     }
 
     /// What is done with the trace of a process.
     fn job(&self, pid: i32, reports: &Arc<Reports>) -> ReportJob {
-        let (depth, interval) = (self.tracing.depth, Some(self.interval));
-        ReportJob::new(pid, reports, &self.view, depth, interval, self.quiet)
-            .finding_leaks(self.leaks)
-            .announced((!self.quiet).then_some(announce))
-            .telling_backtraces(self.tracing.check_memo || self.verbose)
+        let reports_of = &self.reports;
+        let last_look = reports_of.handover();
+        ReportJob::new(pid, reports, reports_of, Some(self.interval), last_look)
+            .announced((!reports_of.quiet).then_some(announce))
+            .telling_backtraces(reports_of.tracing.check_memo || self.verbose)
     }
 }
 
@@ -106,19 +77,22 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return several::run(args);
     }
     let pid = args.target.pid()?;
-    let (recorded, path) = args.recording.split(args.output.as_deref(), pid)?;
+    let reports = &args.reports;
+    let (recorded, path) = reports.recording.split(reports.output.as_deref(), pid)?;
     let recorded = match recorded {
-        Some(path) => Some((path, args.recording.resolve(args.force, &args.tracing)?)),
+        Some(path) => Some((
+            path,
+            reports.recording.resolve(reports.force, &reports.tracing)?,
+        )),
         None => None,
     };
-    let config = args.tracing.resolve();
+    let config = reports.tracing.resolve();
     refuse(pid, &config)?;
     if args.dry_run {
         return dry_run(pid, &config);
     }
     // Before the target is touched: an output that cannot be written costs nothing then.
-    let style = output::style(path.as_deref(), args.color, args.verbose);
-    let output = ReportWriter::open(path.as_deref(), args.force, args.is_json(), style)?;
+    let output = reports.open(ReportStream::Out, path.as_deref(), args.verbose)?;
     let recording = match &recorded {
         Some((path, options)) => Some(Recording::create(path, options, pid, &config)?),
         None => None,
@@ -137,9 +111,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(recording) = recording {
         trace.record(recording);
     }
-    let reports = Reports::new(output);
-    trace.run(args.duration, &mut args.job(pid, &reports));
-    Ok(ExitCode::from(reports.exit_code()))
+    let written = Reports::new(output);
+    trace.run(args.duration, &mut args.job(pid, &written));
+    Ok(ExitCode::from(written.exit_code()))
 }
 
 /// Says what was attached to.

@@ -3,7 +3,7 @@
 use crate::report::{self, OutputArgs, sources};
 use anyhow::Context;
 use memhook_foreign::check_output;
-use memhook_report::recorded::{Window, profile};
+use memhook_report::recorded::Window;
 use memhook_report::{Measure, Profile};
 use std::{
     io::Read,
@@ -16,15 +16,17 @@ use std::{
 pub struct Args {
     /// The older run: a recording, or a JSON report of all sites
     old: PathBuf,
-    /// The newer run, likewise
+    /// The newer run
     new: PathBuf,
-    /// What to compare: live, peak, allocated, released, temporary
-    #[arg(long, value_parser = report::parse::<Measure>, default_value = "live")]
+    /// What to compare: live, peak, allocated, ...
+    ///
+    /// It is one of live, peak, allocated, released and temporary.
+    #[arg(long, value_name = "WHAT", value_parser = report::parse::<Measure>, default_value = "live")]
     measure: Measure,
-    /// How many sites to show
-    #[arg(short = 'T', long, default_value_t = 10)]
+    /// Number of sites to show
+    #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
     top: usize,
-    /// Write the output as JSON
+    /// Write JSON instead of text
     #[arg(short, long)]
     json: bool,
     #[command(flatten)]
@@ -36,9 +38,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     check_output(&args.output.output, [&args.old, &args.new])?;
-    let progress = report::Progress::start("reading the recordings");
     let (old, new) = (load(args, &args.old)?, load(args, &args.new)?);
-    progress.end();
     let diff = memhook_report::diff(&old, &new, args.measure, args.top);
     args.output.write_document(&diff, args.json)?;
     Ok(ExitCode::SUCCESS)
@@ -58,11 +58,7 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<Profile> {
             path.display()
         );
     }
-    let mut symbols = sources::symbolizer(&recording, &args.sources)?;
-    let profile = profile(&recording, &mut symbols, Window::default());
-    let profile = profile.with_context(|| path.display().to_string())?;
-    sources::tell_refused(&symbols);
-    report::tell_end(&recording, path);
+    let (profile, _) = report::read(&recording, path, &args.sources, Window::default())?;
     Ok(profile)
 }
 

@@ -10,8 +10,8 @@ use memhook_report::Leaks;
 /// A copy of the memory, or why there is none.
 pub struct LastLook {
     captured: Result<Captured, String>,
-    /// Before it was copied, on the ledger's clock.
-    moment_ns: u64,
+    /// Before it was copied, on the ledger's clock; `None` if the process has not run since.
+    moment_ns: Option<u64>,
 }
 
 impl LastLook {
@@ -19,17 +19,26 @@ impl LastLook {
     /// ledger.
     pub fn take(pid: i32, consumer: &Consumer) -> LastLook {
         let moment_ns = consumer.moment_ns();
-        let captured = capture(pid, None);
+        LastLook::of(capture(pid, None), Some(moment_ns))
+    }
+
+    /// Of a process that was stopped at its end.
+    pub fn at_end(captured: Result<Captured, memhook_heap::Error>) -> LastLook {
+        LastLook::of(captured, None)
+    }
+
+    fn of(captured: Result<Captured, memhook_heap::Error>, moment_ns: Option<u64>) -> LastLook {
+        let captured = captured.map_err(|e| format!("its memory could not be copied: {e}"));
         LastLook {
+            captured,
             moment_ns,
-            captured: captured.map_err(|e| format!("its memory could not be copied: {e}")),
         }
     }
 
     /// Of a process that has ended.
     pub fn too_late() -> LastLook {
         LastLook {
-            moment_ns: 0,
+            moment_ns: None,
             captured: Err("the process ended before its memory could be looked at".into()),
         }
     }
@@ -38,7 +47,7 @@ impl LastLook {
     pub fn blocks(self, ledger: &Ledger) -> Reached {
         let memory = self.captured.as_ref().map(|captured| &captured.snapshot);
         let memory = memory.map_err(String::clone);
-        traced_blocks(ledger, memory, Some(self.moment_ns), false)
+        traced_blocks(ledger, memory, self.moment_ns, false)
     }
 
     /// The leaks for a report that shows the `top` largest sites. The ledger must have all events up to the detach.

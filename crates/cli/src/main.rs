@@ -28,7 +28,7 @@ mod top;
 mod tracing;
 mod view;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use memhook_foreign::visible;
 use std::process::ExitCode;
 
@@ -36,7 +36,9 @@ use std::process::ExitCode;
 #[command(
     name = "memhook-rs",
     version,
-    about = "Where does the heap of a running C or C++ process go?"
+    about = "Where does the heap of a running C or C++ process go?",
+    after_long_help = include_str!("help/memhook-rs.txt"),
+    max_term_width = 100
 )]
 struct Cli {
     #[command(subcommand)]
@@ -45,36 +47,48 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Trace every allocation of a running process and show what is live
+    /// Trace the allocations of a running process, and show what is live
+    #[command(after_long_help = include_str!("help/attach.txt"))]
     Attach(Box<attach::Args>),
-    /// Show what a recording holds: live memory, peak, any window, in many formats
+    /// Show what a recording holds, in many formats
+    #[command(after_long_help = include_str!("help/report.txt"))]
     Report(Box<report::Args>),
-    /// Compare two recordings or JSON reports: which sites grew, shrank, appeared or went
+    /// Compare two recordings or JSON reports
+    #[command(after_long_help = include_str!("help/diff.txt"))]
     Diff(Box<diff::Args>),
-    /// Turn a recording into a page for the browser: heap over time, flame graphs, sites, sources
+    /// Turn a recording into a page for the browser
+    #[command(after_long_help = include_str!("help/view.txt"))]
     View(Box<view::Args>),
-    /// Prepare names for recordings that are read on another machine
-    #[command(subcommand)]
+    /// Collect names for recordings that are read on another machine
+    #[command(subcommand, after_long_help = include_str!("help/symbols.txt"))]
     Symbols(symbols_pack::Command),
-    /// Start a program and trace it from before its first constructor to its end
+    /// Start a program and trace it from the beginning to the end
+    #[command(after_long_help = include_str!("help/run.txt"))]
     Run(Box<run::Args>),
-    /// Start a program and fail if it leaks: a check for CI
+    /// Start a program and fail if it leaks (for CI)
+    #[command(after_long_help = include_str!("help/gate.txt"))]
     Gate(Box<gate::Args>),
-    /// Watch the heap of a running process on the terminal
+    /// Watch the heap of a running process in the terminal
+    #[command(after_long_help = include_str!("help/top.txt"))]
     Top(Box<top::Args>),
-    /// Put back what a killed attacher has left behind
+    /// Clean up in a process after memhook-rs was killed
+    #[command(after_long_help = include_str!("help/detach.txt"))]
     Detach(target::Target),
-    /// Start a small C++ service that leaks, attach to it, and show where it leaks
+    /// Trace a small C++ service that leaks, and show where
+    #[command(after_long_help = include_str!("help/demo.txt"))]
     Demo {
         /// How long to trace
-        #[arg(short, long, value_parser = options::duration, default_value = "3s")]
+        #[arg(short, long, value_name = "TIME", value_parser = options::duration, default_value = "3s")]
         duration: std::time::Duration,
     },
-    /// Find unreachable memory in a running process, without tracing it
+    /// Find leaked memory in a running process, without tracing it
+    #[command(after_long_help = include_str!("help/scan.txt"))]
     Scan(scan::Args),
-    /// Check whether a process can be traced, and if not, say why and what to do
+    /// Check whether a process can be traced, and say what to do if not
+    #[command(after_long_help = include_str!("help/doctor.txt"))]
     Doctor(target::Target),
-    /// Print a script that completes commands and options in a shell
+    /// Print a script that lets a shell complete commands and options
+    #[command(after_long_help = include_str!("help/completions.txt"))]
     Completions(completions::CompletionsArgs),
     /// Write man pages into a directory
     #[command(hide = true)]
@@ -82,7 +96,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match options()
+        .try_get_matches()
+        .and_then(|m| Cli::from_arg_matches(&m))
+    {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
@@ -112,7 +129,22 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help as it is; a mistake in one line.
+/// All options. `-h` gives each of them one line: what their values mean is for `--help`.
+fn options() -> clap::Command {
+    let is_short = std::env::args_os().any(|word| word == "-h");
+    let shown = move |arg: clap::Arg| {
+        let hides = is_short && arg.get_action().takes_values();
+        if hides {
+            arg.hide_possible_values(true)
+        } else {
+            arg
+        }
+    };
+    let of = move |command: clap::Command| command.mut_args(shown);
+    Cli::command().mut_subcommands(move |command| of(command).mut_subcommands(of))
+}
+
+/// Help as it is; a mistake without the usage, which --help has, too.
 fn usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind::{
         DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion,
@@ -126,15 +158,23 @@ fn usage(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
-    let text = error.to_string();
-    let lines = text.lines().map(str::trim);
-    // What follows the message is the usage, which --help has too.
+    // Once more with words that are safe to show: their lines must not look like ours.
+    let words = std::env::args_os().map(|word| visible(&word.to_string_lossy()).into_owned());
+    let again = options().try_get_matches_from(words);
+    let again = again.and_then(|matches| Cli::from_arg_matches(&matches).map(drop));
+    let text = again.err().as_ref().unwrap_or(error).to_string();
+    let lines = text.lines().filter(|line| !line.is_empty());
     let message: Vec<&str> = lines
         .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"))
-        .filter(|line| !line.is_empty())
         .collect();
-    let message = message.join(" ");
+    let see = if message.len() > 1 { "\nSee" } else { "; see" };
+    let message = message.join("\n");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
-    eprintln!("memhook-rs: {}; see memhook-rs --help", visible(message));
+    let word = std::env::args().nth(1).unwrap_or_default();
+    let command = Cli::command()
+        .find_subcommand(&word)
+        .map(|_| format!("{word} "));
+    let command = command.unwrap_or_default();
+    eprintln!("memhook-rs: {message}{see} memhook-rs {command}--help");
     ExitCode::from(exit_code::BAD_INPUT)
 }

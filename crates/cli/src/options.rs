@@ -9,9 +9,9 @@ use std::time::Duration;
 pub enum GroupBy {
     /// The call stack of an allocation
     Site,
-    /// A call in the code: a block counts for every call of its stack
+    /// A call in the code; a block counts for every call on its stack
     Frame,
-    /// A function: a block counts for every function of its stack
+    /// A function; a block counts for every function on its stack
     Function,
     /// The module that called the allocator
     Module,
@@ -59,22 +59,23 @@ impl From<SortBy> for memhook_report::SortBy {
 
 /// What reports show.
 #[derive(clap::Args, Clone)]
+#[command(next_help_heading = "Reports")]
 pub struct View {
-    /// How many rows to show
-    #[arg(short = 'T', long, default_value_t = 10)]
+    /// Number of rows in a report
+    #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
     pub top: usize,
-    /// Show only blocks at least this old
-    #[arg(long, value_parser = duration)]
+    /// Show only blocks that are at least this old
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     pub older: Option<Duration>,
-    /// What the rows are sorted by
-    #[arg(long, value_enum, default_value = "bytes")]
+    /// Sort by bytes, count, age or growth
+    #[arg(long, value_enum, value_name = "ORDER", default_value = "bytes")]
     pub sort: SortBy,
-    /// What the rows of the report are
-    #[arg(long, value_parser = rows_of_trace(), default_value = "site")]
+    /// Rows by site, function, thread, ...
+    #[arg(long, value_name = "ROWS", value_parser = rows_of_trace(), default_value = "site")]
     pub by: GroupBy,
 }
 
-/// Lifetimes are known of recordings only.
+/// Only recordings know lifetimes.
 fn rows_of_trace() -> impl TypedValueParser<Value = GroupBy> {
     let of_trace = GroupBy::value_variants().iter();
     let of_trace = of_trace.filter(|&&by| by != GroupBy::Lifetime);

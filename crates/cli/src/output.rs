@@ -1,8 +1,10 @@
 //! Where reports go, and in which form.
 
 use crate::options::Color;
-use memhook_report::Style;
-use std::{io::IsTerminal, path::Path};
+use memhook_report::{ReportStream, Style};
+use std::io::{IsTerminal, stderr, stdout};
+use std::path::Path;
+use terminal_size::{Width, terminal_size_of};
 
 /// Prints a line on standard output, made safe as by [`crate::printing`].
 macro_rules! say {
@@ -10,16 +12,28 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// How text looks there.
-pub fn style(path: Option<&Path>, color: Color, verbose: bool) -> Style {
+/// How text looks in a file, or else on a standard stream.
+pub fn style(path: Option<&Path>, stream: ReportStream, color: Color, verbose: bool) -> Style {
+    let (is_terminal, size) = match stream {
+        _ if path.is_some() => (false, None),
+        ReportStream::Out => (stdout().is_terminal(), terminal_size_of(stdout())),
+        ReportStream::Err => (stderr().is_terminal(), terminal_size_of(stderr())),
+    };
+    let columns = std::env::var("COLUMNS")
+        .ok()
+        .and_then(|columns| columns.parse().ok());
+    let width = columns.or(size.map(|(Width(columns), _)| usize::from(columns)));
     Style {
-        color: is_colored(color, path.is_none() && std::io::stdout().is_terminal()),
+        color: is_colored(color, is_terminal),
         verbose,
+        // A terminal without a size says 0.
+        width: width.filter(|&columns| path.is_none() && columns > 0),
     }
 }
 
-/// Whether to use colours (<https://no-color.org>).
+/// Whether to use colours (<https://no-color.org>). A dumb terminal would show their codes.
 pub fn is_colored(color: Color, terminal: bool) -> bool {
-    let wanted = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+        && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
     color == Color::Always || (color == Color::Auto && terminal && wanted)
 }

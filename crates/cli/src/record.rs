@@ -19,27 +19,31 @@ type Output = Option<PathBuf>;
 pub enum What {
     /// Every event
     Events,
-    /// Sums by call stack for each interval: a small file, for long runs
+    /// The sums of each call stack in each interval: a small file, for long runs
     Summary,
 }
 
 /// Options of a recording.
 #[derive(clap::Args, Clone, Debug)]
 #[group(skip)]
+#[command(next_help_heading = "Recording")]
 pub struct Args {
-    /// What to record into the output file, for `memhook-rs report` [default: events, if the file's
-    /// name ends in .mhk]
-    #[arg(long, value_enum, requires = "output")]
+    /// What to record: events or summary
+    ///
+    /// Without this option, all events are recorded if the name of the output file ends in .mhk.
+    #[arg(long, value_enum, value_name = "WHAT", requires = "output")]
     record: Option<What>,
-    /// Length of the intervals of --record summary
+    /// Interval of a summary
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
     summary_interval: Duration,
-    /// End the recording when its file has reached this size (100M, 2G)
+    /// Stop at this file size (100M, 2G)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max_file_size: Option<u64>,
-    /// With --max-file-size: begin another file (run.1.mhk, run.2.mhk, ...) when one is full, and
-    /// keep this many of the latest
-    #[arg(long, value_name = "FILES", default_value_t = 1, requires = "max_file_size",
+    /// Number of latest files to keep
+    ///
+    /// With 2 or more, another file begins when one has reached --max-file-size: run.1.mhk, run.2.mhk,
+    /// and so on.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "max_file_size",
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     max_files: u32,
 }

@@ -3,7 +3,7 @@
 pub mod sources;
 mod target;
 
-pub use target::{OutputArgs, Progress, open, tell_end, write};
+pub use target::{OutputArgs, open, read, write};
 
 use crate::options::{GroupBy, SortBy, moment};
 use anyhow::{Context, bail};
@@ -16,41 +16,50 @@ use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
 /// Options of `report`.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// The recording (attach -o FILE.mhk)
+    /// The recording (attach -o FILE.mhk); - is standard input
     file: PathBuf,
-    #[command(flatten)]
-    window: WindowArgs,
-    /// What to count: live, peak, allocated, released, temporary
-    #[arg(long, value_parser = parse::<Measure>, default_value = "live")]
+    /// What to count: live, peak, allocated, ...
+    ///
+    /// It is one of live, peak, allocated, released and temporary. The peak is what was live when the
+    /// heap was largest. Temporary blocks are those that a thread released before it allocated again.
+    #[arg(long, value_name = "WHAT", value_parser = parse::<Measure>, default_value = "live")]
     measure: Measure,
-    /// Same as --measure peak: what was live at the moment when the most was
+    /// Show the heap when it was largest (--measure peak)
     #[arg(long, conflicts_with = "measure")]
     peak: bool,
-    /// What the rows of the report are
-    #[arg(long, value_enum, default_value = "site")]
+    /// Rows by site, function, thread, ...
+    #[arg(long, value_enum, value_name = "ROWS", default_value = "site")]
     by: GroupBy,
-    /// What the rows are sorted by
-    #[arg(long, value_enum, default_value = "bytes")]
+    /// Sort by bytes, count, age or growth
+    #[arg(long, value_enum, value_name = "ORDER", default_value = "bytes")]
     sort: SortBy,
-    /// How many rows to show
-    #[arg(short = 'T', long, default_value_t = 10)]
+    /// Number of rows
+    #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
     top: usize,
-    /// Show which call stacks release what others allocated (the recording needs --stacks all)
+    /// Show who releases what others allocated
+    ///
+    /// The recording must have the call stacks of releases (attach --stacks all).
     #[arg(long, conflicts_with = "tree")]
     who_frees: bool,
-    /// Show a tree of calls
-    #[arg(long, value_enum)]
+    /// Show a tree of calls: top-down or bottom-up
+    #[arg(long, value_enum, value_name = "DIRECTION")]
     tree: Option<Direction>,
-    /// Count blocks instead of bytes, in trees and in formats that have one value
+    /// Count blocks instead of bytes
+    ///
+    /// In trees, and in formats that have a single value.
     #[arg(long)]
     blocks: bool,
-    /// text, json, or a format for other programs: folded, flamegraph, pprof, heaptrack, speedscope,
-    /// massif, html
+    /// Format: text, json, flamegraph, pprof, ...
+    ///
+    /// The formats are text, json, and those of other programs: folded, flamegraph, pprof, heaptrack,
+    /// speedscope, massif and html.
     #[arg(short, long, value_parser = parse::<FormatChoice>, default_value = "text")]
     format: FormatChoice,
     /// Same as --format json
     #[arg(short, long, conflicts_with = "format")]
     json: bool,
+    #[command(flatten)]
+    window: WindowArgs,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -60,14 +69,15 @@ pub struct Args {
 /// Which part of the run.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(skip)]
+#[command(next_help_heading = "Time")]
 pub struct WindowArgs {
-    /// Begin at this time after the attach (500ms, 30s, 10m)
+    /// Start this long after the attach (500ms, 30s, 10m)
     #[arg(long, value_name = "TIME", value_parser = moment)]
     from: Option<Duration>,
-    /// End at this time; blocks are live if they were live then
+    /// End at this time, and show what was live then
     #[arg(long, value_name = "TIME", value_parser = moment)]
     to: Option<Duration>,
-    /// Show what was live at this time: the same as --to
+    /// Show what was live at this time (same as --to)
     #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with_all = ["from", "to"])]
     at: Option<Duration>,
 }
@@ -90,9 +100,9 @@ impl WindowArgs {
 /// Where trees begin.
 #[derive(Clone, Copy, PartialEq, Debug, clap::ValueEnum)]
 enum Direction {
-    /// From the outermost functions down: who calls what
+    /// From the outermost functions down: what they call
     TopDown,
-    /// From the functions that allocate up: who called them
+    /// From the functions that allocate up: what called them
     BottomUp,
 }
 
@@ -116,13 +126,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("this format is not for a terminal: add -o FILE");
     }
     let window = args.window.window(&recording)?;
-    let mut symbols = sources::symbolizer(&recording, &args.sources)?;
-    let progress = Progress::start("reading the recording");
-    let profile = recorded::profile(&recording, &mut symbols, window);
-    progress.end();
-    let profile = profile.with_context(|| format!("{}", args.file.display()))?;
-    sources::tell_refused(&symbols);
-    tell_end(&recording, &args.file);
+    let (profile, symbols) = read(&recording, &args.file, &args.sources, window)?;
     if let FormatChoice::Export(format) = format {
         export(args, &profile, format)?;
         return Ok(ExitCode::SUCCESS);

@@ -2,19 +2,82 @@
 
 use crate::last_look::LastLook;
 use crate::model::Reporter;
-use crate::options::View;
+use crate::options::{Color, Format, View};
+use crate::tracing::Tracing;
 use crate::{exit_code, record, signals::NameWait};
 use memhook_attach::{End, Job, Session, Trace, Turn, command_line};
-use memhook_report::ReportModel;
-use memhook_report::ReportWriter;
+use memhook_report::{Progress, ReportModel, ReportStream, ReportWriter};
 use std::{
     ops::ControlFlow,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU8, Ordering::Relaxed},
     },
     time::Duration,
 };
+
+/// What is reported of a trace, and what is recorded.
+#[derive(clap::Args, Clone)]
+#[group(skip)]
+pub struct Args {
+    /// Print no status lines
+    ///
+    /// With a recording, print no reports either.
+    #[arg(short, long)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub view: View,
+    /// Format of the reports: text or json
+    #[arg(short, long, value_enum, default_value = "text")]
+    format: Format,
+    /// Same as --format json
+    #[arg(short, long)]
+    json: bool,
+    /// Use colours: auto, always or never
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    color: Color,
+    /// Write the reports, or a recording (.mhk), to this file
+    ///
+    /// A name that ends in .mhk makes it a recording of every event, for `memhook-rs report`. In the
+    /// name, %p becomes the process id and %h the host name. Without this option, reports go to
+    /// standard output, and those of `run` to standard error. Of the processes that `run` follows,
+    /// the first is recorded into this file and the others into NAME.PID.mhk.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Overwrite the output file if it exists
+    #[arg(long)]
+    pub force: bool,
+    /// At the end, also report blocks that nothing reaches
+    ///
+    /// The memory of the process is copied and searched for pointers. Blocks that nothing points to
+    /// any more are reported with the call stacks that allocated them.
+    #[arg(long)]
+    leaks: bool,
+    #[command(flatten)]
+    pub recording: record::Args,
+    #[command(flatten)]
+    pub tracing: Tracing,
+}
+
+impl Args {
+    /// Opens what the reports go to.
+    pub fn open(
+        &self,
+        stream: ReportStream,
+        path: Option<&Path>,
+        verbose: bool,
+    ) -> std::io::Result<ReportWriter> {
+        let is_json = self.json || self.format == Format::Json;
+        let style = crate::output::style(path, stream, self.color, verbose);
+        ReportWriter::open_or(stream, path, self.force, is_json, style)
+    }
+
+    /// If leaks are asked for: where a copy of the memory is handed over.
+    pub fn handover(&self) -> Option<Handover> {
+        self.leaks.then(Handover::default)
+    }
+}
 
 /// How long one look for names takes at the end; then signals are looked for.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
@@ -71,6 +134,9 @@ impl Reports {
     }
 }
 
+/// The memory of a process at its end, handed from the thread that stopped it to its job.
+pub type Handover = Arc<Mutex<Option<LastLook>>>;
+
 /// The reports of one process.
 pub struct ReportJob {
     pid: i32,
@@ -87,9 +153,8 @@ pub struct ReportJob {
     announce: Option<fn(&Session)>,
     /// At the end, tell how backtraces were found.
     tells_backtraces: bool,
-    /// At the end, search the memory for what nothing reaches.
-    finds_leaks: bool,
-    last_look: Option<LastLook>,
+    /// If the memory is to be searched for what nothing reaches: its copy.
+    last_look: Option<Handover>,
 }
 
 impl ReportJob {
@@ -97,25 +162,23 @@ impl ReportJob {
     pub fn new(
         pid: i32,
         reports: &Arc<Reports>,
-        view: &View,
-        depth: u32,
+        args: &Args,
         interval: Option<Duration>,
-        is_quiet: bool,
+        last_look: Option<Handover>,
     ) -> ReportJob {
         ReportJob {
             pid,
             reports: Arc::clone(reports),
-            reporter: Reporter::new(pid, view.clone(), depth),
+            reporter: Reporter::new(pid, args.view.clone(), args.tracing.depth),
             interval,
             next: interval,
-            top: view.top,
-            is_quiet,
+            top: args.view.top,
+            is_quiet: args.quiet,
             shows_reports: true,
             title: None,
             announce: None,
             tells_backtraces: false,
-            finds_leaks: false,
-            last_look: None,
+            last_look,
         }
     }
 
@@ -134,14 +197,6 @@ impl ReportJob {
     pub fn telling_backtraces(self, tells_backtraces: bool) -> ReportJob {
         ReportJob {
             tells_backtraces,
-            ..self
-        }
-    }
-
-    /// With a search for leaks at the end.
-    pub fn finding_leaks(self, finds_leaks: bool) -> ReportJob {
-        ReportJob {
-            finds_leaks,
             ..self
         }
     }
@@ -186,6 +241,7 @@ impl ReportJob {
     /// The last report, with the names that are there when nobody waits any longer.
     fn last_report(&mut self, trace: &Trace) -> Option<ReportModel> {
         let (session, consumer) = (trace.session(), trace.consumer());
+        let _progress = Progress::start("looking up names");
         let wait = NameWait::begin();
         self.reporter.begin(session, consumer, true);
         let report = loop {
@@ -197,8 +253,9 @@ impl ReportJob {
             }
         };
         let mut report = report?;
-        if self.finds_leaks {
-            let look = self.last_look.take().unwrap_or_else(LastLook::too_late);
+        if let Some(handover) = &self.last_look {
+            let look = handover.lock().unwrap_or_else(|e| e.into_inner()).take();
+            let look = look.unwrap_or_else(LastLook::too_late);
             report.leaks = Some(look.leaks(session, consumer, &mut self.reporter, self.top));
         }
         Some(report)
@@ -239,9 +296,10 @@ impl Job for ReportJob {
     }
 
     fn before_detach(&mut self, trace: &Trace) {
-        self.last_look = self
-            .finds_leaks
-            .then(|| LastLook::take(self.pid, trace.consumer()));
+        if let Some(handover) = &self.last_look {
+            let look = LastLook::take(self.pid, trace.consumer());
+            *handover.lock().unwrap_or_else(|e| e.into_inner()) = Some(look);
+        }
     }
 
     fn end(&mut self, trace: &mut Trace, end: &End) {

@@ -1,16 +1,17 @@
 //! `run`: start a program, trace it from before its first constructor, report at its end.
 
 use crate::exit_code::{self, end_as};
-use crate::options::{Color, View, duration};
-use crate::output;
-use crate::record;
-use crate::report_job::{ReportJob, Reports};
-use crate::tracing::{StartOptions, Tracing};
+use crate::last_look::LastLook;
+use crate::options::duration;
+use crate::report_job::{self, Handover, ReportJob, Reports};
+use crate::tracing::StartOptions;
 use memhook_attach::{
     Error, Observer, Program, Recording, Session, TraceConfig, Work, process_name,
 };
-use memhook_inject::StartPoint;
-use memhook_report::{ReportStream, ReportWriter};
+use memhook_heap::capture_ending;
+use memhook_inject::{Child, StartPoint};
+use memhook_process::ModuleImage;
+use memhook_report::ReportStream;
 use std::{
     collections::HashMap, ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc,
     time::Duration,
@@ -19,42 +20,21 @@ use std::{
 /// Options of `run`.
 #[derive(clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    tracing: Tracing,
-    #[command(flatten)]
-    start: StartOptions,
-    /// Report at this interval, and not only at the end
-    #[arg(short, long, value_parser = duration)]
-    interval: Option<Duration>,
-    #[command(flatten)]
-    view: View,
-    /// Write the reports as JSON
-    #[arg(short, long)]
-    json: bool,
-    /// Write the reports to this file instead of standard error, or a recording if its name ends in
-    /// .mhk; in the name, %p is the process id and %h the host name. Further processes are recorded
-    /// into NAME.PID.mhk
-    #[arg(short, long)]
-    output: Option<PathBuf>,
-    #[command(flatten)]
-    recording: record::Args,
-    /// Overwrite the output file if it exists
-    #[arg(long)]
-    force: bool,
-    /// When to use colours
-    #[arg(long, value_enum, default_value = "auto")]
-    color: Color,
-    /// Print no status lines; with a recording, print no reports either
-    #[arg(short, long)]
-    quiet: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+    #[command(flatten)]
+    start: StartOptions,
+    /// Also report at this interval, not only at the end
+    #[arg(short, long, value_name = "TIME", value_parser = duration, help_heading = "Reports")]
+    interval: Option<Duration>,
+    #[command(flatten)]
+    reports: report_job::Args,
 }
 
 /// Runs the command; the exit code is the program's.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let config = args.tracing.resolve();
+    let config = args.reports.tracing.resolve();
     let program = Program::start(&args.command, args.start.follow_fork, &config)?;
     let pid = program.pid();
     let mut observer = match Started::open(args, config, pid) {
@@ -92,24 +72,20 @@ struct Started<'a> {
     first_recording: Option<Recording>,
     /// Programs executed, by process.
     programs: HashMap<i32, u32>,
+    /// Where the memory of a process goes that has stopped at its end.
+    last_looks: HashMap<i32, Handover>,
 }
 
 impl<'a> Started<'a> {
     fn open(args: &'a Args, config: TraceConfig, pid: i32) -> anyhow::Result<Started<'a>> {
-        let (recorded, path) = args.recording.split(args.output.as_deref(), pid)?;
+        let reports = &args.reports;
+        let (recorded, path) = reports.recording.split(reports.output.as_deref(), pid)?;
         let options = if recorded.is_some() {
-            args.recording.resolve(args.force, &args.tracing)?
+            reports.recording.resolve(reports.force, &reports.tracing)?
         } else {
             memhook_recording::Options::default()
         };
-        let style = output::style(path.as_deref(), args.color, false);
-        let output = ReportWriter::open_or(
-            ReportStream::Err,
-            path.as_deref(),
-            args.force,
-            args.json,
-            style,
-        )?;
+        let output = reports.open(ReportStream::Err, path.as_deref(), false)?;
         let mut started = Started {
             args,
             config,
@@ -119,6 +95,7 @@ impl<'a> Started<'a> {
             recorded,
             first_recording: None,
             programs: HashMap::new(),
+            last_looks: HashMap::new(),
         };
         let first_recording = started.recording(pid, 1);
         started.first_recording = match first_recording {
@@ -162,18 +139,13 @@ impl Observer for Started<'_> {
                 self.recording(pid, program)?
             }
         };
-        if !args.quiet {
+        if !args.reports.quiet {
             announce(session, pid, point);
         }
-        let depth = args.tracing.depth;
-        let job = ReportJob::new(
-            pid,
-            &self.reports,
-            &args.view,
-            depth,
-            args.interval,
-            args.quiet,
-        );
+        let last_look = args.reports.handover();
+        self.last_looks
+            .extend(last_look.clone().map(|look| (pid, look)));
+        let job = ReportJob::new(pid, &self.reports, &args.reports, args.interval, last_look);
         let job = if args.start.follow_fork {
             job.titled()
         } else {
@@ -185,8 +157,15 @@ impl Observer for Started<'_> {
         })
     }
 
+    fn at_end(&mut self, child: &Child, pid: i32, modules: Option<Vec<ModuleImage>>) {
+        if let (Some(handover), Some(modules)) = (self.last_looks.get(&pid), modules) {
+            let look = LastLook::at_end(capture_ending(child, pid, modules));
+            *handover.lock().unwrap_or_else(|e| e.into_inner()) = Some(look);
+        }
+    }
+
     fn executes(&mut self, pid: i32) {
-        if !self.args.quiet && self.programs.contains_key(&pid) {
+        if !self.args.reports.quiet && self.programs.contains_key(&pid) {
             eprintln!("memhook-rs: process {pid} executes another program, which is traced now");
         }
     }

@@ -2,6 +2,8 @@
 
 mod reclaim;
 
+use crate::options::Color;
+use crate::output::style;
 use crate::target::Target;
 use anyhow::{Context, bail};
 use memhook_foreign::{OutputFile, visible_json, visible_lines};
@@ -9,7 +11,7 @@ use memhook_heap::{
     Captured, Limits, MarkOptions, Method, Pointers, Scan, Types, capture_within, dissect,
 };
 use memhook_process::Check;
-use memhook_report::{Document, Style, document, scan_report, write_blocks};
+use memhook_report::{Document, Progress, ReportStream, document, scan_report, write_blocks};
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
@@ -17,9 +19,9 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum SnapshotMethod {
-    /// While the process runs; all threads are held only to copy what was written last
+    /// While the process runs; its threads are held only to copy what was written last
     Precopy,
-    /// From a child that the process is made to fork, with all threads held meanwhile
+    /// From a child that the process is made to fork; its threads are held during the fork
     Fork,
     /// With all threads held from beginning to end
     Stop,
@@ -27,7 +29,7 @@ enum SnapshotMethod {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum PointerRule {
-    /// Pointers to its start, or to what C++ makes of it: behind an array cookie, a secondary base
+    /// Pointers to its start, or to where C++ points: behind an array cookie, at a secondary base
     Start,
     /// Pointers to anywhere in it, and to just past its end
     Interior,
@@ -38,35 +40,16 @@ enum PointerRule {
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// Read a saved snapshot (-: standard input) instead of a process
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["process", "pid", "cgroup", "newest"])]
-    from: Option<String>,
-    /// Save the snapshot (-: standard output) instead of searching it
-    #[arg(long, value_name = "FILE", conflicts_with = "from")]
-    save: Option<String>,
-    /// Overwrite the file of --save if it exists
-    #[arg(long, requires = "save")]
-    force: bool,
-    /// How to copy the memory; a way that does not work falls back to the next [default: precopy,
-    /// or stop where an active seccomp filter cannot be passed by]
-    #[arg(long, value_enum)]
-    snapshot: Option<SnapshotMethod>,
-    /// How long all threads may be held at a time; what would take longer is done in another way,
-    /// or refused [default: 50ms, and no limit for --snapshot stop]
-    #[arg(long, value_name = "DURATION", value_parser = crate::options::duration, conflicts_with = "from")]
-    max_hold: Option<Duration>,
-    /// How much memory the copy may take; a larger copy is refused [default: what is available
-    /// here]
-    #[arg(long, value_name = "SIZE", value_parser = crate::options::size)]
-    max_memory: Option<u64>,
-    /// Which pointers to a block keep it alive
-    #[arg(long, value_enum, default_value = "interior")]
-    pointers: PointerRule,
-    /// Look for pointers at every byte, not only at multiples of eight
-    #[arg(long)]
-    unaligned: bool,
-    /// Scan again after this time, and report only what was leaked and unchanged both times
-    #[arg(long, value_name = "DURATION", value_parser = crate::options::duration, conflicts_with_all = ["from", "save", "census", "why"])]
+    /// Number of groups to show
+    #[arg(short = 'T', long, value_name = "N", default_value_t = 20)]
+    top: usize,
+    /// Write JSON instead of text
+    #[arg(short, long)]
+    json: bool,
+    /// Scan twice, with this time in between
+    ///
+    /// Only blocks that both scans found, with the same contents, are reported.
+    #[arg(long, value_name = "TIME", value_parser = crate::options::duration, conflicts_with_all = ["from", "save", "census", "why"])]
     twice: Option<Duration>,
     /// Count the whole heap by type, size and arena
     #[arg(long, conflicts_with_all = ["save", "why"])]
@@ -74,23 +57,68 @@ pub struct Args {
     /// Show what keeps the block at this address alive
     #[arg(long, value_name = "ADDRESS", value_parser = address, conflicts_with = "save")]
     why: Option<u64>,
-    /// Release what two scans find unreachable with the same contents, by calls of the process's
-    /// own free(). It asks first; without a terminal it only says what it would do, unless --yes is
-    /// given
-    #[arg(long, conflicts_with_all = ["from", "save", "census", "why"])]
+    /// Pointers that count: start or interior
+    #[arg(long, value_enum, value_name = "RULE", default_value = "interior")]
+    pointers: PointerRule,
+    /// Look for pointers at every byte
+    ///
+    /// Without it, only multiples of eight are looked at.
+    #[arg(long)]
+    unaligned: bool,
+    /// Save the snapshot (- is standard output)
+    ///
+    /// It is not searched then.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "from",
+        help_heading = "Snapshots"
+    )]
+    save: Option<String>,
+    /// Search a saved snapshot (- is standard input)
+    #[arg(
+        long = "load",
+        alias = "from",
+        value_name = "FILE",
+        conflicts_with_all = ["process", "pid", "cgroup", "newest"],
+        help_heading = "Snapshots"
+    )]
+    from: Option<String>,
+    /// Overwrite the file of --save if it exists
+    #[arg(long, requires = "save", help_heading = "Snapshots")]
+    force: bool,
+    /// How to copy the memory: precopy, fork or stop
+    ///
+    /// A method that does not work falls back to the next. The default is precopy, or stop if the
+    /// process has a seccomp filter that memhook-rs cannot bypass.
+    #[arg(long, value_enum, value_name = "METHOD", help_heading = "Snapshots")]
+    snapshot: Option<SnapshotMethod>,
+    /// Longest time to hold all threads [default: 50ms]
+    ///
+    /// A copy that would take longer is made in another way, or refused. With --snapshot stop there
+    /// is no limit by default.
+    #[arg(long, value_name = "TIME", value_parser = crate::options::duration, conflicts_with = "from", help_heading = "Snapshots")]
+    max_hold: Option<Duration>,
+    /// Limit of memory for the copy [default: all]
+    ///
+    /// A copy that is larger, or larger than the memory that is available, is refused.
+    #[arg(long, value_name = "SIZE", value_parser = crate::options::size, help_heading = "Snapshots")]
+    max_memory: Option<u64>,
+    /// Free what two scans found unreachable
+    ///
+    /// The process frees the blocks itself, by calls of its own free(), and only blocks whose
+    /// contents were the same in both scans. memhook-rs asks first; without a terminal it only says
+    /// what it would free, unless --yes is given.
+    #[arg(long, conflicts_with_all = ["from", "save", "census", "why"], help_heading = "Reclaiming")]
     reclaim: bool,
-    /// With --reclaim: do not ask
-    #[arg(long, requires = "reclaim")]
+    /// Do not ask before anything is freed
+    #[arg(long, requires = "reclaim", help_heading = "Reclaiming")]
     yes: bool,
-    /// With --reclaim: repeat it at this interval, until Ctrl-C or the end of the process
-    #[arg(long, value_name = "DURATION", value_parser = crate::options::duration, requires = "reclaim", conflicts_with = "twice")]
+    /// Reclaim again and again at this interval
+    ///
+    /// It ends with Ctrl-C or when the process ends.
+    #[arg(long, value_name = "TIME", value_parser = crate::options::duration, requires = "reclaim", conflicts_with = "twice", help_heading = "Reclaiming")]
     every: Option<Duration>,
-    /// How many groups to show
-    #[arg(short = 'T', long, default_value_t = 20)]
-    top: usize,
-    /// Write the output as JSON
-    #[arg(short, long)]
-    json: bool,
     /// List every block instead: address, usable bytes, leaked or live
     #[arg(long, hide = true)]
     list: bool,
@@ -135,7 +163,8 @@ impl Args {
     fn capture(&self, pid: i32) -> anyhow::Result<Captured> {
         let Some(file) = &self.from else {
             check(memhook_process::preflight_to_read(pid))?;
-            return Ok(capture_within(pid, self.method(), self.limits())?);
+            let work = || capture_within(pid, self.method(), self.limits());
+            return Ok(Progress::during("copying the memory", work)?);
         };
         let snapshot = if file == "-" {
             memhook_heap::load("standard input", std::io::stdin().lock(), self.max_memory)?
@@ -177,11 +206,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Everything but `--save` and `--reclaim`.
 fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
+    const SEARCHING: &str = "searching the memory";
     let options = args.mark_options();
+    let scan = |snapshot: &_| Progress::during(SEARCHING, || Scan::of(snapshot, options));
     let mut captured = args.capture(pid)?;
     let mut before = None;
     if let Some(pause) = args.twice {
-        let scan = Scan::of(&captured.snapshot, options)?;
+        let scan = scan(&captured.snapshot)?;
         before = Some(scan.fingerprints(&captured.snapshot));
         drop(scan);
         std::thread::sleep(pause);
@@ -192,15 +223,15 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
     // These two need no list of leaks.
     if let Some(address) = args.why {
         let heap = dissect(snapshot)?;
-        let why = memhook_heap::why(snapshot, &heap, options, &mut types, address)?;
-        return print(args, &why);
+        let work = || memhook_heap::why(snapshot, &heap, options, &mut types, address);
+        return print(args, &Progress::during(SEARCHING, work)?);
     }
     if args.census {
         let heap = dissect(snapshot)?;
-        let census = memhook_heap::census(snapshot, &heap, &mut types, args.top);
-        return print(args, &census);
+        let work = || memhook_heap::census(snapshot, &heap, &mut types, args.top);
+        return print(args, &Progress::during(SEARCHING, work));
     }
-    let mut scan = Scan::of(snapshot, options)?;
+    let mut scan = scan(snapshot)?;
     if let Some(before) = &before {
         scan.keep_still_leaked(before, snapshot);
     }
@@ -213,7 +244,8 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
 }
 
 fn print(args: &Args, report: &impl Document) -> anyhow::Result<()> {
-    let text = document(report, args.json, Style::default())?;
+    let style = style(None, ReportStream::Out, Color::Never, false);
+    let text = document(report, args.json, style)?;
     let shown = if args.json {
         visible_json(&text)
     } else {

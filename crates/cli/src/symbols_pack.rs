@@ -2,12 +2,14 @@
 
 use crate::report::{self, sources};
 use memhook_foreign::check_output;
+use memhook_report::Progress;
 use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, time::Duration};
 
 /// `symbols`.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Look up every address of recordings and write the names to a file
+    /// Write the names of all addresses in recordings to a file
+    #[command(after_long_help = include_str!("help/symbols-pack.txt"))]
     Pack(Args),
 }
 
@@ -17,8 +19,8 @@ pub struct Args {
     /// The recordings
     #[arg(required = true)]
     recordings: Vec<PathBuf>,
-    /// Write the bundle to this file, for `report --symbols`
-    #[arg(short, long)]
+    /// Write the bundle to this file (for report --symbols)
+    #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Overwrite the output file if it exists
     #[arg(long)]
@@ -32,7 +34,7 @@ pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
     let Command::Pack(args) = command;
     check_output(Some(&args.output), &args.recordings)?;
     let mut bundles = Vec::new();
-    let progress = report::Progress::start("looking up names");
+    let progress = Progress::start("looking up names");
     for path in &args.recordings {
         let recording = report::open(path)?;
         let mut symbols = sources::symbolizer(&recording, &args.sources)?;
@@ -44,7 +46,7 @@ pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
         sources::tell_refused(&symbols);
         bundles.push(symbols.to_bundle());
     }
-    progress.end();
+    drop(progress);
     let bundle = memhook_symbols::Bundle::merged(bundles);
     bundle.write(&args.output, args.force)?;
     let (named, all) = bundle.counts();

@@ -29,8 +29,9 @@ pub struct Choice {
     /// Of several processes that match, take the one that was started last
     #[arg(long)]
     newest: bool,
-    /// Take a process of this control group or of one below it: a directory in /sys/fs/cgroup, or
-    /// a path as in /proc/PID/cgroup
+    /// Take a process of this control group
+    ///
+    /// Or of one below it: a directory in /sys/fs/cgroup, or a path as in /proc/PID/cgroup.
     #[arg(long, value_name = "PATH")]
     cgroup: Option<String>,
 }

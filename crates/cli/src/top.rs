@@ -1,21 +1,18 @@
 //! `top`: the live heap of a running process on the terminal.
 
-mod keys;
-
 use crate::exit_code;
 use crate::frames::{SessionStacks, module_files};
-use crate::options::duration;
+use crate::options::{Color, duration};
 use crate::signals::{self, stop_requested};
 use crate::target::Target;
 use crate::tracing::Tracing;
 use anyhow::{Context, bail};
-use crossbeam_channel::{Receiver, Select};
+use crossbeam_channel::Select;
 use memhook_attach::{Consumer, End, Job, Trace, Turn, process_name};
 use memhook_process::TargetRoot;
-use memhook_report::top::{self, Action, Board, Names, Sample};
+use memhook_report::top::{Board, Names, Reaction, Sample, Screen};
 use memhook_report::{bytes, counted, milliseconds};
 use memhook_symbols::Symbolizer;
-use ratatui::DefaultTerminal;
 use std::{io::IsTerminal, ops::ControlFlow, process::ExitCode, time::Duration};
 
 /// Options of `top`.
@@ -23,8 +20,8 @@ use std::{io::IsTerminal, ops::ControlFlow, process::ExitCode, time::Duration};
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// Time between two counts
-    #[arg(short, long, value_parser = duration, default_value = "1s")]
+    /// Time between updates of the screen
+    #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "1s")]
     interval: Duration,
     #[command(flatten)]
     tracing: Tracing,
@@ -43,9 +40,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut trace = Trace::start(pid, args.tracing.resolve())?;
     let root = TargetRoot::of(pid);
     let name = memhook_foreign::visible(&process_name(pid)).into_owned();
+    let mut board = Board::new(name, pid);
+    board.has_color = crate::output::is_colored(Color::Auto, true);
     let mut job = TopJob {
         interval: args.interval,
-        board: Board::new(name, pid),
+        board,
         screen: None,
         names: Names::new(Symbolizer::new(root.search_order())),
         next_sample: Duration::ZERO,
@@ -84,28 +83,6 @@ fn tell_end(board: &Board, consumer: &Consumer, code: u8, abandoned: bool) {
     );
 }
 
-/// The terminal, from the first turn to the last.
-struct Screen {
-    terminal: DefaultTerminal,
-    keys: Receiver<Action>,
-}
-
-impl Screen {
-    fn open() -> anyhow::Result<Screen> {
-        let terminal = ratatui::try_init().context("the terminal cannot be used")?;
-        Ok(Screen {
-            terminal,
-            keys: keys::listen(),
-        })
-    }
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        let _ = ratatui::try_restore();
-    }
-}
-
 /// Counts, draws and listens until the end.
 struct TopJob {
     interval: Duration,
@@ -124,15 +101,15 @@ impl TopJob {
     fn watch(&mut self, trace: &Trace) -> anyhow::Result<ControlFlow<()>> {
         let screen = match &mut self.screen {
             Some(screen) => screen,
-            none => none.insert(Screen::open()?),
+            none => none.insert(Screen::open().context("the terminal cannot be used")?),
         };
-        for action in screen.keys.try_iter() {
-            match action {
-                Action::Quit => return Ok(ControlFlow::Break(())),
-                Action::TerminalGone => bail!("the terminal went away; detached"),
-                action => self.board.act(action),
+        for event in screen.events().try_iter() {
+            let event = event.context("the terminal went away; detached")?;
+            let reaction = self.board.react(&event);
+            if reaction == Some(Reaction::Quit) {
+                return Ok(ControlFlow::Break(()));
             }
-            self.is_stale = true;
+            self.is_stale |= reaction.is_some();
         }
         let (session, now) = (trace.session(), trace.consumer().elapsed());
         if now >= self.next_sample {
@@ -142,8 +119,7 @@ impl TopJob {
         }
         self.is_stale |= self.names.follow(&SessionStacks(session), &mut self.board);
         if std::mem::take(&mut self.is_stale) {
-            let board = &mut self.board;
-            let drawn = screen.terminal.draw(|frame| top::draw(frame, board));
+            let drawn = screen.draw(&mut self.board);
             drawn.context("the terminal cannot be written")?;
             // What has come into view gets its names next.
             let modules = || module_files(session);
@@ -157,7 +133,7 @@ impl TopJob {
 impl Job for TopJob {
     fn listen<'a>(&'a self, select: &mut Select<'a>) {
         if let Some(screen) = &self.screen {
-            select.recv(&screen.keys);
+            select.recv(screen.events());
         }
     }
 

@@ -6,92 +6,110 @@ use memhook_attach::TraceConfig;
 /// Where time stamps come from.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
 enum Clock {
-    /// A word that the attacher advances every millisecond
+    /// A word in memory that memhook-rs updates every millisecond
     Coarse,
-    /// The processor's time-stamp counter
+    /// The time-stamp counter of the processor
     Tsc,
     /// clock_gettime(CLOCK_MONOTONIC)
     Monotonic,
-    /// The time at which the attacher took the event
+    /// The moment at which memhook-rs reads the event
     Attacher,
 }
 
 /// How call stacks are found.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
 enum Unwind {
-    /// By tables compiled from .eh_frame; the program needs no frame pointers
+    /// With tables compiled from .eh_frame; the program needs no frame pointers
     Table,
-    /// By frame pointers, which every function must have been compiled with
+    /// With frame pointers, which every function must have been compiled with
     Fp,
-    /// By glibc's backtrace(): slow, for comparison only
+    /// With glibc's backtrace(); slow, and only meant for comparison
     Glibc,
 }
 
-/// Whose call stacks are recorded.
+/// Which call stacks are recorded.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
 enum Stacks {
-    /// Of allocations only
+    /// Those of allocations
     Alloc,
-    /// Of allocations and of releases
+    /// Those of allocations and releases
     All,
 }
 
 /// What a thread does when its ring is full.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
 enum OnFull {
-    /// Wait until there is room: no event is lost
+    /// Wait for room: no event is lost, but the program may slow down
     Wait,
-    /// Drop the event, and count it
+    /// Drop the event and count it as lost
     Drop,
-    /// Before the ring is full, record samples of the thread's allocations, one in about 64 KiB: the
-    /// program goes on at its speed, and reports say what they count and what they estimate
+    /// Sample the thread's allocations (about one in 64 KiB) before its ring is full: the program
+    /// keeps its speed, and reports say what they counted and what they estimated
     Adapt,
 }
 
 /// What is recorded, and how.
 #[derive(clap::Args, Clone)]
+#[command(next_help_heading = "Tracing")]
 pub struct Tracing {
-    /// How many frames of each call stack to record
-    #[arg(long, alias = "max-stack", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=128))]
+    /// Frames to record of each call stack
+    #[arg(long, value_name = "N", alias = "max-stack", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=128))]
     pub depth: u32,
-    /// Hook only these functions (malloc,free,new,...)
-    #[arg(long, value_delimiter = ',')]
+    /// Hook only these functions (malloc,free,...)
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     functions: Vec<String>,
-    /// Record only blocks of at least this size (4K, 1M)
-    #[arg(short = 'z', long, value_parser = size)]
+    /// Ignore blocks that are smaller (4K, 1M)
+    #[arg(short = 'z', long, value_name = "SIZE", value_parser = size)]
     min_size: Option<u64>,
-    /// Record only blocks of at most this size
-    #[arg(short = 'Z', long, value_parser = size)]
+    /// Ignore blocks that are larger
+    #[arg(short = 'Z', long, value_name = "SIZE", value_parser = size)]
     max_size: Option<u64>,
-    /// Record only blocks of these sizes
-    #[arg(long = "size", value_delimiter = ',', value_parser = size)]
+    /// Record only blocks of exactly these sizes
+    #[arg(long = "size", value_name = "SIZES", value_delimiter = ',', value_parser = size)]
     sizes: Vec<u64>,
-    /// Record one allocation in about this many bytes, chosen at random; reports are then estimates
+    /// Record a random sample, one per this many bytes
+    ///
+    /// On average, one allocation in this many allocated bytes is recorded. Reports are then
+    /// estimates, with standard errors.
     #[arg(long, value_name = "BYTES", value_parser = size)]
     sample: Option<u64>,
-    /// Record the call stacks of allocations only, or of releases as well
-    #[arg(long, value_enum, default_value = "alloc")]
+    /// Call stacks to record: alloc or all
+    #[arg(long, value_enum, value_name = "WHICH", default_value = "alloc")]
     stacks: Stacks,
-    /// How call stacks are found
-    #[arg(long, value_enum, default_value = "table")]
+    /// How call stacks are unwound
+    #[arg(
+        long,
+        value_enum,
+        value_name = "METHOD",
+        default_value = "table",
+        hide_short_help = true
+    )]
     unwind: Unwind,
     /// Unwind each remembered backtrace again and compare
     #[arg(long, hide = true)]
     pub check_memo: bool,
     /// Where time stamps come from
-    #[arg(long, value_enum, default_value = "coarse")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "SOURCE",
+        default_value = "coarse",
+        hide_short_help = true
+    )]
     clock: Clock,
-    /// How large the event ring of a thread may become [default: 1M; 256K with --on-full adapt]
-    #[arg(long, value_parser = size)]
+    /// Largest event ring of a thread [default: 1M; 256K with --on-full adapt]
+    #[arg(long, value_name = "SIZE", value_parser = size, hide_short_help = true)]
     ring_size: Option<u64>,
-    /// What a thread does when its ring is full
-    #[arg(long, value_enum, default_value = "wait")]
+    /// At a full event ring: wait, drop or adapt
+    #[arg(long, value_enum, value_name = "ACTION", default_value = "wait")]
     on_full: OnFull,
-    /// Memory for live blocks and call stacks of each traced process, 4M or more (512M, 2G); by
-    /// default a quarter of what is free for memhook-rs, at most 1G. When it is reached, allocations are still
-    /// counted exactly, but only a sample of the live blocks is kept, the largest ones first: what is
-    /// live becomes an estimate with a standard error, reports say so in their first lines, and a
-    /// gate gives no verdict. Unlike an exact count that ends there, this still finds leaks
+    /// Limit of memory for live blocks (512M, 2G)
+    ///
+    /// memhook-rs keeps the live blocks and call stacks of each traced process in so much memory. The
+    /// limit is at least 4M; by default it is a quarter of the free memory, up to 1G. Beyond it, allocations are
+    /// still counted exactly, but only a sample of the live blocks is kept, the largest first: what
+    /// is live becomes an estimate with a standard error, reports say so in their first lines, and a
+    /// gate gives no verdict. Leaks are still found.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     max_memory: Option<u64>,
 }
@@ -168,7 +186,7 @@ impl Tracing {
 /// Options of the commands that start a program.
 #[derive(clap::Args)]
 pub struct StartOptions {
-    /// Also trace the processes that the program starts, each on its own
+    /// Trace the processes that it starts, too
     #[arg(long)]
     pub follow_fork: bool,
 }

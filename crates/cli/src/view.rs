@@ -1,13 +1,12 @@
 //! `view`: a recording as one HTML page, written to a file or served.
 
 use crate::output::say;
-use crate::report::{self, Progress, WindowArgs, open, sources as symbols, tell_end};
+use crate::report::{self, WindowArgs, open, sources as symbols};
 use crate::signals;
 use anyhow::Context;
 use memhook_foreign::check_output;
 use memhook_report::FormatOptions;
 use memhook_report::formats::{Html, write};
-use memhook_report::recorded::profile;
 use memhook_report::view::{self, Server};
 use std::{
     net::SocketAddr,
@@ -22,25 +21,28 @@ const TURN: Duration = Duration::from_millis(200);
 /// Options of `view`.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// The recording (attach -o FILE.mhk)
+    /// The recording (attach -o FILE.mhk); - is standard input
     file: PathBuf,
-    /// Write the page to this file [default: the recording's name with .html]
-    #[arg(short, long)]
+    /// Write the page to this file [default: NAME.html]
+    #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
-    /// Serve the page at this port of 127.0.0.1, or at this address, until Ctrl-C, instead of
-    /// writing a file
+    /// Serve the page at this port until Ctrl-C
+    ///
+    /// No file is written. Without an address, only this machine (127.0.0.1) can reach the page.
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = view::address, conflicts_with_all = ["output", "force"])]
     serve: Option<SocketAddr>,
+    /// Show source lines of files in this directory
+    ///
+    /// Without it the page has no source lines, because debug information may name any file.
+    #[arg(long, value_name = "DIR")]
+    source_dir: Vec<PathBuf>,
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
     symbols: symbols::Args,
-    /// Show lines of source files below this directory. Without it the page has none: debug information may name any file
-    #[arg(long, value_name = "DIR")]
-    source_dir: Vec<PathBuf>,
 }
 
 /// Runs the command.
@@ -53,13 +55,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let window = args.window.window(&recording)?;
     // Before the work: a port that is taken costs nothing then.
     let server = args.serve.map(bind).transpose()?;
-    let mut names = symbols::symbolizer(&recording, &args.symbols)?;
-    let progress = Progress::start("reading the recording");
-    let profile = profile(&recording, &mut names, window);
-    progress.end();
-    let mut profile = profile.with_context(|| format!("{}", args.file.display()))?;
-    symbols::tell_refused(&names);
-    tell_end(&recording, &args.file);
+    let (mut profile, _) = report::read(&recording, &args.file, &args.symbols, window)?;
     profile.sources = view::source_lines(&profile, &args.source_dir);
     let lacks_sources = args.source_dir.is_empty() && view::are_sources_named(&profile);
     let tell = || {

@@ -34,6 +34,12 @@ pub enum OutputError {
         /// The file.
         path: PathBuf,
     },
+    /// Something that can be executed.
+    #[error("{} is a program: name another file, and put -- in front of a program to run", path.display())]
+    Program {
+        /// The file.
+        path: PathBuf,
+    },
     /// The operating system refused it.
     #[error("cannot write {}", path.display())]
     Io {
@@ -51,7 +57,8 @@ impl OutputError {
             OutputError::Exists { .. } => ErrorKind::AlreadyExists,
             OutputError::Link { .. }
             | OutputError::NotOurs { .. }
-            | OutputError::IsInput { .. } => ErrorKind::InvalidInput,
+            | OutputError::IsInput { .. }
+            | OutputError::Program { .. } => ErrorKind::InvalidInput,
             OutputError::Io { source, .. } => source.kind(),
         };
         Error::new(kind, self)

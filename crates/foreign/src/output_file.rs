@@ -33,6 +33,27 @@ pub fn check_output<P: AsRef<Path>>(
     Ok(())
 }
 
+/// Whether there is a regular file that somebody may execute.
+pub fn is_program(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.mode() & 0o111 != 0)
+}
+
+/// A file without a name in the directory for temporary files. It goes away when it is closed (open(2),
+/// O_TMPFILE).
+///
+/// # Errors
+/// Those of open(2), with the directory.
+pub fn unnamed_file() -> Result<File> {
+    let directory = std::env::temp_dir();
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).mode(0o600);
+    let file = options.custom_flags(libc::O_TMPFILE).open(&directory);
+    file.map_err(|error| {
+        let why = format!("no temporary file in {}: {error}", directory.display());
+        Error::new(error.kind(), why)
+    })
+}
+
 /// An output, open for writing. It is to be [kept](OutputFile::keep) with its first contents; until then a file
 /// that was there before is untouched.
 #[derive(Debug)]

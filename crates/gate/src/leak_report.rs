@@ -14,9 +14,9 @@ pub struct FoundLeaks {
 
 impl FoundLeaks {
     /// Searches the copy. The ledger must have all events up to it; `moment_ns` is a moment on its clock before the
-    /// copy was taken.
-    pub fn search(snapshot: &Snapshot, ledger: &Ledger, moment_ns: u64) -> FoundLeaks {
-        let mut found = reached(snapshot, ledger.live_blocks(), Some(moment_ns), false);
+    /// copy was taken, or `None` if the process has not run since.
+    pub fn search(snapshot: &Snapshot, ledger: &Ledger, moment_ns: Option<u64>) -> FoundLeaks {
+        let mut found = reached(snapshot, ledger.live_blocks(), moment_ns, false);
         if let Some(bounded) = ledger.bounded() {
             found.gaps.push(format!(
                 "the ledger reached --max-memory: stacks and sizes of {} are known, those of the others are not",

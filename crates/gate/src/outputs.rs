@@ -1,7 +1,7 @@
 //! The files and streams that verdicts are written to.
 
 use crate::{Baseline, Error, FORMATS, Outcome, Verdict, outcome, rendered};
-use memhook_foreign::{OutputError, OutputFile, visible_json, visible_lines};
+use memhook_foreign::{OutputError, OutputFile, is_program, visible_json, visible_lines};
 use memhook_report::{FormatOptions, Nature};
 use std::{
     borrow::Cow,
@@ -23,9 +23,12 @@ pub struct OutputOptions {
     pub suppressions: bool,
     /// Print only the first line of the text.
     pub is_quiet: bool,
+    /// List every process, those that passed too.
+    pub is_verbose: bool,
     /// The first line of the text has the colour of the outcome.
     pub is_colored: bool,
-    /// The text goes to standard error, because the output of a program fills standard output.
+    /// The text goes to standard error, because the output of a program fills standard output. It also goes
+    /// there when a form goes to standard output, so that whoever reads that gets nothing else.
     pub is_beside_program: bool,
     /// How many findings are shown, and the directory that source paths are relative to.
     pub format: FormatOptions,
@@ -45,7 +48,8 @@ impl Outputs {
     ///
     /// # Errors
     /// When one of them cannot be written.
-    pub fn open(options: OutputOptions) -> Result<Outputs, OutputError> {
+    pub fn open(mut options: OutputOptions) -> Result<Outputs, OutputError> {
+        options.format.lists_all = options.is_verbose;
         let open_form = |(form, appends, path): &(&'static str, bool, PathBuf)| {
             open(path).map(|file| (*form, *appends, file))
         };
@@ -86,7 +90,11 @@ impl Outputs {
             text += "\n";
             text += &shown("suppressions", &form("suppressions")?);
         }
-        if options.is_beside_program {
+        let is_form_printed = options
+            .forms
+            .iter()
+            .any(|(.., path)| path == Path::new("-"));
+        if options.is_beside_program || is_form_printed {
             let _ = std::io::stderr().lock().write_all(text.as_bytes());
         } else {
             to_stdout(&text);
@@ -123,10 +131,14 @@ fn headed(options: &OutputOptions, verdicts: &[Verdict], text: &str) -> String {
     format!("\x1b[1;{color}m{first}\x1b[0m{rest}")
 }
 
-/// `None`: standard output.
+/// `None`: standard output. A program is not overwritten: somebody wrote `--json PROGRAM` and meant
+/// `--json -- PROGRAM`.
 fn open(path: &Path) -> Result<Option<OutputFile>, OutputError> {
     if path == Path::new("-") {
         return Ok(None);
+    }
+    if is_program(path) {
+        return Err(OutputError::Program { path: path.into() });
     }
     OutputFile::reopen(path).map(Some)
 }

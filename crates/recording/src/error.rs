@@ -22,6 +22,17 @@ pub enum Error {
     /// The file does not begin as a recording does.
     #[error("not a recording of memhook-rs (the file begins with other bytes)")]
     NotARecording,
+    /// A directory.
+    #[error("a directory, not a recording: name a file in it")]
+    Directory,
+    /// A pipe, a device or a socket.
+    #[error(
+        "not a file, but a recording is read in any order: use - and pass it on standard input"
+    )]
+    Stream,
+    /// There is nothing in the file.
+    #[error("the file is empty: nothing was recorded, or it was not copied")]
+    NoBytes,
     /// The file was written by another version of the format.
     #[error(
         "the recording has format version {found}, this program reads version {expected}: use the memhook-rs that wrote it"

@@ -99,7 +99,9 @@ fn a_file_cut_anywhere_is_shorter() {
                 let recording = Recording::open(&path).unwrap();
                 assert_eq!(recording.end(), None, "cut at {cut}");
             }
-            Err(Error::Empty | Error::NotARecording) => assert_eq!(last, 0, "cut at {cut}"),
+            Err(Error::Empty | Error::NoBytes | Error::NotARecording) => {
+                assert_eq!(last, 0, "cut at {cut}");
+            }
             Err(error) => panic!("cut at {cut}: {error}"),
         }
     }
@@ -132,15 +134,38 @@ fn foreign_files_are_refused() {
     std::fs::write(&path, &bytes).unwrap();
     let error = Recording::open(&path).err().unwrap();
     assert!(matches!(error, Error::Version { found: 99, .. }), "{error}");
-    for text in [&b""[..], b"heaptrack", b"\x89PNG\r\n\x1a\n0000"] {
+    for text in [&b"heaptrack"[..], b"\x89PNG\r\n\x1a\n0000"] {
         std::fs::write(&path, text).unwrap();
         let error = Recording::open(&path).err().unwrap();
         assert!(matches!(error, Error::NotARecording), "{error}");
     }
-    for other in [Path::new("/nonexistent/run.mhk"), &dir.0] {
-        let error = Recording::open(other).err().unwrap();
-        assert!(matches!(error, Error::Io { .. } | Error::NotARecording));
-    }
+    let error = Recording::open("/nonexistent/run.mhk").err().unwrap();
+    assert!(matches!(error, Error::Io { .. }), "{error}");
+    let error = Recording::open(&dir.0).err().unwrap();
+    assert!(matches!(error, Error::Directory), "{error}");
+    let error = Recording::open("/dev/null").err().unwrap();
+    assert!(matches!(error, Error::Stream), "{error}");
+    std::fs::write(&path, b"").unwrap();
+    let error = Recording::open(&path).err().unwrap();
+    assert!(matches!(error, Error::NoBytes), "{error}");
+}
+
+#[test]
+fn a_stream_is_read_like_a_file() {
+    let dir = Dir::new("stream");
+    let path = dir.0.join("run.mhk");
+    let bytes = small(&path);
+    let file = Recording::open(&path).unwrap();
+    let stream = Recording::read("standard input", &bytes[..]).unwrap();
+    assert_eq!(stream.span_ns(), file.span_ns());
+    assert_eq!(stream.modules(), file.modules());
+    assert_eq!(stream.end(), file.end());
+    let error = Recording::read("standard input", &b""[..]).err().unwrap();
+    assert!(matches!(error, Error::NoBytes), "{error}");
+    let error = Recording::read("standard input", &b"words"[..])
+        .err()
+        .unwrap();
+    assert!(matches!(error, Error::NotARecording), "{error}");
 }
 
 #[test]

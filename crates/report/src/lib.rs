@@ -26,6 +26,7 @@ mod tree;
 mod units;
 pub mod view;
 mod who_frees;
+mod wrap;
 
 pub use call_tree::Root;
 pub use diff::{Diff, Fate, Run, SiteChange, diff};

@@ -311,7 +311,7 @@ pub struct ReleaseSite {
 }
 
 /// One frame.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Default, Clone, Debug, Serialize, Deserialize)]
 pub struct StackFrame {
     /// Return address, hexadecimal.
     pub address: String,

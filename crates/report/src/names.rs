@@ -63,6 +63,31 @@ fn without_abi_tags(name: &str) -> String {
     name.replace("[abi:cxx11]", "")
 }
 
+/// What is in front of a function's parameters and what is behind them: `f` and ` const` of `f(int) const`.
+pub(crate) fn around_parameters(name: &str) -> Option<(&str, &str)> {
+    let mut depth = 0;
+    let mut begin = None;
+    for (at, c) in name.char_indices() {
+        let is_name = name[..at].ends_with("operator") || name[at..].starts_with("(anonymous");
+        match c {
+            '<' | '(' | '[' | '{' => {
+                if depth == 0 && c == '(' && !is_name && begin.is_none() {
+                    begin = Some(at);
+                }
+                depth += 1;
+            }
+            '>' | ')' | ']' | '}' => {
+                depth -= 1;
+                if let (0, ')', Some(begin)) = (depth, c, begin) {
+                    return Some((&name[..begin], &name[at + 1..]));
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
 /// Whether a function belongs to the C++ standard library's own plumbing.
 pub(crate) fn is_plumbing(function: &str) -> bool {
     let own = ["std::", "__gnu_cxx::", "void std::", "__gnu_cxx"];
@@ -103,5 +128,26 @@ mod tests {
             "std::string::_M_create(unsigned long&, unsigned long)"
         ));
         assert!(!is_plumbing("study()"));
+    }
+
+    #[test]
+    fn parameters_are_found() {
+        for (name, expected) in [
+            ("f(int) const", Some(("f", " const"))),
+            (
+                "a<void (*)(int)>::f(b<c>) (shop)",
+                Some(("a<void (*)(int)>::f", " (shop)")),
+            ),
+            ("A::operator()(int)", Some(("A::operator()", ""))),
+            (
+                "(anonymous namespace)::f()",
+                Some(("(anonymous namespace)::f", "")),
+            ),
+            ("main", None),
+            ("shop+0x12", None),
+            ("a)(", None),
+        ] {
+            assert_eq!(around_parameters(name), expected, "{name}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Call stacks as text: a column of functions, one of modules, then places.
 
 use crate::labels::one_line;
-use crate::names::{is_plumbing, readable};
+use crate::names::{around_parameters, is_plumbing, readable};
 use crate::{StackFrame, Style};
 use std::fmt::{Result, Write};
 
@@ -10,6 +10,10 @@ const NAME_COLUMN: usize = 48;
 const MODULE_COLUMN: usize = 24;
 /// Longer names are cut in the middle, unless all is wanted.
 const LONGEST_NAME: usize = 110;
+/// Names are not cut shorter than this to fit the terminal.
+pub(crate) const SHORTEST_NAME: usize = 24;
+/// In front of a frame.
+const INDENT: usize = 6;
 
 /// One line: a frame, or a run of frames that say little.
 struct Line {
@@ -19,6 +23,29 @@ struct Line {
     /// Says that the function is inlined.
     note: String,
     is_faint: bool,
+}
+
+impl Line {
+    /// Leaves out what matters least until the line takes no more columns: the module where there is a place, then
+    /// the middle of the name.
+    fn fit(&mut self, room: usize) {
+        let length = |text: &String| match text.chars().count() {
+            0 => 0,
+            n => n + 2,
+        };
+        let taken = |line: &Line| {
+            let rest = length(&line.module) + length(&line.place) + line.note.chars().count();
+            line.name.chars().count() + rest
+        };
+        if taken(self) > room && !self.place.is_empty() {
+            self.module.clear();
+        }
+        let over = taken(self).saturating_sub(room);
+        if over > 0 {
+            let most = self.name.chars().count().saturating_sub(over);
+            self.name = shortened(std::mem::take(&mut self.name), most.max(SHORTEST_NAME));
+        }
+    }
 }
 
 /// How a stack ends.
@@ -55,13 +82,29 @@ pub(crate) fn stack(
     if frames.is_empty() {
         return writeln!(out, "      {}", style.faint("(no call stack)"));
     }
-    let lines = lines(frames, style);
+    let mut lines = lines(frames, style);
+    if let Some(room) = style.width.filter(|_| !style.verbose) {
+        lines
+            .iter_mut()
+            .for_each(|line| line.fit(room.saturating_sub(INDENT)));
+    }
     let width = |text: fn(&Line) -> &str, most: usize| {
         let fitting = lines.iter().map(|line| text(line).chars().count());
         fitting.filter(|&n| n <= most).max().unwrap_or(0)
     };
     let name_width = width(|line| &line.name, NAME_COLUMN);
     let module_width = width(|line| &line.module, MODULE_COLUMN);
+    // Columns only where all of them fit.
+    let longest = lines
+        .iter()
+        .map(|line| line.place.chars().count() + line.note.chars().count());
+    let all = INDENT + name_width + 2 + module_width + 2 + longest.max().unwrap_or(0);
+    let has_columns = style.width.is_none_or(|room| all <= room);
+    let (name_width, module_width) = if has_columns {
+        (name_width, module_width)
+    } else {
+        (0, 0)
+    };
     for line in &lines {
         let name = format!("{:<name_width$}", line.name);
         let name = if line.is_faint {
@@ -69,11 +112,14 @@ pub(crate) fn stack(
         } else {
             style.name(&name)
         };
-        let module = format!("{:<module_width$}", line.module);
+        let module = match line.module.as_str() {
+            "" if module_width == 0 => String::new(),
+            module => format!("{module:<module_width$}  "),
+        };
         let rest = match (line.place.is_empty(), line.module.is_empty()) {
             (true, true) => String::new(),
             (true, false) => style.faint(&line.module),
-            (false, _) => format!("{}  {}", style.faint(&module), line.place),
+            (false, _) => format!("{}{}", style.faint(&module), line.place),
         };
         let note = style.faint(line.note.trim_end());
         if rest.is_empty() {
@@ -143,7 +189,7 @@ fn line(frame: &StackFrame, style: Style) -> Line {
 pub(crate) fn name_of(frame: &StackFrame, style: Style) -> String {
     match (&frame.function, &frame.module, &frame.offset) {
         (Some(function), _, _) if style.verbose => one_line(function.clone()),
-        (Some(function), _, _) => shortened(one_line(readable(function))),
+        (Some(function), _, _) => shortened(one_line(readable(function)), LONGEST_NAME),
         (None, Some(module), Some(offset)) => one_line(format!("{module}+{offset}")),
         _ => one_line(frame.address.clone()),
     }
@@ -165,13 +211,24 @@ pub(crate) fn place_of(frame: &StackFrame, style: Style) -> String {
     one_line(format!("{short}{line}"))
 }
 
-fn shortened(name: String) -> String {
-    let length = name.chars().count();
-    if length <= LONGEST_NAME {
+/// If it is longer, without its parameters; if it still is, without its middle.
+pub(crate) fn shortened(name: String, most: usize) -> String {
+    const GAP: &str = "...";
+    if name.chars().count() <= most {
         return name;
     }
-    let half = LONGEST_NAME / 2;
+    let name = match around_parameters(&name) {
+        Some((front, behind)) if !behind.is_empty() || name.len() > front.len() + 2 => {
+            format!("{front}({GAP}){behind}")
+        }
+        _ => name,
+    };
+    let length = name.chars().count();
+    if length <= most {
+        return name;
+    }
+    let half = most.saturating_sub(GAP.len()) / 2;
     let start: String = name.chars().take(half).collect();
     let end: String = name.chars().skip(length - half).collect();
-    format!("{start}...{end}")
+    format!("{start}{GAP}{end}")
 }

@@ -1,12 +1,14 @@
 //! How text looks.
 
-/// Colours and detail.
+/// Colours, detail and room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
     /// Use ANSI colours.
     pub color: bool,
     /// Leave nothing out.
     pub verbose: bool,
+    /// Columns of the terminal; `None`: a line may be of any length.
+    pub width: Option<usize>,
 }
 
 impl Style {

@@ -1,7 +1,7 @@
 //! Text for a terminal.
 
 use crate::leaks::leaks;
-use crate::stacks::{StackEnd, name_of, place_of, stack};
+use crate::stacks::{SHORTEST_NAME, StackEnd, name_of, place_of, shortened, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
 use crate::{Coverage, Document, ReportModel, Style};
 use memhook_foreign::visible;
@@ -136,6 +136,10 @@ fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
     Ok(())
 }
 
+/// Columns below which a table of rows leaves out what matters least.
+const WIDE_ENOUGH: usize = 100;
+/// Columns below which it leaves out more.
+const TIGHT: usize = 80;
 /// Modules shown although all is well with them.
 const MODULES_SHOWN: usize = 12;
 
@@ -322,22 +326,30 @@ fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
     let inclusive = matches!(model.by, "frame" | "function");
     let released = model.groups.iter().any(|g| g.released_blocks > 0);
     let is_estimate = model.groups.iter().any(|g| g.error_bytes.is_some());
+    // On a narrow terminal the names matter more.
+    let is_narrow = style.width.is_some_and(|width| width < WIDE_ENOUGH);
+    let has_past = is_live(model) && !is_narrow;
     let mut header = format!("\n{:>11} ", "bytes");
     if is_estimate {
         header += &format!("{:>13} ", "± error");
     }
     header += &format!("{:>7} ", "share");
-    if inclusive {
+    let has_itself = inclusive && style.width.is_none_or(|width| width >= TIGHT);
+    if has_itself {
         header += &format!("{:>11} ", "itself");
     }
     header += &format!("{:>11}", "blocks");
-    if is_live(model) {
+    if has_past {
         header += &format!(" {:>11} {:>12}", "growth", "oldest");
     }
     if released {
         header += &format!(" {:>11} {:>11}", "released", "blocks");
     }
     writeln!(out, "{}", style.faint(&format!("{header}  {}", model.by)))?;
+    // The header begins with the end of a line, and two spaces follow it.
+    let room = style
+        .width
+        .map(|width| width.saturating_sub(header.len() + 1));
     for g in &model.groups {
         let total = style.number(&format!("{:>11}", bytes(g.bytes)));
         let share = percent(g.bytes, model.measured.bytes);
@@ -349,19 +361,19 @@ fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
             write!(out, "{error:>13} ")?;
         }
         write!(out, "{share:>6.1}% ")?;
-        if inclusive {
+        if has_itself {
             write!(out, "{:>11} ", bytes(g.self_bytes))?;
         }
         let (growth, oldest) = (change(g.growth_bytes), milliseconds(g.oldest_ms));
         write!(out, "{:>11}", count(g.blocks))?;
-        if is_live(model) {
+        if has_past {
             write!(out, " {growth:>11} {oldest:>12}")?;
         }
         if released {
             let (total, blocks) = (bytes(g.released_bytes), count(g.released_blocks));
             write!(out, " {total:>11} {blocks:>11}")?;
         }
-        writeln!(out, "  {}", group_name(g, style))?;
+        writeln!(out, "  {}", group_name(g, room, style))?;
     }
     if inclusive {
         let note = "every row that a stack touches carries the whole block: the rows add up to more than 100 %";
@@ -370,11 +382,20 @@ fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
     more(out, model, "row")
 }
 
-fn group_name(group: &crate::GroupRow, style: Style) -> String {
-    let Some(frame) = &group.frame else {
-        return style.name(&visible(&crate::names::readable(&group.name)));
+/// In `room` columns, if there is a limit: the rest is left out then.
+fn group_name(group: &crate::GroupRow, room: Option<usize>, style: Style) -> String {
+    let cut = |name: String| match room {
+        Some(room) if !style.verbose => shortened(name, room.max(SHORTEST_NAME)),
+        _ => name,
     };
-    let mut name = style.name(&name_of(frame, style));
+    let Some(frame) = &group.frame else {
+        let name = crate::names::readable(&group.name);
+        return style.name(&visible(&cut(name)));
+    };
+    let mut name = style.name(&cut(name_of(frame, style)));
+    if room.is_some_and(|room| room < WIDE_ENOUGH / 2) {
+        return name;
+    }
     let place = place_of(frame, style);
     if !place.is_empty() {
         name += &style.faint(&format!(" at {place}"));

@@ -191,3 +191,46 @@ fn functions_and_frames() {
     model.groups[0].name = "main (shop)".into();
     assert!(model.text(Style::default()).contains("3  main (shop)\n"));
 }
+
+/// A report in a terminal of any width stays in it, and says what matters in each.
+#[test]
+fn a_narrow_terminal() {
+    let mut model = report();
+    for by in ["site", "function"] {
+        model.by = by;
+        model.groups = vec![GroupRow {
+            name: "std::vector<Order, std::allocator<Order>>::push_back(Order const&) (shop)"
+                .into(),
+            frame: None,
+            bytes: 1_590_000,
+            self_bytes: 96,
+            blocks: 16_560,
+            error_bytes: None,
+            growth_bytes: -5,
+            oldest_ms: 9_900,
+            released_bytes: 0,
+            released_blocks: 0,
+        }];
+        for width in [60, 80, 100, 300] {
+            let style = Style {
+                width: Some(width),
+                ..Style::default()
+            };
+            let shown = memhook_report::document(&model, false, style).expect("written");
+            for line in shown.lines() {
+                assert!(line.chars().count() <= width, "{width}: {line}\n{shown}");
+            }
+            let words = match (by, width) {
+                ("site", 60) => ["serve", "main"],
+                ("site", _) => ["orders.cc:48", "main"],
+                (_, 60 | 80) => ["std::vector<Orde", " (shop)"],
+                _ => ["push_back", " (shop)"],
+            };
+            for word in words {
+                assert!(shown.contains(word), "{width}: {word}: {shown}");
+            }
+        }
+    }
+    let anything = memhook_report::document(&model, false, Style::default());
+    assert_eq!(anything.expect("written"), model.text(Style::default()));
+}

@@ -2,12 +2,16 @@
 
 use crate::{output, record};
 use memhook_tests::programs::Folder;
-use memhook_tests::{build_target, run, run_with};
+use memhook_tests::terminal::Terminal;
+use memhook_tests::{binary, build_target, run, run_with, until};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 /// A recording of a program that is removed or replaced later.
 struct Recorded {
@@ -192,4 +196,78 @@ fn names_from_a_server() {
     assert!(out.contains("fill_cache"), "{out}");
     assert!(out.contains("regression.cc"), "{out}");
     assert_eq!(err, "");
+}
+
+/// A server that keeps everybody waiting until it is released.
+struct SlowServer {
+    url: String,
+    is_released: Arc<AtomicBool>,
+}
+
+impl SlowServer {
+    fn start() -> SlowServer {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let server = SlowServer {
+            url: format!("http://{}", listener.local_addr().expect("an address")),
+            is_released: Arc::default(),
+        };
+        let released = Arc::clone(&server.is_released);
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let released = Arc::clone(&released);
+                std::thread::spawn(move || {
+                    until("the release", || released.load(Relaxed));
+                    let _ =
+                        stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+                });
+            }
+        });
+        server
+    }
+
+    fn release(&self) {
+        self.is_released.store(true, Relaxed);
+    }
+}
+
+/// Whoever waits at a terminal is told for what; a pipe gets the report and nothing else.
+#[test]
+fn a_long_wait_is_explained() {
+    const WAITING: &str = "looking up names";
+    let Recorded {
+        folder,
+        program,
+        file,
+        ..
+    } = Recorded::new("recorded-slow");
+    std::fs::remove_file(&program).expect("removed");
+    let server = SlowServer::start();
+    let cache = folder.path("cache");
+    let command = format!(
+        "XDG_CACHE_HOME='{cache}' DEBUGINFOD_URLS={} '{}' report '{file}' -T 1; echo exit=$?; sleep 1000",
+        server.url,
+        binary().display()
+    );
+    let terminal = Terminal::start("progress", &command);
+    terminal.wait_for(WAITING);
+    server.release();
+    terminal.wait_for("exit=0");
+    let screen = terminal.screen();
+    assert!(!screen.contains(WAITING), "{screen}");
+
+    let server = SlowServer::start();
+    let cache = folder.path("another-cache");
+    let variables = [
+        ("XDG_CACHE_HOME", &*cache),
+        ("DEBUGINFOD_URLS", &*server.url),
+    ];
+    std::thread::scope(|scope| {
+        let report = scope.spawn(|| run_with(&["report", &file, "-T", "1"], &variables));
+        // Longer than it takes until a terminal shows something.
+        std::thread::sleep(Duration::from_millis(1500));
+        server.release();
+        let (code, out, err) = report.join().expect("it runs");
+        assert_eq!((code, err.as_str()), (0, ""));
+        assert!(!out.contains(WAITING) && out.contains("live"), "{out}");
+    });
 }

@@ -2,10 +2,10 @@
 
 use super::Args;
 use crate::report_job::Reports;
-use crate::{exit_code, output, printing, signals};
+use crate::{exit_code, printing, signals};
 use anyhow::bail;
 use memhook_attach::{Assigner, Error, Followed, Recording, TraceConfig, Work, follow, refuse};
-use memhook_report::{ReportWriter, output_name};
+use memhook_report::{ReportStream, output_name};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
@@ -14,7 +14,8 @@ use std::{
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let config = args.tracing.resolve();
+    let reports = &args.reports;
+    let config = reports.tracing.resolve();
     let (followed, head) = if args.all {
         (Followed::Matching(args.target.selector()?), 0)
     } else {
@@ -22,17 +23,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         refuse(pid, &config)?;
         (Followed::Family(pid), pid)
     };
-    let (recorded, path) = args.recording.split(args.output.as_deref(), head)?;
+    let (recorded, path) = reports.recording.split(reports.output.as_deref(), head)?;
     let is_of_one = |name: &PathBuf| output_name(name, 1).ok() != output_name(name, 2).ok();
-    if path.is_some() && args.output.as_ref().is_some_and(is_of_one) {
+    if path.is_some() && reports.output.as_ref().is_some_and(is_of_one) {
         bail!("the reports of all processes go into one file: leave %p out of its name");
     }
     let recording = match recorded {
-        Some(_) => Some(args.recording.resolve(args.force, &args.tracing)?),
+        Some(_) => Some(reports.recording.resolve(reports.force, &reports.tracing)?),
         None => None,
     };
-    let style = output::style(path.as_deref(), args.color, args.verbose);
-    let output = ReportWriter::open(path.as_deref(), args.force, args.is_json(), style)?;
+    let output = reports.open(ReportStream::Out, path.as_deref(), args.verbose)?;
     signals::catch_stops();
     let mut several = Several {
         args,
@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let mut code = several.reports.exit_code();
-    if count.missed > 0 && !args.quiet {
+    if count.missed > 0 && !reports.quiet {
         eprintln!(
             "memhook-rs: not traced because they ended too soon: {}",
             count.missed
@@ -89,7 +89,7 @@ impl Several<'_> {
 
 impl Assigner for Several<'_> {
     fn work(&mut self, pid: i32, program: u32) -> Result<Work, Error> {
-        let recording = match (&self.recording, &self.args.output) {
+        let recording = match (&self.recording, &self.args.reports.output) {
             (Some(options), Some(name)) => {
                 let file = self.file(name, pid, program);
                 Some(Recording::create(&file, options, pid, self.config)?)
@@ -105,7 +105,7 @@ impl Assigner for Several<'_> {
     }
 
     fn waits(&mut self) {
-        if !self.args.quiet {
+        if !self.args.reports.quiet {
             eprintln!("memhook-rs: no such process yet; waiting for one. Ctrl-C to end");
         }
     }

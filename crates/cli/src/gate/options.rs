@@ -25,26 +25,6 @@ use std::{
     _ => arg,
 }))]
 pub struct Args {
-    #[command(flatten)]
-    pub tracing: Tracing,
-    #[command(flatten)]
-    pub start: StartOptions,
-    #[command(flatten)]
-    pub limits: LimitOptions,
-    #[command(flatten)]
-    pub exceptions: ExceptionOptions,
-    #[command(flatten)]
-    pub outputs: OutputOptions,
-    /// Exit code when a limit is exceeded
-    #[arg(long, default_value_t = exit_code::LIMIT_EXCEEDED, value_name = "N")]
-    pub error_exitcode: u8,
-    /// Give a verdict even if not everything was seen
-    #[arg(long)]
-    pub allow_partial: bool,
-    #[command(flatten)]
-    pub running: RunningOptions,
-    #[command(flatten)]
-    pub sources: sources::Args,
     /// The program and its arguments, or a recording (FILE.mhk)
     #[arg(
         required_unless_present_any = ["pid", "cgroup"],
@@ -53,6 +33,26 @@ pub struct Args {
         value_name = "COMMAND"
     )]
     pub command: Vec<OsString>,
+    #[command(flatten)]
+    pub start: StartOptions,
+    /// Exit code when a limit is exceeded
+    #[arg(long, default_value_t = exit_code::LIMIT_EXCEEDED, value_name = "N")]
+    pub error_exitcode: u8,
+    /// Give a verdict even if not everything was seen
+    #[arg(long)]
+    pub allow_partial: bool,
+    #[command(flatten)]
+    pub limits: LimitOptions,
+    #[command(flatten)]
+    pub exceptions: ExceptionOptions,
+    #[command(flatten)]
+    pub outputs: OutputOptions,
+    #[command(flatten)]
+    pub running: RunningOptions,
+    #[command(flatten)]
+    pub sources: sources::Args,
+    #[command(flatten)]
+    pub tracing: Tracing,
 }
 
 impl Args {
@@ -98,18 +98,22 @@ pub struct RunningOptions {
     pub pid: Option<String>,
     #[command(flatten)]
     pub choice: Choice,
-    /// Trace the process for this time before it is judged (30s, 5m); without it, leaks have no
-    /// call stacks. Of a recording, look at this much
-    #[arg(short, long, value_parser = duration)]
+    /// Trace it this long before the verdict (30s, 5m)
+    ///
+    /// Without it, leaks of a running process have no call stacks. With a recording, only this much
+    /// of it is judged.
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
     pub duration: Option<Duration>,
-    /// Fail if sites keep growing, whether their blocks are reachable or not
+    /// Fail if sites keep growing
+    ///
+    /// It does not matter whether their blocks are reachable.
     #[arg(long)]
     pub growth: bool,
-    /// Leave out this much time at the beginning
-    #[arg(long, requires = "growth", value_parser = duration, default_value = "30s")]
+    /// Ignore this much time at the beginning
+    #[arg(long, value_name = "TIME", requires = "growth", value_parser = duration, default_value = "30s")]
     pub warmup: Duration,
-    /// How sure a verdict of growth must be
-    #[arg(long, requires = "growth", default_value_t = 0.99)]
+    /// Confidence needed for growth
+    #[arg(long, value_name = "P", requires = "growth", default_value_t = 0.99)]
     pub confidence: f64,
 }
 
@@ -117,25 +121,31 @@ pub struct RunningOptions {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub struct LimitOptions {
-    /// Bytes that may be leaked [default: 0, or no limit if only the number of blocks is limited]
+    /// Bytes that may leak [default: 0]
+    ///
+    /// If only --max-leaked-blocks is given, the number of bytes has no limit.
     #[arg(long, value_name = "BYTES", value_parser = size)]
     max_leaked: Option<u64>,
-    /// Blocks that may be leaked [default: 0, or no limit if only their bytes are limited]
+    /// Blocks that may leak [default: 0]
+    ///
+    /// If only --max-leaked is given, the number of blocks has no limit.
     #[arg(long, value_name = "N")]
     max_leaked_blocks: Option<u64>,
-    /// Bytes that may be live at the end, leaked or not
+    /// Bytes that may be live at the end
     #[arg(long, value_name = "BYTES", value_parser = size)]
     max_live: Option<u64>,
-    /// Bytes that may be live at any one time
+    /// Bytes that may be live at any time
     #[arg(long, value_name = "BYTES", value_parser = size)]
     max_peak: Option<u64>,
     /// Allocations that the program may make
     #[arg(long, value_name = "N")]
     max_allocations: Option<u64>,
-    /// Bytes that may be live at sites whose function, file or module matches the pattern
+    /// Bytes that matching sites may have live
+    ///
+    /// The pattern is compared with functions, files and modules. What is live at the end counts.
     #[arg(long, value_name = "BYTES:PATTERN", value_parser = site_limit)]
     max_site: Vec<SiteLimit>,
-    /// By how many percent a site may leak more than in the baseline
+    /// Percentage over the baseline to allow
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
     tolerance: f64,
 }
@@ -184,24 +194,31 @@ fn site_limit(text: &str) -> Result<SiteLimit, String> {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Exceptions")]
 pub struct ExceptionOptions {
-    /// Read suppressions in the syntax of LeakSanitizer (leak:PATTERN) or Valgrind from this file
+    /// Read suppressions from this file
+    ///
+    /// It may use the syntax of LeakSanitizer (leak:PATTERN), that of Valgrind, or both.
     #[arg(long, value_name = "FILE")]
     suppressions: Vec<PathBuf>,
-    /// Suppress leaks with a matching function, file or module in their stack; the pattern may use
-    /// *, ^ and $
+    /// Suppress leaks with a match in their stack
+    ///
+    /// The pattern is compared with functions, files and modules. It may use *, ^ and $.
     #[arg(long, value_name = "PATTERN")]
     suppress: Vec<String>,
-    /// Print suppressions for what was found
+    /// Print suppressions for the leaks that were found
     #[arg(long)]
     gen_suppressions: bool,
-    /// Treat functions that match as wrappers of the allocator, and blame their callers for leaks;
-    /// malloc-like names, the C library and the C++ library are known
+    /// Blame the callers of matching functions for leaks
+    ///
+    /// Such functions are wrappers of the allocator. Those with names like malloc's, and those of
+    /// the C and C++ libraries, are known.
     #[arg(long, value_name = "PATTERN")]
     wrapper: Vec<String>,
-    /// Count only leaks that are not in this file, or have grown since it was written
+    /// Ignore the leaks that this file lists
+    ///
+    /// Leaks that have grown since it was written count.
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// Write what was found to this file, for --baseline
+    /// Write the leaks that were found to this file
     #[arg(long, value_name = "FILE")]
     write_baseline: Option<PathBuf>,
 }
@@ -226,33 +243,41 @@ impl ExceptionOptions {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Output")]
 pub struct OutputOptions {
-    /// Write JSON to this file (-: standard output)
-    #[arg(long, value_name = "FILE")]
+    /// Write JSON to standard output, or to a file
+    ///
+    /// A file is named as in --json=FILE. When JSON goes to standard output, the text goes to standard
+    /// error.
+    #[arg(short, long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// Write JUnit XML to this file (-: standard output)
+    /// Write JUnit XML to this file (- is standard output)
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// Write SARIF to this file (-: standard output)
+    /// Write SARIF to this file (- is standard output)
     #[arg(long, value_name = "FILE")]
     sarif: Option<PathBuf>,
-    /// Append Markdown to this file (-: standard output)
+    /// Append Markdown to this file (- is standard output)
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Print annotations for GitHub Actions to standard output
+    /// Print annotations for GitHub Actions
     #[arg(long)]
     github: bool,
-    /// The directory that source paths in SARIF and annotations are relative to
+    /// Directory that source paths are relative to
+    ///
+    /// SARIF and annotations name files below it. The default is the current directory.
     #[arg(long, value_name = "DIR")]
     source_root: Option<PathBuf>,
-    /// How many leaks to show in the text
-    #[arg(short = 'T', long, default_value_t = 10)]
+    /// Number of leaks to show in the text
+    #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
     top: usize,
-    /// When to use colours
-    #[arg(long, value_enum, default_value = "auto")]
+    /// Use colours: auto, always or never
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     color: Color,
     /// Print only the first line of the verdict
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
+    /// List every process, also those that passed
+    #[arg(short, long)]
+    verbose: bool,
 }
 
 impl OutputOptions {
@@ -282,6 +307,7 @@ impl OutputOptions {
             github: self.github,
             suppressions: exceptions.gen_suppressions,
             is_quiet: self.quiet,
+            is_verbose: self.verbose,
             is_colored: is_colored(self.color, is_terminal),
             is_beside_program,
             format: FormatOptions {

@@ -9,18 +9,20 @@ use std::path::PathBuf;
 /// Options about symbols.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(skip)]
+#[command(next_help_heading = "Names")]
 pub struct Args {
-    /// Look for the target's files below this directory, which is the root of its file system or a
-    /// copy of it
+    /// Root of the target's file system, or a copy of it
     #[arg(long, value_name = "DIR")]
     pub sysroot: Vec<PathBuf>,
-    /// Look for debug files in this directory as well (DIR/.build-id/ab/cdef.debug, or by name)
+    /// Also look for debug files in this directory
+    ///
+    /// They are found by build-id (DIR/.build-id/ab/cdef.debug) or by name.
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
-    /// Take names from this bundle, which `memhook-rs symbols pack` has made
+    /// Take names from this bundle (made by symbols pack)
     #[arg(long, value_name = "FILE")]
     pub symbols: Vec<PathBuf>,
-    /// Look up every name in the files, and keep none for later runs
+    /// Look up all names anew, and keep none of them
     #[arg(long)]
     pub no_symbol_cache: bool,
 }

@@ -1,27 +1,53 @@
 //! The files that the commands about recordings read and write, and what the user sees meanwhile.
 
+use super::sources;
 use crate::options::Color;
 use anyhow::Context;
 use memhook_foreign::{OutputFile, visible_json};
 use memhook_recording::{Recording, RecordingEnd};
-pub use memhook_report::Progress;
-use memhook_report::{Document, Nature};
+use memhook_report::recorded::{self, Window};
+use memhook_report::{Document, Nature, Profile, Progress, ReportStream};
+use memhook_symbols::Symbolizer;
 use std::{
     io::{ErrorKind, Write},
     path::{Path, PathBuf},
 };
 
-/// Opens a recording; the error names it.
+/// Opens a recording; the error names it. `-` is standard input.
 pub fn open(path: &Path) -> anyhow::Result<Recording> {
-    Recording::open(path).map_err(|error| match error {
+    const STDIN: &str = "standard input";
+    let (opened, name) = if path == Path::new("-") {
+        let read = Recording::read(STDIN, std::io::stdin().lock());
+        (read, Path::new(STDIN))
+    } else {
+        (Recording::open(path), path)
+    };
+    opened.map_err(|error| match error {
         // These name the file and the cause themselves.
         memhook_recording::Error::Io { .. } => anyhow::anyhow!("{error}"),
-        error => anyhow::anyhow!("{}: {error}", path.display()),
+        error => anyhow::anyhow!("{}: {error}", name.display()),
     })
 }
 
+/// What happened in a window of a recording, with names. The error names the file.
+pub fn read(
+    recording: &Recording,
+    path: &Path,
+    sources: &sources::Args,
+    window: Window,
+) -> anyhow::Result<(Profile, Symbolizer)> {
+    let mut symbols = sources::symbolizer(recording, sources)?;
+    let progress = Progress::of_reading(recording.meter());
+    let profile = recorded::profile(recording, &mut symbols, window);
+    drop(progress);
+    let profile = profile.with_context(|| path.display().to_string())?;
+    sources::tell_refused(&symbols);
+    tell_end(recording, path);
+    Ok((profile, symbols))
+}
+
 /// Says so if the recording ended before the run did.
-pub fn tell_end(recording: &Recording, path: &Path) {
+fn tell_end(recording: &Recording, path: &Path) {
     let why = match recording.end() {
         Some(RecordingEnd::Finished) => return,
         Some(end) => end.to_string(),
@@ -33,17 +59,20 @@ pub fn tell_end(recording: &Recording, path: &Path) {
 /// Where a command's output goes, and how text looks there.
 #[derive(clap::Args, Clone)]
 #[group(skip)]
+#[command(next_help_heading = "Output")]
 pub struct OutputArgs {
-    /// Write to this file
-    #[arg(short, long)]
+    /// Write to this file instead of standard output
+    #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Overwrite the output file if it exists
     #[arg(long)]
     pub force: bool,
-    /// When to use colours
-    #[arg(long, value_enum, default_value = "auto")]
+    /// Use colours: auto, always or never
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     pub color: Color,
-    /// Leave nothing out: complete names, and small branches of trees
+    /// Leave nothing out
+    ///
+    /// Show complete names and paths, all modules, and small branches of trees.
     #[arg(short, long)]
     pub verbose: bool,
 }
@@ -51,7 +80,8 @@ pub struct OutputArgs {
 impl OutputArgs {
     /// How text is written.
     pub fn style(&self) -> memhook_report::Style {
-        crate::output::style(self.output.as_deref(), self.color, self.verbose)
+        let path = self.output.as_deref();
+        crate::output::style(path, ReportStream::Out, self.color, self.verbose)
     }
 
     /// Writes a document as text or as JSON.

@@ -78,7 +78,7 @@ fn headline_of_all(verdicts: &[Verdict]) -> String {
     let all = format!("{} processes", verdicts.len());
     match outcome(verdicts) {
         Outcome::Failed => format!("FAILED: {} of {all}", of(Outcome::Failed)),
-        Outcome::Passed => format!("PASSED: {all}"),
+        Outcome::Passed => format!("PASSED: all {all}"),
         Outcome::Unsound => format!(
             "NO VERDICT: nothing was found, but of {} of {all} not everything was seen",
             of(Outcome::Unsound)

@@ -27,13 +27,13 @@ impl Format<[Verdict]> for Text {
         options: &FormatOptions,
         out: &mut dyn Write,
     ) -> Result<()> {
-        out.write_all(text(verdicts, options.top).as_bytes())
+        out.write_all(text(verdicts, options.top, options.lists_all).as_bytes())
     }
 }
 
-/// The verdict, at most `most` leaks with their stacks, and the sums. Of several processes, those that pass are only
-/// listed.
-fn text(verdicts: &[Verdict], most: usize) -> String {
+/// The verdict, at most `most` leaks with their stacks, and the sums. Of several processes, those that passed are
+/// counted, or listed with `lists_all`.
+fn text(verdicts: &[Verdict], most: usize, lists_all: bool) -> String {
     if let [verdict] = verdicts {
         return of_one(verdict, most);
     }
@@ -44,13 +44,18 @@ fn text(verdicts: &[Verdict], most: usize) -> String {
         out += "\n";
         out += &of_one(verdict, most);
     }
-    out += "\n";
-    for verdict in passed {
+    if passed.len() < verdicts.len() && !passed.is_empty() {
         out += &format!(
-            "  {}: {}\n",
-            headline(verdict),
-            visible(&verdict.evidence.program)
+            "\n  {} of the {} processes passed\n",
+            passed.len(),
+            verdicts.len()
         );
+    }
+    for verdict in passed {
+        if lists_all {
+            let program = visible(&verdict.evidence.program);
+            out += &format!("  {}: {program}\n", headline(verdict));
+        }
         for unused in &verdict.unused_suppressions {
             out += &format!("  unused suppression: {unused}\n");
         }

@@ -237,6 +237,7 @@ impl Recording {
             // Nothing more will come; elsewhere, what is held back is decided by what follows.
             stretch.replay.ledger.finish();
         }
+        self.meter().end();
         let (begun_ns, totals_before) = stretch.begin_or_now();
         let from_ns = asked.0.map_or(begun_ns, |from| from.max(start_ns));
         let to_ns = asked.1.unwrap_or(stretch.replay.now_ns());

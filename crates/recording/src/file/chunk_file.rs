@@ -5,6 +5,7 @@ use crate::file::chunk::{ChunkHeader, check_file_header, u64_at, unpack};
 use crate::file::format::{
     CHUNK_HEADER_BYTES, END_MAGIC, FILE_HEADER_BYTES, Kind, MAX_CHUNK_BYTES, TRAILER_BYTES,
 };
+use crate::file::meter::Meter;
 use crate::file::records::RecordingEnd;
 use crate::file::varint::Cursor;
 use std::fs::File;
@@ -26,6 +27,7 @@ pub(crate) struct ChunkFile {
     file: File,
     path: PathBuf,
     len: u64,
+    pub meter: Meter,
     pub part: u32,
     pub chunks: Vec<ChunkRef>,
     /// From the index; `None` if there is none, because the recorder died.
@@ -41,12 +43,34 @@ impl ChunkFile {
                 cause,
             }
         };
-        let file = File::open(path).map_err(failed("open"))?;
-        let metadata = file.metadata().map_err(failed("read"))?;
-        if !metadata.is_file() {
-            return Err(Error::NotARecording);
+        // Before it is opened: that would wait for a pipe's writer.
+        let kind = std::fs::metadata(path).map_err(failed("open"))?.file_type();
+        if kind.is_dir() {
+            return Err(Error::Directory);
         }
+        if !kind.is_file() {
+            return Err(Error::Stream);
+        }
+        ChunkFile::of(File::open(path).map_err(failed("open"))?, path)
+    }
+
+    /// Of a file that is open. `path`: what it is called in errors.
+    pub fn of(file: File, path: &Path) -> Result<Self, Error> {
+        let failed = |action| {
+            move |cause| Error::Io {
+                action,
+                path: path.to_owned(),
+                cause,
+            }
+        };
+        let metadata = file.metadata().map_err(failed("read"))?;
         let len = metadata.len();
+        if !metadata.is_file() {
+            return Err(Error::Stream);
+        }
+        if len == 0 {
+            return Err(Error::NoBytes);
+        }
         let mut header = [0; FILE_HEADER_BYTES];
         let there = len.min(FILE_HEADER_BYTES as u64) as usize;
         file.read_exact_at(&mut header[..there], 0)
@@ -56,6 +80,7 @@ impl ChunkFile {
             file,
             path: path.to_owned(),
             len,
+            meter: Meter::of(len),
             chunks: Vec::new(),
             end: None,
         };
@@ -105,6 +130,7 @@ impl ChunkFile {
 
     /// The payload of a chunk, checked.
     pub fn payload(&self, chunk: &ChunkRef) -> Result<Vec<u8>, Error> {
+        self.meter.set(chunk.offset);
         let damaged = || Error::damaged("the header of a chunk").in_chunk_at(chunk.offset);
         let header = self.header_at(chunk.offset).ok_or_else(damaged)?;
         if header.kind != chunk.kind {

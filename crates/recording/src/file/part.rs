@@ -203,7 +203,7 @@ impl PartFile {
 }
 
 /// Bytes that an ordinary user can still write; `None` if the file system does not say.
-fn free_bytes(file: &File) -> Option<u64> {
+pub(crate) fn free_bytes(file: &File) -> Option<u64> {
     let stat = nix::sys::statvfs::fstatvfs(file).ok()?;
     stat.blocks_available().checked_mul(stat.fragment_size())
 }

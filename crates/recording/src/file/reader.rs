@@ -4,15 +4,36 @@ use crate::file::checkpoint::Checkpoint;
 use crate::file::chunk_file::{ChunkFile, ChunkRef};
 use crate::file::decode::{Decoder, Visitor};
 use crate::file::format::Kind;
+use crate::file::meter::Meter;
+use crate::file::part::free_bytes;
 use crate::file::records::{self, ModuleChange, apply_change};
 use crate::file::summary::Interval;
 use crate::file::varint::Cursor;
 use crate::{ClockPoint, Error, Meta, Module, RecordingEnd, Stacks, ThreadName};
+use memhook_foreign::unnamed_file;
 use memhook_stream::Losses;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 /// Bytes that all allocations of a recording may ask for together: sums stay far from overflow.
 pub(crate) const MAX_TOTAL_BYTES: u64 = 1 << 62;
+
+/// A copy of a stream, in a file that goes away when it is closed.
+fn copied(stream: impl Read) -> std::io::Result<File> {
+    let mut file = unnamed_file()?;
+    let most = free_bytes(&file).map_or(u64::MAX, |free| free / 2);
+    let copied = std::io::copy(&mut stream.take(most.saturating_add(1)), &mut file)?;
+    if copied > most {
+        let directory = std::env::temp_dir();
+        let why = format!(
+            "it would take more than half of the free room in {}: save it as a file, or set TMPDIR",
+            directory.display()
+        );
+        return Err(std::io::Error::other(why));
+    }
+    Ok(file)
+}
 
 /// A recording, open for reading. Opening reads everything but the events and checkpoints.
 pub struct Recording {
@@ -33,8 +54,27 @@ impl Recording {
     /// if one of its small records is damaged. A file without an index (the recorder died) is read
     /// up to its last complete chunk.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Recording::of(ChunkFile::open(path.as_ref())?)
+    }
+
+    /// Reads a stream to its end, as [`Recording::open`] does a file. `name` is what the stream is called in
+    /// errors.
+    ///
+    /// Chunks are read in any order, so the stream is copied into a file without a name in the directory for
+    /// temporary files. A stream that would take more than half of the free room there is refused.
+    pub fn read(name: &str, stream: impl Read) -> Result<Self, Error> {
+        let name = Path::new(name);
+        let file = copied(stream).map_err(|cause| Error::Io {
+            action: "read",
+            path: name.to_owned(),
+            cause,
+        })?;
+        Recording::of(ChunkFile::of(file, name)?)
+    }
+
+    fn of(file: ChunkFile) -> Result<Self, Error> {
         let mut recording = Self {
-            file: ChunkFile::open(path.as_ref())?,
+            file,
             meta: Meta::default(),
             modules: Vec::new(),
             stacks: Stacks::default(),
@@ -53,7 +93,14 @@ impl Recording {
                 .take_record(&chunk, &payload)
                 .map_err(|error| error.in_chunk_at(chunk.offset))?;
         }
+        // The events, which take the time, are read from the begin.
+        recording.file.meter.set(0);
         Ok(recording)
+    }
+
+    /// Says how far it has been read.
+    pub fn meter(&self) -> Meter {
+        self.file.meter.clone()
     }
 
     fn take_record(&mut self, chunk: &ChunkRef, payload: &[u8]) -> Result<(), Error> {

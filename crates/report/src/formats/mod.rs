@@ -87,6 +87,8 @@ pub struct FormatOptions {
     pub gzip: bool,
     /// Findings that are shown in detail.
     pub top: usize,
+    /// List also what there is nothing to say about.
+    pub lists_all: bool,
     /// Directory that source paths are relative to.
     pub source_root: String,
 }

@@ -1,6 +1,7 @@
 //! Text for people.
 
 use super::{Document, Format, FormatOptions};
+use crate::wrap::wrapped;
 use std::io::{Result, Write};
 
 /// A document as text.
@@ -12,6 +13,10 @@ impl<D: Document> Format<D> for Text {
     }
 
     fn write(&self, document: &D, options: &FormatOptions, out: &mut dyn Write) -> Result<()> {
-        out.write_all(document.text(options.style).as_bytes())
+        let text = document.text(options.style);
+        match options.style.width {
+            Some(width) => out.write_all(wrapped(&text, width).as_bytes()),
+            None => out.write_all(text.as_bytes()),
+        }
     }
 }

@@ -1,62 +1,18 @@
-//! What the screen shows: sites with their rates and their recent past, in an order, one of them selected.
+//! What the screen shows: sites or a tree of calls, in an order, one row of them selected.
 
-use crate::StackFrame;
+use super::keys::{Action, action};
+use super::layout::Places;
+use super::past::Past;
+use super::rows::{Numbers, Row, Sort, Subject};
+use super::tree::Tree;
+use crate::names::is_plumbing;
+use crate::{StackFrame, frame_name};
 use memhook_ledger::{Bounded, SiteTotals, Totals};
-use std::{
-    cmp::Reverse,
-    collections::{HashMap, VecDeque},
-    time::Duration,
-};
+use ratatui::crossterm::event::Event;
+use std::{collections::HashMap, time::Duration};
 
-/// Samples that are remembered.
-const PAST: usize = 60;
-/// Rates and growth are taken over so many of them: single ones jump.
-const RECENT: usize = 10;
-
-/// Order of the rows; the largest, or the oldest, is first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // the names are the definition
-pub enum Sort {
-    Bytes,
-    Blocks,
-    Growth,
-    Rate,
-    Age,
-}
-
-impl Sort {
-    fn next(self) -> Sort {
-        match self {
-            Sort::Bytes => Sort::Blocks,
-            Sort::Blocks => Sort::Growth,
-            Sort::Growth => Sort::Rate,
-            Sort::Rate => Sort::Age,
-            Sort::Age => Sort::Bytes,
-        }
-    }
-}
-
-/// Something to be done.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs)] // the names are the definition
-pub enum Action {
-    Quit,
-    /// Show the stack of the selected row, or the rows again.
-    Drill,
-    Back,
-    Pause,
-    SortBy(Sort),
-    NextSort,
-    /// By so many rows.
-    Move(i64),
-    /// To the first or last row.
-    First,
-    Last,
-    /// The terminal has another size.
-    Redraw,
-    /// It cannot be read any longer.
-    TerminalGone,
-}
+/// Sites that a filter and the tree look at: each of them needs its names.
+const MOST_NAMED: usize = 2_000;
 
 /// The heap at a moment.
 #[allow(missing_docs)] // the names are the definition
@@ -70,53 +26,55 @@ pub struct Sample {
     pub bounded: Option<Bounded>,
 }
 
-/// A site.
-#[derive(Clone, Default)]
-#[allow(missing_docs)] // the names are the definition
-pub struct BoardRow {
-    pub stack: u32,
-    pub bytes: u64,
-    pub blocks: u64,
-    /// Bytes a second.
-    pub growth: f64,
-    /// Allocations a second.
-    pub rate: f64,
-    /// Time of the oldest live block since the attach.
-    pub oldest: Option<Duration>,
-}
-
-/// Name of a site, once it is known.
-#[allow(missing_docs)] // the names are the definition
-pub struct Named {
-    pub name: String,
+/// Names of a site.
+pub(super) struct Named {
     pub kind: String,
     pub frames: Vec<StackFrame>,
 }
 
-/// Live bytes and allocations up to then.
-type Past = VecDeque<(u64, u64)>;
+fn is_librarys(frame: &StackFrame) -> bool {
+    frame.function.as_deref().is_some_and(is_plumbing)
+}
+
+/// What an event has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaction {
+    /// The user wants to leave.
+    Quit,
+    /// Everything is to be drawn anew.
+    Redraw,
+}
 
 /// All that is shown.
-#[allow(missing_docs)] // the names are the definition
 pub struct Board {
+    /// The process.
     pub name: String,
+    /// Its id.
     pub pid: i32,
-    pub totals: Totals,
-    pub lost_events: u64,
-    /// What is not known of it.
-    pub bounded: Option<Bounded>,
-    pub rows: Vec<BoardRow>,
-    pub sort: Sort,
-    pub is_paused: bool,
-    pub is_drilled: bool,
+    /// Whether there may be colours.
+    pub has_color: bool,
+    pub(super) totals: Totals,
+    pub(super) lost_events: u64,
+    pub(super) bounded: Option<Bounded>,
+    pub(super) sort: Sort,
+    pub(super) is_paused: bool,
+    pub(super) is_help_shown: bool,
+    pub(super) is_tree: bool,
+    pub(super) is_drilled: bool,
+    pub(super) filter: String,
+    pub(super) is_typing: bool,
     /// First row on the screen.
-    pub first: usize,
-    /// Rows that fit.
-    pub height: usize,
-    selected: Option<u32>,
-    past: HashMap<u32, Past>,
-    all: Past,
-    times: VecDeque<Duration>,
+    pub(super) first: usize,
+    /// Where things are on the screen.
+    pub(super) places: Places,
+    /// All sites that have something, in order.
+    sites: Vec<Row>,
+    /// Those that pass the filter, or the open calls of the tree.
+    rows: Vec<Row>,
+    selected: Option<u64>,
+    /// Calls of the tree that were opened or closed by hand.
+    chosen: HashMap<u64, bool>,
+    past: Past,
     names: HashMap<u32, Named>,
 }
 
@@ -126,299 +84,268 @@ impl Board {
         Board {
             name,
             pid,
+            has_color: true,
             totals: Totals::default(),
             lost_events: 0,
             bounded: None,
-            rows: Vec::new(),
             sort: Sort::Bytes,
             is_paused: false,
+            is_help_shown: false,
+            is_tree: false,
             is_drilled: false,
+            filter: String::new(),
+            is_typing: false,
             first: 0,
-            height: 0,
+            places: Places::default(),
+            sites: Vec::new(),
+            rows: Vec::new(),
             selected: None,
-            past: HashMap::new(),
-            all: Past::new(),
-            times: VecDeque::new(),
+            chosen: HashMap::new(),
+            past: Past::default(),
             names: HashMap::new(),
         }
     }
 
-    /// Takes a sample; while paused only the past goes on.
+    /// Takes a sample. While paused, only the past goes on.
     pub fn sample(&mut self, sample: Sample) {
-        // A site that is new has been at nothing before.
-        let before = self.times.len();
-        for site in &sample.sites {
-            let past = self
-                .past
-                .entry(site.stack)
-                .or_insert_with(|| vec![(0, 0); before].into());
-            past.push_back((site.bytes, site.allocated_blocks));
-        }
-        self.times.push_back(sample.time);
-        self.all
-            .push_back((sample.totals.live_bytes, sample.totals.allocations));
-        if self.times.len() > PAST {
-            self.times.pop_front();
-            self.all.pop_front();
-            self.past.values_mut().for_each(|past| {
-                past.pop_front();
-            });
-        }
+        self.past.remember(&sample);
         if self.is_paused {
             return;
         }
         let row = |site: &SiteTotals| {
-            let (growth, rate) = self.changes(&self.past[&site.stack]);
-            BoardRow {
-                stack: site.stack,
+            let (growth, rate) = self.past.changes_of(site.stack);
+            let numbers = Numbers {
                 bytes: site.bytes,
                 blocks: site.blocks,
                 growth,
                 rate,
                 oldest: (site.blocks > 0).then(|| Duration::from_nanos(site.oldest_ns)),
-            }
+            };
+            Row::of_site(site.stack, numbers)
         };
-        let is_shown = |row: &BoardRow| row.bytes > 0 || row.blocks > 0 || row.rate > 0.0;
-        self.rows = sample.sites.iter().map(row).filter(is_shown).collect();
+        let rows = sample.sites.iter().map(row);
+        self.sites = rows.filter(|row| row.numbers.is_something()).collect();
         self.totals = sample.totals;
         self.lost_events = sample.lost_events;
         self.bounded = sample.bounded;
-        self.order();
+        self.arrange();
     }
 
-    /// Bytes and allocations a second over the recent past.
-    fn changes(&self, past: &Past) -> (f64, f64) {
-        let last = past.len().saturating_sub(1);
-        let first = last.saturating_sub(RECENT);
-        let seconds = match (self.times.get(first), self.times.get(last)) {
-            (Some(&from), Some(&to)) if to > from => (to - from).as_secs_f64(),
-            _ => return (0.0, 0.0),
-        };
-        let ((old_bytes, old_count), (bytes, count)) = (past[first], past[last]);
-        (
-            (bytes as f64 - old_bytes as f64) / seconds,
-            count.saturating_sub(old_count) as f64 / seconds,
-        )
-    }
-
-    /// Bytes and allocations a second of the whole heap.
-    pub fn all_changes(&self) -> (f64, f64) {
-        self.changes(&self.all)
-    }
-
-    /// Live bytes of the whole heap, oldest first.
-    pub fn all_past(&self) -> Vec<u64> {
-        self.all.iter().map(|past| past.0).collect()
-    }
-
-    /// Live bytes of a site, oldest first.
-    pub fn past(&self, stack: u32) -> Vec<u64> {
-        let past = self.past.get(&stack);
-        past.into_iter().flatten().map(|past| past.0).collect()
-    }
-
-    /// Time of the last sample.
+    /// Time of the latest sample.
     pub fn elapsed(&self) -> Duration {
-        self.times.back().copied().unwrap_or_default()
+        self.past.time()
     }
 
-    fn order(&mut self) {
-        let whole = |x: f64| x.round() as i64;
-        match self.sort {
-            Sort::Bytes => self.rows.sort_by_key(|r| (Reverse(r.bytes), r.stack)),
-            Sort::Blocks => self.rows.sort_by_key(|r| (Reverse(r.blocks), r.stack)),
-            Sort::Growth => self
-                .rows
-                .sort_by_key(|r| (Reverse(whole(r.growth)), r.stack)),
-            Sort::Rate => self.rows.sort_by_key(|r| (Reverse(whole(r.rate)), r.stack)),
-            Sort::Age => self
-                .rows
-                .sort_by_key(|r| (r.oldest.unwrap_or(Duration::MAX), r.stack)),
-        }
+    pub(super) fn past(&self) -> &Past {
+        &self.past
+    }
+
+    pub(super) fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// Whether nothing is live, rather than filtered out.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sites.is_empty()
+    }
+
+    /// Puts the rows in order.
+    fn arrange(&mut self) {
+        let sort = self.sort;
+        self.sites
+            .sort_by_cached_key(|row| (row.numbers.order(sort), row.key));
+        self.rows = if self.is_tree {
+            let mut tree = Tree::new();
+            for (row, named) in self.named_sites().filter(|(_, named)| self.passes(named)) {
+                // The C++ library's own functions would take most of the rows.
+                let own = named
+                    .frames
+                    .iter()
+                    .rev()
+                    .filter(|frame| !is_librarys(frame));
+                tree.add(own.map(frame_name), &row.numbers);
+            }
+            tree.rows(sort, &self.chosen)
+        } else if self.filter.is_empty() {
+            self.sites.clone()
+        } else {
+            let passing = self.named_sites().filter(|(_, named)| self.passes(named));
+            passing.map(|(row, _)| row.clone()).collect()
+        };
         self.keep_in_sight();
     }
 
-    /// Index of the selected row. It is the site that stays selected, wherever it goes.
-    pub fn selected(&self) -> Option<usize> {
-        let stack = self.selected?;
-        self.rows.iter().position(|row| row.stack == stack)
+    /// Sites in order, with their names, if they have come.
+    fn named_sites(&self) -> impl Iterator<Item = (&Row, &Named)> {
+        let sites = self.sites.iter().take(MOST_NAMED);
+        sites.filter_map(|row| Some((row, self.names.get(&row.stack()?)?)))
+    }
+
+    fn passes(&self, named: &Named) -> bool {
+        let wanted = self.filter.to_lowercase();
+        let has = |text: &Option<String>| {
+            text.as_ref()
+                .is_some_and(|text| text.to_lowercase().contains(&wanted))
+        };
+        let is_like =
+            |frame: &StackFrame| has(&frame.function) || has(&frame.file) || has(&frame.module);
+        wanted.is_empty() || named.frames.iter().any(is_like)
+    }
+
+    /// Index of the selected row. The subject stays selected, wherever it goes.
+    pub(super) fn selected(&self) -> Option<usize> {
+        let key = self.selected?;
+        self.rows.iter().position(|row| row.key == key)
     }
 
     /// The row whose stack is shown.
-    pub fn drilled(&self) -> Option<&BoardRow> {
-        if self.is_drilled {
-            self.selected().map(|at| &self.rows[at])
-        } else {
-            None
-        }
+    pub(super) fn drilled(&self) -> Option<&Row> {
+        let at = self.selected().filter(|_| self.is_drilled)?;
+        Some(&self.rows[at])
     }
 
     fn keep_in_sight(&mut self) {
-        let height = self.height.max(1);
+        let height = self.places.rows().max(1);
         self.first = self.first.min(self.rows.len().saturating_sub(height));
         if let Some(at) = self.selected() {
             self.first = self.first.clamp((at + 1).saturating_sub(height), at);
         }
     }
 
-    /// As many rows fit on the screen.
-    pub fn set_height(&mut self, rows: usize) {
-        self.height = rows;
+    /// The screen has this layout.
+    pub(super) fn set_places(&mut self, places: Places) {
+        self.places = places;
         self.keep_in_sight();
     }
 
-    /// Stack ids of the rows on the screen.
-    pub fn visible(&self) -> impl Iterator<Item = u32> + '_ {
-        let on_screen = self.rows.iter().skip(self.first).take(self.height);
-        on_screen.map(|row| row.stack)
+    /// The rows on the screen, with their indices.
+    pub(super) fn visible(&self) -> impl Iterator<Item = (usize, &Row)> {
+        let rows = self.rows.iter().enumerate();
+        rows.skip(self.first).take(self.places.rows())
     }
 
-    /// Does what a key asks for.
-    pub fn act(&mut self, action: Action) {
+    /// The stacks whose names matter now: those on the screen, and with a filter or a tree those of all sites that
+    /// it is made from.
+    pub(super) fn wanted(&self) -> Vec<u32> {
+        let needs_all = self.is_tree || !self.filter.is_empty();
+        let all = self
+            .sites
+            .iter()
+            .take(if needs_all { MOST_NAMED } else { 0 });
+        let visible = self.visible().map(|(_, row)| row);
+        visible.chain(all).filter_map(Row::stack).collect()
+    }
+
+    /// Does what a key or the mouse asks for.
+    pub fn react(&mut self, event: &Event) -> Option<Reaction> {
+        if matches!(event, Event::Resize(..)) {
+            return Some(Reaction::Redraw);
+        }
+        let action = action(event, self.is_typing)?;
+        if action == Action::Quit {
+            return Some(Reaction::Quit);
+        }
+        self.act(action);
+        Some(Reaction::Redraw)
+    }
+
+    fn act(&mut self, action: Action) {
+        // Any key ends the help.
+        if std::mem::take(&mut self.is_help_shown) {
+            return;
+        }
         match action {
+            Action::Help => self.is_help_shown = true,
             Action::Pause => self.is_paused = !self.is_paused,
             Action::SortBy(sort) => self.sort = sort,
             Action::NextSort => self.sort = self.sort.next(),
-            Action::Drill if self.is_drilled => self.is_drilled = false,
-            Action::Drill => {
-                if self.selected().is_none() {
-                    self.select(0);
-                }
-                self.is_drilled = self.selected.is_some();
+            Action::Enter => self.enter(),
+            Action::Open(is_open) => self.open(is_open),
+            Action::Back => self.back(),
+            Action::Tree => {
+                self.is_tree = !self.is_tree;
+                self.is_drilled = false;
+                self.selected = None;
+                self.first = 0;
             }
-            Action::Back => self.is_drilled = false,
             Action::Move(by) => {
-                let to = self
-                    .selected()
-                    .map_or(0, |at| (at as i64 + by).max(0) as usize);
-                self.select(to);
+                let at = self.selected();
+                self.select(at.map_or(0, |at| (at as i64 + by).max(0) as usize));
             }
             Action::First => self.select(0),
             Action::Last => self.select(usize::MAX),
-            Action::Quit | Action::Redraw | Action::TerminalGone => {}
+            Action::Filter => {
+                self.is_typing = true;
+                self.is_drilled = false;
+            }
+            Action::Type(c) => self.filter.push(c),
+            Action::Rubout => self.is_typing = self.filter.pop().is_some(),
+            Action::EndFilter => self.is_typing = false,
+            Action::Click(column, row) => self.click(column, row),
+            Action::Quit => {}
         }
-        self.order();
+        self.arrange();
+    }
+
+    fn enter(&mut self) {
+        if self.selected().is_none() {
+            self.select(0);
+        }
+        let Some(at) = self.selected() else { return };
+        match self.rows[at].subject {
+            Subject::Call { is_open, .. } => self.open(is_open == Some(false)),
+            Subject::Site(_) => self.is_drilled = !self.is_drilled,
+        }
+    }
+
+    fn open(&mut self, is_open: bool) {
+        if let (true, Some(at)) = (self.is_tree, self.selected()) {
+            self.chosen.insert(self.rows[at].key, is_open);
+        }
+    }
+
+    /// Leaves what was entered last.
+    fn back(&mut self) {
+        if self.is_drilled {
+            self.is_drilled = false;
+        } else if self.is_typing || !self.filter.is_empty() {
+            self.is_typing = false;
+            self.filter.clear();
+        } else if self.is_tree {
+            self.act(Action::Tree);
+        }
+    }
+
+    fn click(&mut self, column: u16, row: u16) {
+        if self.is_drilled {
+            return;
+        }
+        if let Some(sort) = self.places.sort_at(column, row) {
+            self.sort = sort;
+        } else if let Some(at) = self.places.row_at(row).map(|at| self.first + at)
+            && at < self.rows.len()
+        {
+            if self.selected() == Some(at) {
+                self.enter();
+            } else {
+                self.select(at);
+            }
+        }
     }
 
     fn select(&mut self, at: usize) {
         let last = self.rows.len().saturating_sub(1);
-        self.selected = self.rows.get(at.min(last)).map(|row| row.stack);
+        self.selected = self.rows.get(at.min(last)).map(|row| row.key);
     }
 
-    /// A name has come.
-    pub fn name_site(&mut self, stack: u32, name: String, kind: String, frames: Vec<StackFrame>) {
-        self.names.insert(stack, Named { name, kind, frames });
+    /// Names have come.
+    pub(super) fn name_sites(&mut self, names: impl Iterator<Item = (u32, Named)>) {
+        self.names.extend(names);
+        self.arrange();
     }
 
-    /// The name, if it has come.
-    pub fn named(&self, stack: u32) -> Option<&Named> {
+    /// The names of a site, if they have come.
+    pub(super) fn named(&self, stack: u32) -> Option<&Named> {
         self.names.get(&stack)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn site(
-        stack: u32,
-        bytes: u64,
-        blocks: u64,
-        allocated_blocks: u64,
-        oldest_ns: u64,
-    ) -> SiteTotals {
-        SiteTotals {
-            stack,
-            bytes,
-            blocks,
-            oldest_ns,
-            allocated_blocks,
-            allocated_bytes: 0,
-            released_blocks: 0,
-            released_bytes: 0,
-            min_size: 0,
-            max_size: 0,
-        }
-    }
-
-    fn sample(seconds: u64, sites: Vec<SiteTotals>) -> Sample {
-        Sample {
-            time: Duration::from_secs(seconds),
-            sites,
-            totals: Totals::default(),
-            lost_events: 0,
-            bounded: None,
-        }
-    }
-
-    fn stacks(board: &Board) -> Vec<u32> {
-        board.rows.iter().map(|row| row.stack).collect()
-    }
-
-    #[test]
-    fn rates_orders_and_what_stays_selected() {
-        let mut board = Board::new("shop".into(), 7);
-        board.set_height(10);
-        board.sample(sample(
-            0,
-            vec![site(1, 100, 9, 9, 5), site(2, 500, 1, 1, 3)],
-        ));
-        board.sample(sample(
-            2,
-            vec![
-                site(1, 300, 19, 49, 5),
-                site(2, 500, 1, 1, 3),
-                site(3, 0, 0, 60, 0),
-            ],
-        ));
-        assert_eq!(stacks(&board), [2, 1, 3]);
-        let row = |board: &Board, stack| {
-            board
-                .rows
-                .iter()
-                .find(|r| r.stack == stack)
-                .cloned()
-                .expect("there")
-        };
-        assert_eq!((row(&board, 1).growth, row(&board, 1).rate), (100.0, 20.0));
-        assert_eq!((row(&board, 3).growth, row(&board, 3).rate), (0.0, 30.0));
-        for (sort, expected) in [
-            (Sort::Blocks, [1, 2, 3]),
-            (Sort::Growth, [1, 2, 3]),
-            (Sort::Rate, [3, 1, 2]),
-            (Sort::Age, [2, 1, 3]),
-        ] {
-            board.act(Action::SortBy(sort));
-            assert_eq!(stacks(&board), expected, "{sort:?}");
-        }
-        board.act(Action::Move(1));
-        assert_eq!(board.selected(), Some(0));
-        board.act(Action::SortBy(Sort::Rate));
-        assert_eq!(board.selected(), Some(2), "site 2 stays selected");
-        board.act(Action::Drill);
-        assert_eq!(board.drilled().map(|row| row.stack), Some(2));
-        board.act(Action::Back);
-        assert!(board.drilled().is_none());
-    }
-
-    #[test]
-    fn a_pause_holds_the_rows_and_not_the_past() {
-        let mut board = Board::new("shop".into(), 7);
-        board.sample(sample(0, vec![site(1, 100, 1, 1, 0)]));
-        board.act(Action::Pause);
-        board.sample(sample(1, vec![site(1, 900, 2, 2, 0)]));
-        assert_eq!(board.rows[0].bytes, 100);
-        assert_eq!(board.past(1), [100, 900]);
-        board.act(Action::Pause);
-        for second in 2..200 {
-            board.sample(sample(second, vec![site(1, 900 + second, 2, 2, 0)]));
-        }
-        assert_eq!(board.past(1).len(), PAST);
-        assert_eq!(board.rows[0].growth, 1.0);
-        board.sample(sample(200, vec![]));
-        assert!(board.rows.is_empty());
-        board.act(Action::Drill);
-        board.act(Action::Last);
-        assert!(board.drilled().is_none());
     }
 }

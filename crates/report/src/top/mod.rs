@@ -1,9 +1,20 @@
-//! What `top` shows: a board that is fed with samples and keys, and the screen that it is drawn on.
+//! What `top` shows: a board that is fed with samples, keys and names, and the screen that it is drawn on.
 
+mod apart;
 mod board;
+mod keys;
+mod layout;
 mod names;
+mod past;
+mod pictures;
+mod rows;
 mod screen;
+mod terminal;
+#[cfg(test)]
+mod tests;
+mod tree;
 
-pub use board::{Action, Board, BoardRow, Named, Sample, Sort};
+pub use board::{Board, Reaction, Sample};
 pub use names::Names;
-pub use screen::draw;
+use screen::draw;
+pub use terminal::Screen;

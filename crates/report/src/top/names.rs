@@ -1,7 +1,8 @@
 //! Names of the stacks that are on the screen, as they come.
 
 use super::Board;
-use crate::{Backtraces, StackFrame, frames_at, site_name};
+use super::board::Named;
+use crate::{Backtraces, frames_at};
 use memhook_symbols::{ModuleFile, Symbolizer};
 use std::{collections::HashMap, time::Duration};
 
@@ -21,15 +22,16 @@ impl Names {
         }
     }
 
-    /// Asks for what is visible; returns whether there was something new. `modules`: those of the target now.
+    /// Asks for the names that the board wants; returns whether there was something new. `modules`: those of the
+    /// target now.
     pub fn ask(
         &mut self,
         backtraces: &dyn Backtraces,
         modules: impl FnOnce() -> Vec<ModuleFile>,
         board: &Board,
     ) -> bool {
-        let is_new = |id: &u32| !self.asked.contains_key(id);
-        let new: Vec<u32> = board.visible().filter(is_new).collect();
+        let mut new = board.wanted();
+        new.retain(|id| !self.asked.contains_key(id));
         if new.is_empty() {
             return false;
         }
@@ -46,24 +48,23 @@ impl Names {
         if !is_waiting || !self.symbols.is_ready(Duration::ZERO) {
             return false;
         }
-        for (&id, known) in self.asked.iter_mut().filter(|(_, known)| !**known) {
-            let (kind, stack) = named_stack(backtraces, &self.symbols, id);
-            board.name_site(id, site_name(&stack), kind, stack);
+        let symbols = &self.symbols;
+        let new = self.asked.iter_mut().filter(|(_, known)| !**known);
+        board.name_sites(new.map(|(&id, known)| {
             *known = true;
-        }
+            (id, named(backtraces, symbols, id))
+        }));
         true
     }
 }
 
-/// Kind and frames of an interned stack, with the names that are there.
-fn named_stack(
-    backtraces: &dyn Backtraces,
-    symbols: &Symbolizer,
-    id: u32,
-) -> (String, Vec<StackFrame>) {
+/// Names of an interned stack, as far as they are there.
+fn named(backtraces: &dyn Backtraces, symbols: &Symbolizer, id: u32) -> Named {
     let backtrace = backtraces.backtrace(id).unwrap_or_default();
     let frames = backtrace.addresses.iter();
     let frames = frames.flat_map(|&address| frames_at(symbols, address));
-    let kind = backtrace.kind().unwrap_or("unknown");
-    (kind.to_owned(), frames.collect())
+    Named {
+        kind: backtrace.kind().unwrap_or("unknown").to_owned(),
+        frames: frames.collect(),
+    }
 }

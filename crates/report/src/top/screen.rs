@@ -1,78 +1,97 @@
 //! Draws the board.
 
-use super::board::{Board, BoardRow, Sort};
+use super::apart::{KnownSite, labels};
+use super::board::Board;
+use super::keys::HELP;
+use super::layout::{Column, Places};
+use super::pictures::{chart, sparkline};
+use super::rows::{Row, Sort, Subject};
 use crate::{StackFrame, bytes, count, counted, frame_name, milliseconds};
 use ratatui::{
     Frame,
-    layout::{Constraint, Layout, Rect},
     style::{Color, Style, Stylize},
     text::{Line, Span},
     widgets::Paragraph,
 };
+use std::collections::HashMap;
 
-/// Width of the little pictures of the past.
-const PAST_WIDTH: usize = 16;
-/// Rows of the large one.
-const CHART_HEIGHT: u16 = 4;
-const STEPS: [char; 9] = [
-    ' ', '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}',
-    '\u{2588}',
-];
-
-/// Columns: title, width, order.
-const COLUMNS: [(&str, usize, Sort); 5] = [
-    ("live", 10, Sort::Bytes),
-    ("blocks", 10, Sort::Blocks),
-    ("growth/s", 11, Sort::Growth),
-    ("allocs/s", 10, Sort::Rate),
-    ("oldest", 12, Sort::Age),
-];
+/// Shown for names that have not come yet.
+const UNKNOWN: &str = "...";
 
 /// Draws everything.
 pub fn draw(frame: &mut Frame, board: &mut Board) {
-    let [head, chart, body, foot] = Layout::vertical([
-        Constraint::Length(2),
-        Constraint::Length(CHART_HEIGHT),
-        Constraint::Min(1),
-        Constraint::Length(1),
-    ])
-    .areas(frame.area());
-    header(frame, board, head);
-    let of_one = board.drilled().map(|row| board.past(row.stack));
-    let past = of_one.unwrap_or_else(|| board.all_past());
-    frame.render_widget(Paragraph::new(picture(&past, chart)).fg(Color::Cyan), chart);
-    board.set_height(usize::from(body.height.saturating_sub(1)));
-    match board.drilled() {
-        Some(row) => stack(frame, board, row, body),
-        None => table(frame, board, body),
+    let area = frame.area();
+    let head = header(board, area.width);
+    let lines = head.len() as u16;
+    board.set_places(Places::of(area, lines, board.sort, board.is_tree));
+    let places = board.places.clone();
+    frame.render_widget(Paragraph::new(head), places.head);
+    let of_one = board.drilled().and_then(Row::stack);
+    let past = of_one.map_or_else(
+        || board.past().bytes(),
+        |stack| board.past().bytes_of(stack),
+    );
+    let drawn = chart(&past, places.chart);
+    frame.render_widget(Paragraph::new(drawn).fg(Color::Cyan), places.chart);
+    let body = match board.drilled() {
+        _ if board.is_help_shown => help(),
+        Some(row) => stack(board, row),
+        None => table(board, &places),
+    };
+    frame.render_widget(Paragraph::new(body), places.body);
+    frame.render_widget(Paragraph::new(footer(board, area.width)), places.foot);
+    if !board.has_color {
+        for cell in &mut frame.buffer_mut().content {
+            cell.set_style(Style::new().fg(Color::Reset).bg(Color::Reset));
+        }
     }
-    footer(frame, board, foot);
 }
 
-fn header(frame: &mut Frame, board: &Board, area: Rect) {
-    let (growth, rate) = board.all_changes();
-    let t = &board.totals;
-    let mut first = vec![
-        Span::from(format!("{} ({})", board.name, board.pid)).bold(),
-        Span::from(format!(
-            "  {}",
-            milliseconds(board.elapsed().as_millis() as u64)
-        )),
-    ];
+/// As many of the parts as fit, the first ones.
+fn fitting(parts: Vec<Span<'static>>, width: u16) -> Line<'static> {
+    let mut line = Line::default();
+    for part in parts {
+        if line.width() + part.width() > usize::from(width) && !line.spans.is_empty() {
+            break;
+        }
+        line.push_span(part);
+    }
+    line
+}
+
+fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
+    let elapsed = milliseconds(board.elapsed().as_millis() as u64);
+    let mut first = vec![Span::from(format!("{} ({})", board.name, board.pid)).bold()];
     if board.is_paused {
         first.push(Span::from("  PAUSED").fg(Color::Yellow).bold());
     }
-    if board.lost_events > 0 {
-        let lost = format!(
-            "  {} lost: numbers are too low",
-            counted(board.lost_events, "event")
-        );
-        first.push(Span::from(lost).fg(Color::Red));
-    }
+    first.push(Span::from(format!("  {elapsed}")));
+    let mut lines = vec![fitting(first, width)];
     let bounded = board.bounded.as_ref();
     let is_estimate = bounded.is_some_and(|bounded| bounded.is_thinned);
+    let about = if is_estimate { "about " } else { "" };
+    let (growth, rate) = board.past().changes();
+    let t = &board.totals;
+    lines.push(fitting(
+        vec![
+            Span::from(format!("{about}{} live", bytes(t.live_bytes))).bold(),
+            Span::from(format!(" in {about}{}", counted(t.live_blocks, "block"))),
+            Span::from(", "),
+            change(growth, 0),
+            Span::from("/s"),
+            Span::from(format!(", peak {}", bytes(t.peak_live_bytes))),
+            Span::from(format!(", {} allocs/s", count(rate.round() as u64))),
+        ],
+        width,
+    ));
+    // What makes the numbers wrong has lines of its own.
+    if board.lost_events > 0 {
+        let lost = counted(board.lost_events, "event");
+        let warning = format!("{lost} lost: numbers are too low");
+        lines.push(Line::from(warning).fg(Color::Red).bold());
+    }
     if let Some(bounded) = bounded {
-        let mut what = format!("  --max-memory {} reached", bytes(bounded.max_bytes));
+        let mut what = format!("--max-memory {} reached", bytes(bounded.max_bytes));
         if is_estimate {
             let kept = count(bounded.kept_blocks);
             what += &format!(": live blocks estimated from {kept}");
@@ -81,32 +100,51 @@ fn header(frame: &mut Frame, board: &Board, area: Rect) {
             let others = counted(bounded.unattributed_allocations, "allocation");
             what += &format!(", {others} without stack");
         }
-        first.push(Span::from(what).fg(Color::Red));
+        lines.push(Line::from(what).fg(Color::Red).bold());
     }
-    let about = if is_estimate { "about " } else { "" };
-    let second = Line::from(vec![
-        Span::from(format!("{about}{}", bytes(t.live_bytes))).bold(),
-        Span::from(format!(
-            " live in {about}{}, peak {}, ",
-            counted(t.live_blocks, "block"),
-            bytes(t.peak_live_bytes)
-        )),
-        growth_span(growth, 0),
-        Span::from(format!("/s, {} allocs/s", count(rate.round() as u64))),
-    ]);
-    frame.render_widget(Paragraph::new(vec![Line::from(first), second]), area);
+    lines
 }
 
-fn footer(frame: &mut Frame, board: &Board, area: Rect) {
-    let keys = if board.is_drilled {
-        "Esc back  p pause  q quit"
+fn footer(board: &Board, width: u16) -> Line<'static> {
+    let keys: &[&'static str] = if board.is_typing {
+        return Line::from(format!("/{}\u{2588}  Enter keep  Esc clear", board.filter));
+    } else if board.is_help_shown {
+        &["any key: back", "  q quit"]
+    } else if board.is_drilled {
+        &["Esc back", "  q quit", "  Up/Down next site", "  p pause"]
+    } else if board.is_tree {
+        &[
+            "? help",
+            "  q quit",
+            "  Enter open",
+            "  t sites",
+            "  / filter",
+            "  s sort",
+            "  p pause",
+        ]
     } else {
-        "Up/Down select  Enter stack  b n g r a: sort by live, blocks, growth, rate, age  p pause  q quit"
+        &[
+            "? help",
+            "  q quit",
+            "  Enter stack",
+            "  t tree",
+            "  / filter",
+            "  s sort",
+            "  p pause",
+        ]
     };
-    frame.render_widget(Paragraph::new(keys).dim(), area);
+    let mut keys = fitting(keys.iter().map(|key| Span::from(*key)).collect(), width);
+    if !board.filter.is_empty() {
+        keys.spans.insert(
+            0,
+            Span::from(format!("/{} (Esc clears)  ", board.filter)).bold(),
+        );
+    }
+    keys.dim()
 }
 
-fn growth_span(growth: f64, width: usize) -> Span<'static> {
+/// A change of bytes a second.
+fn change(growth: f64, width: usize) -> Span<'static> {
     let text = crate::change(growth.round() as i64);
     let color = match growth.round() as i64 {
         1.. => Color::Red,
@@ -116,80 +154,145 @@ fn growth_span(growth: f64, width: usize) -> Span<'static> {
     Span::from(format!("{text:>width$}")).fg(color)
 }
 
-fn table(frame: &mut Frame, board: &Board, area: Rect) {
-    let mut titles = Vec::new();
-    for (title, width, sort) in COLUMNS {
-        let mark = if sort == board.sort { "\u{25be}" } else { "" };
-        let title = Span::from(format!("{:>width$} ", format!("{mark}{title}")));
-        titles.push(if sort == board.sort {
-            title.bold()
-        } else {
-            title.dim()
-        });
-    }
-    titles.push(Span::from(format!("{:<PAST_WIDTH$} site", "past")).dim());
-    let mut lines = vec![Line::from(titles)];
+fn help() -> Vec<Line<'static>> {
+    let width = HELP.iter().map(|(keys, _)| keys.len()).max().unwrap_or(0);
+    let line = |(keys, what): &(&'static str, &'static str)| {
+        let keys = Span::from(format!("  {keys:<width$}  ")).bold();
+        Line::from(vec![keys, Span::from(*what)])
+    };
+    let title = Line::from("Keys").bold();
+    std::iter::once(title)
+        .chain(HELP.iter().map(line))
+        .collect()
+}
+
+fn table(board: &Board, places: &Places) -> Vec<Line<'static>> {
+    let mut lines = vec![titles(board, &places.columns)];
+    let names = names(board);
     let selected = board.selected();
-    let shown = board
-        .rows
-        .iter()
-        .enumerate()
-        .skip(board.first)
-        .take(board.height);
-    for (at, row) in shown {
-        let line = line(board, row);
+    for (at, row) in board.visible() {
+        let line = line(board, row, &places.columns, &names);
         lines.push(if Some(at) == selected {
             line.style(Style::new().reversed())
         } else {
             line
         });
     }
-    if board.rows.is_empty() {
-        lines.push(Line::from("No block that was allocated since the attach is live.").dim());
+    if board.rows().is_empty() {
+        let why = if board.is_empty() {
+            "No block that was allocated since the attach is live."
+        } else if board.filter.is_empty() {
+            "The names are being looked up."
+        } else {
+            "No site has this in its functions, files or modules."
+        };
+        lines.push(Line::from(why).dim());
     }
-    frame.render_widget(Paragraph::new(lines), area);
+    lines
 }
 
-fn line(board: &Board, row: &BoardRow) -> Line<'static> {
-    let [live, blocks, growth, rate, oldest] = COLUMNS.map(|column| column.1);
-    let age = row
-        .oldest
-        .map(|oldest| board.elapsed().saturating_sub(oldest));
-    let age = age.map_or(String::new(), |age| milliseconds(age.as_millis() as u64));
-    let name = match board.named(row.stack) {
-        Some(named) => named.name.clone(),
-        None => "...".into(),
+fn titles(board: &Board, columns: &[Column]) -> Line<'static> {
+    let title = |column: &Column| {
+        let width = usize::from(column.width);
+        match column.sort {
+            None => Span::from(format!("{:<width$} ", column.title)).dim(),
+            Some(sort) if sort == board.sort => {
+                Span::from(format!("{:>width$} ", format!("\u{25be}{}", column.title))).bold()
+            }
+            Some(_) => Span::from(format!("{:>width$} ", column.title)).dim(),
+        }
     };
-    Line::from(vec![
-        Span::from(format!(
-            "{:>live$} {:>blocks$} ",
-            bytes(row.bytes),
-            count(row.blocks)
-        )),
-        growth_span(row.growth, growth),
-        Span::from(format!(
-            " {:>rate$} {age:>oldest$} ",
-            count(row.rate.round() as u64)
-        )),
-        Span::from(sparkline(&board.past(row.stack), PAST_WIDTH)).fg(Color::Cyan),
-        Span::from(format!(" {name}")),
-    ])
+    let mut titles: Vec<Span> = columns.iter().map(title).collect();
+    titles.push(Span::from(if board.is_tree { "calls" } else { "site" }).dim());
+    Line::from(titles)
 }
 
-fn stack(frame: &mut Frame, board: &Board, row: &BoardRow, area: Rect) {
-    let mut lines = Vec::new();
-    let named = board.named(row.stack);
-    let kind = named.map_or("...", |named| &named.kind);
-    lines.push(Line::from(vec![
-        Span::from(bytes(row.bytes)).bold(),
-        Span::from(format!(" in {} by {kind}, ", counted(row.blocks, "block"))),
-        growth_span(row.growth, 0),
-        Span::from(format!("/s, {} allocs/s", count(row.rate.round() as u64))),
-    ]));
-    for frame in named.map_or(&[][..], |named| &named.frames) {
-        lines.push(stack_line(frame));
+/// Labels of the sites on the screen, by stack.
+fn names(board: &Board) -> HashMap<u32, String> {
+    let stacks = board.visible().filter_map(|(_, row)| row.stack());
+    let known = |stack| {
+        let named = board.named(stack)?;
+        Some(KnownSite {
+            stack,
+            kind: &named.kind,
+            frames: &named.frames,
+        })
+    };
+    let known: Vec<KnownSite> = stacks.filter_map(known).collect();
+    let stacks = known.iter().map(|site| site.stack);
+    stacks.zip(labels(&known)).collect()
+}
+
+fn line(
+    board: &Board,
+    row: &Row,
+    columns: &[Column],
+    names: &HashMap<u32, String>,
+) -> Line<'static> {
+    let numbers = &row.numbers;
+    let mut spans = Vec::new();
+    for column in columns {
+        let width = usize::from(column.width);
+        let text = match column.sort {
+            Some(Sort::Bytes) => bytes(numbers.bytes),
+            Some(Sort::Blocks) => count(numbers.blocks),
+            Some(Sort::Rate) => count(numbers.rate.round() as u64),
+            Some(Sort::Age) => numbers.oldest.map_or(String::new(), |oldest| {
+                let age = board.elapsed().saturating_sub(oldest);
+                milliseconds(age.as_millis() as u64)
+            }),
+            Some(Sort::Growth) => {
+                spans.push(change(numbers.growth, width));
+                spans.push(Span::from(" "));
+                continue;
+            }
+            None => {
+                let past = row.stack().map(|stack| board.past().bytes_of(stack));
+                let drawn = sparkline(&past.unwrap_or_default(), width);
+                spans.push(Span::from(drawn + " ").fg(Color::Cyan));
+                continue;
+            }
+        };
+        spans.push(Span::from(format!("{text:>width$} ")));
     }
-    frame.render_widget(Paragraph::new(lines), area);
+    let name = match &row.subject {
+        Subject::Site(stack) => names.get(stack).cloned().unwrap_or_else(|| UNKNOWN.into()),
+        Subject::Call {
+            name,
+            depth,
+            is_open,
+        } => {
+            let mark = match is_open {
+                Some(true) => "\u{25be}",
+                Some(false) => "\u{25b8}",
+                None => " ",
+            };
+            format!("{:indent$}{mark} {name}", "", indent = *depth)
+        }
+    };
+    spans.push(Span::from(name));
+    Line::from(spans)
+}
+
+fn stack(board: &Board, row: &Row) -> Vec<Line<'static>> {
+    let numbers = &row.numbers;
+    let named = row.stack().and_then(|stack| board.named(stack));
+    let kind = named.map_or(UNKNOWN, |named| &named.kind);
+    let mut lines = vec![Line::from(vec![
+        Span::from(bytes(numbers.bytes)).bold(),
+        Span::from(format!(
+            " in {} by {kind}, ",
+            counted(numbers.blocks, "block")
+        )),
+        change(numbers.growth, 0),
+        Span::from(format!(
+            "/s, {} allocs/s",
+            count(numbers.rate.round() as u64)
+        )),
+    ])];
+    let frames = named.map_or(&[][..], |named| &named.frames);
+    lines.extend(frames.iter().map(stack_line));
+    lines
 }
 
 fn stack_line(frame: &StackFrame) -> Line<'static> {
@@ -205,49 +308,4 @@ fn stack_line(frame: &StackFrame) -> Line<'static> {
         Span::from(format!("  {}", frame_name(frame))),
         Span::from(format!("  {}{place}{inlined}", module.unwrap_or_default())).dim(),
     ])
-}
-
-/// The newest values at the right, scaled to the highest.
-fn sparkline(values: &[u64], width: usize) -> String {
-    let newest = &values[values.len().saturating_sub(width)..];
-    let most = newest.iter().copied().max().unwrap_or(0).max(1);
-    let step = |value: &u64| match value {
-        0 => STEPS[0],
-        _ => STEPS[(u128::from(*value) * 8).div_ceil(u128::from(most)) as usize],
-    };
-    let drawn: String = newest.iter().map(step).collect();
-    format!("{drawn:>width$}")
-}
-
-/// A sparkline that is several rows high.
-fn picture(values: &[u64], area: Rect) -> Vec<Line<'static>> {
-    let (width, height) = (usize::from(area.width), usize::from(area.height));
-    let newest = &values[values.len().saturating_sub(width)..];
-    let most = newest.iter().copied().max().unwrap_or(0).max(1);
-    let levels = (height * 8) as u128;
-    let row = |row: usize| {
-        let below = ((height - 1 - row) * 8) as u128;
-        let step = |value: &u64| {
-            let level = (u128::from(*value) * levels).div_ceil(u128::from(most));
-            STEPS[level.saturating_sub(below).min(8) as usize]
-        };
-        let drawn: String = newest.iter().map(step).collect();
-        Line::from(format!("{drawn:>width$}"))
-    };
-    (0..height).map(row).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pictures_of_the_past() {
-        assert_eq!(sparkline(&[0, 1, 4, 8], 6), "   \u{2581}\u{2584}\u{2588}");
-        assert_eq!(sparkline(&[9, 0, 0], 2), "  ");
-        assert_eq!(sparkline(&[], 3), "   ");
-        let lines = picture(&[8, 16], Rect::new(0, 0, 5, 2));
-        let text: Vec<String> = lines.iter().map(|line| line.to_string()).collect();
-        assert_eq!(text, ["    \u{2588}", "   \u{2588}\u{2588}"]);
-    }
 }

@@ -1,0 +1,44 @@
+//! How far a recording has been read, for those who wait for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// Follows one open recording, from any thread.
+#[derive(Clone, Debug, Default)]
+pub struct Meter(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    position: AtomicU64,
+    bytes: AtomicU64,
+    is_read: AtomicBool,
+}
+
+impl Meter {
+    /// Of a file of this size.
+    pub(crate) fn of(bytes: u64) -> Meter {
+        let meter = Meter::default();
+        meter.0.bytes.store(bytes, Relaxed);
+        meter
+    }
+
+    /// This part of the file has been read.
+    pub(crate) fn set(&self, position: u64) {
+        self.0.position.store(position, Relaxed);
+    }
+
+    /// Nothing more is read for what was asked.
+    pub(crate) fn end(&self) {
+        self.0.is_read.store(true, Relaxed);
+    }
+
+    /// Bytes up to where the file has been read, and all of them; `None` when what was asked has been read.
+    pub fn position(&self) -> Option<(u64, u64)> {
+        let State {
+            position,
+            bytes,
+            is_read,
+        } = &*self.0;
+        (!is_read.load(Relaxed)).then(|| (position.load(Relaxed), bytes.load(Relaxed)))
+    }
+}

@@ -1,0 +1,115 @@
+//! What keys and the mouse ask for.
+
+use super::rows::Sort;
+use ratatui::crossterm::event::{
+    Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEventKind,
+};
+
+/// The keys, as the help shows them.
+pub(super) const HELP: [(&str, &str); 15] = [
+    ("Up Down j k", "select a row"),
+    ("PgUp PgDn Home End", "select a row further away"),
+    ("Enter", "show the call stack of a site, or open a call"),
+    ("Left Right", "close or open a call of the tree"),
+    ("Esc Backspace", "leave a stack, a filter or the tree"),
+    ("t", "tree of calls, or table of sites"),
+    ("/", "show only what has this in a function, file or module"),
+    ("s", "sort by the next column"),
+    ("b n g r a", "sort by bytes, blocks, growth, rate or age"),
+    ("p Space", "pause, and go on"),
+    ("Mouse wheel", "select a row further down or up"),
+    ("Click", "select a row; on the selected one: Enter"),
+    ("Click on a title", "sort by that column"),
+    ("? h", "show this help"),
+    ("q Ctrl-C", "detach and quit"),
+];
+/// Rows for one turn of the wheel.
+const WHEEL: i64 = 3;
+
+/// Something to be done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Action {
+    Quit,
+    Help,
+    /// Show the stack of the selected row, or what is below a call.
+    Enter,
+    /// Show what is below a call, or hide it.
+    Open(bool),
+    Back,
+    Tree,
+    Pause,
+    SortBy(Sort),
+    NextSort,
+    /// By so many rows.
+    Move(i64),
+    First,
+    Last,
+    /// Begin to type a filter.
+    Filter,
+    /// Of the filter that is being typed.
+    Type(char),
+    Rubout,
+    EndFilter,
+    /// At this column and row of the screen.
+    Click(u16, u16),
+}
+
+/// What an event asks for, while a filter is being typed or not.
+pub(super) fn action(event: &Event, is_typing: bool) -> Option<Action> {
+    match event {
+        Event::Key(key) if key.kind == KeyEventKind::Release => None,
+        Event::Key(key) if is_end(key) => Some(Action::Quit),
+        Event::Key(key) if is_typing => typed(key.code),
+        Event::Key(key) => pressed(key.code),
+        Event::Mouse(mouse) => match mouse.kind {
+            MouseEventKind::ScrollDown => Some(Action::Move(WHEEL)),
+            MouseEventKind::ScrollUp => Some(Action::Move(-WHEEL)),
+            MouseEventKind::Down(MouseButton::Left) => Some(Action::Click(mouse.column, mouse.row)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn is_end(key: &KeyEvent) -> bool {
+    key.modifiers.contains(KeyModifiers::CONTROL) && matches!(key.code, KeyCode::Char('c' | 'd'))
+}
+
+fn typed(code: KeyCode) -> Option<Action> {
+    Some(match code {
+        KeyCode::Char(c) => Action::Type(c),
+        KeyCode::Backspace => Action::Rubout,
+        KeyCode::Enter => Action::EndFilter,
+        KeyCode::Esc => Action::Back,
+        KeyCode::Down => Action::Move(1),
+        KeyCode::Up => Action::Move(-1),
+        _ => return None,
+    })
+}
+
+fn pressed(code: KeyCode) -> Option<Action> {
+    Some(match code {
+        KeyCode::Char('q') => Action::Quit,
+        KeyCode::Char('?' | 'h') | KeyCode::F(1) => Action::Help,
+        KeyCode::Char('/') => Action::Filter,
+        KeyCode::Char('t') => Action::Tree,
+        KeyCode::Char('p' | ' ') => Action::Pause,
+        KeyCode::Char('s') => Action::NextSort,
+        KeyCode::Char('b') => Action::SortBy(Sort::Bytes),
+        KeyCode::Char('n') => Action::SortBy(Sort::Blocks),
+        KeyCode::Char('g') => Action::SortBy(Sort::Growth),
+        KeyCode::Char('r') => Action::SortBy(Sort::Rate),
+        KeyCode::Char('a') => Action::SortBy(Sort::Age),
+        KeyCode::Char('j') | KeyCode::Down => Action::Move(1),
+        KeyCode::Char('k') | KeyCode::Up => Action::Move(-1),
+        KeyCode::PageDown => Action::Move(20),
+        KeyCode::PageUp => Action::Move(-20),
+        KeyCode::Home => Action::First,
+        KeyCode::End => Action::Last,
+        KeyCode::Left => Action::Open(false),
+        KeyCode::Right => Action::Open(true),
+        KeyCode::Enter => Action::Enter,
+        KeyCode::Esc | KeyCode::Backspace => Action::Back,
+        _ => return None,
+    })
+}

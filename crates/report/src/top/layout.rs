@@ -1,0 +1,159 @@
+//! Where things are on the screen: which columns there is room for, and what is under the mouse.
+
+use super::rows::Sort;
+use ratatui::layout::{Constraint, Layout, Rect};
+
+/// Rows of the picture of the heap's past, where the screen is high enough.
+const CHART_HEIGHT: u16 = 4;
+/// Lines below which a screen has no picture.
+const HIGH_ENOUGH: u16 = 16;
+/// The site has at least half of the width, or this.
+const ENOUGH_FOR_SITES: u16 = 60;
+
+/// A column in front of the site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Column {
+    pub title: &'static str,
+    pub width: u16,
+    /// What a click on it sorts by; `None`: the picture of the past.
+    pub sort: Option<Sort>,
+    /// Those with the highest numbers go first when the screen is narrow.
+    goes: u8,
+}
+
+const COLUMNS: [Column; 6] = [
+    column("live", 10, Some(Sort::Bytes), 0),
+    column("blocks", 10, Some(Sort::Blocks), 2),
+    column("growth/s", 11, Some(Sort::Growth), 1),
+    column("allocs/s", 10, Some(Sort::Rate), 3),
+    column("oldest", 12, Some(Sort::Age), 4),
+    column("past", 16, None, 5),
+];
+
+const fn column(title: &'static str, width: u16, sort: Option<Sort>, goes: u8) -> Column {
+    Column {
+        title,
+        width,
+        sort,
+        goes,
+    }
+}
+
+/// The columns that there is room for, in their order. That by which the rows are sorted is among them.
+pub(super) fn columns(width: u16, sort: Sort, has_past: bool) -> Vec<Column> {
+    let room = width - (width / 2).min(ENOUGH_FOR_SITES);
+    let mut by_weight = COLUMNS.to_vec();
+    by_weight.retain(|column| has_past || column.sort.is_some());
+    by_weight.sort_by_key(|column| (column.sort != Some(sort), column.goes));
+    let mut taken = 0;
+    let mut shown = Vec::new();
+    for column in by_weight {
+        taken += column.width + 1;
+        if taken > room && !shown.is_empty() {
+            break;
+        }
+        shown.push(column);
+    }
+    COLUMNS
+        .into_iter()
+        .filter(|column| shown.contains(column))
+        .collect()
+}
+
+/// The parts of the screen.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Places {
+    pub head: Rect,
+    pub chart: Rect,
+    pub body: Rect,
+    pub foot: Rect,
+    pub columns: Vec<Column>,
+}
+
+impl Places {
+    /// Of a screen that has this many lines at its top.
+    pub fn of(area: Rect, head_lines: u16, sort: Sort, is_tree: bool) -> Places {
+        let chart_height = if area.height < HIGH_ENOUGH {
+            0
+        } else {
+            CHART_HEIGHT
+        };
+        let [head, chart, body, foot] = Layout::vertical([
+            Constraint::Length(head_lines),
+            Constraint::Length(chart_height),
+            Constraint::Min(1),
+            Constraint::Length(1),
+        ])
+        .areas(area);
+        Places {
+            head,
+            chart,
+            body,
+            foot,
+            columns: columns(area.width, sort, !is_tree),
+        }
+    }
+
+    /// Rows that fit below the titles.
+    pub fn rows(&self) -> usize {
+        usize::from(self.body.height.saturating_sub(1))
+    }
+
+    /// The row at this line of the screen, counted from the first on it.
+    pub fn row_at(&self, line: u16) -> Option<usize> {
+        let at = line.checked_sub(self.body.y)?.checked_sub(1)?;
+        (line < self.body.bottom()).then_some(usize::from(at))
+    }
+
+    /// The column whose title is there.
+    pub fn sort_at(&self, column: u16, line: u16) -> Option<Sort> {
+        let mut end = 0;
+        let at = self.columns.iter().find(|c| {
+            end += c.width + 1;
+            column < end
+        });
+        at.filter(|_| line == self.body.y)?.sort
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn titles(width: u16, sort: Sort) -> Vec<&'static str> {
+        let columns = columns(width, sort, true);
+        columns.iter().map(|column| column.title).collect()
+    }
+
+    #[test]
+    fn the_site_is_the_last_to_go() {
+        assert_eq!(titles(200, Sort::Bytes).len(), 6);
+        assert_eq!(titles(80, Sort::Bytes), ["live", "blocks", "growth/s"]);
+        assert_eq!(titles(60, Sort::Bytes), ["live", "growth/s"]);
+        assert_eq!(titles(60, Sort::Age), ["live", "oldest"]);
+        assert_eq!(titles(20, Sort::Rate), ["allocs/s"]);
+        for width in 22..300 {
+            let taken = columns(width, Sort::Age, true);
+            let taken: u16 = taken.iter().map(|column| column.width + 1).sum();
+            let left = width.saturating_sub(taken);
+            assert!(
+                left >= (width / 2).min(ENOUGH_FOR_SITES) || taken == 13,
+                "{width}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_under_the_mouse() {
+        let places = Places::of(Rect::new(0, 0, 80, 24), 2, Sort::Bytes, false);
+        assert_eq!(places.body.y, 6);
+        assert_eq!(places.rows(), 16);
+        assert_eq!(places.sort_at(5, 6), Some(Sort::Bytes));
+        assert_eq!(places.sort_at(11, 6), Some(Sort::Blocks));
+        assert_eq!(places.sort_at(60, 6), None, "the site");
+        assert_eq!(places.sort_at(5, 7), None, "a row");
+        assert_eq!(places.row_at(7), Some(0));
+        assert_eq!(places.row_at(22), Some(15));
+        assert_eq!((places.row_at(6), places.row_at(23)), (None, None));
+    }
+}

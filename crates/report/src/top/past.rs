@@ -1,0 +1,122 @@
+//! The recent past of the heap and of each site, and what it says about growth and rates.
+
+use super::Sample;
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+/// Samples that are remembered.
+const REMEMBERED: usize = 60;
+/// Growth and rates are taken over this many samples, because single ones jump.
+const RECENT: usize = 10;
+
+/// Live bytes and allocations up to then, oldest first.
+type Series = VecDeque<(u64, u64)>;
+
+/// The latest samples.
+#[derive(Default)]
+pub(super) struct Past {
+    times: VecDeque<Duration>,
+    all: Series,
+    sites: HashMap<u32, Series>,
+}
+
+impl Past {
+    /// Remembers a sample.
+    pub fn remember(&mut self, sample: &Sample) {
+        // A site that is new was at nothing before.
+        let before = self.times.len();
+        for site in &sample.sites {
+            let series = self.sites.entry(site.stack);
+            let series = series.or_insert_with(|| vec![(0, 0); before].into());
+            series.push_back((site.bytes, site.allocated_blocks));
+        }
+        for series in self.sites.values_mut() {
+            if series.len() == before {
+                let allocated = series.back().map_or(0, |last| last.1);
+                series.push_back((0, allocated));
+            }
+        }
+        self.times.push_back(sample.time);
+        let totals = &sample.totals;
+        self.all.push_back((totals.live_bytes, totals.allocations));
+        if self.times.len() > REMEMBERED {
+            self.times.pop_front();
+            self.all.pop_front();
+            for series in self.sites.values_mut() {
+                series.pop_front();
+            }
+        }
+    }
+
+    /// Time of the latest sample.
+    pub fn time(&self) -> Duration {
+        self.times.back().copied().unwrap_or_default()
+    }
+
+    /// Bytes and allocations a second of the whole heap.
+    pub fn changes(&self) -> (f64, f64) {
+        self.changes_in(&self.all)
+    }
+
+    /// Bytes and allocations a second of a site.
+    pub fn changes_of(&self, stack: u32) -> (f64, f64) {
+        let series = self.sites.get(&stack);
+        series.map_or((0.0, 0.0), |series| self.changes_in(series))
+    }
+
+    fn changes_in(&self, series: &Series) -> (f64, f64) {
+        let last = series.len().saturating_sub(1);
+        let first = last.saturating_sub(RECENT);
+        let seconds = match (self.times.get(first), self.times.get(last)) {
+            (Some(&from), Some(&to)) if to > from => (to - from).as_secs_f64(),
+            _ => return (0.0, 0.0),
+        };
+        let ((old_bytes, old_count), (bytes, count)) = (series[first], series[last]);
+        (
+            (bytes as f64 - old_bytes as f64) / seconds,
+            count.saturating_sub(old_count) as f64 / seconds,
+        )
+    }
+
+    /// Live bytes of the whole heap, oldest first.
+    pub fn bytes(&self) -> Vec<u64> {
+        self.all.iter().map(|point| point.0).collect()
+    }
+
+    /// Live bytes of a site, oldest first.
+    pub fn bytes_of(&self, stack: u32) -> Vec<u64> {
+        let series = self.sites.get(&stack);
+        series.into_iter().flatten().map(|point| point.0).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{sample, site};
+    use super::*;
+
+    #[test]
+    fn a_site_that_goes_away_is_at_nothing() {
+        let mut past = Past::default();
+        past.remember(&sample(0, vec![site(1, 100, 1, 1, 0)]));
+        past.remember(&sample(1, vec![]));
+        past.remember(&sample(2, vec![site(1, 50, 1, 2, 0), site(2, 7, 1, 1, 0)]));
+        assert_eq!(past.bytes_of(1), [100, 0, 50]);
+        assert_eq!(past.bytes_of(2), [0, 0, 7]);
+        assert_eq!(past.changes_of(1), (-25.0, 0.5));
+        assert_eq!(past.changes_of(3), (0.0, 0.0));
+    }
+
+    #[test]
+    fn only_the_latest_samples_are_kept() {
+        let mut past = Past::default();
+        for second in 0..200 {
+            past.remember(&sample(second, vec![site(1, second, 1, 1, 0)]));
+        }
+        assert_eq!(past.bytes_of(1).len(), REMEMBERED);
+        assert_eq!(past.changes_of(1).0, 1.0);
+        assert_eq!(past.time(), Duration::from_secs(199));
+    }
+}

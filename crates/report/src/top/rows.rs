@@ -1,0 +1,113 @@
+//! The rows of the table, and their order.
+
+use std::{cmp::Reverse, time::Duration};
+
+/// Order of the rows; the largest, or the oldest, is first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the names are the definition
+pub enum Sort {
+    Bytes,
+    Blocks,
+    Growth,
+    Rate,
+    Age,
+}
+
+impl Sort {
+    pub(super) fn next(self) -> Sort {
+        match self {
+            Sort::Bytes => Sort::Blocks,
+            Sort::Blocks => Sort::Growth,
+            Sort::Growth => Sort::Rate,
+            Sort::Rate => Sort::Age,
+            Sort::Age => Sort::Bytes,
+        }
+    }
+}
+
+/// Live blocks, and how they change.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Numbers {
+    pub bytes: u64,
+    pub blocks: u64,
+    /// Bytes a second.
+    pub growth: f64,
+    /// Allocations a second.
+    pub rate: f64,
+    /// Time of the oldest live block since the attach.
+    pub oldest: Option<Duration>,
+}
+
+impl Numbers {
+    /// With those of other blocks.
+    pub fn add(&mut self, other: &Numbers) {
+        self.bytes += other.bytes;
+        self.blocks += other.blocks;
+        self.growth += other.growth;
+        self.rate += other.rate;
+        self.oldest = self.oldest.into_iter().chain(other.oldest).min();
+    }
+
+    /// Whether there is anything to show.
+    pub fn is_something(&self) -> bool {
+        self.bytes > 0 || self.blocks > 0 || self.rate > 0.0
+    }
+
+    /// What rows are sorted by.
+    pub fn order(&self, sort: Sort) -> impl Ord + use<> {
+        let whole = |number: f64| i128::from(number.round() as i64);
+        match sort {
+            Sort::Bytes => Reverse(i128::from(self.bytes)),
+            Sort::Blocks => Reverse(i128::from(self.blocks)),
+            Sort::Growth => Reverse(whole(self.growth)),
+            Sort::Rate => Reverse(whole(self.rate)),
+            Sort::Age => {
+                let oldest = self.oldest.unwrap_or(Duration::MAX).as_nanos();
+                Reverse(-i128::try_from(oldest).unwrap_or(i128::MAX))
+            }
+        }
+    }
+}
+
+/// What a row is about.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Subject {
+    /// A site, by its stack.
+    Site(u32),
+    /// A call in the tree.
+    Call {
+        name: String,
+        /// How many calls it is away from the root.
+        depth: usize,
+        /// Whether the calls below it are shown; `None` if there are none.
+        is_open: Option<bool>,
+    },
+}
+
+/// A row.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Row {
+    /// It is the same as long as the subject is.
+    pub key: u64,
+    pub subject: Subject,
+    pub numbers: Numbers,
+}
+
+impl Row {
+    /// Of a site.
+    pub fn of_site(stack: u32, numbers: Numbers) -> Row {
+        Row {
+            key: u64::from(stack),
+            subject: Subject::Site(stack),
+            numbers,
+        }
+    }
+
+    /// The stack, if it is of one site.
+    pub fn stack(&self) -> Option<u32> {
+        match self.subject {
+            Subject::Site(stack) => Some(stack),
+            Subject::Call { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! A board that is fed with samples and keys, drawn on a screen in memory.
+
+use super::board::Named;
+use super::*;
+use crate::StackFrame;
+use memhook_ledger::{SiteTotals, Totals};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{
+    Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
+};
+use ratatui::style::Color;
+use std::time::Duration;
+
+pub(super) fn site(
+    stack: u32,
+    bytes: u64,
+    blocks: u64,
+    allocated_blocks: u64,
+    oldest_ns: u64,
+) -> SiteTotals {
+    SiteTotals {
+        stack,
+        bytes,
+        blocks,
+        oldest_ns,
+        allocated_blocks,
+        allocated_bytes: 0,
+        released_blocks: 0,
+        released_bytes: 0,
+        min_size: 0,
+        max_size: 0,
+    }
+}
+
+pub(super) fn sample(seconds: u64, sites: Vec<SiteTotals>) -> Sample {
+    Sample {
+        time: Duration::from_secs(seconds),
+        sites,
+        totals: Totals::default(),
+        lost_events: 0,
+        bounded: None,
+    }
+}
+
+fn named(functions: &str) -> Named {
+    let frame = |name: &str| StackFrame {
+        function: Some(name.into()),
+        ..StackFrame::default()
+    };
+    Named {
+        kind: "malloc".into(),
+        frames: functions.split(' ').map(frame).collect(),
+    }
+}
+
+/// Three sites of which two allocate in the same function.
+fn board() -> Board {
+    let mut board = Board::new("shop".into(), 7);
+    board.sample(sample(
+        0,
+        vec![site(1, 100, 9, 9, 5), site(2, 500, 1, 1, 3)],
+    ));
+    let sites = vec![
+        site(1, 300, 19, 49, 5),
+        site(2, 500, 1, 1, 3),
+        site(3, 0, 0, 60, 7),
+    ];
+    board.sample(sample(2, sites));
+    let names = [
+        (1, "copy load main"),
+        (2, "copy store main"),
+        (3, "log main"),
+    ];
+    board.name_sites(
+        names
+            .map(|(stack, names)| (stack, named(names)))
+            .into_iter(),
+    );
+    board
+}
+
+fn press(board: &mut Board, keys: &str) {
+    for key in keys.chars() {
+        let code = match key {
+            '\n' => KeyCode::Enter,
+            '\x1b' => KeyCode::Esc,
+            '\x08' => KeyCode::Backspace,
+            key => KeyCode::Char(key),
+        };
+        let event = Event::Key(KeyEvent::new(code, KeyModifiers::NONE));
+        assert_eq!(board.react(&event), Some(Reaction::Redraw), "{key}");
+    }
+}
+
+/// The lines of the screen.
+fn screen(board: &mut Board, width: u16, height: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(frame, board)).unwrap();
+    let buffer = terminal.backend().buffer().clone();
+    let row = |y| {
+        (0..width)
+            .map(|x| buffer[(x, y)].symbol())
+            .collect::<String>()
+    };
+    let lines = (0..height).map(row);
+    lines.map(|line| line.trim_end().to_owned()).collect()
+}
+
+/// The sites on the screen, without the numbers in front of them.
+fn sites(board: &mut Board) -> Vec<String> {
+    let lines = screen(board, 100, 12);
+    let start = lines[2]
+        .find("site")
+        .or(lines[2].find("calls"))
+        .expect("a title");
+    let start = lines[2][..start].chars().count();
+    let rows = lines[3..11].iter().filter(|line| !line.is_empty());
+    rows.map(|line| line.chars().skip(start).collect())
+        .collect()
+}
+
+#[test]
+fn orders_and_what_stays_selected() {
+    let mut board = board();
+    let [copy_load, copy_store, log] = [
+        "copy \u{2190} load \u{2190} main",
+        "copy \u{2190} store \u{2190} main",
+        "log \u{2190} main",
+    ];
+    for (key, expected) in [
+        ("b", [copy_store, copy_load, log]),
+        ("n", [copy_load, copy_store, log]),
+        ("g", [copy_load, copy_store, log]),
+        ("r", [log, copy_load, copy_store]),
+        ("a", [copy_store, copy_load, log]),
+    ] {
+        press(&mut board, key);
+        assert_eq!(sites(&mut board), expected, "{key}");
+    }
+    press(&mut board, "jr");
+    assert_eq!(board.selected(), Some(2), "site 2 stays selected");
+    press(&mut board, "\n");
+    assert_eq!(board.drilled().and_then(|row| row.stack()), Some(2));
+    let lines = screen(&mut board, 100, 12);
+    assert!(
+        lines[2].starts_with("500 B in 1 block by malloc"),
+        "{lines:?}"
+    );
+    assert!(lines[4].trim() == "store", "{lines:?}");
+    press(&mut board, "\x1b");
+    assert!(board.drilled().is_none());
+}
+
+#[test]
+fn a_pause_holds_the_rows_and_not_the_past() {
+    let mut board = Board::new("shop".into(), 7);
+    board.sample(sample(0, vec![site(1, 100, 1, 1, 0)]));
+    press(&mut board, "p");
+    board.sample(sample(1, vec![site(1, 900, 2, 2, 0)]));
+    assert_eq!(board.rows()[0].numbers.bytes, 100);
+    assert_eq!(board.past().bytes_of(1), [100, 900]);
+    press(&mut board, "p");
+    board.sample(sample(2, vec![]));
+    assert!(board.rows().is_empty());
+    press(&mut board, "\n");
+    assert!(board.drilled().is_none());
+}
+
+#[test]
+fn a_filter_is_typed_kept_and_cleared() {
+    let mut board = board();
+    press(&mut board, "/STq\x08");
+    assert_eq!(sites(&mut board), ["copy \u{2190} store \u{2190} main"]);
+    let foot = screen(&mut board, 100, 12).pop().unwrap();
+    assert!(foot.starts_with("/ST"), "{foot}");
+    press(&mut board, "\n");
+    press(&mut board, "s");
+    assert_eq!(
+        sites(&mut board).len(),
+        1,
+        "kept while other keys work again"
+    );
+    press(&mut board, "/x");
+    let lines = screen(&mut board, 100, 12).join("\n");
+    assert!(lines.contains("No site has this"), "{lines}");
+    press(&mut board, "\x1b");
+    assert_eq!(sites(&mut board).len(), 3);
+}
+
+#[test]
+fn a_tree_opens_and_closes() {
+    let mut board = board();
+    assert!(board.wanted().is_empty(), "nothing is on the screen yet");
+    press(&mut board, "t");
+    assert_eq!(
+        board.wanted(),
+        [2, 1, 3],
+        "a tree has the names of all sites"
+    );
+    let all = [
+        "\u{25be} main",
+        " \u{25be} store",
+        "    copy",
+        " \u{25be} load",
+        "    copy",
+        " \u{25b8} log",
+    ];
+    let shown = sites(&mut board);
+    assert_eq!(shown[..5], all[..5], "{shown:?}");
+    press(&mut board, "\n\n");
+    assert_eq!(sites(&mut board).len(), 6, "closed and opened again");
+    press(&mut board, "\n");
+    assert_eq!(sites(&mut board), ["\u{25b8} main"]);
+    press(&mut board, "\x1b");
+    assert_eq!(sites(&mut board).len(), 3, "the table again");
+}
+
+#[test]
+fn help_is_shown_until_a_key() {
+    for key in ["?", "h"] {
+        let mut board = board();
+        press(&mut board, key);
+        let lines = screen(&mut board, 80, 24).join("\n");
+        for (keys, what) in super::keys::HELP {
+            assert!(
+                lines.contains(keys) && lines.contains(what),
+                "{keys}: {lines}"
+            );
+        }
+        press(&mut board, "s");
+        assert!(
+            !screen(&mut board, 100, 24)
+                .join("\n")
+                .contains("detach and quit")
+        );
+    }
+}
+
+#[test]
+fn a_narrow_screen_has_the_site_and_a_wide_one_everything() {
+    for (width, lacks) in [(60, "blocks"), (80, "oldest")] {
+        let lines = screen(&mut board(), width, 24);
+        let text = lines.join("\n");
+        assert!(text.contains("copy \u{2190} store \u{2190} main"), "{text}");
+        assert!(!lines[6].contains(lacks), "{text}");
+    }
+    let lines = screen(&mut board(), 200, 50);
+    for title in [
+        "live", "blocks", "growth/s", "allocs/s", "oldest", "past", "site",
+    ] {
+        assert!(lines[6].contains(title), "{lines:?}");
+    }
+}
+
+#[test]
+fn the_mouse_selects_scrolls_and_sorts() {
+    let mut board = board();
+    screen(&mut board, 100, 12);
+    let mut mouse = |kind, column, row| {
+        let event = MouseEvent {
+            kind,
+            column,
+            row,
+            modifiers: KeyModifiers::NONE,
+        };
+        board.react(&Event::Mouse(event));
+        (board.selected(), board.is_drilled)
+    };
+    let click = MouseEventKind::Down(MouseButton::Left);
+    assert_eq!(mouse(click, 70, 4), (Some(1), false));
+    assert_eq!(mouse(MouseEventKind::ScrollDown, 0, 0), (Some(2), false));
+    assert_eq!(mouse(click, 15, 2), (Some(2), false), "sorted by blocks");
+    assert_eq!(mouse(click, 70, 3), (Some(0), false));
+    assert_eq!(mouse(click, 70, 3), (Some(0), true));
+    assert_eq!(mouse(click, 70, 11), (Some(0), true));
+    assert_eq!(board.sort, super::rows::Sort::Blocks);
+}
+
+#[test]
+fn without_colours_nothing_has_one() {
+    let mut board = board();
+    for has_color in [true, false] {
+        board.has_color = has_color;
+        let mut terminal = Terminal::new(TestBackend::new(100, 24)).unwrap();
+        terminal.draw(|frame| draw(frame, &mut board)).unwrap();
+        let cells = &terminal.backend().buffer().content;
+        let is_colored = cells
+            .iter()
+            .any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset);
+        assert_eq!(is_colored, has_color);
+    }
+}

@@ -1,0 +1,183 @@
+//! What users read before anything else: the help of every command, and what is said of mistakes.
+
+use memhook_tests::{run, run_with};
+use std::collections::BTreeMap;
+
+/// The widest line of a help text on a wide terminal.
+const COLUMNS: usize = 100;
+
+/// The words of every command: none for the program itself.
+const COMMANDS: [&[&str]; 15] = [
+    &[],
+    &["attach"],
+    &["report"],
+    &["diff"],
+    &["view"],
+    &["symbols"],
+    &["symbols", "pack"],
+    &["run"],
+    &["gate"],
+    &["top"],
+    &["detach"],
+    &["demo"],
+    &["scan"],
+    &["doctor"],
+    &["completions"],
+];
+
+/// The help of a command on a terminal that is this wide.
+fn help(words: &[&str], flag: &str, columns: usize) -> String {
+    let words = [words, &[flag]].concat();
+    let (code, out, err) = run_with(&words, &[("COLUMNS", &columns.to_string())]);
+    assert_eq!((code, err.as_str()), (0, ""), "{words:?}");
+    out
+}
+
+/// The lines of a help text that begin the description of an option.
+fn option_lines(text: &str) -> Vec<&str> {
+    let lines = text.lines().map(str::trim_start);
+    // Possible values are listed as `- value`.
+    let is_option = |line: &&str| line.starts_with('-') && !line.starts_with("- ");
+    lines.filter(is_option).collect()
+}
+
+#[test]
+fn the_list_of_commands_is_whole() {
+    let text = help(&[], "--help", COLUMNS);
+    let listed = text.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = listed.map_while(|line| line.strip_prefix("  ")?.split(' ').next());
+    let names: Vec<&str> = names.filter(|name| *name != "help").collect();
+    let known = COMMANDS.iter().filter(|words| words.len() == 1);
+    let known: Vec<&str> = known.map(|words| words[0]).collect();
+    assert_eq!(names, known);
+}
+
+#[test]
+fn help_fits_the_terminal() {
+    for words in COMMANDS {
+        for (flag, columns) in [("-h", 60), ("-h", 80), ("--help", 60), ("--help", 300)] {
+            let text = help(words, flag, columns);
+            // A usage is a line to be copied.
+            for line in text.lines().filter(|line| !line.starts_with("Usage: ")) {
+                let width = line.chars().count();
+                assert!(width <= columns.min(COLUMNS), "{words:?} {flag}: {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_short_help_has_one_line_for_each_option() {
+    for words in COMMANDS {
+        let text = help(words, "-h", COLUMNS);
+        for line in text.lines() {
+            // What goes on in a second line is indented deeper than any option.
+            assert!(!line.starts_with("          "), "{words:?}: {text}");
+        }
+        assert!(!option_lines(&text).is_empty(), "{words:?}");
+    }
+}
+
+/// The command lines of our program in an example: `cat x | memhook-rs report -` has one.
+fn command_lines(example: &str) -> Vec<Vec<&str>> {
+    let example = example.split("   ").next().unwrap_or_default();
+    let parts = example.split(['|', '>']);
+    let ours = parts.filter_map(|part| Some(part.split_once("memhook-rs ")?.1));
+    ours.map(|words| words.split_whitespace().collect())
+        .collect()
+}
+
+#[test]
+fn every_command_has_examples_that_it_understands_and_exit_codes() {
+    for words in COMMANDS {
+        let text = help(words, "--help", COLUMNS);
+        let is_group = *words == ["symbols"];
+        assert!(is_group || text.contains("\nExit codes:\n"), "{words:?}");
+        let after = |title: &str| text.split_once(title).map(|parts| parts.1);
+        let examples = ["\nExamples:\n", "\nExample:\n", "\nStart here:\n"];
+        let examples = examples.iter().find_map(|title| after(title));
+        let examples = examples.unwrap_or_else(|| panic!("{words:?} has no examples: {text}"));
+        let lines = examples.lines().take_while(|line| line.starts_with("  "));
+        let mut count = 0;
+        for line in lines.flat_map(command_lines) {
+            count += 1;
+            // What follows a program's name is the program's, and so is a recording of gate.
+            let is_program = |word: &str| word == "--" || (line[0] == "gate" && word == "run.mhk");
+            let own = line.iter().copied().take_while(|word| !is_program(word));
+            let own = own.map(|word| if word == "PID" { "1" } else { word });
+            let asked: Vec<&str> = own.chain(["--help"]).collect();
+            let (code, out, err) = run(&asked);
+            assert_eq!(code, 0, "{asked:?}: {err}");
+            assert!(out.contains("\nUsage: memhook-rs"), "{asked:?}: {out}");
+        }
+        assert!(count > 0, "{words:?}: {text}");
+    }
+}
+
+/// `-d, --duration <TIME>` is `-d` and a value in every command, or in none.
+#[test]
+fn a_flag_means_the_same_in_every_command() {
+    let mut long: BTreeMap<String, (bool, &[&str])> = BTreeMap::new();
+    let mut short: BTreeMap<String, (String, &[&str])> = BTreeMap::new();
+    for words in COMMANDS {
+        let text = help(words, "--help", COLUMNS);
+        for line in option_lines(&text) {
+            let mut parts = line.split([' ', ',']).filter(|part| !part.is_empty());
+            let first = parts.next().expect("a flag");
+            let name = match first.strip_prefix("--") {
+                Some(name) => name,
+                None => parts
+                    .next()
+                    .and_then(|name| name.strip_prefix("--"))
+                    .expect(line),
+            };
+            if !first.starts_with("--") {
+                let seen = short.entry(first.to_owned());
+                let (other, whose) = seen.or_insert((name.to_owned(), words));
+                assert_eq!(other, name, "{first} of {words:?} and {whose:?}");
+            }
+            // A value that may be left out is for those who know it.
+            let takes_value = line.contains(" <");
+            let (other, whose) = *long.entry(name.to_owned()).or_insert((takes_value, words));
+            assert_eq!(other, takes_value, "--{name} of {words:?} and {whose:?}");
+        }
+    }
+    assert!(long.len() > 50, "{long:?}");
+}
+
+#[test]
+fn mistakes_keep_their_lines() {
+    for (words, lines) in [
+        (
+            &["top"][..],
+            &[
+                "memhook-rs: the following required arguments were not provided:",
+                "  <PID>",
+                "See memhook-rs top --help",
+            ][..],
+        ),
+        (
+            &["completions", "cmd"],
+            &[
+                "memhook-rs: invalid value 'cmd' for '<SHELL>'",
+                "  [possible values: bash, elvish, fish, powershell, zsh]",
+                "See memhook-rs completions --help",
+            ],
+        ),
+        (
+            &["doctor", "redis"],
+            &[
+                "memhook-rs: invalid value 'redis' for '<PID>': PID must be a number \
+                 (pidof NAME prints it); see memhook-rs doctor --help",
+            ],
+        ),
+        (
+            &["frobnicate"],
+            &["memhook-rs: unrecognized subcommand 'frobnicate'; see memhook-rs --help"],
+        ),
+    ] {
+        let (code, out, err) = run(words);
+        assert_eq!((code, out.as_str()), (2, ""), "{words:?}: {err}");
+        assert_eq!(err.lines().collect::<Vec<_>>(), lines, "{words:?}");
+    }
+}
