@@ -123,9 +123,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .finding_leaks(args.leaks);
     let end = trace.run(args.duration, &mut job);
     let mut code = exit_code::of_trace(end, pid);
-    let region = trace.session().region();
     if args.tracing.check_memo || args.verbose {
-        let losses = region.losses();
+        let losses = trace.session().region().losses();
         eprintln!(
             "{} backtraces unwound, {} remembered ones checked, {} of those wrong",
             losses.unwound, losses.memo_checked, losses.memo_wrong
@@ -134,8 +133,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             code = exit_code::WRONG;
         }
     }
-    if region.abandoned() {
-        code = code.max(exit_code::CUT_SHORT);
+    if reports.has_gaps() {
+        code = code.max(exit_code::HAS_GAPS);
     }
     if !reports.finish() || reports.is_incomplete() {
         code = code.max(exit_code::BAD_INPUT);

@@ -4,7 +4,7 @@ use crate::last_look::LastLook;
 use crate::model::Reporter;
 use crate::options::View;
 use crate::{record, signals::NameWait};
-use memhook_attach::{End, Job, Trace, Turn};
+use memhook_attach::{End, Job, Trace, Turn, gap_said};
 use memhook_report::ReportModel;
 use memhook_report::ReportWriter;
 use std::{
@@ -23,6 +23,7 @@ const NAMES_PAUSE: Duration = Duration::from_millis(50);
 pub struct Reports {
     output: Mutex<ReportWriter>,
     is_incomplete: AtomicBool,
+    has_gaps: AtomicBool,
 }
 
 impl Reports {
@@ -31,6 +32,7 @@ impl Reports {
         Arc::new(Reports {
             output: Mutex::new(output),
             is_incomplete: AtomicBool::new(false),
+            has_gaps: AtomicBool::new(false),
         })
     }
 
@@ -46,6 +48,11 @@ impl Reports {
             eprintln!("memhook-rs: not every report could be written: {error}");
         }
         finished.is_ok()
+    }
+
+    /// Whether a process went on untraced for a time.
+    pub fn has_gaps(&self) -> bool {
+        self.has_gaps.load(Relaxed)
     }
 
     /// Whether a recording is not complete.
@@ -169,12 +176,13 @@ impl Job for ReportJob {
     }
 
     fn end(&mut self, trace: &mut Trace, end: &End) {
-        if trace.session().region().abandoned() {
-            // As after Ctrl-Z: events are missing from then on, so the trace ends there.
-            eprintln!(
-                "memhook-rs: process {} waited for us too long and went on untraced",
-                self.pid
-            );
+        let gaps = trace.consumer().gaps(trace.consumer().elapsed());
+        if let Some(gap) = gaps.last() {
+            self.reports.has_gaps.store(true, Relaxed);
+            if trace.session().region().abandoned_at_ns().is_some() {
+                // It was not over when the trace ended; others were told of when they were.
+                eprintln!("memhook-rs: {}", gap_said(self.pid, *gap));
+            }
         }
         // Of a program that executes another one, only the recording is kept.
         let report = match end {

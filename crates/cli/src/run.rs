@@ -52,7 +52,7 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// Runs the command; the exit code is the program's.
+/// Runs the command. The exit code is the program's; of one that succeeded, that of the trace.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = args.tracing.resolve();
     let program = Program::start(&args.command, args.start.follow_fork, &config)?;
@@ -74,6 +74,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     observer.reports.finish();
     Ok(match status {
         0 if observer.reports.is_incomplete() => ExitCode::from(exit_code::BAD_INPUT),
+        0 if observer.reports.has_gaps() => ExitCode::from(exit_code::HAS_GAPS),
         _ => end_as(status),
     })
 }

@@ -268,6 +268,9 @@ pub struct Evidence {
     pub peak_bytes: u64,
     /// Allocations made.
     pub allocations: u64,
+    /// There were times in which nothing was seen, so neither a leak nor a sum is certain.
+    #[serde(skip)]
+    pub is_blind: bool,
     /// What was not seen, so that to pass would not be sound.
     pub gaps: Vec<String>,
     /// What else to know.

@@ -3,6 +3,7 @@
 mod call_tree;
 mod diff;
 pub mod formats;
+mod gaps;
 mod labels;
 mod leaks;
 mod live;
@@ -30,6 +31,7 @@ mod who_frees;
 pub use call_tree::Root;
 pub use diff::{Diff, Fate, Run, SiteChange, diff};
 pub use formats::{Document, Format, FormatChoice, FormatOptions, Nature, document};
+pub use gaps::{LiveBounds, UnseenTime, unseen_in_words};
 pub use labels::{name as frame_name, site_name};
 pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
 pub use live::{LiveNumbers, LiveReporter, LiveView, TracedRun, described};

@@ -1,5 +1,6 @@
 //! What a report says; serialized as is, this is the JSON schema `memhook-rs/report/1`.
 
+use crate::gaps::{LiveBounds, UnseenTime};
 use crate::units::{bytes, count, counted, milliseconds};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,12 @@ pub struct ReportModel {
     pub from_s: f64,
     /// Its end: seconds since the attach.
     pub elapsed_s: f64,
+    /// The times until then in which nothing was seen, in order: what was allocated or released in them is missing
+    /// from all numbers.
+    pub gaps: Vec<UnseenTime>,
+    /// Set if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live_bounds: Option<LiveBounds>,
     /// Seconds since the last report, which growth is counted from; `None` in the first.
     pub since_last_s: Option<f64>,
     /// Set when allocations were sampled: all numbers of blocks and bytes are estimates then.
@@ -244,6 +251,10 @@ pub struct Coverage {
     pub symbols: Option<&'static str>,
 }
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// One allocation site.
 #[derive(Clone, Debug, Serialize)]
 pub struct SiteRow {
@@ -251,6 +262,9 @@ pub struct SiteRow {
     pub bytes: u64,
     /// Live blocks.
     pub blocks: u64,
+    /// Bytes of live blocks that have not been seen since a gap, and may have been released in it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unseen_bytes: u64,
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
@@ -281,6 +295,9 @@ pub struct GroupRow {
     pub self_bytes: u64,
     /// Live blocks.
     pub blocks: u64,
+    /// Bytes of live blocks that have not been seen since a gap, and may have been released in it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unseen_bytes: u64,
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,

@@ -1,6 +1,6 @@
 //! A run or a window of it, with names: what every exported format is made from.
 
-use crate::{ReportTotals, Sampling, StackFrame, Target};
+use crate::{LiveBounds, ReportTotals, Sampling, StackFrame, Target, UnseenTime};
 use memhook_ledger::{Estimate, standard_error};
 use serde::Serialize;
 
@@ -17,6 +17,8 @@ pub struct Profile {
     pub from_ns: u64,
     /// Its end: "live" is at this time.
     pub to_ns: u64,
+    /// The times until then in which nothing was seen, in order.
+    pub gaps: Vec<UnseenTime>,
     /// When most bytes were live, nanoseconds since the attach.
     pub peak_ns: u64,
     /// Frames that were collected of each call stack.
@@ -57,6 +59,13 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// How much is live at the end, if a gap leaves that open.
+    pub fn live_bounds(&self) -> Option<LiveBounds> {
+        let live = self.sites.iter().map(|site| site.measures.live).sum();
+        let unseen = self.sites.iter().map(|site| site.unseen).sum();
+        (!self.gaps.is_empty()).then(|| LiveBounds::new(live, unseen))
+    }
+
     /// A stack with names, innermost first.
     pub(crate) fn stack(&self, stack: u32) -> Vec<StackFrame> {
         let frames = self.stacks[stack as usize].iter();
@@ -200,6 +209,8 @@ pub struct ProfileSite {
     pub truncated: bool,
     /// Numbers.
     pub measures: Measures,
+    /// Of what is live at the end, what has not been seen since a gap, and may have been released in it.
+    pub unseen: Amount,
     /// Live at the begin of the window.
     pub before: Amount,
     /// Time of the oldest live block's allocation, nanoseconds since the attach; `None` if none

@@ -2,7 +2,7 @@
 
 use crate::{
     Amount, Measure, Measures, Profile, ProfileFrame, ProfileSite, ReportModel, Sampling,
-    StackFrame, Target,
+    StackFrame, Target, UnseenTime,
 };
 use serde::Deserialize;
 
@@ -60,6 +60,8 @@ struct Report {
     attach: Attach,
     from_s: f64,
     elapsed_s: f64,
+    #[serde(default)]
+    gaps: Vec<UnseenTime>,
     sampling: Option<Sampling>,
     measured: Measured,
     sites: Vec<SiteRow>,
@@ -138,6 +140,7 @@ fn profile(report: Report, measure: Measure) -> Profile {
         target: report.target,
         from_ns: ns(report.from_s),
         to_ns: ns(report.elapsed_s),
+        gaps: report.gaps,
         depth: report.attach.depth,
         sampling: report.sampling,
         ..Profile::default()

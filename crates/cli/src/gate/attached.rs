@@ -50,7 +50,6 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         gaps: Vec::new(),
     };
     exit_code::of_trace(trace.run(Some(begin + duration), &mut watch), pid);
-    let session = trace.session();
     let state = trace.consumer().lock();
     let totals = state.ledger.totals();
     let mut found = match &watch.survivors {
@@ -62,7 +61,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         },
         Some(survivors) => {
             let verdicts = survivors.verdicts(options.confidence);
-            let mut found = evidence(session, |names| {
+            let mut found = evidence(&trace, |names| {
                 growth_evidence(names, &totals, &verdicts.grown)
             });
             found.gaps.extend(verdicts.unclear);
@@ -77,7 +76,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
                 },
             };
             let needs_all = measure.needs_all_sites();
-            evidence(session, |names| {
+            evidence(&trace, |names| {
                 memhook_gate::evidence(needs_all, names, &totals, blocks)
             })
         }

@@ -212,11 +212,15 @@ impl Job for Judging {
         found.gaps.dedup();
         // The names may take a while, and the copy may be large.
         drop(captured);
-        let mut evidence = evidence(session, |names| {
+        let mut evidence = evidence(trace, |names| {
             memhook_gate::evidence(self.needs_all_sites, names, &totals, found)
         });
         evidence.program = std::mem::take(&mut self.program);
         evidence.ending = ending;
         self.finding.with(|slot| slot.evidence = Some(evidence));
+    }
+
+    fn notice(&mut self, text: &str) {
+        eprintln!("memhook-rs: {text}");
     }
 }

@@ -3,6 +3,7 @@
 
 use super::{Format, FormatOptions};
 use crate::call_tree::{CallTree, Root};
+use crate::gaps;
 use crate::labels::{Labels, one_line};
 use crate::{Measure, Profile, Unit};
 use std::io::{Result, Write};
@@ -32,9 +33,10 @@ impl Format<Profile> for Massif {
             Some(_) => ", estimated from samples",
             None => "",
         };
+        let unseen = gaps::in_words(&profile.gaps).map_or(String::new(), |gaps| gaps + "; ");
         writeln!(
             out,
-            "desc: memhook-rs, process {}{sampled}",
+            "desc: {unseen}memhook-rs, process {}{sampled}",
             profile.target.pid
         )?;
         let command = if profile.target.exe.is_empty() {

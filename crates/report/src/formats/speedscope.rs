@@ -1,6 +1,7 @@
 //! JSON for <https://www.speedscope.app>: one profile for each measure, bytes and blocks.
 
 use super::{Format, FormatOptions, Nature};
+use crate::gaps;
 use crate::labels::{NO_STACK, name};
 use crate::{Measure, Profile, Unit};
 use serde::Serialize;
@@ -86,7 +87,12 @@ impl Format<Profile> for Speedscope {
         }
         let file = File {
             schema: "https://www.speedscope.app/file-format-schema.json",
-            name: format!("{} ({})", profile.target.name, profile.target.pid),
+            name: format!(
+                "{} ({}){}",
+                profile.target.name,
+                profile.target.pid,
+                gaps::in_words(&profile.gaps).map_or(String::new(), |gaps| format!(". {gaps}"))
+            ),
             exporter: concat!("memhook-rs ", env!("CARGO_PKG_VERSION")).into(),
             active_profile_index: active,
             shared: Shared { frames },

@@ -150,6 +150,8 @@ pub fn report(
         },
         from_s: seconds(profile.from_ns),
         elapsed_s: seconds(profile.to_ns),
+        gaps: profile.gaps.clone(),
+        live_bounds: profile.live_bounds(),
         since_last_s: selection
             .is_window
             .then(|| seconds(profile.to_ns - profile.from_ns)),
@@ -208,6 +210,10 @@ fn parts(profile: &Profile, by: RowsBy, measure: Measure) -> Vec<Part> {
             _ => site.stack.into(),
         },
         amount: measure.of(&site.measures).into(),
+        unseen_bytes: match measure {
+            Measure::Live => site.unseen.bytes as f64,
+            _ => 0.0,
+        },
         growth_bytes: site.measures.live.bytes as f64 - site.before.bytes as f64,
         oldest_ns: site.oldest_ns,
         released: Estimate::default(),

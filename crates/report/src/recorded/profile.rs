@@ -1,6 +1,7 @@
 //! From a recording and symbols to the profile that every view and format is made from.
 
 use super::series::largest_over_time;
+use crate::gaps;
 use crate::named_run::frames_at;
 use crate::{
     Amount, Flow, Measures, Point, Profile, ProfileFrame, ProfileModule, ProfileSite, Released,
@@ -66,6 +67,7 @@ pub fn profile(
                 released: Amount::from(site.released),
                 temporary: Amount::from(site.temporary),
             },
+            unseen: Amount::from(site.unseen),
             before: Amount::from(site.before),
             oldest_ns: Some(site.oldest_ns).filter(|&oldest| oldest != u64::MAX),
             sizes: whole(&site.sizes),
@@ -111,6 +113,7 @@ pub fn profile(
         began_unix_ms: meta.started_unix_ns / 1_000_000,
         from_ns: activity.from_ns,
         to_ns: activity.to_ns,
+        gaps: gaps::until(recording.gaps(), activity.to_ns),
         peak_ns: activity.peak_ns,
         depth: note(recording, "depth").parse().unwrap_or(0),
         sampling: recording.sample_bytes().map(|mean_bytes| Sampling {

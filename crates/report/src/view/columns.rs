@@ -1,7 +1,7 @@
 //! A profile as the page's script wants it: columns of numbers, each string once.
 
 use crate::labels::name;
-use crate::{Amount, Flow, Profile, ProfileSite, SitePoint};
+use crate::{Amount, Flow, Profile, ProfileSite, SitePoint, UnseenTime};
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -23,6 +23,7 @@ pub(super) struct Columns<'a> {
     peak_ns: u64,
     depth: u32,
     is_sampled: bool,
+    gaps: &'a [UnseenTime],
     lost_events: u64,
     strings: Vec<String>,
     frames: Frames,
@@ -172,6 +173,7 @@ impl Columns<'_> {
             peak_ns: profile.peak_ns,
             depth: profile.depth,
             is_sampled: profile.sampling.is_some(),
+            gaps: &profile.gaps,
             lost_events: profile.totals.lost_events,
             strings: strings.all,
             frames,
