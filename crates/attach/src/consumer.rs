@@ -297,6 +297,8 @@ impl<O: Observer + Send> Consumer<O> {
             self.finished.store(true, Relaxed);
             watchdog.unpark();
         });
+        // Where everything else is busy, our turn would come too late for a target that waits for room.
+        memhook_inject::take_precedence();
         let mut drain = Drain::new();
         let mut pacing = Pacing::new(self.is_selective);
         let mut finishing_since = None;
@@ -363,6 +365,7 @@ impl<O: Observer + Send> Consumer<O> {
 
     /// Keeps the clock word going while the drain thread has to wait for a report; not for ever.
     fn watch(&self) {
+        memhook_inject::take_precedence();
         let mut last = 0;
         while !self.finished.load(Relaxed) {
             let clock = self.region.clock_ns();

@@ -15,6 +15,7 @@ mod arch;
 mod error;
 mod hold;
 mod launch;
+mod precedence;
 mod ptrace;
 mod remote;
 
@@ -60,6 +61,7 @@ pub use launch::{Child, EndingThread, Event, StartPoint, end_by, forward_signals
 pub use load::{Dlopen, load_object};
 pub use memory::write_bytes;
 pub use page_scan::{PageScan, PageState};
+pub use precedence::take_precedence;
 pub use region::{Region, close_descriptor, create_region, unmap_region};
 pub use regs::Registers;
 pub use remote_fork::{ForkPlan, FrozenChild};
