@@ -3,7 +3,7 @@
 use crate::options::{Color, Format, View, duration};
 use crate::output::{self, say};
 use crate::report_job::{ReportJob, Reports};
-use crate::tracing::Tracing;
+use crate::tracing::{DEPTH, DEPTH_TO_ROOTS, Tracing};
 use crate::{exit_code, record, signals};
 use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
 use memhook_report::ReportWriter;
@@ -86,7 +86,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(path) => Some((path, args.recording.resolve(args.force, &args.tracing)?)),
         None => None,
     };
-    let config = args.tracing.resolve();
+    let depth = match recorded {
+        Some(_) => DEPTH_TO_ROOTS,
+        None => DEPTH,
+    };
+    let config = args.tracing.with_depth(depth).resolve();
+    let depth = config.depth;
     refuse(pid, &config)?;
     if args.dry_run {
         return dry_run(pid, &config);
@@ -117,7 +122,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         trace.record(recording);
     }
     let reports = Reports::new(output);
-    let depth = args.tracing.depth;
     let interval = Some(args.interval);
     let mut job = ReportJob::new(pid, &reports, &args.view, depth, interval, args.quiet)
         .finding_leaks(args.leaks);

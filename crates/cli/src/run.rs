@@ -5,7 +5,7 @@ use crate::options::{Color, View, duration};
 use crate::output;
 use crate::record;
 use crate::report_job::{ReportJob, Reports};
-use crate::tracing::{StartOptions, Tracing};
+use crate::tracing::{DEPTH_TO_ROOTS, StartOptions, Tracing};
 use memhook_attach::{
     Error, Observer, Program, Recording, Session, TraceConfig, Work, command_line, process_name,
 };
@@ -54,7 +54,7 @@ pub struct Args {
 
 /// Runs the command. The exit code is the program's; of one that succeeded, that of the trace.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let config = args.tracing.resolve();
+    let config = args.tracing.with_depth(DEPTH_TO_ROOTS).resolve();
     let program = Program::start(&args.command, args.start.follow_fork, &config)?;
     let pid = program.pid();
     let mut observer = match Started::open(args, config, pid) {
@@ -171,7 +171,7 @@ impl Observer for Started<'_> {
         } else {
             String::new()
         };
-        let depth = args.tracing.depth;
+        let depth = self.config.depth;
         let job = ReportJob::new(
             pid,
             &self.reports,

@@ -51,9 +51,10 @@ enum OnFull {
 /// What is recorded, and how.
 #[derive(clap::Args, Clone)]
 pub struct Tracing {
-    /// How many frames of each call stack to record
-    #[arg(long, alias = "max-stack", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=128))]
-    pub depth: u32,
+    /// How many frames of each call stack to record [default: 10; with a recording, and for run and
+    /// gate, 64]
+    #[arg(long, alias = "max-stack", value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub depth: Option<u32>,
     /// Hook only these functions (malloc,free,new,...)
     #[arg(long, value_delimiter = ',')]
     functions: Vec<String>,
@@ -108,7 +109,21 @@ fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
+/// The depth of stacks in a live report, where each is read from its innermost frame on.
+pub const DEPTH: u32 = 10;
+/// The depth where stacks become trees and flame graphs: without its outermost frames a stack seems to begin
+/// somewhere else.
+pub const DEPTH_TO_ROOTS: u32 = 64;
+
 impl Tracing {
+    /// With a depth, if none was asked for.
+    pub fn with_depth(&self, depth: u32) -> Tracing {
+        Tracing {
+            depth: self.depth.or(Some(depth)),
+            ..self.clone()
+        }
+    }
+
     /// Mean bytes between samples.
     pub fn sample_bytes(&self) -> Option<u64> {
         self.sample
@@ -127,7 +142,7 @@ impl Tracing {
     /// The configuration that these options ask for.
     pub fn resolve(&self) -> TraceConfig {
         TraceConfig {
-            depth: self.depth,
+            depth: self.depth.unwrap_or(DEPTH),
             functions: self.functions.clone(),
             min_size: self.min_size,
             max_size: self.max_size,

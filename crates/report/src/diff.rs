@@ -77,6 +77,8 @@ pub struct SiteChange {
     pub kind: String,
     /// The stack goes on, but could not be followed.
     pub truncated: bool,
+    /// Its outermost frames are missing: it could not be followed, or has as many frames as were asked for.
+    pub cut: bool,
     /// Innermost first; of the new run if it has the site.
     pub stack: Vec<StackFrame>,
 }
@@ -129,7 +131,7 @@ fn collect(pairs: &mut HashMap<Key, Pair>, profile: &Profile, measure: Measure, 
         if amount == Amount::default() {
             continue;
         }
-        let frames = profile.stacks[site.stack as usize].iter();
+        let frames = profile.known_frames(site.stack).iter();
         let frames = frames.map(|&frame| names[frame as usize].clone());
         let pair = pairs
             .entry((site.kind.clone(), frames.collect()))
@@ -198,6 +200,7 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
             error_bytes: of_both(pair.old, pair.new).error_bytes(),
             kind,
             truncated,
+            cut: of.is_cut(stack),
             stack: of.stack(stack),
         }
     };

@@ -37,14 +37,14 @@ pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
 pub use live::{LiveNumbers, LiveReporter, LiveView, TracedRun, described};
 pub use measure::{Measure, Unit};
 pub use model::{
-    AttachInfo, Bounded, Coverage, GroupRow, Measured, ReleaseSite, ReportModel, ReportTotals,
-    Sampling, SiteRow, StackFrame, Target,
+    AttachInfo, Bounded, CallStacks, Coverage, GroupRow, Measured, ReleaseSite, ReportModel,
+    ReportTotals, Sampling, SiteRow, StackFrame, Target,
 };
 pub use named_run::{Backtrace, Backtraces, frames_at};
 pub use output_name::{OutputNameError, output_name};
 pub use profile::{
-    Amount, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame, ProfileModule,
-    ProfileSite, Released, Series, SitePoint, SourceLines,
+    Amount, CUT_ROOT, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame,
+    ProfileModule, ProfileSite, Released, Series, SitePoint, SourceLines,
 };
 pub use progress::Progress;
 pub use read_back::{ReadBackError, read_back};

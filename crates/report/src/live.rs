@@ -2,11 +2,11 @@
 //! blocks, then names as they come.
 
 use crate::gaps;
-use crate::named_run::{Backtraces, NamedRun, frames_at};
+use crate::named_run::{Backtraces, NamedRun, frames_at, is_cut};
 use crate::rows::{self, Part, Row, RowKey, RowsBy, SortBy};
 use crate::{
-    Amount, AttachInfo, Coverage, LiveBounds, Measured, ReleaseSite, ReportModel, ReportTotals,
-    Sampling, StackFrame, Target,
+    Amount, AttachInfo, CallStacks, Coverage, LiveBounds, Measured, ReleaseSite, ReportModel,
+    ReportTotals, Sampling, StackFrame, Target,
 };
 use memhook_ledger::{
     Bounded, Estimate, Ledger, LiveWalk, SampledAllocations, SiteWalk, standard_error,
@@ -167,6 +167,7 @@ struct Draft {
     rows: Option<Vec<Row>>,
     more_rows: u64,
     releases: Vec<(u32, u64, u64)>,
+    call_stacks: Option<CallStacks>,
     totals: ReportTotals,
     sampling: Option<Sampling>,
     /// Of all allocated bytes.
@@ -215,6 +216,25 @@ impl NamedRun for NamedTrace<'_> {
         let truncated = backtrace.as_ref().is_some_and(|b| b.truncated);
         (kind.unwrap_or("unknown").to_owned(), truncated)
     }
+
+    fn is_cut(&self, stack: u32) -> bool {
+        let backtrace = self.run.backtrace(stack).unwrap_or_default();
+        let depth = self.run.attach().depth;
+        is_cut(backtrace.addresses.len(), backtrace.truncated, depth)
+    }
+}
+
+/// The call stacks of parts that are of call stacks.
+fn call_stacks(parts: &[Part], run: &dyn TracedRun) -> CallStacks {
+    let depth = run.attach().depth;
+    let live = parts.iter().filter(|part| part.amount.blocks > 0.0);
+    let backtraces = live.filter_map(|part| run.backtrace(part.number as u32));
+    let mut counted = CallStacks::default();
+    for backtrace in backtraces {
+        let is_cut = is_cut(backtrace.addresses.len(), backtrace.truncated, depth);
+        counted.add(is_cut, is_cut && backtrace.truncated);
+    }
+    counted
 }
 
 impl LiveReporter {
@@ -274,6 +294,11 @@ impl LiveReporter {
             totals.peak_live_bytes = 0;
         }
         self.draft = Some(Draft {
+            call_stacks: self
+                .view
+                .by
+                .is_of_stacks()
+                .then(|| call_stacks(&parts, run)),
             parts,
             rows: None,
             more_rows: 0,
@@ -424,6 +449,7 @@ impl LiveReporter {
                 .bounded
                 .map(|b| described(&b, draft.totals.live_blocks)),
             totals: draft.totals,
+            call_stacks: draft.call_stacks,
             measured: Measured {
                 measure: "live",
                 bytes: draft.totals.live_bytes,

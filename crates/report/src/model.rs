@@ -38,6 +38,9 @@ pub struct ReportModel {
     pub bounded: Option<Bounded>,
     /// Sums of what is covered.
     pub totals: ReportTotals,
+    /// How many call stacks there are, and how many of them were cut; `None` if rows are not of call stacks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call_stacks: Option<CallStacks>,
     /// What the bytes and blocks of sites and groups are, and what all of them come to.
     pub measured: Measured,
     /// What is seen of each module.
@@ -58,6 +61,28 @@ pub struct ReportModel {
 impl ReportModel {
     /// The schema that this is.
     pub(crate) const SCHEMA: &str = "memhook-rs/report/1";
+}
+
+/// Call stacks whose outermost frames are missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CallStacks {
+    /// All call stacks.
+    pub count: u64,
+    /// Those that have as many frames as were asked for.
+    pub cut_at_depth: u64,
+    /// Those that could not be followed.
+    pub cut_unfollowed: u64,
+}
+
+impl CallStacks {
+    pub(crate) fn add(&mut self, is_cut: bool, truncated: bool) {
+        self.count += 1;
+        match (is_cut, truncated) {
+            (_, true) => self.cut_unfollowed += 1,
+            (true, false) => self.cut_at_depth += 1,
+            (false, false) => {}
+        }
+    }
 }
 
 /// A measure and its sum.
@@ -276,6 +301,8 @@ pub struct SiteRow {
     pub kind: String,
     /// The stack goes on, but could not be followed.
     pub truncated: bool,
+    /// Its outermost frames are missing: it could not be followed, or has as many frames as were asked for.
+    pub cut: bool,
     /// Innermost first.
     pub stack: Vec<StackFrame>,
 }

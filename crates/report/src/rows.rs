@@ -269,6 +269,7 @@ pub(crate) fn shown(
                 oldest_ms,
                 kind,
                 truncated,
+                cut: run.is_cut(stack),
                 stack: run.stack(stack),
             });
             continue;

@@ -180,6 +180,15 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
         percent(t.truncated_stacks, stacks).min(100.0),
         counted(t.reentrant_calls, "re-entrant call"),
     )?;
+    if let Some(stacks) = model.call_stacks.filter(|stacks| stacks.cut_at_depth > 0) {
+        let cut = format!(
+            "  {} of {} end at --depth {}: who called their outermost functions is not known",
+            count(stacks.cut_at_depth),
+            counted(stacks.count, "call stack"),
+            model.attach.depth
+        );
+        writeln!(out, "{}", style.warning(&cut))?;
+    }
     let is_news = |c: &&Coverage| c.unhookable > 0 || !c.note.is_empty();
     let (mut shown, quiet): (Vec<&Coverage>, Vec<&Coverage>) =
         model.coverage.iter().partition(is_news);

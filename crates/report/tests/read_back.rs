@@ -16,6 +16,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         oldest_ms: 5,
         kind: "malloc".into(),
         truncated: false,
+        cut: false,
         stack: vec![StackFrame {
             address: "0x401234".into(),
             module: Some("server".into()),
@@ -47,6 +48,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         sampling: None,
         bounded: None,
         totals: ReportTotals::default(),
+        call_stacks: None,
         measured: Measured {
             measure: "live",
             bytes: 0,
@@ -101,6 +103,7 @@ fn what_cannot_be_compared_is_refused() {
     };
     assert!(refused(&functions).contains("by function"));
     let peak = ReportModel {
+        call_stacks: None,
         measured: Measured {
             measure: "peak",
             bytes: 0,

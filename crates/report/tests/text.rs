@@ -52,6 +52,7 @@ fn report() -> ReportModel {
             unknown_releases: 12,
             ..ReportTotals::default()
         },
+        call_stacks: None,
         measured: Measured {
             measure: "live",
             bytes: 1_600_000,
@@ -85,6 +86,7 @@ fn report() -> ReportModel {
             oldest_ms: 9_900,
             kind: "new".into(),
             truncated: false,
+            cut: false,
             stack: vec![
                 plumbing("std::__new_allocator<Order>::allocate(unsigned long, void const*)"),
                 plumbing("std::vector<Order, std::allocator<Order> >::push_back(Order&&)"),
@@ -194,4 +196,51 @@ fn functions_and_frames() {
     model.groups[0].frame = None;
     model.groups[0].name = "main (shop)".into();
     assert!(model.text(Style::default()).contains("3  main (shop)\n"));
+}
+
+#[test]
+fn what_makes_numbers_wrong_comes_first() {
+    let mut model = report();
+    model.gaps = vec![UnseenTime {
+        from_s: 1.5,
+        to_s: 3.0,
+    }];
+    model.live_bounds = Some(LiveBounds {
+        least_bytes: 1024,
+        most_bytes: 4096,
+        least_blocks: 3,
+        most_blocks: 10,
+    });
+    model.call_stacks = Some(CallStacks {
+        count: 40,
+        cut_at_depth: 12,
+        cut_unfollowed: 1,
+    });
+    let text = model.text(Style::default());
+    let first = text.lines().next().expect("a line");
+    assert!(
+        first.starts_with("Nothing was seen from 1.5 s to 3.0 s after the attach: "),
+        "{text}"
+    );
+    assert!(
+        first.contains("3.0 KiB in 7 blocks were live before and have not been seen since"),
+        "{text}"
+    );
+    assert!(text.contains("1.0 KiB to "), "{text}");
+    assert!(text.contains(" live in 3 to 10 blocks"), "{text}");
+    assert!(
+        text.contains("12 of 40 call stacks end at --depth "),
+        "{text}"
+    );
+    // Without the time in which nothing was seen.
+    let whole = report();
+    let rate = |model: &ReportModel| {
+        let text = model.text(Style::default());
+        let line = text
+            .lines()
+            .find(|line| line.contains("allocated "))
+            .expect("a line");
+        line.rsplit("  ").next().expect("rates").to_owned()
+    };
+    assert_ne!(rate(&model), rate(&whole));
 }

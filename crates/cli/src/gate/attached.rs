@@ -3,6 +3,7 @@
 use super::judged::{Measure, evidence};
 use super::options::Args;
 use crate::last_look::LastLook;
+use crate::tracing::DEPTH_TO_ROOTS;
 use crate::{exit_code, signals};
 use anyhow::bail;
 use crossbeam_channel::{Receiver, Select, tick};
@@ -21,7 +22,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     if options.growth && options.duration.is_none() {
         bail!("--growth takes time: add --duration 5m");
     }
-    let config = args.tracing.resolve();
+    let config = args.tracing.with_depth(DEPTH_TO_ROOTS).resolve();
     refuse(pid, &config)?;
     let measure = Measure::of(args, false)?;
     let program = format!(

@@ -4,6 +4,7 @@ use super::judged::{Measure, evidence};
 use super::options::Args;
 use crate::exit_code::{self, end_as};
 use crate::printing::chain;
+use crate::tracing::DEPTH_TO_ROOTS;
 use memhook_attach::{End, Error, Job, Observer, Program, Session, Trace, Work, command_line};
 use memhook_gate::{Ending, Evidence, is_allocators, traced_blocks};
 use memhook_heap::{Captured, capture_ending};
@@ -21,7 +22,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let program = Program::start(
         &args.command,
         args.start.follow_fork,
-        &args.tracing.resolve(),
+        &args.tracing.with_depth(DEPTH_TO_ROOTS).resolve(),
     )?;
     let words = args.command.iter().map(|word| word.to_string_lossy());
     let mut trial = Trial {

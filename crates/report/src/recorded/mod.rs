@@ -68,7 +68,7 @@ impl NamedProfile<'_> {
 
 impl NamedRun for NamedProfile<'_> {
     fn addresses(&self, stack: u32) -> Vec<u64> {
-        let frames = self.profile.stacks[stack as usize].iter();
+        let frames = self.profile.known_frames(stack).iter();
         let frames = frames.map(|&frame| &self.profile.frames[frame as usize]);
         let calls = frames.filter(|frame| !frame.frame.inlined);
         calls.map(|frame| frame.address).collect()
@@ -92,6 +92,10 @@ impl NamedRun for NamedProfile<'_> {
             .copied()
             .unwrap_or(("unknown", false));
         (kind.to_owned(), truncated)
+    }
+
+    fn is_cut(&self, stack: u32) -> bool {
+        self.profile.is_cut(stack)
     }
 
     fn size_name(&self, number: u64) -> String {
@@ -158,6 +162,7 @@ pub fn report(
         sampling: profile.sampling,
         bounded: None,
         totals: profile.totals,
+        call_stacks: Some(profile.call_stacks(measure)),
         measured: Measured {
             measure: measure.name(),
             bytes: sum.bytes,
