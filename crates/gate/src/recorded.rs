@@ -69,6 +69,7 @@ pub fn recorded_evidence(
         }
     };
     evidence.ending = Ending::Recorded;
+    evidence.elapsed = to.saturating_sub(from);
     evidence.gaps.extend(gaps(recording));
     let until_ns = u64::try_from(to.as_nanos()).unwrap_or(u64::MAX);
     let unseen: Vec<Gap> = Gap::within(recording.gaps(), 0, until_ns).collect();

@@ -66,6 +66,7 @@ pub fn evidence(trace: &Trace, gather: impl FnOnce(NameSource<'_>) -> Evidence) 
     let mut evidence = gather(NameSource::of_trace(&stacks, files, search));
     evidence.gaps.splice(0..0, unseen_allocators(session));
     let consumer = trace.consumer();
+    evidence.elapsed = consumer.elapsed();
     let gaps = consumer.gaps(consumer.elapsed());
     evidence.note_missed(&session.region().losses(), &gaps);
     evidence

@@ -46,7 +46,7 @@ impl Format<Profile> for Massif {
         };
         writeln!(out, "cmd: {}", one_line(command.clone()))?;
         writeln!(out, "time_unit: ms")?;
-        let labels = Labels::new(profile);
+        let labels = Labels::with_places(profile);
         for (number, snapshot) in snapshots(profile).iter().enumerate() {
             writeln!(out, "#-----------\nsnapshot={number}\n#-----------")?;
             writeln!(out, "time={}", snapshot.time_ms)?;
@@ -111,11 +111,14 @@ fn write_tree(tree: &CallTree, labels: &Labels, out: &mut dyn Write) -> Result<(
             0 => "(heap allocation functions) malloc/new/new[], --alloc-fns, etc.",
             _ => labels.text(node.label),
         };
-        // Massif has the address here; a function of a merged tree has many.
-        let place = if index == 0 { "" } else { "0x0: " };
+        // A line may have several calls; the address is that of one of them.
+        let address = match index {
+            0 => String::new(),
+            _ => format!("{:#X}: ", labels.address(node.label)),
+        };
         writeln!(
             out,
-            "{:depth$}n{children}: {} {place}{name}",
+            "{:depth$}n{children}: {} {address}{name}",
             "", node.value
         )?;
         if is_cut {

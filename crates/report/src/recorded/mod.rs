@@ -7,6 +7,7 @@ mod symbolizer;
 pub use profile::{Window, note, ordered_modules, profile};
 pub use symbolizer::{NameSources, symbolizer};
 
+use crate::labels::Labels;
 use crate::named_run::NamedRun;
 use crate::rows::{self, Part, RowsBy, SortBy, size_class};
 use crate::{
@@ -32,6 +33,8 @@ pub struct Selection {
     pub top: usize,
     /// The profile is of a part of the run.
     pub is_window: bool,
+    /// Sites that read the same, as calls from one line do, are one row.
+    pub merges_alike: bool,
 }
 
 /// A profile, by the numbers of its stacks.
@@ -123,7 +126,11 @@ pub fn report(
 ) -> Result<ReportModel, serde_json::Error> {
     let Selection { by, measure, .. } = *selection;
     let named = NamedProfile::new(profile, measure);
-    let mut all = rows::rows(by, &parts(profile, by, measure), &named);
+    let mut parts = parts(profile, by, measure);
+    if selection.merges_alike && by == RowsBy::Site {
+        merge_alike(&mut parts, profile);
+    }
+    let mut all = rows::rows(by, &parts, &named);
     let mut more_rows = 0;
     // Lifetimes have an order of their own, in which they make a histogram.
     if by != RowsBy::Lifetime {
@@ -231,6 +238,19 @@ fn parts(profile: &Profile, by: RowsBy, measure: Measure) -> Vec<Part> {
         ..Part::default()
     });
     of_sites.chain(of_releases).collect()
+}
+
+/// Gives stacks that read the same one number: that of the first of them.
+fn merge_alike(parts: &mut [Part], profile: &Profile) {
+    let labels = Labels::with_places(profile);
+    let kinds = profile.sites.iter().map(|site| (site.stack, &site.kind));
+    let kind_of: FxHashMap<u32, &String> = kinds.collect();
+    let mut first: FxHashMap<(Vec<u32>, Option<&String>), u64> = FxHashMap::default();
+    for part in parts {
+        let stack = part.number as u32;
+        let key = (labels.stack(profile, stack), kind_of.get(&stack).copied());
+        part.number = *first.entry(key).or_insert(part.number);
+    }
 }
 
 /// The stacks that release most, if release stacks were recorded.
