@@ -87,6 +87,8 @@ fn tracing_goes_on_when_the_recorder_is_back() {
     let mut target = Target::start(&build_target("forsaken", &[]), &[]);
     let mut attacher = Attacher::start(&target, &["-o", &file]);
     told(&mut target, "b");
+    // The recorder has taken that by then, whatever else this machine does.
+    std::thread::sleep(Duration::from_secs(1));
     forsake(&mut target, &attacher);
     come_back(&mut attacher);
     told(&mut target, "a");

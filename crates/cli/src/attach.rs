@@ -1,12 +1,16 @@
 //! `attach`: trace a running process, report, leave.
 
-use crate::options::{Color, Format, View, duration};
+mod exported;
+
+use crate::options::{Color, View, duration};
 use crate::output::{self, say};
+use crate::report::parse;
 use crate::report_job::{ReportJob, Reports};
 use crate::tracing::{DEPTH, DEPTH_TO_ROOTS, Tracing};
 use crate::{exit_code, record, signals};
+use exported::Export;
 use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
-use memhook_report::ReportWriter;
+use memhook_report::{FormatChoice, ReportWriter};
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 /// Options of `attach`.
@@ -28,11 +32,12 @@ pub struct Args {
     pub interval: Duration,
     #[command(flatten)]
     pub view: View,
-    /// Format of the reports
-    #[arg(short, long, value_enum, default_value = "text")]
-    format: Format,
+    /// text, json, or a format for other programs, written once at the end: folded, flamegraph, pprof,
+    /// heaptrack, speedscope, massif, html
+    #[arg(short, long, value_parser = parse::<FormatChoice>, default_value = "text")]
+    format: FormatChoice,
     /// Same as --format json
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "format")]
     json: bool,
     /// Write the reports to this file, or a recording if its name ends in .mhk; in the name, %p is
     /// the process id and %h the host name
@@ -81,7 +86,16 @@ impl Args {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pid = args.pid.or(args.pid_option).unwrap_or(0);
-    let (recorded, path) = args.recording.split(args.output.as_deref(), pid)?;
+    let (recorded, mut path) = args.recording.split(args.output.as_deref(), pid)?;
+    let export = Export::new(args.format, path.as_deref(), recorded.is_some(), args.force)?;
+    let recorded = match &export {
+        Some(export) => {
+            // No report is written.
+            path = None;
+            Some(export.recording.clone())
+        }
+        None => recorded,
+    };
     let recorded = match recorded {
         Some(path) => Some((path, args.recording.resolve(args.force, &args.tracing)?)),
         None => None,
@@ -97,7 +111,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return dry_run(pid, &config);
     }
     // Before the target is touched: an output that cannot be written costs nothing then.
-    let json = args.json || args.format == Format::Json;
+    let json = args.json || matches!(args.format, FormatChoice::Json);
     let style = output::style(path.as_deref(), args.color, args.verbose);
     let output = ReportWriter::open(path.as_deref(), args.force, json, style)?;
     let recording = match &recorded {
@@ -123,7 +137,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let reports = Reports::new(output);
     let interval = Some(args.interval);
-    let mut job = ReportJob::new(pid, &reports, &args.view, depth, interval, args.quiet)
+    let is_quiet = args.quiet || export.is_some();
+    let mut job = ReportJob::new(pid, &reports, &args.view, depth, interval, is_quiet)
         .finding_leaks(args.leaks);
     let end = trace.run(args.duration, &mut job);
     let mut code = exit_code::of_trace(end, pid);
@@ -142,6 +157,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if !reports.finish() || reports.is_incomplete() {
         code = code.max(exit_code::BAD_INPUT);
+    }
+    if let Some(export) = export {
+        export.write(trace.session())?;
     }
     Ok(ExitCode::from(code))
 }

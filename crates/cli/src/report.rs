@@ -3,7 +3,7 @@
 pub mod sources;
 mod target;
 
-pub use target::{OutputArgs, Progress, open, tell_end, write};
+pub use target::{OutputArgs, Progress, open, presentable, tell_end, write};
 
 use crate::options::{GroupBy, SortBy, moment};
 use anyhow::{Context, bail};

@@ -2,6 +2,7 @@
 
 mod call_tree;
 mod diff;
+mod fail_on;
 pub mod formats;
 mod gaps;
 mod labels;
@@ -30,6 +31,7 @@ mod who_frees;
 
 pub use call_tree::Root;
 pub use diff::{Diff, Fate, Run, SiteChange, diff};
+pub use fail_on::FailOn;
 pub use formats::{Document, Format, FormatChoice, FormatOptions, Nature, document};
 pub use gaps::{LiveBounds, UnseenTime, unseen_in_words};
 pub use labels::{name as frame_name, site_name};
