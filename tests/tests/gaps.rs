@@ -146,7 +146,7 @@ fn tracing_goes_on_when_the_recorder_is_back() {
     assert_eq!(gaps(&behind).len(), 1);
 
     // A gate cannot tell.
-    let (code, out, errors) = run(&["gate", &file, "--max-live", "1"]);
+    let (code, out, errors) = run(&["gate", "--max-live", "1", &file]);
     assert_eq!(code, 3, "{out}{errors}");
     assert!((out + &errors).contains("nothing was seen from "));
     assert!(target.finish().success());
