@@ -2,7 +2,7 @@
 //! target waits when its ring is full.
 
 use crate::config::{Clock, Stacks, TraceConfig};
-use crate::gaps::GapLog;
+use crate::gap_log::GapLog;
 use crate::memory_budget::for_a_ledger;
 use crate::pacing::Pacing;
 use crate::recorder::Recorder;

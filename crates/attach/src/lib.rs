@@ -31,6 +31,7 @@ mod consumer;
 mod coverage;
 mod diagnosis;
 mod error;
+mod gap_log;
 mod gaps;
 mod hook_object;
 mod hook_plan;
