@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0x9;
+inline constexpr uint64_t abi_version_value = 0xa;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -148,8 +148,9 @@ struct Control {
   uint64_t index_mask;
   uint64_t index_limit;
   uint64_t stack_count;
+  uint64_t abandoned_ns;
 };
-static_assert(sizeof(Control) == 2680);
+static_assert(sizeof(Control) == 2688);
 static_assert(__builtin_offsetof(Control, magic) == 0);
 static_assert(__builtin_offsetof(Control, abi_version) == 8);
 static_assert(__builtin_offsetof(Control, epoch) == 12);
@@ -196,6 +197,7 @@ static_assert(__builtin_offsetof(Control, arena_limit) == 2648);
 static_assert(__builtin_offsetof(Control, index_mask) == 2656);
 static_assert(__builtin_offsetof(Control, index_limit) == 2664);
 static_assert(__builtin_offsetof(Control, stack_count) == 2672);
+static_assert(__builtin_offsetof(Control, abandoned_ns) == 2680);
 
 struct SlotEntry {
   uint64_t address;

@@ -41,8 +41,27 @@ inline void use_caches(RingHeader* ring, bool all) {
   ring->pc_mask = (all ? pc_cache_entries : pc_cache_first_entries) - 1;
 }
 
-// Claims a free ring for this thread; null when all are taken. pre: thread_word is not of `epoch`.
+// Whether the attacher has come back, so that this thread and all others record again. What they have
+// in their rings, and what they remember, is as good as before: backtraces are compared with the stack,
+// and releases that were not numbered meanwhile leave a sequence word where it was.
+[[gnu::noinline, gnu::cold]] inline bool resume(uint32_t word) {
+  if (__atomic_load_n(&control()->abandoned, __ATOMIC_ACQUIRE)) return false;
+  uint32_t epoch = word & ~suspended;
+  // Only from `word`: a detach may have closed the gate, or the next attach opened it with another epoch.
+  return __atomic_compare_exchange_n(&gate().epoch, &word, epoch, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_ACQUIRE) ||
+         word == epoch;
+}
+
+// Claims a free ring for this thread; null when all are taken, or while the hook is suspended. pre:
+// thread_word is not of the gate's word `epoch`.
 [[gnu::noinline, gnu::cold]] inline RingHeader* claim_ring(uint32_t epoch, uint64_t sp) {
+  if (epoch & suspended) {
+    if (!resume(epoch)) return nullptr;
+    epoch &= ~suspended;
+    uint64_t word = thread_word;
+    if ((word & 0xfff) == epoch) return reinterpret_cast<RingHeader*>(word - epoch);
+  }
   Control* c = control();
   // A thread that got no ring asks again only every 4096th time: the search is long, and so is the
   // wait to be admitted.
@@ -83,17 +102,21 @@ inline void use_caches(RingHeader* ring, bool all) {
     thread_word = reinterpret_cast<uint64_t>(ring) | epoch;
     return ring;
   }
-  // A detach meanwhile: nothing was lost.
-  if (epoch_now() != epoch && !__atomic_load_n(&c->abandoned, __ATOMIC_RELAXED)) return nullptr;
+  // A detach meanwhile, or a gap began: nothing is counted, and the thread asks again when tracing goes on.
+  if (epoch_now() != epoch) return nullptr;
   thread_word = still_waiting | 4095ull << 12;
   __atomic_fetch_add(&c->ringless_events, 1, __ATOMIC_RELAXED);
   return nullptr;
 }
 
-// The calling thread's ring, or null.
-[[gnu::always_inline]] inline RingHeader* ring_of(uint32_t epoch, uint64_t sp) {
+// The calling thread's ring, or null. `epoch`: the gate's word; the epoch afterwards, if there is a ring.
+[[gnu::always_inline]] inline RingHeader* ring_of(uint32_t& epoch, uint64_t sp) {
   uint64_t word = thread_word;
-  if (__builtin_expect((word & 0xfff) != epoch, 0)) return claim_ring(epoch, sp);
+  if (__builtin_expect((word & 0xfff) != epoch, 0)) {
+    RingHeader* ring = claim_ring(epoch, sp);
+    epoch &= ~suspended;
+    return ring;
+  }
   return reinterpret_cast<RingHeader*>(word - epoch);
 }
 
@@ -134,9 +157,9 @@ inline void watch_fill(RingHeader* ring) {
   }
 }
 
-// A ring may be full: waits for room, or drops the event, or finds the attacher dead and closes the
-// gate. False: the event is lost (and counted). A detach meanwhile changes nothing: the attacher
-// drains what was under way.
+// A ring may be full: waits for room, or drops the event, or takes the attacher for dead. False: the event
+// is lost; it is counted, or is the first in a gap. A detach meanwhile changes nothing: the attacher drains
+// what was under way.
 [[gnu::noinline, gnu::cold]] inline bool wait_for_room(RingHeader* ring) {
   Control* c = control();
   uint32_t mine = static_cast<uint32_t>(thread_word & 0xfff);
@@ -152,7 +175,8 @@ inline void watch_fill(RingHeader* ring) {
       return true;
     }
     if (gate().flags & flag_drop_when_full) break;
-    if (!wait.a_moment()) break;
+    if (gate_word() & suspended) return false;  // another thread has waited long enough
+    if (!wait.a_moment()) return false;
   }
   __atomic_store_n(&ring->dropped, ring->dropped + 1, __ATOMIC_RELAXED);
   return false;

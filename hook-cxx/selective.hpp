@@ -28,7 +28,7 @@ template <uint32_t F, uint32_t V>
     if (g.exact_count != 0) return false;
   }
   if (!(g.flags & flag_sample)) return false;
-  uint32_t epoch = epoch_now();
+  uint32_t epoch = gate_word();
   uint64_t word = thread_word;
   if (epoch == 0 || (word & 0xfff) != epoch) return false;
   auto* ring = reinterpret_cast<RingHeader*>(word - epoch);

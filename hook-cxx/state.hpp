@@ -16,7 +16,7 @@ namespace memhook {
 using namespace abi;
 
 struct Gate {
-  uint32_t epoch;       // 0: tracing is off
+  uint32_t epoch;       // 0: tracing is off; with `suspended`: until the attacher is back
   uint32_t last_epoch;  // of the last attach, which may be over
   // Of the region, see Control::owner; 0 in a fork child. These three are known from outside by their
   // places (HookDescription::gate).
@@ -57,7 +57,20 @@ extern __thread uint64_t thread_word;
 
 inline Gate& gate() { return gate_page.gate; }
 inline Control* control() { return reinterpret_cast<Control*>(region); }
-inline uint32_t epoch_now() { return __atomic_load_n(&gate().epoch, __ATOMIC_ACQUIRE); }
+
+// Set in the gate's epoch while the attacher is taken for dead. A thread's word never has this bit, so
+// every call of a suspended hook takes the way of a thread without a ring, which asks whether
+// tracing may go on (resume() in ring.hpp); a traced call pays nothing for it.
+inline constexpr uint32_t suspended = 1u << 31;
+
+// The epoch with its mark.
+inline uint32_t gate_word() { return __atomic_load_n(&gate().epoch, __ATOMIC_ACQUIRE); }
+
+// 0: nothing is recorded at the moment.
+inline uint32_t epoch_now() {
+  uint32_t word = gate_word();
+  return word & suspended ? 0 : word;
+}
 
 template <typename T>
 inline T* at(uint64_t offset) {

@@ -25,10 +25,26 @@ inline int64_t waiting_clock() {
   return static_cast<int64_t>(cpu::time_stamp() / cpu::most_counts_per_ns);
 }
 
+// Takes the attacher for dead, whose clock word stood still at `clock`: from here on calls pass through until
+// it says that it is back. The gate first: a resume that comes between the two stores finds
+// `abandoned` still clear and opens the gate at once, and the attacher takes the time for a gap that was none.
+// The other way round, what passes by meanwhile would be in no gap.
+[[gnu::noinline, gnu::cold]] inline void suspend(uint64_t clock) {
+  Control* c = control();
+  uint32_t epoch = gate_word();
+  // A detach may have closed the gate, and another thread may have been faster.
+  if (epoch != 0 && !(epoch & suspended))
+    __atomic_compare_exchange_n(&gate().epoch, &epoch, epoch | suspended, false, __ATOMIC_ACQ_REL,
+                                __ATOMIC_RELAXED);
+  if (__atomic_load_n(&c->abandoned, __ATOMIC_RELAXED)) return;
+  __atomic_store_n(&c->abandoned_ns, clock, __ATOMIC_RELAXED);
+  __atomic_store_n(&c->abandoned, 1u, __ATOMIC_RELEASE);
+}
+
 // One wait.
 class Wait {
  public:
-  // Waits a little. False: the attacher is dead, and the gate is closed now.
+  // Waits a little. False: the attacher is taken for dead, and nothing is recorded now.
   bool a_moment() {
     Control* c = control();
     rest_ns(50'000);
@@ -39,8 +55,7 @@ class Wait {
       clock_ = clock;
       still_since_ = now;
     } else if (now - still_since_ > dead_attacher_ns) {
-      __atomic_store_n(&c->abandoned, 1u, __ATOMIC_RELAXED);
-      __atomic_store_n(&gate().epoch, 0u, __ATOMIC_RELEASE);
+      suspend(clock);
       return false;
     }
     now_ = now;

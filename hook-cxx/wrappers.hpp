@@ -30,7 +30,7 @@ template <typename R, typename... A>
 
 // The ring if this call is to be recorded. `frame` is the wrapper's.
 [[gnu::always_inline]] inline RingHeader* begin_call(Frame frame) {
-  uint32_t epoch = epoch_now();
+  uint32_t epoch = gate_word();
   if (epoch == 0) return nullptr;
   RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(frame));
   if (__builtin_expect(ring == nullptr, 0)) return nullptr;
@@ -38,7 +38,7 @@ template <typename R, typename... A>
   // A detach closes the gate, and the attacher then looks for calls under way until there are none for
   // a while: either it sees that we have entered, or we see that the gate is closed. Our store of
   // `outer` may still be on its way when we load the epoch, but not for milliseconds.
-  if (__builtin_expect(epoch_now() != epoch, 0)) {
+  if (__builtin_expect(gate_word() != epoch, 0)) {
     leave(ring);
     return nullptr;
   }

@@ -237,6 +237,17 @@ impl Attacher {
         unsafe { libc::kill(self.child.id() as i32, signal) };
     }
 
+    /// Reads its messages up to one with these words.
+    pub fn wait_for(&mut self, words: &str) {
+        loop {
+            let line = patience::line(&mut self.errors);
+            assert!(!line.is_empty(), "it does not say {words:?}");
+            if line.contains(words) {
+                return;
+            }
+        }
+    }
+
     /// Nobody reads its reports any more.
     pub fn close_output(&mut self) {
         self.child.stdout = None;

@@ -59,14 +59,40 @@ fn reports() {
     schema.check(&traced("sampled", &[], &options));
     schema.check(&json(&["report", &sampled, "--json"]));
     schema.check(&json(&["report", &sampled, "--json", "--by", "function"]));
+    let gap = folder.path("gap.mhk");
+    schema.check(&forsaken(&gap));
+    schema.check(&json(&["report", &gap, "--json", "--by", "function"]));
     assert_eq!(schema.unseen(), [""; 0]);
+}
+
+/// Records a program whose recorder is stopped for a time; the live report.
+fn forsaken(file: &str) -> Value {
+    let mut target = Target::start(&build_target("forsaken", &[]), &[]);
+    let mut attacher = Attacher::start(&target, &["--stacks", "all", "-o", file]);
+    for what in ["b", "p", "a"] {
+        if what == "p" {
+            attacher.signal(libc::SIGSTOP);
+        }
+        target.send(what);
+        target.expect("done");
+        if what == "p" {
+            attacher.signal(libc::SIGCONT);
+            attacher.wait_for("traced again");
+        }
+    }
+    attacher.signal(libc::SIGINT);
+    let (_, output, errors) = attacher.outcome();
+    assert!(target.finish().success());
+    let last = output.lines().last();
+    let last = last.unwrap_or_else(|| panic!("no report: {errors}"));
+    serde_json::from_str(last).expect("JSON")
 }
 
 #[test]
 fn trees_pairs_and_differences() {
     let folder = Folder::new("schema-views");
     let [old, new] = ["old.mhk", "new.mhk"].map(|name| folder.path(name));
-    traced("regression", &[], &["--stacks", "all", "-o", &old]);
+    forsaken(&old);
     let options = ["--sample", "8K", "--stacks", "all", "-o", &new];
     traced("sampled", &[], &options);
     let [tree, who_frees, diff] = ["tree-1", "who-frees-1", "diff-1"].map(JsonSchema::load);

@@ -2,6 +2,7 @@
 //! target waits when its ring is full.
 
 use crate::config::{Clock, Stacks, TraceConfig};
+use crate::gap_log::GapLog;
 use crate::memory_budget::for_a_ledger;
 use crate::pacing::Pacing;
 use crate::recorder::Recorder;
@@ -9,7 +10,9 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crossbeam_utils::{Backoff, CachePadded};
 use memhook_abi::{Event, Op};
 use memhook_ledger::{Ledger, LedgerOptions, Observer, SampledAllocations};
-use memhook_stream::{Admission, Drain, Region, Sink, TickTime, monotonic_ns, time_stamp_counter};
+use memhook_stream::{
+    Admission, Drain, Gap, Region, Sink, TickTime, monotonic_ns, time_stamp_counter,
+};
 use std::{
     sync::{
         Arc, Mutex, MutexGuard,
@@ -74,6 +77,9 @@ pub struct Consumer<O = ()> {
     drain_waits: CachePadded<AtomicBool>,
     /// When the last pass ended, in nanoseconds since the attach.
     drained_ns: CachePadded<AtomicU64>,
+    /// Passes that have ended.
+    passes: CachePadded<AtomicU64>,
+    gaps: Mutex<GapLog>,
     /// The last dlopen or dlclose of the target that was answered.
     pub(crate) answered: AtomicU32,
     finishing: AtomicBool,
@@ -174,6 +180,8 @@ impl<O: Observer + Send> Consumer<O> {
             admission: Admission::default(),
             drain_waits: CachePadded::new(AtomicBool::new(false)),
             drained_ns: CachePadded::new(AtomicU64::new(0)),
+            passes: CachePadded::new(AtomicU64::new(0)),
+            gaps: Mutex::default(),
             answered: AtomicU32::new(0),
             finishing: AtomicBool::new(false),
             stands_still: AtomicBool::new(false),
@@ -189,6 +197,27 @@ impl<O: Observer + Send> Consumer<O> {
     /// Now, as the ledger dates events: what is allocated later has this time or a later one.
     pub fn moment_ns(&self) -> u64 {
         self.region.clock_ns().min(self.elapsed().as_nanos() as u64)
+    }
+
+    /// The times in which the target went on untraced, until `now` (since the attach).
+    pub fn gaps(&self, now: Duration) -> Vec<Gap> {
+        self.gap_log().until(now.as_nanos() as u64)
+    }
+
+    pub(crate) fn gap_log(&self) -> MutexGuard<'_, GapLog> {
+        self.gaps.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The gap under way ends: what is recorded from now on has this time or a later one.
+    pub(crate) fn end_gap(&self) -> Option<Gap> {
+        let now_ns = self.elapsed().as_nanos() as u64;
+        self.region.set_clock_ns(now_ns + 1);
+        self.gap_log().end(now_ns)
+    }
+
+    /// Passes over the rings that have ended.
+    pub(crate) fn passes(&self) -> u64 {
+        self.passes.load(Relaxed)
     }
 
     /// The state; the rings wait meanwhile.
@@ -268,6 +297,8 @@ impl<O: Observer + Send> Consumer<O> {
             self.finished.store(true, Relaxed);
             watchdog.unpark();
         });
+        // Where everything else is busy, our turn would come too late for a target that waits for room.
+        memhook_inject::take_precedence();
         let mut drain = Drain::new();
         let mut pacing = Pacing::new(self.is_selective);
         let mut finishing_since = None;
@@ -291,6 +322,7 @@ impl<O: Observer + Send> Consumer<O> {
             drop(state);
             let ended = self.elapsed().as_nanos() as u64;
             self.drained_ns.store(ended, Relaxed);
+            self.passes.fetch_add(1, Relaxed);
             self.region.grant(drain.waiting());
             if self.region.module_requests() != self.answered.load(Relaxed) {
                 // Full: the last message is still there.
@@ -333,6 +365,7 @@ impl<O: Observer + Send> Consumer<O> {
 
     /// Keeps the clock word going while the drain thread has to wait for a report; not for ever.
     fn watch(&self) {
+        memhook_inject::take_precedence();
         let mut last = 0;
         while !self.finished.load(Relaxed) {
             let clock = self.region.clock_ns();

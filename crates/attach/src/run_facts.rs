@@ -7,7 +7,9 @@ use crate::recorder::Recorder;
 use crate::session::Session;
 use memhook_ledger::Observer;
 use memhook_process::ModuleImage;
-use memhook_recording::{ClockPoint, Meta, Module, RecordingEnd, ThreadName, WriterState};
+use memhook_recording::{
+    ClockPoint, GAPS_NOTE, Meta, Module, RecordingEnd, ThreadName, WriterState, gaps_text,
+};
 use memhook_stream::time_stamp_counter;
 use std::{
     collections::HashMap,
@@ -57,6 +59,9 @@ pub struct Facts {
     next_clock: Duration,
     /// Time stamp counter and time of the first point.
     first_clock: Option<(u64, Duration)>,
+    /// The gaps that were noted.
+    gaps: usize,
+    is_gap_open: bool,
     /// It has ended before the trace, which was said.
     has_ended: bool,
 }
@@ -72,6 +77,8 @@ impl Facts {
             next_look: Duration::ZERO,
             next_clock: Duration::ZERO,
             first_clock: None,
+            gaps: 0,
+            is_gap_open: false,
             has_ended: false,
         }
     }
@@ -98,6 +105,21 @@ impl Facts {
         self.meta.notes.push((name.to_owned(), value));
     }
 
+    /// Notes the gaps if there are others than before; whether there are. One that goes on is noted at once, so that
+    /// a recording whose recorder dies in it tells of it.
+    fn note_gaps<O: Observer + Send>(&mut self, consumer: &Consumer<O>, now: Duration) -> bool {
+        let log = consumer.gap_log();
+        let (count, is_open) = (log.len(), log.is_open());
+        let gaps = log.until(now.as_nanos() as u64);
+        drop(log);
+        if gaps.is_empty() || (count, is_open) == (self.gaps, self.is_gap_open) {
+            return false;
+        }
+        (self.gaps, self.is_gap_open) = (count, is_open);
+        self.note(GAPS_NOTE, gaps_text(&gaps));
+        true
+    }
+
     fn note_slots(&mut self, session: &Session) {
         let (slots, modules) = session.patched();
         self.note("slots", slots.to_string());
@@ -118,6 +140,9 @@ impl Facts {
         let recorder = state.recorder.as_mut()?;
         if modules_changed {
             self.modules(session, recorder, now);
+        }
+        if self.note_gaps(consumer, now) {
+            recorder.writer.meta(&self.meta);
         }
         let asked: Vec<u32> = if look {
             recorder.threads().collect()
@@ -246,6 +271,9 @@ impl Facts {
         }
         recorder.writer.losses(&session.region().losses(), time_ns);
         recorder.writer.clock(&self.clock(now));
+        // One that goes on ends now.
+        self.is_gap_open = false;
+        self.note_gaps(consumer, now);
         recorder.writer.meta(&self.meta);
         recorder.last_interval(&state.ledger, session.region());
         drop(state);

@@ -34,9 +34,8 @@ enum Over {
 }
 
 impl<O: Observer + Send> Trace<O> {
-    /// Follows a running process, and detaches when `duration` is over, the job asks for it, a signal counted
-    /// by [`memhook_inject::catch_stops`] comes, or the process went on untraced. Returns when the job has
-    /// ended.
+    /// Follows a running process, and detaches when `duration` is over, the job asks for it, or a signal
+    /// counted by [`memhook_inject::catch_stops`] comes. Returns when the job has ended.
     pub fn run(&mut self, duration: Option<Duration>, job: &mut dyn Job<O>) -> End {
         job.begin(self);
         let consumer = Arc::clone(&self.consumer);
@@ -71,7 +70,6 @@ impl<O: Observer + Send> Trace<O> {
     fn is_over(&self, duration: Option<Duration>) -> bool {
         duration.is_some_and(|duration| self.consumer.elapsed() >= duration)
             || memhook_inject::stops() > 0
-            || self.session.region().abandoned()
     }
 
     fn turns(&mut self, news: &Receiver<()>, until: &Until<'_>, job: &mut dyn Job<O>) -> Over {
@@ -98,7 +96,7 @@ impl<O: Observer + Send> Trace<O> {
             let ended = facts.and_then(|facts| {
                 facts.follow(&self.session, &self.consumer, turn.modules_changed)
             });
-            for notice in turn.notice.iter().chain(&ended) {
+            for notice in turn.notices.iter().chain(&ended) {
                 job.notice(notice);
             }
             let flow = job.turn(self, &turn);

@@ -3,6 +3,7 @@
 
 use crate::consumer::Consumer;
 use crate::error::Error;
+use crate::gaps::{self, GapWatch};
 use crate::memory_budget::KillCount;
 use crate::ring_owners::RingOwners;
 use crate::session::Session;
@@ -54,8 +55,8 @@ pub struct Turn {
     pub modules_changed: bool,
     /// The trace ends with this turn.
     pub is_last: bool,
-    /// Something that the user should be told.
-    pub notice: Option<String>,
+    /// What the user should be told.
+    pub notices: Vec<String>,
 }
 
 /// The upkeep of one attach.
@@ -63,6 +64,7 @@ pub struct Upkeep {
     target: Identity,
     owners: RingOwners,
     kills: KillCount,
+    gaps: GapWatch,
     next_look: Duration,
     next_verify: Option<Duration>,
 }
@@ -74,6 +76,7 @@ impl Upkeep {
             target: Identity::of(pid),
             owners: RingOwners::new(pid),
             kills: KillCount::of(pid),
+            gaps: GapWatch::default(),
             next_look: Duration::ZERO,
             next_verify: Some(VERIFY_AFTER),
         }
@@ -91,6 +94,13 @@ impl Upkeep {
         let mut gone = session.follow_modules(&mut answered).is_err() && !self.target.is_alive();
         let modules_changed = consumer.answered.swap(answered, Relaxed) != answered;
         self.owners.care(session.region());
+        let mut notices = Vec::new();
+        if let Some(gap) = self.gaps.turn(session, consumer) {
+            // The slots of modules that came in the gap are not patched yet.
+            self.next_verify = Some(now + VERIFY_AFTER);
+            let count = consumer.gap_log().len();
+            notices.extend(gaps::notice(self.target.pid, gap, count));
+        }
         if modules_changed {
             self.next_verify = Some(now + VERIFY_AFTER);
         }
@@ -105,11 +115,14 @@ impl Upkeep {
             session.look_at_filters();
             session.look_at_memory();
         }
+        if gone {
+            notices.extend(self.kills.explain(self.target.pid));
+        }
         Turn {
             gone,
             modules_changed,
             is_last: gone,
-            notice: gone.then(|| self.kills.explain(self.target.pid)).flatten(),
+            notices,
         }
     }
 

@@ -1,5 +1,6 @@
 //! `attach`: trace a running process, or several, report, leave.
 
+mod exported;
 mod several;
 
 use crate::options::duration;
@@ -7,6 +8,8 @@ use crate::output::say;
 use crate::report_job::{self, ReportJob, Reports};
 use crate::signals;
 use crate::target::Target;
+use crate::tracing::{DEPTH, DEPTH_TO_ROOTS};
+use exported::Export;
 use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
 use memhook_report::ReportStream;
 use std::{process::ExitCode, sync::Arc, time::Duration};
@@ -61,13 +64,18 @@ impl Args {
         args
     }
 
+    /// A recording is for flame graphs and trees, which need the roots.
+    fn config(&self, is_recorded: bool) -> TraceConfig {
+        let depth = if is_recorded { DEPTH_TO_ROOTS } else { DEPTH };
+        self.reports.tracing.with_depth(depth).resolve()
+    }
+
     /// What is done with the trace of a process.
-    fn job(&self, pid: i32, reports: &Arc<Reports>) -> ReportJob {
-        let reports_of = &self.reports;
-        let last_look = reports_of.handover();
-        ReportJob::new(pid, reports, reports_of, Some(self.interval), last_look)
-            .announced((!reports_of.quiet).then_some(announce))
-            .telling_backtraces(reports_of.tracing.check_memo || self.verbose)
+    fn job(&self, pid: i32, written: &Arc<Reports>, depth: u32) -> ReportJob {
+        let (args, interval) = (&self.reports, Some(self.interval));
+        ReportJob::new(pid, written, args, depth, interval, args.handover())
+            .announced((!args.quiet).then_some(announce))
+            .telling_backtraces(args.tracing.check_memo || self.verbose)
     }
 }
 
@@ -78,7 +86,21 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let pid = args.target.pid()?;
     let reports = &args.reports;
-    let (recorded, path) = reports.recording.split(reports.output.as_deref(), pid)?;
+    let (recorded, mut path) = reports.recording.split(reports.output.as_deref(), pid)?;
+    let export = Export::new(
+        reports.format,
+        path.as_deref(),
+        recorded.is_some(),
+        reports.force,
+    )?;
+    let recorded = match &export {
+        Some(export) => {
+            // No report is written.
+            path = None;
+            Some(export.recording.clone())
+        }
+        None => recorded,
+    };
     let recorded = match recorded {
         Some(path) => Some((
             path,
@@ -86,7 +108,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         )),
         None => None,
     };
-    let config = reports.tracing.resolve();
+    let config = args.config(recorded.is_some());
+    let depth = config.depth;
     refuse(pid, &config)?;
     if args.dry_run {
         return dry_run(pid, &config);
@@ -112,8 +135,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         trace.record(recording);
     }
     let written = Reports::new(output);
-    trace.run(args.duration, &mut args.job(pid, &written));
-    Ok(ExitCode::from(written.exit_code()))
+    let mut job = args.job(pid, &written, depth);
+    if export.is_some() {
+        job = job.without_reports();
+    }
+    trace.run(args.duration, &mut job);
+    let code = written.exit_code();
+    if let Some(export) = export {
+        export.write(trace.session())?;
+    }
+    Ok(ExitCode::from(code))
 }
 
 /// Says what was attached to.

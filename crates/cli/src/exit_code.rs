@@ -3,7 +3,7 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | all went well; of `gate`: within the limits |
-//! | 1 | the trace was cut short by the target; of `gate`: a limit is exceeded (or `--error-exitcode`) |
+//! | 1 | the target went on untraced for a time; of `gate`: a limit is exceeded (or `--error-exitcode`) |
 //! | 2 | bad input, a target that cannot be traced, or an output that is not complete |
 //! | 3 | slots could not be restored, remembered backtraces were wrong, or a gate gives no verdict |
 //!
@@ -15,8 +15,8 @@ use std::process::ExitCode;
 
 /// All went well.
 pub const DONE: u8 = 0;
-/// The target went on untraced before the end was asked for.
-pub const CUT_SHORT: u8 = 1;
+/// The target went on untraced for a time, because we did not get to run.
+pub const HAS_GAPS: u8 = 1;
 /// Bad input, a target that cannot be traced, or an output that is not complete.
 pub const BAD_INPUT: u8 = 2;
 /// Slots could not be restored.

@@ -38,7 +38,8 @@ impl Reporter {
 
     /// Takes the numbers of this moment for a report; one that is not finished is given up.
     pub fn begin(&mut self, session: &Session, consumer: &Consumer, is_final: bool) {
-        let mut numbers = self.reports.numbers(consumer.elapsed());
+        let now = consumer.elapsed();
+        let mut numbers = self.reports.numbers(now, consumer.gaps(now));
         consumer.in_slices(|state| numbers.take(&state.ledger, &state.counts));
         let (reports, mut run) = self.on(session);
         reports.begin(&mut run, numbers, is_final);

@@ -83,13 +83,6 @@ fn rows_of_trace() -> impl TypedValueParser<Value = GroupBy> {
     PossibleValuesParser::new(words).try_map(|word| GroupBy::from_str(&word, false))
 }
 
-/// Output format.
-#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
-pub enum Format {
-    Text,
-    Json,
-}
-
 /// When to use colours.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
 pub enum Color {

@@ -3,7 +3,7 @@
 pub mod sources;
 mod target;
 
-pub use target::{OutputArgs, open, read, write};
+pub use target::{OutputArgs, open, presentable, read, write};
 
 use crate::options::{GroupBy, SortBy, moment};
 use anyhow::{Context, bail};
@@ -143,7 +143,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let pairs = memhook_report::who_frees(&profile, args.top);
         args.output.write_document(&pairs, as_json)?;
     } else {
-        let report = recorded::report(&recording, &symbols, &profile, &selection(args));
+        let report = recorded::report(&recording, &symbols, &profile, &selection(args, as_json));
         let report = report.context("the recorder's note of what it saw cannot be read")?;
         args.output.write_document(&report, as_json)?;
     }
@@ -212,7 +212,7 @@ fn unit(args: &Args) -> Unit {
     }
 }
 
-fn selection(args: &Args) -> Selection {
+fn selection(args: &Args, as_json: bool) -> Selection {
     Selection {
         by: args.by.into(),
         measure: match args.by {
@@ -222,5 +222,6 @@ fn selection(args: &Args) -> Selection {
         sort: args.sort.into(),
         top: args.top,
         is_window: args.window.from.is_some(),
+        merges_alike: !as_json,
     }
 }

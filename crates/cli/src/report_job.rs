@@ -2,11 +2,12 @@
 
 use crate::last_look::LastLook;
 use crate::model::Reporter;
-use crate::options::{Color, Format, View};
+use crate::options::{Color, View};
+use crate::report::parse;
 use crate::tracing::Tracing;
 use crate::{exit_code, record, signals::NameWait};
-use memhook_attach::{End, Job, Session, Trace, Turn, command_line};
-use memhook_report::{Progress, ReportModel, ReportStream, ReportWriter};
+use memhook_attach::{End, Job, Session, Trace, Turn, command_line, gap_said};
+use memhook_report::{FormatChoice, Progress, ReportModel, ReportStream, ReportWriter};
 use std::{
     ops::ControlFlow,
     path::{Path, PathBuf},
@@ -28,11 +29,14 @@ pub struct Args {
     pub quiet: bool,
     #[command(flatten)]
     pub view: View,
-    /// Format of the reports: text or json
-    #[arg(short, long, value_enum, default_value = "text")]
-    format: Format,
+    /// Format: text, json, folded, pprof, ...
+    ///
+    /// text and json are formats of reports. `attach` also writes one of the others at the end, for
+    /// other programs: folded, flamegraph, pprof, heaptrack, speedscope, massif, html.
+    #[arg(short, long, value_name = "FORMAT", value_parser = parse::<FormatChoice>, default_value = "text")]
+    pub format: FormatChoice,
     /// Same as --format json
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "format")]
     json: bool,
     /// Use colours: auto, always or never
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
@@ -68,9 +72,20 @@ impl Args {
         path: Option<&Path>,
         verbose: bool,
     ) -> std::io::Result<ReportWriter> {
-        let is_json = self.json || self.format == Format::Json;
+        let is_json = self.json || matches!(self.format, FormatChoice::Json);
         let style = crate::output::style(path, stream, self.color, verbose);
         ReportWriter::open_or(stream, path, self.force, is_json, style)
+    }
+
+    /// Refuses formats that take a recording.
+    pub fn check_format(&self, command: &str) -> anyhow::Result<()> {
+        if let FormatChoice::Export(format) = self.format {
+            anyhow::bail!(
+                "{command} writes text or JSON: for {0}, record with -o FILE.mhk, and then: memhook-rs report FILE.mhk -f {0}",
+                format.name()
+            );
+        }
+        Ok(())
     }
 
     /// If leaks are asked for: where a copy of the memory is handed over.
@@ -88,6 +103,7 @@ pub struct Reports {
     is_incomplete: AtomicBool,
     /// The highest exit code of a trace that has ended.
     code: AtomicU8,
+    has_gaps: AtomicBool,
 }
 
 impl Reports {
@@ -97,6 +113,7 @@ impl Reports {
             output: Mutex::new(output),
             is_incomplete: AtomicBool::new(false),
             code: AtomicU8::new(exit_code::DONE),
+            has_gaps: AtomicBool::new(false),
         })
     }
 
@@ -126,6 +143,11 @@ impl Reports {
             code = code.max(exit_code::BAD_INPUT);
         }
         code
+    }
+
+    /// Whether a process went on untraced for a time.
+    pub fn has_gaps(&self) -> bool {
+        self.has_gaps.load(Relaxed)
     }
 
     /// Whether a recording is not complete.
@@ -163,13 +185,14 @@ impl ReportJob {
         pid: i32,
         reports: &Arc<Reports>,
         args: &Args,
+        depth: u32,
         interval: Option<Duration>,
         last_look: Option<Handover>,
     ) -> ReportJob {
         ReportJob {
             pid,
             reports: Arc::clone(reports),
-            reporter: Reporter::new(pid, args.view.clone(), args.tracing.depth),
+            reporter: Reporter::new(pid, args.view.clone(), depth),
             interval,
             next: interval,
             top: args.view.top,
@@ -186,6 +209,14 @@ impl ReportJob {
     pub fn titled(self) -> ReportJob {
         let title = Some(String::new());
         ReportJob { title, ..self }
+    }
+
+    /// With nothing reported.
+    pub fn without_reports(self) -> ReportJob {
+        ReportJob {
+            is_quiet: true,
+            ..self
+        }
     }
 
     /// With something to be said when the process is traced.
@@ -232,8 +263,8 @@ impl ReportJob {
                 code = exit_code::WRONG;
             }
         }
-        if region.abandoned() {
-            code = code.max(exit_code::CUT_SHORT);
+        if !trace.consumer().gaps(trace.consumer().elapsed()).is_empty() {
+            code = code.max(exit_code::HAS_GAPS);
         }
         code
     }
@@ -303,12 +334,13 @@ impl Job for ReportJob {
     }
 
     fn end(&mut self, trace: &mut Trace, end: &End) {
-        if trace.session().region().abandoned() {
-            // As after Ctrl-Z: events are missing from then on, so the trace ends there.
-            eprintln!(
-                "memhook-rs: process {} waited for us too long and went on untraced",
-                self.pid
-            );
+        let gaps = trace.consumer().gaps(trace.consumer().elapsed());
+        if let Some(gap) = gaps.last() {
+            self.reports.has_gaps.store(true, Relaxed);
+            if trace.session().region().abandoned_at_ns().is_some() {
+                // It was not over when the trace ended; others were told of when they were.
+                eprintln!("memhook-rs: {}", gap_said(self.pid, *gap));
+            }
         }
         // Of a program that executes another one, only the recording is kept.
         let report = match end {

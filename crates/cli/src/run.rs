@@ -4,7 +4,7 @@ use crate::exit_code::{self, end_as};
 use crate::last_look::LastLook;
 use crate::options::duration;
 use crate::report_job::{self, Handover, ReportJob, Reports};
-use crate::tracing::StartOptions;
+use crate::tracing::{DEPTH_TO_ROOTS, StartOptions};
 use memhook_attach::{
     Error, Observer, Program, Recording, Session, TraceConfig, Work, process_name,
 };
@@ -32,9 +32,11 @@ pub struct Args {
     reports: report_job::Args,
 }
 
-/// Runs the command; the exit code is the program's.
+/// Runs the command. The exit code is the program's; of one that succeeded, that of the trace.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let config = args.reports.tracing.resolve();
+    args.reports.check_format("run")?;
+    let tracing = args.reports.tracing.with_depth(DEPTH_TO_ROOTS);
+    let config = tracing.resolve();
     let program = Program::start(&args.command, args.start.follow_fork, &config)?;
     let pid = program.pid();
     let mut observer = match Started::open(args, config, pid) {
@@ -54,6 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     observer.reports.finish();
     Ok(match status {
         0 if observer.reports.is_incomplete() => ExitCode::from(exit_code::BAD_INPUT),
+        0 if observer.reports.has_gaps() => ExitCode::from(exit_code::HAS_GAPS),
         _ => end_as(status),
     })
 }
@@ -145,7 +148,15 @@ impl Observer for Started<'_> {
         let last_look = args.reports.handover();
         self.last_looks
             .extend(last_look.clone().map(|look| (pid, look)));
-        let job = ReportJob::new(pid, &self.reports, &args.reports, args.interval, last_look);
+        let (depth, interval) = (self.config.depth, args.interval);
+        let job = ReportJob::new(
+            pid,
+            &self.reports,
+            &args.reports,
+            depth,
+            interval,
+            last_look,
+        );
         let job = if args.start.follow_fork {
             job.titled()
         } else {

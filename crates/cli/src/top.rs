@@ -59,16 +59,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(failure) = job.failure {
         return Err(failure);
     }
-    let abandoned = trace.session().region().abandoned();
-    tell_end(&job.board, trace.consumer(), code, abandoned);
+    let has_gaps = !trace.consumer().gaps(trace.consumer().elapsed()).is_empty();
+    tell_end(&job.board, trace.consumer(), code, has_gaps);
     Ok(ExitCode::from(code))
 }
 
 /// The last line, which stays on the terminal.
-fn tell_end(board: &Board, consumer: &Consumer, code: u8, abandoned: bool) {
+fn tell_end(board: &Board, consumer: &Consumer, code: u8, has_gaps: bool) {
     let totals = consumer.lock().ledger.totals();
-    let how = match (abandoned, code) {
-        (true, _) => "It waited for us too long and went on untraced",
+    let how = match (has_gaps, code) {
+        (true, _) => "At times it waited for us too long and went on untraced. Detached",
         (false, 0) => "Detached",
         _ => "Not fully detached",
     };

@@ -53,8 +53,11 @@ enum OnFull {
 #[command(next_help_heading = "Tracing")]
 pub struct Tracing {
     /// Frames to record of each call stack
-    #[arg(long, value_name = "N", alias = "max-stack", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=128))]
-    pub depth: u32,
+    ///
+    /// 10, and 64 with a recording and for `run` and `gate`. What a stack has beyond that is cut off
+    /// at the root, and shown as "…".
+    #[arg(long, value_name = "N", alias = "max-stack", value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub depth: Option<u32>,
     /// Hook only these functions (malloc,free,...)
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     functions: Vec<String>,
@@ -126,7 +129,21 @@ fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
+/// The depth of stacks in a live report, where each is read from its innermost frame on.
+pub const DEPTH: u32 = 10;
+/// The depth where stacks become trees and flame graphs: without its outermost frames a stack seems to begin
+/// somewhere else.
+pub const DEPTH_TO_ROOTS: u32 = 64;
+
 impl Tracing {
+    /// With a depth, if none was asked for.
+    pub fn with_depth(&self, depth: u32) -> Tracing {
+        Tracing {
+            depth: self.depth.or(Some(depth)),
+            ..self.clone()
+        }
+    }
+
     /// Mean bytes between samples.
     pub fn sample_bytes(&self) -> Option<u64> {
         self.sample
@@ -145,7 +162,7 @@ impl Tracing {
     /// The configuration that these options ask for.
     pub fn resolve(&self) -> TraceConfig {
         TraceConfig {
-            depth: self.depth,
+            depth: self.depth.unwrap_or(DEPTH),
             functions: self.functions.clone(),
             min_size: self.min_size,
             max_size: self.max_size,

@@ -2,6 +2,7 @@
 
 use crate::growth::Growth;
 use serde::Serialize;
+use std::time::Duration;
 
 /// Blocks and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -268,6 +269,12 @@ pub struct Evidence {
     pub peak_bytes: u64,
     /// Allocations made.
     pub allocations: u64,
+    /// How long it was looked at.
+    #[serde(skip)]
+    pub elapsed: Duration,
+    /// There were times in which nothing was seen, so neither a leak nor a sum is certain.
+    #[serde(skip)]
+    pub is_blind: bool,
     /// What was not seen, so that to pass would not be sound.
     pub gaps: Vec<String>,
     /// What else to know.

@@ -41,7 +41,7 @@ pub use leak_report::FoundLeaks;
 pub use limits::{Limits, SiteLimit};
 pub use names::{MappedModule, NameSource};
 pub use outputs::{OutputOptions, Outputs};
-pub use process_evidence::{bound, is_allocators, losses, traced_blocks};
+pub use process_evidence::{bound, is_allocators, traced_blocks};
 pub use reached::reached;
 pub use recorded::{RecordedOptions, recorded_evidence, recorded_time};
 pub use suppress::Suppressions;

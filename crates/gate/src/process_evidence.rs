@@ -3,8 +3,8 @@
 use crate::{AllocationSite, Ending, Evidence, Leak, Reached, reached};
 use memhook_heap::{Snapshot, dissect};
 use memhook_ledger::Ledger;
-use memhook_report::counted;
-use memhook_stream::Losses;
+use memhook_report::{counted, unseen_in_words};
+use memhook_stream::{Gap, Losses};
 use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
 
 impl Evidence {
@@ -128,17 +128,15 @@ pub fn bound(ledger: &Ledger) -> Option<String> {
     Some(format!("{words}; give it more with --max-memory"))
 }
 
-/// What the trace itself missed. `is_abandoned`: the process stopped waiting for its attacher.
-pub fn losses(losses: &Losses, is_abandoned: bool) -> Vec<String> {
-    let mut gaps = Vec::new();
-    let lost = losses.dropped + losses.ringless;
-    if lost > 0 {
-        gaps.push(format!("{lost} events were lost"));
+impl Evidence {
+    /// Notes what the trace itself missed, before anything else: lost events, and the times in which nothing was seen.
+    pub fn note_missed(&mut self, losses: &Losses, gaps: &[Gap]) {
+        self.is_blind = !gaps.is_empty();
+        let unseen = unseen_in_words(gaps).map(|words| words + ", so no sum is certain");
+        let lost = losses.dropped + losses.ringless;
+        let lost = (lost > 0).then(|| format!("{lost} events were lost"));
+        self.gaps.splice(0..0, unseen.into_iter().chain(lost));
     }
-    if is_abandoned {
-        gaps.push("the program waited for us too long and went on untraced".into());
-    }
-    gaps
 }
 
 /// Whether a block allocated by `caller` is an allocator's own: what replaces malloc allocates its singletons with

@@ -6,6 +6,7 @@ use crate::survivors::{MOMENTS, Survivors};
 use crate::{Ending, Evidence, Sum};
 use memhook_ledger::{Ledger, LedgerOptions};
 use memhook_recording::{Error, Recording, RecordingEnd};
+use memhook_stream::Gap;
 use std::time::Duration;
 
 /// What is looked for in a recording, and where.
@@ -68,7 +69,11 @@ pub fn recorded_evidence(
         }
     };
     evidence.ending = Ending::Recorded;
+    evidence.elapsed = to.saturating_sub(from);
     evidence.gaps.extend(gaps(recording));
+    let until_ns = u64::try_from(to.as_nanos()).unwrap_or(u64::MAX);
+    let unseen: Vec<Gap> = Gap::within(recording.gaps(), 0, until_ns).collect();
+    evidence.note_missed(recording.losses(), &unseen);
     let without = "what is reachable is not recorded, so leaks are not looked for";
     evidence.notes.push(without.into());
     if totals.unknown_releases > 0 {
@@ -92,12 +97,7 @@ fn live(ledger: &Ledger) -> Vec<(u32, Sum)> {
 
 /// What the recording misses.
 fn gaps(recording: &Recording) -> Vec<String> {
-    let losses = recording.losses();
     let mut gaps = Vec::new();
-    let lost = losses.dropped + losses.ringless;
-    if lost > 0 {
-        gaps.push(format!("{lost} events were lost"));
-    }
     match recording.end() {
         Some(RecordingEnd::Finished) => {}
         Some(end) => gaps.push(format!("the recording is not the whole run: {end}")),

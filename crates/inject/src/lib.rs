@@ -16,6 +16,7 @@ mod error;
 mod hold;
 mod launch;
 mod open_files;
+mod precedence;
 mod ptrace;
 mod remote;
 
@@ -62,6 +63,7 @@ pub use load::{Dlopen, load_object};
 pub use memory::write_bytes;
 pub use open_files::allow_many_open_files;
 pub use page_scan::{PageScan, PageState};
+pub use precedence::take_precedence;
 pub use region::{Region, close_descriptor, create_region, unmap_region};
 pub use regs::Registers;
 pub use remote_fork::{ForkPlan, FrozenChild};

@@ -3,9 +3,10 @@
 //! Sites are matched by their functions, not by addresses or lines: two builds compare. A frame
 //! without a name is its module and offset, which holds within one build.
 
+use crate::gaps;
 use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, change, counted, milliseconds, with_error};
-use crate::{Amount, Document, Measure, Profile, StackFrame, Style};
+use crate::{Amount, Document, Measure, Profile, StackFrame, Style, UnseenTime};
 use memhook_foreign::visible;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -43,6 +44,8 @@ pub struct Run {
     pub name: String,
     /// Length of what was compared in seconds.
     pub seconds: f64,
+    /// The times in which nothing was seen.
+    pub gaps: Vec<UnseenTime>,
     /// Sum of the measure over all sites.
     pub bytes: u64,
     /// Blocks over all sites.
@@ -74,6 +77,8 @@ pub struct SiteChange {
     pub kind: String,
     /// The stack goes on, but could not be followed.
     pub truncated: bool,
+    /// Its outermost frames are missing: it could not be followed, or has as many frames as were asked for.
+    pub cut: bool,
     /// Innermost first; of the new run if it has the site.
     pub stack: Vec<StackFrame>,
 }
@@ -126,7 +131,7 @@ fn collect(pairs: &mut HashMap<Key, Pair>, profile: &Profile, measure: Measure, 
         if amount == Amount::default() {
             continue;
         }
-        let frames = profile.stacks[site.stack as usize].iter();
+        let frames = profile.known_frames(site.stack).iter();
         let frames = frames.map(|&frame| names[frame as usize].clone());
         let pair = pairs
             .entry((site.kind.clone(), frames.collect()))
@@ -145,6 +150,7 @@ fn run(profile: &Profile, measure: Measure) -> Run {
     Run {
         name: profile.target.name.clone(),
         seconds: profile.to_ns.saturating_sub(profile.from_ns) as f64 / 1e9,
+        gaps: profile.gaps.clone(),
         bytes: amount.bytes,
         blocks: amount.blocks,
         error_bytes: amount.error_bytes(),
@@ -194,6 +200,7 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
             error_bytes: of_both(pair.old, pair.new).error_bytes(),
             kind,
             truncated,
+            cut: of.is_cut(stack),
             stack: of.stack(stack),
         }
     };
@@ -242,6 +249,15 @@ impl Diff {
     }
 
     fn write(&self, out: &mut String, style: Style) -> std::fmt::Result {
+        for (label, run) in [("old", &self.old), ("new", &self.new)] {
+            if let Some(gaps) = gaps::warning(&run.gaps, None) {
+                writeln!(
+                    out,
+                    "{}",
+                    style.warning(&format!("In the {label} run: {gaps}"))
+                )?;
+            }
+        }
         if self.is_estimate() {
             writeln!(out, "Estimates from sampled allocations")?;
         }

@@ -1,7 +1,7 @@
 //! What frames are called in exported formats: the same function is one name everywhere.
 
 use crate::names::{is_plumbing, readable};
-use crate::{Profile, StackFrame};
+use crate::{Profile, ProfileFrame, StackFrame};
 use memhook_foreign::visible;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,22 +13,54 @@ pub(crate) const NO_STACK: &str = "(no call stack)";
 pub(crate) struct Labels {
     of_frame: Vec<u32>,
     texts: Vec<String>,
+    addresses: Vec<u64>,
 }
 
 impl Labels {
     /// Of all frames.
     pub fn new(profile: &Profile) -> Labels {
+        Labels::by(profile, |frame| name(&frame.frame))
+    }
+
+    /// Of all frames, with their places in the source or their modules, as Valgrind writes them: calls of one function
+    /// from different lines are told apart.
+    pub fn with_places(profile: &Profile) -> Labels {
+        Labels::by(profile, |frame| {
+            let module = frame.module.and_then(|m| profile.modules.get(m as usize));
+            let place = match (&frame.frame.file, frame.frame.line) {
+                (Some(file), line) => {
+                    let file = file.rsplit('/').next().unwrap_or(file);
+                    let line = line.map_or(String::new(), |line| format!(":{line}"));
+                    format!(" ({file}{line})")
+                }
+                (None, _) => module.map_or(String::new(), |m| format!(" (in {})", m.path)),
+            };
+            one_line(name(&frame.frame) + &place)
+        })
+    }
+
+    fn by(profile: &Profile, name: impl Fn(&ProfileFrame) -> String) -> Labels {
         let mut numbers = HashMap::from([(NO_STACK.to_owned(), 0)]);
         let mut texts = vec![NO_STACK.to_owned()];
-        let number = |frame: &crate::ProfileFrame| {
-            let text = name(&frame.frame);
-            *numbers.entry(text).or_insert_with_key(|text| {
+        let mut addresses = vec![0];
+        let number = |frame: &ProfileFrame| {
+            *numbers.entry(name(frame)).or_insert_with_key(|text| {
                 texts.push(text.clone());
+                addresses.push(frame.address);
                 texts.len() as u32 - 1
             })
         };
         let of_frame = profile.frames.iter().map(number).collect();
-        Labels { of_frame, texts }
+        Labels {
+            of_frame,
+            texts,
+            addresses,
+        }
+    }
+
+    /// The address of the first frame with this name.
+    pub fn address(&self, number: u32) -> u64 {
+        self.addresses[number as usize]
     }
 
     /// A stack as numbers, innermost first, never empty.

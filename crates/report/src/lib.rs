@@ -2,7 +2,9 @@
 
 mod call_tree;
 mod diff;
+mod fail_on;
 pub mod formats;
+mod gaps;
 mod labels;
 mod leaks;
 mod live;
@@ -30,20 +32,22 @@ mod wrap;
 
 pub use call_tree::Root;
 pub use diff::{Diff, Fate, Run, SiteChange, diff};
+pub use fail_on::FailOn;
 pub use formats::{Document, Format, FormatChoice, FormatOptions, Nature, document};
+pub use gaps::{LiveBounds, UnseenTime, unseen_in_words};
 pub use labels::{name as frame_name, site_name};
 pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
 pub use live::{LiveNumbers, LiveReporter, LiveView, TracedRun, described};
 pub use measure::{Measure, Unit};
 pub use model::{
-    AttachInfo, Bounded, Coverage, GroupRow, Measured, ReleaseSite, ReportModel, ReportTotals,
-    Sampling, SiteRow, StackFrame, Target,
+    AttachInfo, Bounded, CallStacks, Coverage, GroupRow, Measured, ReleaseSite, ReportModel,
+    ReportTotals, Sampling, SiteRow, StackFrame, Target,
 };
 pub use named_run::{Backtrace, Backtraces, frames_at};
 pub use output_name::{OutputNameError, output_name};
 pub use profile::{
-    Amount, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame, ProfileModule,
-    ProfileSite, Released, Series, SitePoint, SourceLines,
+    Amount, CUT_ROOT, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame,
+    ProfileModule, ProfileSite, Released, Series, SitePoint, SourceLines,
 };
 pub use progress::Progress;
 pub use read_back::{ReadBackError, read_back};

@@ -1,16 +1,17 @@
 //! Reports of a trace under way, in steps that do not keep the caller from its rings: a walk over the live
 //! blocks, then names as they come.
 
-use crate::named_run::{Backtraces, NamedRun, frames_at};
+use crate::gaps;
+use crate::named_run::{Backtraces, NamedRun, frames_at, is_cut};
 use crate::rows::{self, Part, Row, RowKey, RowsBy, SortBy};
 use crate::{
-    AttachInfo, Coverage, Measured, ReleaseSite, ReportModel, ReportTotals, Sampling, StackFrame,
-    Target,
+    Amount, AttachInfo, CallStacks, Coverage, LiveBounds, Measured, ReleaseSite, ReportModel,
+    ReportTotals, Sampling, StackFrame, Target,
 };
 use memhook_ledger::{
     Bounded, Estimate, Ledger, LiveWalk, SampledAllocations, SiteWalk, standard_error,
 };
-use memhook_stream::Losses;
+use memhook_stream::{Gap, Losses};
 use memhook_symbols::{ModuleFile, Symbolizer};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -63,13 +64,21 @@ pub struct LiveNumbers {
     totals: memhook_ledger::Totals,
     allocations: SampledAllocations,
     bounded: Option<Bounded>,
+    gaps: Vec<Gap>,
+    /// Blocks allocated before this have not been seen since a gap.
+    unseen_before_ns: u64,
+    unseen: Estimate,
     /// The sums that the ledger keeps of each site are all that is needed.
     is_by_site: bool,
 }
 
 impl LiveNumbers {
-    fn new(by: RowsBy, before_ns: Option<u64>, elapsed: Duration) -> LiveNumbers {
+    fn new(by: RowsBy, before_ns: Option<u64>, elapsed: Duration, gaps: Vec<Gap>) -> LiveNumbers {
+        let now_ns = elapsed.as_nanos() as u64;
         LiveNumbers {
+            unseen_before_ns: Gap::unseen_before(&gaps, now_ns).unwrap_or(0),
+            gaps,
+            unseen: Estimate::default(),
             by,
             before_ns,
             elapsed,
@@ -93,15 +102,25 @@ impl LiveNumbers {
             self.allocations = *allocations;
             self.bounded = ledger.bounded();
             let keeps_all = self.bounded.is_none_or(|bounded| !bounded.is_thinned);
-            self.is_by_site =
-                self.by.is_of_stacks() && allocations.sample_bytes().is_none() && keeps_all;
+            self.is_by_site = self.by.is_of_stacks()
+                && allocations.sample_bytes().is_none()
+                && keeps_all
+                && self.gaps.is_empty();
         }
         if self.is_by_site {
             return ledger.walk_sites(&mut self.sites);
         }
         let (by, before_ns, parts) = (self.by, self.before_ns, &mut self.parts);
         let samples = self.allocations;
+        let (unseen_before_ns, unseen) = (self.unseen_before_ns, &mut self.unseen);
         ledger.walk_blocks(&mut self.blocks, |block| {
+            // Two samples, of which neither knows of the other.
+            let weight = samples.weight(&block) * ledger.weight(block.size);
+            let amount = Estimate::weighted(weight, block.size);
+            let is_unseen = block.time_ns < unseen_before_ns;
+            if is_unseen {
+                *unseen += amount;
+            }
             if before_ns.is_some_and(|limit| block.time_ns >= limit) {
                 return;
             }
@@ -111,9 +130,8 @@ impl LiveNumbers {
                 _ => u64::from(block.stack),
             };
             let part = parts.entry(number).or_default();
-            // Two samples, of which neither knows of the other.
-            let weight = samples.weight(&block) * ledger.weight(block.size);
-            part.amount += Estimate::weighted(weight, block.size);
+            part.amount += amount;
+            part.unseen_bytes += if is_unseen { amount.bytes } else { 0.0 };
             let oldest = part.oldest_ns.unwrap_or(u64::MAX);
             part.oldest_ns = Some(oldest.min(block.time_ns));
         })
@@ -149,11 +167,14 @@ struct Draft {
     rows: Option<Vec<Row>>,
     more_rows: u64,
     releases: Vec<(u32, u64, u64)>,
+    call_stacks: Option<CallStacks>,
     totals: ReportTotals,
     sampling: Option<Sampling>,
     /// Of all allocated bytes.
     allocated_variance: f64,
     bounded: Option<Bounded>,
+    gaps: Vec<Gap>,
+    unseen: Estimate,
     elapsed: Duration,
     is_final: bool,
 }
@@ -195,6 +216,25 @@ impl NamedRun for NamedTrace<'_> {
         let truncated = backtrace.as_ref().is_some_and(|b| b.truncated);
         (kind.unwrap_or("unknown").to_owned(), truncated)
     }
+
+    fn is_cut(&self, stack: u32) -> bool {
+        let backtrace = self.run.backtrace(stack).unwrap_or_default();
+        let depth = self.run.attach().depth;
+        is_cut(backtrace.addresses.len(), backtrace.truncated, depth)
+    }
+}
+
+/// The call stacks of parts that are of call stacks.
+fn call_stacks(parts: &[Part], run: &dyn TracedRun) -> CallStacks {
+    let depth = run.attach().depth;
+    let live = parts.iter().filter(|part| part.amount.blocks > 0.0);
+    let backtraces = live.filter_map(|part| run.backtrace(part.number as u32));
+    let mut counted = CallStacks::default();
+    for backtrace in backtraces {
+        let is_cut = is_cut(backtrace.addresses.len(), backtrace.truncated, depth);
+        counted.add(is_cut, is_cut && backtrace.truncated);
+    }
+    counted
 }
 
 impl LiveReporter {
@@ -211,9 +251,10 @@ impl LiveReporter {
     }
 
     /// Begins to take what a report needs of the ledger.
-    pub fn numbers(&self, elapsed: Duration) -> LiveNumbers {
+    /// `gaps`: the times until now in which nothing was seen.
+    pub fn numbers(&self, elapsed: Duration, gaps: Vec<Gap>) -> LiveNumbers {
         let before = |older| elapsed.saturating_sub(older).as_nanos() as u64;
-        LiveNumbers::new(self.view.by, self.view.older.map(before), elapsed)
+        LiveNumbers::new(self.view.by, self.view.older.map(before), elapsed, gaps)
     }
 
     /// Begins a report; one that is not finished is given up.
@@ -253,6 +294,11 @@ impl LiveReporter {
             totals.peak_live_bytes = 0;
         }
         self.draft = Some(Draft {
+            call_stacks: self
+                .view
+                .by
+                .is_of_stacks()
+                .then(|| call_stacks(&parts, run)),
             parts,
             rows: None,
             more_rows: 0,
@@ -261,6 +307,8 @@ impl LiveReporter {
             sampling,
             allocated_variance: all.variance,
             bounded: numbers.bounded,
+            gaps: numbers.gaps,
+            unseen: numbers.unseen,
             elapsed: numbers.elapsed,
             is_final,
         });
@@ -386,12 +434,22 @@ impl LiveReporter {
             attach: run.attach(),
             from_s: 0.0,
             elapsed_s: draft.elapsed.as_secs_f64(),
+            live_bounds: (!draft.gaps.is_empty()).then(|| {
+                let live = Amount {
+                    blocks: draft.totals.live_blocks,
+                    bytes: draft.totals.live_bytes,
+                    variance: 0.0,
+                };
+                LiveBounds::new(live, draft.unseen.into())
+            }),
+            gaps: gaps::until(&draft.gaps, now_ns),
             since_last_s: last_elapsed.map(|last| draft.elapsed.saturating_sub(last).as_secs_f64()),
             sampling: draft.sampling,
             bounded: draft
                 .bounded
                 .map(|b| described(&b, draft.totals.live_blocks)),
             totals: draft.totals,
+            call_stacks: draft.call_stacks,
             measured: Measured {
                 measure: "live",
                 bytes: draft.totals.live_bytes,

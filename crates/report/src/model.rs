@@ -1,5 +1,6 @@
 //! What a report says; serialized as is, this is the JSON schema `memhook-rs/report/1`.
 
+use crate::gaps::{LiveBounds, UnseenTime};
 use crate::units::{bytes, count, counted, milliseconds};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,12 @@ pub struct ReportModel {
     pub from_s: f64,
     /// Its end: seconds since the attach.
     pub elapsed_s: f64,
+    /// The times until then in which nothing was seen, in order: what was allocated or released in them is missing
+    /// from all numbers.
+    pub gaps: Vec<UnseenTime>,
+    /// Set if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live_bounds: Option<LiveBounds>,
     /// Seconds since the last report, which growth is counted from; `None` in the first.
     pub since_last_s: Option<f64>,
     /// Set when allocations were sampled: all numbers of blocks and bytes are estimates then.
@@ -31,6 +38,9 @@ pub struct ReportModel {
     pub bounded: Option<Bounded>,
     /// Sums of what is covered.
     pub totals: ReportTotals,
+    /// How many call stacks there are, and how many of them were cut; `None` if rows are not of call stacks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call_stacks: Option<CallStacks>,
     /// What the bytes and blocks of sites and groups are, and what all of them come to.
     pub measured: Measured,
     /// What is seen of each module.
@@ -51,6 +61,28 @@ pub struct ReportModel {
 impl ReportModel {
     /// The schema that this is.
     pub(crate) const SCHEMA: &str = "memhook-rs/report/1";
+}
+
+/// Call stacks whose outermost frames are missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CallStacks {
+    /// All call stacks.
+    pub count: u64,
+    /// Those that have as many frames as were asked for.
+    pub cut_at_depth: u64,
+    /// Those that could not be followed.
+    pub cut_unfollowed: u64,
+}
+
+impl CallStacks {
+    pub(crate) fn add(&mut self, is_cut: bool, truncated: bool) {
+        self.count += 1;
+        match (is_cut, truncated) {
+            (_, true) => self.cut_unfollowed += 1,
+            (true, false) => self.cut_at_depth += 1,
+            (false, false) => {}
+        }
+    }
 }
 
 /// A measure and its sum.
@@ -244,6 +276,10 @@ pub struct Coverage {
     pub symbols: Option<&'static str>,
 }
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// One allocation site.
 #[derive(Clone, Debug, Serialize)]
 pub struct SiteRow {
@@ -251,6 +287,9 @@ pub struct SiteRow {
     pub bytes: u64,
     /// Live blocks.
     pub blocks: u64,
+    /// Bytes of live blocks that have not been seen since a gap, and may have been released in it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unseen_bytes: u64,
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
@@ -262,6 +301,8 @@ pub struct SiteRow {
     pub kind: String,
     /// The stack goes on, but could not be followed.
     pub truncated: bool,
+    /// Its outermost frames are missing: it could not be followed, or has as many frames as were asked for.
+    pub cut: bool,
     /// Innermost first.
     pub stack: Vec<StackFrame>,
 }
@@ -281,6 +322,9 @@ pub struct GroupRow {
     pub self_bytes: u64,
     /// Live blocks.
     pub blocks: u64,
+    /// Bytes of live blocks that have not been seen since a gap, and may have been released in it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unseen_bytes: u64,
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,

@@ -25,6 +25,11 @@ impl Backtrace {
     }
 }
 
+/// Whether the outermost frames of a stack are missing of which so many were found.
+pub(crate) fn is_cut(found: usize, truncated: bool, depth: u32) -> bool {
+    found > 0 && (truncated || found >= depth as usize)
+}
+
 /// Backtraces by their stack ids.
 pub trait Backtraces {
     /// The backtrace with this id.
@@ -52,6 +57,8 @@ pub(crate) trait NamedRun {
     fn thread_name(&self, tid: u32) -> String;
     /// The function whose call recorded the stack, and whether the stack was cut short.
     fn call(&self, stack: u32) -> (String, bool);
+    /// Whether the outermost frames of the stack are missing.
+    fn is_cut(&self, stack: u32) -> bool;
     /// What a number of the rows by size stands for.
     fn size_name(&self, number: u64) -> String {
         format!("{number} bytes")

@@ -1,6 +1,8 @@
 //! A run or a window of it, with names: what every exported format is made from.
 
-use crate::{ReportTotals, Sampling, StackFrame, Target};
+use crate::{
+    CallStacks, LiveBounds, Measure, ReportTotals, Sampling, StackFrame, Target, UnseenTime,
+};
 use memhook_ledger::{Estimate, standard_error};
 use serde::Serialize;
 
@@ -17,6 +19,8 @@ pub struct Profile {
     pub from_ns: u64,
     /// Its end: "live" is at this time.
     pub to_ns: u64,
+    /// The times until then in which nothing was seen, in order.
+    pub gaps: Vec<UnseenTime>,
     /// When most bytes were live, nanoseconds since the attach.
     pub peak_ns: u64,
     /// Frames that were collected of each call stack.
@@ -30,8 +34,11 @@ pub struct Profile {
     /// Distinct frames. An address with inlined functions is several frames, innermost first; all
     /// but the last of them are marked inlined.
     pub frames: Vec<ProfileFrame>,
-    /// Distinct call stacks: indices of frames, innermost first.
+    /// Distinct call stacks: indices of frames, innermost first. Where the outermost frames are missing, the last one
+    /// is `cut_root`, so that no other function passes for the root.
     pub stacks: Vec<Vec<u32>>,
+    /// The frame that stands for missing ones, if there are any: [`CUT_ROOT`].
+    pub cut_root: Option<u32>,
     /// What each allocation site did; one for each stack, kind of allocation and thread.
     pub sites: Vec<ProfileSite>,
     /// Live blocks at the end by size in bytes, ordered by it.
@@ -56,10 +63,50 @@ pub struct Profile {
     pub sources: Vec<SourceLines>,
 }
 
+/// What stands for the outermost frames of a stack that was cut.
+pub const CUT_ROOT: &str = "\u{2026}";
+
 impl Profile {
-    /// A stack with names, innermost first.
+    /// The frames of a stack that are known, innermost first.
+    pub(crate) fn known_frames(&self, stack: u32) -> &[u32] {
+        match self.stacks[stack as usize].as_slice() {
+            [known @ .., last] if Some(*last) == self.cut_root => known,
+            all => all,
+        }
+    }
+
+    /// Whether the outermost frames of a stack are missing: it could not be followed, or had as many frames as were
+    /// asked for.
+    pub(crate) fn is_cut(&self, stack: u32) -> bool {
+        self.known_frames(stack).len() < self.stacks[stack as usize].len()
+    }
+
+    /// Counts the stacks of the sites that a measure has something of.
+    pub(crate) fn call_stacks(&self, measure: Measure) -> CallStacks {
+        let shown = self.sites.iter().filter(|site| {
+            let amount = measure.of(&site.measures);
+            amount.blocks > 0 && !self.stacks[site.stack as usize].is_empty()
+        });
+        let mut stacks: Vec<(u32, bool)> = shown.map(|s| (s.stack, s.truncated)).collect();
+        stacks.sort_unstable();
+        stacks.dedup_by_key(|(stack, _)| *stack);
+        let mut counted = CallStacks::default();
+        for (stack, truncated) in stacks {
+            counted.add(self.is_cut(stack), truncated);
+        }
+        counted
+    }
+
+    /// How much is live at the end, if a gap leaves that open.
+    pub fn live_bounds(&self) -> Option<LiveBounds> {
+        let live = self.sites.iter().map(|site| site.measures.live).sum();
+        let unseen = self.sites.iter().map(|site| site.unseen).sum();
+        (!self.gaps.is_empty()).then(|| LiveBounds::new(live, unseen))
+    }
+
+    /// A stack with names, as far as it is known, innermost first.
     pub(crate) fn stack(&self, stack: u32) -> Vec<StackFrame> {
-        let frames = self.stacks[stack as usize].iter();
+        let frames = self.known_frames(stack).iter();
         let frames = frames.map(|&frame| &self.frames[frame as usize]);
         frames.map(|frame| frame.frame.clone()).collect()
     }
@@ -113,6 +160,25 @@ pub struct ProfileFrame {
     pub module: Option<u32>,
     /// Function, place in the source.
     pub frame: StackFrame,
+}
+
+impl ProfileFrame {
+    /// What stands for missing frames.
+    pub fn cut_root() -> ProfileFrame {
+        ProfileFrame {
+            address: 0,
+            module: None,
+            frame: StackFrame {
+                address: "0x0".into(),
+                module: None,
+                offset: None,
+                function: Some(CUT_ROOT.into()),
+                file: None,
+                line: None,
+                inlined: false,
+            },
+        }
+    }
 }
 
 /// Blocks and bytes.
@@ -200,6 +266,8 @@ pub struct ProfileSite {
     pub truncated: bool,
     /// Numbers.
     pub measures: Measures,
+    /// Of what is live at the end, what has not been seen since a gap, and may have been released in it.
+    pub unseen: Amount,
     /// Live at the begin of the window.
     pub before: Amount,
     /// Time of the oldest live block's allocation, nanoseconds since the attach; `None` if none

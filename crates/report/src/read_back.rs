@@ -1,8 +1,9 @@
 //! From a JSON report back to a profile of its sites: as much as [`diff`](crate::diff()) needs.
 
+use crate::named_run::is_cut;
 use crate::{
     Amount, Measure, Measures, Profile, ProfileFrame, ProfileSite, ReportModel, Sampling,
-    StackFrame, Target,
+    StackFrame, Target, UnseenTime,
 };
 use serde::Deserialize;
 
@@ -60,6 +61,8 @@ struct Report {
     attach: Attach,
     from_s: f64,
     elapsed_s: f64,
+    #[serde(default)]
+    gaps: Vec<UnseenTime>,
     sampling: Option<Sampling>,
     measured: Measured,
     sites: Vec<SiteRow>,
@@ -138,11 +141,17 @@ fn profile(report: Report, measure: Measure) -> Profile {
         target: report.target,
         from_ns: ns(report.from_s),
         to_ns: ns(report.elapsed_s),
+        gaps: report.gaps,
         depth: report.attach.depth,
         sampling: report.sampling,
         ..Profile::default()
     };
+    let depth = report.attach.depth;
+    profile.frames.push(ProfileFrame::cut_root());
+    profile.cut_root = Some(0);
     for site in report.sites {
+        let calls = site.stack.iter().filter(|frame| !frame.inlined).count();
+        let is_cut = depth > 0 && is_cut(calls, site.truncated, depth);
         let first = profile.frames.len() as u32;
         let frames = site.stack.into_iter().map(|frame| {
             let digits = frame.address.trim_start_matches("0x");
@@ -167,9 +176,9 @@ fn profile(report: Report, measure: Measure) -> Profile {
             ),
             ..ProfileSite::default()
         });
-        profile
-            .stacks
-            .push((first..profile.frames.len() as u32).collect());
+        let frames = first..profile.frames.len() as u32;
+        let root = profile.cut_root.filter(|_| is_cut);
+        profile.stacks.push(frames.chain(root).collect());
     }
     profile
 }

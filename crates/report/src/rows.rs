@@ -70,6 +70,8 @@ pub(crate) struct Part {
     /// Their stack, thread, size in bytes or bucket of a histogram.
     pub number: u64,
     pub amount: Estimate,
+    /// Of live blocks that have not been seen since a gap.
+    pub unseen_bytes: f64,
     /// Change of the live bytes.
     pub growth_bytes: f64,
     /// Allocation time of the oldest live block, nanoseconds since the attach; `None` if none lives.
@@ -92,6 +94,7 @@ pub(crate) struct Row {
     pub amount: Estimate,
     /// Bytes of blocks whose innermost frame this is.
     pub self_bytes: f64,
+    pub unseen_bytes: f64,
     pub growth_bytes: f64,
     pub oldest_ns: Option<u64>,
     pub released: Estimate,
@@ -103,6 +106,7 @@ impl Row {
             key,
             amount: Estimate::default(),
             self_bytes: 0.0,
+            unseen_bytes: 0.0,
             growth_bytes: 0.0,
             oldest_ns: None,
             released: Estimate::default(),
@@ -112,6 +116,7 @@ impl Row {
     fn add(&mut self, part: &Part, is_innermost: bool) {
         self.amount += part.amount;
         self.self_bytes += if is_innermost { part.amount.bytes } else { 0.0 };
+        self.unseen_bytes += part.unseen_bytes;
         self.growth_bytes += part.growth_bytes;
         let both = self.oldest_ns.into_iter().chain(part.oldest_ns);
         self.oldest_ns = both.min();
@@ -248,6 +253,7 @@ pub(crate) fn shown(
     for row in rows {
         let (bytes, blocks) = (whole(row.amount.bytes), whole(row.amount.blocks));
         let error_bytes = row.amount.error_bytes();
+        let unseen_bytes = whole(row.unseen_bytes);
         let growth_bytes = row.growth_bytes.round() as i64;
         let age = |oldest: u64| (now_ns / 1_000_000).saturating_sub(oldest / 1_000_000);
         let oldest_ms = row.oldest_ns.map_or(0, age);
@@ -257,11 +263,13 @@ pub(crate) fn shown(
             sites.push(SiteRow {
                 bytes,
                 blocks,
+                unseen_bytes,
                 error_bytes,
                 growth_bytes,
                 oldest_ms,
                 kind,
                 truncated,
+                cut: run.is_cut(stack),
                 stack: run.stack(stack),
             });
             continue;
@@ -276,6 +284,7 @@ pub(crate) fn shown(
             bytes,
             self_bytes: whole(row.self_bytes),
             blocks,
+            unseen_bytes,
             error_bytes,
             growth_bytes,
             oldest_ms,

@@ -1,5 +1,6 @@
 //! Text for a terminal.
 
+use crate::gaps;
 use crate::leaks::leaks;
 use crate::stacks::{SHORTEST_NAME, StackEnd, name_of, place_of, shortened, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
@@ -28,6 +29,9 @@ impl Document for ReportModel {
 
 /// Above the numbers: what makes them wrong.
 fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
+    if let Some(gaps) = gaps::warning(&model.gaps, model.live_bounds.as_ref()) {
+        writeln!(out, "{}", style.warning(&gaps))?;
+    }
     if model.totals.lost_events > 0 {
         let lost = format!(
             "{} lost: what follows is wrong by what they held. Try --ring-size 16M, or --on-full wait",
@@ -84,13 +88,10 @@ fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
         out,
         "{} {} in {}{aside}",
         style.strong(&format!("{name}{} after the attach:", covered(model))),
-        style.number(&format!(
-            "{} live",
-            with_error(t.live_bytes, errors.live_error_bytes)
-        )),
-        counted(t.live_blocks, "block"),
+        style.number(&live_text(model)),
+        gaps::live_blocks(model.live_bounds.as_ref(), t.live_blocks),
     )?;
-    let length = (model.elapsed_s - model.from_s).max(1e-3);
+    let length = gaps::seen_seconds(&model.gaps, model.from_s, model.elapsed_s).max(1e-3);
     let rate = |n: u64| (n as f64 / length) as u64;
     let known = t.releases.saturating_sub(t.unknown_releases);
     let rows = [
@@ -120,9 +121,14 @@ fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
         )?;
     }
     if t.unknown_releases > 0 {
+        let origin = if model.gaps.is_empty() {
+            "from before the attach"
+        } else {
+            "from before the attach, in times in which nothing was seen"
+        };
         writeln!(
             out,
-            "  {} released besides whose allocation was not seen: from before the attach, or by constructors of libraries opened since",
+            "  {} released besides whose allocation was not seen: {origin}, or by constructors of libraries opened since",
             counted(t.unknown_releases, "block")
         )?;
     }
@@ -140,6 +146,20 @@ fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
 const WIDE_ENOUGH: usize = 100;
 /// Columns below which it leaves out more.
 const TIGHT: usize = 80;
+/// `4.0 KiB live`, or what it is between where a gap leaves that open.
+fn live_text(model: &ReportModel) -> String {
+    let error = model
+        .sampling
+        .and_then(|sampling| sampling.live_error_bytes);
+    let most = with_error(model.totals.live_bytes, error);
+    match &model.live_bounds {
+        Some(bounds) if !bounds.is_exact() => {
+            format!("{} to {most} live", bytes(bounds.least_bytes))
+        }
+        _ => format!("{most} live"),
+    }
+}
+
 /// Modules shown although all is well with them.
 const MODULES_SHOWN: usize = 12;
 
@@ -164,6 +184,15 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
         percent(t.truncated_stacks, stacks).min(100.0),
         counted(t.reentrant_calls, "re-entrant call"),
     )?;
+    if let Some(stacks) = model.call_stacks.filter(|stacks| stacks.cut_at_depth > 0) {
+        let cut = format!(
+            "  {} of {} end at --depth {}: who called their outermost functions is not known",
+            count(stacks.cut_at_depth),
+            counted(stacks.count, "call stack"),
+            model.attach.depth
+        );
+        writeln!(out, "{}", style.warning(&cut))?;
+    }
     let is_news = |c: &&Coverage| c.unhookable > 0 || !c.note.is_empty();
     let (mut shown, quiet): (Vec<&Coverage>, Vec<&Coverage>) =
         model.coverage.iter().partition(is_news);
@@ -272,6 +301,10 @@ fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
             Some(_) if is_live(model) => format!(", {}", change(site.growth_bytes)),
             _ => String::new(),
         };
+        let unseen = match site.unseen_bytes {
+            0 => String::new(),
+            unseen => format!(", {} of it not seen since", bytes(unseen)),
+        };
         let oldest = if is_live(model) && site.blocks > 0 {
             format!(", oldest {}", milliseconds(site.oldest_ms))
         } else {
@@ -279,11 +312,12 @@ fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
         };
         writeln!(
             out,
-            "\n{} {} {:.1} % in {}{}{}, by {}",
+            "\n{} {} {:.1} % in {}{}{}{}, by {}",
             style.strong(&format!("#{}", i + 1)),
             style.number(&with_error(site.bytes, site.error_bytes)),
             percent(site.bytes, model.measured.bytes),
             counted(site.blocks, "block"),
+            unseen,
             growth,
             oldest,
             visible(&site.kind)

@@ -1,9 +1,10 @@
 //! Trees of calls for reading: as text, and as JSON with the schema `memhook-rs/tree/1`.
 
 use crate::call_tree::{CallTree, Root};
+use crate::gaps;
 use crate::labels::Labels;
 use crate::units::{bytes, count, percent, with_error};
-use crate::{Document, Measure, Profile, Style, Unit};
+use crate::{Document, Measure, Profile, Style, Unit, UnseenTime};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -21,6 +22,8 @@ pub struct Tree {
     pub measure: &'static str,
     /// `bytes` or `blocks`.
     pub unit: &'static str,
+    /// The times in which nothing was seen.
+    pub gaps: Vec<UnseenTime>,
     /// The sum.
     pub value: u64,
     /// Standard error of a sum of bytes when sampled.
@@ -59,6 +62,7 @@ pub fn tree(profile: &Profile, root: Root, measure: Measure, unit: Unit) -> Tree
         },
         measure: measure.name(),
         unit: unit.name(),
+        gaps: profile.gaps.clone(),
         value: calls.nodes[0].value,
         error: calls.nodes[0].error(),
         is_sampled: profile.sampling.is_some(),
@@ -137,6 +141,9 @@ impl Document for Tree {
         };
         let head = format!("{} {sum}, {what}:", self.measure);
         // Writing into a String cannot fail.
+        if let Some(gaps) = gaps::warning(&self.gaps, None) {
+            let _ = writeln!(out, "{}", style.warning(&gaps));
+        }
         if self.is_sampled {
             let _ = writeln!(out, "Estimates from sampled allocations");
         }

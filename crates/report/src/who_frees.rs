@@ -1,9 +1,10 @@
 //! Which call stack releases what another one allocated: text, and JSON with the schema
 //! `memhook-rs/who-frees/1`.
 
+use crate::gaps;
 use crate::stacks::{StackEnd, stack};
 use crate::units::{counted, percent, with_error};
-use crate::{Amount, Document, Flow, Profile, StackFrame, Style};
+use crate::{Amount, Document, Flow, Profile, StackFrame, Style, UnseenTime};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::Write;
@@ -13,6 +14,8 @@ use std::fmt::Write;
 pub struct WhoFrees {
     /// Always `memhook-rs/who-frees/1`.
     pub schema: &'static str,
+    /// The times in which nothing was seen.
+    pub gaps: Vec<UnseenTime>,
     /// Sum of the bytes released.
     pub bytes: u64,
     /// Sum of the blocks released.
@@ -69,6 +72,7 @@ pub fn who_frees(profile: &Profile, top: usize) -> WhoFrees {
     let all: Amount = flows.iter().map(|flow| flow.amount).sum();
     WhoFrees {
         schema: "memhook-rs/who-frees/1",
+        gaps: profile.gaps.clone(),
         bytes: all.bytes,
         blocks: all.blocks,
         error_bytes: all.error_bytes(),
@@ -113,6 +117,9 @@ impl Document for WhoFrees {
         let sum = style.number(&with_error(self.bytes, self.error_bytes));
         let head = style.strong("Who frees what:");
         // Writing into a String cannot fail.
+        if let Some(gaps) = gaps::warning(&self.gaps, None) {
+            let _ = writeln!(out, "{}", style.warning(&gaps));
+        }
         let _ = match self.error_bytes {
             Some(_) => writeln!(out, "Estimates from sampled allocations"),
             None => Ok(()),

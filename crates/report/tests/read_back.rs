@@ -11,10 +11,12 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         bytes,
         blocks,
         error_bytes: None,
+        unseen_bytes: 0,
         growth_bytes: 0,
         oldest_ms: 5,
         kind: "malloc".into(),
         truncated: false,
+        cut: false,
         stack: vec![StackFrame {
             address: "0x401234".into(),
             module: Some("server".into()),
@@ -40,10 +42,13 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         },
         from_s: 0.0,
         elapsed_s: 2.5,
+        gaps: Vec::new(),
+        live_bounds: None,
         since_last_s: None,
         sampling: None,
         bounded: None,
         totals: ReportTotals::default(),
+        call_stacks: None,
         measured: Measured {
             measure: "live",
             bytes: 0,
@@ -98,6 +103,7 @@ fn what_cannot_be_compared_is_refused() {
     };
     assert!(refused(&functions).contains("by function"));
     let peak = ReportModel {
+        call_stacks: None,
         measured: Measured {
             measure: "peak",
             bytes: 0,

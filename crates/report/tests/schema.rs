@@ -31,6 +31,16 @@ fn full_report() -> ReportModel {
         },
         from_s: 0.0,
         elapsed_s: 1.0,
+        gaps: vec![UnseenTime {
+            from_s: 0.2,
+            to_s: 0.4,
+        }],
+        live_bounds: Some(LiveBounds {
+            least_bytes: 1,
+            most_bytes: 2,
+            least_blocks: 1,
+            most_blocks: 2,
+        }),
         since_last_s: Some(1.0),
         sampling: Some(Sampling {
             mean_bytes: 1,
@@ -53,6 +63,7 @@ fn full_report() -> ReportModel {
             unknown_releases_are_counted: true,
         }),
         totals: ReportTotals::default(),
+        call_stacks: Some(CallStacks::default()),
         measured: Measured {
             measure: "live",
             bytes: 1_600_000,
@@ -71,10 +82,12 @@ fn full_report() -> ReportModel {
             bytes: 1,
             blocks: 1,
             error_bytes: Some(1),
+            unseen_bytes: 1,
             growth_bytes: 1,
             oldest_ms: 1,
             kind: "malloc".into(),
             truncated: false,
+            cut: false,
             stack: vec![frame()],
         }],
         groups: vec![GroupRow {
@@ -84,6 +97,7 @@ fn full_report() -> ReportModel {
             self_bytes: 1,
             blocks: 1,
             error_bytes: Some(1),
+            unseen_bytes: 1,
             growth_bytes: 1,
             oldest_ms: 1,
             released_bytes: 1,
@@ -173,6 +187,7 @@ fn frame_fields(at: &str) -> Vec<String> {
 #[test]
 fn losses_come_first_in_text() {
     let mut report = full_report();
+    report.gaps.clear();
     report.totals.lost_events = 7;
     let first = report.text(Style::default());
     assert!(first.starts_with("7 events lost"), "{first}");

@@ -35,6 +35,8 @@ fn report() -> ReportModel {
         },
         from_s: 0.0,
         elapsed_s: 10.0,
+        gaps: Vec::new(),
+        live_bounds: None,
         since_last_s: Some(5.0),
         sampling: None,
         bounded: None,
@@ -50,6 +52,7 @@ fn report() -> ReportModel {
             unknown_releases: 12,
             ..ReportTotals::default()
         },
+        call_stacks: None,
         measured: Measured {
             measure: "live",
             bytes: 1_600_000,
@@ -78,10 +81,12 @@ fn report() -> ReportModel {
             bytes: 1_590_000,
             blocks: 16_560,
             error_bytes: None,
+            unseen_bytes: 0,
             growth_bytes: 795_000,
             oldest_ms: 9_900,
             kind: "new".into(),
             truncated: false,
+            cut: false,
             stack: vec![
                 plumbing("std::__new_allocator<Order>::allocate(unsigned long, void const*)"),
                 plumbing("std::vector<Order, std::allocator<Order> >::push_back(Order&&)"),
@@ -177,6 +182,7 @@ fn functions_and_frames() {
         self_bytes: 96,
         blocks: 16_560,
         error_bytes: None,
+        unseen_bytes: 0,
         growth_bytes: -5,
         oldest_ms: 9_900,
         released_bytes: 1024,
@@ -233,4 +239,51 @@ fn a_narrow_terminal() {
     }
     let anything = memhook_report::document(&model, false, Style::default());
     assert_eq!(anything.expect("written"), model.text(Style::default()));
+}
+
+#[test]
+fn what_makes_numbers_wrong_comes_first() {
+    let mut model = report();
+    model.gaps = vec![UnseenTime {
+        from_s: 1.5,
+        to_s: 3.0,
+    }];
+    model.live_bounds = Some(LiveBounds {
+        least_bytes: 1024,
+        most_bytes: 4096,
+        least_blocks: 3,
+        most_blocks: 10,
+    });
+    model.call_stacks = Some(CallStacks {
+        count: 40,
+        cut_at_depth: 12,
+        cut_unfollowed: 1,
+    });
+    let text = model.text(Style::default());
+    let first = text.lines().next().expect("a line");
+    assert!(
+        first.starts_with("Nothing was seen from 1.5 s to 3.0 s after the attach: "),
+        "{text}"
+    );
+    assert!(
+        first.contains("3.0 KiB in 7 blocks were live before and have not been seen since"),
+        "{text}"
+    );
+    assert!(text.contains("1.0 KiB to "), "{text}");
+    assert!(text.contains(" live in 3 to 10 blocks"), "{text}");
+    assert!(
+        text.contains("12 of 40 call stacks end at --depth "),
+        "{text}"
+    );
+    // Without the time in which nothing was seen.
+    let whole = report();
+    let rate = |model: &ReportModel| {
+        let text = model.text(Style::default());
+        let line = text
+            .lines()
+            .find(|line| line.contains("allocated "))
+            .expect("a line");
+        line.rsplit("  ").next().expect("rates").to_owned()
+    };
+    assert_ne!(rate(&model), rate(&whole));
 }

@@ -251,9 +251,19 @@ impl Region {
         self.memory.wake_all(offset);
     }
 
-    /// Whether the hook switched tracing off because it took this attacher for dead.
-    pub fn abandoned(&self) -> bool {
-        self.control32(offset_of!(Control, abandoned)) != 0
+    /// Whether the hook has switched tracing off because it took this attacher for dead; if so, the clock word
+    /// that stood still: what was recorded has that time or an earlier one.
+    pub fn abandoned_at_ns(&self) -> Option<u64> {
+        // Acquire: the time was stored before.
+        let abandoned = self.memory.u32(offset_of!(Control, abandoned));
+        (abandoned.load(Acquire) != 0).then(|| self.control64(offset_of!(Control, abandoned_ns)))
+    }
+
+    /// Says that this attacher is back: the next hooked call of the target is recorded again.
+    pub fn resume(&self) {
+        let abandoned = self.memory.u32(offset_of!(Control, abandoned));
+        // Release: who finds it cleared finds modules and unwind tables as they are now.
+        abandoned.store(0, Release);
     }
 
     /// Notes the original of a function's variant (avma).

@@ -1,5 +1,7 @@
-// What heap.snapshot was made of, in a directory whose name may be seen by everybody:
-//   c++ -O1 -g -pthread heap.cc -o heap && ./heap & sleep 1; memhook-rs scan --save heap.snapshot $!
+// What heap.snapshot was made of, with nothing of its maker in its environment:
+//   c++ -O1 -g -pthread heap.cc -o heap
+//   env -i PATH=/usr/bin ./heap & sleep 1; memhook-rs scan --save heap.snapshot $!
+// in /opt/heap, as the path is in it, too.
 #include <cstdlib>
 #include <cstdio>
 #include <unistd.h>

@@ -32,6 +32,27 @@ fn a_planted_regression_comes_out_first() {
     assert_eq!(sites.len(), 2, "fill_cache is the same in both: {diff:#}");
     let text = output(&["diff", &old, &new]);
     assert!(text.contains("#1 +20.5 KiB appeared"), "{text}");
+    // What a pipeline asks.
+    for (expression, code) in [
+        ("growth > 1K", 1),
+        ("growth > 1G", 0),
+        ("site growth > 20K", 1),
+        ("site count > 1000", 0),
+    ] {
+        let (found, out, err) = run(&["diff", &old, &new, "--fail-on", expression]);
+        assert_eq!(found, code, "{expression}: {err}");
+        assert!(out.contains("#1 +20.5 KiB appeared"), "{out}");
+        assert_eq!(
+            err.contains(&format!("memhook-rs: {expression}: ")),
+            code == 1,
+            "{err}"
+        );
+    }
+    for bad in ["growth < 5%", "allocated > 5%"] {
+        let (code, out, err) = run(&["diff", &old, &new, "--fail-on", bad]);
+        assert_eq!((code, out.as_str()), (2, ""), "{err}");
+        assert_eq!(err.lines().count(), 1, "{err}");
+    }
     // A report of all sites says as much as its recording.
     let old_report = folder.path("old.json");
     output(&["report", &old, "--json", "-T", "1000", "-o", &old_report]);

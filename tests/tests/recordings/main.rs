@@ -2,6 +2,7 @@
 
 mod carried_away;
 mod comparisons;
+mod exports;
 mod names;
 mod refusals;
 mod sums;

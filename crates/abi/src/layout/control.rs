@@ -85,7 +85,8 @@ shared_struct! {
         libc_backtrace: u64,
         /// Pid of the attacher, as it sees itself.
         attacher_pid: u32,
-        /// Set by the hook when it switched tracing off because the attacher is dead.
+        /// Set by the hook when it has switched tracing off because the clock word stood still; cleared by
+        /// the attacher when tracing may go on, which the next hooked call then sees to.
         abandoned: AtomicU32,
         /// Originals by function and variant; copied by the hook into its private memory.
         originals: [u64; 256],
@@ -150,5 +151,7 @@ shared_struct! {
         index_limit: u64,
         /// Backtraces in the stack table.
         stack_count: AtomicU64,
+        /// The clock word that stood still when the hook set `abandoned`.
+        abandoned_ns: AtomicU64,
     }
 }

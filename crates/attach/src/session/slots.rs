@@ -133,7 +133,7 @@ impl Session {
     }
 
     /// Brings journal and module list up to date.
-    pub(super) fn look_at_modules(&mut self) -> Result<(), Error> {
+    pub(crate) fn look_at_modules(&mut self) -> Result<(), Error> {
         // Before the mappings are read: what comes or goes after this makes the lists out of date.
         let count = self.region.loader_count_now();
         let maps = mappings(self.pid)?;

@@ -15,7 +15,9 @@ use std::{
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let reports = &args.reports;
-    let config = reports.tracing.resolve();
+    reports.check_format("attach to several processes")?;
+    let (recorded_name, _) = reports.recording.split(reports.output.as_deref(), 0)?;
+    let config = args.config(recorded_name.is_some());
     let (followed, head) = if args.all {
         (Followed::Matching(args.target.selector()?), 0)
     } else {
@@ -96,7 +98,11 @@ impl Assigner for Several<'_> {
             }
             _ => None,
         };
-        let job = Box::new(self.args.job(pid, &self.reports).titled());
+        let job = Box::new(
+            self.args
+                .job(pid, &self.reports, self.config.depth)
+                .titled(),
+        );
         Ok(Work { job, recording })
     }
 

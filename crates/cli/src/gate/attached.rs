@@ -3,6 +3,7 @@
 use super::judged::{Measure, evidence};
 use super::options::Args;
 use crate::last_look::LastLook;
+use crate::tracing::DEPTH_TO_ROOTS;
 use crate::{exit_code, signals};
 use anyhow::bail;
 use crossbeam_channel::{Receiver, Select, tick};
@@ -21,7 +22,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     if options.growth && options.duration.is_none() {
         bail!("--growth takes time: add --duration 5m");
     }
-    let config = args.tracing.resolve();
+    let config = args.tracing.with_depth(DEPTH_TO_ROOTS).resolve();
     refuse(pid, &config)?;
     let measure = Measure::of(args, false)?;
     let program = format!(
@@ -50,7 +51,6 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         gaps: Vec::new(),
     };
     exit_code::of_trace(&trace.run(Some(begin + duration), &mut watch), pid);
-    let session = trace.session();
     let state = trace.consumer().lock();
     let totals = state.ledger.totals();
     let mut found = match &watch.survivors {
@@ -62,7 +62,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         },
         Some(survivors) => {
             let verdicts = survivors.verdicts(options.confidence);
-            let mut found = evidence(session, |names| {
+            let mut found = evidence(&trace, |names| {
                 growth_evidence(names, &totals, &verdicts.grown)
             });
             found.gaps.extend(verdicts.unclear);
@@ -77,7 +77,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
                 },
             };
             let needs_all = measure.needs_all_sites();
-            evidence(session, |names| {
+            evidence(&trace, |names| {
                 memhook_gate::evidence(needs_all, names, &totals, blocks)
             })
         }

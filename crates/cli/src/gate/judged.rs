@@ -3,10 +3,8 @@
 use super::options::Args;
 use crate::exit_code;
 use crate::frames::{SessionStacks, module_files};
-use memhook_attach::{Session, unseen_allocators};
-use memhook_gate::{
-    Evidence, Exceptions, Limits, NameSource, Outputs, judge_each, losses, outcome,
-};
+use memhook_attach::{Trace, unseen_allocators};
+use memhook_gate::{Evidence, Exceptions, Limits, NameSource, Outputs, judge_each, outcome};
 
 /// What the verdict is measured by, read before anything starts.
 pub struct Measure {
@@ -60,15 +58,16 @@ impl Measure {
 }
 
 /// What `gather` finds in a traced process, whose stacks it gives names.
-pub fn evidence(session: &Session, gather: impl FnOnce(NameSource<'_>) -> Evidence) -> Evidence {
+pub fn evidence(trace: &Trace, gather: impl FnOnce(NameSource<'_>) -> Evidence) -> Evidence {
+    let session = trace.session();
     let stacks = SessionStacks(session);
     let files = module_files(session);
     let search = session.root().search_order();
     let mut evidence = gather(NameSource::of_trace(&stacks, files, search));
-    // What the trace itself missed comes first.
-    let region = session.region();
-    let missed = losses(&region.losses(), region.abandoned());
-    let unseen = unseen_allocators(session);
-    evidence.gaps.splice(0..0, missed.into_iter().chain(unseen));
+    evidence.gaps.splice(0..0, unseen_allocators(session));
+    let consumer = trace.consumer();
+    evidence.elapsed = consumer.elapsed();
+    let gaps = consumer.gaps(consumer.elapsed());
+    evidence.note_missed(&session.region().losses(), &gaps);
     evidence
 }

@@ -4,6 +4,7 @@ use super::judged::{Measure, evidence};
 use super::options::Args;
 use crate::exit_code::{self, end_as};
 use crate::printing::chain;
+use crate::tracing::DEPTH_TO_ROOTS;
 use memhook_attach::{End, Error, Job, Observer, Program, Session, Trace, Work, command_line};
 use memhook_gate::{Ending, Evidence, is_allocators, traced_blocks};
 use memhook_heap::{Captured, capture_ending};
@@ -21,7 +22,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let program = Program::start(
         &args.command,
         args.start.follow_fork,
-        &args.tracing.resolve(),
+        &args.tracing.with_depth(DEPTH_TO_ROOTS).resolve(),
     )?;
     let words = args.command.iter().map(|word| word.to_string_lossy());
     let mut trial = Trial {
@@ -212,11 +213,15 @@ impl Job for Judging {
         found.gaps.dedup();
         // The names may take a while, and the copy may be large.
         drop(captured);
-        let mut evidence = evidence(session, |names| {
+        let mut evidence = evidence(trace, |names| {
             memhook_gate::evidence(self.needs_all_sites, names, &totals, found)
         });
         evidence.program = std::mem::take(&mut self.program);
         evidence.ending = ending;
         self.finding.with(|slot| slot.evidence = Some(evidence));
+    }
+
+    fn notice(&mut self, text: &str) {
+        eprintln!("memhook-rs: {text}");
     }
 }

@@ -18,7 +18,6 @@ use std::{
 
 /// Options of `gate`.
 #[derive(clap::Args)]
-#[command(mut_arg("depth", |arg| arg.default_value("24")))]
 // These are refused, because a gate needs every allocation.
 #[command(mut_args(|arg| match arg.get_id().as_str() {
     "sample" | "min_size" | "max_size" | "sizes" => arg.hide(true),

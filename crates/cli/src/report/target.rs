@@ -6,9 +6,10 @@ use anyhow::Context;
 use memhook_foreign::{OutputFile, visible_json};
 use memhook_recording::{Recording, RecordingEnd};
 use memhook_report::recorded::{self, Window};
-use memhook_report::{Document, Nature, Profile, Progress, ReportStream};
+use memhook_report::{Document, Nature, Profile, Progress, ReportStream, Style};
 use memhook_symbols::Symbolizer;
 use std::{
+    borrow::Cow,
     io::{ErrorKind, Write},
     path::{Path, PathBuf},
 };
@@ -93,13 +94,22 @@ impl OutputArgs {
 
     /// Writes all of it. Nothing in what people read acts on a terminal but our own colours.
     pub fn write(&self, bytes: &[u8], nature: Nature) -> anyhow::Result<()> {
-        let shown = match (nature, std::str::from_utf8(bytes)) {
-            (Nature::Text, Ok(text)) => memhook_report::shown(text, self.style()),
-            (Nature::Json, Ok(text)) => visible_json(text),
-            // Compressed bytes are not text.
-            _ => return write(self.output.as_deref(), self.force, bytes),
-        };
-        write(self.output.as_deref(), self.force, shown.as_bytes())
+        let shown = presentable(bytes, nature, self.style());
+        write(self.output.as_deref(), self.force, &shown)
+    }
+}
+
+/// What may be written to a terminal of these bytes.
+pub fn presentable(bytes: &[u8], nature: Nature, style: Style) -> Cow<'_, [u8]> {
+    let shown = match (nature, std::str::from_utf8(bytes)) {
+        (Nature::Text, Ok(text)) => memhook_report::shown(text, style),
+        (Nature::Json, Ok(text)) => visible_json(text),
+        // Compressed bytes are not text.
+        _ => return Cow::Borrowed(bytes),
+    };
+    match shown {
+        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
     }
 }
 

@@ -17,12 +17,16 @@ impl Format<[Verdict]> for Junit {
     fn write(&self, verdicts: &[Verdict], _: &FormatOptions, out: &mut dyn Write) -> Result<()> {
         let mut report = Report::new("memhook-rs gate");
         report.add_test_suites(verdicts.iter().map(suite));
+        report.set_time(verdicts.iter().map(|v| v.evidence.elapsed).sum());
         report.serialize(out).map_err(Error::other)
     }
 }
 
 fn suite(verdict: &Verdict) -> TestSuite {
     let mut suite = TestSuite::new(verdict.evidence.program.as_str());
+    suite.set_time(verdict.evidence.elapsed);
+    // Readers add up the cases, which were all judged in the same time.
+    let mut elapsed = verdict.evidence.elapsed;
     let mut add = |name: &str, outcome: Outcome, message: &str, text: &str| {
         let mut status = match outcome {
             Outcome::Passed => TestCaseStatus::success(),
@@ -35,6 +39,7 @@ fn suite(verdict: &Verdict) -> TestSuite {
         }
         let mut case = TestCase::new(name, status);
         case.set_classname("memhook-rs gate");
+        case.set_time(std::mem::take(&mut elapsed));
         suite.add_test_case(case);
     };
     let noun = verdict.evidence.subject.noun();

@@ -66,7 +66,12 @@ fn headline(verdict: &Verdict) -> String {
             }
         },
         Outcome::Unsound => format!(
-            "NO VERDICT: nothing was found, but not everything was seen ({})",
+            "NO VERDICT: {} ({})",
+            if verdict.evidence.is_blind {
+                "not everything was seen"
+            } else {
+                "nothing was found, but not everything was seen"
+            },
             verdict.evidence.gaps.join("; ")
         ),
     }
@@ -243,6 +248,7 @@ mod tests {
             },
             peak_bytes: 10_000,
             allocations: 77,
+            elapsed: std::time::Duration::from_millis(1500),
             ..Evidence::default()
         };
         judge(
@@ -292,11 +298,17 @@ FAILED: 2 leaks, 4.1 KiB in 12 blocks (limit 0)
         let sarif: serde_json::Value = serde_json::from_str(&shown("sarif", 10)).unwrap();
         let result = &sarif["runs"][0]["results"][0];
         let place = &result["locations"][0]["physicalLocation"];
-        assert_eq!(place["artifactLocation"]["uri"], "map,h.cc");
+        assert_eq!(place["artifactLocation"]["uri"], "map%2Ch.cc");
         assert_eq!(place["region"]["startLine"], 42);
         assert_eq!(sarif["runs"][0]["results"].as_array().unwrap().len(), 2);
         let junit = quick_junit::Report::deserialize_from_str(&shown("junit", 10)).unwrap();
         assert_eq!((junit.tests, junit.failures), (2, 2));
+        let seconds = std::time::Duration::from_millis(1500);
+        assert_eq!(junit.time, Some(seconds));
+        let suite = &junit.test_suites[0];
+        assert_eq!(suite.time, Some(seconds));
+        let of_cases = suite.test_cases.iter().map(|case| case.time.unwrap());
+        assert_eq!(of_cases.sum::<std::time::Duration>(), seconds);
         let notes = shown("github", 10);
         let line = notes.lines().next().unwrap();
         assert!(

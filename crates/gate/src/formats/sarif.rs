@@ -88,9 +88,26 @@ fn results(verdict: &Verdict, root: &str) -> Vec<Value> {
 fn location(frame: &SourceFrame, root: &str) -> Value {
     let file = frame.file.as_deref().unwrap_or_default();
     json!({ "physicalLocation": {
-        "artifactLocation": { "uri": relative(file, root) },
+        "artifactLocation": { "uri": uri(relative(file, root)) },
         "region": { "startLine": frame.line.unwrap_or(1).max(1) },
     }})
+}
+
+/// A URI reference (RFC 3986): of what is in the repository, relative to its root; of anything else, a file of this
+/// machine, which a code scanning service must not look for in the repository.
+fn uri(path: &str) -> String {
+    let path = path.strip_prefix("./").unwrap_or(path);
+    let mut uri = String::from(if path.starts_with('/') { "file://" } else { "" });
+    for byte in path.bytes() {
+        match byte {
+            // Unreserved characters and the separator. A colon in the first segment would make a scheme of it.
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                uri.push(char::from(byte));
+            }
+            other => uri += &format!("%{other:02X}"),
+        }
+    }
+    uri
 }
 
 fn location_or_name(frame: &SourceFrame, root: &str) -> Value {
@@ -109,4 +126,173 @@ fn fingerprint(identity: &[String]) -> String {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     });
     format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AllocationSite, Evidence, Exceptions, Leak, Limits, Sum, judge};
+    use memhook_report::formats::write;
+
+    #[test]
+    fn paths_as_uris() {
+        for (path, expected) in [
+            ("src/main.cc", "src/main.cc"),
+            ("./src/main.cc", "src/main.cc"),
+            ("a b/\u{e4}%.cc", "a%20b/%C3%A4%25.cc"),
+            ("c:d.cc", "c%3Ad.cc"),
+            (
+                "/usr/include/c++/12/new",
+                "file:///usr/include/c%2B%2B/12/new",
+            ),
+        ] {
+            assert_eq!(uri(path), expected);
+        }
+    }
+
+    /// What SARIF 2.1.0 (OASIS, sections 3.13 to 3.52) requires and allows of the objects that are used; its schema
+    /// allows no other property in any of them.
+    fn check(value: &Value, object: &str) {
+        let (required, optional): (&[&str], &[&str]) = match object {
+            "sarifLog" => (&["version", "runs"], &["$schema"]),
+            "run" => (&["tool"], &["results"]),
+            "tool" => (&["driver"], &[]),
+            "driver" => (&["name"], &["version", "rules"]),
+            "rule" => (&["id"], &["shortDescription"]),
+            "message" => (&["text"], &[]),
+            "result" => (
+                &["message"],
+                &[
+                    "ruleId",
+                    "level",
+                    "locations",
+                    "stacks",
+                    "partialFingerprints",
+                ],
+            ),
+            "stack" => (&["frames"], &["message"]),
+            "frame" => (&[], &["location"]),
+            "location" => (&[], &["physicalLocation", "message"]),
+            "physicalLocation" => (&["artifactLocation"], &["region"]),
+            "artifactLocation" => (&["uri"], &[]),
+            "region" => (&["startLine"], &[]),
+            other => panic!("{other} is not known"),
+        };
+        let fields = value
+            .as_object()
+            .unwrap_or_else(|| panic!("{object}: {value}"));
+        for name in required {
+            assert!(
+                fields.contains_key(*name),
+                "{object} has no {name}: {value}"
+            );
+        }
+        for (name, field) in fields {
+            let name = name.as_str();
+            assert!(
+                required.contains(&name) || optional.contains(&name),
+                "{object}: {name}"
+            );
+            let each = |object| {
+                let items = field
+                    .as_array()
+                    .unwrap_or_else(|| panic!("{name}: {field}"));
+                items.iter().for_each(|item| check(item, object));
+            };
+            match name {
+                "runs" => each("run"),
+                "results" => each("result"),
+                "rules" => each("rule"),
+                "locations" => each("location"),
+                "stacks" => each("stack"),
+                "frames" => each("frame"),
+                "message" | "shortDescription" => check(field, "message"),
+                "tool" | "driver" | "location" | "physicalLocation" | "artifactLocation"
+                | "region" => check(field, name),
+                "level" => {
+                    let level = field.as_str().unwrap_or_default();
+                    assert!(["none", "note", "warning", "error"].contains(&level));
+                }
+                "version" if object == "sarifLog" => assert_eq!(field, "2.1.0"),
+                "startLine" => assert!(field.as_u64().is_some_and(|line| line >= 1)),
+                "partialFingerprints" => {
+                    let prints = field.as_object().expect("an object");
+                    assert!(prints.values().all(Value::is_string));
+                }
+                "uri" => {
+                    let uri = field.as_str().expect("text");
+                    // RFC 3986: no other characters, and no scheme but that of files.
+                    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-._~/%".contains(c);
+                    let path = uri.strip_prefix("file:///").unwrap_or(uri);
+                    assert!(path.chars().all(is_allowed), "{uri}");
+                    assert!(!path.starts_with('/'), "{uri}");
+                }
+                _ => assert!(field.is_string(), "{name}: {field}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_log_is_what_the_standard_asks_for() {
+        let frame = |file: Option<&str>| SourceFrame {
+            function: Some("f<int>(char const*)".into()),
+            file: file.map(Into::into),
+            line: file.map(|_| 7),
+            ..SourceFrame::default()
+        };
+        let site = |files: &[Option<&str>]| AllocationSite {
+            kind: "malloc".into(),
+            stack: files.iter().map(|file| frame(*file)).collect(),
+            ..AllocationSite::default()
+        };
+        let leak = |site| Leak {
+            site,
+            direct: Sum {
+                blocks: 1,
+                bytes: 8,
+            },
+            ..Leak::default()
+        };
+        let root = "/src/app";
+        let evidence = Evidence {
+            sites: vec![
+                site(&[Some("/usr/include/new"), Some("/src/app/a b.cc"), None]),
+                site(&[Some("/src/application/other.cc")]),
+                site(&[]),
+            ],
+            leaks: (0..3).map(leak).collect(),
+            ..Evidence::default()
+        };
+        let verdict = judge(
+            evidence,
+            &Limits::default(),
+            &mut Exceptions::default(),
+            false,
+        );
+        let options = FormatOptions {
+            source_root: root.into(),
+            ..FormatOptions::default()
+        };
+        let mut out = Vec::new();
+        write(
+            &Sarif as &dyn Format<[Verdict]>,
+            &[verdict][..],
+            &options,
+            &mut out,
+        )
+        .expect("written");
+        let log: Value = serde_json::from_slice(&out).expect("JSON");
+        check(&log, "sarifLog");
+        let text = String::from_utf8(out).expect("text");
+        for uri in [
+            "a%20b.cc",
+            "file:///usr/include/new",
+            "file:///src/application/other.cc",
+        ] {
+            assert!(
+                text.contains(&format!("\"uri\": \"{uri}\"")),
+                "{uri}: {text}"
+            );
+        }
+    }
 }

@@ -12,6 +12,7 @@ use crate::replay::stretch::{Stretch, Watch};
 use crate::{Error, Recording};
 use memhook_abi::flags;
 use memhook_ledger::{Estimate, Estimator, LedgerOptions, Totals};
+use memhook_stream::Gap;
 use rustc_hash::FxHashMap;
 
 /// What one allocation site did on one thread.
@@ -25,6 +26,8 @@ pub struct SiteActivity {
     pub before: Estimate,
     /// Live at the end.
     pub live: Estimate,
+    /// Of those, allocated before a gap and not released since: they may have been released in it.
+    pub unseen: Estimate,
     /// Live when most bytes were live.
     pub peak: Estimate,
     /// Allocated in the window.
@@ -149,6 +152,7 @@ impl Activity {
         for site in &self.sites {
             sum.before += site.before;
             sum.live += site.live;
+            sum.unseen += site.unseen;
             sum.peak += site.peak;
             sum.allocated += site.allocated;
             sum.released += site.released;
@@ -241,24 +245,43 @@ impl Recording {
         let (begun_ns, totals_before) = stretch.begin_or_now();
         let from_ns = asked.0.map_or(begun_ns, |from| from.max(start_ns));
         let to_ns = asked.1.unwrap_or(stretch.replay.now_ns());
-        Ok(finish(stretch.replay, (from_ns, to_ns), totals_before))
+        let unseen_before = Gap::unseen_before(self.gaps(), to_ns).unwrap_or(0);
+        let covered = (from_ns, to_ns);
+        Ok(finish(
+            stretch.replay,
+            covered,
+            totals_before,
+            unseen_before,
+        ))
     }
+}
+
+/// What the live blocks of a site on a thread tell.
+#[derive(Default)]
+struct LiveOfSite {
+    oldest_ns: Option<u64>,
+    unseen: Estimate,
 }
 
 fn finish(
     mut replay: Replay<Collector>,
     (from_ns, to_ns): (u64, u64),
     totals_before: Totals,
+    unseen_before: u64,
 ) -> Activity {
     let totals = replay.totals();
     let collector = std::mem::take(replay.ledger.observer_mut());
     let mut sizes: FxHashMap<u64, Estimate> = FxHashMap::default();
-    let mut oldest: FxHashMap<(u32, u32), u64> = FxHashMap::default();
+    let mut of_sites: FxHashMap<(u32, u32), LiveOfSite> = FxHashMap::default();
     for block in replay.ledger.live_blocks() {
         let amount = collector.estimator.block(block.size);
         *sizes.entry(block.size).or_default() += amount;
-        let oldest = oldest.entry((block.stack, block.tid)).or_insert(u64::MAX);
-        *oldest = block.time_ns.min(*oldest);
+        let of_site = of_sites.entry((block.stack, block.tid)).or_default();
+        let oldest = of_site.oldest_ns.unwrap_or(u64::MAX);
+        of_site.oldest_ns = Some(oldest.min(block.time_ns));
+        if block.time_ns < unseen_before {
+            of_site.unseen += amount;
+        }
     }
     let ledger = &replay.ledger;
     let mut activity = collector.finish(to_ns, |thread| ledger.tid_of(thread));
@@ -266,8 +289,9 @@ fn finish(
     activity.totals_before = totals_before;
     activity.totals = totals;
     for site in &mut activity.sites {
-        let of_site = oldest.get(&(site.stack, site.tid));
-        site.oldest_ns = of_site.copied().unwrap_or(u64::MAX);
+        let of_site = of_sites.remove(&(site.stack, site.tid)).unwrap_or_default();
+        site.oldest_ns = of_site.oldest_ns.unwrap_or(u64::MAX);
+        site.unseen = of_site.unseen;
     }
     activity.live_sizes = sizes.into_iter().collect();
     activity.live_sizes.sort_unstable_by_key(|(size, _)| *size);

@@ -3,6 +3,7 @@
 use crate::activity::{Activity, HeapAt, SiteActivity, SiteChange};
 use crate::{Error, Interval, Recording};
 use memhook_ledger::Estimate;
+use memhook_stream::Gap;
 use rustc_hash::FxHashMap;
 
 #[derive(Default)]
@@ -88,6 +89,15 @@ impl Sums {
     }
 }
 
+/// Of two exact amounts.
+fn smaller(one: Estimate, other: Estimate) -> Estimate {
+    Estimate {
+        blocks: one.blocks.min(other.blocks),
+        bytes: one.bytes.min(other.bytes),
+        variance: 0.0,
+    }
+}
+
 impl Recording {
     /// Temporary allocations, lifetimes, threads and exact sizes are not in such a recording. The
     /// peak of the sites is the largest end of an interval.
@@ -98,6 +108,8 @@ impl Recording {
     ) -> Result<Activity, Error> {
         let (from_ns, to_ns) = (from_ns.unwrap_or(0), to_ns.unwrap_or(u64::MAX));
         let mut sums = Sums::default();
+        let end_ns = to_ns.min(self.span_ns().1);
+        let unseen_before = Gap::unseen_before(self.gaps(), end_ns).unwrap_or(0);
         for interval in self.intervals() {
             let interval = interval?;
             // An interval belongs to where most of it is.
@@ -111,6 +123,11 @@ impl Recording {
                 sums.begin();
             }
             sums.add(&interval, in_window);
+            if interval.from_ns < unseen_before {
+                // What lives from before the gap is a part of what seems live now, and then.
+                let sites = sums.activity.sites.iter_mut();
+                sites.for_each(|site| site.unseen = site.live);
+            }
             if in_window {
                 sums.end(&interval)
             } else {
@@ -128,6 +145,9 @@ impl Recording {
                 start_ns,
                 end_ns,
             });
+        }
+        for site in &mut activity.sites {
+            site.unseen = smaller(site.unseen, site.live);
         }
         for (site, peak) in activity.sites.iter_mut().zip(peak) {
             site.peak = peak;

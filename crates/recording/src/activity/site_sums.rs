@@ -43,6 +43,7 @@ impl Sums {
             tid: tid_of(self.thread),
             before: self.before,
             live: self.live,
+            unseen: Estimate::default(),
             peak: if self.peak_number == peak_number {
                 self.peak
             } else {

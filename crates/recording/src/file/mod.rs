@@ -9,6 +9,7 @@ pub(crate) mod encode;
 #[cfg(test)]
 mod foreign_bytes;
 pub(crate) mod format;
+pub(crate) mod gaps;
 pub(crate) mod meter;
 pub(crate) mod model;
 pub(crate) mod options;

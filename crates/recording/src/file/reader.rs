@@ -4,6 +4,7 @@ use crate::file::checkpoint::Checkpoint;
 use crate::file::chunk_file::{ChunkFile, ChunkRef};
 use crate::file::decode::{Decoder, Visitor};
 use crate::file::format::Kind;
+use crate::file::gaps::{GAPS_NOTE, gaps_of};
 use crate::file::meter::Meter;
 use crate::file::part::free_bytes;
 use crate::file::records::{self, ModuleChange, apply_change};
@@ -11,7 +12,7 @@ use crate::file::summary::Interval;
 use crate::file::varint::Cursor;
 use crate::{ClockPoint, Error, Meta, Module, RecordingEnd, Stacks, ThreadName};
 use memhook_foreign::unnamed_file;
-use memhook_stream::Losses;
+use memhook_stream::{Gap, Losses};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -45,6 +46,7 @@ pub struct Recording {
     clock: Vec<ClockPoint>,
     losses: Losses,
     losses_over_time: Vec<(u64, Losses)>,
+    gaps: Vec<Gap>,
 }
 
 impl Recording {
@@ -82,6 +84,7 @@ impl Recording {
             clock: Vec::new(),
             losses: Losses::default(),
             losses_over_time: Vec::new(),
+            gaps: Vec::new(),
         };
         for chunk in recording.file.chunks.clone() {
             let bulky = [Kind::Events, Kind::LeadIn, Kind::Checkpoint, Kind::Summary];
@@ -106,7 +109,11 @@ impl Recording {
     fn take_record(&mut self, chunk: &ChunkRef, payload: &[u8]) -> Result<(), Error> {
         let mut cursor = Cursor::new(payload);
         match chunk.kind {
-            Kind::Meta => self.meta = Meta::read(&mut cursor)?,
+            Kind::Meta => {
+                self.meta = Meta::read(&mut cursor)?;
+                let note = self.meta.notes.iter().find(|(name, _)| name == GAPS_NOTE);
+                self.gaps = gaps_of(note.map_or("", |(_, gaps)| gaps))?;
+            }
             Kind::Modules => apply_change(&mut self.modules, ModuleChange::read(&mut cursor)?),
             Kind::Stacks => self.stacks.read(payload)?,
             Kind::Threads => self.threads.push(ThreadName::read(&mut cursor)?),
@@ -162,6 +169,11 @@ impl Recording {
     /// Losses as counted at several times (nanoseconds since the attach).
     pub fn losses_over_time(&self) -> &[(u64, Losses)] {
         &self.losses_over_time
+    }
+
+    /// The times in which the target went on untraced, in order.
+    pub fn gaps(&self) -> &[Gap] {
+        &self.gaps
     }
 
     /// Why the recording ended; `None` if the recorder died or the end of the file is missing.

@@ -2,6 +2,7 @@
 
 use super::{Format, FormatOptions};
 use crate::call_tree::{CallTree, Node, Root};
+use crate::gaps;
 use crate::labels::{Labels, one_line};
 use crate::units::with_error;
 use crate::{Profile, Unit, percent};
@@ -52,14 +53,15 @@ impl Format<Profile> for Flamegraph {
         let height = HEADER + (depth + 1) as f64 * FRAME_HEIGHT + 34.0;
         let what = format!("{} {}", options.measure.name(), options.unit.name());
         let title = format!(
-            "{} ({}): {what}, {}{}",
+            "{} ({}): {what}, {}{}{}",
             profile.target.name,
             profile.target.pid,
             amount(&tree.nodes[0], options.unit),
             match profile.sampling {
                 Some(_) => ", estimated from samples",
                 None => "",
-            }
+            },
+            gaps::in_words(&profile.gaps).map_or(String::new(), |gaps| format!(". {gaps}"))
         );
         writeln!(
             out,

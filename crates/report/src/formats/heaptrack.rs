@@ -7,6 +7,7 @@
 
 use super::heaptrack_events::Events;
 use super::{Format, FormatOptions};
+use crate::gaps;
 use crate::labels::{NO_STACK, one_line};
 use crate::{Profile, ProfileFrame};
 use std::collections::{HashMap, hash_map::Entry};
@@ -31,6 +32,10 @@ impl Format<Profile> for Heaptrack {
         } else {
             &profile.target.exe
         };
+        // A line that heaptrack's own reader passes over; people who look into the file find it.
+        if let Some(gaps) = gaps::warning(&profile.gaps, profile.live_bounds().as_ref()) {
+            writeln!(out, "# {gaps}")?;
+        }
         writeln!(out, "X {}", one_line(command.clone()))?;
         let mut traces = Traces {
             out: &mut *out,

@@ -3,6 +3,7 @@
 
 use super::{Format, FormatOptions};
 use crate::call_tree::{CallTree, Root};
+use crate::gaps;
 use crate::labels::{Labels, one_line};
 use crate::{Measure, Profile, Unit};
 use std::io::{Result, Write};
@@ -32,9 +33,10 @@ impl Format<Profile> for Massif {
             Some(_) => ", estimated from samples",
             None => "",
         };
+        let unseen = gaps::in_words(&profile.gaps).map_or(String::new(), |gaps| gaps + "; ");
         writeln!(
             out,
-            "desc: memhook-rs, process {}{sampled}",
+            "desc: {unseen}memhook-rs, process {}{sampled}",
             profile.target.pid
         )?;
         let command = if profile.target.exe.is_empty() {
@@ -44,7 +46,7 @@ impl Format<Profile> for Massif {
         };
         writeln!(out, "cmd: {}", one_line(command.clone()))?;
         writeln!(out, "time_unit: ms")?;
-        let labels = Labels::new(profile);
+        let labels = Labels::with_places(profile);
         for (number, snapshot) in snapshots(profile).iter().enumerate() {
             writeln!(out, "#-----------\nsnapshot={number}\n#-----------")?;
             writeln!(out, "time={}", snapshot.time_ms)?;
@@ -109,11 +111,14 @@ fn write_tree(tree: &CallTree, labels: &Labels, out: &mut dyn Write) -> Result<(
             0 => "(heap allocation functions) malloc/new/new[], --alloc-fns, etc.",
             _ => labels.text(node.label),
         };
-        // Massif has the address here; a function of a merged tree has many.
-        let place = if index == 0 { "" } else { "0x0: " };
+        // A line may have several calls; the address is that of one of them.
+        let address = match index {
+            0 => String::new(),
+            _ => format!("{:#X}: ", labels.address(node.label)),
+        };
         writeln!(
             out,
-            "{:depth$}n{children}: {} {place}{name}",
+            "{:depth$}n{children}: {} {address}{name}",
             "", node.value
         )?;
         if is_cut {

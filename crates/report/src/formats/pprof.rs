@@ -2,6 +2,7 @@
 
 use super::pprof_messages as message;
 use super::{Format, FormatOptions, Nature};
+use crate::gaps;
 use crate::labels::{NO_STACK, name};
 use crate::{Measure, Profile, ProfileFrame, ProfileSite, Unit};
 use flate2::{Compression, write::GzEncoder};
@@ -231,12 +232,16 @@ fn message(profile: &Profile, options: &FormatOptions) -> message::Profile {
     tables.profile.default_sample_type = chosen.map_or(0, |v| tables.string(v.0));
     tables.profile.period_type = Some(tables.value_type("space", "bytes"));
     tables.profile.period = profile.sampling.map_or(1, |s| s.mean_bytes as i64);
-    let comment = format!(
+    let process = format!(
         "memhook-rs: process {} ({})",
         profile.target.pid, profile.target.name
     );
-    let comment = tables.string(&comment);
-    tables.profile.comment.push(comment);
+    // What makes the numbers wrong comes first.
+    let comments = gaps::warning(&profile.gaps, profile.live_bounds().as_ref());
+    for comment in comments.into_iter().chain([process]) {
+        let comment = tables.string(&comment);
+        tables.profile.comment.push(comment);
+    }
     let ns = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
     tables.profile.time_nanos = ns(profile
         .began_unix_ms

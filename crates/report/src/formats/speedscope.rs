@@ -1,9 +1,11 @@
 //! JSON for <https://www.speedscope.app>: one profile for each measure, bytes and blocks.
 
 use super::{Format, FormatOptions, Nature};
+use crate::gaps;
 use crate::labels::{NO_STACK, name};
 use crate::{Measure, Profile, Unit};
 use serde::Serialize;
+use std::collections::HashMap;
 use std::io::{Result, Write};
 
 #[derive(Serialize)]
@@ -23,7 +25,7 @@ struct Shared {
     frames: Vec<Frame>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Serialize)]
 struct Frame {
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,21 +60,10 @@ impl Format<Profile> for Speedscope {
     }
 
     fn write(&self, profile: &Profile, options: &FormatOptions, out: &mut dyn Write) -> Result<()> {
-        let mut frames: Vec<Frame> = profile
-            .frames
-            .iter()
-            .map(|frame| Frame {
-                name: name(&frame.frame),
-                file: frame.frame.file.clone(),
-                line: frame.frame.line,
-            })
-            .collect();
-        let no_stack = frames.len() as u32;
-        frames.push(Frame {
-            name: NO_STACK.into(),
-            file: None,
-            line: None,
-        });
+        let Frames {
+            list: frames,
+            of_frame,
+        } = Frames::new(profile);
         let choices = [Unit::Bytes, Unit::Blocks]
             .into_iter()
             .flat_map(|unit| Measure::ALL.map(|measure| (measure, unit)));
@@ -82,11 +73,16 @@ impl Format<Profile> for Speedscope {
             if (measure, unit) == (options.measure, options.unit) {
                 active = profiles.len();
             }
-            profiles.push(sampled(profile, measure, unit, no_stack));
+            profiles.push(sampled(profile, measure, unit, &of_frame));
         }
         let file = File {
             schema: "https://www.speedscope.app/file-format-schema.json",
-            name: format!("{} ({})", profile.target.name, profile.target.pid),
+            name: format!(
+                "{} ({}){}",
+                profile.target.name,
+                profile.target.pid,
+                gaps::in_words(&profile.gaps).map_or(String::new(), |gaps| format!(". {gaps}"))
+            ),
             exporter: concat!("memhook-rs ", env!("CARGO_PKG_VERSION")).into(),
             active_profile_index: active,
             shared: Shared { frames },
@@ -97,7 +93,39 @@ impl Format<Profile> for Speedscope {
     }
 }
 
-fn sampled(profile: &Profile, measure: Measure, unit: Unit, no_stack: u32) -> Sampled {
+/// Each function and line once, however many calls there are: speedscope sums up frames that are one.
+struct Frames {
+    /// The first one stands for stacks without frames.
+    list: Vec<Frame>,
+    /// By frame of the profile.
+    of_frame: Vec<u32>,
+}
+
+impl Frames {
+    fn new(profile: &Profile) -> Frames {
+        let mut list = vec![Frame {
+            name: NO_STACK.into(),
+            file: None,
+            line: None,
+        }];
+        let mut known: HashMap<Frame, u32> = HashMap::new();
+        let frames = profile.frames.iter().map(|frame| {
+            let frame = Frame {
+                name: name(&frame.frame),
+                file: frame.frame.file.clone(),
+                line: frame.frame.line,
+            };
+            *known.entry(frame).or_insert_with_key(|frame| {
+                list.push(frame.clone());
+                list.len() as u32 - 1
+            })
+        });
+        let of_frame = frames.collect();
+        Frames { list, of_frame }
+    }
+}
+
+fn sampled(profile: &Profile, measure: Measure, unit: Unit, of_frame: &[u32]) -> Sampled {
     let (mut samples, mut weights) = (Vec::new(), Vec::new());
     for site in &profile.sites {
         let value = unit.of(measure.of(&site.measures));
@@ -105,9 +133,10 @@ fn sampled(profile: &Profile, measure: Measure, unit: Unit, no_stack: u32) -> Sa
             continue;
         }
         let frames = profile.stacks.get(site.stack as usize);
-        let mut stack: Vec<u32> = frames.into_iter().flatten().rev().copied().collect();
+        let frames = frames.into_iter().flatten().rev();
+        let mut stack: Vec<u32> = frames.map(|&frame| of_frame[frame as usize]).collect();
         if stack.is_empty() {
-            stack.push(no_stack);
+            stack.push(0);
         }
         samples.push(stack);
         weights.push(value);

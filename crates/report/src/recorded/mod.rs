@@ -7,6 +7,7 @@ mod symbolizer;
 pub use profile::{Window, note, ordered_modules, profile};
 pub use symbolizer::{NameSources, symbolizer};
 
+use crate::labels::Labels;
 use crate::named_run::NamedRun;
 use crate::rows::{self, Part, RowsBy, SortBy, size_class};
 use crate::{
@@ -32,6 +33,8 @@ pub struct Selection {
     pub top: usize,
     /// The profile is of a part of the run.
     pub is_window: bool,
+    /// Sites that read the same, as calls from one line do, are one row.
+    pub merges_alike: bool,
 }
 
 /// A profile, by the numbers of its stacks.
@@ -68,7 +71,7 @@ impl NamedProfile<'_> {
 
 impl NamedRun for NamedProfile<'_> {
     fn addresses(&self, stack: u32) -> Vec<u64> {
-        let frames = self.profile.stacks[stack as usize].iter();
+        let frames = self.profile.known_frames(stack).iter();
         let frames = frames.map(|&frame| &self.profile.frames[frame as usize]);
         let calls = frames.filter(|frame| !frame.frame.inlined);
         calls.map(|frame| frame.address).collect()
@@ -92,6 +95,10 @@ impl NamedRun for NamedProfile<'_> {
             .copied()
             .unwrap_or(("unknown", false));
         (kind.to_owned(), truncated)
+    }
+
+    fn is_cut(&self, stack: u32) -> bool {
+        self.profile.is_cut(stack)
     }
 
     fn size_name(&self, number: u64) -> String {
@@ -119,7 +126,11 @@ pub fn report(
 ) -> Result<ReportModel, serde_json::Error> {
     let Selection { by, measure, .. } = *selection;
     let named = NamedProfile::new(profile, measure);
-    let mut all = rows::rows(by, &parts(profile, by, measure), &named);
+    let mut parts = parts(profile, by, measure);
+    if selection.merges_alike && by == RowsBy::Site {
+        merge_alike(&mut parts, profile);
+    }
+    let mut all = rows::rows(by, &parts, &named);
     let mut more_rows = 0;
     // Lifetimes have an order of their own, in which they make a histogram.
     if by != RowsBy::Lifetime {
@@ -150,12 +161,15 @@ pub fn report(
         },
         from_s: seconds(profile.from_ns),
         elapsed_s: seconds(profile.to_ns),
+        gaps: profile.gaps.clone(),
+        live_bounds: profile.live_bounds(),
         since_last_s: selection
             .is_window
             .then(|| seconds(profile.to_ns - profile.from_ns)),
         sampling: profile.sampling,
         bounded: None,
         totals: profile.totals,
+        call_stacks: Some(profile.call_stacks(measure)),
         measured: Measured {
             measure: measure.name(),
             bytes: sum.bytes,
@@ -208,6 +222,10 @@ fn parts(profile: &Profile, by: RowsBy, measure: Measure) -> Vec<Part> {
             _ => site.stack.into(),
         },
         amount: measure.of(&site.measures).into(),
+        unseen_bytes: match measure {
+            Measure::Live => site.unseen.bytes as f64,
+            _ => 0.0,
+        },
         growth_bytes: site.measures.live.bytes as f64 - site.before.bytes as f64,
         oldest_ns: site.oldest_ns,
         released: Estimate::default(),
@@ -220,6 +238,19 @@ fn parts(profile: &Profile, by: RowsBy, measure: Measure) -> Vec<Part> {
         ..Part::default()
     });
     of_sites.chain(of_releases).collect()
+}
+
+/// Gives stacks that read the same one number: that of the first of them.
+fn merge_alike(parts: &mut [Part], profile: &Profile) {
+    let labels = Labels::with_places(profile);
+    let kinds = profile.sites.iter().map(|site| (site.stack, &site.kind));
+    let kind_of: FxHashMap<u32, &String> = kinds.collect();
+    let mut first: FxHashMap<(Vec<u32>, Option<&String>), u64> = FxHashMap::default();
+    for part in parts {
+        let stack = part.number as u32;
+        let key = (labels.stack(profile, stack), kind_of.get(&stack).copied());
+        part.number = *first.entry(key).or_insert(part.number);
+    }
 }
 
 /// The stacks that release most, if release stacks were recorded.

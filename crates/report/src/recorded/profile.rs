@@ -1,7 +1,8 @@
 //! From a recording and symbols to the profile that every view and format is made from.
 
 use super::series::largest_over_time;
-use crate::named_run::frames_at;
+use crate::gaps;
+use crate::named_run::{frames_at, is_cut};
 use crate::{
     Amount, Flow, Measures, Point, Profile, ProfileFrame, ProfileModule, ProfileSite, Released,
     ReportTotals, Sampling, Series, SitePoint, Target,
@@ -40,7 +41,8 @@ pub fn profile(
     }
     let activity = recording.activity(window.from_ns, window.to_ns, POINTS)?;
     let meta = recording.meta();
-    let mut tables = Tables::new(recording);
+    let depth = note(recording, "depth").parse().unwrap_or(0);
+    let mut tables = Tables::new(recording, depth);
     let names: FxHashMap<u32, &str> = recording
         .threads()
         .iter()
@@ -66,6 +68,7 @@ pub fn profile(
                 released: Amount::from(site.released),
                 temporary: Amount::from(site.temporary),
             },
+            unseen: Amount::from(site.unseen),
             before: Amount::from(site.before),
             oldest_ns: Some(site.oldest_ns).filter(|&oldest| oldest != u64::MAX),
             sizes: whole(&site.sizes),
@@ -111,8 +114,9 @@ pub fn profile(
         began_unix_ms: meta.started_unix_ns / 1_000_000,
         from_ns: activity.from_ns,
         to_ns: activity.to_ns,
+        gaps: gaps::until(recording.gaps(), activity.to_ns),
         peak_ns: activity.peak_ns,
-        depth: note(recording, "depth").parse().unwrap_or(0),
+        depth,
         sampling: recording.sample_bytes().map(|mean_bytes| Sampling {
             mean_bytes,
             recorded_allocations: activity.window_totals().allocations,
@@ -125,6 +129,7 @@ pub fn profile(
         modules: tables.modules,
         frames: tables.frames,
         stacks: tables.stacks,
+        cut_root: tables.cut_root,
         sites,
         live_sizes: activity
             .live_sizes
@@ -229,6 +234,8 @@ fn request(recording: &Recording, ids: impl Iterator<Item = u32>, symbols: &mut 
 /// The profile's modules, frames and stacks as they come to be needed.
 struct Tables<'a> {
     recording: &'a Recording,
+    depth: u32,
+    cut_root: Option<u32>,
     modules: Vec<ProfileModule>,
     frames: Vec<ProfileFrame>,
     stacks: Vec<Vec<u32>>,
@@ -247,11 +254,13 @@ pub fn ordered_modules(recording: &Recording) -> Vec<&Module> {
 }
 
 impl<'a> Tables<'a> {
-    fn new(recording: &'a Recording) -> Tables<'a> {
+    fn new(recording: &'a Recording, depth: u32) -> Tables<'a> {
         let hex = |id: &[u8]| id.iter().map(|byte| format!("{byte:02x}")).collect();
         let modules = ordered_modules(recording).into_iter();
         Tables {
             recording,
+            depth,
+            cut_root: None,
             modules: modules
                 .map(|module| ProfileModule {
                     path: module.path.clone(),
@@ -287,10 +296,22 @@ impl<'a> Tables<'a> {
         for &address in addresses {
             frames.extend_from_slice(self.address(address, symbols));
         }
+        let truncated = stack.is_some_and(|stack| stack.truncated);
+        if self.depth > 0 && is_cut(addresses.len(), truncated, self.depth) {
+            frames.push(self.cut_root());
+        }
         let index = self.stacks.len() as u32;
         self.stacks.push(frames);
         self.of_stack.insert(id, index);
         index
+    }
+
+    fn cut_root(&mut self) -> u32 {
+        let frames = &mut self.frames;
+        *self.cut_root.get_or_insert_with(|| {
+            frames.push(ProfileFrame::cut_root());
+            frames.len() as u32 - 1
+        })
     }
 
     fn address(&mut self, address: u64, symbols: &Symbolizer) -> &[u32] {

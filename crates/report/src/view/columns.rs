@@ -2,7 +2,7 @@
 
 use super::calls::{Calls, Strings};
 use super::packed::{Column, Packed};
-use crate::{Amount, Flow, Profile, ProfileSite, SitePoint, SourceLines};
+use crate::{Amount, Flow, Profile, ProfileSite, SitePoint, SourceLines, UnseenTime};
 use serde::Serialize;
 use std::io::{Result, Write};
 
@@ -26,6 +26,7 @@ struct Head<'a> {
     peak_ns: u64,
     depth: u32,
     is_sampled: bool,
+    gaps: &'a [UnseenTime],
     lost_events: u64,
     has_flows: bool,
     strings: &'a [String],
@@ -56,6 +57,7 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
         peak_ns: profile.peak_ns,
         depth: profile.depth,
         is_sampled: profile.sampling.is_some(),
+        gaps: &profile.gaps,
         lost_events: profile.totals.lost_events,
         has_flows: !profile.flows.is_empty(),
         strings: &strings.all,

@@ -27,6 +27,25 @@ fn ms_print_agrees() {
         for (found, (_, expected)) in roots.iter().zip(&expected) {
             assert!(found.contains(expected.as_str()), "{found} {expected}");
         }
+        // Calls have their places, and addresses that are some.
+        let text = String::from_utf8(bytes.clone()).expect("text");
+        let nodes = || text.lines().filter(|line| line.contains(": 0x"));
+        if nodes().count() > 20 {
+            assert!(nodes().any(|line| line.contains(".cc:")), "{text}");
+            let in_module = nodes().any(|line| line.contains("(in /opt/shop)"));
+            assert!(in_module, "{text}");
+        }
+        // What stands for no frame of the program has no address.
+        let has_none = |line: &&str| line.contains(" 0x0: ");
+        let pseudo = [
+            format!("0x0: {CUT_ROOT}"),
+            "0x0: (no call stack)".to_owned(),
+        ];
+        let mut without = nodes().filter(has_none);
+        assert!(
+            without.all(|line| pseudo.iter().any(|p| line.contains(p))),
+            "{text}"
+        );
         let highest = profile
             .timeline
             .iter()

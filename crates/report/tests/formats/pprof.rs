@@ -101,21 +101,11 @@ fn expected(
     sums
 }
 
-/// Names as speedscope's file has them, frame by frame: the same in every format.
+/// Names, frame by frame: the same in every format. pprof prints them with single spaces.
 fn names(profile: &Profile) -> Vec<String> {
-    let bytes = exported(profile, "speedscope", &FormatOptions::default());
-    let file: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
-    let frames = file["shared"]["frames"].as_array().expect("frames").clone();
-    frames
-        .iter()
-        .map(|f| {
-            f["name"]
-                .as_str()
-                .expect("a name")
-                .split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" ")
-        })
+    let names = profile.frames.iter().map(|frame| frame_name(&frame.frame));
+    names
+        .map(|name| name.split_whitespace().collect::<Vec<_>>().join(" "))
         .collect()
 }
 

@@ -178,6 +178,8 @@ fn tables(random: &mut Random, stacks: u64) -> Profile {
         }
     }
     groups.pop();
+    profile.cut_root = Some(profile.frames.len() as u32);
+    profile.frames.push(ProfileFrame::cut_root());
     for stack in 0..stacks {
         // One stack is empty.
         let depth = if stack == 0 {
@@ -187,7 +189,8 @@ fn tables(random: &mut Random, stacks: u64) -> Profile {
         };
         let chosen =
             (0..depth).flat_map(|_| groups[random.below(groups.len() as u64) as usize].clone());
-        profile.stacks.push(chosen.collect());
+        let cut = profile.cut_root.filter(|_| depth == DEPTH);
+        profile.stacks.push(chosen.chain(cut).collect());
         let tid = 4242 + (stack % 3) as u32;
         profile.sites.push(ProfileSite {
             stack: stack as u32,

@@ -26,9 +26,7 @@ struct Shared {
 #[serde(deny_unknown_fields)]
 struct Frame {
     name: String,
-    #[allow(dead_code)]
     file: Option<String>,
-    #[allow(dead_code)]
     line: Option<u32>,
 }
 
@@ -80,10 +78,13 @@ fn every_stack_has_its_value() {
                 *found.entry(names.collect()).or_default() += weight;
             }
             // Names are the flame graph's: the same frame, the same name.
-            let name = |frame: &ProfileFrame| {
-                let at = profile.frames.iter().position(|f| std::ptr::eq(f, frame));
-                file.shared.frames[at.expect("one of them")].name.clone()
-            };
+            let name = |frame: &ProfileFrame| frame_name(&frame.frame);
+            // A function and line is one frame, which speedscope sums up.
+            let mut distinct = std::collections::HashSet::new();
+            for frame in &file.shared.frames {
+                let is_new = distinct.insert((&frame.name, &frame.file, frame.line));
+                assert!(is_new, "{} is there twice", frame.name);
+            }
             let mut expected = by_stack(&profile, &options, name);
             if let Some(value) = expected.remove(&Vec::new()) {
                 expected.insert(vec!["(no call stack)".into()], value);

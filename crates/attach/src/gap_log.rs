@@ -1,0 +1,68 @@
+//! The times in which the target went on untraced, as far as they are known.
+
+use memhook_stream::Gap;
+
+/// The gaps of a trace.
+#[derive(Default)]
+pub(crate) struct GapLog {
+    ended: Vec<Gap>,
+    /// When the one that goes on began, nanoseconds since the attach.
+    open_since_ns: Option<u64>,
+}
+
+impl GapLog {
+    pub fn begin(&mut self, from_ns: u64) {
+        let last = self.ended.last().map_or(0, |gap| gap.to_ns);
+        self.open_since_ns.get_or_insert(from_ns.max(last));
+    }
+
+    /// Returns the gap that ends.
+    pub fn end(&mut self, to_ns: u64) -> Option<Gap> {
+        let gap = gap(self.open_since_ns.take()?, to_ns);
+        self.ended.push(gap);
+        Some(gap)
+    }
+
+    /// All of them until now; one that goes on ends now.
+    pub fn until(&self, now_ns: u64) -> Vec<Gap> {
+        let open = self.open_since_ns.map(|from_ns| gap(from_ns, now_ns));
+        self.ended.iter().copied().chain(open).collect()
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.open_since_ns.is_some()
+    }
+
+    pub fn len(&self) -> usize {
+        self.ended.len() + usize::from(self.is_open())
+    }
+}
+
+/// Never empty.
+fn gap(from_ns: u64, to_ns: u64) -> Gap {
+    let whole_milliseconds = to_ns / 1_000_000 * 1_000_000;
+    Gap {
+        from_ns,
+        to_ns: whole_milliseconds.max(from_ns + 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_begin_and_end() {
+        let mut log = GapLog::default();
+        assert_eq!(log.until(5), []);
+        assert_eq!(log.end(5), None);
+        log.begin(1_200_000);
+        log.begin(1_300_000);
+        let gap = |from_ns, to_ns| Gap { from_ns, to_ns };
+        assert_eq!(log.until(9_900_000), [gap(1_200_000, 9_000_000)]);
+        assert_eq!(log.end(10_100_000), Some(gap(1_200_000, 10_000_000)));
+        log.begin(20_000_000);
+        assert_eq!(log.len(), 2);
+        assert_eq!(log.until(20_000_000)[1], gap(20_000_000, 20_000_001));
+    }
+}

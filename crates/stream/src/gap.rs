@@ -1,0 +1,57 @@
+//! Times in which nothing was seen of the target.
+
+/// The target waited too long for room in a ring, and went on untraced until the attacher was back.
+/// Nanoseconds since the attach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gap {
+    /// What was recorded before has this time or an earlier one.
+    pub from_ns: u64,
+    /// What was recorded afterwards has this time or a later one. A whole number of milliseconds, to which the
+    /// times of live blocks are known.
+    pub to_ns: u64,
+}
+
+impl Gap {
+    /// The parts of gaps that lie in a window.
+    pub fn within(gaps: &[Gap], from_ns: u64, to_ns: u64) -> impl Iterator<Item = Gap> + '_ {
+        let clipped = gaps.iter().map(move |gap| Gap {
+            from_ns: gap.from_ns.max(from_ns),
+            to_ns: gap.to_ns.min(to_ns),
+        });
+        clipped.filter(|gap| gap.from_ns < gap.to_ns)
+    }
+
+    /// How much of a window was seen.
+    pub fn seen_ns(gaps: &[Gap], from_ns: u64, to_ns: u64) -> u64 {
+        let unseen: u64 = Gap::within(gaps, from_ns, to_ns)
+            .map(|gap| gap.to_ns - gap.from_ns)
+            .sum();
+        to_ns.saturating_sub(from_ns).saturating_sub(unseen)
+    }
+
+    /// A block that seems live at `at_ns` and was allocated before the time that this returns may have been
+    /// released in a gap. `None`: there was no gap by then.
+    pub fn unseen_before(gaps: &[Gap], at_ns: u64) -> Option<u64> {
+        let last = gaps.iter().rfind(|gap| gap.from_ns < at_ns);
+        last.map(|gap| gap.to_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_seen_of_a_window() {
+        let gap = |from_ns, to_ns| Gap { from_ns, to_ns };
+        let gaps = [gap(10, 20), gap(30, 40)];
+        assert_eq!(Gap::seen_ns(&gaps, 0, 50), 30);
+        assert_eq!(Gap::seen_ns(&gaps, 15, 35), 10);
+        assert_eq!(Gap::seen_ns(&gaps, 12, 18), 0);
+        let within: Vec<Gap> = Gap::within(&gaps, 15, 30).collect();
+        assert_eq!(within, [gap(15, 20)]);
+        for (at_ns, before) in [(10, None), (11, Some(20)), (30, Some(20)), (31, Some(40))] {
+            assert_eq!(Gap::unseen_before(&gaps, at_ns), before, "{at_ns}");
+        }
+    }
+}

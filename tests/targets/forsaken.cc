@@ -1,0 +1,72 @@
+// What it is told to, by single bytes, each answered: its attacher may be stopped meanwhile.
+//   b  allocates 100 blocks, as `before`
+//   p  fills its ring and goes on untraced; then releases 40 of those blocks and allocates 30, as `during`
+//   a  releases 20 more of the blocks of `before`, and allocates 50, as `after`; 5 further ones get addresses
+//      that blocks of `before` had, as `reusing`
+// It ends with its input.
+#include "target.hpp"
+
+using namespace target;
+
+static constexpr size_t before_size = 100, during_size = 3000, after_size = 5000;
+static void* from_before[100];
+static int released;
+
+[[gnu::noinline]] static void before() {
+  for (auto& block : from_before) keep(block = malloc(before_size));
+  released = 0;
+}
+
+[[gnu::noinline]] static void release(int count) {
+  for (int i = 0; i < count; i++) free(from_before[released++]);
+}
+
+// Far more events than a ring holds, with nothing that could be folded.
+[[gnu::noinline]] static void flood() {
+  void* last = malloc(1);
+  for (size_t i = 0; i < 300000; i++) {
+    void* next = malloc(i % 50 + 1);
+    keep(next);
+    free(last);
+    last = next;
+  }
+  free(last);
+}
+
+[[gnu::noinline]] static void during() {
+  for (int i = 0; i < 30; i++) keep(malloc(during_size));
+}
+
+[[gnu::noinline]] static void after() {
+  for (int i = 0; i < 50; i++) keep(malloc(after_size));
+}
+
+// The allocator hands out again what it got back, as nobody else has asked for this size.
+[[gnu::noinline]] static void reusing() {
+  for (int i = 0; i < 5; i++) {
+    void* block = malloc(before_size);
+    keep(block);
+    bool is_reused = false;
+    for (int old = 0; old < released; old++) is_reused |= block == from_before[old];
+    CHECK(is_reused);
+  }
+}
+
+int main() {
+  say("ready");
+  char byte;
+  while (read(0, &byte, 1) == 1) {
+    if (byte == 'b') before();
+    if (byte == 'p') {
+      flood();
+      during();
+      release(40);
+    }
+    if (byte == 'a') {
+      reusing();
+      release(20);
+      after();
+    }
+    say("done");
+  }
+}
