@@ -40,10 +40,14 @@ pub struct Args {
     /// Give a verdict even if not everything was seen
     #[arg(long)]
     pub allow_partial: bool,
+    /// List what is possibly lost, too: blocks that only pointers into blocks reach, of which memcheck says so. They
+    /// fail no gate
+    #[arg(long)]
+    pub show_possible: bool,
     #[command(flatten)]
     pub running: RunningOptions,
     #[command(flatten)]
-    pub sources: sources::Args,
+    pub files: sources::FileArgs,
     /// The program and its arguments, or a recording (FILE.mhk)
     #[arg(
         required_unless_present = "pid",

@@ -10,6 +10,25 @@ use std::path::PathBuf;
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(skip)]
 pub struct Args {
+    #[command(flatten)]
+    pub files: FileArgs,
+    #[command(flatten)]
+    pub cache: CacheArgs,
+}
+
+/// Options about what is kept for later runs.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[group(skip)]
+pub struct CacheArgs {
+    /// Look up every name in the files, compile every unwind table, and keep neither for later runs
+    #[arg(long)]
+    pub no_symbol_cache: bool,
+}
+
+/// Options about files.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[group(skip)]
+pub struct FileArgs {
     /// Look for the target's files below this directory, which is the root of its file system or a
     /// copy of it
     #[arg(long, value_name = "DIR")]
@@ -20,9 +39,6 @@ pub struct Args {
     /// Take names from this bundle, which `memhook-rs symbols pack` has made
     #[arg(long, value_name = "FILE")]
     pub symbols: Vec<PathBuf>,
-    /// Look up every name in the files, and keep none for later runs
-    #[arg(long)]
-    pub no_symbol_cache: bool,
 }
 
 /// Refuses what is not a directory.
@@ -39,13 +55,14 @@ pub fn check_directories<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> anyhow
 
 /// Knows the names of the recording's addresses.
 pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symbolizer> {
-    check_directories(args.sysroot.iter().chain(&args.debug_dir))?;
-    let bundles = args.symbols.iter().map(|path| Bundle::read(path));
+    let files = &args.files;
+    check_directories(files.sysroot.iter().chain(&files.debug_dir))?;
+    let bundles = files.symbols.iter().map(|path| Bundle::read(path));
     let sources = NameSources {
-        sysroots: args.sysroot.clone(),
-        debug_directories: args.debug_dir.clone(),
+        sysroots: files.sysroot.clone(),
+        debug_directories: files.debug_dir.clone(),
         bundles: bundles.collect::<Result<_, _>>()?,
-        without_cache: args.no_symbol_cache,
+        without_cache: args.cache.no_symbol_cache,
     };
     Ok(recorded::symbolizer(recording, sources))
 }
