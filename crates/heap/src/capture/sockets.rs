@@ -161,17 +161,12 @@ mod tests {
     #[test]
     fn what_cannot_be_had_was_not_seen() {
         let (near, _far) = UnixStream::pair().unwrap();
-        let unlisted = Sockets {
-            local: None,
-            buffer: Vec::new(),
-        };
+        let unlisted = Sockets::listed_in(Path::new("/no/such/process"));
         let pid = std::process::id() as i32;
         let read = |mut sockets: Sockets, number| sockets.read(pid, number, 7, &mut Vec::new());
         assert!(!read(unlisted, near.as_raw_fd() as u64));
-        let closed = Sockets {
-            local: Some([7].into()),
-            buffer: Vec::new(),
-        };
+        let closed = Sockets::listed_in(Path::new("/proc/self"));
+        closed.unix.set(Some([7].into())).unwrap();
         assert!(read(closed, 1 << 20), "closed meanwhile");
         assert!(!is_closed(&std::io::Error::from(Errno::EPERM)));
     }
