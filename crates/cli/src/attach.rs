@@ -47,6 +47,10 @@ pub struct Args {
     /// reaches, with call stacks
     #[arg(long)]
     pub leaks: bool,
+    /// With --leaks: also the blocks that only pointers into blocks reach, of which memcheck says
+    /// "possibly lost"
+    #[arg(long, requires = "leaks")]
+    show_possible: bool,
     /// Show what would be hooked, without touching the process
     #[arg(long)]
     dry_run: bool,
@@ -120,7 +124,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let depth = args.tracing.depth;
     let interval = Some(args.interval);
     let mut job = ReportJob::new(pid, &reports, &args.view, depth, interval, args.quiet)
-        .finding_leaks(args.leaks);
+        .finding_leaks(args.leaks, args.show_possible);
     let end = trace.run(args.duration, &mut job);
     let mut code = exit_code::of_trace(end, pid);
     let region = trace.session().region();

@@ -67,6 +67,7 @@ pub struct ReportJob {
     title: String,
     /// At the end, search the memory for what nothing reaches.
     finds_leaks: bool,
+    finds_possible: bool,
     last_look: Option<LastLook>,
 }
 
@@ -91,6 +92,7 @@ impl ReportJob {
             shows_reports: true,
             title: String::new(),
             finds_leaks: false,
+            finds_possible: false,
             last_look: None,
         }
     }
@@ -101,9 +103,10 @@ impl ReportJob {
     }
 
     /// With a search for leaks at the end.
-    pub fn finding_leaks(self, finds_leaks: bool) -> ReportJob {
+    pub fn finding_leaks(self, finds_leaks: bool, finds_possible: bool) -> ReportJob {
         ReportJob {
             finds_leaks,
+            finds_possible,
             ..self
         }
     }
@@ -128,7 +131,13 @@ impl ReportJob {
         let mut report = report?;
         if self.finds_leaks {
             let look = self.last_look.take().unwrap_or_else(LastLook::too_late);
-            report.leaks = Some(look.leaks(session, consumer, &mut self.reporter, self.top));
+            report.leaks = Some(look.leaks(
+                session,
+                consumer,
+                &mut self.reporter,
+                self.top,
+                self.finds_possible,
+            ));
         }
         Some(report)
     }
