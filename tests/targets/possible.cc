@@ -77,10 +77,9 @@ static Link* volatile chain;
 }
 
 int main(int count, char**) {
+  if (count > 1) target::ready();
   plant();
   wipe();
-  if (count > 1) {
-    target::ready();
-  }
+  if (count > 1) target::done();
   return 0;
 }

@@ -33,11 +33,11 @@ fn by_memcheck(program: &Path) -> (Sum, Sum) {
         .expect("valgrind is installed");
     let text = String::from_utf8_lossy(&output.stderr);
     let (direct, held) = (
-        class(&text, "definitely lost"),
-        class(&text, "indirectly lost"),
+        class(&text, "definitely lost:"),
+        class(&text, "indirectly lost:"),
     );
     let lost = (direct.0 + held.0, direct.1 + held.1);
-    (lost, class(&text, "possibly lost"))
+    (lost, class(&text, "possibly lost:"))
 }
 
 fn sum(value: &Value) -> Sum {
@@ -111,7 +111,8 @@ fn what_memcheck_calls_possibly_lost() {
 fn a_scan_lists_them() {
     let program = build_target("possible", &["-O1", "-g"]);
     let mut target = Target::start(&program, &["wait"]);
-    target.expect("ready");
+    target.go();
+    target.expect("done");
     let pid = target.pid().to_string();
     let scan = |options: &[&str]| -> Value {
         let (code, out, errors) = run_with(&[&["scan", &pid, "--json"], options].concat(), &[]);
@@ -140,6 +141,5 @@ fn a_scan_lists_them() {
         text.contains("in 6 blocks possibly lost, by an unknown caller"),
         "{text}"
     );
-    target.go();
     target.finish();
 }

@@ -10,6 +10,7 @@ use std::cmp::Reverse;
 pub struct FoundLeaks {
     snapshot: SnapshotTaken,
     found: Reached,
+    finds_possible: bool,
 }
 
 impl FoundLeaks {
@@ -31,6 +32,7 @@ impl FoundLeaks {
                 copied_bytes: snapshot.copied_bytes(),
             },
             found,
+            finds_possible: search.finds_possible,
         }
     }
 
@@ -68,7 +70,7 @@ impl FoundLeaks {
             sites,
             more_sites,
             possible,
-            more_possible,
+            more_possible: self.finds_possible.then_some(more_possible),
             gaps: self.found.gaps,
         }
     }

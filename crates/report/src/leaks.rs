@@ -24,14 +24,10 @@ pub struct Leaks {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub possible: Vec<LeakSite>,
     /// Call stacks of such blocks that are not listed.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub more_possible: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub more_possible: Option<u64>,
     /// What was not seen.
     pub gaps: Vec<String>,
-}
-
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// How the memory was copied.
@@ -148,8 +144,8 @@ pub(crate) fn leaks(out: &mut String, leaks: &Leaks, depth: u32, style: Style) -
         let end = StackEnd::of(&site.stack, site.truncated, depth);
         stack(out, &site.stack, end, style)?;
     }
-    if leaks.more_possible > 0 {
-        let more = counted(leaks.more_possible, "more site");
+    if let Some(more) = leaks.more_possible.filter(|&more| more > 0) {
+        let more = counted(more, "more site");
         let more = format!("\n{more} of possibly lost blocks (--top)");
         writeln!(out, "{}", style.faint(&more))?;
     }

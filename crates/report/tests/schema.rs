@@ -124,7 +124,7 @@ fn full_report() -> ReportModel {
                 truncated: false,
                 stack: vec![frame()],
             }],
-            more_possible: 1,
+            more_possible: Some(1),
             gaps: vec!["x".into()],
         }),
     }
