@@ -1,6 +1,6 @@
 //! Blocks that only pointers into blocks reach: a class of their own, with what memcheck says of the same program.
 
-use memhook_tests::{Target, binary, build_target, run_with};
+use memhook_tests::{Target, build_target, run_with};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
