@@ -8,6 +8,7 @@ nothing happens, or one of the binaries attaches for 50 ms and detaches. For eac
 what is printed is the distribution of these, and beside it that of stretches of the same length without an attach.
 """
 import argparse
+import math
 import socket
 import subprocess
 import threading
@@ -27,9 +28,12 @@ class Client(threading.Thread):
     def run(self):
         while True:
             begin = time.perf_counter()
-            self.socket.sendall(b"*1\r\n$4\r\nPING\r\n")
-            if not self.socket.recv(64):
-                return
+            try:
+                self.socket.sendall(b"*1\r\n$4\r\nPING\r\n")
+                if not self.socket.recv(64):
+                    return
+            except OSError:
+                return  # the server was stopped
             took = time.perf_counter() - begin
             with self.lock:
                 self.worst = max(self.worst, took)
@@ -43,7 +47,7 @@ class Client(threading.Thread):
 
 def percentiles(values):
     values = sorted(values)
-    at = lambda share: values[min(len(values) - 1, int(len(values) * share))] * 1e3
+    at = lambda share: values[math.ceil(len(values) * share) - 1] * 1e3
     return f"p50 {at(0.5):7.2f}  p99 {at(0.99):7.2f}  max {values[-1] * 1e3:7.2f} ms"
 
 
@@ -73,6 +77,8 @@ def main():
             pauses["none"].append(client.take_worst())
         for name, found in pauses.items():
             print(f"{percentiles(found)}  {name}")
+    except subprocess.CalledProcessError as failed:
+        raise SystemExit(f"{failed}; see what `{' '.join(failed.cmd)}` says while a redis-server runs")
     finally:
         server.kill()
         server.wait()

@@ -7,7 +7,8 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use memhook_benches::{
-    Churn, Conditions, Feeder, Machine, Pairs, Stream, ToLedger, output_folder, timed,
+    Churn, Conditions, Feeder, Machine, Pairs, Phase, Stream, ToLedger, output_folder, placement,
+    timed,
 };
 use memhook_ledger::{Ledger, LedgerOptions};
 use memhook_stream::Drain;
@@ -56,6 +57,7 @@ fn consumer(c: &mut Criterion) {
     }
     let mut conditions = Conditions {
         machine: Machine::here(),
+        phase: Phase::now(&placement()),
         ..Conditions::default()
     };
     for live in [10_000, 1_000_000, 10_000_000] {

@@ -1,6 +1,6 @@
 //! What criterion has no place for: losses, processors used, growth, failures, facts.
 
-use crate::{Machine, Spread, output_folder, ratios};
+use crate::{Machine, Phase, Spread, output_folder, ratios};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -40,6 +40,9 @@ impl Condition {
 pub struct Conditions {
     /// What it ran on.
     pub machine: Machine,
+    /// In which phase that was; `None` on one processor.
+    #[serde(default)]
+    pub phase: Option<Phase>,
     /// What is no time: by name, in words.
     #[serde(default)]
     pub facts: Vec<(String, String)>,

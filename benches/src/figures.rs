@@ -2,7 +2,8 @@
 
 use crate::conditions::{Condition, Conditions};
 use crate::{
-    Alternated, Figure, Machine, Round, Spread, differences, duration, guard, ratios, times_goal,
+    Alternated, Figure, Machine, Phase, Round, Spread, differences, duration, guard, placement,
+    ratios, times_goal,
 };
 use criterion::{
     BenchmarkId, Criterion, SamplingMode,
@@ -118,6 +119,7 @@ impl Figures {
             criterion: criterion(),
             conditions: Conditions {
                 machine: Machine::here(),
+                phase: Phase::now(&placement()),
                 ..last
             },
             lines: Vec::new(),

@@ -2,6 +2,9 @@
 
 use memhook_tests::programs::Folder;
 use memhook_tests::run_with;
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 /// Allocates below many functions of a program and a library that nobody here built.
@@ -20,12 +23,12 @@ fn backtraces_do_not_depend_on_kept_tables() {
     let (caches, none) = (folder.path("caches"), folder.path("a-file"));
     std::fs::write(&none, "no directory").expect("a file");
     let recording = folder.path("run.mhk");
-    let stacks = |caches: &str| {
+    let stacks_with = |caches: &str, options: &[&str]| {
         let variables = [("XDG_CACHE_HOME", caches)];
         let _ = std::fs::remove_file(&recording);
-        let program = ["/bin/bash", "--norc", "-c", SCRIPT];
-        let run = ["run", "-o", &recording, "--depth", "40", "--"];
-        let (code, _, errors) = run_with(&[&run[..], &program].concat(), &variables);
+        let program = ["--", "/bin/bash", "--norc", "-c", SCRIPT];
+        let run = ["run", "-o", &recording, "--depth", "40"];
+        let (code, _, errors) = run_with(&[&run[..], options, &program].concat(), &variables);
         assert_eq!(code, 0, "{errors}");
         let report = ["report", &recording, "-f", "folded", "--no-symbol-cache"];
         let (code, text, errors) = run_with(&report, &[]);
@@ -33,7 +36,10 @@ fn backtraces_do_not_depend_on_kept_tables() {
         assert!(text.lines().count() > 20, "{text}");
         text
     };
+    let stacks = |caches: &str| stacks_with(caches, &[]);
     let compiled = stacks(&none);
+    assert_eq!(stacks_with(&caches, &["--no-symbol-cache"]), compiled);
+    assert!(entries(&caches).is_empty(), "none is to be kept");
     assert_eq!(stacks(&caches), compiled, "nothing was kept yet");
     let kept = entries(&caches);
     assert!(
@@ -54,4 +60,54 @@ fn backtraces_do_not_depend_on_kept_tables() {
     }
     assert_eq!(stacks(&caches), compiled, "cut short");
     assert_eq!(sizes(), whole, "made good again");
+}
+
+/// A file system that answers no request, as one whose server is gone.
+struct DeadFileSystem {
+    place: CString,
+    /// Nobody reads from it.
+    _device: File,
+}
+
+impl DeadFileSystem {
+    /// `None` where the kernel has no FUSE, or we may not mount.
+    fn new(place: &str) -> Option<DeadFileSystem> {
+        std::fs::create_dir(place).expect("a directory");
+        let mut options = File::options();
+        let device = options.read(true).write(true).open("/dev/fuse").ok()?;
+        let data = format!(
+            "fd={},rootmode=40700,user_id=0,group_id=0",
+            device.as_raw_fd()
+        );
+        let (data, place) = (CString::new(data).unwrap(), CString::new(place).unwrap());
+        let kind = c"fuse".as_ptr();
+        // SAFETY: all are strings that end with zero and outlive the call.
+        let made = unsafe { libc::mount(kind, place.as_ptr(), kind, 0, data.as_ptr().cast()) };
+        let _device = device;
+        (made == 0).then_some(DeadFileSystem { place, _device })
+    }
+}
+
+impl Drop for DeadFileSystem {
+    fn drop(&mut self) {
+        // SAFETY: a string that ends with zero.
+        unsafe { libc::umount2(self.place.as_ptr(), libc::MNT_DETACH) };
+    }
+}
+
+/// Neither the start of a program, nor the end of its trace, nor our own end waits for it for ever.
+#[test]
+fn a_cache_directory_that_never_answers() {
+    let folder = Folder::new("dead-cache");
+    let Some(dead) = DeadFileSystem::new(&folder.path("dead")) else {
+        eprintln!("not run: FUSE cannot be mounted here");
+        return;
+    };
+    let caches = format!("{}/caches", dead.place.to_string_lossy());
+    for program in [&["/bin/true"][..], &["/bin/sh", "-c", "exec /bin/true"]] {
+        let gate = [&["gate", "--follow-fork", "--"], program].concat();
+        let (code, _, text) = run_with(&gate, &[("XDG_CACHE_HOME", &caches)]);
+        assert_eq!(code, 0, "{text}");
+        assert!(text.contains("PASSED"), "{text}");
+    }
 }

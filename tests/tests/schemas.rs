@@ -31,6 +31,8 @@ fn reports() {
     let schema = JsonSchema::load("report-1");
     let file = folder.path("run.mhk");
     schema.check(&traced("lost_while_traced", &[], &["--leaks"]));
+    let leaks = ["--leaks", "--show-possible"];
+    schema.check(&traced("possible", &["wait"], &leaks));
     schema.check(&traced(
         "regression",
         &[],
@@ -116,6 +118,7 @@ fn scans() {
     for method in ["precopy", "fork", "stop"] {
         scan.check(&json(&["scan", &pid, "--json", "--snapshot", method]));
     }
+    scan.check(&json(&["scan", &pid, "--json", "--show-possible"]));
     census.check(&json(&["scan", &pid, "--json", "--census"]));
     // Without --yes and a terminal it says what it would do.
     let pause = ["--twice", "20ms"];
@@ -154,6 +157,8 @@ fn verdicts() {
     verdict(1, &["--baseline", &baseline], &cases, &["plain"]);
     let lossy = ["--on-full", "drop", "--ring-size", "64K"];
     verdict(3, &lossy, &cases, &["hammer"]);
+    let possible = build_target("possible", &["-O1", "-g"]);
+    verdict(1, &["--show-possible"], &possible, &[]);
     let family = build_target("gate_family", &["-O1", "-g", "-pthread"]);
     verdict(1, &["--follow-fork"], &family, &["fork", "0"]);
 

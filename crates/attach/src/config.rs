@@ -92,6 +92,8 @@ pub struct TraceConfig {
     /// Bytes for live blocks and call stacks; `None`: a quarter of what is free for this process, at
     /// most 1 GiB.
     pub max_memory: Option<u64>,
+    /// Whether unwind tables are taken from earlier runs and kept for later ones, in the user's cache directory.
+    pub keep_tables: bool,
 }
 
 impl Default for TraceConfig {
@@ -110,6 +112,7 @@ impl Default for TraceConfig {
             ring_bytes: 1 << 20,
             on_full: OnFull::Wait,
             max_memory: None,
+            keep_tables: true,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::pacing::Pacing;
 use crate::recorder::Recorder;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use crossbeam_utils::{Backoff, CachePadded};
-use memhook_abi::{Event, Op};
+use memhook_abi::{Event, MAX_RINGS, Op};
 use memhook_ledger::{Ledger, LedgerOptions, Observer, SampledAllocations};
 use memhook_stream::{
     Admission, Drain, Gap, Region, Sink, TickTime, monotonic_ns, time_stamp_counter,
@@ -29,6 +29,8 @@ const WATCHDOG_PAUSE: Duration = Duration::from_millis(50);
 /// that the word stops, and a target that waits for room in a ring goes on untraced: it must not wait for us
 /// without end.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// How often the main thread is woken for new threads: it looks for their stacks no more often.
+const WELCOME_PAUSE: Duration = Duration::from_millis(5);
 /// How long we wait for calls that were under way at the detach.
 const LAST_EVENTS: Duration = Duration::from_millis(200);
 
@@ -119,6 +121,10 @@ struct ToLedger<'a, O> {
     now_ns: u64,
     /// The allocations that come are samples.
     is_sampling: bool,
+    /// Who has written into each ring until now.
+    writers: &'a mut [u32],
+    /// A thread has that nobody knew.
+    has_new_writer: bool,
 }
 
 impl<O> ToLedger<'_, O> {
@@ -134,6 +140,10 @@ impl<O> ToLedger<'_, O> {
 
 impl<O: Observer> Sink for ToLedger<'_, O> {
     fn begin_ring(&mut self, ring: usize, tid: u32) {
+        if let Some(known) = self.writers.get_mut(ring) {
+            self.has_new_writer |= *known != tid;
+            *known = tid;
+        }
         self.state.ledger.begin_ring(ring, tid);
         self.is_sampling = self.state.counts.always;
         if let Some(recorder) = &mut self.state.recorder {
@@ -238,7 +248,8 @@ impl<O: Observer + Send> Consumer<O> {
     }
 
     /// Empties the rings on another thread as long as `work` runs here, and then until they are quiet:
-    /// `work` has to close the gate at its end. It gets a message when the target waits for its new modules.
+    /// `work` has to close the gate at its end. It gets a message when the target waits for its new modules, or
+    /// a thread has come.
     pub(crate) fn while_draining<T>(&self, work: impl FnOnce(&Receiver<()>) -> T) -> T {
         // One message is enough: whoever takes it looks at everything.
         let (tell, news) = bounded(1);
@@ -301,6 +312,8 @@ impl<O: Observer + Send> Consumer<O> {
         memhook_inject::take_precedence();
         let mut drain = Drain::new();
         let mut pacing = Pacing::new(self.is_selective);
+        let mut writers = vec![0; MAX_RINGS];
+        let mut next_welcome = Duration::ZERO;
         let mut finishing_since = None;
         let mut quiet_passes = 0;
         loop {
@@ -317,14 +330,22 @@ impl<O: Observer + Send> Consumer<O> {
                 region: &self.region,
                 now_ns,
                 is_sampling: false,
+                writers: &mut writers,
+                has_new_writer: false,
             };
             let stats = drain.pass(&self.region, &mut sink);
+            let has_new_writer = sink.has_new_writer;
             drop(state);
             let ended = self.elapsed().as_nanos() as u64;
             self.drained_ns.store(ended, Relaxed);
             self.passes.fetch_add(1, Relaxed);
             self.region.grant(drain.waiting());
-            if self.region.module_requests() != self.answered.load(Relaxed) {
+            // Until it has been told where its stack ends, a new thread reads it by system calls.
+            let is_due = has_new_writer && now >= next_welcome;
+            if is_due {
+                next_welcome = now + WELCOME_PAUSE;
+            }
+            if is_due || self.region.module_requests() != self.answered.load(Relaxed) {
                 // Full: the last message is still there.
                 let _ = tell.try_send(());
             }
@@ -358,6 +379,8 @@ impl<O: Observer + Send> Consumer<O> {
                 state: &mut state,
                 region: &self.region,
                 is_sampling: false,
+                writers: &mut writers,
+                has_new_writer: false,
             },
         );
         state.ledger.finish();

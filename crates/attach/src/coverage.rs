@@ -6,11 +6,14 @@ use memhook_abi::{function_by_name, slot_state};
 use memhook_process::{AllocatorCalls, ModuleImage, allocator_calls, built_in_allocator};
 use std::{
     collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
     time::{Duration, Instant},
 };
 
 /// Results that wait to be taken; the scan waits then.
 const BACKLOG: usize = 64;
+/// A file on a file system that does not answer is given up then.
+const LONGEST_SCAN: Duration = Duration::from_secs(120);
 
 /// A module's path and its calls.
 type Scanned = (String, AllocatorCalls);
@@ -37,6 +40,8 @@ pub struct CallScans {
     /// By path; `None`: under way.
     calls: HashMap<String, Option<AllocatorCalls>>,
     results: (Sender<Scanned>, Receiver<Scanned>),
+    /// When the last result came, or was asked for.
+    last_progress: Instant,
 }
 
 impl Default for CallScans {
@@ -44,6 +49,7 @@ impl Default for CallScans {
         CallScans {
             calls: HashMap::new(),
             results: bounded(BACKLOG),
+            last_progress: Instant::now(),
         }
     }
 }
@@ -56,13 +62,16 @@ impl CallScans {
         if new.is_empty() {
             return;
         }
+        self.last_progress = Instant::now();
         self.calls
             .extend(new.iter().map(|m| (m.path.clone(), None)));
         let results = self.results.0.clone();
         // Without a thread the scan stays undone; only the end of the tracing waits for it.
         let started = std::thread::Builder::new().spawn(move || {
             for module in new {
-                let calls = allocator_calls(&module.bytes.whole(), module.is_main, &is_hooked);
+                // A damaged file may cost its own row. Without an answer, the end of the trace would wait for ever.
+                let scan = || allocator_calls(&module.bytes.whole(), module.is_main, &is_hooked);
+                let calls = catch_unwind(AssertUnwindSafe(scan)).unwrap_or_default();
                 if results.send((module.path.clone(), calls)).is_err() {
                     return;
                 }
@@ -73,13 +82,18 @@ impl CallScans {
         }
     }
 
-    /// Takes results, waiting for at most `wait`; true when all modules are scanned.
+    /// Takes results, waiting for at most `wait`; true when all modules are scanned, or one of them has taken so long
+    /// that its file will never be read.
     pub fn is_ready(&mut self, wait: Duration) -> bool {
         let deadline = Instant::now() + wait;
-        while self.calls.values().any(Option::is_none) {
+        let is_given_up = self.last_progress.elapsed() > LONGEST_SCAN;
+        while !is_given_up && self.calls.values().any(Option::is_none) {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.results.1.recv_timeout(left) {
-                Ok((path, calls)) => drop(self.calls.insert(path, Some(calls))),
+                Ok((path, calls)) => {
+                    self.last_progress = Instant::now();
+                    self.calls.insert(path, Some(calls));
+                }
                 Err(_) => return false,
             }
         }

@@ -3,23 +3,34 @@
 
 use crate::{config::TraceConfig, error::Error, memory_budget::Budget};
 use memhook_foreign::size_text;
-use memhook_process::Check;
+use memhook_process::{Check, proc_text};
+use memhook_stream::Plan;
 
 /// Refuses what cannot be traced, with the reason and the remedy. The process is only read.
 pub fn refuse(pid: i32, config: &TraceConfig) -> Result<(), Error> {
+    plan(pid, config).map(drop)
+}
+
+/// As [`refuse`]; returns what the attach may take of memory.
+pub(crate) fn plan(pid: i32, config: &TraceConfig) -> Result<Plan, Error> {
     config.check()?;
+    let budget = Budget::of(pid, config.ring_bytes);
     let mut checks = memhook_process::preflight(pid);
-    checks.extend(limit_checks(pid, config));
+    checks.extend(checks_within(&budget, pid, config));
     match memhook_process::first_failure(&checks) {
         Some(why) => Err(Error::Refused(why)),
-        None => Ok(()),
+        None => budget.plan(),
     }
 }
 
 /// Compares the limits of the process with what would be mapped.
 pub fn limit_checks(pid: i32, config: &TraceConfig) -> Vec<Check> {
+    checks_within(&Budget::of(pid, config.ring_bytes), pid, config)
+}
+
+fn checks_within(budget: &Budget, pid: i32, config: &TraceConfig) -> Vec<Check> {
     let region_bytes = config.region_bytes();
-    let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
+    let read = |file: &str| proc_text(format!("/proc/{pid}/{file}"));
     let (Ok(limits), Ok(statm)) = (read("limits"), read("statm")) else {
         return Vec::new();
     };
@@ -30,7 +41,7 @@ pub fn limit_checks(pid: i32, config: &TraceConfig) -> Vec<Check> {
         .and_then(|n| n.parse().ok())
         .unwrap_or(0);
     let mut checks = look(&limits, pages * 4096, region_bytes, pid);
-    checks.push(Budget::of(pid, config.ring_bytes).check());
+    checks.push(budget.check());
     checks
 }
 

@@ -29,8 +29,8 @@ pub struct Budget {
 impl Budget {
     /// Of an attach to this process.
     pub fn of(pid: i32, ring_bytes: u64) -> Budget {
-        let ours = CgroupMemory::of(std::process::id() as i32).tightest_of_all();
-        let theirs = CgroupMemory::of(pid).tightest().cloned();
+        let [ours, theirs] = CgroupMemory::of_both(std::process::id() as i32, pid);
+        let (ours, theirs) = (ours.tightest_of_all(), theirs.tightest().cloned());
         Budget::from(
             thread_ids(pid).map_or(1, |t| t.len()),
             ours,

@@ -4,6 +4,7 @@
 use crate::config::TraceConfig;
 use crate::error::Error;
 use crate::job::{End, Job};
+use crate::known_files::KnownFiles;
 use crate::reach::Reach;
 use crate::recording::Recording;
 use crate::session::Session;
@@ -24,6 +25,8 @@ const LINGER: Duration = Duration::from_secs(2);
 pub struct Program {
     child: Child,
     config: TraceConfig,
+    /// Files that its processes have mapped.
+    known: KnownFiles,
     /// Traced processes.
     running: HashMap<i32, Started>,
     /// Traces of processes that have ended, whose jobs may still be at work.
@@ -79,6 +82,7 @@ impl Program {
         Ok(Program {
             child,
             config: config.clone(),
+            known: KnownFiles::default(),
             running: HashMap::new(),
             ended: Vec::new(),
         })
@@ -189,6 +193,6 @@ impl Program {
 
     fn start_session(&mut self, pid: i32) -> Result<Session, Error> {
         let mut reach = Reach::AtStart(&mut self.child);
-        Session::start_by(&mut reach, pid, &self.config)
+        Session::start_by(&mut reach, pid, &self.config, &mut self.known)
     }
 }

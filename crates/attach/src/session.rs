@@ -10,8 +10,8 @@ use crate::config::TraceConfig;
 use crate::error::Error;
 use crate::hook_object::{EntryPoints, HOOK_OBJECT, entry_points, hook_image};
 use crate::hook_presence::has_hook;
-use crate::limits::refuse;
-use crate::memory_budget::Budget;
+use crate::known_files::KnownFiles;
+use crate::limits::plan;
 use crate::reach::Reach;
 use crate::recorder::OwnCode;
 use crate::residue::{Place, residue};
@@ -92,22 +92,24 @@ fn find_dlopen(pid: i32, libc: &CLibrary) -> Result<Dlopen, Error> {
 impl Session {
     /// Attaches to a running process; on return every slot that can be patched is.
     pub fn start(pid: i32, config: &TraceConfig) -> Result<Session, Error> {
-        Session::start_by(&mut Reach::Running, pid, config)
+        Session::start_by(&mut Reach::Running, pid, config, &mut KnownFiles::default())
     }
 
-    /// As [`Session::start`], with another way to its threads.
+    /// As [`Session::start`], with another way to its threads, and with files that were read before.
     pub(crate) fn start_by(
         reach: &mut Reach<'_>,
         pid: i32,
         config: &TraceConfig,
+        known: &mut KnownFiles,
     ) -> Result<Session, Error> {
-        refuse(pid, config)?;
+        let plan = plan(pid, config)?;
         let start = Instant::now();
         let functions = config.function_ids();
+        let keeps_tables = config.keep_tables;
         let mut config = config.hook_config();
         // First: who holds the claim finds nobody else changing what is looked at here.
         let claim = claim(pid)?;
-        config.plan = Budget::of(pid, config.ring_bytes).plan()?;
+        config.plan = plan;
         let idle = IdleThreads::of(pid);
         let maps = mappings(pid)?;
         let mut residue = residue(pid, &maps);
@@ -115,7 +117,7 @@ impl Session {
             return Err(Error::AlreadyTraced { pid, attacher });
         }
         let mut held_time = Duration::ZERO;
-        let mut files = Files::in_parts();
+        let mut files = known.files();
         if residue.is_untidy() {
             held_time = residue.tidy_up(pid, &mut files)?.held;
         }
@@ -137,15 +139,22 @@ impl Session {
         }
         config.iterate_modules = needed("dl_iterate_phdr")?.0;
         config.owner = residue.owner(pid);
-        let vdso = vdso(pid, &maps);
-        if let Some(v) = &vdso {
+        let mut vdso = vdso(pid, &maps);
+        if let Some(v) = &mut vdso {
+            known.share_vdso(v);
             let clock = ElfView::parse(&v.bytes)
                 .ok()
                 .and_then(|e| e.exported("__vdso_clock_gettime"));
             config.vdso_clock = clock.map_or(0, |e| v.base.wrapping_add(e.svma));
         }
-        let mut tables = UnwindTables::default();
-        tables.find_or_compile(&with(&loaded, &vdso));
+        let mut tables = known.tables();
+        let all = with(&loaded, &vdso);
+        if keeps_tables {
+            tables.find_or_compile(&all);
+        } else {
+            tables.compile(&all);
+        }
+        known.learn(&files, &tables, &all);
         let mut idle_held_time = Duration::ZERO;
         if let Reach::Running = reach
             && let Some(time) = lone_recorder::register_idle(pid, &idle)

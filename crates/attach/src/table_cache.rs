@@ -85,8 +85,8 @@ impl TableCache {
         }
     }
 
-    /// The table that is kept under this key.
-    pub fn find(&self, key: &Key) -> Option<UnwindTable> {
+    /// The bytes that are kept under this key, for [`decode`].
+    pub fn read(&self, key: &Key) -> Option<Vec<u8>> {
         let path = self.place().find(&key.file_name())?;
         let file = open_regular(&path).ok()?;
         let bytes = file.metadata().ok()?.len();
@@ -94,9 +94,9 @@ impl TableCache {
         if bytes > most as u64 {
             return None;
         }
-        let table = decode(&read_exactly(&file, bytes).ok()?, key)?;
+        let bytes = read_exactly(&file, bytes).ok()?;
         CacheDirectory::note_use(&path);
-        Some(table)
+        Some(bytes)
     }
 
     /// Keeps tables, if the directory can be written to.
@@ -133,7 +133,7 @@ fn encode(table: &UnwindTable, key: &Key) -> Vec<u8> {
 }
 
 /// The table, if these are the bytes that were written under this key.
-fn decode(bytes: &[u8], key: &Key) -> Option<UnwindTable> {
+pub fn decode(bytes: &[u8], key: &Key) -> Option<UnwindTable> {
     let (content, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
     let (header, rest) = content.split_at_checked(HEADER_BYTES)?;
     let (begin, numbers) = header.split_at(MAGIC.len() + key.0.len());
@@ -231,6 +231,10 @@ mod tests {
         }
     }
 
+    fn find(cache: &TableCache, key: &Key) -> Option<UnwindTable> {
+        decode(&cache.read(key)?, key)
+    }
+
     fn libc() -> (Vec<u8>, Key, Arc<UnwindTable>) {
         let bytes = std::fs::read(LIBC).unwrap();
         let (key, table) = (Key::of(&bytes).unwrap(), compile(&bytes).unwrap());
@@ -241,9 +245,9 @@ mod tests {
     fn a_table_comes_back_as_it_was_compiled() {
         let scratch = Scratch::new("back");
         let (_, key, table) = libc();
-        assert_eq!(scratch.cache().find(&key), None);
+        assert_eq!(find(&scratch.cache(), &key), None);
         scratch.cache().keep(&[(key, table.clone())]);
-        assert_eq!(scratch.cache().find(&key).as_ref(), Some(&*table));
+        assert_eq!(find(&scratch.cache(), &key).as_ref(), Some(&*table));
     }
 
     /// Everything that the compiler reads is in the key; a build-id is not.
@@ -287,7 +291,7 @@ mod tests {
         let good = std::fs::read(&path).unwrap();
         let found = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
-            cache.find(&key)
+            find(&cache, &key)
         };
         assert!(found(&good).is_some());
         for cut in [
@@ -310,7 +314,7 @@ mod tests {
         // A whole entry under another one's name.
         let other = Key([7; 32]);
         std::fs::write(scratch.entry(&other), &good).unwrap();
-        assert_eq!(cache.find(&other), None);
+        assert_eq!(find(&cache, &other), None);
         // Well written, but nothing that the compiler makes.
         let forged = |change: &dyn Fn(&mut UnwindTable)| {
             let mut table = UnwindTable::clone(&table);
@@ -327,11 +331,11 @@ mod tests {
         // Nor what is no file of ours to read.
         std::fs::remove_file(&path).unwrap();
         nix_fifo(&path);
-        assert_eq!(cache.find(&key), None);
+        assert_eq!(find(&cache, &key), None);
         // The next run makes it good.
         std::fs::remove_file(&path).unwrap();
         cache.keep(&[(key, table.clone())]);
-        assert_eq!(cache.find(&key).as_ref(), Some(&*table));
+        assert_eq!(find(&cache, &key).as_ref(), Some(&*table));
     }
 
     fn nix_fifo(path: &Path) {
@@ -347,7 +351,7 @@ mod tests {
         let directory = scratch.0.join(NAME);
         for mode in [0o777, 0o770] {
             std::fs::set_permissions(&directory, PermissionsExt::from_mode(mode)).unwrap();
-            assert_eq!(cache.find(&key), None, "{mode:o}: others can forge it");
+            assert_eq!(find(&cache, &key), None, "{mode:o}: others can forge it");
             let before = std::fs::metadata(scratch.entry(&key))
                 .unwrap()
                 .modified()
@@ -362,13 +366,13 @@ mod tests {
         std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o700)).unwrap();
         let link = Scratch::new("link");
         symlink(&scratch.0, &link.0).unwrap();
-        assert_eq!(link.cache().find(&key), None);
+        assert_eq!(find(&link.cache(), &key), None);
         std::fs::remove_file(&link.0).unwrap();
         // Nothing can be made there, by root either.
         let nowhere = TableCache::at("/proc/self/none".into());
         nowhere.keep(&[(key, table.clone())]);
-        assert_eq!(nowhere.find(&key), None);
-        assert_eq!(cache.find(&key).as_ref(), Some(&*table));
+        assert_eq!(find(&nowhere, &key), None);
+        assert_eq!(find(&cache, &key).as_ref(), Some(&*table));
     }
 
     #[test]
@@ -381,7 +385,7 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..20 {
                         cache.keep(&[(key, table.clone())]);
-                        assert_eq!(cache.find(&key).as_ref(), Some(&*table));
+                        assert_eq!(find(&cache, &key).as_ref(), Some(&*table));
                     }
                 });
             }

@@ -1,17 +1,16 @@
 //! Unwind tables of the target's modules, compiled once and kept in the region.
 
 use crate::error::Error;
-use crate::table_cache::{Key, TableCache};
+use crate::table_cache::Key;
+use crate::table_keeper::{TableKeeper, table_keeper};
 use memhook_abi::unwind_rule::{self, pack};
 use memhook_abi::{MAX_MODULES, MAX_RULES};
-use memhook_process::{ElfView, ModuleBytes, ModuleImage, RETURN};
+use memhook_process::{ModuleBytes, ModuleImage, RETURN, code_places};
 use memhook_stream::{ModuleSpec, Region};
 use memhook_unwind::{TableModule, UnwindTable, compile};
 use std::{
     collections::{HashMap, HashSet},
-    ops::Range,
     sync::{Arc, Mutex, atomic::AtomicUsize, atomic::Ordering::Relaxed},
-    thread::JoinHandle,
 };
 
 /// A file's contents, by where this process keeps them: two mappings of one file share them.
@@ -22,12 +21,29 @@ fn key_of(module: &ModuleImage) -> FileKey {
 }
 
 /// What is known of a file.
-struct Compiled {
+struct KnownTable {
     /// Keeps the key unique.
     _bytes: Arc<ModuleBytes>,
     table: Arc<UnwindTable>,
     /// `ret` instruction (svma).
     ret_gadget: Option<u64>,
+}
+
+/// Tables by file, to be shared by several attaches.
+#[derive(Clone, Default)]
+pub struct KnownTables(HashMap<FileKey, Arc<KnownTable>>);
+
+impl KnownTables {
+    /// Forgets those of other files.
+    pub fn keep_only(&mut self, modules: &[ModuleImage]) {
+        let used: HashSet<FileKey> = modules.iter().map(key_of).collect();
+        self.0.retain(|key, _| used.contains(key));
+    }
+}
+
+/// A table of this attach.
+struct Compiled {
+    known: Arc<KnownTable>,
     /// First row in the region, once written.
     first_row: Option<u32>,
 }
@@ -40,45 +56,50 @@ pub struct UnwindTables {
     rows: usize,
     /// Every address (avma) that a wrapped dlopen ever returned through.
     gadgets: HashSet<u64>,
-    writer: Writer,
-}
-
-/// Keeps tables for the next run. The end of a trace waits for it: a short program would else never have any kept.
-#[derive(Default)]
-struct Writer(Option<JoinHandle<()>>);
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        // What a panic has left unwritten is compiled again.
-        let _ = self.0.take().map(JoinHandle::join);
-    }
 }
 
 impl UnwindTables {
+    /// With tables that another attach has found.
+    pub fn with_known(known: &KnownTables) -> UnwindTables {
+        let entry = |(&key, known): (&FileKey, &Arc<KnownTable>)| {
+            let known = Arc::clone(known);
+            let first_row = None;
+            (key, Compiled { known, first_row })
+        };
+        UnwindTables {
+            files: known.0.iter().map(entry).collect(),
+            ..UnwindTables::default()
+        }
+    }
+
+    /// Adds all that were found until now.
+    pub fn tell(&self, known: &mut KnownTables) {
+        let found = self.files.iter();
+        let found = found.map(|(&key, file)| (key, Arc::clone(&file.known)));
+        known.0.extend(found);
+    }
+
     /// Compiles the tables of modules not seen before, in parallel. A module without call frame
     /// information gets an empty table: backtraces end there.
     pub fn compile(&mut self, modules: &[ModuleImage]) {
         self.add(modules, None);
     }
 
-    /// The same, with tables that earlier runs have kept. Reads and writes files of the user's, which may be slow:
-    /// not while a thread is held, or waits in dlopen.
+    /// The same, with tables that earlier runs have kept. Reads files of the user's, which may be slow: not while a
+    /// thread is held, or waits in dlopen.
     pub fn find_or_compile(&mut self, modules: &[ModuleImage]) {
-        let cache = TableCache::of_user();
-        let compiled = self.add(modules, cache.as_ref());
-        let Some(cache) = cache.filter(|_| !compiled.is_empty()) else {
-            return;
-        };
-        let keep = move || cache.keep(&compiled);
-        let writer = std::thread::Builder::new().name("tables".into());
-        self.writer = Writer(writer.spawn(keep).ok());
+        let keeper = table_keeper();
+        let compiled = self.add(modules, keeper);
+        if let Some(keeper) = keeper.filter(|_| !compiled.is_empty()) {
+            keeper.keep(compiled);
+        }
     }
 
     /// Returns what was compiled and is worth keeping.
     fn add(
         &mut self,
         modules: &[ModuleImage],
-        cache: Option<&TableCache>,
+        keeper: Option<&TableKeeper>,
     ) -> Vec<(Key, Arc<UnwindTable>)> {
         let mut new: Vec<&ModuleImage> = Vec::new();
         for module in modules {
@@ -93,22 +114,21 @@ impl UnwindTables {
         let compiled = Mutex::new(Vec::new());
         let work = || {
             while let Some(module) = new.get(next.fetch_add(1, Relaxed)) {
-                let key = cache.and_then(|_| Key::of(&module.bytes));
-                let kept = cache.and_then(|cache| cache.find(&key?));
+                let key = keeper.and_then(|_| Key::of(&module.bytes));
+                let kept = keeper.and_then(|keeper| keeper.find(&key?));
                 let is_kept = kept.is_some();
                 let table = kept.unwrap_or_else(|| compile(&module.bytes).unwrap_or_default());
-                let table = Arc::new(table);
-                if let (false, Some(key), Ok(mut compiled)) = (is_kept, key, compiled.lock()) {
-                    compiled.push((key, table.clone()));
-                }
-                let file = Compiled {
+                let known = Arc::new(KnownTable {
                     _bytes: module.bytes.clone(),
                     ret_gadget: ret_gadget(&module.bytes, &table),
-                    table,
-                    first_row: None,
-                };
+                    table: Arc::new(table),
+                });
+                if let (false, Some(key), Ok(mut compiled)) = (is_kept, key, compiled.lock()) {
+                    compiled.push((key, Arc::clone(&known.table)));
+                }
+                let first_row = None;
                 if let Ok(mut found) = found.lock() {
-                    found.push((key_of(module), file));
+                    found.push((key_of(module), Compiled { known, first_row }));
                 }
             }
         };
@@ -132,7 +152,7 @@ impl UnwindTables {
                     base: m.base,
                     start: m.start,
                     end: m.end,
-                    table: self.files.get(&key_of(m))?.table.clone(),
+                    table: Arc::clone(&self.files.get(&key_of(m))?.known.table),
                 })
             })
             .collect()
@@ -159,15 +179,16 @@ impl UnwindTables {
             if file.first_row.is_some() {
                 continue;
             }
-            let rules = file.table.rules.iter();
+            let table = &file.known.table;
+            let rules = table.rules.iter();
             let numbers: Vec<u16> = rules
                 .map(|&rule| number(&mut self.rules, region, rule))
                 .collect();
-            let rows = file.table.row_rules.iter();
+            let rows = table.row_rules.iter();
             let row_rules: Vec<u16> = rows.map(|&r| numbers[usize::from(r)]).collect();
             // No room for its rows: backtraces end there, and are counted as cut short.
             if region
-                .write_rows(self.rows, &file.table.offsets, &row_rules)
+                .write_rows(self.rows, &table.offsets, &row_rules)
                 .is_ok()
             {
                 file.first_row = Some(self.rows as u32);
@@ -184,9 +205,12 @@ impl UnwindTables {
             let Some(file) = self.files.get(&key_of(module)) else {
                 continue;
             };
-            let ret_gadget = file.ret_gadget.map_or(0, |g| module.base.wrapping_add(g));
+            let ret_gadget = file
+                .known
+                .ret_gadget
+                .map_or(0, |g| module.base.wrapping_add(g));
             self.gadgets.insert(ret_gadget);
-            let rows = file.table.offsets.len() as u32;
+            let rows = file.known.table.offsets.len() as u32;
             specs.push(ModuleSpec {
                 start: module.start,
                 end: module.end,
@@ -207,8 +231,7 @@ impl UnwindTables {
 /// top of the stack there.
 fn ret_gadget(bytes: &ModuleBytes, table: &UnwindTable) -> Option<u64> {
     let at_entry = pack(unwind_rule::RSP, 8, unwind_rule::RBP_SAME, 0);
-    let elf = ElfView::parse(bytes).ok()?;
-    let segments: Vec<(Range<u64>, u64)> = elf.code_places().collect();
+    let segments = code_places(bytes);
     let mut window = Window::default();
     table.rows_of(at_entry).find_map(|row| {
         segments.iter().find_map(|(code, offset)| {

@@ -59,6 +59,7 @@ pub fn of_verdict(outcome: Outcome, failed: u8) -> u8 {
 /// dies of the signal.
 pub fn end_as(status: i32) -> ExitCode {
     if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGINT {
+        memhook_attach::finish_keeping_tables();
         memhook_inject::end_by(libc::SIGINT);
     }
     ExitCode::from(of_program(status))

@@ -2,7 +2,7 @@
 
 use crate::model::Reporter;
 use memhook_attach::{Consumer, Session};
-use memhook_gate::{FoundLeaks, Reached, traced_blocks};
+use memhook_gate::{FoundLeaks, Reached, Search, traced_blocks};
 use memhook_heap::{Captured, capture};
 use memhook_ledger::Ledger;
 use memhook_report::Leaks;
@@ -44,10 +44,15 @@ impl LastLook {
     }
 
     /// What a verdict needs to know of the blocks.
-    pub fn blocks(self, ledger: &Ledger) -> Reached {
+    pub fn blocks(self, ledger: &Ledger, finds_possible: bool) -> Reached {
         let memory = self.captured.as_ref().map(|captured| &captured.snapshot);
         let memory = memory.map_err(String::clone);
-        traced_blocks(ledger, memory, self.moment_ns, false)
+        let search = Search {
+            before_ns: self.moment_ns,
+            is_complete: false,
+            finds_possible,
+        };
+        traced_blocks(ledger, memory, search)
     }
 
     /// The leaks for a report that shows the `top` largest sites. The ledger must have all events up to the detach.
@@ -57,6 +62,7 @@ impl LastLook {
         consumer: &Consumer,
         reporter: &mut Reporter,
         top: usize,
+        finds_possible: bool,
     ) -> Leaks {
         let captured = match self.captured {
             Ok(captured) => captured,
@@ -68,7 +74,12 @@ impl LastLook {
             }
         };
         let snapshot = &captured.snapshot;
-        let found = FoundLeaks::search(snapshot, &consumer.lock().ledger, self.moment_ns);
+        let search = Search {
+            before_ns: self.moment_ns,
+            is_complete: false,
+            finds_possible,
+        };
+        let found = FoundLeaks::search(snapshot, &consumer.lock().ledger, search);
         reporter.look_up(session, found.stacks());
         found.report(top, |id| reporter.stack(session, id))
     }

@@ -119,6 +119,7 @@ fn main() -> ExitCode {
         Command::Completions(args) => completions::completions(&args),
         Command::Man(args) => completions::man(&args),
     };
+    memhook_attach::finish_keeping_tables();
     match result {
         Ok(code) => code,
         Err(error) => {

@@ -58,6 +58,11 @@ pub struct Args {
     /// any more are reported with the call stacks that allocated them.
     #[arg(long)]
     leaks: bool,
+    /// With --leaks, also report what is possibly lost
+    ///
+    /// These are blocks that only pointers into blocks reach, of which memcheck says so.
+    #[arg(long, requires = "leaks")]
+    show_possible: bool,
     #[command(flatten)]
     pub recording: record::Args,
     #[command(flatten)]
@@ -175,6 +180,7 @@ pub struct ReportJob {
     announce: Option<fn(&Session)>,
     /// At the end, tell how backtraces were found.
     tells_backtraces: bool,
+    finds_possible: bool,
     /// If the memory is to be searched for what nothing reaches: its copy.
     last_look: Option<Handover>,
 }
@@ -201,6 +207,7 @@ impl ReportJob {
             title: None,
             announce: None,
             tells_backtraces: false,
+            finds_possible: args.show_possible,
             last_look,
         }
     }
@@ -287,7 +294,13 @@ impl ReportJob {
         if let Some(handover) = &self.last_look {
             let look = handover.lock().unwrap_or_else(|e| e.into_inner()).take();
             let look = look.unwrap_or_else(LastLook::too_late);
-            report.leaks = Some(look.leaks(session, consumer, &mut self.reporter, self.top));
+            report.leaks = Some(look.leaks(
+                session,
+                consumer,
+                &mut self.reporter,
+                self.top,
+                self.finds_possible,
+            ));
         }
         Some(report)
     }

@@ -51,6 +51,9 @@ pub struct Args {
     /// Only blocks that both scans found, with the same contents, are reported.
     #[arg(long, value_name = "TIME", value_parser = crate::options::duration, conflicts_with_all = ["from", "save", "census", "why"])]
     twice: Option<Duration>,
+    /// List what is possibly lost, too: reachable blocks that only pointers into blocks reach
+    #[arg(long, conflicts_with_all = ["save", "census", "why", "reclaim", "list"])]
+    show_possible: bool,
     /// Count the whole heap by type, size and arena
     #[arg(long, conflicts_with_all = ["save", "why"])]
     census: bool,
@@ -239,7 +242,11 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
         let mut out = BufWriter::new(std::io::stdout().lock());
         return Ok(write_blocks(&scan, &mut out).and_then(|()| out.flush())?);
     }
-    let report = scan_report(snapshot, &scan, &scan.leaks, &mut types, args.top);
+    let mut report = scan_report(snapshot, &scan, &scan.leaks, &mut types, args.top);
+    if args.show_possible {
+        let possible = scan.possibly_lost(snapshot, options);
+        report.add_possible(snapshot, &scan, &possible, &mut types, args.top);
+    }
     print(args, &report)
 }
 

@@ -2,6 +2,7 @@
 //! detach.
 
 pub use memhook_inject::{catch_stops, stops};
+use std::time::{Duration, Instant};
 
 /// Whether one has come.
 pub fn stop_requested() -> bool {
@@ -11,17 +12,25 @@ pub fn stop_requested() -> bool {
 /// The wait for names at the end of a trace.
 pub struct NameWait {
     before: u32,
+    begin: Instant,
 }
+
+/// Names that take longer, from a file system that does not answer, are gone without.
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 impl NameWait {
     /// Begins to wait.
     pub fn begin() -> NameWait {
-        NameWait { before: stops() }
+        NameWait {
+            before: stops(),
+            begin: Instant::now(),
+        }
     }
 
-    /// Whether a signal asks for the report as it is: one that came during the wait, or a second one.
+    /// Whether a signal asks for the report as it is: one that came during the wait, or a second one; or it has
+    /// lasted too long.
     pub fn is_over(&self) -> bool {
         let now = stops();
-        now > self.before || now > 1
+        now > self.before || now > 1 || self.begin.elapsed() > LONGEST_WAIT
     }
 }

@@ -1,6 +1,7 @@
 //! Options about what is traced, and how.
 
 use crate::options::size;
+use crate::report::sources::CacheArgs;
 use memhook_attach::TraceConfig;
 
 /// Where time stamps come from.
@@ -115,6 +116,8 @@ pub struct Tracing {
     /// gate gives no verdict. Leaks are still found.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     max_memory: Option<u64>,
+    #[command(flatten)]
+    pub cache: CacheArgs,
 }
 
 /// A size that a ledger can do with.
@@ -196,6 +199,7 @@ impl Tracing {
                 OnFull::Adapt => memhook_attach::OnFull::Adapt,
             },
             max_memory: self.max_memory,
+            keep_tables: !self.cache.no_symbol_cache,
         }
     }
 }

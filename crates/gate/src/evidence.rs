@@ -177,6 +177,17 @@ impl Leak {
     }
 }
 
+/// Blocks of one site that only pointers into blocks keep reachable: either the program has such pointers, or it has
+/// lost the blocks and the pointers are left over. They never fail a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PossibleLeak {
+    /// Number of the site in [`Evidence::sites`].
+    pub site: usize,
+    /// How much it is.
+    #[serde(flatten)]
+    pub blocks: Sum,
+}
+
 /// How the program came to its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -265,6 +276,9 @@ pub struct Evidence {
     pub leaks: Vec<Leak>,
     /// What something still reaches.
     pub reachable: Sum,
+    /// What of it is possibly lost, the largest first; empty unless that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub possible: Vec<PossibleLeak>,
     /// Most bytes live at a time.
     pub peak_bytes: u64,
     /// Allocations made.
@@ -282,6 +296,13 @@ pub struct Evidence {
 }
 
 impl Evidence {
+    /// All that is possibly lost.
+    pub fn possibly_lost(&self) -> Sum {
+        let mut sum = Sum::default();
+        self.possible.iter().for_each(|leak| sum.add(leak.blocks));
+        sum
+    }
+
     /// Everything that lives.
     pub fn live(&self) -> Sum {
         let mut live = self.reachable;

@@ -2,9 +2,10 @@
 
 use crate::growth::Growth;
 use crate::names::{NameSource, Names};
-use crate::{Evidence, Leak, Subject, Sum};
+use crate::{Evidence, Leak, PossibleLeak, Subject, Sum};
 use memhook_ledger::Totals;
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 
 /// Leaked blocks of one backtrace, and what only they reach. The backtrace is `None` for blocks whose allocation
 /// was not traced.
@@ -32,6 +33,8 @@ pub struct Reached {
     pub lost: HashMap<Option<u32>, Lost>,
     /// What is reachable.
     pub reachable: Sum,
+    /// What of it is reachable only through pointers into blocks, by backtrace, if that was asked for.
+    pub possible: HashMap<Option<u32>, Sum>,
     /// Live blocks by backtrace, leaked or not.
     pub live: HashMap<u32, Sum>,
     /// What was not seen.
@@ -48,6 +51,7 @@ impl Reached {
         for lost in self.lost.values_mut() {
             lost.indirect.remove(&None);
         }
+        self.possible.remove(&None);
     }
 
     /// All that nothing reaches.
@@ -80,7 +84,9 @@ pub fn evidence(
     } else {
         Vec::new()
     };
-    let mut names = source.look_up(of_leaks.chain(of_live.iter().copied()));
+    let of_possible = reached.possible.keys().copied().flatten();
+    let needed = of_leaks.chain(of_possible).chain(of_live.iter().copied());
+    let mut names = source.look_up(needed);
     let mut leaks: Vec<Leak> = Vec::new();
     for (&stack, lost) in &reached.lost {
         let site = names.site(stack);
@@ -103,6 +109,14 @@ pub fn evidence(
             }
         }
     }
+    let mut possible: BTreeMap<usize, Sum> = BTreeMap::new();
+    for (&stack, &sum) in &reached.possible {
+        possible.entry(names.site(stack)).or_default().add(sum);
+    }
+    let mut possible: Vec<PossibleLeak> = possible
+        .into_iter()
+        .map(|(site, blocks)| PossibleLeak { site, blocks })
+        .collect();
     let live: Vec<_> = of_live
         .into_iter()
         .map(|stack| (names.site(Some(stack)), reached.live[&stack]))
@@ -111,10 +125,13 @@ pub fn evidence(
     for (site, sum) in live {
         sites[site].live.add(sum);
     }
+    // Those of one size in an order that the next run has, too.
+    possible.sort_by_cached_key(|p| (Reverse(p.blocks.bytes), sites[p.site].identity()));
     Evidence {
         sites,
         leaks,
         reachable: reached.reachable,
+        possible,
         peak_bytes: totals.peak_live_bytes,
         allocations: totals.allocations,
         gaps: reached.gaps,

@@ -1,22 +1,23 @@
 //! What nothing reaches at the end of a trace, as a part of its last report.
 
-use crate::{Lost, Reached, reached};
+use crate::{Lost, Reached, Search, reached};
 use memhook_heap::Snapshot;
 use memhook_ledger::Ledger;
 use memhook_report::{LeakSite, LeakTotals, Leaks, SnapshotTaken, StackFrame, counted};
-use std::{cmp::Reverse, collections::HashMap};
+use std::cmp::Reverse;
 
 /// What was found in a copy of a process's memory, before its stacks have names.
 pub struct FoundLeaks {
     snapshot: SnapshotTaken,
     found: Reached,
+    finds_possible: bool,
 }
 
 impl FoundLeaks {
-    /// Searches the copy. The ledger must have all events up to it; `moment_ns` is a moment on its clock before the
-    /// copy was taken, or `None` if the process has not run since.
-    pub fn search(snapshot: &Snapshot, ledger: &Ledger, moment_ns: Option<u64>) -> FoundLeaks {
-        let mut found = reached(snapshot, ledger.live_blocks(), moment_ns, false);
+    /// Searches the copy. The ledger must have all events up to it; `search` knows a moment on its clock before the
+    /// copy was taken.
+    pub fn search(snapshot: &Snapshot, ledger: &Ledger, search: Search) -> FoundLeaks {
+        let mut found = reached(snapshot, ledger.live_blocks(), search);
         if let Some(bounded) = ledger.bounded() {
             found.gaps.push(format!(
                 "the ledger reached --max-memory: stacks and sizes of {} are known, those of the others are not",
@@ -31,12 +32,14 @@ impl FoundLeaks {
                 copied_bytes: snapshot.copied_bytes(),
             },
             found,
+            finds_possible: search.finds_possible,
         }
     }
 
     /// The stacks that need names.
     pub fn stacks(&self) -> impl Iterator<Item = u32> {
-        self.found.lost.keys().copied().flatten()
+        let possible = self.found.possible.keys();
+        self.found.lost.keys().chain(possible).copied().flatten()
     }
 
     /// The report, with the `top` largest sites. `named` knows the kind of a stack, whether it was cut short, and
@@ -44,17 +47,30 @@ impl FoundLeaks {
     pub fn report(
         self,
         top: usize,
-        named: impl FnMut(u32) -> (String, bool, Vec<StackFrame>),
+        mut named: impl FnMut(u32) -> (String, bool, Vec<StackFrame>),
     ) -> Leaks {
         let totals = totals(&self.found);
-        let mut sites = sites(self.found.lost, named);
-        let more_sites = sites.len().saturating_sub(top) as u64;
-        sites.truncate(top);
+        let listed = |mut sites: Vec<LeakSite>| {
+            let more = sites.len().saturating_sub(top) as u64;
+            sites.truncate(top);
+            (sites, more)
+        };
+        let (sites, more_sites) = listed(rows(self.found.lost, &mut named));
+        let of_possible = self.found.possible.into_iter().map(|(stack, direct)| {
+            let lost = Lost {
+                direct,
+                ..Lost::default()
+            };
+            (stack, lost)
+        });
+        let (possible, more_possible) = listed(rows(of_possible, &mut named));
         Leaks {
             snapshot: Some(self.snapshot),
             totals,
             sites,
             more_sites,
+            possible,
+            more_possible: self.finds_possible.then_some(more_possible),
             gaps: self.found.gaps,
         }
     }
@@ -72,9 +88,9 @@ fn totals(found: &Reached) -> LeakTotals {
 }
 
 /// One row for each stack, those that read alike together, the largest first.
-fn sites(
-    lost: HashMap<Option<u32>, Lost>,
-    mut named: impl FnMut(u32) -> (String, bool, Vec<StackFrame>),
+fn rows(
+    lost: impl IntoIterator<Item = (Option<u32>, Lost)>,
+    named: &mut impl FnMut(u32) -> (String, bool, Vec<StackFrame>),
 ) -> Vec<LeakSite> {
     let mut sites: Vec<LeakSite> = Vec::new();
     for (stack, lost) in lost {

@@ -33,7 +33,9 @@ mod wrappers;
 
 pub use baseline::Baseline;
 pub use error::Error;
-pub use evidence::{AllocationSite, Ending, Evidence, Leak, SourceFrame, Subject, Sum};
+pub use evidence::{
+    AllocationSite, Ending, Evidence, Leak, PossibleLeak, SourceFrame, Subject, Sum,
+};
 pub use formats::{FORMATS, rendered};
 pub use gather::{Grown, Lost, Reached, evidence, growth_evidence};
 pub use judge::{Exceptions, judge, judge_each};
@@ -42,7 +44,7 @@ pub use limits::{Limits, SiteLimit};
 pub use names::{MappedModule, NameSource};
 pub use outputs::{OutputOptions, Outputs};
 pub use process_evidence::{bound, is_allocators, traced_blocks};
-pub use reached::reached;
+pub use reached::{Search, reached};
 pub use recorded::{RecordedOptions, recorded_evidence, recorded_time};
 pub use suppress::Suppressions;
 pub use survivors::{MOMENTS, Survivors};

@@ -1,6 +1,6 @@
 //! What is known of one process, from a copy of its memory and, if it was traced, from its ledger.
 
-use crate::{AllocationSite, Ending, Evidence, Leak, Reached, reached};
+use crate::{AllocationSite, Ending, Evidence, Leak, PossibleLeak, Reached, Search, reached};
 use memhook_heap::{Snapshot, dissect};
 use memhook_ledger::Ledger;
 use memhook_report::{counted, unseen_in_words};
@@ -18,8 +18,12 @@ impl Evidence {
     }
 
     /// About a process that was not traced: what is unreachable in glibc's heap.
-    pub fn untraced(program: String, snapshot: &Snapshot) -> Evidence {
-        let found = reached(snapshot, std::iter::empty(), None, false);
+    pub fn untraced(program: String, snapshot: &Snapshot, finds_possible: bool) -> Evidence {
+        let search = Search {
+            finds_possible,
+            ..Search::default()
+        };
+        let found = reached(snapshot, std::iter::empty(), search);
         let total = found.leaked();
         // Nobody traced it, so a heap that cannot be read is a gap even without a known block.
         let mut evidence = Evidence {
@@ -32,11 +36,16 @@ impl Evidence {
         if let Err(error) = dissect(snapshot) {
             evidence.gaps.push(error.to_string());
         }
-        if total.blocks > 0 {
+        let possible = found.possible.get(&None).copied();
+        if total.blocks > 0 || possible.is_some() {
             evidence.sites.push(AllocationSite {
                 kind: "an unknown caller".into(),
                 ..Default::default()
             });
+        }
+        let possible = possible.map(|blocks| PossibleLeak { site: 0, blocks });
+        evidence.possible.extend(possible);
+        if total.blocks > 0 {
             evidence.leaks.push(Leak {
                 direct: total,
                 ..Default::default()
@@ -49,7 +58,7 @@ impl Evidence {
     /// in it is unreachable, it has leaked nothing.
     pub fn forked(program: String, captured: Result<&Snapshot, &memhook_heap::Error>) -> Evidence {
         let mut found = match &captured {
-            Ok(snapshot) => reached(snapshot, std::iter::empty(), None, false),
+            Ok(snapshot) => reached(snapshot, std::iter::empty(), Search::default()),
             Err(error) => Reached {
                 gaps: vec![format!("its memory could not be copied: {error}")],
                 ..Reached::default()
@@ -96,18 +105,20 @@ impl Ending {
 }
 
 /// The blocks of a traced process, by its memory at one moment, if that could be copied; otherwise `memory` says why not.
-/// The other arguments are those of [`reached`].
+/// The ledger is that of [`reached`].
 pub fn traced_blocks(
     ledger: &Ledger,
     memory: Result<&Snapshot, String>,
-    before_ns: Option<u64>,
-    is_complete: bool,
+    search: Search,
 ) -> Reached {
     let bound = bound(ledger);
     let mut found = match memory {
         Ok(snapshot) => {
-            let is_complete = is_complete && bound.is_none();
-            reached(snapshot, ledger.live_blocks(), before_ns, is_complete)
+            let search = Search {
+                is_complete: search.is_complete && bound.is_none(),
+                ..search
+            };
+            reached(snapshot, ledger.live_blocks(), search)
         }
         Err(gap) => Reached {
             gaps: vec![gap],

@@ -1,7 +1,7 @@
 //! Which blocks of a process are still reachable: a snapshot joined with the blocks of a trace.
 
 use crate::Reached;
-use memhook_heap::{Heap, MarkOptions, Snapshot, dissect, leaks, mark};
+use memhook_heap::{Heap, MarkOptions, Snapshot, dissect, leaks, mark, possibly_lost};
 use memhook_ledger::LiveBlock;
 
 /// The traced blocks in address order.
@@ -14,15 +14,23 @@ impl Traced {
     }
 }
 
+/// What is to be found, and what is known beforehand.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Search {
+    /// A moment on the ledger's clock before the snapshot was taken; `None` if the process has not run since.
+    pub before_ns: Option<u64>,
+    /// Every block of the program was traced.
+    pub is_complete: bool,
+    /// Find [`Reached::possible`], too.
+    pub finds_possible: bool,
+}
+
 /// Finds out which blocks nothing reaches: those of glibc's heap, and those of other allocators that were
-/// traced. `live` are the blocks of the ledger as of the snapshot or later. `before_ns` is a moment on the
-/// ledger's clock before the snapshot was taken; `None` if the process has not run since. `is_complete` says
-/// that every block of the program was traced.
+/// traced. `live` are the blocks of the ledger as of the snapshot or later.
 pub fn reached(
     snapshot: &Snapshot,
     live: impl Iterator<Item = LiveBlock>,
-    before_ns: Option<u64>,
-    is_complete: bool,
+    search: Search,
 ) -> Reached {
     let mut traced = Traced(live.collect());
     traced.0.sort_unstable_by_key(|b| b.address);
@@ -49,8 +57,8 @@ pub fn reached(
     };
     judge_heap(&heap, &mut found.gaps);
     let foreign = Foreign {
-        before_ns,
-        is_complete,
+        before_ns: search.before_ns,
+        is_complete: search.is_complete,
         is_glibcs: undissected.is_some(),
     };
     let is_known = foreign.add(&mut heap, snapshot, &traced, &mut found.gaps);
@@ -77,6 +85,17 @@ pub fn reached(
     for (number, _) in heap.blocks.iter() {
         if marked.reached.contains(number) {
             found.reachable.add_block(look(number).1);
+        }
+    }
+    if search.finds_possible {
+        let possible = possibly_lost(snapshot, &heap, &marked, options);
+        for (number, _) in heap
+            .blocks
+            .iter()
+            .filter(|&(number, _)| possible.contains(number))
+        {
+            let (stack, bytes) = look(number);
+            found.possible.entry(stack).or_default().add_block(bytes);
         }
     }
     for leak in leaks {

@@ -35,7 +35,7 @@ pub use glibc::walk::{Counts, Finding};
 pub use graph::blocks::{Block, BlockSet, BlockTable, Segment, SegmentKind};
 pub use graph::census::{Census, CensusClass, census};
 pub use graph::leaks::{Leak, leaks};
-pub use graph::mark::{Finder, MarkOptions, Marked, Pointers, mark};
+pub use graph::mark::{Finder, MarkOptions, Marked, Pointers, mark, possibly_lost};
 pub use graph::roots::{RootKind, RootRange, root_ranges};
 pub use graph::twice::{Fingerprints, fingerprints, still_leaked};
 pub use graph::types::Types;

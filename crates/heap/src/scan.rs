@@ -1,7 +1,7 @@
 //! A snapshot, searched for what nothing reaches.
 
 use crate::graph::leaks::{Leak, leaks};
-use crate::graph::mark::{MarkOptions, Marked, mark};
+use crate::graph::mark::{MarkOptions, Marked, mark, possibly_lost};
 use crate::graph::twice::{Fingerprints, fingerprints, still_leaked};
 use crate::{Error, Heap, Snapshot, dissect};
 
@@ -26,6 +26,18 @@ impl Scan {
             marked,
             leaks,
         })
+    }
+
+    /// Reachable blocks that only pointers into blocks reach, each for itself.
+    pub fn possibly_lost(&self, snapshot: &Snapshot, options: MarkOptions) -> Vec<Leak> {
+        let blocks = possibly_lost(snapshot, &self.heap, &self.marked, options);
+        let all = 0..self.heap.blocks.len();
+        all.filter(|&block| blocks.contains(block))
+            .map(|block| Leak {
+                block,
+                owner: block,
+            })
+            .collect()
     }
 
     /// What the leaked blocks hold, to be compared with a later snapshot.

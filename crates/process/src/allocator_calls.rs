@@ -3,7 +3,7 @@
 
 use crate::arch::native::calls::{relative_calls, slot_jumps};
 use crate::loader::has_variable;
-use crate::{ElfView, ModuleImage};
+use crate::{ElfView, ModuleBytes, ModuleImage};
 use goblin::elf::{Elf, sym};
 use memhook_abi::{ALLOCATORS, Allocator, allocator_function, known_allocator};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -130,13 +130,24 @@ pub fn built_in_allocator(module: &ModuleImage) -> Option<&'static str> {
         (true, false) => None,
         (true, true) => Some(known_allocator(exports).unwrap_or("an allocator")),
         (false, _) => {
-            let bytes = module.bytes.whole();
-            let is_python = ElfView::parse(&bytes)
-                .is_ok_and(|view| POOLS.iter().any(|pool| view.exported(pool.mark).is_some()));
-            let found = allocator_by_message(&bytes).filter(|_| !is_python);
-            found.map(|allocator| allocator.name)
+            let found = || allocator_in_file(&module.bytes);
+            *module.facts.built_in_allocator.get_or_init(found)
         }
     }
+}
+
+fn allocator_in_file(file: &ModuleBytes) -> Option<&'static str> {
+    let found = match file.constants() {
+        Some(sections) => sections
+            .iter()
+            .find_map(|bytes| allocator_by_message(bytes)),
+        None => allocator_by_message(&file.whole()),
+    };
+    let is_python = || {
+        let view = ElfView::parse(file);
+        view.is_ok_and(|view| POOLS.iter().any(|pool| view.exported(pool.mark).is_some()))
+    };
+    Some(found.filter(|_| !is_python())?.name)
 }
 
 /// The allocator whose messages are in a file that has no symbols of it.

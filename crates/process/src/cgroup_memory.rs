@@ -3,8 +3,8 @@
 //! A process that exceeds its limit is killed, so this is checked before anything is touched.
 
 use crate::proc_text;
+use std::fmt;
 use std::path::{Component, Path, PathBuf};
-use std::{fmt, fs};
 
 /// One control group with a limit, or the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +52,23 @@ impl CgroupMemory {
         CgroupMemory::find(&groups, &mounts, Path::new("/"))
     }
 
+    /// The limits of two processes, which are read once if they are in the same groups, as a program and who
+    /// starts it are.
+    pub fn of_both(one: i32, other: i32) -> [CgroupMemory; 2] {
+        let groups = |pid: i32| proc_text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let mounts = proc_text("/proc/self/mountinfo").unwrap_or_default();
+        let find = |groups: &str| CgroupMemory::find(groups, &mounts, Path::new("/"));
+        let (of_one, of_other) = (groups(one), groups(other));
+        let found = find(&of_one);
+        let is_same = of_one == of_other;
+        let other = if is_same {
+            found.clone()
+        } else {
+            find(&of_other)
+        };
+        [found, other]
+    }
+
     /// From the text of `/proc/PID/cgroup` (cgroups(7)) and of `/proc/self/mountinfo`
     /// (proc_pid_mountinfo(5)); mount points are looked for below `root`.
     pub fn find(groups: &str, mounts: &str, root: &Path) -> CgroupMemory {
@@ -85,7 +102,7 @@ impl CgroupMemory {
 
     /// The same with the whole machine among the levels.
     pub fn tightest_of_all(&self) -> Option<MemoryLevel> {
-        let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let text = proc_text("/proc/meminfo").unwrap_or_default();
         self.levels
             .iter()
             .cloned()
@@ -122,14 +139,14 @@ fn machine(text: &str) -> Option<MemoryLevel> {
 
 /// A number of a file that holds names and numbers.
 fn field(file: &Path, name: &str) -> Option<u64> {
-    let text = fs::read_to_string(file).ok()?;
+    let text = proc_text(file).ok()?;
     text.lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
         .and_then(|number| number.trim().parse().ok())
 }
 
 fn number(file: &Path) -> Option<u64> {
-    fs::read_to_string(file).ok()?.trim().parse().ok()
+    proc_text(file).ok()?.trim().parse().ok()
 }
 
 /// The part of a group's path below a mount's root; `None` if it is elsewhere.
@@ -232,6 +249,7 @@ impl Version {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     /// A directory with these files, removed at the end.
     struct Tree(PathBuf);

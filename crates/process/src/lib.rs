@@ -26,6 +26,7 @@ mod preflight;
 mod proc_text;
 mod remote_address;
 mod scheduling;
+mod sections;
 mod selector;
 mod slots;
 mod target_root;
@@ -40,7 +41,7 @@ pub use cgroup_memory::{CgroupMemory, MemoryLevel};
 pub use cgroup_root::cgroup_root;
 pub use children::{children, parent};
 pub use control_group::ControlGroup;
-pub use elf::{ElfView, Exported, Relocation, SlotKind};
+pub use elf::{ElfView, Exported, Relocation, SlotKind, code_places};
 pub use error::Error;
 pub use hook_copies::{Behind, HookCopy, behind, hook_copies};
 pub use loader::{Auxiliary, Loader, is_audited};
@@ -51,15 +52,15 @@ pub use module_bytes::ModuleBytes;
 pub use module_facts::ModuleFacts;
 pub use module_file::ModuleFiles;
 pub use preflight::{Check, details, filter_may_kill, first_failure, preflight, preflight_to_read};
-pub use proc_text::proc_text;
+pub use proc_text::{proc_bytes, proc_text};
 pub use remote_address::RemoteAddress;
 pub use scheduling::{Scheduling, SchedulingFile};
 pub use selector::{Candidate, SelectionError, Selector, select};
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
 pub use target_root::TargetRoot;
 pub use thread_state::{
-    Activity, caught_signals, last_ran, process_of, processor, sleeps, thread_state, tracer,
-    waits_in,
+    Activity, blocked_signals, caught_signals, last_ran, process_of, processor, sleeps,
+    thread_state, tracer, waits_in,
 };
 pub use threads::{
     Thread, has_ended, has_seccomp_filter, inner_tid, is_filtered, living_thread, process_ids,

@@ -1,6 +1,6 @@
 //! The dynamic loader of a process, and the modules that it lists as loaded.
 
-use crate::{Error, Mapping, RemoteAddress, loaded_elf::LoadedElf, memory::Pages};
+use crate::{Error, Mapping, RemoteAddress, loaded_elf::LoadedElf, memory::Pages, proc_bytes};
 
 /// Where a program begins (getauxval(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl Auxiliary {
     /// Reads the values of a process.
     pub fn of(pid: i32) -> Result<Auxiliary, Error> {
         let path = format!("/proc/{pid}/auxv");
-        let bytes = std::fs::read(&path).map_err(|cause| Error::Proc { path, cause })?;
+        let bytes = proc_bytes(&path).map_err(|cause| Error::Proc { path, cause })?;
         let (pairs, _) = bytes.as_chunks::<16>();
         let value = |kind: u64| {
             let found = pairs.iter().find(|pair| pair[..8] == kind.to_le_bytes());

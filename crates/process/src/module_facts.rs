@@ -5,6 +5,7 @@ use crate::{ElfView, Exported, Relocation};
 use memhook_abi::{ALLOCATORS, HOOKED_FUNCTIONS, function_by_name};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// The facts of one file. Addresses are svma, so they are the same wherever the module is mapped.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +27,8 @@ pub struct ModuleFacts {
     /// PLT entries that serve as the address of a hooked function.
     pub(crate) canonical_plt: Vec<u64>,
     exported: HashMap<&'static str, Exported>,
+    /// The name of an allocator that is part of it, once that was looked for: that takes reading all its constants.
+    pub(crate) built_in_allocator: OnceLock<Option<&'static str>>,
 }
 
 /// The other functions that are looked for.
@@ -60,6 +63,7 @@ impl ModuleFacts {
             slots: elf.slots(&is_hooked),
             canonical_plt: elf.canonical_plt(&is_hooked),
             exported: elf.exported_of(names),
+            built_in_allocator: OnceLock::new(),
         })
     }
 

@@ -5,9 +5,14 @@
 //! all that tracing needs.
 
 use crate::module_bytes::{ModuleBytes, Version};
-use crate::{Mapping, ModuleFacts, RemoteAddress, read_memory};
+use crate::{Mapping, ModuleFacts, ModuleImage, RemoteAddress, read_memory};
 use memhook_foreign::{Extent, open_mapped, read_exactly};
-use std::{collections::HashMap, fs::File, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    fs::File,
+    os::unix::fs::MetadataExt,
+    sync::Arc,
+};
 
 /// The most bytes of all files that are read whole.
 const MOST_WHOLE_BYTES: u64 = 4 << 30;
@@ -22,17 +27,30 @@ const MOST_OPEN: usize = 256;
 #[derive(Clone)]
 pub(crate) struct ModuleFile {
     version: Version,
+    /// When its inode was last changed (`st_ctime`), which nobody can date back.
+    inode_changed: Option<(i64, i64)>,
     pub bytes: Arc<ModuleBytes>,
     /// `None` if it is not a module.
     pub facts: Option<Arc<ModuleFacts>>,
 }
 
 /// Files of modules, each read and looked through once as long as it does not change.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct ModuleFiles {
     /// By device and inode.
-    known: HashMap<(u32, u32, u64), ModuleFile>,
+    known: HashMap<FileId, ModuleFile>,
+    /// Those that were read for another process, and have not been compared with the file since.
+    inherited: HashSet<FileId>,
     is_in_parts: bool,
+}
+
+/// Device and inode, as the kernel shows them for a mapping.
+type FileId = (u32, u32, u64);
+
+/// A replaced file, which is only in use by those that mapped it before, changes in this way too.
+fn inode_changed(file: &File) -> Option<(i64, i64)> {
+    let metadata = file.metadata().ok()?;
+    Some((metadata.ctime(), metadata.ctime_nsec()))
 }
 
 impl ModuleFiles {
@@ -49,6 +67,35 @@ impl ModuleFiles {
         }
     }
 
+    /// The same files, to be used for another process. There the inode must be unchanged, too: a process that maps a
+    /// file keeps it from nothing but being written to, and between two processes anything may have happened to it.
+    pub fn for_another_process(&self) -> ModuleFiles {
+        ModuleFiles {
+            inherited: self.known.keys().copied().collect(),
+            ..self.clone()
+        }
+    }
+
+    /// The size of all files together.
+    pub fn bytes(&self) -> u64 {
+        self.known
+            .values()
+            .map(|file| file.bytes.len() as u64)
+            .sum()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Forgets the files of other modules.
+    pub fn keep_only(&mut self, modules: &[ModuleImage]) {
+        let is_used =
+            |file: &ModuleFile| modules.iter().any(|m| Arc::ptr_eq(&m.bytes, &file.bytes));
+        self.known.retain(|_, file| is_used(file));
+    }
+
     /// The file that `first` maps, the mapping of its first byte.
     pub(crate) fn of_mapping(
         &mut self,
@@ -59,7 +106,10 @@ impl ModuleFiles {
         let at = first.start..first.end;
         let file = open_mapped(pid, &at, &first.path, first.file_id.2).ok();
         let version = file.as_ref().and_then(Version::of);
+        let changed = file.as_ref().and_then(inode_changed);
+        let is_inherited = self.inherited.remove(&first.file_id);
         let known = self.known.get(&first.file_id);
+        let known = known.filter(|known| !is_inherited || known.inode_changed == changed);
         // A file that cannot be opened any more was deleted, and another one may have got its inode since then.
         let is_known = |known: &&ModuleFile| match version {
             Some(now) => now == known.version,
@@ -81,6 +131,7 @@ impl ModuleFiles {
         };
         let file = ModuleFile {
             version,
+            inode_changed: changed,
             facts: ModuleFacts::of(&bytes).map(Arc::new),
             bytes: Arc::new(bytes),
         };

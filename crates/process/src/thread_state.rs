@@ -78,3 +78,8 @@ pub fn processor(pid: i32, tid: i32) -> Option<usize> {
 pub fn caught_signals(pid: i32) -> Option<u64> {
     u64::from_str_radix(&status_field(pid, pid, "SigCgt:")?, 16).ok()
 }
+
+/// The signals that the initial thread of the process blocks, as above.
+pub fn blocked_signals(pid: i32) -> Option<u64> {
+    u64::from_str_radix(&status_field(pid, pid, "SigBlk:")?, 16).ok()
+}

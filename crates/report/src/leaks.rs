@@ -19,6 +19,13 @@ pub struct Leaks {
     pub sites: Vec<LeakSite>,
     /// Sites that are not listed.
     pub more_sites: u64,
+    /// Reachable blocks that only pointers into blocks reach, by call stack, the largest first; empty unless that was
+    /// asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub possible: Vec<LeakSite>,
+    /// Call stacks of such blocks that are not listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub more_possible: Option<u64>,
     /// What was not seen.
     pub gaps: Vec<String>,
 }
@@ -123,6 +130,23 @@ pub(crate) fn leaks(out: &mut String, leaks: &Leaks, depth: u32, style: Style) -
             "\n{} more (--top)",
             counted(leaks.more_sites, "leaking site")
         );
+        writeln!(out, "{}", style.faint(&more))?;
+    }
+    for (i, site) in leaks.possible.iter().enumerate() {
+        writeln!(
+            out,
+            "\n{} {} in {} possibly lost, by {}: only pointers into blocks reach them",
+            style.strong(&format!("P{}", i + 1)),
+            style.number(&bytes(site.bytes)),
+            counted(site.blocks, "block"),
+            visible(&site.kind),
+        )?;
+        let end = StackEnd::of(&site.stack, site.truncated, depth);
+        stack(out, &site.stack, end, style)?;
+    }
+    if let Some(more) = leaks.more_possible.filter(|&more| more > 0) {
+        let more = counted(more, "more site");
+        let more = format!("\n{more} of possibly lost blocks (--top)");
         writeln!(out, "{}", style.faint(&more))?;
     }
     Ok(())

@@ -129,6 +129,16 @@ fn full_report() -> ReportModel {
                 stack: vec![frame()],
             }],
             more_sites: 1,
+            possible: vec![LeakSite {
+                bytes: 1,
+                blocks: 1,
+                held_bytes: 0,
+                held_blocks: 0,
+                kind: "malloc".into(),
+                truncated: false,
+                stack: vec![frame()],
+            }],
+            more_possible: Some(1),
             gaps: vec!["x".into()],
         }),
     }
@@ -164,7 +174,7 @@ fn page_and_code_name_the_same_fields() {
             "groups[].frame" => {
                 documented.extend(frame_fields("groups[].frame"));
             }
-            "releases[].stack[]" | "leaks.sites[].stack[]" => {
+            "releases[].stack[]" | "leaks.sites[].stack[]" | "leaks.possible[].stack[]" => {
                 documented.extend(frame_fields(name));
             }
             _ => {

@@ -1,18 +1,26 @@
 //! `cargo xtask bench-report`: one Markdown page from what `cargo bench -p memhook-benches` and `cargo xtask peers` left.
 
 mod markdown;
+mod moved;
 mod results;
 mod tables;
 
 use memhook_benches::output_folder;
+use moved::Committed;
 use results::Results;
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 #[derive(clap::Args)]
 pub struct Args {
     /// Write the page into this file instead of standard output
     #[arg(short, long)]
     output: Option<PathBuf>,
+    /// Only the machine, and the ratios beside those that were committed last
+    #[arg(long)]
+    ratios: bool,
 }
 
 /// Writes the page.
@@ -24,7 +32,12 @@ pub fn run(args: &Args) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let page = tables::page(&results);
+    let committed = Committed::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+    let page = if args.ratios {
+        tables::ratios_alone(&results, &committed)
+    } else {
+        tables::page(&results, &committed)
+    };
     let written = match &args.output {
         Some(path) => std::fs::write(path, page).map_err(|e| format!("{}: {e}", path.display())),
         None => {

@@ -31,7 +31,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     );
     let Some(duration) = options.duration else {
         let captured = capture(pid, None)?;
-        let found = Evidence::untraced(program, &captured.snapshot);
+        let found = Evidence::untraced(program, &captured.snapshot, args.show_possible);
         return Ok(ExitCode::from(measure.conclude(vec![found])?));
     };
     signals::catch_stops();
@@ -70,7 +70,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         }
         None => {
             let blocks = match watch.look.take() {
-                Some(look) => look.blocks(&state.ledger),
+                Some(look) => look.blocks(&state.ledger, args.show_possible),
                 None => Reached {
                     gaps: Vec::from_iter(bound(&state.ledger)),
                     ..Reached::default()

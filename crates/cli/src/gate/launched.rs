@@ -6,7 +6,7 @@ use crate::exit_code::{self, end_as};
 use crate::printing::chain;
 use crate::tracing::DEPTH_TO_ROOTS;
 use memhook_attach::{End, Error, Job, Observer, Program, Session, Trace, Work, command_line};
-use memhook_gate::{Ending, Evidence, is_allocators, traced_blocks};
+use memhook_gate::{Ending, Evidence, Search, is_allocators, traced_blocks};
 use memhook_heap::{Captured, capture_ending};
 use memhook_inject::{Child, StartPoint};
 use memhook_process::{ModuleFiles, ModuleImage, mappings, modules as modules_of};
@@ -29,6 +29,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         command: words.collect::<Vec<_>>().join(" "),
         first: program.pid(),
         needs_all_sites: measure.needs_all_sites(),
+        finds_possible: args.show_possible,
+        files: ModuleFiles::in_parts(),
         of_process: HashMap::new(),
         results: Vec::new(),
     };
@@ -66,6 +68,9 @@ struct Trial {
     command: String,
     first: i32,
     needs_all_sites: bool,
+    finds_possible: bool,
+    /// Those of processes that were not traced.
+    files: ModuleFiles,
     of_process: HashMap<i32, Finding>,
     /// In the order in which the processes began; of one process, the last program that it executed.
     results: Vec<Finding>,
@@ -96,6 +101,7 @@ impl Observer for Trial {
         let judging = Judging {
             program: self.name(pid),
             needs_all_sites: self.needs_all_sites,
+            finds_possible: self.finds_possible,
             finding,
             began_with: (point == StartPoint::BeforeConstructors)
                 .then(|| session.modules.iter().map(|m| m.start).collect()),
@@ -114,8 +120,12 @@ impl Observer for Trial {
             }
             (None, None) if pid != self.first => {
                 let found = mappings(pid);
-                let found = found.and_then(|maps| modules_of(pid, &maps, &mut ModuleFiles::new()));
-                let captured = capture_ending(child, pid, found.unwrap_or_default());
+                let mut files = self.files.for_another_process();
+                let found = found.and_then(|maps| modules_of(pid, &maps, &mut files));
+                let found = found.unwrap_or_default();
+                files.keep_only(&found);
+                self.files = files;
+                let captured = capture_ending(child, pid, found);
                 let memory = captured.as_ref().map(|captured| &captured.snapshot);
                 let evidence = Evidence::forked(self.name(pid), memory);
                 self.new_finding(pid, Some(evidence));
@@ -164,6 +174,7 @@ impl Observer for Trial {
 struct Judging {
     program: String,
     needs_all_sites: bool,
+    finds_possible: bool,
     finding: Finding,
     /// Addresses of its modules before any constructor ran, if it was traced from there.
     began_with: Option<HashSet<u64>>,
@@ -199,8 +210,12 @@ impl Job for Judging {
             (_, None) => Err("it was killed before its memory could be looked at".into()),
         };
         let state = trace.consumer().lock();
-        let is_complete = self.is_complete(session);
-        let mut found = traced_blocks(&state.ledger, memory.clone(), None, is_complete);
+        let search = Search {
+            before_ns: None,
+            is_complete: self.is_complete(session),
+            finds_possible: self.finds_possible,
+        };
+        let mut found = traced_blocks(&state.ledger, memory.clone(), search);
         let totals = state.ledger.totals();
         drop(state);
         if let Ok(snapshot) = memory {

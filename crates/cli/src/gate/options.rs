@@ -40,6 +40,12 @@ pub struct Args {
     /// Give a verdict even if not everything was seen
     #[arg(long)]
     pub allow_partial: bool,
+    /// Also list what is possibly lost
+    ///
+    /// These are blocks that only pointers into blocks reach, of which memcheck says so. They fail no
+    /// gate.
+    #[arg(long)]
+    pub show_possible: bool,
     #[command(flatten)]
     pub limits: LimitOptions,
     #[command(flatten)]
@@ -49,7 +55,7 @@ pub struct Args {
     #[command(flatten)]
     pub running: RunningOptions,
     #[command(flatten)]
-    pub sources: sources::Args,
+    pub files: sources::FileArgs,
     #[command(flatten)]
     pub tracing: Tracing,
 }

@@ -24,7 +24,11 @@ pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
         are_sites_findings: args.exceptions.has_baseline(),
         needs_all_sites: measure.needs_all_sites(),
     };
-    let symbols = sources::symbolizer(&recording, &args.sources)?;
+    let sources = sources::Args {
+        files: args.files.clone(),
+        cache: args.tracing.cache.clone(),
+    };
+    let symbols = sources::symbolizer(&recording, &sources)?;
     let source = NameSource::of_recording(&recording, symbols);
     let evidence = recorded_evidence(&recording, source, &options);
     let mut evidence = evidence.with_context(|| file.display().to_string())?;

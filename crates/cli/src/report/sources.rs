@@ -11,6 +11,29 @@ use std::path::PathBuf;
 #[group(skip)]
 #[command(next_help_heading = "Names")]
 pub struct Args {
+    #[command(flatten)]
+    pub files: FileArgs,
+    #[command(flatten)]
+    pub cache: CacheArgs,
+}
+
+/// Options about what is kept for later runs.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[group(skip)]
+#[command(next_help_heading = "Names")]
+pub struct CacheArgs {
+    /// Look up all names anew, and keep none of them
+    ///
+    /// Unwind tables are compiled anew, too.
+    #[arg(long)]
+    pub no_symbol_cache: bool,
+}
+
+/// Options about files.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[group(skip)]
+#[command(next_help_heading = "Names")]
+pub struct FileArgs {
     /// Root of the target's file system, or a copy of it
     #[arg(long, value_name = "DIR")]
     pub sysroot: Vec<PathBuf>,
@@ -22,9 +45,6 @@ pub struct Args {
     /// Take names from this bundle (made by symbols pack)
     #[arg(long, value_name = "FILE")]
     pub symbols: Vec<PathBuf>,
-    /// Look up all names anew, and keep none of them
-    #[arg(long)]
-    pub no_symbol_cache: bool,
 }
 
 /// Refuses what is not a directory.
@@ -41,13 +61,14 @@ pub fn check_directories<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> anyhow
 
 /// Knows the names of the recording's addresses.
 pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symbolizer> {
-    check_directories(args.sysroot.iter().chain(&args.debug_dir))?;
-    let bundles = args.symbols.iter().map(|path| Bundle::read(path));
+    let files = &args.files;
+    check_directories(files.sysroot.iter().chain(&files.debug_dir))?;
+    let bundles = files.symbols.iter().map(|path| Bundle::read(path));
     let sources = NameSources {
-        sysroots: args.sysroot.clone(),
-        debug_directories: args.debug_dir.clone(),
+        sysroots: files.sysroot.clone(),
+        debug_directories: files.debug_dir.clone(),
         bundles: bundles.collect::<Result<_, _>>()?,
-        without_cache: args.no_symbol_cache,
+        without_cache: args.cache.no_symbol_cache,
     };
     Ok(recorded::symbolizer(recording, sources))
 }

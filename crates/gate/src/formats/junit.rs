@@ -1,6 +1,6 @@
 //! JUnit XML: one test case a leak or exceeded limit; one that passes if there is none.
 
-use super::{NO_STACK, frame_line, headline, other_ways, sentence, site_of};
+use super::{NO_STACK, frame_line, headline, other_ways, possible_sentence, sentence, site_of};
 use crate::{Outcome, Verdict};
 use memhook_report::{Format, FormatOptions};
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
@@ -77,6 +77,17 @@ fn suite(verdict: &Verdict) -> TestSuite {
     if verdict.violations.is_empty() {
         let line = headline(verdict);
         add("leaks", verdict.outcome, &line, &line);
+    }
+    let mut possible = String::new();
+    for leak in &verdict.evidence.possible {
+        possible += &possible_sentence(verdict, leak);
+        possible.push('\n');
+        for frame in &verdict.evidence.sites[leak.site].stack {
+            possible += &format!("  {}\n", frame_line(frame));
+        }
+    }
+    if !possible.is_empty() {
+        suite.set_system_out(possible);
     }
     suite
 }

@@ -9,7 +9,7 @@ mod suppressions;
 mod text;
 
 use crate::evidence::{SourceFrame, Subject, Sum};
-use crate::{AllocationSite, Group, Outcome, Verdict, outcome};
+use crate::{AllocationSite, Group, Outcome, PossibleLeak, Verdict, outcome};
 use memhook_foreign::visible;
 use memhook_report::{Format, FormatOptions, bytes, counted};
 
@@ -117,6 +117,22 @@ fn sentence(verdict: &Verdict, group: &Group<'_>) -> String {
         out += &format!("; {} in the baseline", amount(before));
     }
     out
+}
+
+/// `possibly lost 24 B in 1 block`; `None` if nothing is, or nobody asked.
+fn possibly(verdict: &Verdict) -> Option<String> {
+    let sum = verdict.evidence.possibly_lost();
+    (sum.blocks > 0).then(|| format!("possibly lost {}", amount(sum)))
+}
+
+/// What is possibly lost of a site, in one line.
+fn possible_sentence(verdict: &Verdict, leak: &PossibleLeak) -> String {
+    let site = &verdict.evidence.sites[leak.site];
+    format!(
+        "{} possibly lost, by {}: only pointers into blocks reach them",
+        amount(leak.blocks),
+        site.kind
+    )
 }
 
 /// The site of the largest leak of a group.

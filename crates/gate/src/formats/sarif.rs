@@ -1,8 +1,8 @@
 //! SARIF 2.1.0 (OASIS), as code scanning services take it.
 
-use super::{frame_line, headline, other_ways, relative, sentence, site_of};
+use super::{frame_line, headline, other_ways, possible_sentence, relative, sentence, site_of};
 use crate::evidence::SourceFrame;
-use crate::{Outcome, Verdict};
+use crate::{AllocationSite, Outcome, Verdict};
 use memhook_report::{Format, FormatOptions, Nature};
 use serde_json::{Value, json};
 use std::io::{Result, Write};
@@ -38,6 +38,7 @@ impl Format<[Verdict]> for Sarif {
                     "rules": [
                         rule("memory-leak", "Memory that nothing points to any more"),
                         rule("memory-limit", "More memory than a limit allows"),
+                        rule("memory-possibly-lost", "Memory that only pointers into it reach"),
                     ],
                 }},
                 "results": results,
@@ -59,23 +60,15 @@ fn results(verdict: &Verdict, root: &str) -> Vec<Value> {
                 lines.push(format!("... and {}", other_ways(verdict, group)));
             }
             let text = format!("{}\n{}", sentence(verdict, group), lines.join("\n"));
-            let location = site.culprit(root).map(|frame| location(frame, root));
-            let frames: Vec<Value> = site
-                .stack
-                .iter()
-                .map(|frame| json!({ "location": location_or_name(frame, root) }))
-                .collect();
-            json!({
-                "ruleId": "memory-leak",
-                "level": "error",
-                "message": { "text": text },
-                "locations": location.into_iter().collect::<Vec<_>>(),
-                "stacks": [{ "message": { "text": "allocated here" }, "frames": frames }],
-                "partialFingerprints": { "site/v2": fingerprint(&site.identity_by(&site.leak_key().1)) },
-            })
+            of_site("memory-leak", "error", &text, site, root)
         })
         .collect();
-    if verdict.outcome == Outcome::Failed && results.is_empty() {
+    results.extend(verdict.evidence.possible.iter().map(|leak| {
+        let site = &verdict.evidence.sites[leak.site];
+        let text = possible_sentence(verdict, leak);
+        of_site("memory-possibly-lost", "note", &text, site, root)
+    }));
+    if verdict.outcome == Outcome::Failed && verdict.counted().is_empty() {
         results.push(json!({
             "ruleId": "memory-limit",
             "level": "error",
@@ -83,6 +76,24 @@ fn results(verdict: &Verdict, root: &str) -> Vec<Value> {
         }));
     }
     results
+}
+
+/// A result about blocks that one site has allocated.
+fn of_site(rule: &str, level: &str, text: &str, site: &AllocationSite, root: &str) -> Value {
+    let location = site.culprit(root).map(|frame| location(frame, root));
+    let frames: Vec<Value> = site
+        .stack
+        .iter()
+        .map(|frame| json!({ "location": location_or_name(frame, root) }))
+        .collect();
+    json!({
+        "ruleId": rule,
+        "level": level,
+        "message": { "text": text },
+        "locations": location.into_iter().collect::<Vec<_>>(),
+        "stacks": [{ "message": { "text": "allocated here" }, "frames": frames }],
+        "partialFingerprints": { "site/v2": fingerprint(&site.identity_by(&site.leak_key().1)) },
+    })
 }
 
 fn location(frame: &SourceFrame, root: &str) -> Value {

@@ -1,8 +1,8 @@
 //! Text for people: the verdict first.
 
 use super::{
-    NO_STACK, amount, frame_line, headline, headline_of_all, other_ways, sentence, site_of,
-    the_rest,
+    NO_STACK, amount, frame_line, headline, headline_of_all, other_ways, possible_sentence,
+    possibly, sentence, site_of, the_rest,
 };
 use crate::{AllocationSite, Group, Outcome, Sum, Verdict};
 use memhook_foreign::visible;
@@ -78,6 +78,14 @@ fn of_one(verdict: &Verdict, most: usize) -> String {
         );
         out += &format!("\n... and {more} (--top)\n");
     }
+    for leak in evidence.possible.iter().take(most) {
+        out += &format!("\n{}\n", possible_sentence(verdict, leak));
+        stack(&evidence.sites[leak.site], &mut out);
+    }
+    if evidence.possible.len() > most {
+        let more = counted((evidence.possible.len() - most) as u64, "more site");
+        out += &format!("\n... and of {more}, possibly lost (--top)\n");
+    }
     out += "\n";
     out += &format!("  {} {}\n", visible(&evidence.program), evidence.ending);
     let mut sums = vec![format!(
@@ -85,6 +93,7 @@ fn of_one(verdict: &Verdict, most: usize) -> String {
         the_rest(verdict),
         amount(evidence.reachable)
     )];
+    sums.extend(possibly(verdict).map(|possibly| format!("of these {possibly}")));
     if verdict.suppressed.blocks > 0 {
         sums.push(format!("suppressed {}", amount(verdict.suppressed)));
     }

@@ -104,6 +104,9 @@ impl Prepared {
         let mut prepared = Prepared {
             begin,
             limits,
+            // Asked once more after the hold: an entry that is there at the hold is in one of the two answers,
+            // or comes and goes meanwhile.
+            kernel: kernel_words(reader),
             ..Prepared::with(pid, images)
         };
         prepared.check_room()?;
@@ -168,9 +171,7 @@ impl Prepared {
             modules: images.iter().map(module_info).collect(),
             images,
             pages: PageScan::open(reader).ok(),
-            // Before and after the hold: an entry that is there at the hold is in one of the two,
-            // or comes and goes meanwhile.
-            kernel: kernel_words(reader),
+            kernel: KernelWords::default(),
             notes: Vec::new(),
             unsearched: Vec::new(),
             in_malloc: 0,
@@ -280,6 +281,7 @@ impl Prepared {
                 self.in_malloc
             ));
         }
+        // All that is asked of a process at its end, where nothing changes any more.
         let after = kernel_words(self.reader);
         self.kernel.words.extend(after.words);
         self.kernel.unseen.extend(after.unseen);

@@ -2,7 +2,8 @@
 //! library, the names of vtables.
 
 use crate::snapshot::ModuleInfo;
-use goblin::elf::{Elf, program_header::PT_LOAD, sym};
+use goblin::container::Ctx;
+use goblin::elf::{Elf, ProgramHeader, program_header::PT_LOAD, sym};
 use memhook_foreign::class_name;
 use memhook_process::{ModuleImage, allocator_code, glibc_version};
 use std::collections::BTreeMap;
@@ -18,10 +19,7 @@ pub fn module_info(image: &ModuleImage) -> ModuleInfo {
         end: image.end,
         ..ModuleInfo::default()
     };
-    let Ok(elf) = Elf::parse(&image.bytes) else {
-        return info;
-    };
-    for header in &elf.program_headers {
+    for header in program_headers(&image.bytes).unwrap_or_default() {
         if header.p_type == PT_LOAD && header.is_write() {
             let start = image.base.wrapping_add(header.p_vaddr);
             let end = start.saturating_add(header.p_memsz);
@@ -29,26 +27,32 @@ pub fn module_info(image: &ModuleImage) -> ModuleInfo {
             info.data.push(start & !(PAGE_BYTES - 1)..end);
         }
     }
-    let defined = |name: &str| {
-        elf.dynsyms
-            .iter()
-            .find(|s| s.st_shndx != 0 && elf.dynstrtab.get_at(s.st_name) == Some(name))
-            .map(|s| image.base.wrapping_add(s.st_value))
-    };
+    let is_defined = |name: &str| image.facts.exported(name).is_some();
     if let Some(code) = allocator_code(image) {
-        info.glibc_minor = glibc_minor(&image.bytes.whole());
+        let constants = image.bytes.section(".rodata");
+        let minor = constants.and_then(|constants| glibc_minor(&constants));
+        info.glibc_minor = minor.or_else(|| glibc_minor(&image.bytes.whole()));
         info.malloc_code = code;
     } else {
-        let known = memhook_abi::known_allocator(|name| defined(name).is_some());
+        let known = memhook_abi::known_allocator(is_defined);
         info.allocator = match known {
             Some(allocator) => Some(allocator.to_owned()),
-            None if !image.is_loader && defined("malloc").is_some() => {
+            None if !image.is_loader && is_defined("malloc") => {
                 Some(format!("the malloc of {}", image.name()))
             }
             None => None,
         };
     }
     info
+}
+
+fn program_headers(elf: &[u8]) -> Option<Vec<ProgramHeader>> {
+    let header = Elf::parse_header(elf).ok()?;
+    let (at, count) = (
+        usize::try_from(header.e_phoff).ok()?,
+        usize::from(header.e_phnum),
+    );
+    ProgramHeader::parse(elf, at, count, Ctx::default()).ok()
 }
 
 /// The N of glibc 2.N.
@@ -82,11 +86,18 @@ pub fn vtable_names(image: &ModuleImage, classes: &mut BTreeMap<u64, String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memhook_process::ModuleBytes;
 
     #[test]
     fn the_version_of_glibc() {
         let bytes = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6").unwrap();
-        assert!(glibc_minor(&bytes).is_some_and(|n| (26..80).contains(&n)));
+        let minor = glibc_minor(&bytes);
+        assert!(minor.is_some_and(|n| (26..80).contains(&n)));
+        let constants = ModuleBytes::from(bytes)
+            .section(".rodata")
+            .unwrap()
+            .into_owned();
+        assert_eq!(glibc_minor(&constants), minor);
         assert_eq!(glibc_minor(b"GNU C Library"), None);
     }
 }

@@ -3,55 +3,64 @@
 
 use crate::capture::kernel_words::is_closed;
 use memhook_inject::duplicate_descriptor;
+use memhook_process::proc_text;
 use nix::sys::socket::{MsgFlags, SockType, getsockopt, recv, sockopt};
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// More than a socket's buffer holds where nobody has raised net.core.wmem_max.
 const PEEK_BYTES: usize = 1 << 20;
 /// Addresses of user space (47 bits), without the first page.
 const POINTERS: std::ops::Range<u64> = 4096..1 << 47;
 
-/// The local sockets of the process's network namespace, by inode. TCP sockets are among them if something
-/// waits there.
+/// The local sockets of a process's network namespace, by inode.
+///
+/// A list is read when the first socket is looked for in it. To list TCP connections, the kernel walks over a
+/// hash table that is sized by the memory of the machine, which takes milliseconds on a large one; most short
+/// programs have no socket at all.
 pub struct Sockets {
+    /// The process's directory in /proc.
+    directory: PathBuf,
     /// `None` if the kernel does not list them.
-    local: Option<BTreeSet<u64>>,
+    unix: OnceCell<Option<BTreeSet<u64>>>,
+    /// TCP connections of this machine with itself in which something waits.
+    waiting_tcp: OnceCell<BTreeSet<u64>>,
     buffer: Vec<u8>,
 }
 
 impl Sockets {
-    /// Lists them; `directory` is that of the process in /proc. As a rule, other sockets carry nothing that is
-    /// meant for the same process.
+    /// Those of the process that has this directory in /proc.
     pub fn listed_in(directory: &Path) -> Sockets {
-        // Num RefCount Protocol Flags Type St Inode Path
-        let inode = |line: &str| line.split_whitespace().nth(6)?.parse().ok();
-        // Raw bytes: names of sockets may be no text.
-        let listed = std::fs::read(directory.join("net/unix"));
-        let mut local: Option<BTreeSet<u64>> = listed.ok().map(|text| {
-            let text = String::from_utf8_lossy(&text);
-            text.lines().filter_map(inode).collect()
-        });
-        if let Some(local) = &mut local {
-            for file in ["net/tcp", "net/tcp6"] {
-                let text = std::fs::read_to_string(directory.join(file)).unwrap_or_default();
-                local.extend(text.lines().filter_map(waiting_loopback));
-            }
-        }
         Sockets {
-            local,
+            directory: directory.to_owned(),
+            unix: OnceCell::new(),
+            waiting_tcp: OnceCell::new(),
             buffer: Vec::new(),
         }
+    }
+
+    /// Whether something that waits in this socket may be meant for the same process, which other sockets do not
+    /// carry as a rule. `None` if the kernel does not tell.
+    fn is_local(&self, inode: u64) -> Option<bool> {
+        let unix = self.unix.get_or_init(|| unix_sockets(&self.directory));
+        if unix.as_ref()?.contains(&inode) {
+            return Some(true);
+        }
+        let tcp = self
+            .waiting_tcp
+            .get_or_init(|| waiting_connections(&self.directory));
+        Some(tcp.contains(&inode))
     }
 
     /// Adds every word that may be a pointer, at any offset, from what waits in this socket, and leaves it there.
     /// `false` if not all of it can be seen: only the first of several messages can.
     pub fn read(&mut self, pid: i32, number: u64, inode: u64, found: &mut Vec<u64>) -> bool {
-        match &self.local {
+        match self.is_local(inode) {
             None => return false,
-            Some(local) if !local.contains(&inode) => return true,
-            Some(_) => {}
+            Some(false) => return true,
+            Some(true) => {}
         }
         let descriptor = match duplicate_descriptor(pid, number) {
             Ok(descriptor) => descriptor,
@@ -71,6 +80,23 @@ impl Sockets {
         let is_stream = getsockopt(&descriptor, sockopt::SockType) == Ok(SockType::Stream);
         bytes == 0 || (is_stream && bytes < PEEK_BYTES)
     }
+}
+
+fn unix_sockets(directory: &Path) -> Option<BTreeSet<u64>> {
+    // Num RefCount Protocol Flags Type St Inode Path
+    let inode = |line: &str| line.split_whitespace().nth(6)?.parse().ok();
+    // Names of sockets may be no text.
+    let listed = proc_text(directory.join("net/unix")).ok()?;
+    Some(listed.lines().filter_map(inode).collect())
+}
+
+fn waiting_connections(directory: &Path) -> BTreeSet<u64> {
+    let mut found = BTreeSet::new();
+    for file in ["net/tcp", "net/tcp6"] {
+        let text = proc_text(directory.join(file)).unwrap_or_default();
+        found.extend(text.lines().filter_map(waiting_loopback));
+    }
+    found
 }
 
 /// The inode of a TCP connection with this machine itself in which something waits, from lines like
@@ -135,17 +161,12 @@ mod tests {
     #[test]
     fn what_cannot_be_had_was_not_seen() {
         let (near, _far) = UnixStream::pair().unwrap();
-        let unlisted = Sockets {
-            local: None,
-            buffer: Vec::new(),
-        };
+        let unlisted = Sockets::listed_in(Path::new("/no/such/process"));
         let pid = std::process::id() as i32;
         let read = |mut sockets: Sockets, number| sockets.read(pid, number, 7, &mut Vec::new());
         assert!(!read(unlisted, near.as_raw_fd() as u64));
-        let closed = Sockets {
-            local: Some([7].into()),
-            buffer: Vec::new(),
-        };
+        let closed = Sockets::listed_in(Path::new("/proc/self"));
+        closed.unix.set(Some([7].into())).unwrap();
         assert!(read(closed, 1 << 20), "closed meanwhile");
         assert!(!is_closed(&std::io::Error::from(Errno::EPERM)));
     }

@@ -69,6 +69,12 @@ impl BlockSet {
         new
     }
 
+    /// Those that are not in the other set, which has room for as many.
+    pub fn without(&self, other: &BlockSet) -> BlockSet {
+        let words = self.0.iter().zip(&other.0);
+        BlockSet(words.map(|(word, other)| word & !other).collect())
+    }
+
     /// Whether a block is in it.
     #[inline]
     pub fn contains(&self, block: u32) -> bool {

@@ -350,6 +350,34 @@ impl Search<'_> {
 
 /// Marks everything that can be reached from the roots.
 pub fn mark(snapshot: &Snapshot, heap: &Heap, options: MarkOptions) -> Marked {
+    // A register may hold any address of a block, whatever counts in memory.
+    mark_from(snapshot, heap, options, Pointers::Interior)
+}
+
+/// Reachable blocks to which no chain of pointers leads that all point to the start of a block: a program that keeps
+/// no other pointers has lost them. valgrind's memcheck calls them "possibly lost".
+pub fn possibly_lost(
+    snapshot: &Snapshot,
+    heap: &Heap,
+    marked: &Marked,
+    options: MarkOptions,
+) -> BlockSet {
+    let pointers = Pointers::Start;
+    let by_start = MarkOptions {
+        pointers,
+        ..options
+    };
+    let kept = mark_from(snapshot, heap, by_start, pointers);
+    marked.reached.without(&kept.reached)
+}
+
+/// As [`mark`]; `registers` says which addresses count in registers and in what the kernel holds.
+fn mark_from(
+    snapshot: &Snapshot,
+    heap: &Heap,
+    options: MarkOptions,
+    registers: Pointers,
+) -> Marked {
     let begin = Instant::now();
     let finder = Finder::new(snapshot, &heap.blocks, options);
     let mut search = Search {
@@ -360,10 +388,13 @@ pub fn mark(snapshot: &Snapshot, heap: &Heap, options: MarkOptions) -> Marked {
         count: 0,
         scanned_bytes: 0,
     };
-    let registers = snapshot.meta.threads.iter().flat_map(|t| &t.words);
-    for &word in registers.chain(&snapshot.meta.kernel_words) {
-        // A register may hold any address of a block, whatever counts in memory.
-        if let Some((place, _)) = heap.blocks.place(word) {
+    let words = snapshot.meta.threads.iter().flat_map(|t| &t.words);
+    for &word in words.chain(&snapshot.meta.kernel_words) {
+        let place = match registers {
+            Pointers::Interior => heap.blocks.place(word).map(|(place, _)| place),
+            Pointers::Start => finder.target(word),
+        };
+        if let Some(place) = place {
             search.find(place);
         }
     }

@@ -107,7 +107,8 @@ fn killed_everywhere(point: &str, kind: &str, expected: &str) {
         step += 1;
     }
     runs_to_its_end(&file, expected, "after its end");
-    assert!(step > 100, "only {step} steps");
+    // What the loader does on the way is no step: the program is not stopped there.
+    assert!(step > 50, "only {step} steps");
     for round in 0..60 {
         let (at, delay) = (2 + round * 37 % (step - 2), round * 89 % 400);
         start(point, &program, &file, kind, at, Some(delay));

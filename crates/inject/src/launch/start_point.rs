@@ -8,9 +8,11 @@ use super::Child;
 use super::watch::{self, Event, Process, Status};
 use crate::error::mappings;
 use crate::held::STEP_DEADLINE;
-use crate::syscall_probe::Probe;
+use crate::syscall_probe::{self, Probe, StopBy};
 use crate::{Error, ptrace, regs, resend};
-use memhook_process::{Auxiliary, Loader, is_audited, open_memory};
+use memhook_process::{
+    Auxiliary, Loader, blocked_signals, inner_tid, is_audited, is_filtered, open_memory,
+};
 
 /// Where the program has been stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +59,8 @@ impl Child {
             && !is_audited(pid)
             && let Some(loader) = loader
             && let Some(function) = loader.debug_state
-            && let Some(probe) = Probe::in_empty_function(&mem, function).map_err(file_error)?
+            && let Some(probe) =
+                Probe::in_empty_function(&mem, function, stop_by(pid)).map_err(file_error)?
         {
             let is_reached = || loader.is_consistent(pid);
             let point = StartPoint::BeforeConstructors;
@@ -82,9 +85,17 @@ impl Child {
         let mut resumed_with = Some(0);
         loop {
             if let Some(signal) = resumed_with.replace(0) {
-                ptrace::resume_to_syscall(pid, signal).map_err(failed("SYSCALL"))?;
+                match probe.stop_by {
+                    StopBy::SystemCall => ptrace::resume_to_syscall(pid, signal),
+                    StopBy::Signal(_) => ptrace::resume(pid, signal),
+                }
+                .map_err(failed("CONT"))?;
             }
             let (_, status) = watch::wait(pid).map_err(failed("WAIT"))?;
+            let stops_here = match probe.stop_by {
+                StopBy::SystemCall => Status::Syscall,
+                StopBy::Signal(_) => Status::Signal(syscall_probe::SIGNAL),
+            };
             match status {
                 Status::Ended(status) => {
                     if pid == self.pid {
@@ -94,9 +105,16 @@ impl Child {
                     self.known.push_back((pid, Event::Ended(status)));
                     return Ok(StartPoint::Ended(status));
                 }
-                Status::Syscall => {
+                status if status == stops_here => {
                     let mut now = regs::read(pid).map_err(failed("GETREGSET"))?;
-                    if !probe.is_passed_by(&now) || !is_reached() {
+                    if !probe.is_passed_by(&now) {
+                        // Somebody else has sent it.
+                        if let Status::Signal(signal) = status {
+                            resumed_with = Some(signal);
+                        }
+                        continue;
+                    }
+                    if !is_reached() {
                         continue;
                     }
                     // The thread leaves the probe first: if we are killed in between, it goes through it again.
@@ -122,6 +140,17 @@ impl Child {
                 _ => {}
             }
         }
+    }
+}
+
+/// How a probe stops the program: by a signal, unless that would stay pending because the program blocks it, or a
+/// seccomp filter may take offence at the call.
+fn stop_by(pid: i32) -> StopBy {
+    let bit = 1 << (syscall_probe::SIGNAL - 1);
+    let is_blocked = blocked_signals(pid).is_none_or(|blocked| blocked & bit != 0);
+    match inner_tid(pid, pid) {
+        Some(own_pid) if !is_blocked && !is_filtered(pid, pid) => StopBy::Signal(own_pid),
+        _ => StopBy::SystemCall,
     }
 }
 

@@ -36,12 +36,28 @@ pub struct ScanReport {
     pub leaks: Vec<LeakGroup>,
     /// Groups that are not listed.
     pub more_groups: u64,
+    /// What is possibly lost, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub possible: Option<PossiblyLost>,
     /// Whether the heap parsed whole.
     pub whole: bool,
     /// Damage found in the heap.
     pub findings: Vec<Finding>,
     /// Anything else to know.
     pub notes: Vec<String>,
+}
+
+/// Reachable blocks that only pointers into blocks reach.
+#[derive(Clone, Debug, Serialize)]
+pub struct PossiblyLost {
+    /// Usable bytes.
+    pub bytes: u64,
+    /// Blocks.
+    pub blocks: u64,
+    /// Groups of them, the largest first.
+    pub groups: Vec<LeakGroup>,
+    /// Groups that are not listed.
+    pub more_groups: u64,
 }
 
 /// How the snapshot was taken.
@@ -147,8 +163,32 @@ pub fn scan_report(
         totals,
         leaks: groups,
         more_groups: more,
+        possible: None,
         whole: heap.is_whole(),
         findings: heap.findings.clone(),
         notes,
+    }
+}
+
+impl ScanReport {
+    /// Adds what is possibly lost.
+    pub fn add_possible(
+        &mut self,
+        snapshot: &Snapshot,
+        scan: &Scan,
+        possible: &[Leak],
+        types: &mut Types,
+        top: usize,
+    ) {
+        let blocks = &scan.heap.blocks;
+        let mut groups = group(snapshot, blocks, possible, types);
+        let more_groups = groups.len().saturating_sub(top) as u64;
+        groups.truncate(top);
+        self.possible = Some(PossiblyLost {
+            bytes: possible.iter().map(|p| blocks.get(p.block).bytes).sum(),
+            blocks: possible.len() as u64,
+            groups,
+            more_groups,
+        });
     }
 }

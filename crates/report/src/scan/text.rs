@@ -1,6 +1,6 @@
 //! The report of a scan as text.
 
-use crate::scan::ScanReport;
+use crate::scan::{LeakGroup, ScanReport};
 use crate::units::bytes;
 use crate::{Document, Style};
 use memhook_foreign::visible;
@@ -60,7 +60,27 @@ fn scan_text(report: &ScanReport) -> String {
         bytes(s.scanned_bytes),
         s.mark_ms
     );
-    for group in &report.leaks {
+    groups(&report.leaks, &mut out);
+    if report.more_groups > 0 {
+        let _ = writeln!(out, "\n{} more groups (--top)", report.more_groups);
+    }
+    if let Some(possible) = &report.possible {
+        let _ = writeln!(
+            out,
+            "\nOf what is reachable, {} in {} blocks are possibly lost: only pointers into blocks reach them",
+            bytes(possible.bytes),
+            possible.blocks
+        );
+        groups(&possible.groups, &mut out);
+        if possible.more_groups > 0 {
+            let _ = writeln!(out, "\n{} more groups (--top)", possible.more_groups);
+        }
+    }
+    out
+}
+
+fn groups(groups: &[LeakGroup], out: &mut String) {
+    for group in groups {
         let _ = write!(
             out,
             "\n{} in {} blocks of {} B: {}",
@@ -82,8 +102,4 @@ fn scan_text(report: &ScanReport) -> String {
         }
         let _ = writeln!(out, "\n    {}  {}", group.example, group.peek);
     }
-    if report.more_groups > 0 {
-        let _ = writeln!(out, "\n{} more groups (--top)", report.more_groups);
-    }
-    out
 }

@@ -3,15 +3,64 @@
 mod latency;
 
 use super::markdown::{RATIO_COLUMNS, compared, ns, ratio_row, spread, table};
+use super::moved::{self, Committed};
 use super::results::{BENCHES, Results, Row};
 use latency::latency;
-use memhook_benches::{Machine, Spread, duration};
+use memhook_benches::{Machine, Phase, Spread, duration};
 use std::fmt::Write as _;
 
-/// The whole page.
-pub fn page(results: &Results) -> String {
+/// The machine and the ratios.
+pub fn ratios_alone(results: &Results, committed: &Committed) -> String {
     let mut page = String::from("# Benchmarks\n\n");
     machine(&mut page, results);
+    phase(&mut page, results);
+    moved(&mut page, results, committed);
+    page
+}
+
+fn moved(page: &mut String, results: &Results, committed: &Committed) {
+    let columns = [
+        "figure",
+        "time with / without the tool",
+        "committed last",
+        "moved by more than its spread",
+    ];
+    table(
+        page,
+        moved::TITLE,
+        &columns,
+        moved::rows(results, committed),
+    );
+}
+
+/// In which phase the machine was during each benchmark program.
+fn phase(page: &mut String, results: &Results) {
+    let untraced = |bench: &str| {
+        let row = results.rows(bench).find(|row| row.flaw().is_none())?;
+        let base = row.base()?;
+        Some((row.work.to_owned(), duration(base.median)))
+    };
+    let rows = BENCHES.into_iter().filter_map(|bench| {
+        let phase = results.conditions(bench)?.phase?;
+        let Phase { median, low, high } = phase;
+        let (work, time) = untraced(bench).unwrap_or_default();
+        let trip = format!("{} ({} to {})", ns(median), ns(low), ns(high));
+        Some(vec![bench.to_owned(), trip, work, time])
+    });
+    let columns = [
+        "benchmark",
+        "a cache line from processor to processor and back, ns",
+        "untraced",
+        "time",
+    ];
+    table(page, "Phase of the machine", &columns, rows.collect());
+}
+
+/// The whole page.
+pub fn page(results: &Results, committed: &Committed) -> String {
+    let mut page = String::from("# Benchmarks\n\n");
+    machine(&mut page, results);
+    phase(&mut page, results);
     churn(&mut page, results);
     latency(&mut page, results);
     programs(&mut page, results);
@@ -19,6 +68,7 @@ pub fn page(results: &Results) -> String {
     attach(&mut page, results);
     unwind(&mut page, results);
     consumer(&mut page, results);
+    moved(&mut page, results, committed);
     page
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, PoisonError};
 
 use memhook_process::{CLibrary, Mapping, RemoteAddress};
 
@@ -20,8 +21,17 @@ const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, SIGRETURN, 0, 0, 0, 0x0f, 0x05];
 /// The shorter encoding, `mov $15, %eax; syscall`.
 const RESTORER_SHORT: [u8; 7] = [0xb8, SIGRETURN, 0, 0, 0, 0x0f, 0x05];
 
-/// Bytes of text searched at a time.
+/// Bytes of text that are searched first: C libraries have both among their first functions.
+const FIRST_BYTES: usize = 64 << 10;
+/// The most that are searched at a time.
 const SEARCH_BYTES: usize = 1 << 20;
+
+/// Where the code was found in a C library, from the beginning of the mapping. Processes that one run starts have the
+/// same one, and to search it takes longer than all else that is found out for a hold.
+static LAST: Mutex<Option<(FileId, [u64; 2])>> = Mutex::new(None);
+
+/// Device and inode.
+type FileId = (u32, u32, u64);
 
 impl Gadgets {
     /// Searches libc first, then the vdso, then everything executable.
@@ -30,6 +40,36 @@ impl Gadgets {
         mappings: &[Mapping],
         libc: Option<&CLibrary>,
     ) -> Option<Gadgets> {
+        let code = libc.map(|libc| &libc.code);
+        let last = || *LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(code), Some((file, [syscall, restorer]))) = (code, last())
+            && file == code.file_id
+            && code.end - code.start > syscall.max(restorer)
+        {
+            let found = Gadgets {
+                syscall: RemoteAddress(code.start + syscall),
+                restorer: RemoteAddress(code.start + restorer),
+            };
+            // What is there is what counts, whatever file it is.
+            if found.are_intact(mem) {
+                return Some(found);
+            }
+        }
+        let found = Gadgets::search(mem, mappings, libc)?;
+        let in_code = |address: RemoteAddress| {
+            let code = code.filter(|code| code.contains(address.0))?;
+            Some(address.0 - code.start)
+        };
+        if let (Some(code), Some(syscall), Some(restorer)) =
+            (code, in_code(found.syscall), in_code(found.restorer))
+        {
+            let places = [syscall, restorer];
+            *LAST.lock().unwrap_or_else(PoisonError::into_inner) = Some((code.file_id, places));
+        }
+        Some(found)
+    }
+
+    fn search(mem: &File, mappings: &[Mapping], libc: Option<&CLibrary>) -> Option<Gadgets> {
         let mut code: Vec<&Mapping> = mappings
             .iter()
             // `[vsyscall]` is not real code.
@@ -83,9 +123,11 @@ fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
 /// Reads a mapping in pieces that overlap, so that no pattern is cut, until `more` is false.
 fn for_each_chunk(mem: &File, mapping: &Mapping, mut more: impl FnMut(u64, &[u8]) -> bool) {
     let mut at = mapping.start;
+    let mut bytes = Vec::new();
     while at < mapping.end {
         let left = (mapping.end - at) as usize;
-        let mut bytes = vec![0u8; SEARCH_BYTES.min(left)];
+        let piece = (4 * bytes.len()).clamp(FIRST_BYTES, SEARCH_BYTES);
+        bytes.resize(piece.min(left), 0);
         if mem.read_exact_at(&mut bytes, at).is_err() || !more(at, &bytes) {
             return;
         }

@@ -1,9 +1,14 @@
 //! Places at which a program stops for its tracer, and runs through unharmed without one.
 //!
 //! A breakpoint kills a program whose tracer has died, because nobody takes the SIGTRAP. (So do a debug register
-//! and a single step, which the kernel does not clear when a tracer ends.) A system call does not. So the code
-//! at the place gets a getpid(2), at whose end the kernel stops the thread if its tracer resumes it with
-//! PTRACE_SYSCALL.
+//! and a single step, which the kernel does not clear when a tracer ends.) A system call does not. There are two of
+//! them:
+//!
+//! - The program sends itself [`SIGNAL`]. The kernel queues even an ignored signal for a thread that is traced
+//!   (`sig_ignored` in kernel/signal.c), so its tracer sees the thread stop with it. Without a tracer, nothing comes of
+//!   a signal that is ignored by default.
+//! - getpid(2), at whose end the kernel stops the thread if its tracer resumes it with PTRACE_SYSCALL. Then all other
+//!   system calls stop it as well, twice each, and to start a program of a few libraries takes a hundred of them.
 
 use std::fs::File;
 use std::io;
@@ -14,6 +19,8 @@ use memhook_process::Mapping;
 
 /// `mov $SYS_getpid, %eax; syscall`. It changes rax, rcx and r11.
 const CALL: [u8; 7] = [0xb8, libc::SYS_getpid as u8, 0, 0, 0, 0x0f, 0x05];
+/// Ignored by default, and at the start of a program nobody handles it yet.
+pub(crate) const SIGNAL: i32 = libc::SIGURG;
 const RET: u8 = 0xc3;
 /// `endbr64`
 const LANDING: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
@@ -26,8 +33,37 @@ const JUMP_BYTES: u64 = 5;
 /// Functions begin at multiples of this, and the rest up to the next one is padding.
 const FUNCTION_ALIGN: u64 = 16;
 
+/// By what a probe stops a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StopBy {
+    /// At the entry and the exit of its system call.
+    SystemCall,
+    /// With [`SIGNAL`]; the number is the program's process id in its own namespace.
+    Signal(u32),
+}
+
+impl StopBy {
+    /// The code, up to and with its `syscall` instruction. What it changes belongs to a function that is called
+    /// (psABI 3.2.1).
+    fn code(self) -> Vec<u8> {
+        match self {
+            StopBy::SystemCall => CALL.to_vec(),
+            // `push $SYS_kill; pop %rax; mov $pid, %edi; push $SIGNAL; pop %rsi; syscall`
+            StopBy::Signal(pid) => {
+                let [a, b, c, d] = pid.to_le_bytes();
+                let (call, signal) = (libc::SYS_kill as u8, SIGNAL as u8);
+                vec![
+                    0x6a, call, 0x58, 0xbf, a, b, c, d, 0x6a, signal, 0x5e, 0x0f, 0x05,
+                ]
+            }
+        }
+    }
+}
+
 /// A changed place.
 pub(crate) struct Probe {
+    /// How it stops a thread.
+    pub stop_by: StopBy,
     /// Where a stopped thread continues once the original code is back.
     pub resume: u64,
     /// The address behind its `syscall` instruction.
@@ -38,7 +74,11 @@ pub(crate) struct Probe {
 
 impl Probe {
     /// Makes one in an empty function that is followed by padding; `None` if the function is not like that.
-    pub fn in_empty_function(mem: &File, address: u64) -> io::Result<Option<Probe>> {
+    pub fn in_empty_function(
+        mem: &File,
+        address: u64,
+        stop_by: StopBy,
+    ) -> io::Result<Option<Probe>> {
         let mut code = [0; FUNCTION_ALIGN as usize];
         mem.read_exact_at(&mut code, address)?;
         let body = code.strip_prefix(&LANDING).unwrap_or(&code);
@@ -48,8 +88,8 @@ impl Probe {
         if !is_empty {
             return Ok(None);
         }
-        let mut probe = Probe::of(address, address);
-        let mut function = CALL.to_vec();
+        let mut function = stop_by.code();
+        let mut probe = Probe::of(address, address + function.len() as u64, stop_by);
         function.push(RET);
         probe.write(mem, address, &function)?;
         Ok(Some(probe))
@@ -78,17 +118,19 @@ impl Probe {
             return Ok(None);
         };
         code.extend(back);
-        let mut probe = Probe::of(start, detour);
+        let after_call = detour + CALL.len() as u64;
+        let mut probe = Probe::of(start, after_call, StopBy::SystemCall);
         probe.write(mem, detour, &code)?;
         probe.write(mem, start, &there)?;
         probe.originals.reverse();
         Ok(Some(probe))
     }
 
-    fn of(resume: u64, call: u64) -> Probe {
+    fn of(resume: u64, after_call: u64, stop_by: StopBy) -> Probe {
         Probe {
+            stop_by,
             resume,
-            after_call: call + CALL.len() as u64,
+            after_call,
             originals: Vec::new(),
         }
     }
@@ -103,7 +145,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Whether a thread in a system-call stop is at the end of the probe's call.
+    /// Whether a thread that has stopped is at the end of the probe's call.
     pub fn is_passed_by(&self, now: &Registers) -> bool {
         // At the entry of a call rax holds -ENOSYS (arch/x86/entry/entry_64.S).
         now.rip == self.after_call && now.rax as i64 != -i64::from(libc::ENOSYS)
@@ -159,6 +201,16 @@ mod tests {
         let gap = [0x66, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
         assert!(is_padding(&gap) && is_padding(&[0x0f, 0x1f, 0x40, 0, 0x90, 0xcc]));
         assert!(!is_padding(&[0x90, 0x48, 0x8d, 0x05]) && !is_padding(&[0]));
+    }
+
+    /// Behind the call there is a `ret`.
+    #[test]
+    fn both_calls_fit_into_an_empty_function() {
+        for stop_by in [StopBy::SystemCall, StopBy::Signal(u32::MAX)] {
+            let code = stop_by.code();
+            assert!(code.len() < FUNCTION_ALIGN as usize, "{stop_by:?}");
+            assert!(code.ends_with(&[0x0f, 0x05]), "{stop_by:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,61 @@
+//! What the processes that one run traces have in common: the files of their modules and what was found in them.
+//!
+//! Nearly all that an attach reads comes from these files, and the processes of a build or a test suite run the same
+//! few programs and libraries. A file is the same one if device, inode, size, and times of change are.
+
+use crate::restore::Files;
+use crate::unwind_tables::{KnownTables, UnwindTables};
+use memhook_process::{ModuleBytes, ModuleImage};
+use std::sync::Arc;
+
+/// Files that the last process did not use are forgotten when all of them together are larger than this (bytes).
+const MOST_BYTES: u64 = 512 << 20;
+/// And when there are more than this: they stay open, and a file system with an open file cannot be unmounted.
+const MOST_FILES: usize = 64;
+
+/// Files that were read for one process, to be used for the next.
+pub struct KnownFiles {
+    files: Files,
+    tables: KnownTables,
+    vdso: Option<Arc<ModuleBytes>>,
+}
+
+impl Default for KnownFiles {
+    fn default() -> KnownFiles {
+        KnownFiles {
+            files: Files::in_parts(),
+            tables: KnownTables::default(),
+            vdso: None,
+        }
+    }
+}
+
+impl KnownFiles {
+    /// For an attach, which looks whether they have changed meanwhile.
+    pub fn files(&self) -> Files {
+        self.files.for_another_process()
+    }
+
+    /// Their tables.
+    pub fn tables(&self) -> UnwindTables {
+        UnwindTables::with_known(&self.tables)
+    }
+
+    /// All processes have the same vDSO, whose bytes are read from each.
+    pub fn share_vdso(&mut self, vdso: &mut ModuleImage) {
+        match &self.vdso {
+            Some(known) if known[..] == vdso.bytes[..] => vdso.bytes = Arc::clone(known),
+            _ => self.vdso = Some(Arc::clone(&vdso.bytes)),
+        }
+    }
+
+    /// Remembers what an attach has found; `modules`: all that it uses.
+    pub fn learn(&mut self, files: &Files, tables: &UnwindTables, modules: &[ModuleImage]) {
+        self.files = files.clone();
+        tables.tell(&mut self.tables);
+        if self.files.bytes() > MOST_BYTES || self.files.count() > MOST_FILES {
+            self.files.keep_only(modules);
+            self.tables.keep_only(modules);
+        }
+    }
+}

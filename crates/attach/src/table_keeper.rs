@@ -1,0 +1,153 @@
+//! The thread that finds and keeps unwind tables on disk.
+//!
+//! The user's home directory may be slow, or may not answer at all: a network file system whose server is gone lets
+//! nobody wait in vain only after minutes. Neither an attach, nor the end of a trace, nor our own end may wait for
+//! it longer than [`PATIENCE`]. So one thread of this process does all that touches it, and whoever waits for that
+//! thread gives it up when it does not answer.
+
+use crate::table_cache::{Key, TableCache, decode};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use memhook_unwind::UnwindTable;
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+/// How long we wait for the disk, all questions together, and once more at the end.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The thread of this process.
+static KEEPER: OnceLock<Option<TableKeeper>> = OnceLock::new();
+
+enum Request {
+    /// The bytes that are kept under a key.
+    Find(Key, Sender<Option<Vec<u8>>>),
+    Keep(Vec<(Key, Arc<UnwindTable>)>),
+    /// Answered once all that was asked for before is done.
+    Finish(Sender<()>),
+}
+
+/// Finds and keeps tables.
+pub struct TableKeeper {
+    requests: Sender<Request>,
+    /// Something is to be written.
+    has_work: AtomicBool,
+    /// How long its answers have been waited for, in microseconds. Once that is [`PATIENCE`], nothing more is
+    /// asked.
+    waited_us: AtomicU64,
+}
+
+/// That of this process; `None` if no thread can be started.
+pub fn table_keeper() -> Option<&'static TableKeeper> {
+    KEEPER
+        .get_or_init(|| TableKeeper::start(TableCache::of_user))
+        .as_ref()
+}
+
+/// Waits until unwind tables that are being kept for the next run are on disk, but only for a second. To be called
+/// at the end of a process that has traced: what is not written by then is compiled again by the next run.
+pub fn finish_keeping_tables() {
+    if let Some(Some(keeper)) = KEEPER.get() {
+        keeper.finish();
+    }
+}
+
+impl TableKeeper {
+    /// `cache` is called by the thread, as it touches the disk.
+    fn start(cache: impl FnOnce() -> Option<TableCache> + Send + 'static) -> Option<TableKeeper> {
+        let (requests, asked) = unbounded();
+        let work = move || serve(&asked, cache());
+        let thread = std::thread::Builder::new().name("tables".into());
+        // Nobody joins it: it may never end.
+        thread.spawn(work).ok()?;
+        Some(TableKeeper {
+            requests,
+            has_work: AtomicBool::new(false),
+            waited_us: AtomicU64::new(0),
+        })
+    }
+
+    /// The table that an earlier run has kept under this key.
+    pub fn find(&self, key: &Key) -> Option<UnwindTable> {
+        let waited = Duration::from_micros(self.waited_us.load(Relaxed));
+        let left = PATIENCE
+            .checked_sub(waited)
+            .filter(|left| !left.is_zero())?;
+        let begin = Instant::now();
+        let bytes = self.ask(left, |reply| Request::Find(*key, reply));
+        let waited_us = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.waited_us.fetch_add(waited_us, Relaxed);
+        decode(&bytes??, key)
+    }
+
+    /// Keeps tables for later runs; does not wait.
+    pub fn keep(&self, tables: Vec<(Key, Arc<UnwindTable>)>) {
+        self.has_work.store(true, Relaxed);
+        let _ = self.requests.send(Request::Keep(tables));
+    }
+
+    fn finish(&self) {
+        if self.has_work.swap(false, Relaxed) {
+            self.ask(PATIENCE, Request::Finish);
+        }
+    }
+
+    /// The answer, if there is one in time.
+    fn ask<T>(&self, wait: Duration, request: impl FnOnce(Sender<T>) -> Request) -> Option<T> {
+        let (reply, answer) = bounded(1);
+        self.requests.send(request(reply)).ok()?;
+        answer.recv_timeout(wait).ok()
+    }
+}
+
+fn serve(asked: &Receiver<Request>, cache: Option<TableCache>) {
+    // An answer that comes too late reaches nobody.
+    for request in asked {
+        match request {
+            Request::Find(key, reply) => {
+                let found = cache.as_ref().and_then(|cache| cache.read(&key));
+                let _ = reply.send(found);
+            }
+            Request::Keep(tables) => {
+                if let Some(cache) = &cache {
+                    cache.keep(&tables);
+                }
+            }
+            Request::Finish(reply) => {
+                let _ = reply.send(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk that does not answer is waited for once, however often it is asked later.
+    #[test]
+    fn a_disk_that_never_answers_is_given_up() {
+        let (end, never) = bounded::<()>(0);
+        let keeper = TableKeeper::start(move || {
+            let _ = never.recv();
+            None
+        })
+        .unwrap();
+        let bytes = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6").unwrap();
+        let key = Key::of(&bytes).unwrap();
+        assert!(keeper.find(&key).is_none());
+        assert_eq!(keeper.requests.len(), 1, "it was asked");
+        for _ in 0..100 {
+            assert!(keeper.find(&key).is_none());
+        }
+        assert_eq!(keeper.requests.len(), 1, "nothing more was asked");
+        keeper.keep(vec![(key, Arc::default())]);
+        keeper.finish();
+        keeper.finish();
+        assert_eq!(keeper.requests.len(), 3, "the end is waited for once");
+        drop(end);
+    }
+}
