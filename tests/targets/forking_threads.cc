@@ -1,5 +1,5 @@
 // Several threads fork children all the time, while others allocate. A child allocates, checks what it
-// got, lives for a few milliseconds and ends; its status is checked. Until a byte comes.
+// got, lives for up to half a second and ends; its status is checked. Until a byte comes.
 #include <sys/wait.h>
 
 #include <atomic>
@@ -34,7 +34,7 @@ static void fork_children(unsigned char mark) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-      for (unsigned i = 0; i < n * 7 % 40; i++) {
+      for (unsigned i = 0; i < n * 97 % 400; i++) {
         work(1, mark);
         usleep(1000);
       }

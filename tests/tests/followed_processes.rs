@@ -128,7 +128,7 @@ fn children_of_busy_threads() {
     let mut server = Target::start(&build_target("forking_threads", &["-pthread"]), &[]);
     for round in 0..4 {
         let mut attacher = Attacher::start(&server, &["--follow-fork"]);
-        for _ in 0..8 {
+        for _ in 0..4 {
             attacher.says("Attached to ");
         }
         if round % 2 == 0 {
@@ -136,7 +136,7 @@ fn children_of_busy_threads() {
         } else {
             let (status, errors, reports) = attacher.last_reports();
             assert!(status.success(), "{status}: {errors}");
-            assert!(reports.len() >= 9, "{reports:?}");
+            assert!(reports.len() >= 5, "{reports:?}");
         }
         assert!(server.is_alive());
     }
