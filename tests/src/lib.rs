@@ -20,6 +20,7 @@ pub use patience::until;
 pub use requirements::{can_pass_by_filters, not_run};
 pub use sites::{Sites, expect_sites, sites};
 use std::{
+    collections::BTreeMap,
     io::{BufReader, Read, Write},
     path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
@@ -188,18 +189,41 @@ impl Attacher {
     /// The same by the words of a command that ends with memhook-rs, and the number that the target has there.
     pub fn start_as(words: &[&str], pid: u32, options: &[&str]) -> Attacher {
         let pid = pid.to_string();
+        let options = [&[pid.as_str(), "-i", "1h"], options].concat();
+        let mut attacher = Attacher::spawn(words, &options);
+        let line = patience::line(&mut attacher.errors);
+        assert!(line.starts_with("Attached to"), "{line}");
+        attacher
+    }
+
+    /// Attaches to what the options say, JSON output; returns at once.
+    pub fn to(options: &[&str]) -> Attacher {
+        let binary = binary().to_str().expect("UTF-8");
+        Attacher::spawn(&[binary], options)
+    }
+
+    fn spawn(words: &[&str], options: &[&str]) -> Attacher {
         let mut child = Command::new(words[0])
             .args(&words[1..])
-            .args(["attach", "--json", "-i", "1h", "-T", "1000", &pid])
+            .args(["attach", "--json", "-T", "1000"])
             .args(options)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .expect("memhook-rs starts");
-        let mut errors = BufReader::new(child.stderr.take().expect("piped"));
-        let line = patience::line(&mut errors);
-        assert!(line.starts_with("Attached to"), "{line}");
+        let errors = BufReader::new(child.stderr.take().expect("piped"));
         Attacher { child, errors }
+    }
+
+    /// Reads standard error up to the line that begins like this, and returns that.
+    pub fn says(&mut self, beginning: &str) -> String {
+        loop {
+            let line = patience::line(&mut self.errors);
+            assert!(!line.is_empty(), "it ended and did not say: {beginning}");
+            if line.starts_with(beginning) {
+                return line;
+            }
+        }
     }
 
     /// Its process id.
@@ -230,6 +254,18 @@ impl Attacher {
         assert!(status.success(), "{status}: {errors}");
         let last = output.lines().last().expect("a report");
         serde_json::from_str(last).expect("JSON")
+    }
+
+    /// Asks for the detach; status, standard error after what was read of it, and the last report of each
+    /// process by its id.
+    pub fn last_reports(self) -> (ExitStatus, String, BTreeMap<u64, serde_json::Value>) {
+        self.signal(libc::SIGINT);
+        let (status, output, errors) = self.outcome();
+        let report = |line| serde_json::from_str::<serde_json::Value>(line).expect("JSON");
+        let by_pid = |report: serde_json::Value| (report["target"]["pid"].as_u64(), report);
+        let reports = output.lines().map(report).map(by_pid);
+        let reports = reports.map(|(pid, report)| (pid.expect("a pid"), report));
+        (status, errors, reports.collect())
     }
 
     /// Waits for its end; status, standard output, and standard error after the first line.

@@ -55,6 +55,11 @@ impl MemoryBox {
         command
     }
 
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
     /// Bytes that it has in use.
     pub fn usage(&self) -> Option<u64> {
         let text = std::fs::read_to_string(self.folder.join(self.usage)).ok()?;

@@ -1,5 +1,6 @@
 // A server that forks workers in every way there is. Input: 'f' forks one of each kind and says
-// "child PID" for each; 'e' ends all, and the end of the input ends the server.
+// "child PID" for each; 'v' makes one by vfork, which says so itself and executes its program when it
+// has read one more byte; 'e' ends all, and the end of the input ends the server.
 //
 // Each worker allocates, checks what it got, and at its end checks that its slot of malloc holds
 // malloc. Argument "worker": one that was executed after a vfork.
@@ -67,6 +68,25 @@ static void become_worker() {
   be_worker();
 }
 
+// Until it executes the program, the child runs in our memory, and we do not.
+static pid_t vfork_one(const char* program, bool waits) {
+  char ends[16], results[16], last[16];
+  snprintf(ends, sizeof ends, "%d", end_of_work[0]);
+  snprintf(results, sizeof results, "%d", result[1]);
+  snprintf(last, sizeof last, "%d", end_of_work[1]);
+  pid_t pid = vfork();
+  if (pid == 0) {
+    char byte;
+    if (waits) {
+      tell(getpid());
+      CHECK(read(0, &byte, 1) == 1);
+    }
+    execl(program, program, "worker", ends, results, last, nullptr);
+    _exit(9);
+  }
+  return pid;
+}
+
 static void fork_one_of_each(const char* program) {
   pid_t pid = fork();
   if (pid == 0) become_worker();
@@ -98,16 +118,7 @@ static void fork_one_of_each(const char* program) {
     tell(child);
   }).join();
 
-  char ends[16], results[16], last[16];
-  snprintf(ends, sizeof ends, "%d", end_of_work[0]);
-  snprintf(results, sizeof results, "%d", result[1]);
-  snprintf(last, sizeof last, "%d", end_of_work[1]);
-  pid = vfork();
-  if (pid == 0) {
-    execl(program, program, "worker", ends, results, last, nullptr);
-    _exit(9);
-  }
-  tell(pid);
+  tell(vfork_one(program, false));
 }
 
 int main(int count, char** arguments) {
@@ -129,6 +140,9 @@ int main(int count, char** arguments) {
       fork_one_of_each(arguments[0]);
       children += 5;
       work_of_child(0);
+    } else if (command == 'v') {
+      CHECK(vfork_one(arguments[0], true) > 0);
+      children++;
     } else if (command == 'e') {
       close(end_of_work[1]);
       close(result[1]);

@@ -49,7 +49,7 @@ fn arguments() {
         (vec!["attach", "0"], "no process"),
         (vec!["doctor"], "PID"),
         (vec!["attach"], "PID"),
-        (vec!["attach", "x"], "invalid"),
+        (vec!["attach", "x"], "no process is named x"),
         (vec!["attach", &own, "--depth", "0"], "depth"),
         (vec!["attach", &own, "--depth", "129"], "depth"),
         (vec!["attach", &own, "-d", "0"], "duration"),

@@ -1,7 +1,7 @@
 //! Servers of the distribution that fork a process for each client, or for each worker.
 
 use memhook_tests::programs::{Client, Folder, installed, nginx_configuration, server};
-use memhook_tests::{Attacher, Target, run, until};
+use memhook_tests::{Attacher, Target, build_library, run, sites, until};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -68,9 +68,8 @@ fn succeeds(child: Child) {
     assert!(output.status.success(), "{}: {errors}", output.status);
 }
 
-#[test]
-fn postgresql_and_its_backends() {
-    let folder = Folder::new("postgresql");
+/// Starts a server in the folder, and returns when it takes clients and has none.
+fn postgresql_server(folder: &Folder) -> Target {
     let data = folder.path("data");
     std::fs::create_dir(&data).expect("a folder");
     for path in [folder.path(""), data.clone()] {
@@ -90,19 +89,26 @@ fn postgresql_and_its_backends() {
     command.args(["-c", "listen_addresses=", "-c", "logging_collector=off"]);
     command.stderr(Stdio::null());
     let postmaster = server(&mut command, &folder.path(".s.PGSQL.5432"));
-    let quiet = |command: &mut Command| {
-        command.stdout(Stdio::null()).stderr(Stdio::piped());
-        command.spawn().expect("it starts")
-    };
     until("the server takes clients", || {
-        let mut command = pgbench(&folder, &["-i", "-q"]);
+        let mut command = pgbench(folder, &["-i", "-q"]);
         let output = command.output().expect("pgbench");
         output.status.success()
     });
-
     until("the last of them has gone", || {
         backends_of(postmaster.pid()).is_empty()
     });
+    postmaster
+}
+
+fn quiet(command: &mut Command) -> Child {
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    command.spawn().expect("it starts")
+}
+
+#[test]
+fn postgresql_and_its_backends() {
+    let folder = Folder::new("postgresql");
+    let postmaster = postgresql_server(&folder);
 
     // Backends forked while the postmaster is traced, and long after.
     let attacher = Attacher::start(&postmaster, &[]);
@@ -141,6 +147,117 @@ fn postgresql_and_its_backends() {
     );
     load.kill().expect("killed");
     load.wait().expect("reaped");
+    postmaster.signal(libc::SIGINT);
+    assert!(postmaster.finish().success());
+}
+
+/// A session of psql(1).
+struct Session(Target);
+
+impl Session {
+    fn open(folder: &Folder) -> Session {
+        let mut command = as_nobody(postgresql("psql"));
+        command.args(["-h", &folder.path(""), "-U", "tester", "-XqAt", "postgres"]);
+        Session(Target::silent(&mut command))
+    }
+
+    /// What the server answers.
+    fn ask(&mut self, statement: &str) -> String {
+        self.0.send(&format!("{statement};\n"));
+        self.0.expect("").trim().to_owned()
+    }
+}
+
+/// The postmaster and all that it forks are traced by one attacher, whose death harms nobody.
+#[test]
+fn every_backend_of_postgresql_is_followed() {
+    let folder = Folder::new("postgresql-followed");
+    let postmaster = postgresql_server(&folder);
+    let bin = postgresql("postgres");
+    let version = bin.iter().rev().nth(2).and_then(|name| name.to_str());
+    let flag = format!(
+        "-DVERSION={}",
+        version.expect("/usr/lib/postgresql/VERSION/bin")
+    );
+    let file = format!("postgresql_leak-{}.so", version.expect("a number"));
+    let library = folder.path("leak.so");
+    std::fs::copy(build_library("postgresql_leak", &file, &[&flag]), &library).expect("copied");
+
+    let mut attacher = Attacher::start(&postmaster, &["--follow-fork"]);
+    let mut sessions = [Session::open(&folder), Session::open(&folder)];
+    sessions[0].0.send(&format!(
+        "CREATE FUNCTION forget() RETURNS integer AS '{library}' LANGUAGE C;\n"
+    ));
+    let pids = sessions
+        .each_mut()
+        .map(|session| session.ask("SELECT pg_backend_pid()"));
+    // Ended below; it ends by itself if it loses a backend. One more, which only asks, comes before the two
+    // that work.
+    let mut load = pgbench(&folder, &["-c", "2", "-T", "600"]);
+    let mut load = quiet(load.env("PGAPPNAME", "load"));
+    let mut of_load = Vec::new();
+    until("two backends are at work", || {
+        let pids = "SELECT coalesce(string_agg(pid::text, ' '), '-') FROM pg_stat_activity";
+        let working = "application_name = 'load' AND query ~ '^(BEGIN|UPDATE|INSERT|END)'";
+        let pids = sessions[0].ask(&format!("{pids} WHERE {working}"));
+        of_load = pids.split(' ').map(str::to_owned).collect();
+        of_load.len() == 2
+    });
+    let short = quiet(&mut pgbench(&folder, &["-c", "2", "-t", "20", "-C"]));
+    let wanted = |pid: &String| format!("Attached to {pid} ");
+    let mut awaited: Vec<String> = pids.iter().chain(&of_load).map(wanted).collect();
+    while !awaited.is_empty() {
+        let line = attacher.says("Attached to ");
+        awaited.retain(|beginning| !line.starts_with(beginning));
+    }
+    let calls = [100, 37];
+    for (session, calls) in sessions.iter_mut().zip(calls) {
+        let sum = session.ask(&format!(
+            "SELECT sum(forget()) FROM generate_series(1, {calls})"
+        ));
+        assert_eq!(sum, (calls * 3).to_string());
+    }
+    succeeds(short);
+    // One of them ends while it is traced, the other one goes on.
+    let [first, second] = sessions;
+    assert!(first.0.finish().success());
+    until("its backend has gone", || {
+        !backends_of(postmaster.pid()).contains(&pids[0])
+    });
+    let (status, errors, reports) = attacher.last_reports();
+    assert!(status.success(), "{status}: {errors}");
+    for (pid, calls) in pids.iter().zip(calls) {
+        let report = &reports[&pid.parse().expect("a pid")];
+        assert_eq!(report["totals"]["lost_events"], 0);
+        let leaked = sites(report, "postgresql_leak.cc");
+        let of_function = &leaked[&("forget_a_block".to_owned(), "malloc".to_owned())];
+        assert_eq!(*of_function, (calls * 3, calls * 3 * 1234), "{leaked:?}");
+    }
+    for pid in &of_load {
+        let report = &reports[&pid.parse().expect("a pid")];
+        let allocations = report["totals"]["allocations"].as_u64();
+        assert!(allocations > Some(0), "{report}");
+    }
+
+    // Once more, and it dies while backends come and go.
+    let short = quiet(&mut pgbench(&folder, &["-c", "2", "-t", "50", "-C"]));
+    let mut attacher = Attacher::start(&postmaster, &["--follow-fork"]);
+    for _ in 0..6 {
+        attacher.says("Attached to ");
+    }
+    attacher.kill();
+    succeeds(short);
+    assert!(
+        load.try_wait().expect("its status").is_none(),
+        "pgbench lost a backend"
+    );
+    let mut second = second;
+    assert_eq!(second.ask("SELECT 6 * 7"), "42");
+    assert!(second.0.finish().success());
+    load.kill().expect("killed");
+    load.wait().expect("reaped");
+    let (code, output, errors) = run(&["detach", &postmaster.pid().to_string()]);
+    assert_eq!(code, 0, "{output}{errors}");
     postmaster.signal(libc::SIGINT);
     assert!(postmaster.finish().success());
 }

@@ -3,6 +3,12 @@
 use crate::{error::Error, residue::residue};
 use memhook_process::mappings;
 use std::fs::{File, TryLockError};
+use std::time::{Duration, Instant};
+
+/// How long a lock may outlive the attacher that is named in the process. One that was killed has watchdogs, and one
+/// that had just been started has a copy of its descriptors for a moment, until it is killed too.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// The right to attach to a process or to detach from it, until dropped; a killed attacher loses it.
 pub struct Claim {
@@ -18,13 +24,19 @@ pub fn claim(pid: i32) -> Result<Claim, Error> {
         Ok(lock) => lock,
         Err(source) => return Err(Error::Open { path, source }),
     };
-    match lock.try_lock() {
-        Ok(()) => Ok(Claim { _lock: lock }),
-        Err(TryLockError::WouldBlock) => match residue(pid, &mappings(pid)?).attacher(pid) {
-            Some(attacher) => Err(Error::AlreadyTraced { pid, attacher }),
-            None => Err(Error::Busy { pid }),
-        },
-        // A /proc that has no locks: the control block still names the attacher.
-        Err(TryLockError::Error(_)) => Ok(Claim { _lock: lock }),
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match lock.try_lock() {
+            // A /proc that has no locks: the control block still names the attacher.
+            Ok(()) | Err(TryLockError::Error(_)) => return Ok(Claim { _lock: lock }),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        if let Some(attacher) = residue(pid, &mappings(pid)?).attacher(pid) {
+            return Err(Error::AlreadyTraced { pid, attacher });
+        }
+        if Instant::now() >= until {
+            return Err(Error::Busy { pid });
+        }
+        std::thread::sleep(PAUSE);
     }
 }

@@ -291,7 +291,7 @@ impl<O: Observer + Send> Consumer<O> {
             drop(state);
             let ended = self.elapsed().as_nanos() as u64;
             self.drained_ns.store(ended, Relaxed);
-            self.region.grant(|ring| drain.waiting(ring));
+            self.region.grant(drain.waiting());
             if self.region.module_requests() != self.answered.load(Relaxed) {
                 // Full: the last message is still there.
                 let _ = tell.try_send(());

@@ -47,6 +47,17 @@ pub enum Error {
         /// The function.
         name: &'static str,
     },
+    /// Its loader is still at work.
+    #[error("process {pid} has not been loaded completely")]
+    StillLoaded {
+        /// The process.
+        pid: i32,
+    },
+    /// It cannot be found out which processes share their memory.
+    #[error(
+        "processes cannot be followed here: kcmp(2) is not permitted, which tells the child of a vfork from others; attach to each of them by its PID"
+    )]
+    NoKcmp,
     /// The hook could not keep its state from the children of the process.
     #[error(
         "process {pid} cannot be traced: the kernel does not keep the hook's state from its children (MADV_WIPEONFORK, since Linux 4.14)"

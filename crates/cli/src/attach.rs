@@ -1,23 +1,33 @@
-//! `attach`: trace a running process, report, leave.
+//! `attach`: trace a running process, or several, report, leave.
+
+mod several;
 
 use crate::options::duration;
 use crate::output::say;
 use crate::report_job::{self, ReportJob, Reports};
-use crate::{exit_code, signals};
+use crate::signals;
+use crate::target::Target;
 use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
 use memhook_report::ReportStream;
-use std::{process::ExitCode, time::Duration};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 /// Options of `attach`.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// The process to trace
-    #[arg(required_unless_present = "pid_option", value_parser = crate::options::pid)]
-    pid: Option<i32>,
-    /// The process to trace, as an option
-    #[arg(short = 'p', long = "pid", id = "pid_option", value_name = "PID", conflicts_with = "pid",
-          value_parser = crate::options::pid)]
-    pid_option: Option<i32>,
+    #[command(flatten)]
+    target: Target,
+    /// Trace all matching processes, also later ones
+    ///
+    /// All processes with this name or in this control group are traced, until Ctrl-C or the end of
+    /// --duration.
+    #[arg(long, conflicts_with_all = ["newest", "dry_run"])]
+    all: bool,
+    /// Trace its children and their children, too
+    ///
+    /// Those that it has, and those that it will have. This does not slow down any fork: new processes
+    /// are found by looking every few milliseconds, and what they allocate before that is not seen.
+    #[arg(long, conflicts_with_all = ["all", "dry_run"])]
+    follow_fork: bool,
     /// Detach after this time (500ms, 30s, 10m)
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
@@ -50,11 +60,22 @@ impl Args {
         args.reports.view.top = top;
         args
     }
+
+    /// What is done with the trace of a process.
+    fn job(&self, pid: i32, written: &Arc<Reports>) -> ReportJob {
+        let (args, interval) = (&self.reports, Some(self.interval));
+        ReportJob::new(pid, written, args, interval, args.handover())
+            .announced((!args.quiet).then_some(announce))
+            .telling_backtraces(args.tracing.check_memo || self.verbose)
+    }
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let pid = args.pid.or(args.pid_option).unwrap_or(0);
+    if args.all || args.follow_fork {
+        return several::run(args);
+    }
+    let pid = args.target.pid()?;
     let reports = &args.reports;
     let (recorded, path) = reports.recording.split(reports.output.as_deref(), pid)?;
     let recorded = match recorded {
@@ -86,35 +107,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Err(error.into());
         }
     };
-    if !reports.quiet {
-        announce(trace.session());
-    }
     if let Some(recording) = recording {
         trace.record(recording);
     }
-    let (interval, last_look) = (Some(args.interval), reports.handover());
     let written = Reports::new(output);
-    let mut job = ReportJob::new(pid, &written, reports, interval, last_look);
-    let end = trace.run(args.duration, &mut job);
-    let mut code = exit_code::of_trace(end, pid);
-    let region = trace.session().region();
-    if reports.tracing.check_memo || args.verbose {
-        let losses = region.losses();
-        eprintln!(
-            "{} backtraces unwound, {} remembered ones checked, {} of those wrong",
-            losses.unwound, losses.memo_checked, losses.memo_wrong
-        );
-        if losses.memo_wrong > 0 {
-            code = exit_code::WRONG;
-        }
-    }
-    if region.abandoned() {
-        code = code.max(exit_code::CUT_SHORT);
-    }
-    if !written.finish() || written.is_incomplete() {
-        code = code.max(exit_code::BAD_INPUT);
-    }
-    Ok(ExitCode::from(code))
+    trace.run(args.duration, &mut args.job(pid, &written));
+    Ok(ExitCode::from(written.exit_code()))
 }
 
 /// Says what was attached to.

@@ -1,6 +1,7 @@
 //! `doctor`: everything that decides whether and how well a process can be traced.
 
 use crate::frames::module_file;
+use crate::target::Target;
 use crate::{exit_code, output::say};
 use memhook_attach::{DiagnosedModule, Diagnosis, diagnose};
 use memhook_process::{Check, TargetRoot};
@@ -9,7 +10,8 @@ use memhook_symbols::{ModuleSymbols, Source, Symbolizer};
 use std::{process::ExitCode, time::Duration};
 
 /// Prints every finding; the exit code says whether an attach would refuse.
-pub fn run(pid: i32) -> anyhow::Result<ExitCode> {
+pub fn run(target: &Target) -> anyhow::Result<ExitCode> {
+    let pid = target.pid()?;
     let Diagnosis { checks, modules } = diagnose(pid)?;
     checks.iter().for_each(print_check);
     if !modules.is_empty() {

@@ -29,7 +29,7 @@ pub const LIMIT_EXCEEDED: u8 = 1;
 pub const NO_VERDICT: u8 = 3;
 
 /// The exit code of a trace of a running process; what went wrong is told.
-pub fn of_trace(end: End, pid: i32) -> u8 {
+pub fn of_trace(end: &End, pid: i32) -> u8 {
     match end {
         End::Detached(Detached::SlotsLeft(left)) => {
             eprintln!(
@@ -38,7 +38,7 @@ pub fn of_trace(end: End, pid: i32) -> u8 {
             NOT_RESTORED
         }
         End::Detached(Detached::Failed(error)) => {
-            let error = crate::printing::chain(&error);
+            let error = crate::printing::chain(error);
             eprintln!("memhook-rs: {error}; run: memhook-rs detach {pid}");
             NOT_RESTORED
         }

@@ -23,6 +23,7 @@ mod run;
 mod scan;
 mod signals;
 mod symbols_pack;
+mod target;
 mod top;
 mod tracing;
 mod view;
@@ -72,11 +73,7 @@ enum Command {
     Top(Box<top::Args>),
     /// Clean up in a process after memhook-rs was killed
     #[command(after_long_help = include_str!("help/detach.txt"))]
-    Detach {
-        /// The process to clean up
-        #[arg(value_parser = options::pid)]
-        pid: i32,
-    },
+    Detach(target::Target),
     /// Trace a small C++ service that leaks, and show where
     #[command(after_long_help = include_str!("help/demo.txt"))]
     Demo {
@@ -89,11 +86,7 @@ enum Command {
     Scan(scan::Args),
     /// Check whether a process can be traced, and say what to do if not
     #[command(after_long_help = include_str!("help/doctor.txt"))]
-    Doctor {
-        /// The process to check
-        #[arg(value_parser = options::pid)]
-        pid: i32,
-    },
+    Doctor(target::Target),
     /// Print a script that lets a shell complete commands and options
     #[command(after_long_help = include_str!("help/completions.txt"))]
     Completions(completions::CompletionsArgs),
@@ -119,10 +112,10 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Top(args) => top::run(&args),
-        Command::Detach { pid } => detach::run(pid),
+        Command::Detach(target) => detach::run(&target),
         Command::Demo { duration } => demo::run(duration),
         Command::Scan(args) => scan::run(&args),
-        Command::Doctor { pid } => doctor::run(pid),
+        Command::Doctor(target) => doctor::run(&target),
         Command::Completions(args) => completions::completions(&args),
         Command::Man(args) => completions::man(&args),
     };

@@ -98,12 +98,6 @@ pub enum Color {
     Never,
 }
 
-/// A process id.
-pub fn pid(text: &str) -> Result<i32, String> {
-    let number = text.parse().ok().filter(|&pid: &i32| pid >= 0);
-    number.ok_or_else(|| "PID must be a number (pidof NAME prints it)".into())
-}
-
 /// `500ms`, `30s`, `10m`, `2h`; a bare number is seconds.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let at = text

@@ -4,15 +4,15 @@ use crate::last_look::LastLook;
 use crate::model::Reporter;
 use crate::options::{Color, Format, View};
 use crate::tracing::Tracing;
-use crate::{record, signals::NameWait};
-use memhook_attach::{End, Job, Trace, Turn};
+use crate::{exit_code, record, signals::NameWait};
+use memhook_attach::{End, Job, Session, Trace, Turn, command_line};
 use memhook_report::{Progress, ReportModel, ReportStream, ReportWriter};
 use std::{
     ops::ControlFlow,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU8, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -41,8 +41,8 @@ pub struct Args {
     ///
     /// A name that ends in .mhk makes it a recording of every event, for `memhook-rs report`. In the
     /// name, %p becomes the process id and %h the host name. Without this option, reports go to
-    /// standard output, and those of `run` to standard error. Of the processes that `run` follows,
-    /// the first is recorded into this file and the others into NAME.PID.mhk.
+    /// standard output, and those of `run` to standard error. Of several processes, each is recorded
+    /// into a file of its own: without %p, others than the first into NAME.PID.mhk.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Overwrite the output file if it exists
@@ -86,6 +86,8 @@ const NAMES_PAUSE: Duration = Duration::from_millis(50);
 pub struct Reports {
     output: Mutex<ReportWriter>,
     is_incomplete: AtomicBool,
+    /// The highest exit code of a trace that has ended.
+    code: AtomicU8,
 }
 
 impl Reports {
@@ -94,6 +96,7 @@ impl Reports {
         Arc::new(Reports {
             output: Mutex::new(output),
             is_incomplete: AtomicBool::new(false),
+            code: AtomicU8::new(exit_code::DONE),
         })
     }
 
@@ -109,6 +112,20 @@ impl Reports {
             eprintln!("memhook-rs: not every report could be written: {error}");
         }
         finished.is_ok()
+    }
+
+    /// Whether nobody reads them any more.
+    pub fn is_closed(&self) -> bool {
+        self.output().is_closed()
+    }
+
+    /// Ends the output. What became of it and of the traces, as an exit code.
+    pub fn exit_code(&self) -> u8 {
+        let mut code = self.code.load(Relaxed);
+        if !self.finish() || self.is_incomplete() {
+            code = code.max(exit_code::BAD_INPUT);
+        }
+        code
     }
 
     /// Whether a recording is not complete.
@@ -130,7 +147,12 @@ pub struct ReportJob {
     top: usize,
     is_quiet: bool,
     shows_reports: bool,
-    title: String,
+    /// Of one process among several: its command line when it was last looked at.
+    title: Option<String>,
+    /// Called when the process is traced.
+    announce: Option<fn(&Session)>,
+    /// At the end, tell how backtraces were found.
+    tells_backtraces: bool,
     /// If the memory is to be searched for what nothing reaches: its copy.
     last_look: Option<Handover>,
 }
@@ -153,18 +175,67 @@ impl ReportJob {
             top: args.view.top,
             is_quiet: args.quiet,
             shows_reports: true,
-            title: String::new(),
+            title: None,
+            announce: None,
+            tells_backtraces: false,
             last_look,
         }
     }
 
     /// With a line above each report that says which process it is about.
-    pub fn titled(self, title: String) -> ReportJob {
+    pub fn titled(self) -> ReportJob {
+        let title = Some(String::new());
         ReportJob { title, ..self }
     }
 
+    /// With something to be said when the process is traced.
+    pub fn announced(self, announce: Option<fn(&Session)>) -> ReportJob {
+        ReportJob { announce, ..self }
+    }
+
+    /// With a line at the end about the backtraces.
+    pub fn telling_backtraces(self, tells_backtraces: bool) -> ReportJob {
+        ReportJob {
+            tells_backtraces,
+            ..self
+        }
+    }
+
     fn write(&self, report: &ReportModel) {
-        self.reports.output().write_titled(&self.title, report);
+        let command = self.title.as_ref();
+        let title = command.map(|command| format!("Process {}: {command}\n", self.pid));
+        let mut output = self.reports.output();
+        output.write_titled(&title.unwrap_or_default(), report);
+    }
+
+    /// Many programs write there what they do, after a fork above all; at the end it is not to be had any more.
+    fn look_at_command_line(&mut self) {
+        if let Some(title) = &mut self.title {
+            let now = command_line(self.pid);
+            if !now.is_empty() {
+                *title = now;
+            }
+        }
+    }
+
+    /// Tells what went wrong with the trace.
+    fn judge(&self, trace: &Trace, end: &End) -> u8 {
+        let mut code = exit_code::of_trace(end, self.pid);
+        let region = trace.session().region();
+        if self.tells_backtraces {
+            let losses = region.losses();
+            eprintln!(
+                "{} backtraces unwound, {} remembered ones checked, {} of those wrong",
+                losses.unwound, losses.memo_checked, losses.memo_wrong
+            );
+            if losses.memo_wrong > 0 {
+                code = exit_code::WRONG;
+            }
+        }
+        if region.abandoned() {
+            code = code.max(exit_code::CUT_SHORT);
+        }
+        code
     }
 
     /// The last report, with the names that are there when nobody waits any longer.
@@ -195,6 +266,10 @@ impl Job for ReportJob {
     fn begin(&mut self, trace: &Trace) {
         // With --quiet and a recording, no reports are printed.
         self.shows_reports = !(self.is_quiet && trace.is_recorded());
+        self.look_at_command_line();
+        if let Some(announce) = self.announce {
+            announce(trace.session());
+        }
     }
 
     fn turn(&mut self, trace: &Trace, turn: &Turn) -> ControlFlow<()> {
@@ -202,6 +277,7 @@ impl Job for ReportJob {
             // The last report says it all.
             return ControlFlow::Continue(());
         }
+        self.look_at_command_line();
         let now = trace.consumer().elapsed();
         if self.shows_reports && self.next.is_some_and(|next| now >= next) {
             self.next = self.interval.map(|interval| now.saturating_add(interval));
@@ -248,6 +324,7 @@ impl Job for ReportJob {
         if let Some(report) = report.filter(|_| self.shows_reports) {
             self.write(&report);
         }
+        self.reports.code.fetch_max(self.judge(trace, end), Relaxed);
     }
 
     fn notice(&mut self, text: &str) {

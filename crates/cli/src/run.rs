@@ -6,7 +6,7 @@ use crate::options::duration;
 use crate::report_job::{self, Handover, ReportJob, Reports};
 use crate::tracing::StartOptions;
 use memhook_attach::{
-    Error, Observer, Program, Recording, Session, TraceConfig, Work, command_line, process_name,
+    Error, Observer, Program, Recording, Session, TraceConfig, Work, process_name,
 };
 use memhook_heap::capture_ending;
 use memhook_inject::{Child, StartPoint};
@@ -142,17 +142,17 @@ impl Observer for Started<'_> {
         if !args.reports.quiet {
             announce(session, pid, point);
         }
-        let title = if args.start.follow_fork {
-            format!("Process {pid}: {}\n", command_line(pid))
-        } else {
-            String::new()
-        };
         let last_look = args.reports.handover();
         self.last_looks
             .extend(last_look.clone().map(|look| (pid, look)));
         let job = ReportJob::new(pid, &self.reports, &args.reports, args.interval, last_look);
+        let job = if args.start.follow_fork {
+            job.titled()
+        } else {
+            job
+        };
         Ok(Work {
-            job: Box::new(job.titled(title)),
+            job: Box::new(job),
             recording,
         })
     }

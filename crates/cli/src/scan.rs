@@ -4,11 +4,13 @@ mod reclaim;
 
 use crate::options::Color;
 use crate::output::style;
+use crate::target::Target;
 use anyhow::{Context, bail};
 use memhook_foreign::{OutputFile, visible_json, visible_lines};
 use memhook_heap::{
     Captured, Limits, MarkOptions, Method, Pointers, Scan, Types, capture_within, dissect,
 };
+use memhook_process::Check;
 use memhook_report::{Document, Progress, ReportStream, document, scan_report, write_blocks};
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
@@ -36,9 +38,8 @@ enum PointerRule {
 /// Options of `scan`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The process to search
-    #[arg(required_unless_present = "from", conflicts_with = "from", value_parser = crate::options::pid)]
-    pid: Option<i32>,
+    #[command(flatten)]
+    target: Target,
     /// Number of groups to show
     #[arg(short = 'T', long, value_name = "N", default_value_t = 20)]
     top: usize,
@@ -158,9 +159,9 @@ impl Args {
     }
 
     /// Of the process, or of the file that was named.
-    fn capture(&self) -> anyhow::Result<Captured> {
+    fn capture(&self, pid: i32) -> anyhow::Result<Captured> {
         let Some(file) = &self.from else {
-            let pid = preflight_to_read(self.pid)?;
+            check(memhook_process::preflight_to_read(pid))?;
             let work = || capture_within(pid, self.method(), self.limits());
             return Ok(Progress::during("copying the memory", work)?);
         };
@@ -177,49 +178,44 @@ impl Args {
     }
 }
 
-/// The process, if its memory can be read.
-fn preflight_to_read(pid: Option<i32>) -> anyhow::Result<i32> {
-    let pid = pid.unwrap_or(0);
-    match memhook_process::first_failure(&memhook_process::preflight_to_read(pid)) {
+/// Refuses what cannot be read or traced.
+fn check(checks: Vec<Check>) -> anyhow::Result<()> {
+    match memhook_process::first_failure(&checks) {
         Some(why) => bail!("{why}"),
-        None => Ok(pid),
-    }
-}
-
-/// The process, if it can be traced.
-fn preflight(pid: Option<i32>) -> anyhow::Result<i32> {
-    let pid = pid.unwrap_or(0);
-    match memhook_process::first_failure(&memhook_process::preflight(pid)) {
-        Some(why) => bail!("{why}"),
-        None => Ok(pid),
+        None => Ok(()),
     }
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    // Looked for once: a name may be that of another process later.
+    let pid = match args.from {
+        Some(_) => 0,
+        None => args.target.pid()?,
+    };
     if args.reclaim {
-        reclaim::run(args)?;
+        reclaim::run(args, pid)?;
     } else if let Some(file) = &args.save {
-        save(args, file)?;
+        save(args, pid, file)?;
     } else {
-        look(args)?;
+        look(args, pid)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Everything but `--save` and `--reclaim`.
-fn look(args: &Args) -> anyhow::Result<()> {
+fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
     const SEARCHING: &str = "searching the memory";
     let options = args.mark_options();
     let scan = |snapshot: &_| Progress::during(SEARCHING, || Scan::of(snapshot, options));
-    let mut captured = args.capture()?;
+    let mut captured = args.capture(pid)?;
     let mut before = None;
     if let Some(pause) = args.twice {
         let scan = scan(&captured.snapshot)?;
         before = Some(scan.fingerprints(&captured.snapshot));
         drop(scan);
         std::thread::sleep(pause);
-        captured = args.capture()?;
+        captured = args.capture(pid)?;
     }
     let snapshot = &captured.snapshot;
     let mut types = Types::new(snapshot, &captured.images);
@@ -260,7 +256,7 @@ fn print(args: &Args, report: &impl Document) -> anyhow::Result<()> {
 }
 
 /// Saves a snapshot.
-fn save(args: &Args, file: &str) -> anyhow::Result<()> {
+fn save(args: &Args, pid: i32, file: &str) -> anyhow::Result<()> {
     // Before the process is touched: a file that cannot be written costs it nothing then.
     let output = match file {
         "-" if std::io::stdout().is_terminal() => {
@@ -269,7 +265,7 @@ fn save(args: &Args, file: &str) -> anyhow::Result<()> {
         "-" => None,
         file => Some(OutputFile::create(file.as_ref(), args.force)?),
     };
-    let mut captured = args.capture()?;
+    let mut captured = args.capture(pid)?;
     captured.name_classes()?;
     let snapshot = &captured.snapshot;
     match output {

@@ -4,6 +4,7 @@ use crate::exit_code;
 use crate::frames::{SessionStacks, module_files};
 use crate::options::{Color, duration};
 use crate::signals::{self, stop_requested};
+use crate::target::Target;
 use crate::tracing::Tracing;
 use anyhow::{Context, bail};
 use crossbeam_channel::Select;
@@ -17,9 +18,8 @@ use std::{io::IsTerminal, ops::ControlFlow, process::ExitCode, time::Duration};
 /// Options of `top`.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// The process to watch
-    #[arg(value_parser = crate::options::pid)]
-    pid: i32,
+    #[command(flatten)]
+    target: Target,
     /// Time between updates of the screen
     #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "1s")]
     interval: Duration,
@@ -29,7 +29,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let pid = args.pid;
+    let pid = args.target.pid()?;
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         bail!("top needs a terminal; for scripts there is: memhook-rs attach {pid} --json");
     }
@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         notices: Vec::new(),
         failure: None,
     };
-    let code = exit_code::of_trace(trace.run(None, &mut job), pid);
+    let code = exit_code::of_trace(&trace.run(None, &mut job), pid);
     for notice in &job.notices {
         eprintln!("memhook-rs: {notice}");
     }

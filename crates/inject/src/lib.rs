@@ -15,6 +15,7 @@ mod arch;
 mod error;
 mod hold;
 mod launch;
+mod open_files;
 mod ptrace;
 mod remote;
 
@@ -45,7 +46,7 @@ mod stop_tests;
 #[cfg(test)]
 extern crate self as memhook_inject;
 
-pub use address_space::memory_sharers;
+pub use address_space::{memory_sharers, share_memory};
 pub use all_threads::{AllHeld, hold_all};
 pub use call_with_data::MAX_CALL_DATA;
 pub use descriptor::duplicate_descriptor;
@@ -59,6 +60,7 @@ pub use late::let_late_threads_go;
 pub use launch::{Child, EndingThread, Event, StartPoint, end_by, forward_signals, launch};
 pub use load::{Dlopen, load_object};
 pub use memory::write_bytes;
+pub use open_files::allow_many_open_files;
 pub use page_scan::{PageScan, PageState};
 pub use region::{Region, close_descriptor, create_region, unmap_region};
 pub use regs::Registers;

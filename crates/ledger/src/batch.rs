@@ -8,16 +8,28 @@
 use crate::{Ledger, Observer};
 use memhook_abi::{Event, Op};
 
-/// More lines on their way than this the processor cannot keep account of anyway.
+/// The processor cannot keep track of more lines that are under way than this.
 const BATCH: usize = 32;
 /// From so many live blocks (24 bytes and more each) on.
 const MANY_BLOCKS: usize = 100_000;
+
+/// An event that is not applied yet. Its parts are written one by one: what is copied as a whole just after
+/// it was put together waits for those stores.
+struct Collected {
+    address: u64,
+    size: u64,
+    time_ns: u64,
+    sequence: u32,
+    low_size: u32,
+    stack: u32,
+    op: Op,
+}
 
 /// Events that are not applied yet.
 #[derive(Default)]
 pub(crate) struct Batch {
     is_on: bool,
-    events: Vec<(Event, u64, u64)>,
+    events: Vec<Collected>,
 }
 
 impl<O: Observer> Ledger<O> {
@@ -30,10 +42,17 @@ impl<O: Observer> Ledger<O> {
             return self.apply_event(event, size, time_ns);
         }
         self.map.expect(event.address);
-        if matches!(event.op, Op::Allocation | Op::Pair) {
-            self.sites.expect_stack(event.stack);
-        }
-        self.batch.events.push((event, size, time_ns));
+        // Of a release too, whose stack is none: nobody could predict a branch on the kind of the event.
+        self.sites.expect_stack(event.stack);
+        self.batch.events.push(Collected {
+            address: event.address,
+            size,
+            time_ns,
+            sequence: event.sequence,
+            low_size: event.size,
+            stack: event.stack,
+            op: event.op,
+        });
         if self.batch.events.len() == BATCH {
             self.apply_batch();
         }
@@ -44,12 +63,19 @@ impl<O: Observer> Ledger<O> {
     pub(crate) fn apply_batch(&mut self) {
         let mut events = std::mem::take(&mut self.batch.events);
         // By now most entries are there, and say which sites come next.
-        for (event, ..) in &events {
-            if event.op != Op::Allocation {
-                self.sites.expect(self.map.first_look(event.address).site());
-            }
+        for event in &events {
+            self.sites.expect(self.map.first_look(event.address).site());
         }
-        for (event, size, time_ns) in events.drain(..) {
+        for event in events.drain(..) {
+            let Collected { size, time_ns, .. } = event;
+            let event = Event {
+                op: event.op,
+                address: event.address,
+                sequence: event.sequence,
+                size: event.low_size,
+                value: 0, // what ticks and size extensions have, which never get here
+                stack: event.stack,
+            };
             self.apply_event(event, size, time_ns);
         }
         self.batch.events = events; // keeps its capacity

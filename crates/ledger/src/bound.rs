@@ -7,11 +7,12 @@
 //! Sites have half of the memory. When they fill it, allocations of further stacks are counted
 //! together.
 
-use crate::live_map::{Entry, Place};
+use crate::entry::Entry;
+use crate::live_map::Place;
 use crate::thinning::Estimate;
 use crate::{Bounded, Ledger, Observer};
 
-/// A ledger's memory cannot be bounded below this: the segments of an empty table take a part of it.
+/// A ledger's memory cannot be bounded below this: less would leave too few blocks for a sample of them.
 pub const LEAST_BYTES: usize = 4 << 20;
 /// What reports take for a site while they are made, besides its sums: rows, names of rows, order.
 const REPORT_BYTES: usize = 192;

@@ -27,6 +27,7 @@
 mod batch;
 mod bound;
 mod contests;
+mod entry;
 mod estimate;
 mod growth;
 mod live_map;
@@ -34,6 +35,7 @@ mod observer;
 mod order;
 mod queries;
 mod reallocs;
+mod segment;
 mod sites;
 mod slices;
 mod thinning;

@@ -56,7 +56,8 @@
 
 use crate::batch::Batch;
 use crate::contests::{Contests, Pair};
-use crate::live_map::{Entry, LiveMap, Place};
+use crate::entry::Entry;
+use crate::live_map::{LiveMap, Place};
 use crate::observer::{Observer, ReleaseBy};
 use crate::reallocs::RingReallocs;
 use crate::sites::{ReleaseSites, SiteTable, ThreadTable};

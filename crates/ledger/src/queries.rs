@@ -1,7 +1,7 @@
 //! Questions to a ledger. Those about live blocks walk the whole table.
 
+use crate::entry::Entry;
 use crate::growth::{SiteGrowth, Snapshot};
-use crate::live_map::Entry;
 use crate::{Ledger, LiveBlock, Observer, SiteLive, SiteTotals, SiteWalk, Totals};
 use rustc_hash::FxHashMap;
 

@@ -25,7 +25,8 @@
 //! address while the announcement was open arrives at most one pass before the announcement, which
 //! is applied before that balance is given up.
 
-use crate::live_map::{AGED_PASSES, Entry, Place};
+use crate::entry::{AGED_PASSES, Entry};
+use crate::live_map::Place;
 use crate::order::Release;
 use crate::{Ledger, Observer, ReleaseBy};
 use memhook_abi::{Event, Op};

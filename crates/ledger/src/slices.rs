@@ -1,12 +1,12 @@
-//! Walks over the live blocks in slices. Who keeps a ledger under a lock lets go of it between two of
-//! them: a walk over millions of blocks takes longer than a thread of the target should wait for room in
-//! its ring.
+//! Walks over the live blocks in slices. A ledger that is kept under a lock can be released between two
+//! slices: a walk over millions of blocks takes longer than a thread of the target should wait for room
+//! in its ring.
 //!
 //! Every block that lives from the beginning of a walk to its end is seen exactly once, because a block
-//! stays in the segment of the table that its address belongs to. One that comes or goes meanwhile may be
-//! seen or not.
+//! keeps its position in the order of the walk, even if the table grows meanwhile. One that comes or goes
+//! meanwhile may be seen or not.
 
-use crate::live_map::Entry;
+use crate::entry::Entry;
 use crate::{Ledger, LiveBlock, Observer, SiteLive, SiteTotals};
 
 /// Places of the table that one slice looks at; a single segment may have more.
@@ -15,7 +15,8 @@ const SLICE_PLACES: usize = 1 << 16;
 /// How far a walk has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveWalk {
-    next_segment: usize,
+    /// In the order that `LiveMap::live_from` describes.
+    position: u64,
 }
 
 /// A walk that sums up what each site has live.
@@ -130,14 +131,13 @@ impl<O: Observer> Ledger<O> {
     fn walk(&self, walk: &mut LiveWalk, mut each: impl FnMut(Entry)) -> bool {
         let mut places = 0;
         while places < SLICE_PLACES {
-            let Some((segment_places, entries)) = self.map.live_of_segment(walk.next_segment)
-            else {
+            let Some((more, entries, next)) = self.map.live_from(walk.position) else {
                 return false;
             };
             entries.for_each(&mut each);
-            places += segment_places;
-            walk.next_segment += 1;
+            places += more;
+            walk.position = next;
         }
-        walk.next_segment < self.map.segments()
+        self.map.live_from(walk.position).is_some()
     }
 }

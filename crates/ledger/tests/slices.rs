@@ -13,9 +13,10 @@ fn event(op: Op, address: u64, sequence: u32, stack: u32) -> memhook_abi::Event 
     raw.unpack().expect("valid")
 }
 
-fn address_of(block: u64) -> u64 {
-    (1 + block) << 5
-}
+/// Blocks 32 bytes apart.
+const SIDE_BY_SIDE: u32 = 5;
+/// Blocks 16 MiB apart.
+const SCATTERED: u32 = 24;
 
 fn stack_of(block: u64) -> u32 {
     1 + (block % 100) as u32
@@ -23,13 +24,20 @@ fn stack_of(block: u64) -> u32 {
 
 struct Heap {
     ledger: Ledger,
+    /// How far apart blocks are, as a power of two.
+    distance: u32,
     releases: u32,
     ms: u64,
 }
 
 impl Heap {
     fn of(blocks: u64) -> Heap {
+        Heap::with_distance(blocks, SIDE_BY_SIDE)
+    }
+
+    fn with_distance(blocks: u64, distance: u32) -> Heap {
         let mut heap = Heap {
+            distance,
             ledger: Ledger::new(LedgerOptions::default()),
             releases: 0,
             ms: 0,
@@ -38,19 +46,23 @@ impl Heap {
         heap
     }
 
+    fn address_of(&self, block: u64) -> u64 {
+        (1 + block) << self.distance
+    }
+
     /// One pass that allocates some blocks and releases others.
     fn pass(&mut self, allocated: std::ops::Range<u64>, released: std::ops::Range<u64>) {
         self.ms += 1;
         self.ledger.begin_ring(0, 7);
         for block in released {
             self.releases += 1;
-            let release = event(Op::Release, address_of(block), self.releases, 0);
+            let release = event(Op::Release, self.address_of(block), self.releases, 0);
             self.ledger.event(release, 0, self.ms * 1_000_000);
         }
         for block in allocated {
             let allocation = event(
                 Op::Allocation,
-                address_of(block),
+                self.address_of(block),
                 self.releases,
                 stack_of(block),
             );
@@ -62,7 +74,12 @@ impl Heap {
 
 #[test]
 fn blocks_that_stay_are_seen_once_and_slices_are_bounded() {
-    let mut heap = Heap::of(BLOCKS);
+    for distance in [SIDE_BY_SIDE, SCATTERED] {
+        check_walk(Heap::with_distance(BLOCKS, distance));
+    }
+}
+
+fn check_walk(mut heap: Heap) {
     let (mut walk, mut seen, mut slices) = (LiveWalk::default(), BTreeMap::new(), 0);
     loop {
         let mut in_slice = 0;
@@ -83,7 +100,7 @@ fn blocks_that_stay_are_seen_once_and_slices_are_bounded() {
     assert!(slices >= 5, "{slices}");
     assert!(seen.values().all(|&times| times == 1));
     let stayed = (slices * 1_000..BLOCKS)
-        .map(address_of)
+        .map(|block| heap.address_of(block))
         .collect::<BTreeSet<_>>();
     assert!(stayed.iter().all(|address| seen.contains_key(address)));
 }

@@ -7,6 +7,8 @@ mod arch;
 mod c_library;
 mod cgroup_memory;
 mod cgroup_root;
+mod children;
+mod control_group;
 mod elf;
 mod error;
 #[doc(hidden)]
@@ -24,6 +26,7 @@ mod preflight;
 mod proc_text;
 mod remote_address;
 mod scheduling;
+mod selector;
 mod slots;
 mod target_root;
 mod thread_state;
@@ -35,6 +38,8 @@ pub use arch::native::relocations::RETURN;
 pub use c_library::{CLibrary, CLibraryKind, allocator_code, glibc_version, unsafe_ranges};
 pub use cgroup_memory::{CgroupMemory, MemoryLevel};
 pub use cgroup_root::cgroup_root;
+pub use children::{children, parent};
+pub use control_group::ControlGroup;
 pub use elf::{ElfView, Exported, Relocation, SlotKind};
 pub use error::Error;
 pub use hook_copies::{Behind, HookCopy, behind, hook_copies};
@@ -49,6 +54,7 @@ pub use preflight::{Check, details, filter_may_kill, first_failure, preflight, p
 pub use proc_text::proc_text;
 pub use remote_address::RemoteAddress;
 pub use scheduling::{Scheduling, SchedulingFile};
+pub use selector::{Candidate, SelectionError, Selector, select};
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
 pub use target_root::TargetRoot;
 pub use thread_state::{

@@ -1,6 +1,8 @@
 //! The page of `memhook-rs view`: one HTML file with its data, style and script in it.
 
+mod calls;
 mod columns;
+mod packed;
 mod serve;
 mod sources;
 
@@ -13,17 +15,37 @@ use flate2::{Compression, write::GzEncoder};
 use std::io::{BufWriter, Result, Write};
 
 const PAGE: &str = include_str!("view/page.html");
-const STYLE: &str = include_str!("view/style.css");
-/// In this order one script: later files use what earlier ones declare.
-const SCRIPTS: [&str; 9] = [
+const STYLES: [&str; 3] = [
+    include_str!("view/colors.css"),
+    include_str!("view/style.css"),
+    include_str!("view/table.css"),
+];
+/// One script in this order: classes and constants are declared before they are used.
+const SCRIPTS: [&str; 25] = [
     include_str!("view/units.js"),
+    include_str!("view/ticks.js"),
+    include_str!("view/dom.js"),
+    include_str!("view/palette.js"),
     include_str!("view/data.js"),
+    include_str!("view/history.js"),
+    include_str!("view/wrappers.js"),
     include_str!("view/selection.js"),
+    include_str!("view/search.js"),
     include_str!("view/tree.js"),
+    include_str!("view/picture.js"),
+    include_str!("view/rows.js"),
+    include_str!("view/address.js"),
+    include_str!("view/stacked.js"),
     include_str!("view/timeline.js"),
     include_str!("view/flame.js"),
+    include_str!("view/walk.js"),
+    include_str!("view/histogram.js"),
     include_str!("view/table.js"),
+    include_str!("view/csv.js"),
+    include_str!("view/stack_list.js"),
     include_str!("view/details.js"),
+    include_str!("view/keys.js"),
+    include_str!("view/controls.js"),
     include_str!("view/main.js"),
 ];
 
@@ -42,7 +64,7 @@ impl Format<Profile> for Html {
         let packed = GzEncoder::new(Vec::new(), Compression::new(LEVEL));
         // The encoder is slow where it gets a few bytes at a time.
         let mut packed = BufWriter::with_capacity(1 << 16, packed);
-        serde_json::to_writer(&mut packed, &columns::Columns::new(profile))?;
+        columns::write(profile, &mut packed)?;
         let data = STANDARD.encode(packed.into_inner()?.finish()?);
         let title = format!("{} ({})", profile.target.name, profile.target.pid);
         let title = title.replace('&', "&amp;").replace('<', "&lt;");
@@ -50,7 +72,7 @@ impl Format<Profile> for Html {
         let mut rest = PAGE;
         for (placeholder, parts) in [
             ("<!--TITLE-->", &[title.as_str()][..]),
-            ("/*STYLE*/", &[STYLE]),
+            ("/*STYLE*/", &STYLES),
             ("<!--DATA-->", &[&data]),
             ("/*SCRIPT*/", &SCRIPTS),
         ] {

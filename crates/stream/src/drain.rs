@@ -4,6 +4,11 @@
 //! pass never looks at a head twice: a consumer that chases the producer makes the ring's
 //! cache lines travel between the cores for every event.
 //!
+//! Of a ring that was emptied and has had no event since, a pass looks at the head and nothing else. The
+//! head must be looked at in every pass: what is in the ring may have happened before what is in another,
+//! and has to arrive one pass later at most. With a ring per thread and most threads asleep, the heads are
+//! what a pass costs.
+//!
 //! Where the hook folds pairs, it may change the last events of a ring as long as nobody has claimed
 //! them (its `folding.hpp` says why that is safe). A pass then takes what the pass before it has
 //! claimed, and claims what has come since.
@@ -15,7 +20,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-/// From a claim to the taking: longer than a store, or a thread that runs, stays on its way. See the
+/// From the claim of an event until it is taken: longer than any store takes to become visible. See the
 /// hook's `folding.hpp`.
 const CLAIM_TO_TAKE: Duration = Duration::from_micros(50);
 
@@ -27,6 +32,10 @@ const BATCH_EVENTS: usize = 4096;
 /// thread that wrote them, and the processor's own prefetchers do not run so far ahead.
 const EVENTS_AHEAD: usize = 64;
 const EVENTS_OF_A_LINE: usize = 64 / size_of::<RawEvent>();
+
+/// Heads are asked for so many rings ahead: they lie so far apart that each is in a page of its own, and so
+/// regularly that most of them share a few sets of the caches.
+const RINGS_AHEAD: usize = 8;
 
 /// Takes the events of one pass.
 pub trait Sink {
@@ -85,6 +94,14 @@ impl TickTime {
     }
 }
 
+/// What a pass takes of a ring.
+struct Span {
+    ring: usize,
+    tail: u64,
+    end: u64,
+    head: u64,
+}
+
 #[derive(Clone, Copy, Default)]
 struct RingState {
     /// Resolved time of the last tick.
@@ -99,8 +116,14 @@ struct RingState {
 pub struct Drain {
     tick_time: TickTime,
     states: Vec<RingState>,
-    /// Scratch: by ring, the tail, the end of what this pass takes, and the head.
-    spans: Vec<(u64, u64, u64)>,
+    /// By ring, where the head was when the ring was last found or made empty. As long as it is there, nothing
+    /// has come.
+    emptied: Vec<Option<u64>>,
+    /// The rings freed when `emptied` was noted: in a ring that was freed since, the same head is that of other
+    /// events. `None`: one was being freed.
+    freed: Option<u64>,
+    /// Of the rings that had events in this pass.
+    spans: Vec<Span>,
     /// When events were last claimed.
     claimed_at: Option<Instant>,
 }
@@ -117,6 +140,8 @@ impl Drain {
         Self {
             tick_time: TickTime::Nanoseconds,
             states: Vec::new(),
+            emptied: Vec::new(),
+            freed: None,
             spans: Vec::new(),
             claimed_at: None,
         }
@@ -140,10 +165,10 @@ impl Drain {
         self.take(region, folds, sink)
     }
 
-    /// How many events waited in a ring when the last pass began.
-    pub fn waiting(&self, ring: usize) -> u64 {
-        let span = self.spans.get(ring);
-        span.map_or(0, |(tail, _, head)| head.wrapping_sub(*tail))
+    /// The rings that had events when the last pass began, and how many.
+    pub fn waiting(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let spans = self.spans.iter();
+        spans.map(|span| (span.ring, span.head.wrapping_sub(span.tail)))
     }
 
     /// The last pass, when no thread records any more: takes everything.
@@ -155,25 +180,51 @@ impl Drain {
         let used = region.rings_used();
         self.states
             .resize(used.max(self.states.len()), RingState::default());
+        self.emptied.resize(used.max(self.emptied.len()), None);
+        let freed = region.rings_freed();
+        if freed.is_none() || freed != self.freed {
+            self.emptied.fill(None);
+        }
+        self.freed = freed;
         self.spans.clear();
         let mut stats = PassStats::default();
         for ring in 0..used {
+            if ring + RINGS_AHEAD < used {
+                let later = region.ring64(ring + RINGS_AHEAD, offset_of!(RingHeader, head));
+                memhook_abi::prefetch(later);
+            }
             let word = |offset| region.ring64(ring, offset);
-            let tail = word(offset_of!(RingHeader, tail)).load(Relaxed);
             let head = word(offset_of!(RingHeader, head)).load(Acquire);
+            if self.emptied[ring] == Some(head) {
+                continue;
+            }
+            let (tail, head) = ends(region, ring);
             let mut end = head;
             if claims && head != tail {
                 end = claimed_end(region, ring, tail, head);
                 // What is more than the ring holds is damage, which is counted when it is taken.
                 stats.left = stats.left.saturating_add(head.wrapping_sub(end));
             }
-            self.spans.push((tail, end, head));
+            self.emptied[ring] = (end == head).then_some(head);
+            if head != tail {
+                self.spans.push(Span {
+                    ring,
+                    tail,
+                    end,
+                    head,
+                });
+            }
         }
         if stats.left > 0 {
             self.claimed_at = Some(Instant::now());
         }
-        for ring in 0..used {
-            let (tail, end, head) = self.spans[ring];
+        for at in 0..self.spans.len() {
+            let Span {
+                ring,
+                tail,
+                end,
+                head,
+            } = self.spans[at];
             let capacity = region.ring_mask(ring) + 1;
             let waiting = head.wrapping_sub(tail).min(capacity);
             stats.fullest = stats.fullest.max((waiting * 1000 / capacity) as u32);
@@ -237,6 +288,21 @@ impl Drain {
             tail_word.store(next, Release);
         }
         self.states[ring] = state;
+    }
+}
+
+/// Tail and head of a ring, both of the same owner: a ring without events may be freed at any time.
+fn ends(region: &Region, ring: usize) -> (u64, u64) {
+    let tail_word = region.ring64(ring, offset_of!(RingHeader, tail));
+    let head_word = region.ring64(ring, offset_of!(RingHeader, head));
+    loop {
+        let tail = tail_word.load(Acquire);
+        let head = head_word.load(Acquire);
+        // Only we move the tail, but for freeing, which needs a ring without events, and makes the head 0
+        // before the tail.
+        if tail_word.load(Relaxed) == tail {
+            return (tail, head);
+        }
     }
 }
 

@@ -207,8 +207,8 @@ impl Region {
     }
 
     /// Gives those more that need it, as long as the budget lasts. To be called after each pass; `waiting`
-    /// says how many events were in a ring.
-    pub fn grant(&self, waiting: impl Fn(usize) -> u64) {
+    /// says how many events were in which rings, and leaves out those that were empty.
+    pub fn grant(&self, waiting: impl Iterator<Item = (usize, u64)>) {
         let mut accounts = self.accounts();
         let used = self.rings_used();
         for ring in 0..(used + SPARE_RINGS).min(MAX_RINGS) {
@@ -216,9 +216,8 @@ impl Region {
                 self.prepare_ring(&mut accounts, ring);
             }
         }
-        for ring in 0..used {
-            let waiting = waiting(ring);
-            if waiting > 0 && accounts.rings[ring] > 0 {
+        for (ring, waiting) in waiting {
+            if accounts.rings[ring] > 0 {
                 self.grow_ring(&mut accounts, ring, waiting);
             }
         }

@@ -6,14 +6,14 @@ use memhook_abi::{
 };
 use std::mem::offset_of;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
 /// The shared region, mapped into this process.
 ///
 /// All methods take `&self` and may be called from any thread, except that rings have one consumer:
-/// [`Drain::pass`](crate::Drain::pass), [`Region::free_ring`] and [`Region::initialize`] must not
-/// run at the same time.
+/// [`Drain::pass`](crate::Drain::pass) and [`Region::initialize`] must not run at the same time, nor may two
+/// passes. A ring may be freed while a pass is under way.
 pub struct Region {
     pub(crate) memory: Memory,
     /// From the file's size, so that the target cannot change it.
@@ -24,6 +24,8 @@ pub struct Region {
     /// changed by the target.
     pub(crate) places: Vec<AtomicU64>,
     accounts: Mutex<Accounts>,
+    /// How many rings were, or are being, given to a next owner, and of how many this is done.
+    freeing: [AtomicU64; 2],
 }
 
 impl Region {
@@ -42,11 +44,29 @@ impl Region {
             retired: Default::default(),
             places: (0..MAX_RINGS).map(|_| AtomicU64::new(0)).collect(),
             accounts: Mutex::new(Accounts::new()),
+            freeing: Default::default(),
         })
     }
 
     pub(crate) fn accounts(&self) -> MutexGuard<'_, Accounts> {
         self.accounts.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// How many rings have been freed; `None` while one is being freed.
+    pub(crate) fn rings_freed(&self) -> Option<u64> {
+        let [begun, done] = &self.freeing;
+        // In this order: equal numbers then mean that at the second load none was under way.
+        let done = done.load(Acquire);
+        (begun.load(Acquire) == done).then_some(done)
+    }
+
+    /// Runs what frees a ring, so that nobody takes the events of the next owner for those of the last.
+    pub(crate) fn freeing<T>(&self, free: impl FnOnce() -> T) -> T {
+        let [begun, done] = &self.freeing;
+        begun.fetch_add(1, AcqRel);
+        let result = free();
+        done.fetch_add(1, AcqRel);
+        result
     }
 
     /// Bytes of the region.

@@ -199,14 +199,23 @@ impl Region {
         if state.load(Acquire) == ring_state::FREE || head.load(Acquire) != tail.load(Relaxed) {
             return false;
         }
+        self.freeing(|| self.put_back(ring));
+        true
+    }
+
+    /// Makes everything in a ring as it was before its first owner.
+    fn put_back(&self, ring: usize) {
+        let word = |field| self.ring64(ring, field);
+        let state = self.ring32(ring, offset_of!(RingHeader, state));
         self.retire(ring);
         if self.empty_ring(ring) {
-            return true;
+            return;
         }
-        // The pages stay: their words are put back one by one.
+        // The pages stay: their words are put back one by one. A pass may look on, which must not find
+        // the new tail with the old head.
+        word(offset_of!(RingHeader, head)).store(0, Relaxed);
+        word(offset_of!(RingHeader, tail)).store(0, Release);
         for field in [
-            offset_of!(RingHeader, head),
-            offset_of!(RingHeader, tail),
             offset_of!(RingHeader, limit),
             offset_of!(RingHeader, claimed),
             offset_of!(RingHeader, granted),
@@ -225,7 +234,6 @@ impl Region {
             .store(0, Relaxed);
         // Release: the next owner, who claims with acquire, finds an empty ring.
         state.store(ring_state::FREE, Release);
-        true
     }
 
     /// Moves a ring's loss counters into the total of this `Region`.

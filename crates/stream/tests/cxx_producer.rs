@@ -184,7 +184,7 @@ fn run_folding(threads: u64, events: u64, ring_bytes: usize) -> Blocks {
         region.set_clock_ns(start.elapsed().as_millis() as u64 + 1);
         admission.answer(&region);
         assert_eq!(drain.pass(&region, &mut blocks).damaged, 0);
-        region.grant(|ring| drain.waiting(ring));
+        region.grant(drain.waiting());
         passes += 1;
         if let Some(status) = ended {
             assert!(status.success(), "{status}");
@@ -362,7 +362,7 @@ fn run(waves: u64, threads: u64, events: u64, ring_bytes: usize) -> Run {
         full += region.rings().filter(|ring| ring.waiting > 250).count();
         let stats = drain.pass(&region, &mut check);
         assert_eq!(stats.damaged, 0);
-        region.grant(|ring| drain.waiting(ring));
+        region.grant(drain.waiting());
         freed += free_ended(&region, &child);
         if let Some(status) = ended {
             assert!(status.success(), "{status}");

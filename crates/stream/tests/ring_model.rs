@@ -8,7 +8,8 @@
 //! | `Ring::reserve` | `reserve`, `wait_for_room`: tail is loaded with acquire only if the ring looks full |
 //! | `Ring::commit` | `commit`: plain stores of the event, then head with release |
 //! | `Ring::drain` | `Drain::pass`: head with acquire, the events, then tail with release |
-//! | `Ring::free` | `Region::free_ring`: fields relaxed, then `state` with release |
+//! | `Ring::free` | `Region::free_ring`: fields relaxed, `tail` with release behind `head`, then `state` with release |
+//! | `Freed::pass`, `Freed::free` | `Drain::pass`, which passes by rings that are still empty; `Region::freeing` |
 //! | `Folding::release`, `Folding::pass` | `fold` (folding.hpp), `Drain::pass` where pairs are folded |
 //! | threads of the third test | `record_release`, `record_allocation` (record.hpp) |
 //! | `Gate` | `memhook_attach`, `memhook_detach`, `ring_of`: gate epoch and `thread_word` |
@@ -91,7 +92,10 @@ impl Ring {
 
     /// Everything below `head`, with the tid of the owner.
     fn drain(&self, head: usize) -> Vec<(u32, u32)> {
-        let tail = self.tail.load(Relaxed);
+        self.take(self.tail.load(Relaxed), head)
+    }
+
+    fn take(&self, tail: usize, head: usize) -> Vec<(u32, u32)> {
         let tid = self.tid.load(Relaxed);
         let mut events = Vec::new();
         for at in tail..head {
@@ -110,7 +114,7 @@ impl Ring {
             return false;
         }
         self.head.store(0, Relaxed);
-        self.tail.store(0, Relaxed);
+        self.tail.store(0, Release);
         // SAFETY: the owner is gone; loom checks that this is ordered after its last access.
         self.cached_tail.with_mut(|cached| unsafe { *cached = 0 });
         self.tid.store(0, Relaxed);
@@ -197,6 +201,89 @@ fn a_ring_changes_hands() {
         let mut expected = vec![(1, 10), (1, 11)];
         expected.extend(claimed.then_some((2, 20)));
         assert_eq!(got, expected);
+    });
+}
+
+/// A ring, and how often it was freed.
+struct Freed {
+    ring: Ring,
+    begun: AtomicUsize,
+    done: AtomicUsize,
+}
+
+/// What the consumer remembers from one pass to the next.
+struct Remembered {
+    emptied: Option<usize>,
+    freed: Option<usize>,
+}
+
+impl Freed {
+    fn free(&self) {
+        self.begun.fetch_add(1, AcqRel);
+        assert!(self.ring.free());
+        self.done.fetch_add(1, AcqRel);
+    }
+
+    fn pass(&self, remembered: &mut Remembered) -> Vec<(u32, u32)> {
+        let done = self.done.load(Acquire);
+        let freed = (self.begun.load(Acquire) == done).then_some(done);
+        if freed.is_none() || freed != remembered.freed {
+            remembered.emptied = None;
+        }
+        remembered.freed = freed;
+        if remembered.emptied == Some(self.ring.head.load(Acquire)) {
+            return Vec::new();
+        }
+        let (tail, head) = loop {
+            let tail = self.ring.tail.load(Acquire);
+            let head = self.ring.head.load(Acquire);
+            if self.ring.tail.load(Relaxed) == tail {
+                break (tail, head);
+            }
+        };
+        remembered.emptied = Some(head);
+        self.ring.take(tail, head)
+    }
+}
+
+/// The next owner of a ring publishes as many events as the last one did: whatever passes looked at
+/// meanwhile, the first one that begins afterwards takes them.
+#[test]
+fn events_of_the_next_owner_are_not_passed_by() {
+    explore(2, || {
+        let all = Arc::new(Freed {
+            ring: Ring::new(2),
+            begun: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
+        });
+        let mut remembered = Remembered {
+            emptied: None,
+            freed: None,
+        };
+        assert!(all.ring.claim(1));
+        all.ring.commit(10);
+        assert_eq!(all.pass(&mut remembered), [(1, 10)]);
+        // The owner has ended.
+        let upkeep = {
+            let all = all.clone();
+            thread::spawn(move || all.free())
+        };
+        let next = {
+            let all = all.clone();
+            thread::spawn(move || {
+                let is_mine = all.ring.claim(2);
+                if is_mine {
+                    all.ring.commit(20);
+                }
+                is_mine
+            })
+        };
+        let mut got = all.pass(&mut remembered);
+        got.extend(all.pass(&mut remembered));
+        let is_claimed = next.join().unwrap();
+        got.extend(all.pass(&mut remembered));
+        assert_eq!(got, if is_claimed { vec![(2, 20)] } else { vec![] });
+        upkeep.join().unwrap();
     });
 }
 

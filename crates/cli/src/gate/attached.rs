@@ -49,7 +49,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         look: None,
         gaps: Vec::new(),
     };
-    exit_code::of_trace(trace.run(Some(begin + duration), &mut watch), pid);
+    exit_code::of_trace(&trace.run(Some(begin + duration), &mut watch), pid);
     let session = trace.session();
     let state = trace.consumer().lock();
     let totals = state.ledger.totals();

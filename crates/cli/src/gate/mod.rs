@@ -15,7 +15,7 @@ use std::process::ExitCode;
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.check()?;
     let running = &args.running;
-    match (running.pid, args.recording()) {
+    match (args.process()?, args.recording()) {
         (Some(pid), _) => attached::run(args, pid),
         (None, Some(file)) => recorded::run(args, file),
         (None, None) if running.growth || running.duration.is_some() => {

@@ -4,6 +4,7 @@ use crate::exit_code;
 use crate::options::{Color, duration, size};
 use crate::output::is_colored;
 use crate::report::sources;
+use crate::target::Choice;
 use crate::tracing::{StartOptions, Tracing};
 use anyhow::bail;
 use memhook_gate::{Baseline, Exceptions, Limits, SiteLimit, Suppressions, Wrappers};
@@ -26,8 +27,8 @@ use std::{
 pub struct Args {
     /// The program and its arguments, or a recording (FILE.mhk)
     #[arg(
-        required_unless_present = "pid",
-        conflicts_with = "pid",
+        required_unless_present_any = ["pid", "cgroup"],
+        conflicts_with_all = ["pid", "cgroup", "newest"],
         trailing_var_arg = true,
         value_name = "COMMAND"
     )]
@@ -55,6 +56,15 @@ pub struct Args {
 }
 
 impl Args {
+    /// The running process that is to be judged, if there is one.
+    pub fn process(&self) -> anyhow::Result<Option<i32>> {
+        if !self.command.is_empty() {
+            return Ok(None);
+        }
+        let running = &self.running;
+        Ok(Some(running.choice.pid(running.pid.as_deref())?))
+    }
+
     /// What can be refused before anything is touched.
     pub fn check(&self) -> anyhow::Result<()> {
         if self.tracing.is_selective() || self.tracing.adapts() {
@@ -83,9 +93,11 @@ impl Args {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Running processes and recordings")]
 pub struct RunningOptions {
-    /// Judge this running process
-    #[arg(short, long, value_parser = crate::options::pid)]
-    pub pid: Option<i32>,
+    /// Judge this running process, by its id or its name
+    #[arg(short, long)]
+    pub pid: Option<String>,
+    #[command(flatten)]
+    pub choice: Choice,
     /// Trace it this long before the verdict (30s, 5m)
     ///
     /// Without it, leaks of a running process have no call stacks. With a recording, only this much

@@ -1,12 +1,12 @@
 //! `scan --reclaim`: releases what two scans found unreachable, once or again and again.
 
-use super::{Args, PointerRule, preflight, print};
+use super::{Args, PointerRule, check, print};
 use crate::signals;
 use anyhow::bail;
 use memhook_attach::{Reach, SafePoints, claim};
 use memhook_foreign::visible_lines;
 use memhook_heap::{Candidates, Reclaimer, Released, Types};
-use memhook_process::filter_may_kill;
+use memhook_process::{filter_may_kill, preflight};
 use memhook_report::{Document, ReclaimRound, Style, scan_report};
 use std::collections::HashSet;
 use std::io::{IsTerminal, Write};
@@ -18,11 +18,11 @@ const PAUSE: Duration = Duration::from_secs(2);
 const SAFE_POINT_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs the command.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
     if matches!(args.pointers, PointerRule::Start) {
         bail!("--reclaim needs --pointers interior: blocks in use may have no other pointers");
     }
-    let pid = preflight(args.pid)?;
+    check(preflight(pid))?;
     if filter_may_kill(pid) {
         bail!("nothing is released: a seccomp filter may end process {pid} for what free() needs");
     }

@@ -1,17 +1,24 @@
 //! Processes that share their memory with another (clone(2) with CLONE_VM, but without CLONE_THREAD).
 
 use memhook_process::process_ids;
+use std::io;
 
 const KCMP_VM: i32 = 1;
+
+/// Whether two processes run in the same memory, as a parent and a child that was made by vfork(2) do until
+/// the child executes a program. An error if the kernel has no kcmp(2), or if one of them may not be traced.
+pub fn share_memory(one: i32, other: i32) -> io::Result<bool> {
+    // SAFETY: no pointers.
+    match unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        compared => Ok(compared == 0),
+    }
+}
 
 /// The processes that run in the memory of `pid` besides itself. When the threads of `pid` are held, their
 /// registers are not seen, nor what they are about to write. Empty where the kernel has no kcmp(2).
 pub fn memory_sharers(pid: i32) -> Vec<i32> {
-    let shares = |&other: &i32| {
-        // SAFETY: no pointers.
-        let compared = unsafe { libc::syscall(libc::SYS_kcmp, pid, other, KCMP_VM, 0, 0) };
-        // Kernel threads have no memory, and compare equal only to each other.
-        other != pid && compared == 0
-    };
+    // Kernel threads have no memory, and compare equal only to each other.
+    let shares = |&other: &i32| other != pid && share_memory(pid, other).is_ok_and(|shared| shared);
     process_ids().into_iter().filter(shares).collect()
 }

@@ -1,19 +1,22 @@
 //! A profile as the page's script wants it: columns of numbers, each string once.
 
-use crate::labels::name;
-use crate::{Amount, Flow, Profile, ProfileSite, SitePoint};
+use super::calls::{Calls, Strings};
+use super::packed::{Column, Packed};
+use crate::{Amount, Flow, Profile, ProfileSite, SitePoint, SourceLines};
 use serde::Serialize;
-use std::collections::HashMap;
+use std::io::{Result, Write};
 
-/// With more changes than this the sites are followed at every second point only, or fewer: some 10 bytes of the
-/// page each.
+/// With more changes than this, the sites are followed at every second point only, or fewer: each takes about four
+/// bytes of the page.
 const MAX_CHANGES: usize = 500_000;
 
-/// The largest pairs of allocating and releasing stacks; some 20 bytes of the page each.
+/// Pairs of an allocating and a releasing stack; those with the most bytes are kept. Each takes about ten bytes of the
+/// page.
 const MAX_FLOWS: usize = 100_000;
 
+/// The part of a page's data that is not numbers in columns.
 #[derive(Serialize)]
-pub(super) struct Columns<'a> {
+struct Head<'a> {
     name: &'a str,
     pid: i32,
     exe: &'a str,
@@ -24,212 +27,183 @@ pub(super) struct Columns<'a> {
     depth: u32,
     is_sampled: bool,
     lost_events: u64,
-    strings: Vec<String>,
-    frames: Frames,
-    stacks: &'a [Vec<u32>],
-    sites: Sites<'a>,
-    /// Allocating and releasing stack, blocks, bytes, variance of the bytes.
-    flows: Vec<[u64; 5]>,
-    timeline: Timeline,
-    changes: Changes,
-    /// The points at which sites are followed: the last, and those at distances of this from it.
+    has_flows: bool,
+    strings: &'a [String],
+    /// Sites are followed at every point whose distance from the last one is a multiple of this.
     step: usize,
-    sources: &'a [crate::SourceLines],
+    sources: &'a [SourceLines],
+    columns: &'a [Column],
 }
 
-/// Numbers are indices of strings; 0 is the empty one.
-#[derive(Default, Serialize)]
-struct Frames {
-    function: Vec<u32>,
-    module: Vec<u32>,
-    file: Vec<u32>,
-    line: Vec<u32>,
-    inlined: Vec<u8>,
+/// Writes what the page carries: see [`super::packed`].
+pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
+    let mut strings = Strings::new();
+    let mut packed = Packed::default();
+    let calls = Calls::new(profile, &mut strings);
+    pack_calls(&mut packed, &calls);
+    pack_sites(&mut packed, &profile.sites, &calls, &mut strings);
+    pack_flows(&mut packed, profile, &calls);
+    pack_timeline(&mut packed, &profile.timeline);
+    let (changes, step) = over_time(profile);
+    pack_changes(&mut packed, &changes, &profile.sites);
+    let head = Head {
+        name: &profile.target.name,
+        pid: profile.target.pid,
+        exe: &profile.target.exe,
+        began_unix_ms: profile.began_unix_ms,
+        from_ns: profile.from_ns,
+        to_ns: profile.to_ns,
+        peak_ns: profile.peak_ns,
+        depth: profile.depth,
+        is_sampled: profile.sampling.is_some(),
+        lost_events: profile.totals.lost_events,
+        has_flows: !profile.flows.is_empty(),
+        strings: &strings.all,
+        step,
+        sources: &profile.sources,
+        columns: &packed.list,
+    };
+    let head = serde_json::to_vec(&head)?;
+    out.write_all(&(head.len() as u32).to_le_bytes())?;
+    out.write_all(&head)?;
+    out.write_all(&packed.bytes)
 }
 
-#[derive(Default, Serialize)]
-struct Amounts {
-    blocks: Vec<u64>,
-    bytes: Vec<u64>,
-    /// Variance of the bytes, without the zeros at the end: empty unless allocations were sampled.
-    variance: Vec<u64>,
+fn pack_calls(packed: &mut Packed, calls: &Calls) {
+    let places = &calls.places;
+    packed.running("frames.function", places.iter().map(|p| p.function));
+    packed.plain("frames.module", places.iter().map(|p| p.module));
+    packed.running("frames.file", places.iter().map(|p| p.file));
+    packed.running("frames.line", places.iter().map(|p| p.line));
+    packed.plain("frames.inlined", places.iter().map(|p| p.is_inlined));
+    packed.running("calls.parent", calls.parent.iter().copied());
+    packed.plain("calls.frame", calls.place.iter().copied());
 }
 
-impl Amounts {
-    fn push(&mut self, amount: Amount) {
-        // Subtraction leaves rounding errors, which may be negative.
-        let variance = amount.variance.max(0.0).round() as u64;
-        if variance > 0 {
-            self.variance.resize(self.blocks.len(), 0);
-            self.variance.push(variance);
-        }
-        self.blocks.push(amount.blocks);
-        self.bytes.push(amount.bytes);
+/// An amount of a site, or of a site at a point of the timeline.
+type Of<T> = fn(&T) -> Amount;
+/// A histogram of a site.
+type Buckets = fn(&ProfileSite) -> &[(u8, u64)];
+
+fn pack_sites(packed: &mut Packed, sites: &[ProfileSite], calls: &Calls, strings: &mut Strings) {
+    // Recordings of sums do not tell threads apart.
+    let thread = |site: &ProfileSite| match (site.tid, site.thread.is_empty()) {
+        (0, _) => "unknown threads".to_owned(),
+        (_, true) => site.tid.to_string(),
+        (_, false) => format!("{} ({})", site.thread, site.tid),
+    };
+    packed.running("sites.node", sites.iter().map(|s| calls.node_of(s.stack)));
+    packed.plain("sites.kind", sites.iter().map(|s| strings.index(&s.kind)));
+    let threads = sites.iter().map(|s| strings.index(&thread(s)));
+    packed.plain("sites.thread", threads);
+    packed.plain("sites.truncated", sites.iter().map(|s| s.truncated));
+    let measures: [(&str, Of<ProfileSite>); 6] = [
+        ("before", |s| s.before),
+        ("live", |s| s.measures.live),
+        ("peak", |s| s.measures.peak),
+        ("allocated", |s| s.measures.allocated),
+        ("released", |s| s.measures.released),
+        ("temporary", |s| s.measures.temporary),
+    ];
+    for (name, measure) in measures {
+        pack_amounts(packed, &format!("sites.{name}"), sites.iter().map(measure));
     }
-
-    fn of(amounts: impl Iterator<Item = Amount>) -> Amounts {
-        let mut all = Amounts::default();
-        amounts.for_each(|amount| all.push(amount));
-        all
-    }
-}
-
-#[derive(Serialize)]
-struct Sites<'a> {
-    stack: Vec<u32>,
-    kind: Vec<u32>,
-    thread: Vec<u32>,
-    truncated: Vec<u8>,
-    before: Amounts,
-    live: Amounts,
-    peak: Amounts,
-    allocated: Amounts,
-    released: Amounts,
-    temporary: Amounts,
-    sizes: Vec<&'a [(u8, u64)]>,
-    lifetimes: Vec<&'a [(u8, u64)]>,
-}
-
-#[derive(Default, Serialize)]
-struct Timeline {
-    time_ns: Vec<u64>,
-    live: Amounts,
-    allocated: Amounts,
-    temporary: Amounts,
-}
-
-/// What sites came to at points of the timeline, ordered by the point.
-#[derive(Default, Serialize)]
-struct Changes {
-    /// Difference to the change before.
-    point: Vec<u32>,
-    site: Vec<u32>,
-    live: Amounts,
-    allocated: Amounts,
-}
-
-/// Each string once.
-struct Strings {
-    all: Vec<String>,
-    known: HashMap<String, u32>,
-}
-
-impl Strings {
-    fn index(&mut self, text: &str) -> u32 {
-        if let Some(&index) = self.known.get(text) {
-            return index;
-        }
-        self.all.push(text.to_owned());
-        let index = self.all.len() as u32 - 1;
-        self.known.insert(text.to_owned(), index);
-        index
-    }
-}
-
-impl Columns<'_> {
-    pub fn new(profile: &Profile) -> Columns<'_> {
-        let mut strings = Strings {
-            all: vec![String::new()],
-            known: HashMap::from([(String::new(), 0)]),
-        };
-        let mut frames = Frames::default();
-        for frame in &profile.frames {
-            let frame = &frame.frame;
-            frames.function.push(strings.index(&name(frame)));
-            frames
-                .module
-                .push(strings.index(frame.module.as_deref().unwrap_or("")));
-            frames
-                .file
-                .push(strings.index(frame.file.as_deref().unwrap_or("")));
-            frames.line.push(frame.line.unwrap_or(0));
-            frames.inlined.push(frame.inlined.into());
-        }
-        let sites = Sites::new(&profile.sites, &mut strings);
-        let (changes, step) = over_time(profile);
-        let is_one_stack = |flow: &&Flow| flow.kind != Flow::OTHERS;
-        let mut flows: Vec<&Flow> = profile.flows.iter().filter(is_one_stack).collect();
-        if flows.len() > MAX_FLOWS {
-            flows.sort_by_key(|flow| std::cmp::Reverse(flow.amount.bytes));
-            flows.truncate(MAX_FLOWS);
-        }
-        let flow = |f: &Flow| {
-            [
-                f.allocated_by.into(),
-                f.released_by.into(),
-                f.amount.blocks,
-                f.amount.bytes,
-                f.amount.variance.max(0.0).round() as u64,
-            ]
-        };
-        Columns {
-            name: &profile.target.name,
-            pid: profile.target.pid,
-            exe: &profile.target.exe,
-            began_unix_ms: profile.began_unix_ms,
-            from_ns: profile.from_ns,
-            to_ns: profile.to_ns,
-            peak_ns: profile.peak_ns,
-            depth: profile.depth,
-            is_sampled: profile.sampling.is_some(),
-            lost_events: profile.totals.lost_events,
-            strings: strings.all,
-            frames,
-            stacks: &profile.stacks,
-            sites,
-            flows: flows.into_iter().map(flow).collect(),
-            timeline: Timeline::new(&profile.timeline),
-            changes,
-            step,
-            sources: &profile.sources,
-        }
+    let histograms: [(&str, Buckets); 2] =
+        [("sizes", |s| &s.sizes), ("lifetimes", |s| &s.lifetimes)];
+    for (name, histogram) in histograms {
+        let entries = || sites.iter().flat_map(histogram);
+        let counts = sites.iter().map(|s| histogram(s).len());
+        packed.plain(&format!("{name}.count"), counts.map(|n| n as u32));
+        packed.plain(
+            &format!("{name}.bucket"),
+            entries().map(|(bucket, _)| *bucket),
+        );
+        packed.plain(
+            &format!("{name}.blocks"),
+            entries().map(|(_, blocks)| *blocks),
+        );
     }
 }
 
-impl<'a> Sites<'a> {
-    fn new(sites: &'a [ProfileSite], strings: &mut Strings) -> Sites<'a> {
-        // Recordings of sums do not tell threads apart.
-        let thread = |site: &ProfileSite| match (site.tid, site.thread.is_empty()) {
-            (0, _) => "unknown threads".to_owned(),
-            (_, true) => site.tid.to_string(),
-            (_, false) => format!("{} ({})", site.thread, site.tid),
-        };
-        let amounts = |of: fn(&ProfileSite) -> Amount| Amounts::of(sites.iter().map(of));
-        Sites {
-            stack: sites.iter().map(|s| s.stack).collect(),
-            kind: sites.iter().map(|s| strings.index(&s.kind)).collect(),
-            thread: sites.iter().map(|s| strings.index(&thread(s))).collect(),
-            truncated: sites.iter().map(|s| s.truncated.into()).collect(),
-            before: amounts(|s| s.before),
-            live: amounts(|s| s.measures.live),
-            peak: amounts(|s| s.measures.peak),
-            allocated: amounts(|s| s.measures.allocated),
-            released: amounts(|s| s.measures.released),
-            temporary: amounts(|s| s.measures.temporary),
-            sizes: sites.iter().map(|s| &s.sizes[..]).collect(),
-            lifetimes: sites.iter().map(|s| &s.lifetimes[..]).collect(),
-        }
-    }
+/// Three columns; that of the variances is empty unless allocations were sampled.
+fn pack_amounts(packed: &mut Packed, name: &str, amounts: impl Iterator<Item = Amount> + Clone) {
+    packed.plain(&format!("{name}.blocks"), amounts.clone().map(|a| a.blocks));
+    packed.plain(&format!("{name}.bytes"), amounts.clone().map(|a| a.bytes));
+    let variances = amounts.map(variance);
+    let is_exact = variances.clone().all(|variance| variance == 0);
+    let carried = variances.take(if is_exact { 0 } else { usize::MAX });
+    packed.plain(&format!("{name}.variance"), carried);
 }
 
-impl Timeline {
-    fn new(points: &[crate::Point]) -> Timeline {
-        Timeline {
-            time_ns: points.iter().map(|point| point.time_ns).collect(),
-            live: Amounts::of(points.iter().map(|point| point.live)),
-            allocated: Amounts::of(points.iter().map(|point| point.allocated)),
-            temporary: Amounts::of(points.iter().map(|point| point.temporary)),
+/// Subtraction leaves rounding errors, which may be negative.
+fn variance(amount: Amount) -> i64 {
+    amount.variance.max(0.0).round() as i64
+}
+
+fn pack_flows(packed: &mut Packed, profile: &Profile, calls: &Calls) {
+    let is_one_stack = |flow: &&Flow| flow.kind != Flow::OTHERS;
+    let mut flows: Vec<&Flow> = profile.flows.iter().filter(is_one_stack).collect();
+    flows.sort_by_key(|flow| std::cmp::Reverse(flow.amount.bytes));
+    flows.truncate(MAX_FLOWS);
+    let flows = flows.iter();
+    let allocated_by = flows.clone().map(|f| calls.node_of(f.allocated_by));
+    packed.plain("flows.allocated", allocated_by);
+    let released_by = flows.clone().map(|f| calls.node_of(f.released_by));
+    packed.plain("flows.released", released_by);
+    pack_amounts(packed, "flows.amount", flows.map(|f| f.amount));
+}
+
+fn pack_timeline(packed: &mut Packed, points: &[crate::Point]) {
+    packed.running("timeline.time_ns", points.iter().map(|p| p.time_ns));
+    pack_amounts(packed, "timeline.live", points.iter().map(|p| p.live));
+    pack_amounts(
+        packed,
+        "timeline.allocated",
+        points.iter().map(|p| p.allocated),
+    );
+    pack_amounts(
+        packed,
+        "timeline.temporary",
+        points.iter().map(|p| p.temporary),
+    );
+}
+
+/// Amounts are differences from the previous change of the site, the first of them from what it had at the start.
+fn pack_changes(packed: &mut Packed, picked: &[(u32, &SitePoint)], sites: &[ProfileSite]) {
+    packed.running("changes.point", picked.iter().map(|(at, _)| *at));
+    packed.running("changes.site", picked.iter().map(|(_, change)| change.site));
+    let columns: [fn(Amount) -> i64; 3] = [|a| a.blocks as i64, |a| a.bytes as i64, variance];
+    let names = ["blocks", "bytes", "variance"];
+    let measures: [(&str, Of<SitePoint>, Of<ProfileSite>); 2] = [
+        ("live", |change| change.live, |site| site.before),
+        (
+            "allocated",
+            |change| change.allocated,
+            |_| Amount::default(),
+        ),
+    ];
+    for (measure, of_change, at_begin) in measures {
+        for (column, name) in columns.into_iter().zip(names) {
+            let mut last: Vec<i64> = sites.iter().map(|site| column(at_begin(site))).collect();
+            let differences: Vec<i64> = picked
+                .iter()
+                .map(|(_, change)| {
+                    let value = column(of_change(change));
+                    value.wrapping_sub(std::mem::replace(&mut last[change.site as usize], value))
+                })
+                .collect();
+            packed.plain(&format!("changes.{measure}.{name}"), differences);
         }
     }
 }
 
 /// The changes at every nth point, as many as a page can hold, and n.
-fn over_time(profile: &Profile) -> (Changes, usize) {
+fn over_time(profile: &Profile) -> (Vec<(u32, &SitePoint)>, usize) {
     let mut step = 1;
     loop {
         let picked = at_every(profile, step);
         if picked.len() <= MAX_CHANGES || step > profile.timeline.len() {
-            return (Changes::new(&picked), step);
+            return (picked, step);
         }
         step *= 2;
     }
@@ -257,19 +231,6 @@ fn at_every(profile: &Profile, step: usize) -> Vec<(u32, &SitePoint)> {
         picked[first..].sort_unstable_by_key(|(_, change)| change.site);
     }
     picked
-}
-
-impl Changes {
-    fn new(picked: &[(u32, &SitePoint)]) -> Changes {
-        let points = picked.iter().map(|(at, _)| *at);
-        let before = std::iter::once(0).chain(points.clone());
-        Changes {
-            point: points.zip(before).map(|(at, before)| at - before).collect(),
-            site: picked.iter().map(|(_, change)| change.site).collect(),
-            live: Amounts::of(picked.iter().map(|(_, change)| change.live)),
-            allocated: Amounts::of(picked.iter().map(|(_, change)| change.allocated)),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -312,8 +273,12 @@ mod tests {
             [(0, 0, 2), (0, 2, 1), (2, 0, 5), (2, 1, 4), (4, 2, 7)]
         );
         assert_eq!(picked(1).len(), profile.changes.len());
-        let changes = Changes::new(&at_every(&profile, 2));
-        assert_eq!(changes.point, [0, 0, 2, 0, 2]);
-        assert_eq!(changes.live.blocks, [2, 1, 5, 4, 7]);
+        let mut packed = Packed::default();
+        pack_changes(&mut packed, &at_every(&profile, 2), &profile.sites);
+        // Points 0, 0, 2, 2, 4 and sites 0, 2, 0, 1, 2; then live blocks, site by site as differences.
+        let zigzag = |n: i64| (n << 1 ^ n >> 63) as u8;
+        let expected = [[0, 0, 2, 0, 2], [0, 2, -2, 1, 1], [2, 1, 3, 4, 6]];
+        let expected: Vec<u8> = expected.into_iter().flatten().map(zigzag).collect();
+        assert_eq!(packed.bytes[..15], expected);
     }
 }

@@ -1,99 +1,183 @@
-// The run: what the page carries, unpacked into arrays.
+// The run: what the page carries, unpacked into arrays. packed.rs describes how it is packed.
 
-async function unpack() {
-  const packed = atob(byId("data").textContent.trim());
-  const bytes = Uint8Array.from(packed, (c) => c.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).json();
+const MEASURE_COLUMNS = ["before", "live", "peak", "allocated", "released", "temporary"];
+
+function decodeBase64(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const packed = atob(text);
+  const bytes = new Uint8Array(packed.length);
+  for (let i = 0; i < bytes.length; i += 1) bytes[i] = packed.charCodeAt(i);
+  return bytes;
 }
 
-const amounts = (columns) => {
-  const variance = new Float64Array(columns.bytes.length);
-  variance.set(columns.variance);
-  return { bytes: Float64Array.from(columns.bytes), blocks: Float64Array.from(columns.blocks), variance };
-};
+async function unpack() {
+  const element = byId("data");
+  const bytes = decodeBase64(element.textContent.trim());
+  element.remove();
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const buffer = await new Response(stream).arrayBuffer();
+  const length = new DataView(buffer).getUint32(0, true);
+  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  return prepare(head, unpackColumns(head.columns, new Uint8Array(buffer, 4 + length)));
+}
 
-/** Turns differences into a position, and counts what belongs to whom: where each one's changes begin. */
-function startsOf(owners, count) {
-  const starts = new Uint32Array(count + 1);
-  for (const owner of owners) starts[owner + 1] += 1;
-  for (let i = 0; i < count; i += 1) starts[i + 1] += starts[i];
+/** Indices fit into 32 bits; amounts and times do not. */
+const isAmount = (name) => /\.(blocks|bytes|variance|time_ns)$/.test(name);
+
+function unpackColumns(list, bytes) {
+  const columns = new Map();
+  let at = 0;
+  for (const [name, length, isRunning] of list) {
+    const values = isAmount(name) ? new Float64Array(length) : new Int32Array(length);
+    let last = 0;
+    for (let i = 0; i < length; i += 1) {
+      let byte = bytes[at++];
+      let low = byte & 127;
+      let shift = 7;
+      while (byte > 127 && shift < 28) {
+        byte = bytes[at++];
+        low |= (byte & 127) << shift;
+        shift += 7;
+      }
+      // The bits beyond those that 32-bit arithmetic keeps.
+      let value = low;
+      for (let scale = 2 ** 28; byte > 127; scale *= 128) {
+        byte = bytes[at++];
+        value += (byte & 127) * scale;
+      }
+      value = low & 1 ? -(value + 1) / 2 : value / 2;
+      if (isRunning) {
+        value += last;
+        last = value;
+      }
+      values[i] = value;
+    }
+    columns.set(name, values);
+  }
+  return columns;
+}
+
+/** Where what belongs to each owner begins, if it is in the order of the owners. */
+function startsOf(counts) {
+  const starts = new Uint32Array(counts.length + 1);
+  for (let i = 0; i < counts.length; i += 1) starts[i + 1] = starts[i] + counts[i];
   return starts;
 }
 
-function prepare(data) {
-  const sites = data.sites;
-  for (const name of ["before", "live", "peak", "allocated", "released", "temporary"]) {
-    sites[name] = amounts(sites[name]);
-  }
-  const count = sites.stack.length;
-  const { timeline, changes } = data;
-  for (const name of ["live", "allocated", "temporary"]) timeline[name] = amounts(timeline[name]);
-  const points = timeline.time_ns.length;
-  const point = Uint32Array.from(changes.point);
-  for (let i = 1; i < point.length; i += 1) point[i] += point[i - 1];
-  const site = Uint32Array.from(changes.site);
-  const pointStarts = startsOf(point, points);
-  const siteStarts = startsOf(site, count);
-  const ofSite = new Uint32Array(site.length);
-  const next = siteStarts.slice();
-  for (let i = 0; i < site.length; i += 1) ofSite[next[site[i]]++] = i;
-  data.count = count;
-  data.points = points;
-  data.changes = {
-    point, site, pointStarts, siteStarts, ofSite,
-    live: amounts(changes.live), allocated: amounts(changes.allocated),
+function countsOf(owners, count) {
+  const counts = new Uint32Array(count);
+  for (let i = 0; i < owners.length; i += 1) counts[owners[i]] += 1;
+  return counts;
+}
+
+function prepare(head, columns) {
+  const data = { ...head };
+  const column = (name) => columns.get(name);
+  const amounts = (name) => {
+    const bytes = column(`${name}.bytes`);
+    const variance = column(`${name}.variance`);
+    return { bytes, blocks: column(`${name}.blocks`), variance: variance.length ? variance : new Float64Array(bytes.length) };
   };
-  const exe = data.exe.split("/").pop();
-  // The target's own code first: colours go by this order.
-  data.modules = [...new Set(data.frames.module)].filter((m) => m)
-    .sort((a, b) => (data.strings[b] === exe) - (data.strings[a] === exe));
-  data.threads = [...new Set(sites.thread)];
-  data.sourceOf = new Map();
-  for (const source of data.sources) {
-    const known = data.sourceOf.get(source.file) || [];
-    known.push(source);
-    data.sourceOf.set(source.file, known);
+  const group = (name, members) => Object.fromEntries(members.map((member) => [member, column(`${name}.${member}`)]));
+  data.frames = group("frames", ["function", "module", "file", "line", "inlined"]);
+  data.calls = group("calls", ["parent", "frame"]);
+  data.sites = group("sites", ["node", "kind", "thread", "truncated"]);
+  for (const name of MEASURE_COLUMNS) data.sites[name] = amounts(`sites.${name}`);
+  data.count = data.sites.node.length;
+  for (const name of ["sizes", "lifetimes"]) {
+    data[name] = { starts: startsOf(column(`${name}.count`)), ...group(name, ["bucket", "blocks"]) };
   }
+  data.flows = { ...group("flows", ["allocated", "released"]), ...amounts("flows.amount") };
+  data.timeline = { time_ns: column("timeline.time_ns") };
+  for (const name of ["live", "allocated", "temporary"]) data.timeline[name] = amounts(`timeline.${name}`);
+  data.points = data.timeline.time_ns.length;
+  data.changes = prepareChanges(data, group("changes", ["point", "site"]), { live: amounts("changes.live"), allocated: amounts("changes.allocated") });
+  prepareNames(data);
+  data.cut = cutSites(data);
   return data;
 }
 
-/** What every site has come to at a point of the timeline: live there, allocated since the begin. */
-function stateAt(data, point) {
-  const { changes, sites, count } = data;
-  const { before } = sites;
-  const state = {
-    live: { bytes: before.bytes.slice(), blocks: before.blocks.slice(), variance: before.variance.slice() },
-    allocated: { bytes: new Float64Array(count), blocks: new Float64Array(count), variance: new Float64Array(count) },
-  };
-  const end = point < 0 ? 0 : changes.pointStarts[point + 1];
-  for (const name of ["live", "allocated"]) {
-    for (const column of ["bytes", "blocks", "variance"]) {
-      const [from, to] = [changes[name][column], state[name][column]];
-      for (let i = 0; i < end; i += 1) to[changes.site[i]] = from[i];
+/** Differences become sums; and the changes of each site and of each point are found. */
+function prepareChanges(data, { point, site }, measures) {
+  for (const [name, columns] of Object.entries(measures)) {
+    for (const [unit, values] of Object.entries(columns)) {
+      const last = name === "live" ? data.sites.before[unit].slice() : new Float64Array(data.count);
+      for (let i = 0; i < values.length; i += 1) {
+        last[site[i]] += values[i];
+        values[i] = last[site[i]];
+      }
     }
   }
-  return state;
+  const pointStarts = startsOf(countsOf(point, data.points));
+  const siteStarts = startsOf(countsOf(site, data.count));
+  const ofSite = new Uint32Array(site.length);
+  const next = siteStarts.slice();
+  for (let i = 0; i < site.length; i += 1) ofSite[next[site[i]]++] = i;
+  return { point, site, pointStarts, siteStarts, ofSite, ...measures };
 }
 
-/** Live of some sites together at each point of the timeline. */
-function overTime(data, members, unit) {
-  const { changes, sites } = data;
-  const steps = new Float64Array(data.points);
-  let base = 0;
-  for (const site of members) {
-    let last = sites.before[unit][site];
-    base += last;
-    for (let k = changes.siteStarts[site]; k < changes.siteStarts[site + 1]; k += 1) {
-      const i = changes.ofSite[k];
-      steps[changes.point[i]] += changes.live[unit][i] - last;
-      last = changes.live[unit][i];
+/** Labels are what frames are called in graphs: pairs of a function and its module. */
+function prepareNames(data) {
+  const { frames, calls } = data;
+  const numbers = new Map();
+  const labels = { function: [0], module: [0] };
+  data.labelOf = frames.function.map((name, i) => {
+    const key = name * data.strings.length + frames.module[i];
+    if (!numbers.has(key)) {
+      numbers.set(key, labels.function.length);
+      labels.function.push(name);
+      labels.module.push(frames.module[i]);
     }
+    return numbers.get(key);
+  });
+  // The frame that stands for the callers of a stack that was cut.
+  data.cutLabel = labels.function.length;
+  labels.function.push(data.strings.push("\u2026 (callers were not recorded)") - 1);
+  labels.module.push(0);
+  data.labels = labels;
+  // The target's own code first, then what is called most: colours go by this order.
+  const uses = new Float64Array(data.strings.length);
+  for (let node = 1; node < calls.frame.length; node += 1) uses[frames.module[calls.frame[node]]] += 1;
+  const exe = data.exe.split("/").pop();
+  const isOwn = (module) => (data.strings[module] === exe ? 1 : 0);
+  data.modules = [...new Set(frames.module)].filter((module) => module).sort((a, b) => isOwn(b) - isOwn(a) || uses[b] - uses[a] || a - b);
+  data.moduleRank = new Map(data.modules.map((module, rank) => [module, rank]));
+  data.threads = [...new Set(data.sites.thread)];
+  data.sourceOf = new Map();
+  for (const source of data.sources) {
+    if (!data.sourceOf.has(source.file)) data.sourceOf.set(source.file, []);
+    data.sourceOf.get(source.file).push(source);
   }
-  let sum = base;
-  for (let p = 0; p < steps.length; p += 1) {
-    sum += steps[p];
-    steps[p] = sum;
+}
+
+/** By node: how many frames a stack that ends there has, as --depth counts them. */
+function frameCounts({ calls, frames }) {
+  const counts = new Uint16Array(calls.parent.length);
+  for (let node = 1; node < counts.length; node += 1) {
+    counts[node] = counts[calls.parent[node]] + (frames.inlined[calls.frame[node]] ? 0 : 1);
   }
-  return steps;
+  return counts;
+}
+
+/** By site: 1 if its stack goes on, but was cut at --depth or could not be followed. */
+function cutSites(data) {
+  const counts = frameCounts(data);
+  const { node, truncated } = data.sites;
+  return Uint8Array.from(node, (end, site) => (end && (truncated[site] || (data.depth && counts[end] >= data.depth)) ? 1 : 0));
+}
+
+/** The frames of a stack, innermost first. */
+function framesOf(data, node) {
+  const found = [];
+  for (let at = node; at > 0; at = data.calls.parent[at]) found.push(data.calls.frame[at]);
+  return found;
+}
+
+const functionOf = (data, frame) => data.strings[data.frames.function[frame]];
+
+/** File and line of a frame, the file without most of its directories; empty if they are not known. */
+function placeOf(data, frame) {
+  const file = data.strings[data.frames.file[frame]];
+  const line = data.frames.line[frame];
+  return file ? `${file.split("/").slice(-2).join("/")}${line ? `:${line}` : ""}` : "";
 }

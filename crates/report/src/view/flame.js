@@ -1,162 +1,219 @@
-// The tree as a picture: flame graph (root below), icicle (root above), or inverted (callers of allocations).
+// The calls as a picture: flame graph (root below), icicle (root above), callers (innermost frames above), or sandwich
+// (one function between what calls it and what it calls).
 
-const SHAPES = [["flame", "Flame"], ["icicle", "Icicle"], ["inverted", "Callers"]];
+const SHAPES = [["flame", "Flame"], ["icicle", "Icicle"], ["callers", "Callers"], ["sandwich", "Sandwich"]];
 const ROW = 20;
+/** Narrower frames are not drawn, in pixels. */
+const NARROWEST = 0.4;
 
 class FlameView {
-  constructor(data, onPick) {
-    this.data = data;
-    this.onPick = onPick;
+  constructor(app) {
+    this.app = app;
     this.canvas = byId("flame");
     this.box = byId("flames");
-    this.shape = "flame";
-    this.trees = {};
-    this.root = 0;
-    this.picked = -1;
     this.drawn = [];
+    this.cursor = null;
     this.canvas.addEventListener("mousemove", (event) => this.hover(event));
-    this.canvas.addEventListener("mouseleave", () => { byId("tip").hidden = true; });
+    this.canvas.addEventListener("mouseleave", hideTip);
     this.canvas.addEventListener("click", (event) => {
       const hit = this.at(event);
-      if (hit) this.zoom(hit.node);
+      if (hit) this.open(hit.frame);
     });
+    this.canvas.addEventListener("keydown", (event) => walk(this, event));
+    this.canvas.addEventListener("focus", () => this.draw());
+    this.canvas.addEventListener("blur", () => this.draw());
   }
 
-  get tree() {
-    const inverted = this.shape === "inverted";
-    this.trees[inverted] ||= buildTree(this.data, inverted);
-    return this.trees[inverted];
-  }
-
-  setShape(shape) {
-    // Flame and icicle are the same tree; the zoom stays.
-    if ((shape === "inverted") !== (this.shape === "inverted")) this.root = 0;
-    this.picked = -1;
-    this.shape = shape;
-  }
-
-  show(selection, result) {
-    this.selection = selection;
-    this.result = result;
-    fillTree(this.tree, result.positive);
+  /** Makes the graph of what is selected. */
+  show() {
+    const { app } = this;
+    const { state, result, tree, data } = app;
+    this.root = null;
+    this.callers = null;
+    if (state.shape !== "sandwich") {
+      this.root = state.shape === "callers" ? callerGraph(tree, result.positive) : calleeGraph(tree, result.positive);
+      this.top = frameAt(this.root, state.zoom);
+    } else if (state.center) {
+      const { callees, callers } = sandwichGraphs(data, tree, result.positive, state.center);
+      [this.root, this.top, this.callers] = [callees, callees, callers];
+    }
+    this.cursor = null;
+    const isNewShape = this.shape !== state.shape;
+    this.shape = state.shape;
+    if (isNewShape) this.drawnHeight = 0;
     this.draw();
+    // The root is where one looks first: a flame graph's is below, which drawing it has seen to.
+    if (isNewShape && state.shape !== "flame") this.box.scrollTop = 0;
+    this.showCenter();
   }
 
-  /** What a node comes to, and its share of all. */
-  amountText(node) {
-    const { tree, data, selection, result } = this;
-    const value = tree.values[node];
-    const share = formatShare(value, tree.values[0]);
-    if (selection.unit === "blocks") return `${formatCount(value)}, ${share}`;
-    const sites = data.is_sampled ? sitesBelow(tree, node) : [];
-    const variance = sites.reduce((sum, site) => sum + result.variance[site], 0);
-    return `${withError(value, variance)}, ${share}`;
+  /** Zooms to a frame, or out of it if it is zoomed to; in a sandwich its function becomes the one in the middle. */
+  open(frame) {
+    const { app } = this;
+    if (app.state.shape === "sandwich") {
+      if (frame.label > 0) app.setCenter(app.data.labels.function[frame.label]);
+      return;
+    }
+    const zoomed = frame === this.top && frame.parent ? frame.parent : frame;
+    app.zoomTo(pathTo(zoomed), pathTo(frame));
   }
 
-  zoom(node) {
-    this.root = node === this.root && node ? this.tree.parent[node] : node;
-    this.picked = node;
-    this.draw();
-    this.onPick(node);
+  text(frame) {
+    return frame.label < 0 ? "all" : labelText(this.app.data, frame.label);
   }
 
-  /** A hue for each module, in the order in which they appear; the target's own is the warm one. */
-  hue(module) {
-    const hues = [24, 205, 45, 160, 265, 340, 95, 185];
-    const rank = this.data.modules.indexOf(module);
-    return rank < 0 ? 30 : hues[rank % hues.length];
+  /** What a frame comes to, and its share of everything. */
+  amountText(frame) {
+    const { data, state, result } = this.app;
+    const share = formatShare(frame.value, result.whole[state.unit]);
+    const shareText = share && `, ${share} ${wholeText(state)}`;
+    if (state.unit === "blocks") return `${counted(frame.value, "block")}${shareText}`;
+    const sites = data.is_sampled ? frame.sites : [];
+    return `${withError(frame.value, sites.reduce((sum, site) => sum + result.shown.variance[site], 0))}${shareText}`;
   }
 
-  color(node) {
-    if (node === 0) return css("--root");
-    const text = labelText(this.data, this.tree, node);
-    let hash = 0;
-    for (let i = 0; i < text.length; i += 1) hash = (hash * 31 + text.charCodeAt(i)) | 0;
-    const hue = this.hue(this.tree.module[node]);
-    const isDark = document.documentElement.dataset.theme === "dark";
-    const light = (isDark ? 36 : 70) + (Math.abs(hash) % 9);
-    return `hsl(${hue} ${isDark ? 42 : 62}% ${light}%)`;
-  }
-
+  /** Frames with their places: `row` counts away from the root. */
   layout(width) {
-    const { tree, root } = this;
+    if (!this.root) return [];
     const drawn = [];
-    const levels = pathOf(tree, root).length;
-    // The way to the zoomed node, then what is below it.
-    const above = root ? [...pathOf(tree, root).slice(1), 0].reverse() : [];
-    above.forEach((node, depth) => drawn.push({ node, depth, x: 0, width, outer: true }));
-    const total = tree.values[root];
-    const pending = [{ node: root, depth: levels, x: 0, width }];
-    while (pending.length) {
-      const frame = pending.pop();
-      drawn.push(frame);
-      const children = [...tree.children.subarray(tree.starts[frame.node], tree.starts[frame.node + 1])]
-        .filter((child) => tree.values[child] > 0)
-        .sort((a, b) => tree.values[b] - tree.values[a] || a - b);
-      let x = frame.x;
-      for (const child of children) {
-        const wide = total > 0 ? (tree.values[child] / total) * width : 0;
-        if (wide >= 0.4) pending.push({ node: child, depth: frame.depth + 1, x, width: wide });
-        x += wide;
+    for (let at = this.top.parent; at; at = at.parent) drawn.push({ frame: at, row: at.depth, x: 0, width, isOuter: true });
+    const put = (root, sign) => {
+      const pending = [{ frame: root, row: sign * root.depth, x: 0, width, isOuter: false }];
+      while (pending.length) {
+        const place = pending.pop();
+        drawn.push(place);
+        let x = place.x;
+        for (const child of place.frame.children) {
+          const wide = root.value > 0 ? (child.value / root.value) * width : 0;
+          if (wide < NARROWEST) break;
+          pending.push({ frame: child, row: sign * child.depth, x, width: wide, isOuter: false });
+          x += wide;
+        }
       }
+    };
+    put(this.top, 1);
+    if (this.callers) {
+      // The function itself is drawn once.
+      const before = drawn.length;
+      put(this.callers, -1);
+      drawn.splice(before, 1);
     }
     return drawn;
   }
 
   draw() {
-    const width = this.box.clientWidth - 1;
+    const { state } = this.app;
+    const width = Math.max(this.box.clientWidth - 1, 1);
     this.drawn = this.layout(width);
-    const depths = this.drawn.reduce((most, frame) => Math.max(most, frame.depth), 0) + 1;
-    const height = Math.max(depths * ROW + 4, this.box.clientHeight - 2);
+    const [least, most] = this.drawn.reduce(([low, high], { row }) => [Math.min(low, row), Math.max(high, row)], [0, 0]);
+    const height = Math.max((most - least + 1) * ROW + 4, this.box.clientHeight - 2);
+    const isFlame = state.shape === "flame";
+    for (const place of this.drawn) place.y = isFlame ? height - (place.row + 1) * ROW - 2 : (place.row - least) * ROW + 2;
     const context = paper(this.canvas, width, height);
-    const grows = this.shape === "flame";
     context.font = `12px ${css("--mono")}`;
     context.textBaseline = "middle";
     const advance = context.measureText("x").width;
-    const ink = css("--text");
-    for (const frame of this.drawn) {
-      frame.y = grows ? height - (frame.depth + 1) * ROW - 2 : frame.depth * ROW + 2;
-      context.globalAlpha = frame.outer ? 0.5 : 1;
-      context.fillStyle = this.color(frame.node);
-      context.fillRect(frame.x, frame.y, Math.max(frame.width - 0.6, 0.4), ROW - 1);
-      if (frame.node === this.picked && frame.node) {
-        context.strokeStyle = css("--pick");
-        context.lineWidth = 2;
-        context.strokeRect(frame.x + 1, frame.y + 1, Math.max(frame.width - 2.6, 1), ROW - 3);
-      }
-      const room = Math.floor((frame.width - 8) / advance);
-      if (room >= 3) {
-        const text = labelText(this.data, this.tree, frame.node);
-        context.fillStyle = ink;
-        context.fillText(text.length <= room ? text : text.slice(0, room - 1) + "\u2026", frame.x + 4, frame.y + ROW / 2);
-      }
+    for (const place of this.drawn) this.drawFrame(context, place, advance);
+    this.drawMarks(context);
+    if (isFlame && this.drawnHeight !== height) this.box.scrollTop = this.box.scrollHeight;
+    this.drawnHeight = height;
+    this.caption();
+  }
+
+  /** Scrolls to the function between its callers and its callees. */
+  showCenter() {
+    const place = this.drawn.find(({ frame }) => frame === this.top);
+    if (place && this.callers) this.box.scrollTop = place.y - this.box.clientHeight / 2 + ROW;
+  }
+
+  drawFrame(context, { frame, x, y, width, isOuter }, advance) {
+    const { data, result } = this.app;
+    const { search } = result;
+    const isMatch = search && frame.label > 0 && search.byLabel[frame.label];
+    // Neighbours of one module differ a little.
+    context.globalAlpha = isOuter || (search && !isMatch) ? 0.4 : 0.84 + 0.08 * (frame.label % 3);
+    context.fillStyle = css(frame.label < 0 ? "--root" : moduleColor(data, data.labels.module[frame.label]));
+    context.fillRect(x, y, Math.max(width - 0.6, NARROWEST), ROW - 1);
+    if (isMatch) {
+      context.fillStyle = css("--hit");
+      context.fillRect(x, y, Math.max(width - 0.6, 1), 3);
     }
+    const room = Math.floor((width - 8) / advance);
+    if (room < 3) return;
+    const text = this.text(frame);
+    context.globalAlpha = isOuter ? 0.7 : 1;
+    context.fillStyle = css("--text");
+    context.fillText(text.length <= room ? text : `${text.slice(0, room - 1)}\u2026`, x + 4, y + ROW / 2);
+  }
+
+  drawMarks(context) {
+    const { state } = this.app;
     context.globalAlpha = 1;
-    // The root is where one looks first.
-    if (grows && this.height !== height) this.box.scrollTop = this.box.scrollHeight;
-    this.height = height;
-    byId("shown").textContent = this.tree.values[0] > 0 ? this.amountText(this.root) : "nothing here";
-    byId("path").textContent = this.root ? labelText(this.data, this.tree, this.root) : "";
+    const outline = ({ x, y, width }, color, thick) => {
+      context.strokeStyle = css(color);
+      context.lineWidth = thick;
+      context.strokeRect(x + thick / 2, y + thick / 2, Math.max(width - thick - 0.6, 1), ROW - 1 - thick);
+    };
+    for (const place of this.ofPickedRow()) outline(place, "--pick", 2);
+    if (state.pick?.kind === "frame" && this.root) {
+      const picked = frameAt(this.root, state.pick.path);
+      const place = this.drawn.find(({ frame }) => frame === picked);
+      if (place && picked.parent && pathTo(picked).length === state.pick.path.length) outline(place, "--pick", 2);
+    }
+    const center = this.callers && this.drawn.find(({ frame }) => frame === this.top);
+    if (center) outline(center, "--pick", 2);
+    if (document.activeElement === this.canvas && this.drawn.length) outline(this.cursorPlace(), "--text", 3);
+  }
+
+  /** Frames of the row that is picked: the stack of a site, the calls of a function. */
+  ofPickedRow() {
+    const { data, state, tree } = this.app;
+    if (state.pick?.kind !== "row" || !this.root || state.shape === "sandwich") return [];
+    const { key } = state.pick;
+    if (state.group === "function") {
+      return this.drawn.filter(({ frame }) => frame.label > 0 && data.labels.function[frame.label] === key);
+    }
+    if (state.group !== "site") return [];
+    const path = [];
+    const site = data.sites.node.indexOf(key);
+    for (let at = site < 0 ? 0 : tree.leaf[site]; at > 0; at = tree.parent[at]) path.push(tree.label[at]);
+    if (state.shape !== "callers") path.reverse();
+    const frames = new Set();
+    for (let at = frameAt(this.root, path); at.parent; at = at.parent) frames.add(at);
+    return this.drawn.filter(({ frame }) => frames.has(frame));
+  }
+
+  /** Where the keyboard is: the frame that it was moved to, else the one that is zoomed to. */
+  cursorPlace() {
+    return this.drawn.find(({ frame }) => frame === this.cursor) || this.drawn.find(({ frame }) => frame === this.top) || this.drawn[0];
+  }
+
+  caption() {
+    const { data, state } = this.app;
+    const isEmpty = !this.root || !(this.root.value > 0);
+    byId("shown").textContent = isEmpty ? "nothing here" : this.amountText(this.top);
+    byId("path").textContent = this.root && this.top !== this.root ? this.text(this.top)
+      : state.shape === "sandwich" && state.center ? data.strings[state.center] : "";
+    const hint = byId("sandwich-hint");
+    hint.hidden = state.shape !== "sandwich" || Boolean(state.center);
   }
 
   at(event) {
     const box = this.canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    return this.drawn.find((f) => x >= f.x && x < f.x + f.width && y >= f.y && y < f.y + ROW);
+    return this.drawn.find((f) => x >= f.x && x < f.x + Math.max(f.width, 1) && y >= f.y && y < f.y + ROW);
   }
 
   hover(event) {
-    const tip = byId("tip");
     const hit = this.at(event);
-    tip.hidden = !hit;
-    if (!hit) return;
-    const { tree, data } = this;
-    const module = data.strings[tree.module[hit.node]] || "";
-    tip.replaceChildren(
-      make("b", "", labelText(data, tree, hit.node)),
-      make("span", "", `${this.amountText(hit.node)}${module ? `, ${module}` : ""}`),
-    );
-    tip.style.left = `${Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8)}px`;
-    tip.style.top = `${Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 8)}px`;
+    if (!hit) return hideTip();
+    return showTip(event, this.text(hit.frame), ...this.about(hit.frame));
+  }
+
+  about(frame) {
+    const { data, state, result } = this.app;
+    const module = frame.label > 0 ? data.strings[data.labels.module[frame.label]] : "";
+    const ofTop = this.top.value < result.whole[state.unit] ? `${formatShare(frame.value, this.top.value)} of ${this.text(this.top)}` : "";
+    return [this.amountText(frame), frame !== this.top && ofTop, module];
   }
 }

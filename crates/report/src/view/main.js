@@ -1,227 +1,241 @@
-// Puts the parts together: one selection, and what each part shows of it.
+// Puts the parts together: one state, and what each part shows of it.
 
-function start(data) {
-  const selection = newSelection(data);
-  let result = null;
-  let pickedSites = null;
-  let showDetails = () => {};
-
-  const timeline = new TimelineView(data, (first, last) => {
-    [selection.first, selection.last] = [first, last];
-    if (selection.measure === "temporary" && !isWhole(data, selection)) selection.measure = "live";
-    schedule();
-  });
-  const flame = new FlameView(data, (node) => pickNode(node));
-  const table = new TableView(data, (row) => pickRow(row));
-  const details = new DetailsView(data, (module) => flame.hue(module));
-
-  function pickRow(row) {
-    pickedSites = row.members;
-    flame.picked = -1;
-    const stack = table.group === "site" ? data.stacks[row.key] : [];
-    const [name] = table.nameOf(row.key);
-    showDetails = () => details.show(name, row.members, stack, selection, result);
-    showDetails();
-    details.box.scrollTop = 0;
-    timeline.show(selection, overTime(data, pickedSites, selection.unit));
+class App {
+  constructor(data) {
+    this.data = data;
+    this.state = stateOf(data, location.hash.slice(1));
+    // Recordings of sums do not have these.
+    this.hasTemporary = data.sites.temporary.blocks.some((blocks) => blocks > 0);
+    this.preferred = matchMedia("(prefers-color-scheme: dark)");
+    this.setTree();
+    this.timeline = new TimelineView(this);
+    this.flame = new FlameView(this);
+    this.table = new TableView(this);
+    this.details = new DetailsView(this);
+    fillPage(this);
+    bindControls(this);
+    bindKeys(this);
+    this.showTheme();
+    this.preferred.addEventListener("change", () => { this.showTheme(); this.schedule(); });
+    addEventListener("resize", () => this.schedule());
+    addEventListener("hashchange", () => this.readAddress());
+    this.refresh();
+    this.table.revealPicked();
   }
 
-  function pickNode(node) {
-    table.picked = null;
-    table.draw();
-    if (node === 0) return clearPick();
-    const { tree } = flame;
-    pickedSites = sitesBelow(tree, node);
-    // The frames of one of the stacks, from this node outwards.
-    const example = data.stacks[data.sites.stack[pickedSites[0]]] || [];
-    const levels = tree.depth[node];
-    const frames = flame.shape === "inverted" ? example.slice(0, levels) : example.slice(Math.max(example.length - levels, 0));
-    const [text, members] = [labelText(data, tree, node), pickedSites];
-    showDetails = () => details.show(text, members, frames, selection, result);
-    showDetails();
-    details.box.scrollTop = 0;
-    timeline.show(selection, overTime(data, pickedSites, selection.unit));
-    return undefined;
+  setTree() {
+    this.hidden = hiddenLabels(this.data, this.state);
+    this.tree = buildTree(this.data, this.hidden);
   }
 
-  function clearPick() {
-    pickedSites = null;
-    table.picked = null;
-    flame.picked = -1;
-    showDetails = () => {};
-    details.empty();
-    timeline.show(selection, null);
+  knowsTemporary() { return this.hasTemporary && isWhole(this.data, this.state); }
+
+  update(changes) {
+    Object.assign(this.state, changes);
+    this.schedule();
   }
 
-  let scheduled = 0;
   /** Redraws once a frame, however many events there are. */
-  function schedule() {
-    cancelAnimationFrame(scheduled);
-    scheduled = requestAnimationFrame(refresh);
+  schedule() {
+    cancelAnimationFrame(this.scheduled);
+    this.scheduled = requestAnimationFrame(() => this.refresh());
   }
 
-  function refresh() {
-    controls();
-    result = evaluate(data, selection);
-    flame.show(selection, result);
-    table.show(selection, result);
-    showDetails();
-    timeline.show(selection, pickedSites && overTime(data, pickedSites, selection.unit));
+  refreshNow() {
+    cancelAnimationFrame(this.scheduled);
+    this.refresh();
   }
 
-  function choice(id, options, current, choose) {
-    byId(id).replaceChildren(...options.map(([name, text, title]) => {
-      const button = make("button", "", text);
-      button.dataset.name = name;
-      button.setAttribute("aria-pressed", String(name === current));
-      button.disabled = name === "temporary" && !knowsTemporary();
-      if (title) button.title = title;
-      button.onclick = () => choose(name);
-      return button;
-    }));
+  refresh() {
+    showControls(this);
+    this.result = evaluate(this.data, this.state);
+    showCounts(this);
+    this.flame.show();
+    this.table.show();
+    this.showPick();
+    this.changed();
   }
 
-  // Recordings of sums do not have them.
-  const hasTemporary = data.sites.temporary.blocks.some((blocks) => blocks > 0);
-  const knowsTemporary = () => hasTemporary && isWhole(data, selection);
-  const setMeasure = (name) => {
-    if (name === "temporary" && !knowsTemporary()) return;
-    selection.measure = name;
-    schedule();
-  };
-  const setUnit = (name) => { selection.unit = name; schedule(); };
-  const setShape = (name) => { flame.setShape(name); schedule(); };
-  const setGroup = (name) => { table.group = name; table.picked = null; table.box.scrollTop = 0; schedule(); };
-
-  function controls() {
-    choice("measures", MEASURES, selection.measure, setMeasure);
-    choice("units", UNITS, selection.unit, setUnit);
-    choice("shapes", SHAPES, flame.shape, setShape);
-    choice("groups", GROUPS, table.group, setGroup);
-    byId("function").classList.toggle("wrong", !matcher(selection.pattern));
-    const whole = isWhole(data, selection);
-    byId("whole").hidden = whole;
-    byId("hint").hidden = !whole;
-    const [begin, end] = [timeOf(data, selection.first), timeOf(data, selection.last)];
-    byId("window").textContent = whole ? `Whole run, ${formatTime(data.to_ns - data.from_ns)}`
-      : `${formatTime(begin)} to ${formatTime(end)} (${formatTime(end - begin)})`;
+  /** Writes the state into the address, not at every step: browsers limit how often a page may do that. */
+  changed() {
+    clearTimeout(this.writing);
+    this.writing = setTimeout(() => {
+      const address = addressOf(this.data, this.state);
+      if (address === location.hash.slice(1)) return;
+      this.written = address;
+      history.replaceState(null, "", `#${address}`);
+    }, 100);
   }
 
-  function options(id, first, entries) {
-    byId(id).replaceChildren(...[[0, first], ...entries].map(([value, text]) => {
-      const option = make("option", "", text);
-      option.value = value;
-      return option;
-    }));
+  readAddress() {
+    const address = location.hash.slice(1);
+    if (address === this.written) return;
+    clearTimeout(this.writing);
+    Object.assign(this.state, stateOf(this.data, address));
+    this.setTree();
+    this.table.sparks.clear();
+    this.showTheme();
+    this.schedule();
   }
 
-  function fill() {
-    document.body.classList.toggle("sampled", data.is_sampled);
-    byId("title").textContent = `${data.name} (${data.pid})`;
-    const began = new Date(data.began_unix_ms);
-    const lost = data.lost_events ? `, ${formatCount(data.lost_events)} events lost` : "";
-    const sampled = data.is_sampled ? ", estimated from samples" : "";
-    byId("subtitle").textContent = `${began.toISOString().slice(0, 19).replace("T", " ")} UTC, ${formatTime(data.to_ns - data.from_ns)}${sampled}${lost}`;
-    const total = (name, column) => data.sites[name][column].reduce((a, b) => a + b, 0);
-    byId("tiles").replaceChildren(...[["Live", "live"], ["Peak", "peak"], ["Allocated", "allocated"], ["Temporary", "temporary"]].filter(([, name]) => name !== "temporary" || hasTemporary).map(([text, name]) => {
-      const error = formatError(total(name, "variance"));
-      const aside = make("small", "", `${error && ` ${error},`} ${countedBlocks(total(name, "blocks"))}`);
-      return make("div", "", make("dt", "", text), make("dd", "", formatBytes(total(name, "bytes")), aside));
-    }));
-    const named = (list) => list.map((index) => [index, data.strings[index]]).sort((a, b) => (a[1] < b[1] ? -1 : 1));
-    options("module", "All modules", named(data.modules));
-    options("thread", "All threads", named(data.threads));
-    const buckets = [...Array(41).keys()].slice(1);
-    options("least", "any", buckets.map((bucket) => [bucket, formatBytes(2 ** (bucket - 1))]));
-    options("most", "any", buckets.map((bucket) => [bucket, formatBytes(2 ** bucket)]));
+  /** The panel on the right and the line on the chart. */
+  showPick() {
+    const { data, state, flame, details } = this;
+    const { pick } = state;
+    let [members, text] = [null, "picked"];
+    if (pick?.kind === "row") {
+      members = membersOf(this, pick.key);
+      const { name } = rowName(data, this.hidden, state.group, pick.key);
+      if (members.length) details.show(name, members, state.group === "site" ? framesOf(data, pick.key) : []);
+    } else if (pick?.kind === "frame" && flame.root && state.shape !== "sandwich") {
+      const frame = frameAt(flame.root, pick.path);
+      members = frame.parent ? frame.sites.filter((site) => this.result.mask[site]) : [];
+      if (members.length) details.show(flame.text(frame), members, this.framesOfPick(members[0], pick.path));
+    }
+    if (!members?.length) {
+      details.overview();
+      members = null;
+      if (isFiltered(state)) {
+        text = "what passes the filters";
+        members = [];
+        for (let site = 0; site < data.count; site += 1) if (this.result.mask[site]) members.push(site);
+      }
+    }
+    this.timeline.show(members && overTime(data, members, state.unit), text);
   }
 
-  function clearFilters() {
-    Object.assign(selection, { pattern: "", module: 0, thread: 0, least: 0, most: 64 });
-    for (const id of ["function", "module", "thread", "least", "most"]) byId(id).value = id === "function" ? "" : 0;
-    schedule();
+  /** Of the stack of a site, the frames on the way to a frame of the graph: one example of what may be many. */
+  framesOfPick(site, path) {
+    const { data, hidden, state } = this;
+    const frames = framesOf(data, data.sites.node[site]);
+    const isCallers = state.shape === "callers";
+    if (!isCallers) frames.reverse();
+    const levels = path.filter((label) => label !== data.cutLabel).length;
+    if (!levels) return [];
+    let shown = 0;
+    const end = frames.findIndex((frame) => {
+      if (!hidden[data.labelOf[frame]]) shown += 1;
+      return shown === levels;
+    });
+    const way = end < 0 ? frames : frames.slice(0, end + 1);
+    return isCallers ? way : way.reverse();
   }
 
-  function setWhole() {
-    [selection.first, selection.last] = [0, data.points - 1];
-    schedule();
+  pickRow(key) {
+    this.state.pick = { kind: "row", key };
+    if (this.state.shape === "sandwich") this.setShape("sandwich");
+    this.picked();
   }
 
-  function setTheme(theme) {
-    document.documentElement.dataset.theme = theme;
-    byId("theme").textContent = theme === "dark" ? "Light" : "Dark";
-    if (result) refresh();
+  picked() {
+    this.flame.draw();
+    this.table.draw();
+    this.showPick();
+    this.details.box.scrollTop = 0;
+    this.changed();
   }
-  const toggleTheme = () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+
+  /** Zooms the graph, and picks a frame or nothing. */
+  zoomTo(zoom, path) {
+    this.state.zoom = zoom;
+    this.state.pick = path?.length ? { kind: "frame", path } : null;
+    this.flame.top = frameAt(this.flame.root, zoom);
+    this.picked();
+  }
+
+  setMeasure(measure) {
+    if (measure !== "temporary" || this.knowsTemporary()) this.update({ measure });
+  }
+
+  /** Ends are moved to points at which the sites are known. */
+  setWindow(begin, end) {
+    const { data, state } = this;
+    const last = data.points - 1;
+    const snap = (point) => Math.max(last - Math.round((last - point) / data.step) * data.step, 0);
+    const [first, until] = [snap(Math.min(begin, end)), snap(Math.max(begin, end))];
+    if (first >= until) return;
+    this.update({ first, last: until });
+    if (state.measure === "temporary" && !isWhole(data, state)) state.measure = "live";
+  }
 
   /** Moves or scales the window, a tenth of it at a time. */
-  function shift(move, grow) {
-    const step = Math.max(Math.round((selection.last - selection.first) / 10), data.step);
-    const first = selection.first + move * step - grow * step;
-    const last = selection.last + move * step + grow * step;
+  shift(move, grow) {
+    const { data, state } = this;
+    const step = Math.max(Math.round((state.last - state.first) / 10), data.step);
+    const first = state.first + move * step - grow * step;
+    const last = state.last + move * step + grow * step;
     if (move && (first < 0 || last > data.points - 1)) return;
     if (last - first < 1) return;
-    timeline.select(Math.max(first, 0), Math.min(last, data.points - 1));
+    this.setWindow(Math.max(first, 0), Math.min(last, data.points - 1));
   }
 
-  const cycle = (list, current) => list[(list.findIndex(([name]) => name === current) + 1) % list.length][0];
-
-  function stepBack() {
-    const hasFilter = selection.pattern || selection.module || selection.thread || selection.least || selection.most < 64;
-    if (flame.root) flame.zoom(0);
-    else if (pickedSites) clearPick();
-    else if (hasFilter) clearFilters();
-    else setWhole();
+  setShape(shape) {
+    // Flame and icicle are the same tree; zoom and pick stay.
+    const isSame = new Set([shape, this.state.shape, "flame", "icicle"]).size === 2;
+    if (shape === "sandwich") this.state.center = this.functionOfPick() || this.state.center;
+    const keepsPick = isSame || this.state.pick?.kind === "row";
+    this.update({ shape, zoom: isSame ? this.state.zoom : [], pick: keepsPick ? this.state.pick : null });
   }
 
-  const keys = {
-    b: () => setUnit(cycle(UNITS, selection.unit)),
-    f: () => setShape(cycle(SHAPES, flame.shape)),
-    g: () => setGroup(cycle(GROUPS, table.group)),
-    t: toggleTheme,
-    j: () => table.move(1),
-    k: () => table.move(-1),
-    ArrowDown: () => table.move(1),
-    ArrowUp: () => table.move(-1),
-    "[": () => shift(-1, 0),
-    "]": () => shift(1, 0),
-    "-": () => shift(0, 1),
-    "+": () => shift(0, -1),
-    "=": () => shift(0, -1),
-    "/": () => byId("function").focus(),
-    "?": () => byId("keys").showModal(),
-    Escape: stepBack,
-  };
-  MEASURES.forEach(([name], i) => { keys[i + 1] = () => setMeasure(name); });
-  addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || byId("keys").open) return;
-    const typing = event.target.matches("input, select");
-    if (typing && event.key !== "Escape") return;
-    if (typing) event.target.blur();
-    const action = keys[event.key];
-    if (!action) return;
-    event.preventDefault();
-    action();
-  });
-
-  byId("theme").onclick = toggleTheme;
-  byId("help").onclick = () => byId("keys").showModal();
-  byId("whole").onclick = setWhole;
-  byId("clear").onclick = clearFilters;
-  byId("function").oninput = (event) => { selection.pattern = event.target.value; schedule(); };
-  for (const id of ["module", "thread", "least"]) {
-    byId(id).onchange = (event) => { selection[id] = +event.target.value; schedule(); };
+  setGroup(group) {
+    const { state, table } = this;
+    if (state.sorted === "self" && isPartition(group)) state.sorted = "value";
+    table.box.scrollTop = 0;
+    this.update({ group, pick: state.pick?.kind === "row" ? null : state.pick });
   }
-  byId("most").onchange = (event) => { selection.most = +event.target.value || 64; schedule(); };
-  addEventListener("resize", schedule);
 
-  fill();
-  setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  refresh();
-  document.body.dataset.ready = "yes";
+  setWrappers(hides, wrappers) {
+    const { pick } = this.state;
+    Object.assign(this.state, { hides, wrappers, zoom: [], pick: pick?.kind === "frame" ? null : pick });
+    this.setTree();
+    this.table.sparks.clear();
+    this.schedule();
+  }
+
+  /** The function of what is picked, or 0. */
+  functionOfPick() {
+    const { data, state } = this;
+    const { pick } = state;
+    if (pick?.kind === "row" && state.group === "function") return pick.key;
+    if (pick?.kind === "row" && state.group === "site") return Math.max(data.strings.indexOf(siteName(data, this.hidden, pick.key).name), 0);
+    if (pick?.kind === "frame") return data.labels.function[pick.path[pick.path.length - 1]] || 0;
+    return 0;
+  }
+
+  /** Shows callers and callees of a function. */
+  setCenter(name) {
+    this.update({ shape: "sandwich", center: name, zoom: [], pick: this.state.pick?.kind === "row" ? this.state.pick : null });
+  }
+
+  clearFilters() {
+    this.update({ search: "", only: false, module: 0, thread: 0, least: 0, most: LARGEST_BUCKET });
+  }
+
+  /** One step towards the first view. */
+  stepBack() {
+    const { state } = this;
+    if (state.zoom.length) this.zoomTo([], null);
+    else if (state.shape === "sandwich") this.setShape("flame");
+    else if (state.pick) this.zoomTo([], null);
+    else if (isFiltered(state) || state.search) this.clearFilters();
+    else this.setWindow(0, this.data.points - 1);
+  }
+
+  showTheme() {
+    setTheme(this.state.theme || (this.preferred.matches ? "dark" : "light"));
+  }
+
+  toggleTheme() {
+    this.state.theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+    this.showTheme();
+    this.schedule();
+  }
 }
 
-unpack().then(prepare).then(start).catch((error) => {
+unpack().then((data) => {
+  window.app = new App(data);
+  document.body.dataset.ready = "yes";
+}).catch((error) => {
   byId("subtitle").textContent = `This page could not be shown: ${error.message}`;
   throw error;
 });

@@ -1,31 +1,42 @@
 // What is looked at: a window of time, a measure, filters; and what each site comes to under it.
 
 const MEASURES = [
-  ["live", "Live", "live at the end of the window"],
-  ["peak", "Peak", "live when most bytes were, within the window"],
-  ["growth", "Growth", "live at the end less live at the begin"],
-  ["allocated", "Allocated", "allocated within the window"],
-  ["released", "Released", "released within the window"],
-  ["temporary", "Temporary", "released before the thread's next allocation; known for the whole run only"],
+  ["live", "Live", "Live at the end of the window", (unit) => `of all live ${unit}`],
+  ["peak", "Peak", "Live when most bytes were live within the window", (unit) => `of all ${unit} at the peak`],
+  ["growth", "Growth", "Live at the end of the window less live at its start", (unit) => `of all ${unit} that were added`],
+  ["allocated", "Allocated", "Allocated within the window", (unit) => `of all allocated ${unit}`],
+  ["released", "Released", "Released within the window", (unit) => `of all released ${unit}`],
+  ["temporary", "Temporary", "Released before the thread's next allocation; known for the whole run only", (unit) => `of all temporary ${unit}`],
 ];
 const UNITS = [["bytes", "Bytes"], ["blocks", "Blocks"]];
+const LARGEST_BUCKET = 64;
+
+/** "of all live bytes" */
+const wholeText = ({ measure, unit }) => MEASURES.find(([name]) => name === measure)[3](unit);
 
 function newSelection(data) {
   return {
     first: 0,
-    last: data.points - 1,
+    last: Math.max(data.points - 1, 0),
     measure: "live",
     unit: "bytes",
-    pattern: "",
+    search: "",
+    only: false,
     module: 0,
     thread: 0,
     least: 0,
-    most: 64,
+    most: LARGEST_BUCKET,
+    hides: true,
+    wrappers: DEFAULT_WRAPPERS,
   };
 }
 
 const isWhole = (data, selection) => selection.first <= 0 && selection.last >= data.points - 1;
-const timeOf = (data, point) => (data.points ? data.timeline.time_ns[Math.min(Math.max(point, 0), data.points - 1)] : 0);
+const hasSizes = (selection) => selection.least > 0 || selection.most < LARGEST_BUCKET;
+const isFiltered = (selection) => Boolean((selection.only && selection.search) || selection.module || selection.thread || hasSizes(selection));
+
+/** Equal for selections with the same filters. */
+const filterText = (selection) => JSON.stringify([selection.only && selection.search, selection.module, selection.thread, selection.least, selection.most]);
 
 /** The site amounts of a measure: { bytes, blocks, variance }, before any filter. */
 function measured(data, selection) {
@@ -57,52 +68,57 @@ function measured(data, selection) {
       }
       return stateAt(data, highest).live;
     }
-    default: return grown(sites.before, sites.before);
+    default: return noAmounts(data.count);
   }
 }
 
-/** A test of function names, or null if the pattern is not a regular expression. */
-function matcher(pattern) {
-  if (!pattern) return () => true;
-  try {
-    const expression = new RegExp(pattern, "i");
-    return (name) => expression.test(name);
-  } catch {
-    return null;
-  }
-}
-
-/** 1 for each site that passes the filters. */
-function passing(data, selection) {
-  const { frames, stacks, sites } = data;
+/** 1 for each site that passes the filters. `found` says by node of the calls whether the search matches it or a caller. */
+function passing(data, selection, found) {
+  const { frames, calls, sites, sizes } = data;
   const mask = new Uint8Array(data.count).fill(1);
-  const test = matcher(selection.pattern) || (() => true);
-  if (selection.pattern || selection.module) {
-    const named = new Map();
-    const isNamed = (string) => {
-      if (!named.has(string)) named.set(string, test(data.strings[string]));
-      return named.get(string);
-    };
-    const passes = stacks.map((stack) =>
-      (!selection.pattern || stack.some((f) => isNamed(frames.function[f]))) &&
-      (!selection.module || stack.some((f) => frames.module[f] === selection.module)));
-    sites.stack.forEach((stack, site) => { if (!passes[stack]) mask[site] = 0; });
+  const keep = (test) => { for (let site = 0; site < data.count; site += 1) if (mask[site] && !test(site)) mask[site] = 0; };
+  if (selection.only && found) keep((site) => found[sites.node[site]]);
+  if (selection.module) {
+    const inModule = markedBelow(calls.parent, (node) => frames.module[calls.frame[node]] === selection.module);
+    keep((site) => inModule[sites.node[site]]);
   }
-  if (selection.thread) sites.thread.forEach((thread, site) => { if (thread !== selection.thread) mask[site] = 0; });
-  if (selection.least > 0 || selection.most < 64) {
-    const inRange = ([bucket]) => bucket >= selection.least && bucket <= selection.most;
-    sites.sizes.forEach((sizes, site) => { if (!sizes.some(inRange)) mask[site] = 0; });
+  if (selection.thread) keep((site) => sites.thread[site] === selection.thread);
+  if (hasSizes(selection)) {
+    keep((site) => {
+      for (let i = sizes.starts[site]; i < sizes.starts[site + 1]; i += 1) {
+        if (sizes.bucket[i] >= selection.least && sizes.bucket[i] <= selection.most) return true;
+      }
+      return false;
+    });
   }
   return mask;
 }
 
+/** By node of a tree: whether a node on the way from the root to it, itself included, passes a test. */
+function markedBelow(parent, test) {
+  const marked = new Uint8Array(parent.length);
+  for (let node = 1; node < parent.length; node += 1) marked[node] = marked[parent[node]] || test(node) ? 1 : 0;
+  return marked;
+}
+
+const sumOf = (values) => values.reduce((a, b) => a + b, 0);
+const positive = (values) => values.map((value) => Math.max(value, 0));
+
 /** Everything that the parts of the page draw from. */
 function evaluate(data, selection) {
   const amounts = measured(data, selection);
-  const mask = passing(data, selection);
+  const search = searched(data, selection);
+  const mask = passing(data, selection, search && search.below);
   const masked = (column) => column.map((value, site) => (mask[site] ? value : 0));
-  const values = masked(amounts[selection.unit]);
-  const growth = selection.measure === "growth" ? amounts
-    : measured(data, { ...selection, measure: "growth" });
-  return { amounts, mask, values, variance: masked(amounts.variance), growth, positive: values.map((value) => Math.max(value, 0)) };
+  const shown = { bytes: masked(amounts.bytes), blocks: masked(amounts.blocks), variance: masked(amounts.variance) };
+  const growth = selection.measure === "growth" ? amounts : measured(data, { ...selection, measure: "growth" });
+  const result = {
+    amounts, shown, mask, growth, search,
+    values: shown[selection.unit],
+    positive: positive(shown[selection.unit]),
+    /** What percentages are of: everything that the measure covers, whatever the filters say. */
+    whole: { bytes: sumOf(positive(amounts.bytes)), blocks: sumOf(positive(amounts.blocks)) },
+  };
+  if (search) Object.assign(search, searchTotals(data, result));
+  return result;
 }

@@ -16,7 +16,7 @@ use std::{
 
 /// Lines before and after a frame's.
 const AROUND: u32 = 5;
-/// A page carries so many lines at most: those of the largest sites.
+/// A page carries at most this many lines, those of the largest sites.
 const MOST_LINES: usize = 40_000;
 /// Longer lines are cut: generated code.
 const LONGEST_LINE: usize = 300;
@@ -172,7 +172,7 @@ mod tests {
         std::fs::remove_dir_all(directory).expect("there");
     }
 
-    /// A page is for others to see: nothing from outside the directory gets into it, and nothing but source code.
+    /// Pages are shared, so nothing from outside the directory gets into one, and nothing but source code.
     #[test]
     fn only_source_code_below_the_directory() {
         let scratch = std::env::temp_dir().join(format!("memhook-secrets-{}", std::process::id()));

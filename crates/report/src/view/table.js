@@ -1,162 +1,198 @@
-// Rows: sites, functions, modules or threads, with the live heap of each over time.
+// The table of rows. Only the rows on the screen are elements.
 
-const GROUPS = [["site", "Sites"], ["function", "Functions"], ["module", "Modules"], ["thread", "Threads"]];
-const COLUMNS = [["name", ""], ["value", ""], ["share", "Share"], ["other", ""], ["growth", "Growth"], ["spark", "Live over time"]];
-const ROW_HEIGHT = 28;
+const COLUMNS = [
+  ["name", "", "Name"],
+  ["value", "", "What is shown under this measure and these filters"],
+  ["share", "Share", "Share of everything that the measure covers, whatever the filters say"],
+  ["self", "Self", "Allocated in the function itself, by none that it calls; hidden wrappers count as their callers"],
+  ["other", "", "The same in the other unit"],
+  ["growth", "Growth", "Live at the end of the window less live at its start"],
+  ["spark", "Live over time", "Each row in its own scale; sorting goes by what was live at the peak of the run"],
+];
+const SPARK = { width: 110, height: 22 };
 
 class TableView {
-  constructor(data, onPick) {
-    this.data = data;
-    this.onPick = onPick;
-    this.group = "site";
-    this.sorted = "value";
+  constructor(app) {
+    this.app = app;
     this.box = byId("table");
     this.rows = [];
-    this.picked = null;
     this.sparks = new Map();
+    this.narrow = matchMedia("(max-width: 900px)");
     this.box.addEventListener("scroll", () => this.draw());
+    this.box.addEventListener("keydown", (event) => this.pressed(event));
     byId("body").addEventListener("click", (event) => {
       const element = event.target.closest(".row");
       if (element) this.pick(+element.dataset.index);
     });
   }
 
-  /** Key to the sites that belong to it. Functions and modules of a stack all carry its blocks. */
-  members() {
-    this.groups ||= {};
-    if (this.groups[this.group]) return this.groups[this.group];
-    const { frames, stacks, sites } = this.data;
-    const found = new Map();
-    const put = (key, site) => {
-      const known = found.get(key);
-      if (known) known.push(site); else found.set(key, [site]);
-    };
-    const keysOf = {
-      site: (site) => [sites.stack[site]],
-      thread: (site) => [sites.thread[site]],
-      module: (site) => new Set(stacks[sites.stack[site]].map((f) => frames.module[f])),
-      function: (site) => new Set(stacks[sites.stack[site]].map((f) => frames.function[f])),
-    }[this.group];
-    for (let site = 0; site < this.data.count; site += 1) {
-      for (const key of keysOf(site)) put(key, site);
-    }
-    this.groups[this.group] = found;
-    return found;
+  get rowHeight() {
+    const isSite = this.app.state.group === "site";
+    if (this.narrow.matches) return isSite ? 64 : 48;
+    return isSite ? 42 : 28;
   }
 
-  /** The function that a site is known by: the innermost that is not the C++ library's own. */
-  siteName(stack) {
-    const { frames, strings, stacks } = this.data;
-    const all = stacks[stack];
-    if (!all.length) return ["(no call stack)", ""];
-    const at = Math.max(all.findIndex((f) => !PLUMBING.test(strings[frames.function[f]])), 0);
-    const callers = all.slice(at + 1, at + 6).map((f) => strings[frames.function[f]]);
-    return [strings[frames.function[all[at]]], callers.join(" \u2190 ")];
+  hasSelf() {
+    return !isPartition(this.app.state.group);
   }
 
-  nameOf(key) {
-    if (this.group === "site") return this.siteName(key);
-    return [this.data.strings[key] || "(unknown)", ""];
-  }
-
-  show(selection, result) {
-    this.selection = selection;
-    const { amounts, mask, growth, values } = result;
-    const other = selection.unit === "bytes" ? "blocks" : "bytes";
-    const rows = [];
-    for (const [key, members] of this.members()) {
-      const row = { key, members, value: 0, other: 0, variance: 0, growth: 0, any: 0 };
-      for (const site of members) {
-        if (!mask[site]) continue;
-        row.value += values[site];
-        row.other += amounts[other][site];
-        row.variance += amounts.variance[site];
-        row.growth += growth[selection.unit][site];
-        row.any = 1;
-      }
-      if (row.any && (row.value !== 0 || row.growth !== 0)) rows.push(row);
-    }
-    this.total = values.reduce((a, b) => a + b, 0);
-    this.rows = rows;
+  show() {
+    const { data, tree, state, result } = this.app;
+    this.rows = makeRows(data, tree, state.group, state, result);
+    this.peaks = null;
     this.sort();
   }
 
+  /** By row: what was live at the peak of the run. */
+  peakOf(row) {
+    if (!this.peaks) {
+      const { data, tree, state, result } = this.app;
+      const values = data.sites.peak[state.unit].map((value, site) => (result.mask[site] ? value : 0));
+      const rows = makeRows(data, tree, state.group, state, { ...result, values });
+      this.peaks = new Map(rows.map(({ key, value }) => [key, value]));
+    }
+    return this.peaks.get(row.key) || 0;
+  }
+
   sort() {
-    const by = this.sorted === "share" ? "value" : this.sorted;
-    if (by === "name") {
-      for (const row of this.rows) row.text ??= this.nameOf(row.key)[0];
-      this.rows.sort((a, b) => (a.text < b.text ? -1 : a.text > b.text ? 1 : a.key - b.key));
+    const { state, data, hidden } = this.app;
+    const sign = state.isAscending ? 1 : -1;
+    const keep = { value: "value", share: "value", self: "self", other: "other", growth: "growth" }[state.sorted];
+    if (state.sorted === "name") {
+      const names = new Map(this.rows.map((row) => [row, rowName(data, hidden, state.group, row.key).name]));
+      const order = (a, b) => (names.get(a) < names.get(b) ? -1 : names.get(a) > names.get(b) ? 1 : 0);
+      this.rows.sort((a, b) => sign * order(a, b) || b.value - a.value || a.key - b.key);
     } else {
-      this.rows.sort((a, b) => b[by] - a[by] || b.value - a.value || a.key - b.key);
+      const of = state.sorted === "spark" ? (row) => this.peakOf(row) : (row) => row[keep];
+      this.rows.sort((a, b) => sign * (of(a) - of(b)) || b.value - a.value || a.key - b.key);
     }
     this.header();
-    byId("spacer").style.height = `${this.rows.length * ROW_HEIGHT}px`;
-    byId("rows").textContent = `${formatCount(this.rows.length)} rows`;
+    byId("spacer").style.height = `${this.rows.length * this.rowHeight}px`;
+    byId("grid").setAttribute("aria-rowcount", String(this.rows.length + 1));
+    byId("grid").classList.toggle("self", this.hasSelf());
+    byId("rows").textContent = counted(this.rows.length, "row");
     this.draw();
   }
 
+  sortBy(column) {
+    const { state } = this.app;
+    // Names go from A, numbers from the largest; a second click turns them round.
+    state.isAscending = state.sorted === column ? !state.isAscending : column === "name";
+    state.sorted = column;
+    this.sort();
+    this.app.changed();
+  }
+
   header() {
-    const { unit, measure } = this.selection;
+    const { unit, measure, group, sorted, isAscending } = this.app.state;
     const shown = MEASURES.find(([name]) => name === measure)[1];
-    const names = { name: GROUPS.find(([name]) => name === this.group)[1], value: `${shown} ${unit}`, other: unit === "bytes" ? "Blocks" : "Bytes" };
-    byId("columns").replaceChildren(...COLUMNS.map(([column, text]) => {
-      const button = make("button", column === this.sorted ? "sorted" : "", names[column] || text);
-      if (column !== "spark") button.onclick = () => { this.sorted = column; this.sort(); };
-      return button;
+    const names = { name: GROUPS.find(([name]) => name === group)[1], value: `${shown} ${unit}`, other: unit === "bytes" ? "Blocks" : "Bytes" };
+    const focused = document.activeElement?.dataset?.column;
+    byId("columns").replaceChildren(...COLUMNS.filter(([column]) => column !== "self" || this.hasSelf()).map(([column, text, title]) => {
+      const isSorted = column === sorted;
+      const arrow = isSorted ? (isAscending ? " \u25b4" : " \u25be") : "";
+      const sorter = button(isSorted ? "sorted" : "", `${names[column] || text}${arrow}`, () => this.sortBy(column));
+      sorter.title = title;
+      sorter.dataset.column = column;
+      const cell = make("div", column, sorter);
+      cell.setAttribute("role", "columnheader");
+      cell.setAttribute("aria-sort", isSorted ? (isAscending ? "ascending" : "descending") : "none");
+      return cell;
     }));
+    if (focused) byId("columns").querySelector(`[data-column="${focused}"]`)?.focus();
   }
 
   draw() {
-    const { selection } = this;
-    if (!selection) return;
-    const isBytes = selection.unit === "bytes";
-    const format = isBytes ? formatBytes : formatCount;
-    const bytesOf = (row) => withError(isBytes ? row.value : row.other, row.variance);
-    const begin = Math.max(Math.floor(this.box.scrollTop / ROW_HEIGHT) - 3, 0);
-    const end = Math.min(begin + Math.ceil(this.box.clientHeight / ROW_HEIGHT) + 7, this.rows.length);
+    const height = this.rowHeight;
+    const begin = Math.max(Math.floor(this.box.scrollTop / height) - 3, 0);
+    const end = Math.min(begin + Math.ceil(this.box.clientHeight / height) + 7, this.rows.length);
     const elements = [];
-    for (let i = begin; i < end; i += 1) {
-      const row = this.rows[i];
-      const [name, caller] = this.nameOf(row.key);
-      const label = make("span", "name", name);
-      if (caller) label.append(make("i", "", ` \u2190 ${caller}`));
-      label.title = name;
-      const spark = document.createElement("canvas");
-      const growth = make("span", row.growth > 0 ? "up" : row.growth < 0 ? "down" : "", formatChange(row.growth, format));
-      const element = make("div", row.key === this.picked ? "row picked" : "row",
-        label, make("span", "", isBytes ? bytesOf(row) : format(row.value)), make("span", "", formatShare(row.value, this.total)),
-        make("span", "", isBytes ? formatCount(row.other) : bytesOf(row)), growth, spark);
-      element.dataset.index = i;
-      element.style.top = `${i * ROW_HEIGHT}px`;
-      elements.push(element);
-      this.spark(spark, row);
-    }
+    for (let i = begin; i < end; i += 1) elements.push(this.rowElement(i, height));
     byId("body").replaceChildren(...elements);
+  }
+
+  rowElement(index, height) {
+    const { state, result, data } = this.app;
+    const row = this.rows[index];
+    const isBytes = state.unit === "bytes";
+    const format = (value) => formatAmount(value, state.unit);
+    const bytesOf = isBytes ? withError(row.value, row.variance) : withError(row.other, row.variance);
+    const cell = (column, ...content) => {
+      const element = make("div", column, ...content);
+      element.setAttribute("role", "gridcell");
+      return element;
+    };
+    const growth = cell("growth", formatChange(row.growth, format));
+    growth.classList.add(row.growth > 0 ? "up" : row.growth < 0 ? "down" : "level");
+    const spark = document.createElement("canvas");
+    spark.setAttribute("aria-hidden", "true");
+    const cells = [
+      cell("name", ...this.nameParts(row)), cell("value", isBytes ? bytesOf : format(row.value)),
+      cell("share", formatShare(row.value, result.whole[state.unit])),
+      ...(this.hasSelf() ? [cell("self", format(row.self))] : []),
+      cell("other", isBytes ? formatCount(row.other) : bytesOf), growth, cell("spark", spark),
+    ];
+    const isPicked = state.pick?.kind === "row" && row.key === state.pick.key;
+    const element = make("div", isPicked ? "row picked" : "row", ...cells);
+    if (this.isFound(row, data)) element.classList.add("found");
+    element.setAttribute("role", "row");
+    element.setAttribute("aria-rowindex", String(index + 2));
+    element.setAttribute("aria-selected", String(isPicked));
+    element.dataset.index = index;
+    element.style.top = `${index * height}px`;
+    element.style.height = `${height}px`;
+    this.spark(spark, row);
+    return element;
+  }
+
+  /** Whether the search has found something in the row, in a site's callers too. */
+  isFound(row, data) {
+    const { state, result } = this.app;
+    if (!result.search) return false;
+    if (state.group === "site") return Boolean(result.search.below[row.key]);
+    return state.group !== "thread" && Boolean(matcher(state.search)(data.strings[row.key]));
+  }
+
+  nameParts(row) {
+    const { data, state, hidden } = this.app;
+    const { name, callers, frame } = rowName(data, hidden, state.group, row.key);
+    const place = frame < 0 ? "" : placeOf(data, frame);
+    const marked = state.group === "thread" ? [name] : markedName(name, state.search);
+    const first = make("span", "main", ...marked);
+    first.title = name;
+    if (place) first.append(make("small", "", place));
+    if (state.group !== "site") return [first];
+    const way = callers.join(" \u2190 ");
+    const second = make("span", "callers", ...(way ? ["\u2190 ", ...markedName(way, state.search)] : []));
+    second.title = way;
+    return [first, second];
   }
 
   /** Live of a row at each point; kept, since scrolling asks again. */
   series(row) {
-    const key = `${this.group} ${this.selection.unit} ${row.key}`;
+    const { data, state } = this.app;
+    const key = `${state.group} ${state.unit} ${filterText(state)} ${row.key}`;
     if (!this.sparks.has(key)) {
       if (this.sparks.size > 500) this.sparks.clear();
-      this.sparks.set(key, overTime(this.data, row.members, this.selection.unit));
+      this.sparks.set(key, overTime(data, membersOf(this.app, row.key), state.unit));
     }
     return this.sparks.get(key);
   }
 
   spark(canvas, row) {
-    const context = paper(canvas, 120, 22);
+    const { width, height } = SPARK;
+    const context = paper(canvas, width, height);
     const values = this.series(row);
     const most = values.reduce((a, b) => Math.max(a, b), 0) || 1;
-    const { from_ns: from, to_ns: to, timeline } = this.data;
+    const { from_ns: from, to_ns: to, timeline } = this.app.data;
     context.beginPath();
-    context.moveTo(0, 20);
+    context.moveTo(0, height - 2);
     for (let i = 0; i < values.length; i += 1) {
-      context.lineTo(120 * ((timeline.time_ns[i] - from) / Math.max(to - from, 1)), 20 - 18 * (values[i] / most));
+      context.lineTo(width * ((timeline.time_ns[i] - from) / Math.max(to - from, 1)), height - 2 - (height - 4) * (values[i] / most));
     }
     context.strokeStyle = css("--area-line");
     context.stroke();
-    context.lineTo(120, 20);
+    context.lineTo(width, height - 2);
     context.globalAlpha = 0.25;
     context.fillStyle = css("--area-line");
     context.fill();
@@ -165,16 +201,40 @@ class TableView {
   pick(index) {
     const row = this.rows[index];
     if (!row) return;
-    this.picked = row.key;
-    const top = index * ROW_HEIGHT;
+    this.app.pickRow(row.key);
+    this.reveal(index);
+    const { name } = rowName(this.app.data, this.app.hidden, this.app.state.group, row.key);
+    say(`${name}, ${formatAmount(row.value, this.app.state.unit)}, row ${index + 1} of ${this.rows.length}`);
+  }
+
+  reveal(index) {
+    const top = index * this.rowHeight;
     if (top < this.box.scrollTop) this.box.scrollTop = top;
-    if (top + ROW_HEIGHT > this.box.scrollTop + this.box.clientHeight) this.box.scrollTop = top + ROW_HEIGHT - this.box.clientHeight;
+    if (top + this.rowHeight > this.box.scrollTop + this.box.clientHeight) this.box.scrollTop = top + this.rowHeight - this.box.clientHeight;
     this.draw();
-    this.onPick(row);
+  }
+
+  /** The index of the row that is picked, or -1. */
+  pickedIndex() {
+    const { pick } = this.app.state;
+    return pick?.kind === "row" ? this.rows.findIndex((row) => row.key === pick.key) : -1;
+  }
+
+  revealPicked() {
+    const at = this.pickedIndex();
+    if (at >= 0) this.reveal(at);
   }
 
   move(step) {
-    const at = this.rows.findIndex((row) => row.key === this.picked);
+    const at = this.pickedIndex();
     this.pick(at < 0 ? 0 : Math.min(Math.max(at + step, 0), this.rows.length - 1));
+  }
+
+  pressed(event) {
+    const page = Math.max(Math.floor(this.box.clientHeight / this.rowHeight) - 1, 1);
+    const steps = { PageDown: page, PageUp: -page, Home: -this.rows.length, End: this.rows.length };
+    if (!(event.key in steps)) return;
+    this.move(steps[event.key]);
+    event.preventDefault();
   }
 }

@@ -1,162 +1,212 @@
-// The heap over time, and the brush on it.
+// The heap over time, and the window of time that is dragged on it.
+
+const PLOT = { left: 70, right: 10, top: 8, bottom: 20, height: 132 };
 
 class TimelineView {
-  constructor(data, onWindow) {
-    this.data = data;
-    this.onWindow = onWindow;
+  constructor(app) {
+    this.app = app;
     this.canvas = byId("timeline");
-    this.picked = null;
     this.hover = null;
     this.drag = null;
-    this.left = 66;
-    this.right = 8;
-    this.bottom = 18;
-    const pointAt = (event) => this.pointAt(event.clientX - this.canvas.getBoundingClientRect().left);
     this.canvas.addEventListener("pointerdown", (event) => {
       this.canvas.setPointerCapture(event.pointerId);
-      this.drag = pointAt(event);
+      this.drag = this.pointAt(event);
     });
     this.canvas.addEventListener("pointermove", (event) => {
-      this.hover = pointAt(event);
-      if (this.drag !== null && this.hover !== this.drag) {
-        this.select(this.drag, this.hover);
-      } else {
-        this.draw();
-      }
+      this.hover = this.pointAt(event);
+      if (this.drag !== null && this.hover !== this.drag) app.setWindow(this.drag, this.hover);
+      else this.draw();
+      this.tip(event);
     });
     this.canvas.addEventListener("pointerup", (event) => {
-      const [begin, end] = [this.drag, pointAt(event)];
+      const [begin, end] = [this.drag, this.pointAt(event)];
       this.drag = null;
-      if (begin !== null && begin !== end) this.select(begin, end);
+      if (begin !== null && begin !== end) app.setWindow(begin, end);
     });
-    this.canvas.addEventListener("dblclick", () => this.select(0, this.data.points - 1));
-    this.canvas.addEventListener("pointerleave", () => { this.hover = null; this.draw(); });
-  }
-
-  /** Ends are moved to points at which the sites are known. */
-  select(begin, end) {
-    const { points, step } = this.data;
-    const last = points - 1;
-    const snap = (point) => Math.max(last - Math.round((last - point) / step) * step, 0);
-    const [first, until] = [snap(Math.min(begin, end)), snap(Math.max(begin, end))];
-    if (first < until) this.onWindow(first, until);
+    this.canvas.addEventListener("dblclick", () => app.setWindow(0, app.data.points - 1));
+    this.canvas.addEventListener("pointerleave", () => { this.hover = null; hideTip(); this.draw(); });
   }
 
   x(ns) {
-    const { from_ns: from, to_ns: to } = this.data;
-    return this.left + ((ns - from) / Math.max(to - from, 1)) * this.plotWidth;
+    const { from_ns: from, to_ns: to } = this.app.data;
+    return PLOT.left + ((ns - from) / Math.max(to - from, 1)) * this.width;
   }
 
-  pointAt(x) {
-    const { from_ns: from, to_ns: to, timeline } = this.data;
-    const ns = from + ((x - this.left) / this.plotWidth) * (to - from);
-    // The nearest: points are in order.
-    let [low, high] = [0, timeline.time_ns.length - 1];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (timeline.time_ns[middle] < ns) low = middle + 1; else high = middle;
-    }
-    const before = Math.max(low - 1, 0);
-    return ns - timeline.time_ns[before] < timeline.time_ns[low] - ns ? before : low;
+  y(amount) {
+    return PLOT.top + this.height * (1 - amount / this.most);
   }
 
-  show(selection, picked) {
-    this.selection = selection;
+  pointAt(event) {
+    const { data } = this.app;
+    const part = (event.clientX - this.canvas.getBoundingClientRect().left - PLOT.left) / this.width;
+    return nearestPoint(data, data.from_ns + part * (data.to_ns - data.from_ns));
+  }
+
+  /** `picked`: live of what was picked, or of what passes the filters, at each point; null without either. */
+  show(picked, pickedText) {
+    const { app } = this;
     this.picked = picked;
+    this.pickedText = pickedText;
+    this.series = app.state.chart === "stacked" ? stackedSeries(app) : null;
+    this.legend(pickedText);
     this.draw();
   }
 
+  legend(pickedText) {
+    const { app, series } = this;
+    const { data, state } = app;
+    const entries = [];
+    if (series) {
+      for (const { key, rank, name } of series) {
+        const entry = legendEntry(seriesColor(rank), "");
+        if (key === null) entry.append(name);
+        else {
+          const pick = button("plain", name, () => app.pickRow(key));
+          pick.title = name;
+          entry.append(pick);
+        }
+        entries.push(entry);
+      }
+    } else {
+      entries.push(legendEntry("--area-line", `live ${state.unit}`, "line"));
+      entries.push(legendEntry("--rate", `allocated, at most ${formatAmount(this.rates().most * 1e9, state.unit)} a second`));
+    }
+    if (this.picked) entries.push(legendEntry(this.pickedColor, pickedText, "line"));
+    entries.push(legendEntry("--faint", `peak, at ${formatTime(data.peak_ns)}`, "dashed"));
+    byId("legend").replaceChildren(...entries);
+  }
+
+  /** Over the colours of the series nothing else is seen. */
+  get pickedColor() {
+    return this.series ? "--text" : "--pick";
+  }
+
+  /** What was allocated between two points, by time. */
+  rates() {
+    const { data, state } = this.app;
+    this.knownRates ||= {};
+    if (!this.knownRates[state.unit]) {
+      const { time_ns: times, allocated } = data.timeline;
+      const amounts = allocated[state.unit];
+      const values = times.map((time, i) => (i ? (amounts[i] - amounts[i - 1]) / Math.max(time - times[i - 1], 1) : 0));
+      this.knownRates[state.unit] = { values, most: values.reduce((a, b) => Math.max(a, b), 0) };
+    }
+    return this.knownRates[state.unit];
+  }
+
   draw() {
-    const { data, selection } = this;
+    const { data, state } = this.app;
     const width = this.canvas.parentElement.clientWidth - 20;
-    const height = 120;
-    const context = paper(this.canvas, width, height);
-    this.plotWidth = width - this.left - this.right;
-    const plotHeight = height - this.bottom - 6;
-    const { time_ns: times, live, allocated } = data.timeline;
-    const values = live[selection.unit];
-    const format = selection.unit === "bytes" ? formatBytes : formatCount;
-    const most = Math.max(values.reduce((a, b) => Math.max(a, b), 0), 1);
-    const y = (value) => 6 + plotHeight * (1 - value / most);
+    const context = paper(this.canvas, width, PLOT.height);
+    this.width = width - PLOT.left - PLOT.right;
+    this.height = PLOT.height - PLOT.bottom - PLOT.top;
+    const times = data.timeline.time_ns;
+    const values = data.timeline.live[state.unit];
+    this.most = Math.max(values.reduce((a, b) => Math.max(a, b), 0), 1);
+    this.axes(context, width);
+    const [x, y] = [(ns) => this.x(ns), (amount) => this.y(amount)];
+    if (this.series) {
+      drawStacked(context, this.series, times, x, y);
+    } else {
+      this.bars(context, times);
+      this.area(context, times, values, css("--area"), css("--area-line"));
+    }
+    if (this.picked) this.area(context, times, this.picked, null, css(this.pickedColor));
+    this.marks(context, width);
+  }
+
+  axes(context, width) {
+    const { data, state } = this.app;
     context.font = "11px system-ui, sans-serif";
-    context.textBaseline = "middle";
-    context.textAlign = "right";
     context.fillStyle = css("--faint");
     context.strokeStyle = css("--line");
-    for (const part of [0, 0.5, 1]) {
-      context.fillText(format(most * part), this.left - 8, Math.min(Math.max(y(most * part), 8), height - this.bottom - 2));
+    context.textBaseline = "middle";
+    context.textAlign = "right";
+    for (const [amount, text] of amountTicks(this.most, state.unit, 5)) {
+      const at = Math.round(this.y(amount)) + 0.5;
+      context.fillText(text, PLOT.left - 8, at);
       context.beginPath();
-      context.moveTo(this.left, Math.round(y(most * part)) + 0.5);
-      context.lineTo(width - this.right, Math.round(y(most * part)) + 0.5);
+      context.moveTo(PLOT.left, at);
+      context.lineTo(width - PLOT.right, at);
       context.stroke();
     }
     context.textBaseline = "alphabetic";
-    for (let tick = 0; tick <= 6; tick += 1) {
-      const ns = data.from_ns + ((data.to_ns - data.from_ns) * tick) / 6;
-      context.textAlign = tick === 0 ? "left" : tick === 6 ? "right" : "center";
-      context.fillText(formatTime(ns), this.x(ns), height - 3);
+    context.textAlign = "center";
+    for (const [ns, text] of timeTicks(data.from_ns, data.to_ns, this.width / 110)) {
+      const at = Math.round(this.x(ns)) + 0.5;
+      context.beginPath();
+      context.moveTo(at, PLOT.height - PLOT.bottom);
+      context.lineTo(at, PLOT.height - PLOT.bottom + 4);
+      context.stroke();
+      const half = context.measureText(text).width / 2;
+      context.fillText(text, Math.min(at, width - half), PLOT.height - 4);
     }
-    // What was allocated between two points, faint, in its own scale.
-    const rates = times.map((time, i) => (i ? (allocated[selection.unit][i] - allocated[selection.unit][i - 1]) / Math.max(time - times[i - 1], 1) : 0));
-    const mostRate = Math.max(rates.reduce((a, b) => Math.max(a, b), 0), 1e-12);
-    context.fillStyle = css("--rate");
-    context.globalAlpha = 0.5;
-    for (let i = 1; i < rates.length; i += 1) {
-      const high = (plotHeight / 3) * (rates[i] / mostRate);
-      context.fillRect(this.x(times[i - 1]), 6 + plotHeight - high, Math.max(this.x(times[i]) - this.x(times[i - 1]), 0.5), high);
-    }
-    context.globalAlpha = 1;
-    this.area(context, values, y, plotHeight, css("--area"), css("--area-line"));
-    if (this.picked) this.area(context, this.picked, y, plotHeight, null, css("--pick"));
-    this.marks(context, y, plotHeight, format, width);
   }
 
-  area(context, values, y, plotHeight, fill, line) {
-    const times = this.data.timeline.time_ns;
+  bars(context, times) {
+    const { values, most } = this.rates();
+    context.fillStyle = css("--rate");
+    for (let i = 1; i < values.length; i += 1) {
+      const high = (this.height / 3) * (values[i] / (most || 1));
+      const [begin, end] = [this.x(times[i - 1]), this.x(times[i])];
+      context.fillRect(begin, PLOT.top + this.height - high, Math.max(end - begin, 0.5), high);
+    }
+  }
+
+  area(context, times, values, fill, line) {
     if (!times.length) return;
     context.beginPath();
-    for (let i = 0; i < times.length; i += 1) context.lineTo(this.x(times[i]), y(values[i]));
+    for (let i = 0; i < times.length; i += 1) context.lineTo(this.x(times[i]), this.y(values[i]));
     context.strokeStyle = line;
-    context.lineWidth = 1.5;
+    context.lineWidth = fill ? 1.5 : 2;
     context.stroke();
     context.lineWidth = 1;
     if (!fill) return;
-    context.lineTo(this.x(times[times.length - 1]), 6 + plotHeight);
-    context.lineTo(this.x(times[0]), 6 + plotHeight);
+    context.lineTo(this.x(times[times.length - 1]), this.y(0));
+    context.lineTo(this.x(times[0]), this.y(0));
     context.globalAlpha = 0.45;
     context.fillStyle = fill;
     context.fill();
     context.globalAlpha = 1;
   }
 
-  marks(context, y, plotHeight, format, width) {
-    const { data, selection } = this;
+  marks(context, width) {
+    const { data, state } = this.app;
     const peak = this.x(data.peak_ns);
     context.strokeStyle = css("--faint");
     context.setLineDash([3, 3]);
     context.beginPath();
-    context.moveTo(peak, 6);
-    context.lineTo(peak, 6 + plotHeight);
+    context.moveTo(peak, PLOT.top);
+    context.lineTo(peak, PLOT.top + this.height);
     context.stroke();
     context.setLineDash([]);
-    if (!isWhole(data, selection)) {
-      const [begin, end] = [this.x(timeOf(data, selection.first)), this.x(timeOf(data, selection.last))];
+    if (!isWhole(data, state)) {
+      const [begin, end] = [this.x(timeOf(data, state.first)), this.x(timeOf(data, state.last))];
       context.fillStyle = css("--card");
       context.globalAlpha = 0.7;
-      context.fillRect(this.left, 6, begin - this.left, plotHeight);
-      context.fillRect(end, 6, width - this.right - end, plotHeight);
+      context.fillRect(PLOT.left, PLOT.top, begin - PLOT.left, this.height);
+      context.fillRect(end, PLOT.top, width - PLOT.right - end, this.height);
       context.globalAlpha = 1;
       context.fillStyle = css("--accent");
-      context.fillRect(begin - 1, 6, 2, plotHeight);
-      context.fillRect(end - 1, 6, 2, plotHeight);
+      context.fillRect(begin - 1, PLOT.top, 2, this.height);
+      context.fillRect(end - 1, PLOT.top, 2, this.height);
     }
     if (this.hover === null || !data.points) return;
-    const at = this.x(timeOf(data, this.hover));
-    const text = `${formatTime(timeOf(data, this.hover))}: ${format(data.timeline.live[selection.unit][this.hover])}`;
     context.fillStyle = css("--text");
-    context.fillRect(at, 6, 1, plotHeight);
-    const flips = at + context.measureText(text).width + 12 > width;
-    context.textAlign = flips ? "right" : "left";
-    context.fillText(text, at + (flips ? -6 : 6), 16);
+    context.fillRect(this.x(timeOf(data, this.hover)), PLOT.top, 1, this.height);
+  }
+
+  tip(event) {
+    const { data, state } = this.app;
+    if (!data.points) return;
+    const format = (amount) => formatAmount(amount, state.unit);
+    const lines = [`${format(data.timeline.live[state.unit][this.hover])} live`];
+    if (this.picked) lines.push(`${format(this.picked[this.hover])} of it ${this.pickedText}`);
+    if (this.series) {
+      const above = event.clientY - this.canvas.getBoundingClientRect().top - PLOT.top;
+      const one = seriesAt(this.series, this.hover, this.most * (1 - above / this.height));
+      if (one) lines.unshift(`${format(one.values[this.hover])}: ${one.name}`);
+    }
+    showTip(event, formatTime(timeOf(data, this.hover)), ...lines);
   }
 }

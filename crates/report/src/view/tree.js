@@ -1,84 +1,127 @@
-// Sites merged into a tree of calls. The tree itself is made once; a selection only changes its values.
+// The calls merged by label, root above: what graphs and sums by function are made from. It is made once for a list of
+// hidden functions; a selection only changes the sums.
 
-/** `inverted`: begins at the innermost frames. */
-function buildTree(data, inverted) {
-  const { frames, stacks, sites } = data;
-  const parent = [-1];
-  const label = [0];
-  const module = [0];
-  const depth = [0];
-  const known = new Map();
-  const labels = data.strings.length + 1;
-  const endOfStack = stacks.map((stack) => {
-    let at = 0;
-    const step = (name, moduleName) => {
-      const key = at * labels + name;
-      let next = known.get(key);
-      if (next === undefined) {
-        next = parent.length;
-        known.set(key, next);
-        parent.push(at);
-        label.push(name);
-        module.push(moduleName);
-        depth.push(depth[at] + 1);
+/** Numbers of nodes by parent and label, in an open-addressing table: several times as fast as a Map. */
+class Children {
+  constructor(most) {
+    this.size = 2 ** Math.ceil(Math.log2(2 * most + 4));
+    this.nodes = new Int32Array(this.size);
+    this.parent = new Int32Array(most + 2);
+    this.label = new Int32Array(most + 2);
+    this.parent[0] = -1;
+    this.count = 1;
+  }
+
+  /** The child of a node with a label; it is added if there is none. */
+  child(parent, label) {
+    let at = (Math.imul(parent, 0x9e3779b1) ^ Math.imul(label, 0x85ebca6b)) >>> 0;
+    for (at = (at ^ (at >>> 15)) & (this.size - 1); ; at = (at + 1) & (this.size - 1)) {
+      const node = this.nodes[at];
+      if (node === 0) {
+        this.nodes[at] = this.count;
+        this.parent[this.count] = parent;
+        this.label[this.count] = label;
+        this.count += 1;
+        return this.count - 1;
       }
-      at = next;
-    };
-    // Number strings.length: no call stack.
-    if (!stack.length) step(labels - 1, 0);
-    const count = stack.length;
-    for (let i = 0; i < count; i += 1) {
-      const frame = stack[inverted ? i : count - 1 - i];
-      step(frames.function[frame], frames.module[frame]);
+      if (this.parent[node] === parent && this.label[node] === label) return node;
     }
-    return at;
+  }
+}
+
+/** Adds the stacks of some sites below a node of the tree, and tells where each of them ends. */
+function mergeStacks(data, hidden, children, root, isMember, leaf) {
+  const { calls, sites, labelOf } = data;
+  const count = calls.parent.length;
+  const isUsed = new Uint8Array(count);
+  sites.node.forEach((node, site) => { if (isMember(site)) isUsed[node] = 1; });
+  for (let node = count - 1; node > 0; node -= 1) if (isUsed[node]) isUsed[calls.parent[node]] = 1;
+  const merged = new Int32Array(count).fill(root);
+  for (let node = 1; node < count; node += 1) {
+    if (!isUsed[node]) continue;
+    const label = labelOf[calls.frame[node]];
+    const parent = merged[calls.parent[node]];
+    merged[node] = hidden[label] ? parent : children.child(parent, label);
+  }
+  sites.node.forEach((node, site) => {
+    if (!isMember(site)) return;
+    // A stack of hidden functions only is shown by its innermost; one without frames has label 0.
+    leaf[site] = merged[node] === root ? children.child(root, node ? labelOf[calls.frame[node]] : 0) : merged[node];
   });
-  const nodes = parent.length;
-  const tree = {
-    inverted,
-    parent: Int32Array.from(parent),
-    label: Uint32Array.from(label),
-    module: Uint32Array.from(module),
-    depth: Uint16Array.from(depth),
-    leaf: Uint32Array.from(sites.stack, (stack) => endOfStack[stack]),
-    starts: new Uint32Array(nodes + 1),
-    children: new Uint32Array(Math.max(nodes - 1, 0)),
-    values: new Float64Array(nodes),
-  };
-  for (let i = 1; i < nodes; i += 1) tree.starts[parent[i] + 1] += 1;
-  for (let i = 0; i < nodes; i += 1) tree.starts[i + 1] += tree.starts[i];
-  const next = tree.starts.slice();
-  for (let i = 1; i < nodes; i += 1) tree.children[next[parent[i]]++] = i;
-  return tree;
 }
 
-/** Sums the sites' values up to the root. */
-function fillTree(tree, values) {
-  const sums = tree.values.fill(0);
-  for (let site = 0; site < values.length; site += 1) sums[tree.leaf[site]] += values[site];
+/** Stacks that were cut are below a frame of their own: their outermost frames are not where the program begins. */
+function buildTree(data, hidden) {
+  const children = new Children(2 * data.calls.parent.length + 2);
+  const leaf = new Int32Array(data.count);
+  mergeStacks(data, hidden, children, 0, (site) => !data.cut[site], leaf);
+  if (data.cut.includes(1)) {
+    mergeStacks(data, hidden, children, children.child(0, data.cutLabel), (site) => data.cut[site], leaf);
+  }
+  const nodes = children.count;
+  const parent = children.parent.slice(0, nodes);
+  const starts = new Uint32Array(nodes + 1);
+  for (let i = 1; i < nodes; i += 1) starts[parent[i] + 1] += 1;
+  for (let i = 0; i < nodes; i += 1) starts[i + 1] += starts[i];
+  const next = starts.slice();
+  const ordered = new Uint32Array(Math.max(nodes - 1, 0));
+  for (let i = 1; i < nodes; i += 1) ordered[next[parent[i]]++] = i;
+  return { parent, label: children.label.slice(0, nodes), leaf, starts, children: ordered, outermost: {} };
+}
+
+/** What sites come to, by node: of those that end there, and of all below. */
+function treeSums(tree, values) {
+  const self = new Float64Array(tree.parent.length);
+  for (let site = 0; site < values.length; site += 1) self[tree.leaf[site]] += values[site];
+  const total = self.slice();
   // A parent has a lower number than its children.
-  for (let i = sums.length - 1; i > 0; i -= 1) sums[tree.parent[i]] += sums[i];
+  for (let i = total.length - 1; i > 0; i -= 1) total[tree.parent[i]] += total[i];
+  return { self, total };
 }
 
-const labelText = (data, tree, node) => {
-  if (node === 0) return "all";
-  const text = data.strings[tree.label[node]];
-  return text === undefined ? "(no call stack)" : text;
-};
+const labelText = (data, label) => (label ? data.strings[data.labels.function[label]] : "(no call stack)");
 
-/** From a node to the root, the root left out. */
-function pathOf(tree, node) {
-  const path = [];
-  for (let at = node; at > 0; at = tree.parent[at]) path.push(at);
-  return path;
+/** By node: 1 if no node above it has its function or module. Sums over these count recursive calls once. */
+function outermost(data, tree, column) {
+  if (tree.outermost[column]) return tree.outermost[column];
+  const keys = data.labels[column];
+  const above = new Uint32Array(data.strings.length);
+  const found = new Uint8Array(tree.parent.length);
+  // Down to the children, and back up: a node that is met again, complemented, has been left.
+  const pending = [0];
+  while (pending.length) {
+    const node = pending.pop();
+    if (node < 0) {
+      above[keys[tree.label[~node]]] -= 1;
+      continue;
+    }
+    if (node) {
+      const key = keys[tree.label[node]];
+      if (!above[key]) found[node] = 1;
+      above[key] += 1;
+      pending.push(~node);
+    }
+    for (let i = tree.starts[node]; i < tree.starts[node + 1]; i += 1) pending.push(tree.children[i]);
+  }
+  tree.outermost[column] = found;
+  return found;
 }
 
-/** The sites below a node. */
-function sitesBelow(tree, node) {
+/** The sites that end at or below any of some nodes. */
+function sitesBelow(tree, nodes) {
   const below = new Uint8Array(tree.parent.length);
-  below[node] = 1;
-  for (let i = node + 1; i < below.length; i += 1) below[i] = below[tree.parent[i]];
+  for (const node of nodes) below[node] = 1;
+  for (let i = 1; i < below.length; i += 1) if (below[tree.parent[i]]) below[i] = 1;
   const found = [];
-  tree.leaf.forEach((leaf, site) => { if (below[leaf]) found.push(site); });
+  for (let site = 0; site < tree.leaf.length; site += 1) if (below[tree.leaf[site]]) found.push(site);
+  return found;
+}
+
+/** The sites that end at any of some nodes. */
+function sitesAt(tree, nodes) {
+  const isEnd = new Uint8Array(tree.parent.length);
+  for (const node of nodes) isEnd[node] = 1;
+  const found = [];
+  for (let site = 0; site < tree.leaf.length; site += 1) if (isEnd[tree.leaf[site]]) found.push(site);
   return found;
 }

@@ -1,19 +1,21 @@
-// Numbers as people read them.
+// Numbers as people read them, and times as they type them.
+
+const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 const formatBytes = (n) => {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   const sign = n < 0 ? "-" : "";
   let value = Math.abs(n);
   let unit = 0;
-  while (value >= (unit ? 1023.95 : 1024) && unit + 1 < units.length) {
+  while (value >= (unit ? 1023.95 : 1024) && unit + 1 < BYTE_UNITS.length) {
     value /= 1024;
     unit += 1;
   }
-  return `${sign}${unit ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
+  return `${sign}${unit ? value.toFixed(1) : Math.round(value)} ${BYTE_UNITS[unit]}`;
 };
 
 const formatCount = (n) => Math.round(n).toLocaleString("en-US");
-const countedBlocks = (n) => `${formatCount(n)} block${Math.round(n) === 1 ? "" : "s"}`;
+const counted = (n, noun) => `${formatCount(n)} ${noun}${Math.round(n) === 1 ? "" : "s"}`;
+const formatAmount = (n, unit) => (unit === "bytes" ? formatBytes(n) : formatCount(n));
 /** The standard error of bytes, if they are an estimate. */
 const formatError = (variance) => {
   const error = Math.round(Math.sqrt(Math.max(variance, 0)));
@@ -21,7 +23,7 @@ const formatError = (variance) => {
 };
 const withError = (bytes, variance) => `${formatBytes(bytes)} ${formatError(variance)}`.trimEnd();
 const formatChange = (n, format) => (n > 0 ? "+" : n < 0 ? "" : "\u00b1") + format(n);
-const formatShare = (part, whole) => (whole > 0 ? ((100 * part) / whole).toFixed(1) + " %" : "");
+const formatShare = (part, whole) => (whole > 0 && part >= 0 ? `${((100 * part) / whole).toFixed(1)} %` : "");
 
 const formatTime = (ns) => {
   const ms = ns / 1e6;
@@ -35,28 +37,19 @@ const formatTime = (ns) => {
   return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
 };
 
-/** Functions of the C++ library, whose callers are of more interest. */
-const PLUMBING = /^(void )?(std::|__gnu_cxx|operator new)/;
+const TIME_UNITS = {
+  us: 1e3, "\u00b5s": 1e3, ms: 1e6, s: 1e9, sec: 1e9, m: 60e9, min: 60e9, h: 3600e9,
+};
 
-const byId = (id) => document.getElementById(id);
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-
-/** An element with a class and children: elements or text. Text is never read as HTML. */
-function make(tag, className, ...children) {
-  const element = document.createElement(tag);
-  if (className) element.className = className;
-  element.append(...children);
-  return element;
-}
-
-/** Sizes a canvas for the display's pixels and clears it; drawing is in CSS pixels. */
-function paper(canvas, width, height) {
-  const ratio = window.devicePixelRatio || 1;
-  canvas.width = Math.max(1, Math.round(width * ratio));
-  canvas.height = Math.max(1, Math.round(height * ratio));
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
-  const context = canvas.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  return context;
+/** Nanoseconds of "10", "10 s", "700ms" or "1 min 30 s"; a number alone is seconds. Null if it is none of these. */
+function parseTime(text) {
+  const parts = [...text.trim().matchAll(/([0-9]+(?:[.,][0-9]+)?)\s*([a-z\u00b5]*)\s*/gy)];
+  if (!parts.length || parts.map((part) => part[0]).join("") !== text.trim()) return null;
+  let sum = 0;
+  for (const [, number, unit] of parts) {
+    const scale = TIME_UNITS[unit || "s"];
+    if (!scale) return null;
+    sum += Number(number.replace(",", ".")) * scale;
+  }
+  return sum;
 }

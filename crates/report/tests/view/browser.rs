@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A browser with one page.
 pub struct Browser {
@@ -20,7 +21,19 @@ pub struct Browser {
 impl Browser {
     /// Opens a file in a window of this size, and waits until it is shown: until this expression is true.
     pub fn open(page: &Path, width: u32, height: u32, ready: &str) -> Browser {
-        let profile = page.with_extension("browser");
+        Browser::open_at(page, "", (width, height), ready)
+    }
+
+    /// Opens a file at a fragment of its address.
+    pub fn open_at(
+        page: &Path,
+        fragment: &str,
+        (width, height): (u32, u32),
+        ready: &str,
+    ) -> Browser {
+        static BROWSERS: AtomicUsize = AtomicUsize::new(0);
+        let number = BROWSERS.fetch_add(1, Ordering::Relaxed);
+        let profile = page.with_extension(format!("browser-{number}"));
         // The pipe is at 3 and 4; root may not use the sandbox.
         let mut child = Command::new("sh")
             .arg("-c")
@@ -60,10 +73,8 @@ impl Browser {
         for domain in ["Runtime", "Log", "Page", "Network"] {
             browser.call(&format!("{domain}.enable"), json!({}));
         }
-        let metrics =
-            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
-        browser.call("Emulation.setDeviceMetricsOverride", metrics);
-        let url = format!("file://{}", page.display());
+        browser.resize(width, height);
+        let url = format!("file://{}{fragment}", page.display());
         browser.call("Page.navigate", json!({ "url": url }));
         browser.wait(ready);
         browser
@@ -95,6 +106,14 @@ impl Browser {
         }
     }
 
+    /// Gives the window another size.
+    pub fn resize(&mut self, width: u32, height: u32) {
+        let metrics =
+            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.call("Emulation.setDeviceMetricsOverride", metrics);
+        self.settle();
+    }
+
     fn note(&mut self, event: &Value) {
         let is_bad = match event["method"].as_str() {
             Some("Runtime.exceptionThrown" | "Log.entryAdded") => true,
@@ -124,6 +143,18 @@ impl Browser {
             "{expression}: {result}"
         );
         result["result"]["value"].clone()
+    }
+
+    /// The value of an expression, as text.
+    pub fn text_of(&mut self, expression: &str) -> String {
+        let value = self.value(expression);
+        let text = value.as_str().map(str::to_owned);
+        text.unwrap_or_else(|| panic!("{expression} is {value}"))
+    }
+
+    /// The text of an element.
+    pub fn text(&mut self, selector: &str) -> String {
+        self.text_of(&format!("document.querySelector({selector:?}).textContent"))
     }
 
     /// Waits until an expression is true; a page that never gets there is stopped by the test's own limit.
@@ -176,32 +207,74 @@ impl Browser {
         (number(0), number(1))
     }
 
+    /// Types a text where the focus is.
+    pub fn type_text(&mut self, text: &str) {
+        for key in text.chars() {
+            self.key(&key.to_string());
+        }
+    }
+
     /// Presses a key.
     pub fn key(&mut self, key: &str) {
-        let text = if key.len() == 1 { key } else { "" };
-        self.call(
-            "Input.dispatchKeyEvent",
-            json!({ "type": "keyDown", "key": key, "text": text }),
-        );
-        self.call(
-            "Input.dispatchKeyEvent",
-            json!({ "type": "keyUp", "key": key }),
-        );
+        // What these do by themselves (moving the focus, pressing a button) depends on the code.
+        let code = match key {
+            "Tab" => 9,
+            "Enter" => 13,
+            "Escape" => 27,
+            _ => 0,
+        };
+        let text = match key {
+            "Enter" => "\r",
+            _ if key.chars().count() == 1 => key,
+            _ => "",
+        };
+        let event = |kind: &str| json!({ "type": kind, "key": key, "windowsVirtualKeyCode": code });
+        let mut down = event("keyDown");
+        down["text"] = json!(text);
+        self.call("Input.dispatchKeyEvent", down);
+        self.call("Input.dispatchKeyEvent", event("keyUp"));
         self.settle();
+    }
+
+    /// What a click on an element downloads.
+    pub fn download(&mut self, selector: &str) -> String {
+        let directory = self.profile.join("downloads");
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let behavior = json!({ "behavior": "allow", "downloadPath": directory });
+        self.call("Page.setDownloadBehavior", behavior);
+        self.click(selector);
+        // Until the download is done, its file has another name.
+        let file = || {
+            let mut files = std::fs::read_dir(&directory)
+                .expect("the directory")
+                .flatten();
+            files.find_map(|entry| {
+                Some(entry.path()).filter(|path| path.extension().is_some_and(|e| e == "csv"))
+            })
+        };
+        for _ in 0..600 {
+            if let Some(path) = file() {
+                let text = std::fs::read_to_string(&path).expect("the download");
+                std::fs::remove_file(path).expect("the download");
+                return text;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        panic!("nothing was downloaded");
     }
 
     /// Saves a picture where `MEMHOOK_PICTURES` says, for people to look at.
     pub fn picture(&mut self, name: &str) {
         use base64::{Engine, engine::general_purpose::STANDARD};
-        let Some(folder) = std::env::var_os("MEMHOOK_PICTURES") else {
+        let Some(directory) = std::env::var_os("MEMHOOK_PICTURES") else {
             return;
         };
         let result = self.call("Page.captureScreenshot", json!({}));
         let bytes = STANDARD
             .decode(result["data"].as_str().expect("a picture"))
             .expect("base64");
-        std::fs::write(Path::new(&folder).join(format!("{name}.png")), bytes)
-            .expect("the folder is there");
+        std::fs::write(Path::new(&directory).join(format!("{name}.png")), bytes)
+            .expect("the directory is there");
     }
 }
 

@@ -1,0 +1,279 @@
+//! Several running processes, traced at the same time, each by a thread of its own: a process with all that
+//! descend from it, or all that match a name or a control group.
+//!
+//! New processes are found by looking at /proc every few milliseconds. The alternative is to stay attached to
+//! the parent by ptrace(2) with PTRACE_O_TRACEFORK, as `run` does with the programs that it starts. A program
+//! that serves others must not pay for that: each fork, each new thread and each signal would stop it until we
+//! answer, no debugger could attach, and our own holds would find the process traced already. Nor would the
+//! child be seen from its first instruction, because it begins inside of fork(3), where nothing may be called
+//! in it. So the parent pays nothing here and notices nothing, nobody is stopped when we die, and what a
+//! child allocates in its first milliseconds is not seen: it counts as memory from before the attach. A process
+//! that lives no longer than that is not traced. One whose parent ended before it was seen is not known
+//! to descend from a followed one.
+
+mod member;
+mod worker;
+
+use crate::config::TraceConfig;
+use crate::error::Error;
+use crate::limits::refuse;
+use crate::program::Work;
+use member::{Advice, Member};
+use memhook_inject::{allow_many_open_files, share_memory, stops};
+use memhook_process::{Loader, Selector, children, mappings, parent, tracer};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+use worker::{Begin, Permits, Worker};
+
+/// Between two looks for children.
+const CHILDREN_PAUSE: Duration = Duration::from_millis(2);
+/// Between two looks for processes that match, which read some files of every process of the machine.
+const MATCHING_PAUSE: Duration = Duration::from_millis(100);
+/// Looking takes at most one part in so many of a processor's time, however many processes there are.
+const SHARE: u32 = 20;
+
+/// Which processes are followed.
+#[derive(Clone, Debug)]
+pub enum Followed {
+    /// This one and all that descend from it, for as long as one of them lives.
+    Family(i32),
+    /// All that match, for as long as nobody asks for the end.
+    Matching(Selector),
+}
+
+/// Who says what is done with each process.
+pub trait Assigner {
+    /// One is about to be attached to: what is done with the `program`th program that it executes while it
+    /// is followed, from 1 on.
+    fn work(&mut self, pid: i32, program: u32) -> Result<Work, Error>;
+    /// Whether the end is wished for.
+    fn is_over(&mut self) -> bool {
+        false
+    }
+    /// No process matches yet.
+    fn waits(&mut self) {}
+    /// One is not traced.
+    fn is_not_traced(&mut self, pid: i32, why: &Error);
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FollowedCount {
+    /// Processes that were traced.
+    pub traced: u64,
+    /// Processes that were seen and ended before they were traced.
+    pub missed: u64,
+}
+
+/// Traces the processes until the time is over, a signal counted by [`memhook_inject::catch_stops`] comes, the
+/// assigner wishes it, or none is left of a family. Returns when all jobs have ended. That the head of a family cannot be traced
+/// is an error; that another process cannot is told.
+pub fn follow(
+    followed: Followed,
+    config: &TraceConfig,
+    duration: Option<Duration>,
+    assigner: &mut dyn Assigner,
+) -> Result<FollowedCount, Error> {
+    config.check()?;
+    let own = std::process::id() as i32;
+    if share_memory(own, own).is_err() {
+        return Err(Error::NoKcmp);
+    }
+    allow_many_open_files();
+    let mut following = Following {
+        followed,
+        config: config.clone(),
+        until: duration.map(|duration| Instant::now() + duration),
+        members: BTreeMap::new(),
+        permits: Permits::new(),
+        count: FollowedCount::default(),
+    };
+    let result = following.run(assigner);
+    following.join();
+    result.map(|()| following.count)
+}
+
+struct Following {
+    followed: Followed,
+    config: TraceConfig,
+    until: Option<Instant>,
+    members: BTreeMap<i32, Member>,
+    permits: Permits,
+    count: FollowedCount,
+}
+
+/// What keeps a process from being attached to just now.
+enum Obstacle {
+    /// It is a copy of its parent that we have made and hold.
+    OfOurs,
+    /// It runs in another one's memory until it executes a program.
+    BorrowsMemory,
+    Error(Error),
+}
+
+impl Following {
+    fn run(&mut self, assigner: &mut dyn Assigner) -> Result<(), Error> {
+        let mut has_waited = false;
+        let is_over = |until| Instant::now() >= until;
+        while stops() == 0 && !self.until.is_some_and(is_over) && !assigner.is_over() {
+            let begin = Instant::now();
+            self.collect(assigner)?;
+            for pid in self.look() {
+                self.members.entry(pid).or_insert_with(|| Member::new(pid));
+            }
+            if self.members.is_empty() {
+                if let Followed::Family(_) = self.followed {
+                    break;
+                }
+                if !std::mem::replace(&mut has_waited, true) {
+                    assigner.waits();
+                }
+            }
+            self.attend(assigner)?;
+            std::thread::sleep(self.pause(begin.elapsed()));
+        }
+        Ok(())
+    }
+
+    /// Until the next look, after one that took this long.
+    fn pause(&self, look: Duration) -> Duration {
+        let least = match self.followed {
+            Followed::Family(_) => CHILDREN_PAUSE,
+            Followed::Matching(_) => MATCHING_PAUSE,
+        };
+        least.max(look * SHARE)
+    }
+
+    /// The processes that are to be followed and live.
+    fn look(&self) -> Vec<i32> {
+        let own = std::process::id() as i32;
+        let head = match &self.followed {
+            Followed::Matching(selector) => {
+                let found = selector.look();
+                return found.into_iter().map(|candidate| candidate.pid).collect();
+            }
+            Followed::Family(head) => *head,
+        };
+        // Whether anybody is followed is decided by the head.
+        let has_begun = match self.members.get(&head) {
+            Some(member) => member.was_traced(),
+            None => self.count.traced > 0,
+        };
+        if !has_begun {
+            return vec![head];
+        }
+        let mut family: BTreeSet<i32> = self.members.keys().copied().collect();
+        let mut unseen: Vec<i32> = family.iter().copied().collect();
+        while let Some(pid) = unseen.pop() {
+            // We may be a child of the shell that is followed.
+            let new = children(pid).into_iter().filter(|&child| child != own);
+            let new: Vec<i32> = new.filter(|&child| family.insert(child)).collect();
+            unseen.extend(new);
+        }
+        family.into_iter().collect()
+    }
+
+    /// Whether nothing is done without this process.
+    fn is_head(&self, pid: i32) -> bool {
+        matches!(self.followed, Followed::Family(head) if head == pid)
+    }
+
+    /// Takes in what became of the traces that have ended, and forgets the processes that have.
+    fn collect(&mut self, assigner: &mut dyn Assigner) -> Result<(), Error> {
+        for pid in self.members.keys().copied().collect::<Vec<i32>>() {
+            let is_head = self.is_head(pid);
+            let Some(member) = self.members.get_mut(&pid) else {
+                continue;
+            };
+            let is_needed = is_head && !member.was_traced();
+            match member.follow_up(pid, is_needed, &mut self.count) {
+                None => {}
+                Some(Advice::Tell(why)) if is_needed => return Err(why),
+                Some(Advice::Tell(why)) => assigner.is_not_traced(pid, &why),
+                Some(Advice::Forget { is_missed }) => {
+                    self.members.remove(&pid);
+                    self.count.missed += u64::from(is_missed);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Attaches to those that wait for it.
+    fn attend(&mut self, assigner: &mut dyn Assigner) -> Result<(), Error> {
+        let now = Instant::now();
+        let waiting = self.members.iter().filter(|(_, member)| member.is_due(now));
+        for pid in waiting.map(|(&pid, _)| pid).collect::<Vec<i32>>() {
+            let is_head = self.is_head(pid);
+            let obstacle = self.obstacle(pid);
+            let Some(member) = self.members.get_mut(&pid) else {
+                continue;
+            };
+            let why = match obstacle {
+                None => {
+                    let begin = Begin {
+                        pid,
+                        config: self.config.clone(),
+                        until: self.until,
+                        permits: self.permits.clone(),
+                    };
+                    let work = assigner.work(pid, member.next_program());
+                    match work.and_then(|work| Worker::start(begin, work)) {
+                        Ok(worker) => {
+                            member.traced_by(worker);
+                            None
+                        }
+                        Err(why) => Some(member.let_be(why)),
+                    }
+                }
+                Some(Obstacle::OfOurs | Obstacle::BorrowsMemory) => {
+                    member.wait(now, None);
+                    None
+                }
+                Some(Obstacle::Error(why)) if is_head && !member.was_traced() => return Err(why),
+                Some(Obstacle::Error(why)) => member.wait(now, Some(why)),
+            };
+            if let Some(why) = why {
+                assigner.is_not_traced(pid, &why);
+            }
+        }
+        Ok(())
+    }
+
+    fn obstacle(&self, pid: i32) -> Option<Obstacle> {
+        // Patched by us, such a process would change the memory of the one that it shares it with. It
+        // may be another one's child (clone(2), CLONE_PARENT). Where a comparison is not permitted, the
+        // processes have different owners.
+        let own = std::process::id() as i32;
+        let traced = self.members.iter().filter(|(_, m)| m.is_traced());
+        let others = traced.map(|(&other, _)| other);
+        let mut others = others.chain([own]).chain(parent(pid));
+        if tracer(pid, pid) == own {
+            return Some(Obstacle::OfOurs);
+        }
+        if others.any(|other| other != pid && share_memory(pid, other).unwrap_or(false)) {
+            return Some(Obstacle::BorrowsMemory);
+        }
+        if let Err(why) = refuse(pid, &self.config) {
+            return Some(Obstacle::Error(why));
+        }
+        (!is_loaded(pid)).then_some(Obstacle::Error(Error::StillLoaded { pid }))
+    }
+
+    fn join(&mut self) {
+        for (pid, member) in &mut self.members {
+            member.join(*pid, &mut self.count);
+        }
+    }
+}
+
+/// Whether the loader of a program that was just started has brought in and relocated its libraries.
+fn is_loaded(pid: i32) -> bool {
+    let Ok(maps) = mappings(pid) else {
+        return false;
+    };
+    let loader = Loader::of(pid, &maps);
+    loader.is_none_or(|loader| !loader.is_glibc || loader.is_consistent(pid))
+}

@@ -1,0 +1,214 @@
+//! One of several processes that are followed: whether it is traced, waits for that, or is let be.
+
+use super::FollowedCount;
+use super::worker::Worker;
+use crate::error::Error;
+use crate::job::End;
+use memhook_process::{has_ended, thread_start_time};
+use std::time::{Duration, Instant};
+
+/// Before the second attempt; doubled for each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// What was not possible for so long is told: a program that was just started needs some time.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// A process in which an attach has failed so often is let be.
+const MOST_FAILURES: u32 = 3;
+
+/// A followed process.
+pub(super) struct Member {
+    /// Tells it from a later one with the same id.
+    started: Option<u64>,
+    /// How many of its programs have been traced.
+    programs: u32,
+    /// How often an attach to the present program has failed.
+    failures: u32,
+    is_told: bool,
+    state: State,
+}
+
+enum State {
+    Waiting {
+        since: Instant,
+        next: Instant,
+        pause: Duration,
+    },
+    Traced(Worker),
+    LetBe,
+}
+
+/// What follows from the state of a process.
+pub(super) enum Advice {
+    /// It will not be traced.
+    Tell(Error),
+    /// It has ended.
+    Forget {
+        /// It was not traced, and nobody was told why.
+        is_missed: bool,
+    },
+}
+
+impl Member {
+    pub fn new(pid: i32) -> Member {
+        Member {
+            started: thread_start_time(pid, pid),
+            programs: 0,
+            failures: 0,
+            is_told: false,
+            state: State::waiting(),
+        }
+    }
+
+    /// Whether one of its programs is traced or has been.
+    pub fn was_traced(&self) -> bool {
+        self.programs > 0 || matches!(&self.state, State::Traced(worker) if worker.is_attached())
+    }
+
+    /// Whether it is traced, or an attach is under way.
+    pub fn is_traced(&self) -> bool {
+        matches!(self.state, State::Traced(_))
+    }
+
+    /// Whether it is time to attach to it.
+    pub fn is_due(&self, now: Instant) -> bool {
+        matches!(self.state, State::Waiting { next, .. } if next <= now)
+    }
+
+    /// The number of the program that is to be traced next.
+    pub fn next_program(&self) -> u32 {
+        self.programs + 1
+    }
+
+    pub fn traced_by(&mut self, worker: Worker) {
+        self.state = State::Traced(worker);
+    }
+
+    /// Not now; the reason comes back if it should be told.
+    pub fn wait(&mut self, now: Instant, why: Option<Error>) -> Option<Error> {
+        let State::Waiting { since, next, pause } = &mut self.state else {
+            return None;
+        };
+        *next = now + *pause;
+        *pause = (*pause * 2).min(LONGEST_PAUSE);
+        let is_late = now - *since > PATIENCE;
+        let why = why.filter(|_| is_late && !self.is_told)?;
+        self.is_told = true;
+        Some(why)
+    }
+
+    /// It is not attached to any more, for this reason.
+    pub fn let_be(&mut self, why: Error) -> Error {
+        self.state = State::LetBe;
+        self.is_told = true;
+        why
+    }
+
+    /// What became of it since the last time. `is_tried_once`: the first failure is the last one.
+    pub fn follow_up(
+        &mut self,
+        pid: i32,
+        is_tried_once: bool,
+        count: &mut FollowedCount,
+    ) -> Option<Advice> {
+        let has_ended = || has_ended(pid) || thread_start_time(pid, pid) != self.started;
+        match &self.state {
+            State::Traced(worker) if !worker.is_finished() => None,
+            State::Traced(_) => {
+                let failure = self.join(pid, count)?;
+                let is_final = matches!(
+                    failure,
+                    Error::AlreadyTraced { .. }
+                        | Error::HookRefused { .. }
+                        | Error::NoWipeOnFork { .. }
+                );
+                self.failures += 1;
+                if is_tried_once || is_final || self.failures >= MOST_FAILURES {
+                    return Some(Advice::Tell(self.let_be(failure)));
+                }
+                self.wait(Instant::now() + PATIENCE / 10, None);
+                None
+            }
+            State::Waiting { .. } | State::LetBe => has_ended().then_some(Advice::Forget {
+                is_missed: self.programs == 0 && !self.is_told,
+            }),
+        }
+    }
+
+    /// Waits for the end of its trace. Returns why the attach has failed, if it has and the process lives.
+    pub fn join(&mut self, pid: i32, count: &mut FollowedCount) -> Option<Error> {
+        let state = std::mem::replace(&mut self.state, State::waiting());
+        let State::Traced(worker) = state else {
+            self.state = state;
+            return None;
+        };
+        match worker.join() {
+            Ok(end) => {
+                count.traced += u64::from(self.programs == 0);
+                self.programs += 1;
+                self.failures = 0;
+                // Otherwise it has ended, which the next look finds, or executes another program.
+                if !matches!(end, End::Gone) {
+                    self.state = State::LetBe;
+                }
+                None
+            }
+            Err(failure) => (!has_ended(pid)).then_some(failure),
+        }
+    }
+}
+
+impl State {
+    fn waiting() -> State {
+        let now = Instant::now();
+        State::Waiting {
+            since: now,
+            next: now,
+            pause: FIRST_PAUSE,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn why() -> Option<Error> {
+        Some(Error::StillLoaded { pid: 7 })
+    }
+
+    /// At first a reason may pass by itself; later it is told, and once is enough.
+    #[test]
+    fn a_reason_is_told_once_when_it_lasts() {
+        let mut member = Member::new(std::process::id() as i32);
+        let mut now = Instant::now();
+        assert!(member.is_due(now));
+        assert!(member.wait(now, why()).is_none());
+        assert!(!member.is_due(now) && member.is_due(now + FIRST_PAUSE));
+        now += PATIENCE * 2;
+        assert!(member.wait(now, None).is_none());
+        assert!(member.wait(now, why()).is_some());
+        assert!(member.wait(now, why()).is_none());
+        for _ in 0..40 {
+            member.wait(now, why());
+        }
+        assert!(member.is_due(now + LONGEST_PAUSE));
+        assert!(!member.was_traced() && !member.is_traced());
+        assert_eq!(member.next_program(), 1);
+    }
+
+    #[test]
+    fn who_ended_without_a_word_was_missed() {
+        let mut child = std::process::Command::new("true").spawn().expect("true");
+        let pid = child.id() as i32;
+        let mut silent = Member::new(pid);
+        let mut told = Member::new(pid);
+        told.let_be(Error::StillLoaded { pid });
+        child.wait().expect("reaped");
+        let mut count = FollowedCount::default();
+        let mut is_missed = |member: &mut Member| match member.follow_up(pid, false, &mut count) {
+            Some(Advice::Forget { is_missed }) => is_missed,
+            _ => panic!("it has ended"),
+        };
+        assert!(is_missed(&mut silent) && !is_missed(&mut told));
+    }
+}

@@ -1,0 +1,114 @@
+//! The thread that traces one of several followed processes, from the attach to the end.
+
+use crate::config::TraceConfig;
+use crate::error::Error;
+use crate::job::End;
+use crate::program::Work;
+use crate::trace::Trace;
+use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
+use memhook_inject::stops;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// So many attaches go on at the same time as there are processors: more would only make each other slower, and
+/// each of them holds a thread of its process for some part of it.
+#[derive(Clone)]
+pub(super) struct Permits {
+    take: Sender<()>,
+    give: Receiver<()>,
+}
+
+impl Permits {
+    pub fn new() -> Permits {
+        let processors = std::thread::available_parallelism();
+        let (take, give) = bounded(processors.map_or(1, usize::from));
+        Permits { take, give }
+    }
+
+    /// Does the work when it may be done; `None` if we are to end before.
+    fn within<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        const PAUSE: Duration = Duration::from_millis(20);
+        while let Err(SendTimeoutError::Timeout(())) = self.take.send_timeout((), PAUSE) {
+            if stops() > 0 {
+                return None;
+            }
+        }
+        let done = work();
+        let _ = self.give.try_recv();
+        Some(done)
+    }
+}
+
+/// An attach that is to be made.
+pub(super) struct Begin {
+    pub pid: i32,
+    pub config: TraceConfig,
+    /// The end of the trace, if it has one.
+    pub until: Option<Instant>,
+    pub permits: Permits,
+}
+
+/// The thread.
+pub(super) struct Worker {
+    thread: JoinHandle<Result<End, Error>>,
+    is_attached: Arc<AtomicBool>,
+}
+
+impl Worker {
+    pub fn start(begin: Begin, work: Work) -> Result<Worker, Error> {
+        let is_attached = Arc::new(AtomicBool::new(false));
+        let tell = Arc::clone(&is_attached);
+        let builder = std::thread::Builder::new().name("follower".into());
+        let thread = builder.spawn(move || trace(begin, work, &tell));
+        Ok(Worker {
+            thread: thread.map_err(Error::Thread)?,
+            is_attached,
+        })
+    }
+
+    /// Whether every slot has been patched.
+    pub fn is_attached(&self) -> bool {
+        self.is_attached.load(Relaxed)
+    }
+
+    /// Whether its process is not traced any more and its job is done.
+    pub fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits until then.
+    pub fn join(self) -> Result<End, Error> {
+        self.thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+/// All of it on one thread, because ptrace requests must come from the thread that seized.
+fn trace(begin: Begin, work: Work, is_attached: &AtomicBool) -> Result<End, Error> {
+    let Work { mut job, recording } = work;
+    let Begin { pid, config, .. } = begin;
+    let attached = begin.permits.within(|| Trace::start(pid, config));
+    let too_late = || Err(Error::Refused("the end came before the attach".into()));
+    let mut trace = match attached.unwrap_or_else(too_late) {
+        Ok(trace) => trace,
+        Err(error) => {
+            if let Some(recording) = recording {
+                recording.abandon();
+            }
+            return Err(error);
+        }
+    };
+    is_attached.store(true, Relaxed);
+    if let Some(recording) = recording {
+        trace.record(recording);
+    }
+    let left = begin
+        .until
+        .map(|until| until.saturating_duration_since(Instant::now()));
+    Ok(trace.run(left, &mut *job))
+}

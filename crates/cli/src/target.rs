@@ -1,0 +1,63 @@
+//! Which process a command is about: its id, its name, its control group.
+
+use memhook_process::{SelectionError, Selector, select};
+
+/// The process.
+#[derive(clap::Args, Clone)]
+#[group(skip)]
+pub struct Target {
+    /// The process, by its id or its name
+    ///
+    /// The name is what ps shows. If several processes have it, they are listed, and none is taken.
+    #[arg(value_name = "PID")]
+    process: Option<String>,
+    /// The process, given as an option
+    #[arg(
+        short,
+        long,
+        alias = "name",
+        value_name = "PID",
+        conflicts_with = "process"
+    )]
+    pid: Option<String>,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// One of several processes.
+#[derive(clap::Args, Clone)]
+#[group(skip)]
+pub struct Choice {
+    /// Take the newest of several processes
+    #[arg(long)]
+    newest: bool,
+    /// Take a process of this control group
+    ///
+    /// It may be in a group below it. Name a directory in /sys/fs/cgroup, or a path as in
+    /// /proc/PID/cgroup.
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<String>,
+}
+
+impl Choice {
+    /// The process with this id or name, if one was given.
+    pub fn pid(&self, process: Option<&str>) -> Result<i32, SelectionError> {
+        select(process, self.cgroup.as_deref(), self.newest)
+    }
+}
+
+impl Target {
+    /// Its id.
+    pub fn pid(&self) -> Result<i32, SelectionError> {
+        self.choice.pid(self.process())
+    }
+
+    /// What all processes have in common that are meant.
+    pub fn selector(&self) -> Result<Selector, SelectionError> {
+        Selector::of(self.process(), self.choice.cgroup.as_deref())
+    }
+
+    fn process(&self) -> Option<&str> {
+        self.process.as_deref().or(self.pid.as_deref())
+    }
+}

@@ -1,0 +1,17 @@
+//! How many files this process may have open.
+
+/// Raises the limit as far as it may be raised without a privilege: each traced process takes some dozens of
+/// descriptors, and the usual limit is 1,024 (setrlimit(2), RLIMIT_NOFILE).
+pub fn allow_many_open_files() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the kernel writes one rlimit, and then reads it.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The children of a process.
+
+use crate::threads::stat_field;
+use crate::{proc_text, process_ids, thread_ids};
+
+/// The processes that a process has made and not yet collected, whichever of its threads made them.
+///
+/// A child that another one ends beside may be left out (proc_tid_children(5)), so look again.
+pub fn children(pid: i32) -> Vec<i32> {
+    let threads = thread_ids(pid).unwrap_or_default();
+    let lists = threads
+        .iter()
+        .map(|tid| proc_text(format!("/proc/{pid}/task/{tid}/children")));
+    match lists.collect::<Result<Vec<String>, _>>() {
+        Ok(lists) => {
+            let ids = lists.iter().flat_map(|list| list.split_ascii_whitespace());
+            ids.filter_map(|id| id.parse().ok()).collect()
+        }
+        // A thread has ended meanwhile, or the kernel was built without CONFIG_PROC_CHILDREN.
+        Err(_) => {
+            let is_child = |&child: &i32| parent(child) == Some(pid);
+            process_ids().into_iter().filter(is_child).collect()
+        }
+    }
+}
+
+/// The process whose child a process is (proc_pid_stat(5), field 4).
+pub fn parent(pid: i32) -> Option<i32> {
+    stat_field(pid, pid, 4)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_of_any_thread_is_found() {
+        let own = std::process::id() as i32;
+        let start = || std::process::Command::new("sleep").arg("30").spawn();
+        let (go_on, wait) = std::sync::mpsc::channel::<()>();
+        let (tell, started) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            tell.send(start().unwrap()).unwrap();
+            let _ = wait.recv();
+        });
+        let made = [start().unwrap(), started.recv().unwrap()];
+        let found = children(own);
+        for mut child in made {
+            let pid = child.id() as i32;
+            assert!(found.contains(&pid), "{pid}: {found:?}");
+            assert_eq!(parent(pid), Some(own));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(!children(own).contains(&pid));
+        }
+        drop(go_on);
+        other.join().unwrap();
+    }
+}

@@ -1,0 +1,362 @@
+//! Which processes are meant by a name or a control group.
+
+use crate::{ControlGroup, proc_text, process_ids, thread_start_time};
+use std::fmt;
+
+/// What is known of a process when one is chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Candidate {
+    /// Process id.
+    pub pid: i32,
+    /// The name that ps(1) shows: at most 15 bytes (proc_pid_comm(5)).
+    pub comm: String,
+    /// The file that it executes; empty where that may not be read.
+    pub executable: String,
+    /// Its arguments. Some programs write what they are doing there.
+    pub arguments: String,
+    /// The text of its /proc/PID/cgroup.
+    pub groups: String,
+    /// When it started, in clock ticks since boot.
+    pub started: u64,
+}
+
+impl Candidate {
+    /// Reads what a process is; `None` for a kernel thread, a zombie, or a process that has gone.
+    fn of(pid: i32) -> Option<Candidate> {
+        let path = |file: &str| format!("/proc/{pid}/{file}");
+        let executable = std::fs::read_link(path("exe"))
+            .map(|link| link.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let arguments = proc_text(path("cmdline")).unwrap_or_default();
+        if executable.is_empty() && arguments.is_empty() {
+            return None;
+        }
+        Some(Candidate {
+            pid,
+            comm: proc_text(path("comm")).ok()?.trim_end().to_owned(),
+            executable,
+            arguments,
+            groups: proc_text(path("cgroup")).unwrap_or_default(),
+            started: thread_start_time(pid, pid)?,
+        })
+    }
+
+    /// Whether it goes by this name: that of `ps`, that of its executable, or the one by which it was
+    /// started. The name may be a path.
+    fn is_named(&self, name: &str) -> bool {
+        let executable = self.executable.trim_end_matches(" (deleted)");
+        let started_as = self.arguments.split('\0').next().unwrap_or_default();
+        if name.contains('/') {
+            return [executable, started_as].contains(&name);
+        }
+        self.comm == name || [executable, started_as].map(file_name).contains(&name)
+    }
+
+    /// What tells it from others of its name.
+    fn shown(&self) -> String {
+        /// Of a longer line this much says enough.
+        const MOST_CHARACTERS: usize = 40;
+        let arguments = self.arguments.trim_end_matches('\0').replace('\0', " ");
+        let line = if arguments.is_empty() {
+            &self.comm
+        } else {
+            &arguments
+        };
+        let mut line = line.chars();
+        let mut text: String = line.by_ref().take(MOST_CHARACTERS).collect();
+        if line.next().is_some() {
+            text.push_str("...");
+        }
+        format!("{} ({text})", self.pid)
+    }
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// What the processes have in common that are meant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selector {
+    /// Their name.
+    pub name: Option<String>,
+    /// Their control group, as the user named it.
+    pub group: Option<(String, ControlGroup)>,
+}
+
+impl Selector {
+    /// The processes with this name (`target`), in this group, whichever of the two is given.
+    pub fn of(target: Option<&str>, group: Option<&str>) -> Result<Selector, SelectionError> {
+        match target.map(|name| (name, name.parse())) {
+            None if group.is_none() => return Err(SelectionError::Nothing),
+            Some(("", _)) => return Err(SelectionError::Empty),
+            Some((_, Ok(pid))) => return Err(SelectionError::Id(pid)),
+            _ => {}
+        }
+        Ok(Selector {
+            name: target.map(str::to_owned),
+            group: group.map(|text| (text.to_owned(), ControlGroup::named(text))),
+        })
+    }
+
+    /// Whether it is meant.
+    pub fn matches(&self, candidate: &Candidate) -> bool {
+        self.name
+            .as_ref()
+            .is_none_or(|name| candidate.is_named(name))
+            && self
+                .group
+                .as_ref()
+                .is_none_or(|(_, group)| group.has(&candidate.groups))
+    }
+
+    /// All processes that are meant, apart from this one.
+    pub fn look(&self) -> Vec<Candidate> {
+        let own = std::process::id() as i32;
+        process_ids()
+            .into_iter()
+            .filter(|&pid| pid != own)
+            .filter_map(Candidate::of)
+            .filter(|candidate| self.matches(candidate))
+            .collect()
+    }
+
+    /// The only one of those found, or the one that was started last.
+    pub fn choose(&self, found: &[Candidate], newest: bool) -> Result<i32, SelectionError> {
+        match found {
+            [] => Err(match &self.name {
+                Some(name) if self.group.is_none() => SelectionError::NoName(name.clone()),
+                _ => SelectionError::None(self.to_string()),
+            }),
+            [only] => Ok(only.pid),
+            // Process ids are used again, so they say less than the time of the start.
+            several if newest => Ok(several
+                .iter()
+                .max_by_key(|candidate| (candidate.started, candidate.pid))
+                .map_or(0, |newest| newest.pid)),
+            several => Err(SelectionError::Several {
+                count: several.len(),
+                which: self.to_string(),
+                list: list(several),
+            }),
+        }
+    }
+}
+
+/// The first of them.
+fn list(found: &[Candidate]) -> String {
+    const MOST: usize = 8;
+    let shown: Vec<String> = found.iter().take(MOST).map(Candidate::shown).collect();
+    let mut text = shown.join(", ");
+    if let Some(more @ 1..) = found.len().checked_sub(MOST) {
+        text += &format!(" and {more} more");
+    }
+    text
+}
+
+/// To follow "processes": "named nginx", "in the control group /web".
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = &self.name {
+            write!(f, "named {name}")?;
+        }
+        if let Some((text, _)) = &self.group {
+            let space = if self.name.is_some() { " " } else { "" };
+            write!(f, "{space}in the control group {text}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why no process was chosen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SelectionError {
+    /// Nothing was given.
+    #[error("which process? give its PID or its name, or --cgroup PATH")]
+    Nothing,
+    /// The name is empty.
+    #[error("PID must be a number or the name of a process")]
+    Empty,
+    /// An id leaves nothing to choose.
+    #[error("PID {0} is one process: leave out --newest, --cgroup and --all, or give a name")]
+    Id(i32),
+    /// Neither a number nor the name of a process.
+    #[error("no process is named {0}: PID must be a number or the name of a process")]
+    NoName(String),
+    /// Nothing matches.
+    #[error("there is no process {0}")]
+    None(String),
+    /// More than one matches.
+    #[error("{count} processes are {which}: {list}; give the PID of one, or --newest")]
+    Several {
+        /// How many.
+        count: usize,
+        /// What they have in common.
+        which: String,
+        /// The first of them.
+        list: String,
+    },
+}
+
+/// The process with this id or name (`target`), in this control group, if it is the only one or the
+/// newest is wanted. A number is an id, and says all; whether there is such a process is not looked at.
+pub fn select(
+    target: Option<&str>,
+    group: Option<&str>,
+    newest: bool,
+) -> Result<i32, SelectionError> {
+    match target.map(str::parse) {
+        Some(Ok(pid)) if group.is_none() && !newest => Ok(pid),
+        _ => {
+            let selector = Selector::of(target, group)?;
+            selector.choose(&selector.look(), newest)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(pid: i32, comm: &str, executable: &str, arguments: &str) -> Candidate {
+        Candidate {
+            pid,
+            comm: comm.into(),
+            executable: executable.into(),
+            arguments: arguments.into(),
+            groups: "0::/web/a\n".into(),
+            started: 100 - pid as u64,
+        }
+    }
+
+    fn named(name: &str) -> Selector {
+        Selector {
+            name: Some(name.into()),
+            group: None,
+        }
+    }
+
+    #[test]
+    fn a_process_has_several_names() {
+        let redis = candidate(
+            7,
+            "redis-server",
+            "/usr/bin/redis-check-rdb",
+            "redis-server *:6379\0",
+        );
+        let long = candidate(
+            8,
+            "a-program-with-",
+            "/opt/a-program-with-a-long-name (deleted)",
+            "./started-as\0-x\0",
+        );
+        let matches = |name: &str, process| named(name).matches(process);
+        for name in [
+            "redis-server",
+            "redis-check-rdb",
+            "/usr/bin/redis-check-rdb",
+        ] {
+            assert!(matches(name, &redis), "{name}");
+        }
+        for name in [
+            "a-program-with-a-long-name",
+            "a-program-with-",
+            "started-as",
+            "./started-as",
+        ] {
+            assert!(matches(name, &long), "{name}");
+        }
+        for name in ["redis", "redis-server ", "", "bin", "/redis-server"] {
+            assert!(!matches(name, &redis) && !matches(name, &long), "{name}");
+        }
+    }
+
+    #[test]
+    fn one_is_chosen_or_all_are_listed() {
+        let found = [
+            candidate(7, "x", "/x", "x\0--port=1\0"),
+            candidate(9, "x", "/x", ""),
+            candidate(8, "x", "/x", &"y".repeat(100)),
+        ];
+        let x = named("x");
+        assert_eq!(x.choose(&found[..1], false), Ok(7));
+        // The times of their starts go down where the ids go up.
+        assert_eq!(x.choose(&found, true), Ok(7));
+        let several = x.choose(&found, false).unwrap_err().to_string();
+        assert_eq!(
+            several,
+            format!(
+                "3 processes are named x: 7 (x --port=1), 9 (x), 8 ({}...); give the PID of one, or --newest",
+                "y".repeat(40)
+            )
+        );
+        assert_eq!(
+            x.choose(&[], true).unwrap_err().to_string(),
+            "no process is named x: PID must be a number or the name of a process"
+        );
+        let many = vec![found[0].clone(); 20];
+        let text = x.choose(&many, false).unwrap_err().to_string();
+        assert!(text.contains(" and 12 more; "), "{text}");
+    }
+
+    #[test]
+    fn name_and_group_must_both_fit() {
+        let process = candidate(7, "x", "/x", "x");
+        let matches = |name: Option<&str>, group: &str| {
+            let selector = Selector::of(name, Some(group)).expect("a name or a group");
+            selector.matches(&process)
+        };
+        assert!(matches(None, "/web") && matches(Some("x"), "/web/a"));
+        assert!(!matches(Some("y"), "/web") && !matches(Some("x"), "/other"));
+        let selector = Selector::of(Some("x"), Some("/nowhere")).expect("both");
+        let nothing = selector.choose(&[], false);
+        assert_eq!(
+            nothing.unwrap_err().to_string(),
+            "there is no process named x in the control group /nowhere"
+        );
+    }
+
+    #[test]
+    fn a_number_is_an_id() {
+        assert_eq!(select(Some("17"), None, false), Ok(17));
+        let error = select(Some("no such name"), None, false);
+        assert_eq!(error, Err(SelectionError::NoName("no such name".into())));
+        for (target, group, newest, why) in [
+            (None, None, true, SelectionError::Nothing),
+            (Some(""), Some("/"), false, SelectionError::Empty),
+            (Some("17"), None, true, SelectionError::Id(17)),
+            (Some("17"), Some("/"), false, SelectionError::Id(17)),
+        ] {
+            assert_eq!(select(target, group, newest), Err(why));
+        }
+        assert_eq!(Selector::of(Some("17"), None), Err(SelectionError::Id(17)));
+    }
+
+    #[test]
+    fn a_running_process_is_found() {
+        let mut child = std::process::Command::new("/bin/sleep")
+            .arg("30")
+            .spawn()
+            .unwrap();
+        let pid = child.id() as i32;
+        let is_listed = || named("/bin/sleep").look().iter().any(|c| c.pid == pid);
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while !is_listed() && std::time::Instant::now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let listed = is_listed();
+        child.kill().unwrap();
+        let when_a_zombie = {
+            while !crate::has_ended(pid) {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            is_listed()
+        };
+        child.wait().unwrap();
+        assert!(listed && !when_a_zombie);
+        // Nor is this process, whose name is its own.
+        let own = std::process::id() as i32;
+        let all = Selector::default().look();
+        assert!(all.len() > 1 && all.iter().all(|c| c.pid != own));
+    }
+}

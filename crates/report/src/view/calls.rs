@@ -1,0 +1,138 @@
+//! All call stacks as one tree. Most stacks share most of their frames with others, so the tree has a small part of the
+//! frames of a list of stacks.
+
+use crate::Profile;
+use crate::labels::name;
+use rustc_hash::FxHashMap;
+use std::collections::HashMap;
+
+/// Each string once; number 0 is the empty one.
+pub(super) struct Strings {
+    pub all: Vec<String>,
+    known: HashMap<String, u32>,
+}
+
+impl Strings {
+    pub fn new() -> Strings {
+        Strings {
+            all: vec![String::new()],
+            known: HashMap::from([(String::new(), 0)]),
+        }
+    }
+
+    pub fn index(&mut self, text: &str) -> u32 {
+        if let Some(&index) = self.known.get(text) {
+            return index;
+        }
+        self.all.push(text.to_owned());
+        let index = self.all.len() as u32 - 1;
+        self.known.insert(text.to_owned(), index);
+        index
+    }
+}
+
+/// What a reader sees of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    pub function: u32,
+    pub module: u32,
+    pub file: u32,
+    pub line: u32,
+    pub is_inlined: bool,
+}
+
+/// The tree. Node 0 is the root, which is no frame; a node comes after its parent.
+pub(super) struct Calls {
+    /// Frames that differ in what is shown of them: calls on the same line are one.
+    pub places: Vec<Place>,
+    pub parent: Vec<u32>,
+    /// The place of each node; 0 for the root.
+    pub place: Vec<u32>,
+    /// By number of a stack: the node of its innermost frame.
+    pub innermost: Vec<u32>,
+}
+
+impl Calls {
+    pub fn new(profile: &Profile, strings: &mut Strings) -> Calls {
+        let mut places = Vec::new();
+        let mut known = FxHashMap::default();
+        let mut place_of = |frame: &crate::ProfileFrame| {
+            let frame = &frame.frame;
+            let place = Place {
+                function: strings.index(&name(frame)),
+                module: strings.index(frame.module.as_deref().unwrap_or("")),
+                file: strings.index(frame.file.as_deref().unwrap_or("")),
+                line: frame.line.unwrap_or(0),
+                is_inlined: frame.inlined,
+            };
+            *known.entry(place).or_insert_with(|| {
+                places.push(place);
+                places.len() as u32 - 1
+            })
+        };
+        let place_of_frame: Vec<u32> = profile.frames.iter().map(&mut place_of).collect();
+        let mut calls = Calls {
+            places,
+            parent: vec![0],
+            place: vec![0],
+            innermost: Vec::with_capacity(profile.stacks.len()),
+        };
+        let mut children: FxHashMap<(u32, u32), u32> = FxHashMap::default();
+        for stack in &profile.stacks {
+            let mut node = 0;
+            for &frame in stack.iter().rev() {
+                let place = place_of_frame[frame as usize];
+                node = *children.entry((node, place)).or_insert_with(|| {
+                    calls.parent.push(node);
+                    calls.place.push(place);
+                    calls.parent.len() as u32 - 1
+                });
+            }
+            calls.innermost.push(node);
+        }
+        calls
+    }
+
+    /// The node of a stack's innermost frame; the root if there is no such stack.
+    pub fn node_of(&self, stack: u32) -> u32 {
+        self.innermost.get(stack as usize).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ProfileFrame, StackFrame};
+
+    #[test]
+    fn stacks_share_frames_and_calls_on_one_line_are_one() {
+        let frame = |address: u64, function: &str, line| ProfileFrame {
+            address,
+            module: None,
+            frame: StackFrame {
+                address: String::new(),
+                module: None,
+                offset: None,
+                function: Some(function.into()),
+                file: Some("a.cc".into()),
+                line: Some(line),
+                inlined: false,
+            },
+        };
+        let profile = Profile {
+            frames: vec![
+                frame(1, "main", 3),
+                frame(2, "work", 8),
+                frame(3, "work", 8),
+                frame(4, "work", 9),
+            ],
+            stacks: vec![vec![1, 0], vec![2, 0], vec![3, 0], vec![]],
+            ..Profile::default()
+        };
+        let calls = Calls::new(&profile, &mut Strings::new());
+        assert_eq!(calls.places.len(), 3);
+        assert_eq!(calls.parent, [0, 0, 1, 1]);
+        assert_eq!(calls.innermost, [2, 2, 3, 0]);
+        assert_eq!(calls.node_of(9), 0);
+    }
+}

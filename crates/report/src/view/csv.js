@@ -1,0 +1,40 @@
+// The rows of the table as a file for spreadsheets (RFC 4180).
+
+/** A field. Names come from the target: a spreadsheet would take one that begins with = or + for a formula. */
+function csvField(value) {
+  const text = String(value);
+  const safe = typeof value === "string" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+  return /[",\r\n]/.test(safe) ? `"${safe.replace(/"/g, '""')}"` : safe;
+}
+
+function csvText(app, rows) {
+  const { data, state, result, hidden } = app;
+  const { group, unit, measure } = state;
+  const other = unit === "bytes" ? "blocks" : "bytes";
+  const isSite = group === "site";
+  const hasSelf = !isPartition(group);
+  const head = [
+    group, ...(isSite ? ["file", "line", "module", "callers"] : []), `${measure}_${unit}`, "share_percent",
+    ...(hasSelf ? [`self_${unit}`] : []), `${measure}_${other}`, `growth_${unit}`,
+  ];
+  const lines = rows.map((row) => {
+    const { name, callers, frame } = rowName(data, hidden, group, row.key);
+    const place = frame < 0 ? ["", "", "", ""]
+      : [data.strings[data.frames.file[frame]], data.frames.line[frame] || "", data.strings[data.frames.module[frame]], callers.join(" < ")];
+    const whole = result.whole[unit];
+    return [
+      name, ...(isSite ? place : []), row.value, whole > 0 ? ((100 * row.value) / whole).toFixed(3) : "",
+      ...(hasSelf ? [row.self] : []), row.other, row.growth,
+    ];
+  });
+  return `${[head, ...lines].map((fields) => fields.map(csvField).join(",")).join("\r\n")}\r\n`;
+}
+
+function saveCsv(app, rows) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([csvText(app, rows)], { type: "text/csv" }));
+  link.download = `${app.data.name.replace(/[^\w.-]/g, "_")}-${app.data.pid}-${app.state.group}s.csv`;
+  link.click();
+  // The download has begun by then.
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}

@@ -1,0 +1,58 @@
+// What sites were at points of the timeline.
+
+const noAmounts = (count) => ({ bytes: new Float64Array(count), blocks: new Float64Array(count), variance: new Float64Array(count) });
+
+/** What every site has come to at a point of the timeline: live there, allocated since the start. */
+function stateAt(data, point) {
+  const { changes, sites, count } = data;
+  const { before } = sites;
+  const state = {
+    live: { bytes: before.bytes.slice(), blocks: before.blocks.slice(), variance: before.variance.slice() },
+    allocated: noAmounts(count),
+  };
+  const end = point < 0 ? 0 : changes.pointStarts[point + 1];
+  for (const name of ["live", "allocated"]) {
+    for (const column of ["bytes", "blocks", "variance"]) {
+      const [from, to] = [changes[name][column], state[name][column]];
+      for (let i = 0; i < end; i += 1) to[changes.site[i]] = from[i];
+    }
+  }
+  return state;
+}
+
+/** Live of some sites together at each point of the timeline. */
+function overTime(data, members, unit) {
+  const { changes, sites } = data;
+  const steps = new Float64Array(data.points);
+  const { siteStarts, ofSite, point } = changes;
+  const live = changes.live[unit];
+  let sum = 0;
+  for (const site of members) {
+    let last = sites.before[unit][site];
+    sum += last;
+    for (let k = siteStarts[site]; k < siteStarts[site + 1]; k += 1) {
+      const i = ofSite[k];
+      steps[point[i]] += live[i] - last;
+      last = live[i];
+    }
+  }
+  for (let p = 0; p < steps.length; p += 1) {
+    sum += steps[p];
+    steps[p] = sum;
+  }
+  return steps;
+}
+
+/** The point of the timeline that is nearest to a time: points are in order. */
+function nearestPoint(data, ns) {
+  const times = data.timeline.time_ns;
+  let [low, high] = [0, Math.max(times.length - 1, 0)];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (times[middle] < ns) low = middle + 1; else high = middle;
+  }
+  const before = Math.max(low - 1, 0);
+  return ns - times[before] < times[low] - ns ? before : low;
+}
+
+const timeOf = (data, point) => (data.points ? data.timeline.time_ns[Math.min(Math.max(point, 0), data.points - 1)] : 0);

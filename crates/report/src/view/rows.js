@@ -1,0 +1,78 @@
+// Rows of the table: sites, functions, modules or threads, and what each comes to.
+
+const GROUPS = [["site", "Sites"], ["function", "Functions"], ["module", "Modules"], ["thread", "Threads"]];
+
+/** A block belongs to one site and one thread, but to all functions and modules of its stack. */
+const isPartition = (group) => group === "site" || group === "thread";
+
+const newRow = (key) => ({ key, value: 0, self: 0, other: 0, variance: 0, growth: 0, isAny: false });
+
+function makeRows(data, tree, group, selection, result) {
+  const other = selection.unit === "bytes" ? "blocks" : "bytes";
+  const columns = {
+    value: result.values, other: result.shown[other], variance: result.shown.variance,
+    growth: result.growth[selection.unit].map((value, site) => (result.mask[site] ? value : 0)),
+  };
+  const rows = isPartition(group) ? partitionRows(data, group, result.mask, columns) : pathRows(data, tree, group, columns);
+  return rows.filter((row) => row.value !== 0 || row.growth !== 0);
+}
+
+function partitionRows(data, group, mask, columns) {
+  const keys = group === "site" ? data.sites.node : data.sites.thread;
+  const rows = new Map();
+  for (let site = 0; site < data.count; site += 1) {
+    if (!mask[site]) continue;
+    let row = rows.get(keys[site]);
+    if (!row) rows.set(keys[site], row = newRow(keys[site]));
+    for (const name in columns) row[name] += columns[name][site];
+  }
+  return [...rows.values()];
+}
+
+function pathRows(data, tree, group, columns) {
+  const keys = data.labels[group];
+  const isOutermost = outermost(data, tree, group);
+  const rows = new Map();
+  for (const name in columns) {
+    const { self, total } = treeSums(tree, columns[name]);
+    for (let node = 1; node < tree.parent.length; node += 1) {
+      if (total[node] === 0 && self[node] === 0) continue;
+      if (tree.label[node] === data.cutLabel) continue;
+      const key = keys[tree.label[node]];
+      let row = rows.get(key);
+      if (!row) rows.set(key, row = newRow(key));
+      if (isOutermost[node]) row[name] += total[node];
+      if (name === "value") row.self += self[node];
+    }
+  }
+  return [...rows.values()];
+}
+
+/** By site: the key of the one row that its blocks belong to. A function or module has what it allocates itself. */
+function ownKeys(data, tree, group) {
+  if (group === "site") return data.sites.node;
+  if (group === "thread") return data.sites.thread;
+  return tree.leaf.map((leaf) => data.labels[group][tree.label[leaf]]);
+}
+
+/** The sites of a row that pass the filters. */
+const membersOf = (app, key) => allMembers(app.data, app.tree, app.state.group, key).filter((site) => app.result.mask[site]);
+
+function allMembers(data, tree, group, key) {
+  const found = [];
+  if (isPartition(group)) {
+    const keys = ownKeys(data, tree, group);
+    for (let site = 0; site < data.count; site += 1) if (keys[site] === key) found.push(site);
+    return found;
+  }
+  const keys = data.labels[group];
+  const nodes = [];
+  for (let node = 1; node < tree.parent.length; node += 1) if (keys[tree.label[node]] === key) nodes.push(node);
+  return sitesBelow(tree, nodes);
+}
+
+/** The name of a row: { name, callers, frame }. */
+function rowName(data, hidden, group, key) {
+  if (group === "site") return siteName(data, hidden, key);
+  return { name: data.strings[key] || (group === "module" ? "(no module)" : "(no call stack)"), callers: [], frame: -1 };
+}

@@ -1,0 +1,60 @@
+// The largest rows over time, one above the other.
+
+/** [{ key, rank, name, values }], the largest first, all others together last. */
+function stackedSeries(app) {
+  const { data, state, result, tree } = app;
+  const keys = ownKeys(data, tree, state.group);
+  const sums = new Map();
+  const add = (values) => {
+    for (let site = 0; site < data.count; site += 1) {
+      if (result.mask[site] && values[site] > 0) sums.set(keys[site], (sums.get(keys[site]) || 0) + values[site]);
+    }
+  };
+  add(result.positive);
+  // Nothing may live at the end: then what lived at the peak.
+  if (!sums.size) add(data.sites.peak[state.unit]);
+  const top = [...sums].sort((a, b) => b[1] - a[1] || a[0] - b[0]).slice(0, SERIES_COLORS).map(([key]) => key);
+  const members = [...top, null].map(() => []);
+  const rankOf = new Map(top.map((key, rank) => [key, rank]));
+  for (let site = 0; site < data.count; site += 1) {
+    if (result.mask[site]) members[rankOf.get(keys[site]) ?? top.length].push(site);
+  }
+  const series = members.map((sites, rank) => ({
+    key: top[rank] ?? null,
+    rank: rank < top.length ? rank : SERIES_COLORS,
+    name: rank < top.length ? rowName(data, app.hidden, state.group, top[rank]).name : "all others",
+    values: overTime(data, sites, state.unit),
+  }));
+  return members[top.length].length ? series : series.slice(0, -1);
+}
+
+/** Draws the series on a plot; `x` and `y` turn times and amounts into pixels. */
+function drawStacked(context, series, times, x, y) {
+  const base = new Float64Array(times.length);
+  for (const { values, rank } of series) {
+    context.beginPath();
+    for (let i = 0; i < times.length; i += 1) context.lineTo(x(times[i]), y(base[i]));
+    for (let i = times.length - 1; i >= 0; i -= 1) {
+      base[i] += values[i];
+      context.lineTo(x(times[i]), y(base[i]));
+    }
+    context.closePath();
+    context.fillStyle = css(seriesColor(rank));
+    context.fill();
+    // A line between neighbours helps where colours do not.
+    context.strokeStyle = css("--card");
+    context.lineWidth = 0.7;
+    context.stroke();
+  }
+  context.lineWidth = 1;
+}
+
+/** The series that is drawn at a point and an amount. */
+function seriesAt(series, point, amount) {
+  let base = 0;
+  for (const one of series) {
+    base += one.values[point];
+    if (amount < base) return one;
+  }
+  return null;
+}

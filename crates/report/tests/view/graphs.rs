@@ -1,0 +1,283 @@
+//! Graphs: hidden wrappers, the sandwich, and the way through them by keyboard.
+
+use super::*;
+use std::collections::BTreeMap;
+
+/// A run in which some functions are wrappers by their names.
+fn run_with_wrappers() -> Profile {
+    let mut profile = run();
+    for frame in &mut profile.frames {
+        let name = frame.frame.function.as_deref();
+        let renamed = match name {
+            Some("cache_grow") => "zmalloc",
+            Some("main") => "operator new(unsigned long)",
+            _ => continue,
+        };
+        frame.frame.function = Some(renamed.into());
+    }
+    profile
+}
+
+/// The names of all frames of the graph that are drawn, and of all rows.
+const DRAWN: &str = "[...app.flame.drawn.map(({ frame }) => app.flame.text(frame)), ...app.table.rows.map((row) => rowName(app.data, app.hidden, app.state.group, row.key).name)].join('\\n')";
+
+#[test]
+fn wrappers_are_hidden_by_a_list_that_can_be_edited() {
+    let profile = run_with_wrappers();
+    let page = Page::of(&profile, "wrappers");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    browser.click("#groups [data-name=function]");
+    let has =
+        |browser: &mut Browser, name: &str| browser.text_of(DRAWN).lines().any(|line| line == name);
+    for name in ["zmalloc", "operator new(unsigned long)"] {
+        assert!(!has(&mut browser, name), "{name}");
+    }
+    assert_eq!(browser.text("#hidden"), "(2 hidden)");
+    // Nothing is lost: it counts as the callers'.
+    let whole = sum(&profile, Measure::Live, Unit::Bytes);
+    let all = format!("{}, 100.0 % of all live bytes", bytes(whole));
+    assert_eq!(browser.text("#shown"), all);
+    let own = "app.table.rows.reduce((sum, row) => sum + row.self, 0)";
+    assert_eq!(browser.value(own).as_u64(), Some(whole));
+    // Sites are known by the first frame that is no wrapper.
+    let innermost =
+        |site: &&ProfileSite| functions(&profile, site).first() == Some(&Some("zmalloc"));
+    assert!(
+        profile.sites.iter().any(|site| innermost(&site)),
+        "a test of something"
+    );
+    browser.click("#groups [data-name=site]");
+    assert!(!has(&mut browser, "zmalloc"));
+
+    browser.key("w");
+    browser.click("#groups [data-name=function]");
+    for name in ["zmalloc", "operator new(unsigned long)"] {
+        assert!(has(&mut browser, name), "{name}");
+    }
+    browser.click("#edit");
+    browser.value("document.getElementById('list-of-wrappers').select()");
+    browser.type_text("cache_*");
+    browser.picture("wrappers");
+    browser.click("#wrappers button[value=use]");
+    assert!(!has(&mut browser, "cache_insert") && has(&mut browser, "zmalloc"));
+    assert_eq!(browser.text("#hidden"), "(1 hidden)");
+    // The list is in the address.
+    browser.wait("decodeURIComponent(location.hash).includes('list=cache_*')");
+    let fragment = browser.text_of("location.hash");
+    let mut again = Browser::open_at(&page.0, &fragment, (1400, 900), READY);
+    assert_eq!(again.text_of(DRAWN), browser.text_of(DRAWN));
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn containers_are_no_wrappers_for_their_allocators() {
+    let page = Page::of(&Profile::default(), "patterns");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    for (name, is_hidden) in [
+        ("malloc", true),
+        ("operator new(unsigned long)", true),
+        ("operator new[](unsigned long)", true),
+        ("void* operator new(unsigned long)", true),
+        ("zmalloc_usable", true),
+        (
+            "std::__new_allocator<int>::allocate(unsigned long, void const*)",
+            true,
+        ),
+        (
+            "std::vector<int, std::allocator<int> >::_M_allocate(unsigned long)",
+            false,
+        ),
+        (
+            "std::_Vector_base<int, std::allocator<int> >::_M_allocate(unsigned long)",
+            true,
+        ),
+        (
+            "std::vector<int, std::allocator<int> >::push_back(int&&)",
+            false,
+        ),
+        ("my_malloc_stats", false),
+        ("mallocator", false),
+        ("operator<<(std::ostream&, Row const&)", false),
+    ] {
+        // The library's own class for the memory of a vector, under whatever name.
+        let is_hidden = is_hidden || name.contains("_M_allocate");
+        let test = format!("wrapperTest(DEFAULT_WRAPPERS)({name:?})");
+        assert_eq!(browser.value(&test), is_hidden, "{name}");
+    }
+}
+
+/// By name: what lives in stacks in which the outermost call of a function is called from there, or calls it.
+fn neighbours(profile: &Profile, function: &str, is_caller: bool) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for site in profile
+        .sites
+        .iter()
+        .filter(|site| site.measures.live.bytes > 0)
+    {
+        let stack = functions(profile, site);
+        let Some(at) = stack.iter().rposition(|name| *name == Some(function)) else {
+            continue;
+        };
+        let next = if is_caller {
+            stack.get(at + 1)
+        } else {
+            at.checked_sub(1).and_then(|at| stack.get(at))
+        };
+        // Frames without a name are called by their module and offset.
+        if let Some(Some(next)) = next {
+            *sums.entry((*next).to_owned()).or_default() += site.measures.live.bytes;
+        }
+    }
+    sums
+}
+
+#[test]
+fn a_sandwich_has_callers_and_callees() {
+    let profile = run();
+    let page = Page::of(&profile, "sandwich");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    browser.click("#shapes [data-name=sandwich]");
+    assert_eq!(
+        browser.value("document.getElementById('sandwich-hint').hidden"),
+        false
+    );
+    browser.click("#groups [data-name=function]");
+    let row = "app.table.rows.findIndex((row) => app.data.strings[row.key] === 'cache_insert')";
+    browser.value(&format!("app.table.pick({row})"));
+    browser.settle();
+    browser.picture("sandwich");
+    assert_eq!(browser.text("#path"), "cache_insert");
+    let whole = sum(&profile, Measure::Live, Unit::Bytes);
+    let live = live_below(&profile, "cache_insert");
+    let shown = format!("{}, {} of all live bytes", bytes(live), share(live, whole));
+    assert_eq!(browser.text("#shown"), shown);
+    for (is_caller, root) in [(true, "callers"), (false, "root")] {
+        let children = format!(
+            "Object.fromEntries(app.flame.{root}.children.map((frame) => [app.flame.text(frame), frame.value]))"
+        );
+        let found = browser.value(&children);
+        let expected = neighbours(&profile, "cache_insert", is_caller);
+        assert!(!expected.is_empty());
+        for (name, value) in expected {
+            // Names are shown shortened, and on one line.
+            if name.contains(['<', '\n']) {
+                continue;
+            }
+            assert_eq!(found[&name].as_u64(), Some(value), "{root}: {name}");
+        }
+    }
+    // A click on another frame puts that one in the middle.
+    let other = "app.flame.text(app.flame.callers.children[0])";
+    let name = browser.text_of(other);
+    let at = browser.value("(() => { const p = app.flame.drawn.find(({ frame }) => frame === app.flame.callers.children[0]); const r = app.flame.canvas.getBoundingClientRect(); return [r.x + p.x + 5, r.y + p.y + 8]; })()");
+    let at = (at[0].as_f64().expect("x"), at[1].as_f64().expect("y"));
+    browser.drag(at, at);
+    assert_eq!(browser.text("#path"), name);
+    browser.key("Escape");
+    assert_eq!(browser.value("app.state.shape"), "flame");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn a_graph_can_be_walked_by_keyboard() {
+    let profile = run();
+    let page = Page::of(&profile, "walk");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    let whole = sum(&profile, Measure::Live, Unit::Bytes);
+    let all = format!("{}, 100.0 % of all live bytes", bytes(whole));
+    browser.value("document.getElementById('flame').focus()");
+    // The widest frame above the root is the outermost function that most is allocated below.
+    browser.key("ArrowUp");
+    let name =
+        |browser: &mut Browser, frame: &str| browser.text_of(&format!("app.flame.text({frame})"));
+    let widest = name(&mut browser, "app.flame.root.children[0]");
+    let said = browser.text("#said");
+    assert!(said.starts_with(&format!("{widest}, ")), "{said}");
+    browser.key("ArrowRight");
+    let second = name(&mut browser, "app.flame.root.children[1]");
+    assert!(browser.text("#said").starts_with(&format!("{second}, ")));
+    browser.key("ArrowLeft");
+    browser.key("ArrowUp");
+    let deeper = name(&mut browser, "app.flame.root.children[0].children[0]");
+    browser.picture("walk");
+    browser.key("Enter");
+    assert_eq!(browser.text("#path"), deeper);
+    assert_eq!(browser.text("#details h2"), deeper);
+    browser.key("ArrowDown");
+    assert!(browser.text("#said").starts_with(&format!("{widest}, ")));
+    // The picture shows where the keyboard is: a pixel of the frame's border has the colour of text.
+    let border = "(() => { const { canvas } = app.flame; const p = app.flame.cursorPlace(); const c = canvas.getContext('2d').getImageData(p.x + 1, p.y + 1, 1, 1).data; \
+                  return `rgb(${c[0]}, ${c[1]}, ${c[2]})` === getComputedStyle(document.body).color; })()";
+    assert_eq!(browser.value(border), true);
+    browser.key("Escape");
+    assert_eq!(browser.text("#path"), widest);
+    browser.key("Escape");
+    assert_eq!(
+        (browser.text("#path").as_str(), browser.text("#shown")),
+        ("", all)
+    );
+    // In the other direction where the root is above.
+    browser.click("#shapes [data-name=icicle]");
+    browser.value("document.getElementById('flame').focus()");
+    browser.key("ArrowDown");
+    assert!(browser.text("#said").starts_with(&format!("{widest}, ")));
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// Whoever picks a row sees where it is in the graph.
+#[test]
+fn the_stack_of_a_picked_row_is_marked_in_the_graph() {
+    let profile = run();
+    let page = Page::of(&profile, "marked");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    browser.key("j");
+    let stack =
+        "framesOf(app.data, app.state.pick.key).map((frame) => functionOf(app.data, frame))";
+    let marked = "app.flame.ofPickedRow().filter(({ frame }) => frame.label !== app.data.cutLabel).sort((a, b) => b.row - a.row).map(({ frame }) => app.flame.text(frame))";
+    let expected = browser.value(stack);
+    assert!(expected.as_array().is_some_and(|frames| frames.len() > 1));
+    assert_eq!(browser.value(marked), expected);
+    browser.click("#shapes [data-name=callers]");
+    let outwards = "app.flame.ofPickedRow().filter(({ frame }) => frame.label !== app.data.cutLabel).sort((a, b) => a.row - b.row).map(({ frame }) => app.flame.text(frame))";
+    assert_eq!(browser.value(outwards), expected);
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// The outermost frame of a stack that was cut is not where the program begins.
+#[test]
+fn stacks_that_were_cut_have_a_frame_of_their_own() {
+    let profile = run();
+    let page = Page::of(&profile, "cut");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    let is_cut = |site: &&ProfileSite| {
+        let stack = &profile.stacks[site.stack as usize];
+        let frames = stack
+            .iter()
+            .map(|&frame| &profile.frames[frame as usize].frame);
+        let depth = frames.filter(|frame| !frame.inlined).count();
+        !stack.is_empty() && (site.truncated || depth as u32 >= profile.depth)
+    };
+    let cut = || profile.sites.iter().filter(is_cut);
+    let live: u64 = cut().map(|site| site.measures.live.bytes).sum();
+    let all = sum(&profile, Measure::Live, Unit::Bytes);
+    assert!(live > 0 && live < all);
+    let frame =
+        "app.flame.root.children.find((frame) => app.flame.text(frame).startsWith('\u{2026}'))";
+    assert_eq!(
+        browser.value(&format!("{frame}.value")).as_u64(),
+        Some(live)
+    );
+    let blocks: u64 = cut().map(|site| site.measures.allocated.blocks).sum();
+    let whole = sum(&profile, Measure::Allocated, Unit::Blocks);
+    let subtitle = browser.text("#subtitle");
+    let expected = format!(
+        "stacks of {} of the blocks are cut (--depth 6)",
+        share(blocks, whole)
+    );
+    assert!(subtitle.ends_with(&expected), "{subtitle}");
+    // It is no function.
+    browser.click("#groups [data-name=function]");
+    let names = browser.text_of("app.table.rows.map((row) => app.data.strings[row.key]).join()");
+    assert!(!names.contains("not recorded"), "{names}");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}

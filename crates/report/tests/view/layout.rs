@@ -1,0 +1,64 @@
+//! The page on wide and narrow screens.
+
+use super::*;
+
+/// Controls that are outside of the window or cut off, when they have been scrolled to.
+const LOST: &str = "[...document.querySelectorAll('button, input, select, #flame, #table, #details')].filter((e) => !e.hidden && !e.closest('dialog, [hidden]')).filter((e) => { \
+    e.scrollIntoView({ block: 'center' }); const r = e.getBoundingClientRect(); \
+    const at = document.elementFromPoint(r.x + r.width / 2, r.y + r.height / 2); \
+    return r.width < 10 || r.x < 0 || r.right > innerWidth || !(at && (e.contains(at) || at.contains(e) || e.closest('label')?.contains(at))); \
+}).map((e) => e.id || e.textContent).join()";
+
+#[test]
+fn one_row_each_at_1400_pixels() {
+    let page = Page::of(&run(), "wide");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    browser.key("/");
+    browser.type_text("cache_grow");
+    browser.key("Enter");
+    for row in [
+        "#bar",
+        "#finder",
+        "#graph > .head",
+        "#list > .head",
+        ".caption",
+    ] {
+        let middles = format!(
+            "new Set([...document.querySelectorAll('{row} > *')].filter((e) => !e.hidden && e.textContent !== '').map((e) => {{ const r = e.getBoundingClientRect(); return Math.round((r.y + r.height / 2) / 8); }})).size"
+        );
+        assert_eq!(browser.value(&middles), 1, "{row}");
+    }
+    assert_eq!(browser.value(LOST), "");
+    // Names of sites have room, and more lines than one.
+    let width = browser.value("document.querySelector('.row .name').getBoundingClientRect().width");
+    assert!(width.as_f64().is_some_and(|width| width > 480.0), "{width}");
+    // The larger table has twice as many rows.
+    let rows = "Math.floor(document.getElementById('table').clientHeight / app.table.rowHeight)";
+    let before = browser.value(rows).as_u64().expect("rows");
+    browser.click("#enlarge-list");
+    assert!(browser.value(rows).as_u64().expect("rows") > 2 * before);
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn nothing_is_lost_at_700_pixels() {
+    let page = Page::of(&run(), "narrow");
+    let mut browser = Browser::open(&page.0, 700, 900, READY);
+    browser.picture("narrow");
+    for group in ["site", "function"] {
+        browser.click(&format!("#groups [data-name={group}]"));
+        assert!(
+            browser
+                .value("document.documentElement.scrollWidth")
+                .as_u64()
+                <= Some(700)
+        );
+        assert_eq!(browser.value(LOST), "", "{group}");
+        // Every cell of a row is there.
+        let cells = browser.value("[...document.querySelector('.row').children].every((cell) => { const r = cell.getBoundingClientRect(); return r.width > 30 && r.right <= 700; })");
+        assert_eq!(cells, true, "{group}");
+    }
+    browser.value("document.getElementById('list').scrollIntoView()");
+    browser.picture("narrow-table");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}

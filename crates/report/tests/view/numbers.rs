@@ -1,0 +1,260 @@
+//! Sums of the page are those of the profile, also for runs that are empty, sampled or large.
+
+use super::*;
+
+#[test]
+fn selections_agree_with_the_profile() {
+    let profile = run();
+    let page = Page::of(&profile, "selections");
+    let mut browser = Browser::open(&page.0, 1500, 940, READY);
+    browser.picture("whole");
+    let shown = |browser: &mut Browser| browser.text("#shown");
+    for (key, measure) in (1..).zip([Measure::Live, Measure::Peak]) {
+        browser.key(&key.to_string());
+        let expected = format!(
+            "{}, 100.0 % of all",
+            bytes(sum(&profile, measure, Unit::Bytes))
+        );
+        assert!(shown(&mut browser).starts_with(&expected), "{measure:?}");
+    }
+    for (key, measure) in (4..).zip([Measure::Allocated, Measure::Released, Measure::Temporary]) {
+        browser.key(&key.to_string());
+        browser.key("b");
+        let blocks = count(sum(&profile, measure, Unit::Blocks));
+        let expected = format!("{blocks} blocks, 100.0 % of all");
+        assert!(shown(&mut browser).starts_with(&expected), "{measure:?}");
+        browser.key("b");
+    }
+
+    // A window: the middle third of the chart.
+    browser.key("4");
+    let (x, y) = browser.middle_of("#timeline");
+    browser.drag((x - 200.0, y), (x + 200.0, y));
+    browser.picture("window");
+    let window = browser.text("#window");
+    assert!(window.ends_with(" of 30.0 s"), "{window}");
+    let found = browser.value("document.querySelector('#measures [data-name=temporary]').disabled");
+    assert_eq!(found, true);
+    let all = sum(&profile, Measure::Allocated, Unit::Bytes);
+    assert_ne!(
+        shown(&mut browser),
+        format!("{}, 100.0 % of all allocated bytes", bytes(all))
+    );
+    browser.click("#whole");
+    let expected = format!("{}, 100.0 % of all allocated bytes", bytes(all));
+    assert_eq!(shown(&mut browser), expected);
+
+    // A row: its stack and its source.
+    browser.key("1");
+    browser.key("j");
+    browser.picture("row");
+    let largest = profile
+        .sites
+        .iter()
+        .map(|site| site.measures.live.bytes)
+        .max();
+    let value = browser.value("document.querySelector('.row.picked .value').textContent");
+    assert_eq!(value, bytes(largest.expect("sites")));
+    let frames = browser.value("document.querySelectorAll('#details ol.stack li').length");
+    assert!(frames.as_u64().is_some_and(|n| n > 0), "{frames}");
+
+    // The numbers beside it follow the window.
+    browser.drag((x - 200.0, y), (x + 200.0, y));
+    let titles = browser
+        .value("[...document.querySelectorAll('#details h3')].map((e) => e.textContent).join()");
+    assert!(
+        titles
+            .as_str()
+            .is_some_and(|t| t.starts_with("Window,Whole run")),
+        "{titles}"
+    );
+    browser.click("#whole");
+
+    // A frame of the graph.
+    browser.key("Escape");
+    browser.click("#shapes [data-name=icicle]");
+    let (x, _) = browser.middle_of("#flame");
+    let top = browser.value("document.getElementById('flame').getBoundingClientRect().y + 32");
+    let at = (x - 200.0, top.as_f64().expect("a number"));
+    browser.drag(at, at);
+    browser.picture("zoom");
+    let path = browser.value("document.getElementById('path').textContent");
+    assert_ne!(path, "");
+    let title = browser.value("document.querySelector('#details h2').textContent");
+    assert_eq!(title, path);
+    assert_ne!(
+        shown(&mut browser),
+        format!(
+            "{}, 100.0 % of all live bytes",
+            bytes(sum(&profile, Measure::Live, Unit::Bytes))
+        )
+    );
+
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn nothing_recorded_is_shown_too() {
+    let page = Page::of(&Profile::default(), "empty");
+    let mut browser = Browser::open(&page.0, 900, 700, READY);
+    assert_eq!(
+        browser.value("document.getElementById('shown').textContent"),
+        "nothing here"
+    );
+    for key in [
+        "2", "3", "4", "5", "6", "b", "f", "g", "j", "]", "-", "Escape",
+    ] {
+        browser.key(key);
+    }
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+fn with_error(amount: Amount) -> String {
+    let error = bytes(amount.error_bytes().expect("an estimate"));
+    format!("{} \u{b1} {error}", bytes(amount.bytes))
+}
+
+#[test]
+fn estimates_have_their_errors() {
+    let mut profile = simulated::profile(8, 3_000, 20);
+    profile.sampling = Some(Sampling {
+        mean_bytes: 4096,
+        recorded_allocations: 3_000,
+        ..Sampling::default()
+    });
+    for site in &mut profile.sites {
+        site.measures.live.variance = 1e6;
+    }
+    for change in &mut profile.changes {
+        change.live.variance = 9e6;
+    }
+    let error = bytes((1e6 * profile.sites.len() as f64).sqrt().round() as u64);
+    let page = Page::of(&profile, "sampled");
+    let mut browser = Browser::open(&page.0, 1500, 940, READY);
+    let tile = browser.value("document.querySelector('#tiles dd').textContent");
+    let tile = tile.as_str().unwrap_or_default();
+    assert!(
+        tile.contains(&format!(" \u{b1} {error}, ")),
+        "{tile} {error}"
+    );
+    let subtitle = browser.value("document.getElementById('subtitle').textContent");
+    let subtitle = subtitle.as_str().unwrap_or_default();
+    assert!(subtitle.contains("estimated from samples"), "{subtitle}");
+    browser.picture("sampled");
+    let live: Amount = profile.sites.iter().map(|s| s.measures.live).sum();
+    let all = format!(
+        "{} \u{b1} {error}, 100.0 % of all live bytes",
+        bytes(live.bytes)
+    );
+    assert_eq!(browser.text("#shown"), all);
+    // A row of a single site, its details, and with the unit of blocks its other column.
+    let of_a_site = |stack: usize| {
+        let sites = profile.sites.iter().filter(|s| s.stack as usize == stack);
+        with_error(sites.map(|s| s.measures.live).sum())
+    };
+    let stacks = 0..profile.stacks.len();
+    let expected: Vec<_> = stacks.map(of_a_site).collect();
+    browser.key("j");
+    let value = browser.text(".row.picked .value");
+    assert!(expected.contains(&value), "{value}");
+    assert_eq!(browser.text("#details .numbers b"), value);
+    browser.picture("sampled-row");
+    browser.key("b");
+    browser.key("Escape");
+    browser.key("j");
+    let other = browser.text(".row.picked .other");
+    assert!(expected.contains(&other), "{other}");
+    browser.key("b");
+    // A thread has the errors of its sites; a part of the run those at its end, three times as large here.
+    browser.click("#groups [data-name=thread]");
+    let value = browser.text(".row .value");
+    assert!(value.contains(" \u{b1} "), "{value}");
+    browser.click("#groups [data-name=site]");
+    let (x, y) = browser.middle_of("#timeline");
+    browser.drag((x - 200.0, y), (x + 200.0, y));
+    browser.key("Escape");
+    browser.key("j");
+    let value = browser.text(".row.picked .value");
+    assert!(value.contains(" \u{b1} "), "{value}");
+    // How far the blocks at both ends of it are the same is not known.
+    browser.key("3");
+    let value = browser.text("#shown");
+    assert!(!value.contains('\u{b1}'), "{value}");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn fifty_thousand_sites() {
+    let mut profile = simulated::profile(7, 1_000_000, 50_000);
+    profile.target.name = "large".into();
+    let page = Page::of(&profile, "large");
+    let mut browser = Browser::open(&page.0, 1500, 940, READY);
+    browser.key("2");
+    let expected = format!(
+        "{}, 100.0 % of all bytes at the peak",
+        bytes(sum(&profile, Measure::Peak, Unit::Bytes))
+    );
+    assert_eq!(
+        browser.value("document.getElementById('shown').textContent"),
+        expected
+    );
+    let (x, y) = browser.middle_of("#timeline");
+    browser.drag((x - 200.0, y), (x + 200.0, y));
+    browser.picture("large");
+    if std::env::var_os("MEMHOOK_PICTURES").is_some() {
+        let time = "(() => { const t = performance.now(); document.body.dispatchEvent(new KeyboardEvent('keydown', { key: '4', bubbles: true })); \
+                    return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - t)))); })()";
+        let size = std::fs::metadata(&page.0).expect("there").len();
+        eprintln!(
+            "a change of the measure takes {} ms; {size} bytes",
+            browser.value(time)
+        );
+    }
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// The last task of somebody who looks for a leak.
+#[test]
+fn who_releases_the_blocks_of_a_site() {
+    let mut profile = run();
+    let live_of = |site: &&ProfileSite| site.measures.live.bytes;
+    let largest = profile
+        .sites
+        .iter()
+        .max_by_key(live_of)
+        .expect("sites")
+        .stack;
+    let deepest = (0..profile.stacks.len()).max_by_key(|&stack| profile.stacks[stack].len());
+    let flow = |released_by, blocks, bytes| Flow {
+        allocated_by: largest,
+        released_by,
+        kind: "free",
+        amount: Amount {
+            blocks,
+            bytes,
+            ..Amount::default()
+        },
+    };
+    let page = Page::of(&profile, "not-recorded");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    browser.key("j");
+    let details = browser.text("#details");
+    assert!(details.contains("--stacks all"), "{details}");
+    let deepest = deepest.expect("stacks") as u32;
+    profile.flows = vec![flow(largest, 3, 4096), flow(deepest, 70, 8192)];
+    let page = Page::of(&profile, "released");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    browser.key("j");
+    let released = "[...document.querySelectorAll('#details h3')].find((e) => e.textContent.startsWith('Released by')).nextSibling";
+    let list = browser.text_of(&format!("{released}.textContent"));
+    let amounts = ["8.0 KiB in 70 blocks", "4.0 KiB in 3 blocks"];
+    let places = amounts.map(|amount| list.find(amount));
+    assert!(places[0].is_some() && places[0] < places[1], "{list}");
+    // Its whole stack, on a click.
+    let frames = profile.stacks[deepest as usize].len() as u64;
+    browser.value(&format!("{released}.querySelector('button').click()"));
+    let folded = "[...li.querySelectorAll('.folded button')].reduce((sum, e) => sum + parseInt(e.textContent), 0)";
+    let shown = browser.value(&format!("(() => {{ const li = {released}.querySelector('li'); return li.querySelectorAll('ol > li:not(.folded)').length + {folded}; }})()"));
+    assert_eq!(shown.as_u64(), Some(frames));
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}

@@ -1,0 +1,38 @@
+//! The flame graph that is a picture by itself.
+
+use super::*;
+
+#[test]
+fn the_flame_graph_zooms_and_searches() {
+    let profile = run();
+    let page = Page::exported(&profile, "flamegraph", "flamegraph.svg");
+    let ready = "typeof zoom === 'function' && document.readyState === 'complete'";
+    let mut browser = Browser::open(&page.0, 1300, 700, ready);
+    browser.picture("svg");
+    let width = |browser: &mut Browser, index: usize| {
+        let expression = format!("+frames[{index}].rect.getAttribute('width')");
+        browser.value(&expression).as_f64().expect("a width")
+    };
+    let before = width(&mut browser, 1);
+    assert!(before < 1180.0);
+    let at = browser.value("(() => { const r = frames[1].rect.getBoundingClientRect(); return [r.x + r.width / 2, r.y + 5]; })()");
+    let at = (at[0].as_f64().expect("x"), at[1].as_f64().expect("y"));
+    browser.drag(at, at);
+    assert_eq!(width(&mut browser, 1), 1180.0);
+    browser.picture("svg-zoomed");
+    browser.click("#unzoom");
+    assert!((width(&mut browser, 1) - before).abs() < 0.01);
+    let matched =
+        browser.value("search('^cache_grow$'); document.getElementById('matched').textContent");
+    let live = live_below(&profile, "cache_grow");
+    let all = sum(&profile, Measure::Live, Unit::Bytes);
+    let share = 100.0 * live as f64 / all as f64;
+    let shown = matched
+        .as_str()
+        .expect("text")
+        .trim_start_matches("^cache_grow$: ");
+    let shown: f64 = shown.trim_end_matches(" %").parse().expect("a number");
+    // Frames too narrow to be drawn are not found.
+    assert!((shown - share).abs() < 0.2, "{shown} {share}");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}

@@ -1,0 +1,174 @@
+//! The table: its columns, its order, and the file that it is saved as.
+
+use super::*;
+use std::collections::BTreeMap;
+
+/// Rows of a file as RFC 4180 has it.
+fn parse_csv(text: &str) -> Vec<Vec<String>> {
+    let mut rows = vec![vec![String::new()]];
+    let mut is_quoted = false;
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        let row = rows.last_mut().expect("one");
+        let field = row.last_mut().expect("one");
+        match c {
+            '"' if is_quoted && chars.peek() == Some(&'"') => field.extend(chars.next()),
+            '"' => is_quoted = !is_quoted,
+            ',' if !is_quoted => row.push(String::new()),
+            '\r' if !is_quoted => {}
+            '\n' if !is_quoted => rows.push(vec![String::new()]),
+            _ => field.push(c),
+        }
+    }
+    rows.pop();
+    rows
+}
+
+/// Name, value, self and other of each row.
+fn functions_of(csv: &str) -> BTreeMap<String, [u64; 3]> {
+    let rows = parse_csv(csv);
+    let column = |name: &str| {
+        rows[0]
+            .iter()
+            .position(|head| head == name)
+            .expect("a column")
+    };
+    let columns = ["live_bytes", "self_bytes", "live_blocks"].map(column);
+    let numbers = |row: &Vec<String>| columns.map(|at| row[at].parse().expect("a number"));
+    rows[1..]
+        .iter()
+        .map(|row| (row[0].clone(), numbers(row)))
+        .collect()
+}
+
+#[test]
+fn functions_have_what_they_allocate_themselves() {
+    let profile = run();
+    let page = Page::of(&profile, "functions");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    browser.click("#groups [data-name=function]");
+    browser.picture("functions");
+    let rows = functions_of(&browser.download("#csv"));
+    let own: u64 = rows.values().map(|[_, own, _]| own).sum();
+    assert_eq!(own, sum(&profile, Measure::Live, Unit::Bytes));
+    for function in ["cache_grow", "cache_insert", "main"] {
+        let live = live_amount_below(&profile, function);
+        let innermost = profile
+            .sites
+            .iter()
+            .filter(|site| functions(&profile, site).first() == Some(&Some(function)));
+        let own = innermost.map(|site| site.measures.live.bytes).sum();
+        let found = rows.get(function).copied().unwrap_or_default();
+        assert_eq!(found, [live.bytes, own, live.blocks], "{function}");
+    }
+    // Sites have no such column: all that they have is their own.
+    assert_eq!(
+        browser.value("Boolean(document.querySelector('.row .self'))"),
+        true
+    );
+    browser.click("#groups [data-name=site]");
+    assert_eq!(
+        browser.value("Boolean(document.querySelector('.row .self'))"),
+        false
+    );
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn every_column_sorts_both_ways() {
+    let profile = run();
+    let page = Page::of(&profile, "sorting");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    browser.click("#groups [data-name=function]");
+    browser.key("2");
+    for column in ["name", "value", "share", "self", "other", "growth", "spark"] {
+        let key = match column {
+            "name" => "rowName(app.data, app.hidden, 'function', row.key).name",
+            "share" => "row.value",
+            "spark" => "app.table.peakOf(row)",
+            other => &format!("row.{other}"),
+        };
+        let is_ordered = |sign: &str| {
+            format!(
+                "app.table.rows.map((row) => {key}).every((a, i, all) => i === 0 || !(all[i - 1] {sign} a))"
+            )
+        };
+        let header = format!("#columns .{column} button");
+        let state = format!("#columns .{column}");
+        // Names begin with the first, numbers with the largest.
+        let (first, then) = if column == "name" {
+            (">", "<")
+        } else {
+            ("<", ">")
+        };
+        browser.click(&header);
+        assert_eq!(browser.value(&is_ordered(first)), true, "{column}");
+        browser.click(&header);
+        assert_eq!(
+            browser.value(&is_ordered(then)),
+            true,
+            "{column}, turned round"
+        );
+        let direction = format!("document.querySelector({state:?}).getAttribute('aria-sort')");
+        let expected = if column == "name" {
+            "descending"
+        } else {
+            "ascending"
+        };
+        assert_eq!(browser.value(&direction), expected, "{column}");
+        browser.click(&header);
+    }
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn the_file_has_every_row_and_no_formula() {
+    let mut profile = run();
+    let formula = "=HYPERLINK(\"http://example.org\",\"x\")";
+    for frame in &mut profile.frames {
+        if frame.frame.function.as_deref() == Some("cache_grow") {
+            frame.frame.function = Some(formula.into());
+        }
+    }
+    let page = Page::of(&profile, "csv");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    browser.key("4");
+    let text = browser.download("#csv");
+    let rows = parse_csv(&text);
+    let head = [
+        "site",
+        "file",
+        "line",
+        "module",
+        "callers",
+        "allocated_bytes",
+        "share_percent",
+        "allocated_blocks",
+        "growth_bytes",
+    ];
+    assert_eq!(rows[0], head);
+    assert!(rows.iter().all(|row| row.len() == head.len()));
+    let total = |column: usize| -> u64 {
+        let cells = rows[1..].iter().map(|row| row[column].parse::<u64>());
+        cells.sum::<Result<_, _>>().expect("numbers")
+    };
+    assert_eq!(total(5), sum(&profile, Measure::Allocated, Unit::Bytes));
+    assert_eq!(total(7), sum(&profile, Measure::Allocated, Unit::Blocks));
+    // All rows, not only those on the screen.
+    let drawn = browser
+        .value("document.querySelectorAll('.row').length")
+        .as_u64();
+    assert!(drawn.is_some_and(|drawn| drawn < rows.len() as u64 - 1));
+    let begins = |start: &str| {
+        rows.iter()
+            .flatten()
+            .filter(|cell| cell.starts_with(start))
+            .count()
+    };
+    assert_eq!(begins("="), 0);
+    assert!(begins("'=HYPERLINK(\"http") > 0);
+    browser.click("#groups [data-name=thread]");
+    assert_eq!(browser.value("document.querySelectorAll('.row').length"), 3);
+    assert_eq!(parse_csv(&browser.download("#csv")).len(), 4);
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}

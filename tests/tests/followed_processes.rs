@@ -1,0 +1,306 @@
+//! Several processes traced by one attacher: a parent with the children that it has and will have, and all
+//! processes of a name.
+
+use memhook_tests::programs::{Folder, installed};
+use memhook_tests::{Attacher, Target, build_target, run, until};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The third child that the server forks is made by a process that ends at once, so that nothing tells
+/// whose descendant it is.
+const ORPHAN: usize = 2;
+
+/// Has the server fork one child of each kind.
+fn fork_children(server: &mut Target) -> Vec<String> {
+    server.send("f");
+    let lines = (0..5).map(|_| server.expect("child "));
+    lines
+        .map(|line| line.trim()["child ".len()..].to_owned())
+        .collect()
+}
+
+fn server() -> Target {
+    Target::start(&build_target("prefork", &["-pthread", "-ldl"]), &[])
+}
+
+fn detach(pid: &str) {
+    let (code, output, errors) = run(&["detach", pid]);
+    assert_eq!(code, 0, "{output}{errors}");
+}
+
+/// Whether a report is the last one of a process that worked and lost nothing.
+fn is_whole(report: &Value) -> bool {
+    report["final"] == true
+        && report["totals"]["allocations"].as_u64() >= Some(32)
+        && report["totals"]["lost_events"] == 0
+}
+
+/// How often a process has gone to sleep: a worker does so once a round.
+fn sleeps(pid: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+    let mut lines = status.lines();
+    let line = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.expect("a number").trim().parse().expect("a number")
+}
+
+#[test]
+fn children_present_and_to_come() {
+    let mut server = server();
+    let mut made = fork_children(&mut server);
+    let mut attacher = Attacher::start(&server, &["--follow-fork"]);
+    let (mut children, mut orphans) = (Vec::new(), Vec::new());
+    for round in 0..3 {
+        if round > 0 {
+            made = fork_children(&mut server);
+        }
+        orphans.push(made.remove(ORPHAN));
+        let of_child = |child| format!("Attached to {child} ");
+        let mut awaited: Vec<String> = made.iter().map(of_child).collect();
+        while !awaited.is_empty() {
+            let line = attacher.says("Attached to ");
+            awaited.retain(|beginning| !line.starts_with(beginning));
+        }
+        children.append(&mut made);
+    }
+    let before: Vec<u64> = children.iter().map(|child| sleeps(child)).collect();
+    until("every child has done a whole round", || {
+        let mut both = children.iter().zip(&before);
+        both.all(|(child, before)| sleeps(child) >= before + 4)
+    });
+    let (status, errors, reports) = attacher.last_reports();
+    assert!(status.success(), "{status}: {errors}");
+    for child in children.iter().chain([&server.pid().to_string()]) {
+        let report = &reports[&child.parse().expect("a pid")];
+        assert!(is_whole(report), "{report:#}");
+    }
+    // They check at their end that their slots are as without us.
+    orphans.iter().for_each(|orphan| detach(orphan));
+    server.send("e");
+    server.expect("done");
+    assert!(server.finish().success());
+}
+
+/// A followed family has ended when its last process has.
+#[test]
+fn it_ends_with_the_family() {
+    let mut server = server();
+    let mut attacher = Attacher::start(&server, &["--follow-fork"]);
+    let mut children = fork_children(&mut server);
+    let orphan = children.remove(ORPHAN);
+    for _ in &children {
+        attacher.says("Attached to ");
+    }
+    // They would find a wrapper in their slot at their end.
+    for child in children.iter().chain([&orphan]) {
+        // SAFETY: plain integers; the server has not collected it.
+        unsafe { libc::kill(child.parse().expect("a pid"), libc::SIGKILL) };
+    }
+    assert!(server.finish().success());
+    let (status, output, errors) = attacher.outcome();
+    assert!(status.success(), "{status}: {errors}");
+    assert!(output.lines().count() >= 5, "{output}");
+}
+
+/// The attacher is killed while the server forks and while children are attached to.
+#[test]
+fn nobody_is_harmed_by_its_death() {
+    let mut server = server();
+    let mut children = Vec::new();
+    for round in 0..8 {
+        let mut attacher = Attacher::start(&server, &["--follow-fork"]);
+        children.extend(fork_children(&mut server));
+        for _ in 0..round % 4 {
+            attacher.says("Attached to ");
+        }
+        attacher.kill();
+    }
+    children.push(server.pid().to_string());
+    children.iter().for_each(|child| detach(child));
+    server.send("e");
+    server.expect("done");
+    assert!(server.finish().success());
+}
+
+/// Children that are forked by several threads at any moment, most of which end while they are attached to.
+#[test]
+fn children_of_busy_threads() {
+    let mut server = Target::start(&build_target("forking_threads", &["-pthread"]), &[]);
+    for round in 0..4 {
+        let mut attacher = Attacher::start(&server, &["--follow-fork"]);
+        for _ in 0..8 {
+            attacher.says("Attached to ");
+        }
+        if round % 2 == 0 {
+            attacher.kill();
+        } else {
+            let (status, errors, reports) = attacher.last_reports();
+            assert!(status.success(), "{status}: {errors}");
+            assert!(reports.len() >= 9, "{reports:?}");
+        }
+        assert!(server.is_alive());
+    }
+    server.go();
+    server.expect("done");
+    assert!(server.finish().success());
+}
+
+/// A copy of a target under a name of its own.
+fn copy(folder: &Folder, target: &str) -> PathBuf {
+    let path = folder.path(&format!("all-{}", std::process::id()));
+    std::fs::copy(build_target(target, &[]), &path).expect("copied");
+    path.into()
+}
+
+#[test]
+fn all_of_a_name_one_of_which_refuses() {
+    let folder = Folder::new("all");
+    let program = copy(&folder, "deterministic");
+    let name = program.file_name().and_then(|name| name.to_str());
+    let name = name.expect("text");
+    let recordings = folder.path("x.%p.mhk");
+    let mut attacher = Attacher::to(&["--all", name, "-o", &recordings]);
+    attacher.says("memhook-rs: no such process yet");
+    let mut first = Target::start(&program, &[]);
+    attacher.says(&format!("Attached to {} ", first.pid()));
+    // It is traced by another one.
+    let (mut refusing, other) = {
+        // Stopped, the attacher does not see the process before the other one has it.
+        attacher.signal(libc::SIGSTOP);
+        let target = Target::start(&program, &[]);
+        let other = Attacher::start(&target, &[]);
+        attacher.signal(libc::SIGCONT);
+        (target, other)
+    };
+    let said = attacher.says(&format!(
+        "memhook-rs: process {} is not traced: ",
+        refusing.pid()
+    ));
+    assert!(said.contains("already traced"), "{said}");
+    let mut last = Target::start(&program, &[]);
+    attacher.says(&format!("Attached to {} ", last.pid()));
+    for target in [&mut first, &mut refusing, &mut last] {
+        target.go();
+        target.expect("done");
+    }
+    let own = other.finish();
+    let pids = [first.pid(), last.pid()];
+    assert!(first.finish().success());
+    let (status, errors, reports) = attacher.last_reports();
+    assert_eq!(status.code(), Some(2), "{errors}");
+    let mut expected = pids.map(u64::from);
+    expected.sort();
+    let traced: Vec<u64> = reports.keys().copied().collect();
+    assert_eq!(traced, expected);
+    for pid in pids {
+        let report = &reports[&u64::from(pid)];
+        assert!(is_whole(report), "{report}");
+        for number in ["allocations", "live_blocks", "live_bytes"] {
+            assert_eq!(report["totals"][number], own["totals"][number], "{number}");
+        }
+        let recording = folder.path(&format!("x.{pid}.mhk"));
+        let (code, output, errors) = run(&["report", "--json", &recording]);
+        assert_eq!(code, 0, "{errors}");
+        let recorded: Value = serde_json::from_str(&output).expect("JSON");
+        assert_eq!(
+            recorded["totals"]["live_bytes"],
+            own["totals"]["live_bytes"]
+        );
+    }
+    assert!(refusing.finish().success() && last.finish().success());
+}
+
+fn can_be_read(recording: &str) {
+    let (code, output, errors) = run(&["report", recording]);
+    assert_eq!(code, 0, "{output}{errors}");
+}
+
+#[test]
+fn recordings_of_a_family() {
+    let folder = Folder::new("family");
+    let recording = folder.path("x.mhk");
+    let mut server = server();
+    let mut attacher = Attacher::start(&server, &["--follow-fork", "-o", &recording]);
+    let mut children = fork_children(&mut server);
+    let orphan = children.remove(ORPHAN);
+    for _ in &children {
+        attacher.says("Attached to ");
+    }
+    let (status, errors, _) = attacher.last_reports();
+    assert!(status.success(), "{status}: {errors}");
+    can_be_read(&recording);
+    for child in &children {
+        can_be_read(&folder.path(&format!("x.{child}.mhk")));
+    }
+    detach(&orphan);
+    server.send("e");
+    server.expect("done");
+    assert!(server.finish().success());
+}
+
+/// A child of vfork runs in its parent's memory: patched by itself, it would patch the parent once more.
+#[test]
+fn a_child_in_its_parents_memory_is_let_be() {
+    let mut server = server();
+    let mut attacher = Attacher::start(&server, &["--follow-fork"]);
+    server.send("v");
+    let line = server.expect("child ");
+    let child = line.trim()["child ".len()..].to_owned();
+    // So long it is looked at, and nothing must happen.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    server.send("x");
+    let attached = format!("Attached to {child} ");
+    attacher.says(&attached);
+    let before = sleeps(&child);
+    until("it has done a whole round", || sleeps(&child) >= before + 4);
+    let (status, errors, reports) = attacher.last_reports();
+    assert!(status.success(), "{status}: {errors}");
+    assert!(!errors.contains(&attached), "once more: {errors}");
+    assert!(is_whole(&reports[&child.parse().expect("a pid")]));
+    server.send("e");
+    server.expect("done");
+    assert!(server.finish().success());
+}
+
+/// What a process executes is traced in its place, into a recording of its own.
+#[test]
+fn another_program() {
+    let folder = Folder::new("executed");
+    let recording = folder.path("x.mhk");
+    let program = build_target("deterministic", &[]);
+    let mut shell = Command::new(installed("dash"));
+    shell.args(["-c", "read line; exec \"$0\""]).arg(&program);
+    let mut target = Target::silent(&mut shell);
+    until("the shell waits for its input", || {
+        let path = format!("/proc/{}/syscall", target.pid());
+        std::fs::read_to_string(path).is_ok_and(|call| call.starts_with("0 0x0 "))
+    });
+    let mut attacher = Attacher::start(&target, &["--follow-fork", "-o", &recording]);
+    target.send("\n");
+    target.expect("ready");
+    attacher.says(&format!("Attached to {} (", target.pid()));
+    target.go();
+    target.expect("done");
+    let (status, errors, reports) = attacher.last_reports();
+    assert!(status.success(), "{status}: {errors}");
+    assert!(is_whole(&reports[&u64::from(target.pid())]));
+    can_be_read(&recording);
+    can_be_read(&folder.path("x.exec1.mhk"));
+    assert!(target.finish().success());
+}
+
+/// Nobody reads the reports any more.
+#[test]
+fn it_ends_when_its_reader_has_gone() {
+    let mut server = server();
+    let options = ["--follow-fork", "-i", "50ms"];
+    let pid = server.pid().to_string();
+    let mut attacher = Attacher::to(&[&[pid.as_str()], &options[..]].concat());
+    attacher.says("Attached to ");
+    attacher.close_output();
+    let (status, _, errors) = attacher.outcome();
+    assert!(status.success(), "{status}: {errors}");
+    server.send("e");
+    server.expect("done");
+    assert!(server.finish().success());
+}
