@@ -19,15 +19,15 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// Trace all processes that match, now and later
+    /// Trace all matching processes, also later ones
     ///
-    /// They have this name or are in this control group. Traced until Ctrl-C or the end of
+    /// All processes with this name or in this control group are traced, until Ctrl-C or the end of
     /// --duration.
     #[arg(long, conflicts_with_all = ["newest", "dry_run"])]
     all: bool,
-    /// Also trace its children and their children
+    /// Trace its children and their children, too
     ///
-    /// Those that it has and those that it will have. No fork is slowed down by this: new processes
+    /// Those that it has, and those that it will have. This does not slow down any fork: new processes
     /// are found by looking every few milliseconds, and what they allocate before that is not seen.
     #[arg(long, conflicts_with_all = ["all", "dry_run"])]
     follow_fork: bool,

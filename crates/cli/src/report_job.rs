@@ -45,8 +45,8 @@ pub struct Args {
     ///
     /// A name that ends in .mhk makes it a recording of every event, for `memhook-rs report`. In the
     /// name, %p becomes the process id and %h the host name. Without this option, reports go to
-    /// standard output, and those of `run` to standard error. Of the processes that `run` follows,
-    /// the first is recorded into this file and the others into NAME.PID.mhk.
+    /// standard output, and those of `run` to standard error. Of several processes, each is recorded
+    /// into a file of its own: without %p, others than the first into NAME.PID.mhk.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Overwrite the output file if it exists

@@ -6,7 +6,9 @@ use memhook_process::{SelectionError, Selector, select};
 #[derive(clap::Args, Clone)]
 #[group(skip)]
 pub struct Target {
-    /// The process: its id, or its name as ps shows it
+    /// The process, by its id or its name
+    ///
+    /// The name is what ps shows. If several processes have it, they are listed, and none is taken.
     #[arg(value_name = "PID")]
     process: Option<String>,
     /// The process, given as an option
@@ -26,12 +28,13 @@ pub struct Target {
 #[derive(clap::Args, Clone)]
 #[group(skip)]
 pub struct Choice {
-    /// Of several processes that match, take the one that was started last
+    /// Take the newest of several processes
     #[arg(long)]
     newest: bool,
     /// Take a process of this control group
     ///
-    /// Or of one below it: a directory in /sys/fs/cgroup, or a path as in /proc/PID/cgroup.
+    /// It may be in a group below it. Name a directory in /sys/fs/cgroup, or a path as in
+    /// /proc/PID/cgroup.
     #[arg(long, value_name = "PATH")]
     cgroup: Option<String>,
 }

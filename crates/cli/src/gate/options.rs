@@ -98,7 +98,7 @@ impl Args {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Running processes and recordings")]
 pub struct RunningOptions {
-    /// Judge this running process: its id, or its name as ps shows it
+    /// Judge this running process, by its id or its name
     #[arg(short, long)]
     pub pid: Option<String>,
     #[command(flatten)]
