@@ -139,7 +139,7 @@ impl LiveMap {
         let mut bytes = 0;
         while self.unshed > 0 && bytes < SHED_BYTES {
             self.unshed -= 1;
-            bytes += self.segments[self.unshed].places().len() * size_of::<Entry>();
+            bytes += size_of_val(self.segments[self.unshed].places());
             self.rebuild(self.unshed, pass);
         }
         if self.large.len() < self.large.capacity() / 4 {

@@ -31,7 +31,7 @@ fn give(ledger: &mut Ledger, op: Op, blocks: &[u64], mut look: impl FnMut(&Ledge
 fn heaps() -> [Vec<u64>; 3] {
     const BLOCKS: u64 = 300_000;
     let dense = (0..BLOCKS).map(|n| 0x5555_0000_0000 + n * 48).collect();
-    let arenas = (0..BLOCKS).map(|n| 0x7000_0000_0000 + (n % 1000 << 26) + n / 1000 * 64);
+    let arenas = (0..BLOCKS).map(|n| 0x7000_0000_0000 + ((n % 1000) << 26) + n / 1000 * 64);
     // Times an odd number: all different.
     let scattered = (0..BLOCKS).map(|n| (1 + n * 0x9e37_79b1 % (1 << 32)) << 15);
     [dense, arenas.collect(), scattered.collect()]
