@@ -5,7 +5,7 @@
 namespace memhook::abi {
 
 inline constexpr uint64_t magic_value = 0x314b4f4f484d454d;
-inline constexpr uint64_t abi_version_value = 0x9;
+inline constexpr uint64_t abi_version_value = 0xa;
 inline constexpr uint64_t max_slots = 0x8000;
 inline constexpr uint64_t max_modules = 0x800;
 inline constexpr uint64_t max_variants = 0x4;
@@ -265,7 +265,9 @@ struct RingHeader {
   uint64_t memo_wrong;
   uint64_t nested;
   uint64_t nested_head;
-  uint64_t producer_pad[15];
+  uint64_t waited_ns;
+  uint64_t waited_at_ns;
+  uint64_t producer_pad[13];
   uint64_t tail;
   uint64_t claimed;
   uint64_t granted;
@@ -302,7 +304,9 @@ static_assert(__builtin_offsetof(RingHeader, memo_checked) == 184);
 static_assert(__builtin_offsetof(RingHeader, memo_wrong) == 192);
 static_assert(__builtin_offsetof(RingHeader, nested) == 200);
 static_assert(__builtin_offsetof(RingHeader, nested_head) == 208);
-static_assert(__builtin_offsetof(RingHeader, producer_pad) == 216);
+static_assert(__builtin_offsetof(RingHeader, waited_ns) == 216);
+static_assert(__builtin_offsetof(RingHeader, waited_at_ns) == 224);
+static_assert(__builtin_offsetof(RingHeader, producer_pad) == 232);
 static_assert(__builtin_offsetof(RingHeader, tail) == 336);
 static_assert(__builtin_offsetof(RingHeader, claimed) == 344);
 static_assert(__builtin_offsetof(RingHeader, granted) == 352);
