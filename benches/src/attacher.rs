@@ -50,7 +50,16 @@ impl Attacher {
     /// Attaches; returns when every slot is patched.
     pub fn start(pid: u32, options: &[String]) -> Result<Attacher, String> {
         let mut child = Command::new(memhook_tests::binary())
-            .args(["attach", "--json", "-i", "1h", "-T", "1"])
+            .args([
+                "attach",
+                "--json",
+                "-i",
+                "1h",
+                "-T",
+                "1",
+                "--on-full",
+                "wait",
+            ])
             .args(options)
             .arg(pid.to_string())
             .stdin(Stdio::null())

@@ -86,7 +86,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(path) => Some((path, args.recording.resolve(args.force, &args.tracing)?)),
         None => None,
     };
-    let config = args.tracing.resolve();
+    let config = if recorded.is_none() && !args.leaks {
+        args.tracing.resolve_live()
+    } else {
+        args.tracing.resolve()
+    };
     refuse(pid, &config)?;
     if args.dry_run {
         return dry_run(pid, &config);

@@ -39,12 +39,13 @@ enum Stacks {
 /// What a thread does when its ring is full.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
 enum OnFull {
-    /// Wait until there is room: no event is lost
+    /// Wait until there is room: every event is recorded, however long that takes the program
     Wait,
     /// Drop the event, and count it
     Drop,
-    /// Before the ring is full, record samples of the thread's allocations, one in about 64 KiB: the
-    /// program goes on at its speed, and reports say what they count and what they estimate
+    /// Wait for at most 20 ms at once and a twentieth of the time; beyond that, record samples of the
+    /// thread's allocations, one in about 64 KiB: the program goes on at its speed, and reports say
+    /// what they count and what they estimate
     Adapt,
 }
 
@@ -84,9 +85,10 @@ pub struct Tracing {
     /// How large the event ring of a thread may become [default: 1M; 256K with --on-full adapt]
     #[arg(long, value_parser = size)]
     ring_size: Option<u64>,
-    /// What a thread does when its ring is full
-    #[arg(long, value_enum, default_value = "wait")]
-    on_full: OnFull,
+    /// What a thread does when its ring is full [default: adapt for attach without a recording,
+    /// --leaks, --sample and filters of sizes; else wait]
+    #[arg(long, value_enum)]
+    on_full: Option<OnFull>,
     /// Memory for live blocks and call stacks of each traced process, 4M or more (512M, 2G); by
     /// default a quarter of what is free for memhook-rs, at most 1G. When it is reached, allocations are still
     /// counted exactly, but only a sample of the live blocks is kept, the largest ones first: what is
@@ -116,7 +118,16 @@ impl Tracing {
 
     /// Whether a thread whose ring is nearly full takes samples.
     pub fn adapts(&self) -> bool {
-        self.on_full == OnFull::Adapt
+        self.on_full == Some(OnFull::Adapt)
+    }
+
+    /// The configuration where estimates will do, if the program would have to wait for long otherwise.
+    pub fn resolve_live(&self) -> TraceConfig {
+        let mut config = self.resolve();
+        if self.on_full.is_none() && !config.is_selective() {
+            config.on_full = memhook_attach::OnFull::Adapt;
+        }
+        config
     }
 
     /// Whether allocations are left out by size or by chance.
@@ -156,9 +167,9 @@ impl Tracing {
                 1 << 20
             }),
             on_full: match self.on_full {
-                OnFull::Wait => memhook_attach::OnFull::Wait,
-                OnFull::Drop => memhook_attach::OnFull::Drop,
-                OnFull::Adapt => memhook_attach::OnFull::Adapt,
+                None | Some(OnFull::Wait) => memhook_attach::OnFull::Wait,
+                Some(OnFull::Drop) => memhook_attach::OnFull::Drop,
+                Some(OnFull::Adapt) => memhook_attach::OnFull::Adapt,
             },
             max_memory: self.max_memory,
         }
