@@ -1,4 +1,6 @@
-// --on-full adapt: while a thread's ring is nearly full, it records samples of its allocations.
+// --on-full adapt: a thread whose ring is full again and again records samples of its allocations. At
+// first it waits for room (`wait_budget_ns` in ring.hpp); once it has waited for as long as it should, it
+// takes samples whenever its ring is nearly full.
 //
 // An event says in the ring where that begins and ends. In between, allocations are recorded as with
 // --sample: a Poisson process over the bytes, so that the attacher knows each block's probability. When
@@ -67,7 +69,7 @@ inline bool publish_sampling(RingHeader* ring, uint64_t sample_bytes) {
 
 inline void record_all(RingHeader* ring) {
   ring->sampling = records_all;
-  if (look_for_room(ring)) watch_fill(ring);
+  if (look_for_room(ring)) watch_fill(ring, 0);
 }
 
 inline void begin_samples(RingHeader* ring) {

@@ -86,6 +86,8 @@ inline void use_caches(RingHeader* ring, bool all) {
     ring->outer = 0;
     ring->last_tick = 0;
     ring->sampling = records_all;
+    ring->waited_ns = 0;
+    ring->waited_at_ns = 0;
     __atomic_store_n(&ring->mask, gate().first_ring_mask, __ATOMIC_RELAXED);
     ring->limit = gate().first_ring_mask + 1;
     use_caches(ring, false);
@@ -143,11 +145,28 @@ inline bool look_for_room(RingHeader* ring) {
   return true;
 }
 
-// Has the owner come back here when its ring is nearly full, or, if it is, take samples from its next
-// allocation on. What is left of the ring is for releases, which are always published. pre:
-// look_for_room() returned true.
-inline void watch_fill(RingHeader* ring) {
-  if (ring->sampling != records_all) return;
+// With --on-full adapt a thread waits like any other as long as that costs it little: so long at once, and
+// one part in `wait_share` of the time. So a burst is recorded exactly, and a program that always
+// allocates more than the attacher takes is not held up. What was waited beyond that is made good later,
+// but never for much longer than a second.
+inline constexpr uint64_t wait_budget_ns = 20'000'000, wait_share = 20;
+inline constexpr uint64_t most_waited_ns = 3 * wait_budget_ns;
+
+// Notes a wait. Whether the thread has waited for as long as it should.
+inline bool has_waited_enough(RingHeader* ring, uint64_t waited_ns) {
+  uint64_t now = __atomic_load_n(&control()->clock_ns, __ATOMIC_RELAXED);
+  uint64_t forgotten = (now - ring->waited_at_ns) / wait_share;
+  uint64_t before = ring->waited_ns > forgotten ? ring->waited_ns - forgotten : 0;
+  ring->waited_ns = before + waited_ns < most_waited_ns ? before + waited_ns : most_waited_ns;
+  ring->waited_at_ns = now;
+  return ring->waited_ns >= wait_budget_ns;
+}
+
+// If the owner is not to wait any more: has it come back here when its ring is nearly full, or, if it
+// is, take samples from its next allocation on. What is left of the ring is for releases, which are
+// always published. pre: look_for_room() returned true.
+inline void watch_fill(RingHeader* ring, uint64_t waited_ns) {
+  if (!has_waited_enough(ring, waited_ns) || ring->sampling != records_all) return;
   uint64_t nearly_full = __atomic_load_n(&ring->tail, __ATOMIC_RELAXED) + (ring->mask + 1) / 4 * 3;
   if (ring->head + reserve_events > nearly_full) {
     ring->sampling = wants_samples;
@@ -171,7 +190,7 @@ inline void watch_fill(RingHeader* ring) {
         __atomic_load_n(&ring->state, __ATOMIC_ACQUIRE) != ring_claimed)
       return false;
     if (look_for_room(ring)) {
-      if (gate().flags & flag_adapt_when_full) watch_fill(ring);
+      if (gate().flags & flag_adapt_when_full) watch_fill(ring, static_cast<uint64_t>(wait.waited_ns()));
       return true;
     }
     if (gate().flags & flag_drop_when_full) break;

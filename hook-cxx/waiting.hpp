@@ -47,11 +47,11 @@ class Wait {
   // Waits a little. False: the attacher is taken for dead, and nothing is recorded now.
   bool a_moment() {
     Control* c = control();
+    if (started_ == 0) started_ = waiting_clock();
     rest_ns(50'000);
     uint64_t clock = __atomic_load_n(&c->clock_ns, __ATOMIC_RELAXED);
     int64_t now = waiting_clock();
-    if (clock != clock_ || started_ == 0) {
-      if (started_ == 0) started_ = now;
+    if (clock != clock_ || still_since_ == 0) {
       clock_ = clock;
       still_since_ = now;
     } else if (now - still_since_ > dead_attacher_ns) {

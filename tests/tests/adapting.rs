@@ -1,18 +1,20 @@
-//! `--on-full adapt`: rings that are nearly full, with sums that are known.
+//! `--on-full adapt`: rings that are full again and again, with sums that are known; and that without it,
+//! everything is counted.
 
-use memhook_tests::{Attacher, Target, build_target};
+use memhook_tests::programs::Folder;
+use memhook_tests::{Attacher, Target, build_target, run};
 use serde_json::Value;
 
 /// MEMHOOK_RUNS sets another number; the bounds hold for any.
 const RUNS: u32 = 6;
 
-/// Runs eight threads that allocate more than an attacher with small rings takes: the report, and what the
-/// target says (allocations, their bytes, live blocks, their bytes).
-fn crowd(more: &[&str]) -> (Value, [f64; 4]) {
-    let program = build_target("crowd", &["-O2"]);
-    let mut target = Target::start(&program, &[&["8", "100000"], more].concat());
-    let options = ["--on-full", "adapt", "--ring-size", "64K"];
-    let attacher = Attacher::start(&target, &options);
+/// What the target says: allocations, their bytes, live blocks, their bytes.
+type Truth = [f64; 4];
+
+/// Runs the threads of a program that allocates more than an attacher with these options takes.
+fn trace_crowd(program: &[&str], options: &[&str]) -> (Value, Truth) {
+    let mut target = Target::start(&build_target("crowd", &["-O2"]), program);
+    let attacher = Attacher::start(&target, options);
     target.go();
     let line = target.expect("done");
     let report = attacher.finish();
@@ -26,6 +28,12 @@ fn crowd(more: &[&str]) -> (Value, [f64; 4]) {
     (report, words.try_into().expect("four numbers"))
 }
 
+/// Eight threads, and small rings.
+fn crowd(more: &[&str]) -> (Value, Truth) {
+    let options = ["--on-full", "adapt", "--ring-size", "64K"];
+    trace_crowd(&[&["8", "100000"], more].concat(), &options)
+}
+
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(0.0)
 }
@@ -34,39 +42,47 @@ fn number(value: &Value) -> f64 {
 /// hundreds of megabytes.
 const OTHER_BYTES: f64 = 100_000.0;
 
+/// Compares the sums with the truth; by how many standard errors they are off, or nothing where all was
+/// counted.
+fn check(report: &Value, [allocations, allocated, _, live]: Truth) -> Vec<f64> {
+    let (totals, sampling) = (&report["totals"], &report["sampling"]);
+    if sampling.is_null() {
+        for (field, truth) in [("allocated_bytes", allocated), ("live_bytes", live)] {
+            let found = number(&totals[field]);
+            let exact = truth..=truth + OTHER_BYTES;
+            assert!(exact.contains(&found), "{field}: {found} is not {truth}");
+        }
+        return Vec::new();
+    }
+    let (exact, samples) = (
+        number(&sampling["exact_allocations"]),
+        number(&sampling["recorded_allocations"]),
+    );
+    assert!(exact > 0.0 && samples > 0.0, "{sampling}");
+    assert!(exact + samples < allocations, "{sampling} of {allocations}");
+    let sums = [
+        ("allocated_bytes", "allocated_error_bytes", allocated),
+        ("live_bytes", "live_error_bytes", live),
+    ];
+    let deviation = |(field, error, truth): (&str, &str, f64)| {
+        let (found, error) = (number(&totals[field]), number(&sampling[error]));
+        let off = ((found - truth).abs() - OTHER_BYTES).max(0.0) / error.max(1.0);
+        assert!(off <= 6.0, "{field}: {found} ± {error} instead of {truth}");
+        off
+    };
+    sums.map(deviation).to_vec()
+}
+
 #[test]
 fn sums_are_within_their_standard_errors() {
     let count = std::env::var("MEMHOOK_RUNS").map_or(RUNS, |n| n.parse().expect("a number"));
     let (mut sampled, mut squares, mut terms) = (0, 0.0, 0.0);
     for _ in 0..count {
-        let (report, [allocations, allocated, _, live]) = crowd(&[]);
-        let (totals, sampling) = (&report["totals"], &report["sampling"]);
-        if sampling.is_null() {
-            // The attacher kept up: then all is exact.
-            assert!(number(&totals["live_bytes"]) >= live, "{report}");
-            continue;
-        }
-        sampled += 1;
-        let (exact, samples) = (
-            number(&sampling["exact_allocations"]),
-            number(&sampling["recorded_allocations"]),
-        );
-        assert!(exact > 0.0 && samples > 0.0, "{sampling}");
-        assert!(exact + samples < allocations, "{sampling} of {allocations}");
-        for (field, error, truth) in [
-            ("allocated_bytes", "allocated_error_bytes", allocated),
-            ("live_bytes", "live_error_bytes", live),
-        ] {
-            let (found, error) = (number(&totals[field]), number(&sampling[error]));
-            let off = (found - truth).abs();
-            assert!(
-                off <= 6.0 * error + OTHER_BYTES,
-                "{field}: {found} ± {error} instead of {truth}"
-            );
-            let beyond = (off - OTHER_BYTES).max(0.0);
-            squares += (beyond / error.max(1.0)).powi(2);
-            terms += 1.0;
-        }
+        let (report, truth) = crowd(&[]);
+        let deviations = check(&report, truth);
+        sampled += u32::from(!deviations.is_empty());
+        squares += deviations.iter().map(|d| d * d).sum::<f64>();
+        terms += deviations.len() as f64;
     }
     assert!(sampled > 0, "no ring was nearly full in {count} runs");
     // Chi squared over its degrees of freedom, for at least two of them.
@@ -100,4 +116,35 @@ fn a_quiet_program_is_counted_exactly() {
     target.go();
     target.expect("done");
     assert!(target.finish().success());
+}
+
+/// What fits into a ring is counted exactly, whatever the machine is busy with.
+#[test]
+fn a_burst_is_counted_exactly() {
+    let (report, truth) = trace_crowd(&["1", "1500"], &["--on-full", "adapt"]);
+    assert!(report["sampling"].is_null(), "{report}");
+    check(&report, truth);
+}
+
+#[test]
+fn a_large_crowd_is_counted_or_estimated() {
+    let (report, truth) = trace_crowd(&["16", "150000"], &["--on-full", "adapt"]);
+    check(&report, truth);
+}
+
+/// Where nobody asks for estimates, the program waits.
+#[test]
+fn all_is_counted_by_default() {
+    let folder = Folder::new("full-rings");
+    let name = folder.path("run.mhk");
+    for output in [&[][..], &["-o", &name]] {
+        let options = [&["--ring-size", "64K"], output].concat();
+        let (report, truth) = trace_crowd(&["8", "50000"], &options);
+        assert!(report["sampling"].is_null(), "{report}");
+        assert!(check(&report, truth).is_empty());
+    }
+    let (code, output, errors) = run(&["report", &name, "--json"]);
+    assert_eq!(code, 0, "{errors}");
+    let report: Value = serde_json::from_str(&output).expect("JSON");
+    assert!(report["sampling"].is_null(), "{report}");
 }

@@ -132,6 +132,7 @@ fn tables_agree_with_gimli_in_the_compiler() {
 fn remembered(program: &str, busy: &Busy, options: &[&str]) {
     let wanted = count(10_000) as u64;
     let mut args = vec!["attach", "--json", "-i", "1h", "--check-memo", "-d", "1s"];
+    args.extend(["--on-full", "wait"]);
     args.extend(options);
     let pid = busy.pid().to_string();
     args.push(&pid);

@@ -57,8 +57,9 @@ pub enum OnFull {
     Wait,
     /// It drops the event, which is counted as lost.
     Drop,
-    /// Before its ring is full, it records samples of its allocations; reports say what is estimated. It
-    /// waits only where releases alone fill the ring.
+    /// It waits for a short while. Once it has done so too often, it records samples of its allocations
+    /// before its ring is full; reports say what is estimated. Beyond that it waits only where releases
+    /// alone fill the ring.
     Adapt,
 }
 

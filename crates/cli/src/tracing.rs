@@ -44,8 +44,9 @@ enum OnFull {
     Wait,
     /// Drop the event and count it as lost
     Drop,
-    /// Sample the thread's allocations (about one in 64 KiB) before its ring is full: the program
-    /// keeps its speed, and reports say what they counted and what they estimated
+    /// Wait at most 20 ms at once and a twentieth of the time; beyond that, sample the thread's
+    /// allocations (about one in 64 KiB): the program keeps its speed, and reports say what they
+    /// counted and what they estimated
     Adapt,
 }
 

@@ -210,6 +210,7 @@ fn a_narrow_terminal() {
             frame: None,
             bytes: 1_590_000,
             self_bytes: 96,
+            unseen_bytes: 0,
             blocks: 16_560,
             error_bytes: None,
             growth_bytes: -5,

@@ -114,7 +114,8 @@ impl Region {
             m.touch(memhook_abi::FILTER_OFFSET, memhook_abi::FILTER_COUNTERS);
             self.note_spent(memhook_abi::FILTER_COUNTERS as u64);
         } else if config.flags & flags::ADAPT_WHEN_FULL != 0 {
-            // The hook touches it piece by piece, when there is need.
+            // By us, as the rings are: the hook may need all of it at once, and its memory limit may be low.
+            m.touch(memhook_abi::FILTER_BUCKETS_OFFSET, passed as usize * 8);
             self.note_spent(passed * 8);
         }
         for mark in &inside {

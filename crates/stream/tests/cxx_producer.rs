@@ -317,6 +317,18 @@ fn rings_that_are_nearly_full_take_samples() {
     assert!(deviations.abs() < 6.0, "{deviations} standard errors");
 }
 
+/// Short waits are no reason to take samples, and neither are those of long ago.
+#[test]
+fn a_thread_waits_for_a_while_before_it_takes_samples() {
+    let (file, _region) = new_region(memhook_abi::flags::ADAPT_WHEN_FULL, RING_BYTES);
+    let status = Command::new(program())
+        .arg(file.as_raw_fd().to_string())
+        .args(["1", "1", "0", "waits"])
+        .status();
+    let status = status.expect("it runs");
+    assert!(status.success(), "{status}");
+}
+
 /// What thread `t` of that run allocates.
 fn allocated_bytes(t: u64, events: u64) -> u64 {
     let mut random = t + 1;

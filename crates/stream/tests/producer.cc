@@ -2,6 +2,7 @@
 // argv[2] waves of argv[3] threads, argv[4] events each. The reader knows what event i of thread t
 // must look like (see `expected` in cxx_producer.rs). With a fifth argument "fold" the threads allocate
 // and release, and fold what can be folded; with "adapt" they take samples while a ring is nearly full.
+// "waits" checks for how long a thread waits before it does.
 #include "adapting.hpp"
 #include "folding.hpp"
 
@@ -111,6 +112,7 @@ static void adapt(uint64_t t, uint64_t events) {
     uint64_t size = 1 + (random >> 20) % 516, address = place ? place : unused += 64;
     auto* block = reinterpret_cast<void*>(address);
     place = address;
+    ring->waited_ns = most_waited_ns;  // so that every full ring has it change over
     if (is_sample(ring, size)) {
       bool exact = ring->sampling == records_all || ring->sampling == wants_samples;
       if (!reserve(ring)) abort();
@@ -123,6 +125,28 @@ static void adapt(uint64_t t, uint64_t events) {
   }
   for (uint64_t address : kept)
     if (address) release_block(address);
+}
+
+// What counts as too long a wait, with a clock of our own.
+static bool counts_waits() {
+  uint32_t epoch = epoch_now();
+  RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(&epoch));
+  if (!ring) abort();
+  uint64_t now = 1'000'000'000;
+  auto enough = [&](uint64_t later_ns, uint64_t waited_ns) {
+    now += later_ns;
+    __atomic_store_n(&control()->clock_ns, now, __ATOMIC_RELAXED);
+    return has_waited_enough(ring, waited_ns);
+  };
+  constexpr uint64_t ms = 1'000'000;
+  // So much at once.
+  bool right = !enough(0, wait_budget_ns - ms) && enough(0, ms);
+  // Then a share of the time.
+  for (int i = 0; i < 100; i++)
+    right = right && !enough(wait_share * ms, ms / 2) && enough(wait_share * ms / 2, ms);
+  // However long one wait was, it is forgotten after a while, and not before.
+  right = right && enough(0, 10'000 * ms) && enough(wait_share * (most_waited_ns - wait_budget_ns), 0);
+  return right && !enough(wait_share, 0);
 }
 
 int main(int arguments, char** argv) {
@@ -144,6 +168,7 @@ int main(int arguments, char** argv) {
   constexpr int register_global_expedited = 1 << 2;
   if (syscall(SYS_membarrier, register_global_expedited, 0, 0) != 0) return 4;
   __atomic_store_n(&g.epoch, control()->epoch, __ATOMIC_RELEASE);
+  if (arguments > 5 && strcmp(argv[5], "waits") == 0) return counts_waits() ? 0 : 6;
   auto work = arguments == 5 ? produce : strcmp(argv[5], "adapt") == 0 ? adapt : allocate_and_release;
   for (uint64_t wave = 0; wave < waves; wave++) {
     std::vector<std::thread> running;

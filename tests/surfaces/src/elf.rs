@@ -1,11 +1,12 @@
 //! Files of programs and libraries: what patching reads of them, and what unwinding reads.
 
-use memhook_process::ElfView;
+use memhook_process::{ElfView, code_places};
 use memhook_unwind::{TableModule, compile, reference, walk};
 use std::sync::Arc;
 
 /// Symbols, slots, notes and segments.
 pub fn view(bytes: &[u8]) {
+    code_places(bytes);
     let Ok(elf) = ElfView::parse(bytes) else {
         return;
     };
@@ -19,7 +20,6 @@ pub fn view(bytes: &[u8]) {
     elf.has_section(".symtab");
     let code: usize = elf.code().map(|(_, code)| code.len()).sum();
     assert!(code <= bytes.len().saturating_mul(bytes.len()));
-    elf.code_places().count();
 }
 
 /// Endless memory, in which every word leads back into the module.

@@ -21,8 +21,9 @@ pub mod flags {
     pub const RELEASE_STACKS: u32 = 1;
     /// Drop events when a ring is full instead of waiting.
     pub const DROP_WHEN_FULL: u32 = 2;
-    /// While a ring is nearly full, record a sample of its thread's allocations by the byte intervals at
-    /// [`super::SAMPLE_OFFSET`]; [`crate::Op::SamplingChange`] tells when. Not with [`SAMPLE`].
+    /// Where a thread has waited for room longer than it should, record a sample of its allocations while
+    /// its ring is nearly full, by the byte intervals at [`super::SAMPLE_OFFSET`];
+    /// [`crate::Op::SamplingChange`] tells when. Not with [`SAMPLE`].
     pub const ADAPT_WHEN_FULL: u32 = 1024;
     /// Only allocations that pass the size filter are recorded.
     pub const SIZE_FILTER: u32 = 4;

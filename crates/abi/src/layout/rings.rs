@@ -71,8 +71,12 @@ shared_struct! {
         nested: u64,
         /// `head` when the first of them came.
         nested_head: u64,
+        /// How long the owner has waited for room of late ([`flags::ADAPT_WHEN_FULL`]).
+        waited_ns: u64,
+        /// When that was reckoned, by the clock word.
+        waited_at_ns: u64,
         /// Keeps the consumer's line apart.
-        producer_pad: [u64; 15],
+        producer_pad: [u64; 13],
         /// Events taken; written by the attacher.
         tail: AtomicU64,
         /// Events that the owner may not change any more; written by the attacher.
