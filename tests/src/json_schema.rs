@@ -1,6 +1,6 @@
-//! Checks documents against the schemas in `docs/schemas`.
+//! Checks documents against the schemas in `docs/schemas`, and against those of others in `tests/schemas`.
 //!
-//! Only what those schemas use of JSON Schema 2020-12 is known here, and any other keyword is refused, so
+//! Only what they use of JSON Schema 2020-12 (and draft 7) is known here, and any other keyword is refused, so
 //! that none can be without effect. The check is stricter than the standard: a field that the schema does
 //! not name is a fault, because readers may ignore new fields, but writers must describe them.
 
@@ -17,7 +17,15 @@ pub struct JsonSchema {
 impl JsonSchema {
     /// Reads `docs/schemas/NAME.json`.
     pub fn load(name: &str) -> JsonSchema {
-        let file = format!("docs/schemas/{name}.json");
+        JsonSchema::read(format!("docs/schemas/{name}.json"))
+    }
+
+    /// Reads the schema of a format that is not ours, `tests/schemas/NAME.json`.
+    pub fn of_others(name: &str) -> JsonSchema {
+        JsonSchema::read(format!("tests/schemas/{name}.json"))
+    }
+
+    fn read(file: String) -> JsonSchema {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(&file);
         let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{file}: {e}"));
         let root = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{file}: {e}"));
@@ -63,16 +71,31 @@ impl JsonSchema {
             Vec::from_iter((!holds).then(fault))
         };
         match keyword.as_str() {
-            "$schema" | "title" | "description" | "$defs" => Vec::new(),
+            "$schema" | "$id" | "title" | "description" | "default" | "$defs" | "definitions" => {
+                Vec::new()
+            }
+            // With "properties", below.
+            "additionalProperties" => Vec::new(),
+            "format" if rule == "uri-reference" || rule == "uri" => unless(is_uri(value)),
+            "uniqueItems" => {
+                let items = list(value);
+                let is_new = |(i, item): (usize, &Value)| !items[..i].contains(item);
+                unless(*rule == Value::Bool(false) || items.iter().enumerate().all(is_new))
+            }
+            "maximum" => unless(value.is_null() || value.as_f64() <= rule.as_f64()),
             "type" => unless(types(rule).any(|name| is_of_type(value, name))),
             "const" => unless(value == rule),
             "enum" => unless(list(rule).contains(value)),
             "minimum" => unless(value.is_null() || value.as_f64() >= rule.as_f64()),
             "minItems" => unless(list(value).len() as u64 >= rule.as_u64().expect("a number")),
             "$ref" => {
-                let name = rule.as_str().and_then(|r| r.strip_prefix("#/$defs/"));
-                let name = name.expect("a reference into $defs");
-                let definition = &self.root["$defs"][name];
+                let (_, path) = rule
+                    .as_str()
+                    .and_then(|r| r.split_once("#/"))
+                    .expect("a reference");
+                let (group, name) = path.split_once('/').expect("a definition");
+                assert!(matches!(group, "$defs" | "definitions"), "{rule}");
+                let definition = &self.root[group][name];
                 self.faults(definition, &format!("{name}:"), value, at)
             }
             "anyOf" | "oneOf" => {
@@ -87,7 +110,10 @@ impl JsonSchema {
                     faults
                 }
             }
-            "properties" => self.faults_of_fields(rule, place, value, at),
+            "properties" => {
+                let others = keywords.get("additionalProperties");
+                self.faults_of_fields(rule, others, place, value, at)
+            }
             "required" => {
                 let names = list(rule).iter().filter_map(Value::as_str);
                 let missing = names.filter(|name| value.get(name).is_none());
@@ -118,14 +144,24 @@ impl JsonSchema {
         }
     }
 
-    fn faults_of_fields(&self, known: &Value, place: &str, value: &Value, at: &str) -> Vec<String> {
+    fn faults_of_fields(
+        &self,
+        known: &Value,
+        others: Option<&Value>,
+        place: &str,
+        value: &Value,
+        at: &str,
+    ) -> Vec<String> {
         let Some(fields) = value.as_object() else {
             return Vec::new();
         };
         let of_field = |(name, field): (&String, &Value)| {
             let at = format!("{at}/{name}");
-            let Some(schema) = known.get(name) else {
-                return vec![format!("{at}: not in the schema")];
+            let schema = match (known.get(name), others) {
+                (Some(schema), _) => schema,
+                (None, Some(Value::Bool(true))) => return Vec::new(),
+                (None, Some(schema)) if schema.is_object() => schema,
+                _ => return vec![format!("{at}: not in the schema")],
             };
             let place = format!("{place}/{name}");
             self.seen.borrow_mut().insert(place.clone());
@@ -138,6 +174,23 @@ impl JsonSchema {
 /// A list, or nothing where the value is none: `type` says that then.
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// Whether a text has no character that a URI has to encode (RFC 3986, section 2).
+fn is_uri(value: &Value) -> bool {
+    const OTHERS: &[u8] = b"-._~:/?#[]@!$&'()*+,;=";
+    let mut bytes = value.as_str().unwrap_or_default().bytes();
+    while let Some(byte) = bytes.next() {
+        let is_encoded = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_hexdigit());
+        let fits = match byte {
+            b'%' => is_encoded(bytes.next()) && is_encoded(bytes.next()),
+            byte => byte.is_ascii_alphanumeric() || OTHERS.contains(&byte),
+        };
+        if !fits {
+            return false;
+        }
+    }
+    true
 }
 
 fn types(rule: &Value) -> impl Iterator<Item = &str> {

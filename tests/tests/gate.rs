@@ -1,7 +1,7 @@
 //! The gate as a script sees it: exit codes, files, limits, baselines.
 
 use memhook_tests::programs::Folder;
-use memhook_tests::{Target, binary, build_target, run};
+use memhook_tests::{JsonSchema, Target, binary, build_target, run};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -140,6 +140,7 @@ fn several_outputs_at_once() {
     let read = |file: &str| std::fs::read_to_string(file).expect(file);
     assert!(read(&junit).contains("<failure"));
     let sarif: serde_json::Value = serde_json::from_str(&read(&sarif)).expect("JSON");
+    JsonSchema::of_others("sarif-2.1.0").check(&sarif);
     let result = &sarif["runs"][0]["results"][0];
     let place = &result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"];
     assert!(

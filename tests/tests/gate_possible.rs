@@ -1,6 +1,6 @@
 //! Blocks that only pointers into blocks reach: a class of their own, with what memcheck says of the same program.
 
-use memhook_tests::{Target, build_target, run_with};
+use memhook_tests::{JsonSchema, Target, build_target, run_with};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -94,6 +94,7 @@ fn what_memcheck_calls_possibly_lost() {
     );
     let (_, sarif, _) = gate(&["--show-possible", "--sarif", "-"]);
     let sarif: Value = serde_json::from_str(&sarif).expect("JSON");
+    JsonSchema::of_others("sarif-2.1.0").check(&sarif);
     let results = sarif["runs"][0]["results"].as_array().expect("results");
     let notes = results
         .iter()

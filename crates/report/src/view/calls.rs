@@ -78,9 +78,10 @@ impl Calls {
             innermost: Vec::with_capacity(profile.stacks.len()),
         };
         let mut children: FxHashMap<(u32, u32), u32> = FxHashMap::default();
-        for stack in &profile.stacks {
+        for stack in 0..profile.stacks.len() as u32 {
             let mut node = 0;
-            for &frame in stack.iter().rev() {
+            // The page has a frame of its own for what is missing.
+            for &frame in profile.known_frames(stack).iter().rev() {
                 let place = place_of_frame[frame as usize];
                 node = *children.entry((node, place)).or_insert_with(|| {
                     calls.parent.push(node);

@@ -42,7 +42,7 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
     let mut packed = Packed::default();
     let calls = Calls::new(profile, &mut strings);
     pack_calls(&mut packed, &calls);
-    pack_sites(&mut packed, &profile.sites, &calls, &mut strings);
+    pack_sites(&mut packed, profile, &calls, &mut strings);
     pack_flows(&mut packed, profile, &calls);
     pack_timeline(&mut packed, &profile.timeline);
     let (changes, step) = over_time(profile);
@@ -87,7 +87,8 @@ type Of<T> = fn(&T) -> Amount;
 /// A histogram of a site.
 type Buckets = fn(&ProfileSite) -> &[(u8, u64)];
 
-fn pack_sites(packed: &mut Packed, sites: &[ProfileSite], calls: &Calls, strings: &mut Strings) {
+fn pack_sites(packed: &mut Packed, profile: &Profile, calls: &Calls, strings: &mut Strings) {
+    let sites = &profile.sites;
     // Recordings of sums do not tell threads apart.
     let thread = |site: &ProfileSite| match (site.tid, site.thread.is_empty()) {
         (0, _) => "unknown threads".to_owned(),
@@ -98,7 +99,8 @@ fn pack_sites(packed: &mut Packed, sites: &[ProfileSite], calls: &Calls, strings
     packed.plain("sites.kind", sites.iter().map(|s| strings.index(&s.kind)));
     let threads = sites.iter().map(|s| strings.index(&thread(s)));
     packed.plain("sites.thread", threads);
-    packed.plain("sites.truncated", sites.iter().map(|s| s.truncated));
+    let is_cut = |s: &ProfileSite| s.truncated || profile.is_cut(s.stack);
+    packed.plain("sites.truncated", sites.iter().map(is_cut));
     let measures: [(&str, Of<ProfileSite>); 6] = [
         ("before", |s| s.before),
         ("live", |s| s.measures.live),

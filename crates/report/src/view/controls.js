@@ -33,11 +33,13 @@ function fillPage(app) {
   const began = new Date(data.began_unix_ms).toISOString().slice(0, 19).replace("T", " ");
   const lost = data.lost_events ? `, ${formatCount(data.lost_events)} events lost` : "";
   const sampled = data.is_sampled ? ", estimated from samples" : "";
+  const unseenNs = data.gaps.reduce((sum, gap) => sum + (gap.to_s - gap.from_s) * 1e9, 0);
+  const unseen = unseenNs ? `, nothing was seen for ${formatTime(unseenNs)}` : "";
   const cutBlocks = data.sites.allocated.blocks.reduce((sum, blocks, site) => sum + (data.cut[site] ? blocks : 0), 0);
   const share = formatShare(cutBlocks, sumOf(data.sites.allocated.blocks));
   const cutShare = share === "0.0 %" ? "less than 0.1 %" : share;
   const cut = cutBlocks ? `, stacks of ${cutShare} of the blocks are cut (--depth ${data.depth})` : "";
-  byId("subtitle").textContent = `${began} UTC, ${formatTime(data.to_ns - data.from_ns)}${sampled}${lost}${cut}`;
+  byId("subtitle").textContent = `${began} UTC, ${formatTime(data.to_ns - data.from_ns)}${unseen}${sampled}${lost}${cut}`;
   const tiles = [["Live", "live"], ["Peak", "peak"], ["Allocated", "allocated"], ["Temporary", "temporary"]];
   byId("tiles").replaceChildren(...tiles.filter(([, name]) => name !== "temporary" || app.hasTemporary).map(([text, name]) => {
     const error = formatError(sumOf(data.sites[name].variance));

@@ -73,6 +73,7 @@ class TimelineView {
     }
     if (this.picked) entries.push(legendEntry(this.pickedColor, pickedText, "line"));
     entries.push(legendEntry("--faint", `peak, at ${formatTime(data.peak_ns)}`, "dashed"));
+    if (data.gaps.length) entries.push(legendEntry("--faint", "nothing was seen", "hatched"));
     byId("legend").replaceChildren(...entries);
   }
 
@@ -170,8 +171,28 @@ class TimelineView {
     context.globalAlpha = 1;
   }
 
+  /** Times in which nothing was seen. */
+  gaps(context) {
+    context.save();
+    context.strokeStyle = css("--faint");
+    context.beginPath();
+    for (const gap of this.app.data.gaps) {
+      const [begin, end] = [this.x(gap.from_s * 1e9), this.x(gap.to_s * 1e9)];
+      context.rect(begin, PLOT.top, Math.max(end - begin, 2), this.height);
+    }
+    context.clip();
+    context.beginPath();
+    for (let at = PLOT.left - this.height; at < PLOT.left + this.width; at += 7) {
+      context.moveTo(at, PLOT.top + this.height);
+      context.lineTo(at + this.height, PLOT.top);
+    }
+    context.stroke();
+    context.restore();
+  }
+
   marks(context, width) {
     const { data, state } = this.app;
+    if (data.gaps.length) this.gaps(context);
     const peak = this.x(data.peak_ns);
     context.strokeStyle = css("--faint");
     context.setLineDash([3, 3]);

@@ -184,3 +184,25 @@ fn areas_of_the_largest_rows_come_to_the_total() {
     assert_eq!(modules, "shop; libshop & sons.so");
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
+
+#[test]
+fn times_in_which_nothing_was_seen() {
+    let mut profile = run();
+    let page = Page::of(&profile, "no-gaps");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    assert!(!browser.text("#legend").contains("nothing was seen"));
+    profile.gaps = vec![memhook_report::UnseenTime {
+        from_s: 2.0,
+        to_s: 3.5,
+    }];
+    let page = Page::of(&profile, "gaps");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    assert!(browser.text("#legend").contains("nothing was seen"));
+    let subtitle = browser.text("#subtitle");
+    assert!(
+        subtitle.contains("nothing was seen for 1.5 s"),
+        "{subtitle}"
+    );
+    browser.picture("gaps");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
