@@ -25,6 +25,17 @@ pub fn binary() -> &'static Path {
         if !cfg!(debug_assertions) {
             build.arg("--release");
         }
+        // Variables that cargo sets for a test are not there when cargo is started from a shell; build scripts
+        // that look at them would run once more, and all that depends on their crates would be built again.
+        for (name, _) in std::env::vars_os() {
+            let is_of_test = |name: &str| {
+                let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_EXE_"];
+                name == "CARGO_CRATE_NAME" || prefixes.iter().any(|p| name.starts_with(p))
+            };
+            if name.to_str().is_some_and(is_of_test) {
+                build.env_remove(name);
+            }
+        }
         let output = build
             .current_dir(root())
             .stderr(Stdio::inherit())
