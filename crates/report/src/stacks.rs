@@ -211,7 +211,34 @@ pub(crate) fn place_of(frame: &StackFrame, style: Style) -> String {
     one_line(format!("{short}{line}"))
 }
 
-/// If it is longer, without its parameters; if it still is, without its middle.
+/// A name without the arguments of its templates; as it is if they are not balanced.
+fn without_template_arguments(name: &str) -> String {
+    let (mut short, mut depth) = (String::new(), 0_usize);
+    for (at, c) in name.char_indices() {
+        let before = &name[..at];
+        match c {
+            '<' if depth > 0 => depth += 1,
+            '<' if before.ends_with(|c: char| c.is_alphanumeric() || c == '_')
+                && !before.ends_with("operator") =>
+            {
+                depth = 1;
+                short.push_str("<...");
+            }
+            '>' if depth > 0 && !before.ends_with('-') => {
+                depth -= 1;
+                if depth == 0 {
+                    short.push(c);
+                }
+            }
+            _ if depth == 0 => short.push(c),
+            _ => {}
+        }
+    }
+    if depth == 0 { short } else { name.to_owned() }
+}
+
+/// If it is longer, without its parameters; if it still is, without template arguments; then without its
+/// beginning, or the middle of what is not a C++ name.
 pub(crate) fn shortened(name: String, most: usize) -> String {
     const GAP: &str = "...";
     if name.chars().count() <= most {
@@ -223,12 +250,44 @@ pub(crate) fn shortened(name: String, most: usize) -> String {
         }
         _ => name,
     };
+    if name.chars().count() <= most {
+        return name;
+    }
+    let name = without_template_arguments(&name);
     let length = name.chars().count();
     if length <= most {
         return name;
     }
-    let half = most.saturating_sub(GAP.len()) / 2;
-    let start: String = name.chars().take(half).collect();
-    let end: String = name.chars().skip(length - half).collect();
+    let room = most.saturating_sub(GAP.len());
+    // What a function is called comes after what it belongs to.
+    let front = if name.contains("::") { 0 } else { room / 2 };
+    let start: String = name.chars().take(front).collect();
+    let end: String = name.chars().skip(length - (room - front)).collect();
     format!("{start}{GAP}{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_lose_what_says_least() {
+        let name = "std::map<int, Pair<A, B>>::operator[](int const&) (shop)";
+        for (most, expected) in [
+            (60, name),
+            (50, "std::map<int, Pair<A, B>>::operator[](...) (shop)"),
+            (45, "std::map<...>::operator[](...) (shop)"),
+        ] {
+            let shown = shortened(name.to_owned(), most);
+            assert_eq!(shown, expected);
+        }
+        let shortest = shortened(name.to_owned(), 27);
+        assert_eq!(shortest, "...::operator[](...) (shop)");
+        assert_eq!(shortened("a_name_of_c".into(), 9), "a_n...f_c");
+        for same in ["a.operator<(b)", "f<g", "operator->", "x > y"] {
+            assert_eq!(without_template_arguments(same), same);
+        }
+        let nested = "f<(lambda at a->b)>::g";
+        assert_eq!(without_template_arguments(nested), "f<...>::g");
+    }
 }

@@ -230,7 +230,6 @@ fn a_narrow_terminal() {
             let words = match (by, width) {
                 ("site", 60) => ["serve", "main"],
                 ("site", _) => ["orders.cc:48", "main"],
-                (_, 60 | 80) => ["std::vector<", " (shop)"],
                 _ => ["push_back", " (shop)"],
             };
             for word in words {
