@@ -51,7 +51,9 @@ pub struct Args {
     /// Only blocks that both scans found, with the same contents, are reported.
     #[arg(long, value_name = "TIME", value_parser = crate::options::duration, conflicts_with_all = ["from", "save", "census", "why"])]
     twice: Option<Duration>,
-    /// List what is possibly lost, too: reachable blocks that only pointers into blocks reach
+    /// Also list what is possibly lost
+    ///
+    /// These are blocks that only pointers into blocks reach, of which memcheck says so.
     #[arg(long, conflicts_with_all = ["save", "census", "why", "reclaim", "list"])]
     show_possible: bool,
     /// Count the whole heap by type, size and arena
