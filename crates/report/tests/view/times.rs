@@ -200,7 +200,7 @@ fn times_in_which_nothing_was_seen() {
     assert!(browser.text("#legend").contains("nothing was seen"));
     let subtitle = browser.text("#subtitle");
     assert!(
-        subtitle.contains("nothing was seen for 1.5 s"),
+        subtitle.contains("nothing was seen for 1.50 s"),
         "{subtitle}"
     );
     browser.picture("gaps");
