@@ -37,7 +37,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("top counts every allocation: leave --sample and --on-full adapt out");
     }
     signals::catch_stops();
-    let mut trace = Trace::start(pid, args.tracing.resolve())?;
+    let config = args.tracing.resolve();
+    let depth = config.depth;
+    let mut trace = Trace::start(pid, config)?;
     let root = TargetRoot::of(pid);
     let name = memhook_foreign::visible(&process_name(pid)).into_owned();
     let mut board = Board::new(name, pid);
@@ -46,7 +48,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         interval: args.interval,
         board,
         screen: None,
-        names: Names::new(Symbolizer::new(root.search_order())),
+        names: Names::new(Symbolizer::new(root.search_order()), depth),
         next_sample: Duration::ZERO,
         is_stale: true,
         notices: Vec::new(),

@@ -2,22 +2,28 @@
 
 use super::Board;
 use super::board::Named;
-use crate::{Backtraces, frames_at};
+use crate::named_run::is_cut;
+use crate::profile::CUT_ROOT;
+use crate::{Backtraces, StackFrame, frames_at};
 use memhook_symbols::{ModuleFile, Symbolizer};
 use std::{collections::HashMap, time::Duration};
 
 /// Asks for names and hands them to the board.
 pub struct Names {
     symbols: Symbolizer,
+    /// How many frames of a stack are recorded.
+    depth: u32,
     /// Whether the name is final.
     asked: HashMap<u32, bool>,
 }
 
 impl Names {
-    /// Nothing has been asked for yet. `symbols` finds the names of the target.
-    pub fn new(symbols: Symbolizer) -> Names {
+    /// Nothing has been asked for yet. `symbols` finds the names of the target; `depth`: so many
+    /// frames of a stack are recorded at most.
+    pub fn new(symbols: Symbolizer, depth: u32) -> Names {
         Names {
             symbols,
+            depth,
             asked: HashMap::new(),
         }
     }
@@ -48,23 +54,56 @@ impl Names {
         if !is_waiting || !self.symbols.is_ready(Duration::ZERO) {
             return false;
         }
-        let symbols = &self.symbols;
+        let (symbols, depth) = (&self.symbols, self.depth);
         let new = self.asked.iter_mut().filter(|(_, known)| !**known);
         board.name_sites(new.map(|(&id, known)| {
             *known = true;
-            (id, named(backtraces, symbols, id))
+            (id, named(backtraces, symbols, depth, id))
         }));
         true
     }
 }
 
 /// Names of an interned stack, as far as they are there.
-fn named(backtraces: &dyn Backtraces, symbols: &Symbolizer, id: u32) -> Named {
+fn named(backtraces: &dyn Backtraces, symbols: &Symbolizer, depth: u32, id: u32) -> Named {
     let backtrace = backtraces.backtrace(id).unwrap_or_default();
+    let is_cut = is_cut(backtrace.addresses.len(), backtrace.truncated, depth);
+    // So that no other function passes for the root of the tree.
+    let missing = is_cut.then(|| StackFrame {
+        function: Some(CUT_ROOT.into()),
+        ..StackFrame::default()
+    });
     let frames = backtrace.addresses.iter();
     let frames = frames.flat_map(|&address| frames_at(symbols, address));
     Named {
         kind: backtrace.kind().unwrap_or("unknown").to_owned(),
-        frames: frames.collect(),
+        frames: frames.chain(missing).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Backtrace;
+
+    struct OfThree;
+
+    impl Backtraces for OfThree {
+        fn backtrace(&self, _: u32) -> Option<Backtrace> {
+            Some(Backtrace {
+                addresses: vec![1, 2, 3],
+                ..Backtrace::default()
+            })
+        }
+    }
+
+    #[test]
+    fn a_stack_that_was_cut_says_so_at_its_root() {
+        let symbols = Symbolizer::new(Vec::new());
+        for (depth, expected) in [(3, Some(CUT_ROOT)), (4, None)] {
+            let frames = named(&OfThree, &symbols, depth, 1).frames;
+            let root = frames.last().and_then(|frame| frame.function.as_deref());
+            assert_eq!(root, expected, "{depth}");
+        }
     }
 }
