@@ -3,9 +3,12 @@
 //! temporary ones, bytes live at the peak and at the end. The order within is not the run's.
 //!
 //! The reader calls a release temporary if the line before it is the allocation with the same index, or,
-//! since it keeps index 0 for "none", if the release is of index 0 and follows another release. So index 0 is a
-//! block of no bytes that is used for nothing else, and index 1 another one that is between an
-//! allocation and its release where that is not temporary.
+//! since it keeps index 0 for "none", if the release is of index 0 and follows another release. So index 0 is
+//! used for one block that cannot be mistaken, and the last index is a block of no bytes, never allocated, whose
+//! release is between an allocation and its release where that is not temporary.
+//!
+//! heaptrack_gui counts allocations by index, and takes for granted that each index comes for the first time
+//! when all lower ones have (`ParserData::handleAllocation`): it crashes otherwise.
 
 use crate::{Amount, Measures, Point, Profile, ProfileSite};
 use std::collections::HashMap;
@@ -14,8 +17,6 @@ use std::ops::Range;
 
 /// Number of distinct points in time.
 const STEPS: usize = 200;
-/// A release of this index, of no bytes, comes between an allocation and its release.
-const BETWEEN: u32 = 1;
 /// Brief blocks of one site that are live together.
 const MOST_AT_ONCE: u64 = 64;
 
@@ -32,6 +33,16 @@ struct Lot {
 }
 
 impl Lot {
+    fn small_blocks(&self) -> u64 {
+        self.blocks - self.large_blocks
+    }
+
+    /// Takes so many of the smaller blocks out; their index.
+    fn take_small(&mut self, blocks: u64) -> u32 {
+        self.blocks -= blocks;
+        self.small
+    }
+
     /// Index of the nth block.
     fn index(&self, n: u64) -> u32 {
         if n < self.blocks - self.large_blocks {
@@ -58,10 +69,29 @@ struct Plan {
     largest: u64,
 }
 
+/// The block of index 0.
+#[derive(Clone, Copy, PartialEq)]
+enum FirstBlock {
+    /// A temporary one.
+    Temporary,
+    /// One that lives from the begin to the end.
+    Kept,
+    /// One that is released behind the allocation of this index, a block like it.
+    Brief(u32),
+    /// One of `missing_temporary`, which have no bytes. Its call is made up for by a block of this index, which
+    /// stands for two that are live to the end.
+    Missing(u32),
+    /// There is none like these: a block of no bytes that is never allocated. The print reads that, the GUI does not.
+    Nothing,
+}
+
 /// The sequence.
 pub(super) struct Events {
     /// Size and trace by index.
     infos: Vec<(u64, u32)>,
+    first: FirstBlock,
+    /// A release of this index, of no bytes, comes between an allocation and its release.
+    between: u32,
     plans: Vec<Plan>,
     /// Temporary allocations that are live at the peak and so cannot be released at once.
     missing_temporary: u64,
@@ -73,7 +103,7 @@ impl Events {
     /// Plans the sequence; `trace_of` gives the trace of a stack.
     pub fn new(profile: &Profile, trace_of: impl Fn(u32) -> u32) -> Events {
         let mut infos = Infos {
-            list: vec![(0, 0), (0, 0)],
+            list: vec![(0, 0)],
             known: HashMap::new(),
         };
         let sum = |of: fn(&Measures) -> Amount| {
@@ -83,6 +113,8 @@ impl Events {
         let peak_bytes = sum(|m| m.peak);
         let mut events = Events {
             infos: Vec::new(),
+            first: FirstBlock::Nothing,
+            between: 0,
             plans: Vec::new(),
             missing_temporary: 0,
             steps: steps(profile, peak_bytes, sum(|m| m.live)),
@@ -93,23 +125,68 @@ impl Events {
             let (plan, missing) = plan(site, peak_bytes, |amount| infos.lot(amount, trace));
             if events.missing_temporary == 0 && (missing > 0 || infos.list[0].1 == 0) {
                 infos.list[0].1 = trace;
-                infos.list[1].1 = trace;
             }
             events.missing_temporary += missing;
             events.plans.push(plan);
         }
+        events.first = if events.missing_temporary == 0 {
+            first_block(&mut events.plans, &mut infos.list, peak_bytes)
+        } else {
+            first_missing(&mut events.plans, &mut infos.list)
+        };
+        events.between = infos.list.len() as u32;
+        infos.list.push((0, infos.list[0].1));
         events.infos = infos.list;
         events
     }
 
     /// Writes the lines.
     pub fn write(&self, out: &mut dyn Write) -> Result<()> {
-        for (size, trace) in &self.infos {
+        let mut numbers = vec![None; self.infos.len()];
+        numbers[0] = Some(0);
+        let mut lines = Lines {
+            out: None,
+            between: self.between,
+            numbers,
+            used: 1,
+        };
+        self.events(&mut lines)?;
+        // What is never allocated comes last.
+        for index in 0..self.infos.len() {
+            lines.number(index as u32);
+        }
+        let mut infos: Vec<_> = lines.numbers.iter().zip(&self.infos).collect();
+        infos.sort_unstable_by_key(|(number, _)| **number);
+        for (_, (size, trace)) in infos {
             writeln!(out, "a {size:x} {trace:x}")?;
         }
-        let mut lines = Lines { out };
-        for _ in 0..self.missing_temporary {
-            lines.release(BETWEEN)?;
+        lines.out = Some(out);
+        self.events(&mut lines)
+    }
+
+    fn events(&self, lines: &mut Lines) -> Result<()> {
+        match self.first {
+            FirstBlock::Nothing => {}
+            FirstBlock::Kept => lines.add(0)?,
+            FirstBlock::Temporary => {
+                lines.add(0)?;
+                lines.release(0)?;
+            }
+            FirstBlock::Brief(other) => {
+                lines.add(0)?;
+                lines.add(other)?;
+                lines.release(0)?;
+                lines.release(other)?;
+            }
+            FirstBlock::Missing(two) => {
+                lines.add(0)?;
+                lines.release(0)?;
+                lines.add(two)?;
+            }
+        }
+        let is_one_told = matches!(self.first, FirstBlock::Missing(_));
+        for _ in u64::from(is_one_told)..self.missing_temporary {
+            lines.release(self.between)?;
             lines.release(0)?;
         }
         let brief_steps = self.brief_steps();
@@ -161,6 +238,38 @@ impl Events {
         };
         self.plans.iter().map(steps).collect()
     }
+}
+
+/// Takes a block out of a plan for index 0, which it shares with no other.
+fn first_block(plans: &mut [Plan], infos: &mut [(u64, u32)], peak_bytes: u64) -> FirstBlock {
+    if let Some(plan) = plans.iter_mut().find(|plan| plan.temporary.blocks > 0) {
+        infos[0] = infos[plan.temporary.take_small(1) as usize];
+        return FirstBlock::Temporary;
+    }
+    if let Some(plan) = plans.iter_mut().find(|plan| plan.kept.blocks > 0) {
+        infos[0] = infos[plan.kept.take_small(1) as usize];
+        return FirstBlock::Kept;
+    }
+    let fits = |plan: &&mut Plan| {
+        let both = plan.largest.saturating_mul(2);
+        plan.brief.small_blocks() > 1 && both < peak_bytes
+    };
+    if let Some(plan) = plans.iter_mut().find(fits) {
+        let other = plan.brief.take_small(2);
+        infos[0] = infos[other as usize];
+        return FirstBlock::Brief(other);
+    }
+    FirstBlock::Nothing
+}
+
+/// Makes two blocks that are live to the end one of the same bytes.
+fn first_missing(plans: &mut [Plan], infos: &mut Vec<(u64, u32)>) -> FirstBlock {
+    let Some(plan) = plans.iter_mut().find(|plan| plan.kept.small_blocks() > 1) else {
+        return FirstBlock::Nothing;
+    };
+    let (size, trace) = infos[plan.kept.take_small(2) as usize];
+    infos.push((size * 2, trace));
+    FirstBlock::Missing(infos.len() as u32 - 1)
 }
 
 /// Sizes and traces, each pair once.
@@ -322,22 +431,44 @@ fn steps(profile: &Profile, peak_bytes: u64, end_bytes: u64) -> Vec<Step> {
     steps
 }
 
-/// Writes runs of events.
+/// Writes runs of events, or finds out in which order indices come without writing.
 struct Lines<'a> {
-    out: &'a mut dyn Write,
+    out: Option<&'a mut dyn Write>,
+    between: u32,
+    /// The numbers that indices have in the file, in the order of the first allocations.
+    numbers: Vec<Option<u32>>,
+    used: u32,
 }
 
 impl Lines<'_> {
+    fn number(&mut self, index: u32) -> u32 {
+        *self.numbers[index as usize].get_or_insert_with(|| {
+            self.used += 1;
+            self.used - 1
+        })
+    }
+
     fn time(&mut self, ms: u64) -> Result<()> {
-        writeln!(self.out, "c {ms:x}")
+        match &mut self.out {
+            Some(out) => writeln!(out, "c {ms:x}"),
+            None => Ok(()),
+        }
     }
 
     fn add(&mut self, index: u32) -> Result<()> {
-        writeln!(self.out, "+ {index:x}")
+        let number = self.number(index);
+        match &mut self.out {
+            Some(out) => writeln!(out, "+ {number:x}"),
+            None => Ok(()),
+        }
     }
 
     fn release(&mut self, index: u32) -> Result<()> {
-        writeln!(self.out, "- {index:x}")
+        // While nothing is written, what is never allocated has no number yet.
+        match (&mut self.out, self.numbers[index as usize]) {
+            (Some(out), Some(number)) => writeln!(out, "- {number:x}"),
+            _ => Ok(()),
+        }
     }
 
     /// Rounded down, the smaller blocks first: never more bytes than their share.
@@ -354,7 +485,7 @@ impl Lines<'_> {
         let by = |share: f64| (lot.blocks as f64 * share).ceil() as u64;
         let range = by(shares.start)..by(shares.end);
         if !range.is_empty() {
-            self.release(BETWEEN)?;
+            self.release(self.between)?;
         }
         for n in range {
             self.release(lot.index(lot.blocks - 1 - n))?;
@@ -381,7 +512,7 @@ impl Lines<'_> {
             for n in batch.clone() {
                 self.add(plan.brief.index(n))?;
             }
-            self.release(BETWEEN)?;
+            self.release(self.between)?;
             for n in batch.clone() {
                 self.release(plan.brief.index(n))?;
             }

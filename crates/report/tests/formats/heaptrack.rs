@@ -93,3 +93,30 @@ fn heaptrack_print_agrees() {
         }
     }
 }
+
+/// heaptrack_gui keeps a list by index, to which it appends when an index comes that is as large as the list is
+/// long; it crashes if a larger one comes.
+#[test]
+fn indices_come_in_the_order_of_their_first_allocations() {
+    let (mut checked, mut unusual) = (0, 0);
+    for profile in profiles() {
+        let bytes = exported(&profile, "heaptrack", &FormatOptions::default());
+        let text = String::from_utf8(bytes).expect("text");
+        let index = |line: &str| u64::from_str_radix(line, 16).expect("a number");
+        let mut allocated = text.lines().filter_map(|line| line.strip_prefix("+ "));
+        // A run of hardly any blocks may have none that can be the first.
+        if allocated.clone().next().is_some_and(|first| first != "0") {
+            unusual += 1;
+            continue;
+        }
+        let mut known = 0;
+        let in_order = |line| {
+            let is_new = index(line) == known;
+            known += u64::from(is_new);
+            is_new || index(line) < known
+        };
+        assert!(allocated.all(in_order), "after {known}: {text}");
+        checked += 1;
+    }
+    assert!(checked > 2 * unusual, "{checked} and {unusual}");
+}
