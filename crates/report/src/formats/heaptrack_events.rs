@@ -79,7 +79,7 @@ enum FirstBlock {
     /// One that is released behind the allocation of this index, a block like it.
     Brief(u32),
     /// One of `missing_temporary`, which have no bytes. Its call is made up for by a block of this index, which
-    /// stands for two that are live to the end.
+    /// stands for two of its site that are live at the peak, and goes after it.
     Missing(u32),
     /// There is none like these: a block of no bytes that is never allocated. The print reads that, the GUI does not.
     Nothing,
@@ -90,6 +90,8 @@ pub(super) struct Events {
     /// Size and trace by index.
     infos: Vec<(u64, u32)>,
     first: FirstBlock,
+    /// Bytes that it has live before its time: so much less is left for brief blocks below the peak.
+    early_bytes: u64,
     /// A release of this index, of no bytes, comes between an allocation and its release.
     between: u32,
     plans: Vec<Plan>,
@@ -114,17 +116,20 @@ impl Events {
         let mut events = Events {
             infos: Vec::new(),
             first: FirstBlock::Nothing,
+            early_bytes: 0,
             between: 0,
             plans: Vec::new(),
             missing_temporary: 0,
             steps: steps(profile, peak_bytes, sum(|m| m.live)),
             peak_bytes,
         };
+        let mut of_missing = 0;
         for site in &profile.sites {
             let trace = trace_of(site.stack);
             let (plan, missing) = plan(site, peak_bytes, |amount| infos.lot(amount, trace));
             if events.missing_temporary == 0 && (missing > 0 || infos.list[0].1 == 0) {
                 infos.list[0].1 = trace;
+                of_missing = events.plans.len();
             }
             events.missing_temporary += missing;
             events.plans.push(plan);
@@ -132,7 +137,13 @@ impl Events {
         events.first = if events.missing_temporary == 0 {
             first_block(&mut events.plans, &mut infos.list, peak_bytes)
         } else {
-            first_missing(&mut events.plans, &mut infos.list)
+            let room = peak_bytes.saturating_sub(largest(&events.plans));
+            first_missing(&mut events.plans[of_missing].peak, &mut infos.list, room)
+        };
+        events.early_bytes = match events.first {
+            FirstBlock::Kept => infos.list[0].0,
+            FirstBlock::Missing(two) => infos.list[two as usize].0,
+            _ => 0,
         };
         events.between = infos.list.len() as u32;
         infos.list.push((0, infos.list[0].1));
@@ -198,7 +209,7 @@ impl Events {
                 lines.brief(
                     plan,
                     self.live_before(step),
-                    self.peak_bytes,
+                    self.peak_bytes - self.early_bytes,
                     share(step)..share(step + 1),
                 )?;
             }
@@ -213,6 +224,10 @@ impl Events {
                 lines.allocate(&plan.late, down..now.to_end)?;
             }
             (up, down) = (now.to_peak, now.to_end);
+        }
+        if let FirstBlock::Missing(two) = self.first {
+            lines.release(self.between)?;
+            lines.release(two)?;
         }
         Ok(())
     }
@@ -233,7 +248,8 @@ impl Events {
             .map(|step| self.live_before(step))
             .collect();
         let steps = |plan: &Plan| {
-            let fits = |live: u64| live.saturating_add(plan.largest) < self.peak_bytes;
+            let most = self.peak_bytes - self.early_bytes;
+            let fits = |live: u64| live.saturating_add(plan.largest) < most;
             live.partition_point(|&live| fits(live)).max(1)
         };
         self.plans.iter().map(steps).collect()
@@ -246,7 +262,9 @@ fn first_block(plans: &mut [Plan], infos: &mut [(u64, u32)], peak_bytes: u64) ->
         infos[0] = infos[plan.temporary.take_small(1) as usize];
         return FirstBlock::Temporary;
     }
-    if let Some(plan) = plans.iter_mut().find(|plan| plan.kept.blocks > 0) {
+    let room = peak_bytes.saturating_sub(largest(plans));
+    let fits = |plan: &&mut Plan| plan.kept.blocks > 0 && infos[plan.kept.small as usize].0 < room;
+    if let Some(plan) = plans.iter_mut().find(fits) {
         infos[0] = infos[plan.kept.take_small(1) as usize];
         return FirstBlock::Kept;
     }
@@ -262,12 +280,18 @@ fn first_block(plans: &mut [Plan], infos: &mut [(u64, u32)], peak_bytes: u64) ->
     FirstBlock::Nothing
 }
 
-/// Makes two blocks that are live to the end one of the same bytes.
-fn first_missing(plans: &mut [Plan], infos: &mut Vec<(u64, u32)>) -> FirstBlock {
-    let Some(plan) = plans.iter_mut().find(|plan| plan.kept.small_blocks() > 1) else {
+/// The largest brief or temporary block.
+fn largest(plans: &[Plan]) -> u64 {
+    plans.iter().map(|plan| plan.largest).max().unwrap_or(0)
+}
+
+/// Makes two blocks one of the same bytes.
+fn first_missing(lot: &mut Lot, infos: &mut Vec<(u64, u32)>, room: u64) -> FirstBlock {
+    let (size, trace) = infos[lot.small as usize];
+    if lot.small_blocks() < 2 || size * 2 >= room {
         return FirstBlock::Nothing;
-    };
-    let (size, trace) = infos[plan.kept.take_small(2) as usize];
+    }
+    lot.take_small(2);
     infos.push((size * 2, trace));
     FirstBlock::Missing(infos.len() as u32 - 1)
 }
