@@ -65,6 +65,15 @@ impl Drop for Folder {
     }
 }
 
+/// Copies a program that is to be executed. Another process does it: one that a test beside this one forks would
+/// inherit our open file for a moment, and nobody can execute a file that somebody has open for writing (ETXTBSY).
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let status = Command::new("cp").arg(from).arg(to).status();
+    let is_copied = status.is_ok_and(|status| status.success());
+    assert!(is_copied, "{from:?} to {to:?}");
+}
+
 /// A root with nothing but these programs, at its top by these names, and their libraries.
 pub fn another_root(programs: &[(&str, &Path)]) -> Folder {
     let root = Folder::new("root");
@@ -77,9 +86,9 @@ pub fn another_root(programs: &[(&str, &Path)]) -> Folder {
         for library in libraries {
             let copy = root.path(&library[1..]);
             std::fs::create_dir_all(Path::new(&copy).parent().expect("a directory")).expect("made");
-            std::fs::copy(library, &copy).expect("a copy");
+            copy_program(library, &copy);
         }
-        std::fs::copy(program, root.path(name)).expect("a copy");
+        copy_program(program, root.path(name));
     }
     std::fs::create_dir(root.path("proc")).expect("made");
     root

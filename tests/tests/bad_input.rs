@@ -193,7 +193,7 @@ fn a_process_of_another_user() {
     // As nobody, from a place that nobody can reach.
     let folder = Folder::new("nobody");
     let copy = folder.path("memhook-rs");
-    std::fs::copy(binary(), &copy).expect("a copy");
+    memhook_tests::programs::copy_program(binary(), &copy);
     let target = Target::start(&build_target("leak_path", &[]), &[]);
     let maps = target.maps();
     let (mut command, pid) = if as_root() {
@@ -261,9 +261,9 @@ fn a_process_that_lost_its_privileges() {
     // Not dumpable, and of nobody: nobody may not trace it, root may.
     let folder = Folder::new("undumpable");
     let copy = folder.path("memhook-rs");
-    std::fs::copy(binary(), &copy).expect("a copy");
+    memhook_tests::programs::copy_program(binary(), &copy);
     let program = folder.path("target");
-    std::fs::copy(build_target("undumpable", &[]), &program).expect("a copy");
+    memhook_tests::programs::copy_program(build_target("undumpable", &[]), &program);
     let nobody = |program: &str| {
         let mut command = Command::new(installed("setpriv"));
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", program]);

@@ -1,7 +1,7 @@
 //! The recipes of docs/containers.md. The target runs as in a container: namespaces of its own, a root that cannot
 //! be written to and holds nothing but the program, an ordinary user without capabilities.
 
-use memhook_tests::programs::{Folder, another_root, installed};
+use memhook_tests::programs::{Folder, another_root, copy_program, installed};
 use memhook_tests::{Attacher, Target, binary, build_target, expect_sites};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -71,7 +71,7 @@ impl Container {
         let mut target = Target::run(&mut command);
         target.descend();
         let tools = Folder::new("tools");
-        std::fs::copy(binary(), tools.path("memhook-rs")).expect("a copy");
+        copy_program(binary(), tools.path("memhook-rs"));
         Container {
             target,
             root,

@@ -148,7 +148,7 @@ fn children_of_busy_threads() {
 /// A copy of a target under a name of its own.
 fn copy(folder: &Folder, target: &str) -> PathBuf {
     let path = folder.path(&format!("all-{}", std::process::id()));
-    std::fs::copy(build_target(target, &[]), &path).expect("copied");
+    memhook_tests::programs::copy_program(build_target(target, &[]), &path);
     path.into()
 }
 

@@ -191,7 +191,7 @@ fn json_with_and_without_a_file() {
 fn no_program_is_overwritten() {
     let folder = Folder::new("gate-program");
     let program = folder.path("tests");
-    std::fs::copy(cases(), &program).expect("a copy");
+    memhook_tests::programs::copy_program(cases(), &program);
     let before = std::fs::read(&program).expect("there");
     let (code, out, err) = run(&["gate", "--json", &program, "plain"]);
     assert_eq!((code, out.as_str()), (2, ""), "{err}");

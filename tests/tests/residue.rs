@@ -127,8 +127,8 @@ fn an_attacher_without_privileges() {
     }
     let folder = Folder::new("unprivileged");
     let (attacher, program) = (folder.path("memhook-rs"), folder.path("hammer"));
-    std::fs::copy(binary(), &attacher).expect("a copy");
-    std::fs::copy(build_target("hammer", &[]), &program).expect("a copy");
+    memhook_tests::programs::copy_program(binary(), &attacher);
+    memhook_tests::programs::copy_program(build_target("hammer", &[]), &program);
     let nobody = |program: &str| {
         let mut command = Command::new(installed("setpriv"));
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", program]);

@@ -228,7 +228,7 @@ fn rights_of_the_file_are_given_as_far_as_the_kernel_allows() {
     }
     let folder = Folder::new("setuid");
     let program = folder.path("id");
-    std::fs::copy(installed("id"), &program).expect("copied");
+    memhook_tests::programs::copy_program(installed("id"), &program);
     std::os::unix::fs::chown(&program, Some(65534), None).expect("nobody's");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
     std::fs::set_permissions(&program, mode).expect("set-user-ID");

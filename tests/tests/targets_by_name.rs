@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// A copy of a target under a name that no other process has.
 fn copy(folder: &Folder, name: &str) -> PathBuf {
     let path = folder.path(&format!("{name}-{}", std::process::id()));
-    std::fs::copy(build_target("deterministic", &[]), &path).expect("copied");
+    memhook_tests::programs::copy_program(build_target("deterministic", &[]), &path);
     path.into()
 }
 

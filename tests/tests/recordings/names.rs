@@ -27,7 +27,7 @@ impl Recorded {
         let folder = Folder::new(name);
         let built = build_target("regression", &["-g", "-Wl,--build-id"]);
         let program = folder.path("program");
-        std::fs::copy(&built, &program).expect("copied");
+        memhook_tests::programs::copy_program(&built, &program);
         let file = folder.path("run.mhk");
         record(Path::new(&program), &["3"], &file, &[]);
         Recorded {
@@ -53,7 +53,7 @@ fn names_on_another_machine() {
     // The machine's own copy is another build by now.
     let other = build_target("regression", &["-g", "-Wl,--build-id", "-DOTHER_BUILD"]);
     std::fs::remove_file(&here).expect("removed");
-    std::fs::copy(&other, &here).expect("copied");
+    memhook_tests::programs::copy_program(&other, &here);
     let innermost = |options: &[&str]| {
         let (code, out, err) = run(&[&["report", &file, "--json", "-T", "1"], options].concat());
         assert_eq!(code, 0, "{err}");
