@@ -2,6 +2,9 @@
 
 use memhook_stream::Gap;
 
+/// The most gaps that are kept apart. A target that claims more of them gets a last one that goes on.
+const MOST: usize = 1000;
+
 /// The gaps of a trace.
 #[derive(Default)]
 pub(crate) struct GapLog {
@@ -11,15 +14,21 @@ pub(crate) struct GapLog {
 }
 
 impl GapLog {
-    pub fn begin(&mut self, from_ns: u64) {
+    /// `from_ns` is what the target says, so it may be any number: no gap begins later than now.
+    pub fn begin(&mut self, from_ns: u64, now_ns: u64) {
         let last = self.ended.last().map_or(0, |gap| gap.to_ns);
-        self.open_since_ns.get_or_insert(from_ns.max(last));
+        self.open_since_ns
+            .get_or_insert(from_ns.min(now_ns).max(last));
     }
 
     /// Returns the gap that ends.
     pub fn end(&mut self, to_ns: u64) -> Option<Gap> {
         let gap = gap(self.open_since_ns.take()?, to_ns);
-        self.ended.push(gap);
+        let is_full = self.ended.len() >= MOST;
+        match self.ended.last_mut() {
+            Some(last) if is_full => last.to_ns = gap.to_ns,
+            _ => self.ended.push(gap),
+        }
         Some(gap)
     }
 
@@ -56,13 +65,29 @@ mod tests {
         let mut log = GapLog::default();
         assert_eq!(log.until(5), []);
         assert_eq!(log.end(5), None);
-        log.begin(1_200_000);
-        log.begin(1_300_000);
+        log.begin(1_200_000, 9_000_000);
+        log.begin(1_300_000, 9_000_000);
         let gap = |from_ns, to_ns| Gap { from_ns, to_ns };
         assert_eq!(log.until(9_900_000), [gap(1_200_000, 9_000_000)]);
         assert_eq!(log.end(10_100_000), Some(gap(1_200_000, 10_000_000)));
-        log.begin(20_000_000);
+        log.begin(20_000_000, 20_000_000);
         assert_eq!(log.len(), 2);
         assert_eq!(log.until(20_000_000)[1], gap(20_000_000, 20_000_001));
+    }
+
+    #[test]
+    fn a_target_that_lies() {
+        let mut log = GapLog::default();
+        log.begin(u64::MAX, 5_000_000);
+        assert_eq!(log.end(9_000_000).map(|gap| gap.from_ns), Some(5_000_000));
+        for ms in 10..3 * MOST as u64 {
+            log.begin(0, ms * 1_000_000);
+            log.end(ms * 1_000_000);
+        }
+        assert_eq!(log.len(), MOST);
+        let gaps = log.until(0);
+        assert!(gaps.windows(2).all(|pair| pair[0].to_ns <= pair[1].from_ns));
+        let end_ns = (3 * MOST as u64 - 1) * 1_000_000;
+        assert_eq!(gaps.last().map(|gap| gap.to_ns), Some(end_ns));
     }
 }

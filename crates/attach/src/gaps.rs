@@ -32,7 +32,8 @@ impl GapWatch {
     ) -> Option<Gap> {
         let from_ns = session.region().abandoned_at_ns()?;
         let Some(resume_at) = self.resume_at else {
-            consumer.gap_log().begin(from_ns);
+            let now_ns = consumer.elapsed().as_nanos() as u64;
+            consumer.gap_log().begin(from_ns, now_ns);
             self.resume_at = Some(consumer.passes() + PASSES);
             return None;
         };
