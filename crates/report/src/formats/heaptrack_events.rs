@@ -10,63 +10,27 @@
 //! heaptrack_gui counts allocations by index, and takes for granted that each index comes for the first time
 //! when all lower ones have (`ParserData::handleAllocation`): it crashes otherwise.
 
+use super::heaptrack_lines::{Lines, Lot};
 use crate::{Amount, Measures, Point, Profile, ProfileSite};
 use std::collections::HashMap;
 use std::io::{Result, Write};
-use std::ops::Range;
 
 /// Number of distinct points in time.
 const STEPS: usize = 200;
-/// Brief blocks of one site that are live together.
-const MOST_AT_ONCE: u64 = 64;
-
-/// Blocks that share their fate, of nearly equal sizes with an exact sum.
-#[derive(Clone, Copy, Default)]
-struct Lot {
-    /// Index of the smaller blocks.
-    small: u32,
-    /// Index of those that are one byte larger.
-    large: u32,
-    blocks: u64,
-    /// How many of them are larger; they come last.
-    large_blocks: u64,
-}
-
-impl Lot {
-    fn small_blocks(&self) -> u64 {
-        self.blocks - self.large_blocks
-    }
-
-    /// Takes so many of the smaller blocks out; their index.
-    fn take_small(&mut self, blocks: u64) -> u32 {
-        self.blocks -= blocks;
-        self.small
-    }
-
-    /// Index of the nth block.
-    fn index(&self, n: u64) -> u32 {
-        if n < self.blocks - self.large_blocks {
-            self.small
-        } else {
-            self.large
-        }
-    }
-}
-
 /// What happens to the blocks of one site.
-struct Plan {
+pub(super) struct Plan {
     /// Allocated on the way to the peak, live to the end.
-    kept: Lot,
+    pub(super) kept: Lot,
     /// Live at the peak, not at the end.
-    peak: Lot,
+    pub(super) peak: Lot,
     /// Allocated after the peak, live at the end.
-    late: Lot,
+    pub(super) late: Lot,
     /// Released at once.
-    temporary: Lot,
+    pub(super) temporary: Lot,
     /// Released soon, but not at once.
-    brief: Lot,
+    pub(super) brief: Lot,
     /// Largest of the temporary and brief blocks, in bytes.
-    largest: u64,
+    pub(super) largest: u64,
 }
 
 /// The block of index 0.
@@ -79,9 +43,10 @@ enum FirstBlock {
     /// One that is released behind the allocation of this index, a block like it.
     Brief(u32),
     /// One of `missing_temporary`, which have no bytes. Its call is made up for by a block of this index, which
-    /// stands for two of its site that are live at the peak, and goes after it.
+    /// stands for two blocks of its site that are live at the peak and released after it.
     Missing(u32),
-    /// There is none like these: a block of no bytes that is never allocated. The print reads that, the GUI does not.
+    /// There is none like these, so it is a block of no bytes that is never allocated. heaptrack_print reads that;
+    /// heaptrack_gui may crash.
     Nothing,
 }
 
@@ -453,95 +418,4 @@ fn steps(profile: &Profile, peak_bytes: u64, end_bytes: u64) -> Vec<Step> {
         to_end: 1.0,
     });
     steps
-}
-
-/// Writes runs of events, or finds out in which order indices come without writing.
-struct Lines<'a> {
-    out: Option<&'a mut dyn Write>,
-    between: u32,
-    /// The numbers that indices have in the file, in the order of the first allocations.
-    numbers: Vec<Option<u32>>,
-    used: u32,
-}
-
-impl Lines<'_> {
-    fn number(&mut self, index: u32) -> u32 {
-        *self.numbers[index as usize].get_or_insert_with(|| {
-            self.used += 1;
-            self.used - 1
-        })
-    }
-
-    fn time(&mut self, ms: u64) -> Result<()> {
-        match &mut self.out {
-            Some(out) => writeln!(out, "c {ms:x}"),
-            None => Ok(()),
-        }
-    }
-
-    fn add(&mut self, index: u32) -> Result<()> {
-        let number = self.number(index);
-        match &mut self.out {
-            Some(out) => writeln!(out, "+ {number:x}"),
-            None => Ok(()),
-        }
-    }
-
-    fn release(&mut self, index: u32) -> Result<()> {
-        // While nothing is written, what is never allocated has no number yet.
-        match (&mut self.out, self.numbers[index as usize]) {
-            (Some(out), Some(number)) => writeln!(out, "- {number:x}"),
-            _ => Ok(()),
-        }
-    }
-
-    /// Rounded down, the smaller blocks first: never more bytes than their share.
-    fn allocate(&mut self, lot: &Lot, shares: Range<f64>) -> Result<()> {
-        let by = |share: f64| (lot.blocks as f64 * share) as u64;
-        for n in by(shares.start)..by(shares.end) {
-            self.add(lot.index(n))?;
-        }
-        Ok(())
-    }
-
-    /// Rounded up, the larger blocks first: never fewer bytes than their share.
-    fn release_lot(&mut self, lot: &Lot, shares: Range<f64>) -> Result<()> {
-        let by = |share: f64| (lot.blocks as f64 * share).ceil() as u64;
-        let range = by(shares.start)..by(shares.end);
-        if !range.is_empty() {
-            self.release(self.between)?;
-        }
-        for n in range {
-            self.release(lot.index(lot.blocks - 1 - n))?;
-        }
-        Ok(())
-    }
-
-    /// Blocks that come and go below the peak.
-    fn brief(&mut self, plan: &Plan, live: u64, peak: u64, shares: Range<f64>) -> Result<()> {
-        let range = |lot: &Lot| {
-            let by = |share: f64| (lot.blocks as f64 * share) as u64;
-            by(shares.start)..by(shares.end)
-        };
-        for n in range(&plan.temporary) {
-            let index = plan.temporary.index(n);
-            self.add(index)?;
-            self.release(index)?;
-        }
-        let room = peak.saturating_sub(live).saturating_sub(1);
-        let at_once = (room / plan.largest.max(1)).clamp(1, MOST_AT_ONCE);
-        let Range { mut start, end } = range(&plan.brief);
-        while start < end {
-            let batch = start..end.min(start + at_once);
-            for n in batch.clone() {
-                self.add(plan.brief.index(n))?;
-            }
-            self.release(self.between)?;
-            for n in batch.clone() {
-                self.release(plan.brief.index(n))?;
-            }
-            start = batch.end;
-        }
-        Ok(())
-    }
 }

@@ -8,6 +8,7 @@ mod flamegraph;
 mod folded;
 mod heaptrack;
 mod heaptrack_events;
+mod heaptrack_lines;
 mod json;
 mod massif;
 mod pprof;

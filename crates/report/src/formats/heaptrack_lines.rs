@@ -1,0 +1,138 @@
+//! The lines of heaptrack's file that say what happens, in runs of blocks that share their fate.
+
+use super::heaptrack_events::Plan;
+use std::io::{Result, Write};
+use std::ops::Range;
+
+/// Brief blocks of one site that are live together.
+const MOST_AT_ONCE: u64 = 64;
+
+/// Blocks that share their fate, of nearly equal sizes with an exact sum.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Lot {
+    /// Index of the smaller blocks.
+    pub(super) small: u32,
+    /// Index of those that are one byte larger.
+    pub(super) large: u32,
+    pub(super) blocks: u64,
+    /// How many of them are larger; they come last.
+    pub(super) large_blocks: u64,
+}
+
+impl Lot {
+    pub(super) fn small_blocks(&self) -> u64 {
+        self.blocks - self.large_blocks
+    }
+
+    /// Takes so many of the smaller blocks out; their index.
+    pub(super) fn take_small(&mut self, blocks: u64) -> u32 {
+        self.blocks -= blocks;
+        self.small
+    }
+
+    /// Index of the nth block.
+    pub(super) fn index(&self, n: u64) -> u32 {
+        if n < self.blocks - self.large_blocks {
+            self.small
+        } else {
+            self.large
+        }
+    }
+}
+
+/// Writes runs of events, or finds out in which order indices come without writing.
+pub(super) struct Lines<'a> {
+    pub(super) out: Option<&'a mut dyn Write>,
+    pub(super) between: u32,
+    /// The numbers that indices have in the file, in the order of the first allocations.
+    pub(super) numbers: Vec<Option<u32>>,
+    pub(super) used: u32,
+}
+
+impl Lines<'_> {
+    pub(super) fn number(&mut self, index: u32) -> u32 {
+        *self.numbers[index as usize].get_or_insert_with(|| {
+            self.used += 1;
+            self.used - 1
+        })
+    }
+
+    pub(super) fn time(&mut self, ms: u64) -> Result<()> {
+        match &mut self.out {
+            Some(out) => writeln!(out, "c {ms:x}"),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn add(&mut self, index: u32) -> Result<()> {
+        let number = self.number(index);
+        match &mut self.out {
+            Some(out) => writeln!(out, "+ {number:x}"),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn release(&mut self, index: u32) -> Result<()> {
+        // While nothing is written, what is never allocated has no number yet.
+        match (&mut self.out, self.numbers[index as usize]) {
+            (Some(out), Some(number)) => writeln!(out, "- {number:x}"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Rounded down, the smaller blocks first: never more bytes than their share.
+    pub(super) fn allocate(&mut self, lot: &Lot, shares: Range<f64>) -> Result<()> {
+        let by = |share: f64| (lot.blocks as f64 * share) as u64;
+        for n in by(shares.start)..by(shares.end) {
+            self.add(lot.index(n))?;
+        }
+        Ok(())
+    }
+
+    /// Rounded up, the larger blocks first: never fewer bytes than their share.
+    pub(super) fn release_lot(&mut self, lot: &Lot, shares: Range<f64>) -> Result<()> {
+        let by = |share: f64| (lot.blocks as f64 * share).ceil() as u64;
+        let range = by(shares.start)..by(shares.end);
+        if !range.is_empty() {
+            self.release(self.between)?;
+        }
+        for n in range {
+            self.release(lot.index(lot.blocks - 1 - n))?;
+        }
+        Ok(())
+    }
+
+    /// Blocks that come and go below the peak.
+    pub(super) fn brief(
+        &mut self,
+        plan: &Plan,
+        live: u64,
+        peak: u64,
+        shares: Range<f64>,
+    ) -> Result<()> {
+        let range = |lot: &Lot| {
+            let by = |share: f64| (lot.blocks as f64 * share) as u64;
+            by(shares.start)..by(shares.end)
+        };
+        for n in range(&plan.temporary) {
+            let index = plan.temporary.index(n);
+            self.add(index)?;
+            self.release(index)?;
+        }
+        let room = peak.saturating_sub(live).saturating_sub(1);
+        let at_once = (room / plan.largest.max(1)).clamp(1, MOST_AT_ONCE);
+        let Range { mut start, end } = range(&plan.brief);
+        while start < end {
+            let batch = start..end.min(start + at_once);
+            for n in batch.clone() {
+                self.add(plan.brief.index(n))?;
+            }
+            self.release(self.between)?;
+            for n in batch.clone() {
+                self.release(plan.brief.index(n))?;
+            }
+            start = batch.end;
+        }
+        Ok(())
+    }
+}
