@@ -22,6 +22,7 @@ mod report_job;
 mod run;
 mod scan;
 mod signals;
+mod stale;
 mod symbols_pack;
 mod target;
 mod top;
@@ -84,6 +85,9 @@ enum Command {
     /// Find leaked memory in a running process, without tracing it
     #[command(after_long_help = include_str!("help/scan.txt"))]
     Scan(scan::Args),
+    /// Find memory that a running process still holds and no longer touches
+    #[command(after_long_help = include_str!("help/stale.txt"))]
+    Stale(stale::Args),
     /// Check whether a process can be traced, and say what to do if not
     #[command(after_long_help = include_str!("help/doctor.txt"))]
     Doctor(target::Target),
@@ -115,6 +119,7 @@ fn main() -> ExitCode {
         Command::Detach(target) => detach::run(&target),
         Command::Demo { duration } => demo::run(duration),
         Command::Scan(args) => scan::run(&args),
+        Command::Stale(args) => stale::run(&args),
         Command::Doctor(target) => doctor::run(&target),
         Command::Completions(args) => completions::completions(&args),
         Command::Man(args) => completions::man(&args),

@@ -72,7 +72,7 @@ pub use robust_list::robust_list;
 pub use safe_point::Unwind;
 pub use signals::{catch_stops, stops};
 pub use stop::{FirstChoice, HoldOptions, first_choice, hold};
-pub use watchpoint::{Access, AccessRing, Watchpoint};
+pub use watchpoint::{Access, AccessRing, Watchpoint, own_thread};
 pub use write_watch::WriteWatch;
 
 #[doc(hidden)]

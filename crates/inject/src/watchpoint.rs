@@ -295,25 +295,26 @@ impl Watchpoint {
     }
 }
 
+/// The id of the calling thread.
+pub fn own_thread() -> i32 {
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn own_tid() -> i32 {
-        // SAFETY: no pointers.
-        unsafe { libc::syscall(libc::SYS_gettid) as i32 }
-    }
 
     #[test]
     fn a_watchpoint_fires_once() {
         let word = Box::new(AtomicU64::new(3));
         let address = word.as_ptr().addr() as u64;
-        let watchpoint = match Watchpoint::reserve(own_tid(), address, true) {
+        let watchpoint = match Watchpoint::reserve(own_thread(), address, true) {
             Ok(watchpoint) => watchpoint,
             // Some virtual machines and containers have none.
             Err(error) => return println!("not run: {error}"),
         };
-        let mut ring = AccessRing::open(own_tid(), true).unwrap();
+        let mut ring = AccessRing::open(own_thread(), true).unwrap();
         word.store(4, Ordering::Relaxed);
         assert!(!watchpoint.has_fired());
         watchpoint.arm(Some(&ring)).unwrap();
@@ -328,12 +329,12 @@ mod tests {
         ring.take(&mut found);
         assert_eq!(found.len(), 1, "{found:?}");
         let access = &found[0];
-        assert_eq!((access.tid, access.address), (own_tid(), address));
+        assert_eq!((access.tid, access.address), (own_thread(), address));
         assert!(!access.by_kernel && !access.stack.is_empty());
         assert!(access.stack_word(access.registers.1).is_some());
         drop(watchpoint);
         // The next one works, too.
-        let next = Watchpoint::reserve(own_tid(), address, true).unwrap();
+        let next = Watchpoint::reserve(own_thread(), address, true).unwrap();
         next.arm(Some(&ring)).unwrap();
         word.store(1, Ordering::Relaxed);
         ring.take(&mut found);

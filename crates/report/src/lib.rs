@@ -21,6 +21,7 @@ mod report_writer;
 mod rows;
 mod scan;
 mod stacks;
+mod stale;
 mod style;
 mod text;
 pub mod top;
@@ -56,6 +57,7 @@ pub use rows::{RowsBy, SortBy};
 #[cfg(target_arch = "x86_64")]
 pub use scan::ReclaimRound;
 pub use scan::{LeakGroup, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks};
+pub use stale::{CaughtAccess, StaleEvidence, StaleReport, StaleSite, StaleTotals};
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 pub use units::{bytes, change, count, counted, milliseconds, percent};
