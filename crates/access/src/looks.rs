@@ -36,6 +36,15 @@ struct Offset {
     quick: u32,
 }
 
+impl Offset {
+    /// The share of words that are touched at once (by the rule of succession), and its standard error.
+    fn rate(&self) -> (f64, f64) {
+        let looks = f64::from(self.looks) + 2.0;
+        let rate = (f64::from(self.quick) + 1.0) / looks;
+        (rate, (rate * (1.0 - rate) / looks).sqrt())
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct SiteLooks {
     /// The place in the block whose words are watched for the estimate.
@@ -48,9 +57,9 @@ struct SiteLooks {
 /// Of the looks at a site, one in so many explores another place of the block.
 const EXPLORING: u64 = 4;
 /// Looks at a place before it is compared.
-const ENOUGH_LOOKS: u32 = 3;
-/// Another place is better if so many more of its words are touched at once.
-const BETTER: f64 = 0.25;
+const ENOUGH_LOOKS: u32 = 4;
+/// How many standard errors two places must be apart, on each side.
+const APART: f64 = 1.5;
 /// Offsets that are remembered of a site.
 const MOST_OFFSETS: usize = 64;
 /// Looks that are remembered of a part of a site.
@@ -69,55 +78,63 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// Chooses the next look, in proportion to what it may tell: the uncertain bytes of each part of a site.
+    /// Chooses the next look, in proportion to what it may tell: the uncertain bytes of each part of a site. The block
+    /// is taken out of those that were drawn.
     pub fn choose(
         &self,
-        sites: &FxHashMap<Site, SiteBlocks>,
+        sites: &mut FxHashMap<Site, SiteBlocks>,
         older_ms: u32,
         now_ms: u32,
         random: &mut Random,
     ) -> Option<Look> {
-        let parts = || {
-            sites.iter().flat_map(move |(site, blocks)| {
-                let parts = blocks.parts.iter().zip(STRATA).enumerate();
-                let drawable = parts.filter(|(_, (part, _))| !part.drawn.is_empty());
-                drawable.map(move |(i, (part, stratum))| (*site, i, part, stratum))
-            })
-        };
-        let worth = |site: &Site, index: usize, bytes: u64| {
-            let watched = self.sites.get(site).map(|looks| &looks.watched[index]);
-            let (looks, touched) = watched.map_or((0, 0), |watched| {
-                let touched = watched.iter().filter(|w| w.1.is_touched).count();
-                (watched.len(), touched)
-            });
-            let share = (touched as f64 + 0.5) / (looks as f64 + 1.0);
-            bytes as f64 * ((share * (1.0 - share) + 0.02) / (looks as f64 + 1.0)).sqrt()
-        };
-        let sum: f64 = parts()
-            .map(|(site, i, part, _)| worth(&site, i, part.bytes))
-            .sum();
-        let mut at = random.share() * sum;
-        let (site, _, part, stratum) = parts().find(|(site, i, part, _)| {
-            at -= worth(site, *i, part.bytes);
-            at < 0.0
-        })?;
-        let block = part.drawn[random.below(part.drawn.len() as u64) as usize];
+        let older_s = f64::from(older_ms) / 1e3;
+        let mut worths = Vec::new();
+        let mut sum = 0.0;
+        for (site, blocks) in sites.iter() {
+            for (index, part) in blocks.parts.iter().enumerate() {
+                if !part.drawn.is_empty() {
+                    sum += self.worth(*site, index, part.bytes, older_s);
+                    worths.push((sum, *site, index));
+                }
+            }
+        }
+        let at = random.share() * sum;
+        let &(_, site, index) = worths.iter().find(|(end, ..)| at < *end)?;
+        let drawn = &mut sites.get_mut(&site)?.parts[index].drawn;
+        let block = drawn.swap_remove(random.below(drawn.len() as u64) as usize);
         let words = (block.bytes / 8).max(1);
-        let main = self.sites.get(&site).map_or(0, |looks| looks.main);
-        let offset = if random.below(EXPLORING) == 0 {
-            random.below(words) * 8
-        } else if main < words * 8 {
-            main
-        } else {
-            0
-        };
+        let unknown = SiteLooks::default();
+        let offset = self
+            .sites
+            .get(&site)
+            .unwrap_or(&unknown)
+            .place(words, random);
         Some(Look {
             block,
-            stratum,
+            stratum: STRATA[index],
             offset,
             began_ms: now_ms,
             until_ms: now_ms + length_ms(older_ms, random),
         })
+    }
+
+    /// Bytes of a part, times about the standard error of its stale share. A look without a touch counts by its
+    /// length: a short one tells little.
+    fn worth(&self, site: Site, index: usize, bytes: u64, older_s: f64) -> f64 {
+        let watched = self.sites.get(&site).map(|looks| &looks.watched[index]);
+        let (touched, untouched) = watched.map_or((0.0, 0.0), |watched| {
+            let each = watched.iter().map(|(_, one)| {
+                if one.is_touched {
+                    (1.0, 0.0)
+                } else {
+                    (0.0, (one.seconds / older_s).min(1.0))
+                }
+            });
+            each.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+        });
+        let count = touched + untouched + 1.0;
+        let share = (touched + 0.5) / count;
+        bytes as f64 * ((share * (1.0 - share) + 0.02) / count).sqrt()
     }
 
     /// A look has ended: the word was touched, or not until now. The block still lives.
@@ -172,20 +189,36 @@ impl Looks {
 }
 
 impl SiteLooks {
+    /// The other place that is touched most, as far as is known.
+    fn best_other(&self) -> Option<(u64, Offset)> {
+        let others = self.offsets.iter();
+        let others = others.filter(|(at, offset)| **at != self.main && offset.quick > 0);
+        let best = others.max_by(|a, b| a.1.rate().0.total_cmp(&b.1.rate().0));
+        best.map(|(at, offset)| (*at, *offset))
+    }
+
+    /// The place of the next look at a block of so many words.
+    fn place(&self, words: u64, random: &mut Random) -> u64 {
+        let fits = |offset: &u64| *offset < words * 8;
+        if random.below(EXPLORING) != 0 {
+            return Some(self.main).filter(fits).unwrap_or(0);
+        }
+        // What was touched once is looked at again, to see whether that was by chance.
+        let known = self.best_other().map(|(at, _)| at).filter(fits);
+        let known = known.filter(|_| random.below(2) == 0);
+        known.unwrap_or_else(|| random.below(words) * 8)
+    }
+
     fn choose_main(&mut self) {
-        let rate = |offset: &Offset| f64::from(offset.quick) / f64::from(offset.looks.max(1));
         let of_main = self.offsets.get(&self.main).copied().unwrap_or_default();
-        if of_main.looks < ENOUGH_LOOKS {
+        let Some((at, best)) = self.best_other() else {
+            return;
+        };
+        if of_main.looks < ENOUGH_LOOKS || best.looks < ENOUGH_LOOKS {
             return;
         }
-        let others = self
-            .offsets
-            .iter()
-            .filter(|(at, o)| **at != self.main && o.quick > 0);
-        let best = others.max_by(|a, b| rate(a.1).total_cmp(&rate(b.1)));
-        if let Some((&at, best)) = best
-            && rate(best) > rate(&of_main) + BETTER
-        {
+        let ((here, here_error), (there, there_error)) = (of_main.rate(), best.rate());
+        if there - APART * there_error > here + APART * here_error {
             // What was seen elsewhere tells nothing of the words here.
             *self = SiteLooks {
                 main: at,
@@ -196,10 +229,14 @@ impl SiteLooks {
     }
 }
 
-/// How long a look lasts at most: one of the thresholds or the whole time, each with the same share of the
-/// time in which words are watched.
+/// Short looks find out how much is touched all the time, and many of them fit into the time that a long one takes.
+const SHORT_MS: [u32; 2] = [100, 300];
+
+/// How long a look lasts at most: one of the lengths or the whole time, each with the same share of the time in
+/// which words are watched.
 fn length_ms(older_ms: u32, random: &mut Random) -> u32 {
-    let lengths = THRESHOLDS_MS.into_iter().filter(|&ms| ms < older_ms);
+    let lengths = SHORT_MS.into_iter().chain(THRESHOLDS_MS);
+    let lengths = lengths.filter(|&ms| ms < older_ms);
     let lengths: Vec<u32> = lengths.chain([older_ms]).collect();
     let sum: f64 = lengths.iter().map(|&ms| 1.0 / f64::from(ms)).sum();
     let mut at = random.share() * sum;
@@ -230,10 +267,12 @@ mod tests {
         let mut looks = Looks::default();
         let mut site = SiteBlocks::default();
         site.parts[1].bytes = 64;
-        site.parts[1].drawn = vec![block(64)];
-        let sites = FxHashMap::from_iter([(Site::Stack(1), site)]);
         for now in (0..400_000).step_by(1000) {
-            let look = looks.choose(&sites, 5000, now, &mut random).unwrap();
+            site.parts[1].drawn = vec![block(64)];
+            let mut sites = FxHashMap::from_iter([(Site::Stack(1), site.clone())]);
+            let look = looks.choose(&mut sites, 5000, now, &mut random).unwrap();
+            let again = looks.choose(&mut sites, 5000, now, &mut random);
+            assert_eq!(again, None, "each block once");
             assert!(look.offset < 64 && look.word() % 8 == 0 && look.until_ms > now);
             let touched = (look.offset == 40).then_some(now + 10);
             looks.ended(&look, touched, now + 1000);
@@ -254,23 +293,21 @@ mod tests {
             let mut site = SiteBlocks::default();
             site.parts[0].bytes = bytes;
             let site_id = Site::Stack(id);
-            site.parts[0].drawn = vec![LiveBlock {
+            let block = LiveBlock {
                 site: site_id,
                 ..block(1024)
-            }];
+            };
+            site.parts[0].drawn = vec![block; 4000];
             sites.insert(site_id, site);
         }
         let mut counts = [0; 2];
         for now in 0..2000 {
-            let look = looks.choose(&sites, 1000, now, &mut random).unwrap();
+            let look = looks.choose(&mut sites, 1000, now, &mut random).unwrap();
             counts[usize::from(look.block.site == Site::Stack(2))] += 1;
             looks.ended(&look, None, now);
         }
         assert!(counts[0] > 10 * counts[1] && counts[1] > 0, "{counts:?}");
-        assert!(
-            looks
-                .choose(&FxHashMap::default(), 1000, 0, &mut random)
-                .is_none()
-        );
+        let mut none = FxHashMap::default();
+        assert_eq!(looks.choose(&mut none, 1000, 0, &mut random), None);
     }
 }

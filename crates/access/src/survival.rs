@@ -7,7 +7,7 @@
 //! the share of what will not be touched for a time T.
 //!
 //! The model is a mixture: a share `s` of the words is never touched within T, and the others are touched at
-//! rates from once in T upwards, in unknown proportions. These are fitted by maximum likelihood for each `s`
+//! rates from twice in T upwards, in unknown proportions. These are fitted by maximum likelihood for each `s`
 //! (expectation maximization), and the interval is of all `s` whose likelihood is not too much smaller than
 //! that of the best one (Wilks: twice the logarithm of the ratio is about chi-squared). With few observations the interval is wide, as it should be.
 
@@ -42,9 +42,11 @@ impl Share {
     }
 }
 
-/// The 95 % quantile of chi-squared with two degrees of freedom: the share of what is touched about once in T can hardly
+/// The 95 % quantile of chi-squared with two degrees of freedom: the share of what is touched once or twice in T can hardly
 /// be told from the stale share, so it counts as a parameter, too.
 const CHI_SQUARED: f64 = 5.991;
+/// The lowest rate of what is not stale, in touches within T: at this rate, few words are not touched within T.
+const LOWEST_RATE: f64 = 2.0;
 /// A factor between two rates.
 const RATE_STEP: f64 = 4.0;
 /// The highest rate, a second.
@@ -60,7 +62,7 @@ pub fn stale_share(watched: &[Watched], older_s: f64) -> Option<Share> {
     if watched.is_empty() {
         return None;
     }
-    let first = 1.0 / older_s;
+    let first = LOWEST_RATE / older_s;
     let rates: Vec<f64> = std::iter::successors(Some(first), |rate| Some(rate * RATE_STEP))
         .take_while(|&rate| rate < HIGHEST_RATE.max(2.0 * first))
         .collect();

@@ -271,7 +271,7 @@ impl Watcher {
             let older_ms = self.controller.settings().older_ms;
             let look = self
                 .looks
-                .choose(&self.sites, older_ms, now_ms, &mut self.random);
+                .choose(&mut self.sites, older_ms, now_ms, &mut self.random);
             let Some(look) = look else { return };
             if self
                 .active
@@ -352,10 +352,15 @@ impl Watcher {
             has_watchpoints: self.has_watchpoints(),
             is_too_early: self.watched_ms(now_ms) < older_ms,
         };
+        // Looks under way count as far as they have come. Those that last are mostly at what is not touched.
+        let mut looks = self.looks.clone();
+        for active in &self.active {
+            looks.ended(&active.look, None, now_ms);
+        }
         let sites = self.sites.iter();
         let mut answers: Vec<SiteAnswer> = sites
             .map(|(site, blocks)| {
-                let mut answer = answer(*site, blocks, &self.looks, older_ms, evidence);
+                let mut answer = answer(*site, blocks, &looks, older_ms, evidence);
                 let seen = self.accesses.get(site).map(|seen| seen.at_ms);
                 answer.last_access_ms = answer.last_access_ms.max(seen);
                 answer
