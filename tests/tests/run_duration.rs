@@ -128,7 +128,9 @@ fn a_recording_ends_with_the_trace() {
     command.arg(build_target("canary", &["-pthread"]));
     let mut target = Target::run(&mut command);
     target.descend();
-    until("the launcher has left", || target.status("TracerPid") == "0");
+    until("the launcher has left", || {
+        target.status("TracerPid") == "0"
+    });
     // A report does not say of a complete one that its end is missing.
     until("the recording is complete", || {
         let (code, _, errors) = run(&["report", &file]);
