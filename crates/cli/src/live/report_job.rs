@@ -1,11 +1,13 @@
 //! What `attach` and `run` do with a trace: reports now and then, and the last one.
 
-use crate::last_look::LastLook;
-use crate::model::Reporter;
+use super::last_look::LastLook;
+use super::model::Reporter;
+use super::signals::NameWait;
+use super::{ending, record};
+use crate::exit_code;
 use crate::options::{Color, View};
 use crate::report::parse;
 use crate::tracing::Tracing;
-use crate::{exit_code, record, signals::NameWait};
 use memhook_attach::{End, Job, Session, Trace, Turn, command_line, gap_said};
 use memhook_report::{FormatChoice, Progress, ReportModel, ReportStream, ReportWriter};
 use std::{
@@ -258,7 +260,7 @@ impl ReportJob {
 
     /// Tells what went wrong with the trace.
     fn judge(&self, trace: &Trace, end: &End) -> u8 {
-        let mut code = exit_code::of_trace(end, self.pid);
+        let mut code = ending::of_trace(end, self.pid);
         let region = trace.session().region();
         if self.tells_backtraces {
             let losses = region.losses();

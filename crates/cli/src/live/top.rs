@@ -1,9 +1,9 @@
 //! `top`: the live heap of a running process on the terminal.
 
-use crate::exit_code;
-use crate::frames::{SessionStacks, module_files};
+use super::ending;
+use super::frames::{SessionStacks, module_files};
+use super::signals::{self, stop_requested};
 use crate::options::{Color, duration};
-use crate::signals::{self, stop_requested};
 use crate::target::Target;
 use crate::tracing::Tracing;
 use anyhow::{Context, bail};
@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         notices: Vec::new(),
         failure: None,
     };
-    let code = exit_code::of_trace(&trace.run(None, &mut job), pid);
+    let code = ending::of_trace(&trace.run(None, &mut job), pid);
     for notice in &job.notices {
         eprintln!("memhook-rs: {notice}");
     }

@@ -1,8 +1,9 @@
 //! `attach --follow-fork` and `attach --all`: several processes, each with reports and a recording of its own.
 
 use super::Args;
-use crate::report_job::Reports;
-use crate::{exit_code, printing, signals};
+use crate::live::report_job::Reports;
+use crate::live::signals;
+use crate::{exit_code, printing};
 use anyhow::bail;
 use memhook_attach::{Assigner, Error, Followed, Recording, TraceConfig, Work, follow, refuse};
 use memhook_report::{ReportStream, output_name};
