@@ -6,19 +6,26 @@ use std::process::ExitCode;
 
 /// The exit code of a trace of a running process; what went wrong is told.
 pub fn of_trace(end: &End, pid: i32) -> u8 {
-    match end {
-        End::Detached(Detached::SlotsLeft(left)) => {
-            eprintln!(
-                "memhook-rs: {left} slots of process {pid} could not be restored; they pass through"
-            );
+    match fault(end, pid) {
+        Some(fault) => {
+            eprintln!("memhook-rs: {fault}");
             NOT_RESTORED
         }
+        None => DONE,
+    }
+}
+
+/// What could not be put back, in one line.
+pub fn fault(end: &End, pid: i32) -> Option<String> {
+    match end {
+        End::Detached(Detached::SlotsLeft(left)) => Some(format!(
+            "{left} slots of process {pid} could not be restored; they pass through"
+        )),
         End::Detached(Detached::Failed(error)) => {
             let error = crate::printing::chain(error);
-            eprintln!("memhook-rs: {error}; run: memhook-rs detach {pid}");
-            NOT_RESTORED
+            Some(format!("{error}; run: memhook-rs detach {pid}"))
         }
-        _ => DONE,
+        _ => None,
     }
 }
 

@@ -99,12 +99,18 @@ impl Assigner for Several<'_> {
             }
             _ => None,
         };
-        let job = Box::new(
-            self.args
-                .job(pid, &self.reports, self.config.depth)
-                .titled(),
-        );
-        Ok(Work { job, recording })
+        let mut job = self
+            .args
+            .job(pid, &self.reports, self.config.depth)
+            .titled();
+        // A program that was executed began later than its process, and nobody can tell when.
+        if self.head != 0 && pid != self.head && program == 1 {
+            job = job.of_child();
+        }
+        Ok(Work {
+            job: Box::new(job),
+            recording,
+        })
     }
 
     fn is_over(&mut self) -> bool {
