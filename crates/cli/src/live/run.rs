@@ -1,9 +1,10 @@
 //! `run`: start a program, trace it from before its first constructor, report at its end.
 
-use crate::exit_code::{self, end_as};
-use crate::last_look::LastLook;
+use super::ending::end_as;
+use super::last_look::LastLook;
+use super::report_job::{self, Handover, ReportJob, Reports};
+use crate::exit_code;
 use crate::options::duration;
-use crate::report_job::{self, Handover, ReportJob, Reports};
 use crate::tracing::{DEPTH_TO_ROOTS, StartOptions};
 use memhook_attach::{
     Error, Observer, Outcome, Program, Recording, Session, TraceConfig, Work, leaving, process_name,
