@@ -6,6 +6,7 @@
 
 mod answer;
 mod controller;
+#[cfg(target_arch = "x86_64")]
 mod earlier;
 mod error;
 mod looks;
@@ -25,6 +26,7 @@ mod watcher;
 
 pub use answer::{Evidence, SiteAnswer, answer};
 pub use controller::{Controller, Costs, PagePlan, Policy, Settings};
+#[cfg(target_arch = "x86_64")]
 pub use earlier::{EarlierBlocks, Kind};
 pub use error::Error;
 pub use looks::{Look, Looks};

@@ -1,7 +1,7 @@
 //! From answers about sites to a report with names.
 
-use crate::frames::{SessionStacks, module_files};
-use crate::signals::NameWait;
+use crate::live::frames::{SessionStacks, module_files};
+use crate::live::signals::NameWait;
 use memhook_access::{EarlierBlocks, SeenAccess, Site, SiteAnswer};
 use memhook_attach::Session;
 use memhook_process::TargetRoot;

@@ -4,8 +4,8 @@ mod departures;
 mod job;
 mod naming;
 
+use super::{ending, signals};
 use crate::options::{Color, duration};
-use crate::signals;
 use crate::target::Target;
 use crate::tracing::DEPTH;
 use crate::{exit_code, output};
@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         },
     );
     let end = trace.run(None, &mut job);
-    let mut code = exit_code::of_trace(&end, pid);
+    let mut code = ending::of_trace(&end, pid);
     if let Some(failure) = job.failure {
         return Err(failure);
     }

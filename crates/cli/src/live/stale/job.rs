@@ -2,7 +2,7 @@
 
 use super::departures::Departures;
 use super::naming::{Caught, Naming};
-use crate::signals::stop_requested;
+use crate::live::signals::stop_requested;
 use crate::tracing::DEPTH;
 use memhook_access::{EarlierBlocks, LiveBlock, Policy, Settings, Site, SiteAnswer, Watcher};
 use memhook_attach::{End, Job, Session, Trace, Turn, process_name};
