@@ -19,6 +19,7 @@ mod output;
 mod record;
 mod report;
 mod report_job;
+mod rss;
 mod run;
 mod scan;
 mod signals;
@@ -26,6 +27,7 @@ mod symbols_pack;
 mod target;
 mod top;
 mod tracing;
+mod trim;
 mod view;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -84,6 +86,12 @@ enum Command {
     /// Find leaked memory in a running process, without tracing it
     #[command(after_long_help = include_str!("help/scan.txt"))]
     Scan(scan::Args),
+    /// Show where the resident memory of a running process is
+    #[command(after_long_help = include_str!("help/rss.txt"))]
+    Rss(rss::Args),
+    /// Have a running process give free heap memory back to the system
+    #[command(after_long_help = include_str!("help/trim.txt"))]
+    Trim(trim::Args),
     /// Check whether a process can be traced, and say what to do if not
     #[command(after_long_help = include_str!("help/doctor.txt"))]
     Doctor(target::Target),
@@ -115,6 +123,8 @@ fn main() -> ExitCode {
         Command::Detach(target) => detach::run(&target),
         Command::Demo { duration } => demo::run(duration),
         Command::Scan(args) => scan::run(&args),
+        Command::Rss(args) => rss::run(&args),
+        Command::Trim(args) => trim::run(&args),
         Command::Doctor(target) => doctor::run(&target),
         Command::Completions(args) => completions::completions(&args),
         Command::Man(args) => completions::man(&args),

@@ -29,6 +29,7 @@ mod scheduling;
 mod sections;
 mod selector;
 mod slots;
+mod smaps;
 mod target_root;
 mod thread_state;
 mod threads;
@@ -57,6 +58,7 @@ pub use remote_address::RemoteAddress;
 pub use scheduling::{Scheduling, SchedulingFile};
 pub use selector::{Candidate, SelectionError, Selector, select};
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
+pub use smaps::{MappingUse, MemoryUse, memory_use, parse_smaps, smaps};
 pub use target_root::TargetRoot;
 pub use thread_state::{
     Activity, blocked_signals, caught_signals, last_ran, process_of, processor, sleeps,

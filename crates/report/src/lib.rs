@@ -19,6 +19,8 @@ mod read_back;
 pub mod recorded;
 mod report_writer;
 mod rows;
+#[cfg(target_arch = "x86_64")]
+mod rss;
 mod scan;
 mod stacks;
 mod style;
@@ -53,6 +55,8 @@ pub use progress::Progress;
 pub use read_back::{ReadBackError, read_back};
 pub use report_writer::{ReportStream, ReportWriter, shown};
 pub use rows::{RowsBy, SortBy};
+#[cfg(target_arch = "x86_64")]
+pub use rss::{PinRow, RssHolding, RssPart, RssReport, RssSnapshot, RssView, TrimReport};
 #[cfg(target_arch = "x86_64")]
 pub use scan::ReclaimRound;
 pub use scan::{LeakGroup, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks};
