@@ -114,6 +114,7 @@ fn check_pins(program: &Path, options: &[&str], name: &str) {
     let report = rss(target.pid(), &[]);
     // After it: a look at a process maps pages of its C library, from which the copy is set up.
     let before = resident(target.pid());
+    assert_eq!(report["notes"], serde_json::json!([]), "{report:#}");
     let pins = report["pins"].as_array().expect("pins");
     let first = &pins[0];
     let threads: u64 = options[0].parse().expect("a number");

@@ -236,12 +236,16 @@ fn walk_chunks(
     let view = View { bytes, piece };
     let mut next_kept = lists.partition_point(|l| l.0 < piece.start);
     let mut at = piece.start;
+    let mut was_free = false;
     while at < piece.end {
         let size = match view.chunk(at) {
             Ok(size) => size,
             Err(what) => {
                 let header = view.word(at + 8).unwrap_or(0);
-                let fence = is_fence(header & !FLAGS) && header & PREV_INUSE != 0;
+                // The end of a range that is given up is freed, into a bin if it is large enough: the fence then
+                // says so of the chunk before it.
+                let fence = is_fence(header & !FLAGS)
+                    && (header & PREV_INUSE != 0 || header & !FLAGS == HEADER_BYTES && was_free);
                 let rest_is_fence = piece.end - at <= 2 * MIN_CHUNK_BYTES;
                 if fence && (rest_is_fence || piece.arena != 0) {
                     break;
@@ -289,6 +293,7 @@ fn walk_chunks(
             }
         }
         each(at, size, kind);
+        was_free = kind == ChunkKind::Free;
         at = next;
     }
     damage
