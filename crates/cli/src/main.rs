@@ -29,6 +29,7 @@ mod top;
 mod tracing;
 mod trim;
 mod view;
+mod watch;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use memhook_foreign::visible;
@@ -92,6 +93,9 @@ enum Command {
     /// Have a running process give free heap memory back to the system
     #[command(after_long_help = include_str!("help/trim.txt"))]
     Trim(trim::Args),
+    /// Trace a process, and keep the evidence if it runs out of memory
+    #[command(after_long_help = include_str!("help/watch.txt"))]
+    Watch(Box<watch::Args>),
     /// Check whether a process can be traced, and say what to do if not
     #[command(after_long_help = include_str!("help/doctor.txt"))]
     Doctor(target::Target),
@@ -124,6 +128,7 @@ fn main() -> ExitCode {
         Command::Demo { duration } => demo::run(duration),
         Command::Scan(args) => scan::run(&args),
         Command::Rss(args) => rss::run(&args),
+        Command::Watch(args) => watch::run(&args),
         Command::Trim(args) => trim::run(&args),
         Command::Doctor(target) => doctor::run(&target),
         Command::Completions(args) => completions::completions(&args),

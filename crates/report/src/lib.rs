@@ -29,6 +29,8 @@ pub mod top;
 mod tree;
 mod units;
 pub mod view;
+#[cfg(target_arch = "x86_64")]
+mod watch;
 mod who_frees;
 mod wrap;
 
@@ -63,4 +65,6 @@ pub use scan::{LeakGroup, ScanReport, ScanTotals, SnapshotPart, scan_report, wri
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 pub use units::{bytes, change, count, counted, milliseconds, percent};
+#[cfg(target_arch = "x86_64")]
+pub use watch::{Death, WatchReport};
 pub use who_frees::{Freed, WhoFrees, who_frees};

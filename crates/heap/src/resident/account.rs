@@ -213,7 +213,7 @@ impl Account {
         self.add(Part::Unknown, self.memory.rss.saturating_sub(known));
         self.holdings
             .sort_by_key(|holding| (Reverse(holding.bytes), holding.name.clone()));
-        if !residency.is_of_snapshot {
+        if !residency.is_of_snapshot && !self.arenas.is_empty() {
             let note = "the pages were counted after the memory was copied, as the process ran on";
             self.notes.push(note.into());
         }

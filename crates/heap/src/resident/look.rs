@@ -25,8 +25,7 @@ pub fn look_at_memory(pid: i32, limits: Limits, pins: bool) -> Result<Looked, Er
             | Error::TooLong { .. }
             | Error::NoShortHold { .. }),
         ) => {
-            let residency = Residency::read(living_thread(pid))?;
-            let mut account = account(None, None, &residency, None);
+            let mut account = account_of_mappings(pid)?;
             account.notes.push(format!("the heap is not split: {why}"));
             return Ok(Looked {
                 account,
@@ -47,6 +46,12 @@ pub fn look_at_memory(pid: i32, limits: Limits, pins: bool) -> Result<Looked, Er
         account,
         meta: Some(captured.snapshot.meta),
     })
+}
+
+/// The account of a process by its mappings alone, which needs no hold.
+pub fn account_of_mappings(pid: i32) -> Result<Account, Error> {
+    let residency = Residency::read(living_thread(pid))?;
+    Ok(account(None, None, &residency, None))
 }
 
 /// The account of a process whose pages were looked at with its snapshot.

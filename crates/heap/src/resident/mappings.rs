@@ -100,7 +100,7 @@ impl Mappings<'_> {
             let mut data = module.data.iter();
             data.any(|data| mapping.start < data.end && mapping.end > data.start)
         };
-        if mapping.path == "[heap]" {
+        if mapping.path == "[heap]" && !self.heap.is_empty() {
             "[heap], outside of malloc".into()
         } else if !mapping.path.is_empty() {
             mapping.path.clone()

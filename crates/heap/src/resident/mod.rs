@@ -14,6 +14,6 @@ mod trimming;
 
 pub use account::{Account, Holding, Part};
 pub use arena_use::ArenaUse;
-pub use look::{Looked, account_of, look_at_memory};
+pub use look::{Looked, account_of, account_of_mappings, look_at_memory};
 pub use pins::Pinned;
 pub use trimming::{Trimmed, Trimmer};
