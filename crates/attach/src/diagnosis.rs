@@ -8,13 +8,15 @@ use crate::{
     limits::limit_checks,
 };
 use memhook_inject::first_choice;
-use memhook_process::{AllocatorCalls, Check, ElfView, allocator_calls, details, preflight};
+use memhook_process::{
+    AllocatorCalls, Check, ElfView, ModuleImage, allocator_calls, details, preflight,
+};
 
 /// What was found in a process.
 pub struct Diagnosis {
     /// Each with its finding; one that is not ok makes an attach refuse.
     pub checks: Vec<Check>,
-    /// All modules but the loader; none if a check of the process itself is not ok.
+    /// All modules but glibc's loader; none if a check of the process itself is not ok.
     pub modules: Vec<DiagnosedModule>,
 }
 
@@ -41,7 +43,11 @@ pub fn diagnose(pid: i32) -> Result<Diagnosis, Error> {
     let mut modules = Vec::new();
     if is_well(&checks) {
         let plan = hook_plan(pid, &config)?.into_iter();
-        modules.extend(plan.filter(|plan| !plan.image.is_loader).map(diagnosed));
+        let is_glibcs_loader = |image: &ModuleImage| image.is_loader && !image.is_libc;
+        modules.extend(
+            plan.filter(|plan| !is_glibcs_loader(&plan.image))
+                .map(diagnosed),
+        );
         checks.push(seen(pid, &modules));
         let pools = modules
             .iter()

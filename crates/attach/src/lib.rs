@@ -40,6 +40,7 @@ mod hook_presence;
 mod job;
 mod known_files;
 mod limits;
+mod loading;
 mod memory_budget;
 mod pacing;
 mod process_names;

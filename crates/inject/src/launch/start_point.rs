@@ -28,7 +28,7 @@ pub enum StartPoint {
 
 impl Child {
     /// Runs the program from its execve to where the hook can be loaded: before the constructors if
-    /// `before_constructors` and the loader is glibc's, else to its entry point. A static program, into which
+    /// `before_constructors` and the loader is glibc's or musl's, else to its entry point. A static program, into which
     /// no hook can be loaded, is left where it is.
     ///
     /// glibc's dl_main calls `_dl_debug_state` with RT_CONSISTENT once all relocations are done and
@@ -49,12 +49,21 @@ impl Child {
             .iter()
             .find(|m| m.exec && m.contains(entry))
             .ok_or(Error::NoStartPoint { pid })?;
-        // Only into glibc's loader is it known to be safe to call there.
-        let loader = Loader::of(pid, &mappings).filter(|loader| loader.is_glibc);
+        let (loader, other_loader): (Option<Loader>, _) = match Loader::of(pid, &mappings) {
+            Some(loader) if loader.is_glibc => (Some(loader), None),
+            other => (None, other),
+        };
         // A program for which the kernel loaded no loader is a loader itself, or is static.
-        if auxiliary.loader == 0 && loader.is_none() {
+        if auxiliary.loader == 0 && loader.is_none() && other_loader.is_none() {
             return Ok(StartPoint::Entry);
         }
+        // musl's loader leaves all constructors to the program, whose entry point calls for them
+        // (__libc_start_init in ldso/dynlink.c).
+        let at_entry = if other_loader.is_some() && before_constructors {
+            StartPoint::BeforeConstructors
+        } else {
+            StartPoint::Entry
+        };
         if before_constructors
             && !is_audited(pid)
             && let Some(loader) = loader
@@ -69,7 +78,7 @@ impl Child {
         let probe = Probe::at_entry(&mem, entry, text)
             .map_err(file_error)?
             .ok_or(Error::NoStartPoint { pid })?;
-        self.run_to(pid, &mem, probe, &|| true, StartPoint::Entry)
+        self.run_to(pid, &mem, probe, &|| true, at_entry)
     }
 
     /// Runs until the probe is passed while the condition holds.

@@ -130,13 +130,19 @@ pub(super) fn libc(pid: i32, status: &Status, libc: Option<&CLibrary>) -> Result
         Some((CLibraryKind::Glibc, code)) => {
             return Ok(Check::good("libc", format!("glibc, {}", code.path)));
         }
-        Some((CLibraryKind::Musl, code)) => format!("runs on musl ({})", code.path),
-        None => "does not run on glibc".to_owned(),
+        Some((CLibraryKind::Musl, code)) => {
+            return Ok(Check::note(
+                "libc",
+                format!("musl, {}", code.path),
+                "attach, run and gate work; scan, which reads glibc's heap, does not",
+            ));
+        }
+        None => "runs on neither glibc nor musl",
     };
     Err(Check::bad(
         "libc",
         format!("process {pid} ({}) {what}", status.name),
-        "only glibc 2.17 and later is supported",
+        "only glibc 2.17 and later, and musl, are supported",
     ))
 }
 
