@@ -46,8 +46,8 @@ pub struct Session {
     object: &'static HookObject,
     entry: EntryPoints,
     hook_base: u64,
-    /// Slots of modules that may be unloaded at any moment are exchanged with all threads held.
-    keeps_no_modules: bool,
+    /// Its loader may unmap a module while the hook is about to exchange its slots.
+    may_lose_modules: bool,
     functions: HashSet<usize>,
     files: Files,
     /// Mappings of files as last seen.
@@ -165,7 +165,7 @@ impl Session {
             object,
             entry: object.entry_points()?,
             hook_base: 0,
-            keeps_no_modules: libc.kind == CLibraryKind::Musl,
+            may_lose_modules: libc.kind == CLibraryKind::Musl,
             functions,
             layout: layout(&maps),
             files,

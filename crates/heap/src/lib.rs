@@ -26,6 +26,7 @@ mod testing;
 
 #[cfg(target_arch = "x86_64")]
 pub use capture::limits::Limits;
+pub use capture::modules::MUSL;
 #[cfg(target_arch = "x86_64")]
 pub use capture::{Captured, capture, capture_ending, capture_within};
 pub use error::Error;

@@ -78,9 +78,7 @@ pub fn find_slots(
     let is_code = |address: u64| mapping_of(maps, address).is_some_and(|m| m.exec);
     let mut pages = Pages::of(pid)?;
     let is_of_program = of_program(pid, modules, maps, &mut pages);
-    // musl unmaps a library whose dlopen fails half-way, and its dl_iterate_phdr holds no lock against that
-    // while the callback runs (ldso/dynlink.c).
-    let lets_modules_go = modules.iter().any(|m| m.is_loader && m.is_libc);
+    let may_go = modules_that_may_go(pid, modules, maps, &mut pages);
     let mut data_slots = Vec::new();
     let mut scan = SlotScan::default();
     let mut unresolved = Vec::new();
@@ -121,7 +119,7 @@ pub fn find_slots(
                 target,
                 protection,
                 is_unsettled: mapping.write && facts.relro.contains(&relocation.svma)
-                    || lets_modules_go && !module.is_permanent,
+                    || may_go[index],
                 is_permanent: module.is_permanent,
             };
             match behind(copies, value) {
@@ -237,6 +235,26 @@ fn of_program(pid: i32, modules: &[ModuleImage], maps: &[Mapping], pages: &mut P
         .iter()
         .map(|module| listed.is_empty() || is_listed(module))
         .collect()
+}
+
+/// Which modules may be unmapped while the hook exchanges their slots: glibc's dl_iterate_phdr keeps the loader from
+/// that, but musl's holds no lock while its callback runs (ldso/dynlink.c).
+fn modules_that_may_go(
+    pid: i32,
+    modules: &[ModuleImage],
+    maps: &[Mapping],
+    pages: &mut Pages,
+) -> Vec<bool> {
+    let runs_on_musl = modules.iter().any(|m| m.is_loader && m.is_libc);
+    let is_known = |m: &ModuleImage| !runs_on_musl || m.is_permanent;
+    if modules.iter().all(is_known) {
+        return vec![false; modules.len()];
+    }
+    let settled = Loader::find(pid, maps, pages)
+        .map(|loader| loader.settled_modules(pid))
+        .unwrap_or_default();
+    let stays = |m: &ModuleImage| is_known(m) || settled.iter().any(|at| m.contains(*at));
+    modules.iter().map(|module| !stays(module)).collect()
 }
 
 /// The first definition in the program's namespace. Libc is searched last, because an allocator library that was

@@ -127,15 +127,22 @@ impl Session {
             return Ok(());
         }
         let mut looked = self.look_at_modules();
-        // Where threads of the target make no system calls of ours, or the loader keeps no module where it
-        // is, they cannot patch.
-        if looked.is_ok() && (self.region.syscalls_filtered() || self.keeps_no_modules) {
+        // Threads of the target make no system calls of ours, so they cannot patch.
+        if looked.is_ok() && self.region.syscalls_filtered() {
             looked = self.force_slots().map(drop);
+        } else if self.may_lose_modules && self.has_refused_slots() {
+            // If the threads cannot all be held, the coverage says what is not seen.
+            let _ = self.force_slots();
         }
         // Whatever became of it: the target's dlopen waits for this.
         *answered = request;
         self.region.answer_modules(request);
         looked
+    }
+
+    fn has_refused_slots(&self) -> bool {
+        let mut slots = self.region.slots().into_iter();
+        slots.any(|slot| slot.state == slot_state::REFUSED)
     }
 
     /// Brings journal and module list up to date.

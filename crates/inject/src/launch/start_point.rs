@@ -34,6 +34,8 @@ impl Child {
     /// glibc's dl_main calls `_dl_debug_state` with RT_CONSISTENT once all relocations are done and
     /// `__libc_early_init` has run, right before it returns to run the initializers (elf/rtld.c). It
     /// holds no lock there, so `dlopen` works. This does not hold with LD_AUDIT, whose modules are announced earlier.
+    /// musl's __dls3 calls it when everything is relocated, and leaves all constructors to the program
+    /// (ldso/dynlink.c).
     pub fn run_to_start(
         &mut self,
         pid: i32,
@@ -49,21 +51,11 @@ impl Child {
             .iter()
             .find(|m| m.exec && m.contains(entry))
             .ok_or(Error::NoStartPoint { pid })?;
-        let (loader, other_loader): (Option<Loader>, _) = match Loader::of(pid, &mappings) {
-            Some(loader) if loader.is_glibc => (Some(loader), None),
-            other => (None, other),
-        };
+        let loader = Loader::of(pid, &mappings);
         // A program for which the kernel loaded no loader is a loader itself, or is static.
-        if auxiliary.loader == 0 && loader.is_none() && other_loader.is_none() {
+        if auxiliary.loader == 0 && loader.is_none() {
             return Ok(StartPoint::Entry);
         }
-        // musl's loader leaves all constructors to the program, whose entry point calls for them
-        // (__libc_start_init in ldso/dynlink.c).
-        let at_entry = if other_loader.is_some() && before_constructors {
-            StartPoint::BeforeConstructors
-        } else {
-            StartPoint::Entry
-        };
         if before_constructors
             && !is_audited(pid)
             && let Some(loader) = loader
@@ -71,14 +63,15 @@ impl Child {
             && let Some(probe) =
                 Probe::in_empty_function(&mem, function, stop_by(pid)).map_err(file_error)?
         {
-            let is_reached = || loader.is_consistent(pid);
+            // musl's loader calls it only once before the program begins.
+            let is_reached = || !loader.is_glibc || loader.is_consistent(pid);
             let point = StartPoint::BeforeConstructors;
             return self.run_to(pid, &mem, probe, &is_reached, point);
         }
         let probe = Probe::at_entry(&mem, entry, text)
             .map_err(file_error)?
             .ok_or(Error::NoStartPoint { pid })?;
-        self.run_to(pid, &mem, probe, &|| true, at_entry)
+        self.run_to(pid, &mem, probe, &|| true, StartPoint::Entry)
     }
 
     /// Runs until the probe is passed while the condition holds.

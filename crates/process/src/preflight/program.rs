@@ -147,7 +147,8 @@ pub(super) fn libc(pid: i32, status: &Status, libc: Option<&CLibrary>) -> Result
 }
 
 pub(super) fn libc_version(modules: &[ModuleImage]) -> Option<Check> {
-    let libc = modules.iter().find(|m| m.is_libc)?;
+    // musl is its own loader, and says nothing of its version that would matter here.
+    let libc = modules.iter().find(|m| m.is_libc && !m.is_loader)?;
     Some(match glibc_version(&libc.bytes) {
         Some(version) => Check::good("libc version", version),
         None => Check::note(
