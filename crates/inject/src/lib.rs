@@ -41,6 +41,8 @@ mod common;
 #[cfg(test)]
 mod kill_tests;
 #[cfg(test)]
+mod map_tests;
+#[cfg(test)]
 mod steps;
 #[cfg(test)]
 mod stop_tests;
