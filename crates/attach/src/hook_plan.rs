@@ -14,6 +14,8 @@ pub struct PlannedModule {
     pub image: ModuleImage,
     /// The symbol of each slot.
     pub slots: Vec<String>,
+    /// The function (avma) that each slot leads to.
+    pub targets: Vec<u64>,
     /// What cannot be hooked, and why.
     pub unhookable: Vec<(String, &'static str)>,
 }
@@ -30,6 +32,7 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
         .map(|image| PlannedModule {
             image,
             slots: Vec::new(),
+            targets: Vec::new(),
             unhookable: Vec::new(),
         })
         .collect();
@@ -53,6 +56,7 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
             }
         } else {
             module.slots.push(slot.symbol.clone());
+            module.targets.push(slot.target);
         }
     }
     for refused in scan.unhookable {

@@ -70,7 +70,7 @@ pub use claim::{Claim, claim};
 pub use config::{Clock, ConfigError, OnFull, Stacks, TraceConfig, Unwinding};
 pub use consumer::{Consumer, State};
 pub use coverage::{CallScans, ModuleCoverage, is_hooked, unseen_allocators};
-pub use diagnosis::{DiagnosedModule, Diagnosis, diagnose};
+pub use diagnosis::{DiagnosedModule, Diagnosis, FoundFunction, diagnose};
 pub use error::Error;
 pub use following::{Assigner, Followed, FollowedCount, follow};
 pub use gaps::said as gap_said;

@@ -3,6 +3,7 @@
 //! Nothing here writes to the target or uses ptrace. The ELF part takes bytes.
 
 mod allocator_calls;
+mod allocator_functions;
 mod arch;
 mod c_library;
 mod cgroup_memory;
@@ -34,6 +35,7 @@ mod thread_state;
 mod threads;
 
 pub use allocator_calls::{AllocatorCalls, allocator_calls, built_in_allocator};
+pub use allocator_functions::{AllocatorFunction, allocator_functions};
 #[cfg(target_arch = "x86_64")]
 pub use arch::native::relocations::RETURN;
 pub use c_library::{CLibrary, CLibraryKind, allocator_code, glibc_version, unsafe_ranges};

@@ -104,7 +104,7 @@ pub(super) fn executable(
                 format!(
                     "{who} is statically linked: it has no GOT slots to patch, and no C library to be found"
                 ),
-                "link it dynamically",
+                "link it dynamically (doctor lists the allocator functions that are part of it)",
             )
         });
     }
