@@ -3,10 +3,10 @@
 mod exported;
 mod several;
 
+use super::report_job::{self, ReportJob, Reports};
+use super::signals;
 use crate::options::duration;
 use crate::output::say;
-use crate::report_job::{self, ReportJob, Reports};
-use crate::signals;
 use crate::target::Target;
 use crate::tracing::{DEPTH, DEPTH_TO_ROOTS};
 use exported::Export;
