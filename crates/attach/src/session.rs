@@ -26,6 +26,7 @@ use memhook_process::{
     hook_copies, mappings, modules, seccomp_filters, vdso,
 };
 use memhook_stream::{Plan, Region};
+use memhook_unwind::walk;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -349,6 +350,18 @@ impl Session {
         };
         let frames = stack.frames.into_iter().filter(|pc| !ours(pc)).collect();
         Some((stack.function, frames))
+    }
+
+    /// The frames of a thread with these registers (rip, rsp, rbp), innermost first, as far as `read` has its
+    /// stack.
+    pub fn unwind(
+        &self,
+        start: (u64, u64, u64),
+        read: &dyn Fn(u64) -> Option<u64>,
+        depth: usize,
+    ) -> Vec<u64> {
+        let modules = with(&self.modules, &self.vdso);
+        walk(&self.tables.table_modules(&modules), start, read, depth).0
     }
 
     /// What [`Session::stack`] leaves out of backtraces.

@@ -19,6 +19,7 @@ mod open_files;
 mod precedence;
 mod ptrace;
 mod remote;
+mod watchpoint;
 
 // Each part has one short path, wherever it is used.
 use arch::native::{
@@ -76,6 +77,7 @@ pub use robust_list::robust_list;
 pub use safe_point::Unwind;
 pub use signals::{catch_stops, stops};
 pub use stop::{FirstChoice, HoldOptions, first_choice, hold};
+pub use watchpoint::{Access, AccessRing, Watchpoint, own_thread};
 pub use write_watch::WriteWatch;
 
 #[doc(hidden)]

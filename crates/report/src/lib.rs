@@ -23,6 +23,7 @@ mod rows;
 mod rss;
 mod scan;
 mod stacks;
+mod stale;
 mod style;
 mod text;
 pub mod top;
@@ -62,6 +63,7 @@ pub use rss::{PinRow, RssHolding, RssPart, RssReport, RssSnapshot, RssView, Trim
 #[cfg(target_arch = "x86_64")]
 pub use scan::ReclaimRound;
 pub use scan::{LeakGroup, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks};
+pub use stale::{CaughtAccess, StaleEvidence, StaleReport, StaleSite, StaleTotals};
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 pub use units::{bytes, change, count, counted, milliseconds, percent};

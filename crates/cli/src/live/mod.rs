@@ -15,6 +15,7 @@ pub mod rss;
 pub mod run;
 pub mod scan;
 pub mod signals;
+pub mod stale;
 pub mod top;
 mod trace_config;
 pub mod trim;
