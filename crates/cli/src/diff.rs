@@ -86,7 +86,7 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<Profile> {
             path.display()
         );
     }
-    let (profile, _) = report::read(&recording, path, &args.sources, Window::default())?;
+    let (profile, _) = report::read(&recording, path, &args.sources, Window::default(), None)?;
     Ok(profile)
 }
 

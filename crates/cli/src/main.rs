@@ -21,6 +21,7 @@ mod report;
 mod report_job;
 mod run;
 mod scan;
+mod scores;
 mod signals;
 mod symbols_pack;
 mod target;

@@ -2,9 +2,10 @@
 
 use crate::output::say;
 use crate::report::{self, WindowArgs, open, sources as symbols};
-use crate::signals;
+use crate::{scores, signals};
 use anyhow::Context;
 use memhook_foreign::check_output;
+use memhook_recording::{GroupLimit, ScoreOptions};
 use memhook_report::FormatOptions;
 use memhook_report::formats::{Html, write};
 use memhook_report::view::{self, Server};
@@ -39,6 +40,12 @@ pub struct Args {
     /// Without it the page has no source lines, because debug information may name any file.
     #[arg(long, value_name = "DIR")]
     source_dir: Vec<PathBuf>,
+    /// Longest pause within a group of blocks (0.1%, 5ms) [default: 0.1%]
+    ///
+    /// The lifetime score is about groups: where no block is allocated for longer than this, the next one
+    /// begins. It is a time, or a percentage of the run time.
+    #[arg(long, value_name = "PAUSE", value_parser = scores::group)]
+    group: Option<GroupLimit>,
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
@@ -55,7 +62,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let window = args.window.window(&recording)?;
     // Before the work: a port that is taken costs nothing then.
     let server = args.serve.map(bind).transpose()?;
-    let (mut profile, _) = report::read(&recording, &args.file, &args.symbols, window)?;
+    let scores = report::page_scores(&Html, &recording).map(|usual| ScoreOptions {
+        group: args.group.unwrap_or(usual.group),
+        ..usual
+    });
+    let (mut profile, _) = report::read(&recording, &args.file, &args.symbols, window, scores)?;
     profile.sources = view::source_lines(&profile, &args.source_dir);
     let lacks_sources = args.source_dir.is_empty() && view::are_sources_named(&profile);
     let tell = || {

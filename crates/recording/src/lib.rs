@@ -20,6 +20,6 @@ pub use file::summary::{HISTOGRAM_BUCKETS, Interval, SiteInterval, bucket_of};
 pub use file::writer::{Writer, WriterState};
 pub use replay::{Replay, Window};
 pub use scores::{
-    Chunk, GrowingRuns, KeptChunks, Loops, ScoreOptions, ScoredRun, ScoredSite, geometric_mean,
-    variance,
+    Chunk, GroupLimit, GrowingRuns, KeptChunks, Loops, ScoreOptions, ScoredRun, ScoredSite,
+    geometric_mean, variance,
 };

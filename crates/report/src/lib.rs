@@ -20,6 +20,7 @@ pub mod recorded;
 mod report_writer;
 mod rows;
 mod scan;
+mod scores;
 mod stacks;
 mod style;
 mod text;
@@ -56,6 +57,9 @@ pub use rows::{RowsBy, SortBy};
 #[cfg(target_arch = "x86_64")]
 pub use scan::ReclaimRound;
 pub use scan::{LeakGroup, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks};
+pub use scores::{
+    Gain, HOW_TO_GET_ACCESSES, Inference, ProfileScores, RunScores, Scores, SiteScores,
+};
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 pub use units::{bytes, change, count, counted, milliseconds, percent};

@@ -1,7 +1,8 @@
 //! A run or a window of it, with names: what every exported format is made from.
 
 use crate::{
-    CallStacks, LiveBounds, Measure, ReportTotals, Sampling, StackFrame, Target, UnseenTime,
+    CallStacks, LiveBounds, Measure, ProfileScores, ReportTotals, Sampling, StackFrame, Target,
+    UnseenTime,
 };
 use memhook_ledger::{Estimate, standard_error};
 use serde::Serialize;
@@ -58,6 +59,9 @@ pub struct Profile {
     /// All sites over time, as far as they change: ordered by the point of the timeline.
     #[serde(skip)]
     pub changes: Vec<SitePoint>,
+    /// How well the sites use the heap, if that was asked for.
+    #[serde(skip)]
+    pub scores: Option<ProfileScores>,
     /// Lines of source files around the lines of frames, where the files were found.
     #[serde(skip)]
     pub sources: Vec<SourceLines>,

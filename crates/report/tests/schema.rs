@@ -79,6 +79,8 @@ fn full_report() -> ReportModel {
             symbols: Some("symbols"),
         }],
         sites: vec![SiteRow {
+            stack_id: 0,
+            scores: None,
             bytes: 1,
             blocks: 1,
             error_bytes: Some(1),

@@ -12,9 +12,10 @@
 //!
 //! # Time
 //!
-//! By default the target's clock advances once a millisecond. Events with equal times are taken to
-//! be one nanosecond apart, in their order: so a chunk that is released before the clock advances has a
-//! short lifetime instead of none, and a group within one tick has a score.
+//! By default the target's clock advances once a millisecond. Events with equal times are taken to be spread
+//! evenly over that time, in their order: so a chunk that is released before the clock advances has a
+//! short lifetime instead of none, and a group within one tick has a score. With `--clock tsc` each
+//! event has a time of its own.
 
 mod groups;
 mod kept_chunks;
@@ -23,17 +24,27 @@ mod runs;
 mod scorer;
 #[cfg(test)]
 mod tests;
+mod ticks;
 
 pub use kept_chunks::{Chunk, KeptChunks};
 pub use means::{geometric_mean, variance};
 pub use runs::GrowingRuns;
 pub(crate) use scorer::Scorer;
 
+/// The largest distance in time between two allocations of one group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GroupLimit {
+    /// A part of the run time.
+    Part(f64),
+    /// A time.
+    Nanoseconds(u64),
+}
+
 /// How sites are scored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreOptions {
-    /// The largest distance in time between two allocations of one group, as a part of the run time.
-    pub group: f64,
+    /// The largest distance in time between two allocations of one group.
+    pub group: GroupLimit,
     /// The most chunks that are kept one by one, of all sites together; 0 keeps none.
     pub max_chunks: usize,
 }
@@ -42,8 +53,18 @@ impl Default for ScoreOptions {
     /// The threshold of the paper, and no chunks.
     fn default() -> Self {
         Self {
-            group: 0.001,
+            group: GroupLimit::Part(0.001),
             max_chunks: 0,
+        }
+    }
+}
+
+impl ScoreOptions {
+    /// With chunks, as many as a page can show.
+    pub fn of_pictures() -> Self {
+        Self {
+            max_chunks: 1_000_000,
+            ..Self::default()
         }
     }
 }

@@ -3,7 +3,8 @@
 use super::groups::{Finished, GroupId, Groups, Open};
 use super::kept_chunks::{Chunk, KeptChunks};
 use super::runs::{GrowingRuns, Run};
-use super::{Loops, ScoreOptions, ScoredRun, ScoredSite};
+use super::ticks::{Happening, LONGEST_TICK_NS, Tick};
+use super::{GroupLimit, Loops, ScoreOptions, ScoredRun, ScoredSite};
 use memhook_ledger::{BlockOf, ReleaseBy};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
@@ -13,7 +14,7 @@ use std::collections::VecDeque;
 /// holds nothing back for longer.
 const LATE_PASSES: usize = 17;
 /// The target's clock may be late by a tick or two.
-const LATE_CLOCK_NS: u64 = 2_000_000;
+const LATE_CLOCK_NS: u64 = 2 * LONGEST_TICK_NS;
 
 /// Times beyond this one are damage.
 const LATEST_NS: u64 = u64::MAX >> 8;
@@ -61,9 +62,7 @@ pub(crate) struct Scorer {
     /// By thread: how many events it had.
     events: Vec<u64>,
     kept: usize,
-    /// The time of the last event, and how many had that time.
-    time_ns: u64,
-    at_that_time: u64,
+    tick: Tick,
     /// The ends of the last passes.
     passes: VecDeque<u64>,
     horizon_ns: u64,
@@ -73,8 +72,12 @@ impl Scorer {
     /// Nothing is known yet. `run_ns`: how long the run took; `reallocs`: stacks of calls of `realloc`.
     pub fn new(options: &ScoreOptions, run_ns: u64, reallocs: FxHashSet<u32>) -> Self {
         let part = |of_run: f64| (run_ns as f64 * of_run) as u64;
+        let group_ns = match options.group {
+            GroupLimit::Part(of_run) => part(of_run),
+            GroupLimit::Nanoseconds(ns) => ns,
+        };
         Self {
-            groups: Groups::new(part(options.group), part(Loops::LONGEST)),
+            groups: Groups::new(group_ns, part(Loops::LONGEST)),
             max_chunks: options.max_chunks,
             reallocs,
             ..Self::default()
@@ -87,6 +90,7 @@ impl Scorer {
         self.sites.clear();
         self.live.clear();
         self.under_way.clear();
+        self.tick.clear();
         self.kept = 0;
     }
 
@@ -95,17 +99,45 @@ impl Scorer {
     pub fn at(&mut self, time_ns: u64) {
         // No run is so long; a damaged file may hold any number.
         let time_ns = time_ns.min(LATEST_NS);
-        if time_ns != self.time_ns {
-            self.time_ns = time_ns;
-            self.at_that_time = 0;
+        if time_ns != self.tick.time_ns() {
+            self.end_tick(time_ns);
+            self.tick.begin(time_ns);
         }
     }
 
-    /// Events of one time are a nanosecond apart.
-    fn now(&mut self) -> u64 {
-        let now_ns = self.time_ns + self.at_that_time.min(LATEST_NS);
-        self.at_that_time += 1;
-        now_ns
+    /// A block was allocated.
+    pub fn allocated(&mut self, block: &BlockOf, stack: u32) {
+        self.add(Happening::Allocated(*block, stack));
+    }
+
+    /// A block was released.
+    pub fn released(&mut self, block: &BlockOf, by: Option<ReleaseBy>) {
+        self.add(Happening::Released(*block, by));
+    }
+
+    /// So many blocks, at least one, were allocated and released again one after the other.
+    pub fn pairs(&mut self, block: &BlockOf, stack: u32, count: u64) {
+        self.add(Happening::Pairs(*block, stack, count));
+    }
+
+    #[inline]
+    fn add(&mut self, happening: Happening) {
+        if self.tick.add(happening) {
+            self.end_tick(self.tick.time_ns());
+        }
+    }
+
+    /// Counts what happened at one time. `next_ns`: the time of what comes next.
+    fn end_tick(&mut self, next_ns: u64) {
+        for (time_ns, step_ns, happening) in self.tick.spread(next_ns) {
+            match happening {
+                Happening::Allocated(block, stack) => self.count_allocated(&block, stack, time_ns),
+                Happening::Released(block, by) => self.count_released(&block, by, time_ns),
+                Happening::Pairs(block, stack, count) => {
+                    self.count_pairs(&block, stack, count, time_ns, step_ns);
+                }
+            }
+        }
     }
 
     fn event_of(&mut self, thread: u16) -> u64 {
@@ -117,9 +149,7 @@ impl Scorer {
         self.events[thread]
     }
 
-    /// A block was allocated.
-    pub fn allocated(&mut self, block: &BlockOf, stack: u32) {
-        let start_ns = self.now();
+    fn count_allocated(&mut self, block: &BlockOf, stack: u32, start_ns: u64) {
         let event = self.event_of(block.thread);
         let (number, group) = self.count(block, stack, start_ns, 1);
         let site = &mut self.sites[block.site as usize];
@@ -176,9 +206,7 @@ impl Scorer {
         (number, group)
     }
 
-    /// A block was released.
-    pub fn released(&mut self, block: &BlockOf, by: Option<ReleaseBy>) {
-        let end_ns = self.now();
+    fn count_released(&mut self, block: &BlockOf, by: Option<ReleaseBy>, end_ns: u64) {
         let event = self.event_of(by.map_or(block.thread, |by| by.thread));
         let is_same = |live: &Live| live.site == block.site;
         let Some(live) = self.live.get(&block.address).copied().filter(is_same) else {
@@ -214,9 +242,15 @@ impl Scorer {
         );
     }
 
-    /// Blocks that were allocated and released again one after the other.
-    pub fn pairs(&mut self, block: &BlockOf, stack: u32, count: u64) {
-        let start_ns = self.now();
+    /// The events of the pairs are `step_ns` apart.
+    fn count_pairs(
+        &mut self,
+        block: &BlockOf,
+        stack: u32,
+        count: u64,
+        start_ns: u64,
+        step_ns: u64,
+    ) {
         self.event_of(block.thread);
         self.event_of(block.thread);
         let (number, group) = self.count(block, stack, start_ns, count);
@@ -229,12 +263,10 @@ impl Scorer {
             run.finish(&mut site.runs);
             *run = Run::default();
         }
-        // Each pair is two events.
-        let last_ns = start_ns + 2 * (count - 1);
-        self.at_that_time += 2 * count - 1;
-        self.groups.more_pairs(group, count - 1, 1, last_ns);
+        let last_ns = start_ns + 2 * (count - 1) * step_ns;
+        self.groups.more_pairs(group, count - 1, step_ns, last_ns);
         self.groups
-            .released(group, 1, last_ns + 1, &mut site.finished);
+            .released(group, step_ns, last_ns + step_ns, &mut site.finished);
         let mut next = number;
         while next < number + count {
             let step = self.sites[block.site as usize].kept.step;
@@ -245,13 +277,13 @@ impl Scorer {
             if next >= number + count {
                 return;
             }
-            let start_ns = start_ns + 2 * (next - number);
+            let start_ns = start_ns + 2 * (next - number) * step_ns;
             self.keep(
                 block.site,
                 Chunk {
                     number: next,
                     start_ns,
-                    end_ns: start_ns + 1,
+                    end_ns: start_ns + step_ns,
                     size: block.size,
                     is_live: false,
                 },
@@ -289,6 +321,9 @@ impl Scorer {
 
     /// A pass is over.
     pub fn end_pass(&mut self, now_ns: u64) {
+        if now_ns > self.tick.time_ns().saturating_add(2 * LONGEST_TICK_NS) {
+            self.end_tick(now_ns);
+        }
         self.passes.push_back(now_ns);
         if self.passes.len() > LATE_PASSES
             && let Some(past_ns) = self.passes.pop_front()
@@ -299,6 +334,7 @@ impl Scorer {
 
     /// The window ends: what is live lives until then.
     pub fn finish(mut self, to_ns: u64) -> ScoredRun {
+        self.end_tick(to_ns);
         let mut live: Vec<Live> = self.live.drain().map(|(_, live)| live).collect();
         live.sort_unstable_by_key(|live| (live.start_ns, live.number));
         let to_ns = to_ns.min(LATEST_NS);

@@ -130,9 +130,9 @@ fn blocks() -> impl Strategy<Value = Vec<Block>> {
 proptest! {
     #[test]
     fn scores_are_those_of_the_formulas(blocks in blocks(), permille in 0..100u64) {
-        let options = ScoreOptions { group: permille as f64 / 1000.0, max_chunks: 1000 };
+        let options = ScoreOptions { group: GroupLimit::Part(permille as f64 / 1000.0), max_chunks: 1000 };
         let run = scored(&blocks, &options);
-        prop_assert_eq!(run.group_ns, (END_NS as f64 * options.group) as u64);
+        prop_assert_eq!(run.group_ns, (END_NS as f64 * (permille as f64 / 1000.0)) as u64);
         let mut expected = Vec::new();
         for site in &run.sites {
             let (score, groups) = reference(&blocks, site.stack - 100, run.group_ns);
