@@ -3,6 +3,7 @@
 mod calls;
 mod columns;
 mod packed;
+mod scores;
 mod serve;
 mod sources;
 
@@ -15,18 +16,20 @@ use flate2::{Compression, write::GzEncoder};
 use std::io::{BufWriter, Result, Write};
 
 const PAGE: &str = include_str!("view/page.html");
-const STYLES: [&str; 3] = [
+const STYLES: [&str; 4] = [
     include_str!("view/colors.css"),
     include_str!("view/style.css"),
     include_str!("view/table.css"),
+    include_str!("view/scores.css"),
 ];
 /// One script in this order: classes and constants are declared before they are used.
-const SCRIPTS: [&str; 25] = [
+const SCRIPTS: [&str; 29] = [
     include_str!("view/units.js"),
     include_str!("view/ticks.js"),
     include_str!("view/dom.js"),
     include_str!("view/palette.js"),
     include_str!("view/data.js"),
+    include_str!("view/scores.js"),
     include_str!("view/history.js"),
     include_str!("view/wrappers.js"),
     include_str!("view/selection.js"),
@@ -38,11 +41,14 @@ const SCRIPTS: [&str; 25] = [
     include_str!("view/stacked.js"),
     include_str!("view/timeline.js"),
     include_str!("view/flame.js"),
+    include_str!("view/chunk_bins.js"),
+    include_str!("view/chunks.js"),
     include_str!("view/walk.js"),
     include_str!("view/histogram.js"),
     include_str!("view/table.js"),
     include_str!("view/csv.js"),
     include_str!("view/stack_list.js"),
+    include_str!("view/score_list.js"),
     include_str!("view/details.js"),
     include_str!("view/keys.js"),
     include_str!("view/controls.js"),

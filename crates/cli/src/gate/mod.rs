@@ -5,6 +5,7 @@ mod judged;
 mod launched;
 mod options;
 mod recorded;
+mod scored;
 
 pub use options::Args;
 

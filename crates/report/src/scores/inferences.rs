@@ -22,7 +22,7 @@ const PERCENTILE: f64 = 0.9;
 /// What a site looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Kind {
+pub enum InferenceKind {
     /// Blocks that come and go one after the other.
     ShortLivedInLoop,
     /// Blocks that are outgrown by the next one.
@@ -35,14 +35,15 @@ enum Kind {
     TopBlocks,
 }
 
-impl Kind {
-    fn title(self) -> &'static str {
+impl InferenceKind {
+    /// In words.
+    pub fn title(self) -> &'static str {
         match self {
-            Kind::ShortLivedInLoop => "short-lived in a loop",
-            Kind::GrowingRun => "growing runs of sizes",
-            Kind::ManySmallBlocks => "many small blocks of one size",
-            Kind::TopBytes => "top percentile by bytes",
-            Kind::TopBlocks => "top percentile by count",
+            InferenceKind::ShortLivedInLoop => "short-lived in a loop",
+            InferenceKind::GrowingRun => "growing runs of sizes",
+            InferenceKind::ManySmallBlocks => "many small blocks of one size",
+            InferenceKind::TopBytes => "top percentile by bytes",
+            InferenceKind::TopBlocks => "top percentile by count",
         }
     }
 }
@@ -65,7 +66,8 @@ pub struct Gain {
 /// One inference.
 #[derive(Clone, Debug, Serialize)]
 pub struct Inference {
-    kind: Kind,
+    /// What the site looks like.
+    pub kind: InferenceKind,
     /// The kind in words.
     pub title: &'static str,
     /// What was seen, in words.
@@ -87,7 +89,7 @@ pub struct Inference {
 
 /// What is inferred of one site.
 struct Finding {
-    kind: Kind,
+    kind: InferenceKind,
     evidence: String,
     advice: &'static str,
     gain: Gain,
@@ -124,7 +126,7 @@ fn short_lived(site: &ScoredSite, seen: Seen) -> Option<Finding> {
         _ => duration(mean_ns as f64 / 1e9),
     };
     Some(Finding {
-        kind: Kind::ShortLivedInLoop,
+        kind: InferenceKind::ShortLivedInLoop,
         evidence: format!(
             "{} came and went in {}, at most {at_a_time} of them live at a time, each for {live} on average",
             counted(loops.chunks, "block"),
@@ -142,7 +144,7 @@ fn growing(site: &ScoredSite, seen: Seen) -> Option<Finding> {
     }
     let (from, to) = runs.from_to;
     Some(Finding {
-        kind: Kind::GrowingRun,
+        kind: InferenceKind::GrowingRun,
         evidence: format!(
             "in {}, {} gave way to a larger one (from {} to {} in the largest run, {} in the longest)",
             counted(runs.runs, "run"),
@@ -172,7 +174,7 @@ fn small_blocks(site: &ScoredSite, seen: Seen) -> Option<Finding> {
     }
     let each = overhead(site.largest);
     Some(Finding {
-        kind: Kind::ManySmallBlocks,
+        kind: InferenceKind::ManySmallBlocks,
         evidence: format!(
             "up to {} of {} are live at a time, and glibc's malloc takes {} more for each",
             counted(site.most_live, "block"),
@@ -222,13 +224,13 @@ pub(crate) fn inferences(
             growing(site, seen),
             small_blocks(site, seen),
             top(
-                Kind::TopBytes,
+                InferenceKind::TopBytes,
                 site.most_live_bytes,
                 most_bytes,
                 format!("up to {} are live at a time", bytes(site.most_live_bytes)),
             ),
             top(
-                Kind::TopBlocks,
+                InferenceKind::TopBlocks,
                 site.chunks,
                 most_blocks,
                 format!("it allocates {}", counted(site.chunks, "block")),
@@ -259,7 +261,7 @@ mod tests {
     use super::*;
     use memhook_recording::{GrowingRuns, Loops};
 
-    fn kinds(sites: &[ScoredSite]) -> Vec<(Kind, u32)> {
+    fn kinds(sites: &[ScoredSite]) -> Vec<(InferenceKind, u32)> {
         let profile = Profile {
             to_ns: 2_000_000_000,
             stacks: vec![Vec::new(); sites.len()],
@@ -286,7 +288,10 @@ mod tests {
             },
             ..ScoredSite::default()
         };
-        assert_eq!(kinds(&[looping(501)]), [(Kind::ShortLivedInLoop, 0)]);
+        assert_eq!(
+            kinds(&[looping(501)]),
+            [(InferenceKind::ShortLivedInLoop, 0)]
+        );
         assert_eq!(kinds(&[looping(500)]), []);
         let growing = |steps, outgrown_bytes| {
             let mut runs = GrowingRuns::default();
@@ -296,8 +301,11 @@ mod tests {
                 ..ScoredSite::default()
             }
         };
-        assert_eq!(kinds(&[growing(64, 0)]), [(Kind::GrowingRun, 0)]);
-        assert_eq!(kinds(&[growing(3, 65_536)]), [(Kind::GrowingRun, 0)]);
+        assert_eq!(kinds(&[growing(64, 0)]), [(InferenceKind::GrowingRun, 0)]);
+        assert_eq!(
+            kinds(&[growing(3, 65_536)]),
+            [(InferenceKind::GrowingRun, 0)]
+        );
         assert_eq!(kinds(&[growing(63, 65_535)]), []);
         let small = |most_live, smallest, largest| ScoredSite {
             most_live,
@@ -307,7 +315,7 @@ mod tests {
         };
         assert_eq!(
             kinds(&[small(1000, 256, 256)]),
-            [(Kind::ManySmallBlocks, 0)]
+            [(InferenceKind::ManySmallBlocks, 0)]
         );
         for other in [
             small(999, 24, 24),
@@ -332,11 +340,14 @@ mod tests {
         let top = |numbers| kinds(&sites(numbers));
         assert_eq!(
             top(&[3, 9, 1, 2, 4, 5, 6, 7, 8, 10]),
-            [(Kind::TopBytes, 9), (Kind::TopBlocks, 9)]
+            [(InferenceKind::TopBytes, 9), (InferenceKind::TopBlocks, 9)]
         );
         assert_eq!(top(&[5]), []);
         assert_eq!(top(&[5; 12]), []);
-        assert_eq!(top(&[1, 5]), [(Kind::TopBytes, 1), (Kind::TopBlocks, 1)]);
+        assert_eq!(
+            top(&[1, 5]),
+            [(InferenceKind::TopBytes, 1), (InferenceKind::TopBlocks, 1)]
+        );
     }
 
     #[test]

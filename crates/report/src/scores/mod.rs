@@ -4,8 +4,8 @@ mod inferences;
 mod text;
 
 pub(crate) use inferences::inferences;
-pub use inferences::{Gain, Inference};
-pub(crate) use text::{inferences_text, run_text, site_text};
+pub use inferences::{Gain, Inference, InferenceKind};
+pub(crate) use text::{change_text, inferences_text, run_text, site_change_text, site_text};
 
 use memhook_recording::{ScoredRun, ScoredSite};
 use serde::{Deserialize, Serialize};
@@ -88,8 +88,13 @@ pub struct ProfileScores {
 impl ProfileScores {
     /// The scores of a stack, by its index in the profile.
     pub fn of_stack(&self, stack: u32) -> Option<Scores> {
+        self.site(stack).map(|site| site.scores)
+    }
+
+    /// A site, by the index of its stack in the profile.
+    pub fn site(&self, stack: u32) -> Option<&SiteScores> {
         let site = self.sites.binary_search_by_key(&stack, |site| site.stack);
-        site.ok().map(|at| self.sites[at].scores)
+        site.ok().map(|at| &self.sites[at])
     }
 
     /// The scores of a stack, by its id in the recording.

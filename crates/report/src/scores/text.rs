@@ -1,6 +1,7 @@
 //! Scores and inferences as text.
 
 use super::{Inference, RunScores, Scores};
+use crate::ScoreChange;
 use crate::Style;
 use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, counted, duration};
@@ -58,6 +59,57 @@ pub(crate) fn site_text(out: &mut String, scores: &Scores, style: Style) -> Resu
         }
     }
     writeln!(out, "   {} {}", style.faint("score:"), known.join(", "))
+}
+
+/// What became of the scores from one run to another.
+pub(crate) fn change_text(out: &mut String, scores: &ScoreChange, style: Style) -> Result {
+    let all: [(&str, fn(&Scores) -> Option<f64>); 3] = [
+        ("lifetime", |s| s.lifetime),
+        ("usage", |s| s.usage),
+        ("useful lifetime", |s| s.useful_lifetime),
+    ];
+    let of = |(name, of): (&str, fn(&Scores) -> Option<f64>)| match of(&scores.change) {
+        Some(change) => format!(
+            "{name} {} -> {} ({})",
+            score(of(&scores.old.scores)),
+            score(of(&scores.new.scores)),
+            verdict(change)
+        ),
+        None => format!("{name} unknown"),
+    };
+    let all = all.map(of).join(", ");
+    writeln!(out, "  {} {all}", style.strong("scores"))
+}
+
+fn verdict(change: f64) -> &'static str {
+    if change > 0.0 {
+        "better"
+    } else if change < 0.0 {
+        "worse"
+    } else {
+        "the same"
+    }
+}
+
+/// What became of the lifetime score of a site.
+pub(crate) fn site_change_text(
+    out: &mut String,
+    old: Option<&Scores>,
+    new: Option<&Scores>,
+    style: Style,
+) -> Result {
+    let known = |scores: Option<&Scores>| scores.and_then(|scores| scores.lifetime);
+    let text = match (known(old), known(new)) {
+        (None, None) => return Ok(()),
+        (Some(old), None) => format!("lifetime {}", score(Some(old))),
+        (None, Some(new)) => format!("lifetime {}", score(Some(new))),
+        (Some(old), Some(new)) => {
+            let change = verdict(new - old);
+            let (old, new) = (score(Some(old)), score(Some(new)));
+            format!("lifetime {old} -> {new} ({change})")
+        }
+    };
+    writeln!(out, "   {} {text}", style.faint("score:"))
 }
 
 /// The inferences.

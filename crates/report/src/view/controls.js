@@ -52,7 +52,6 @@ function fillPage(app) {
   const buckets = [...Array(41).keys()].slice(1);
   fillOptions("least", "any", buckets.map((bucket) => [bucket, bytesLabel(2 ** (bucket - 1))]));
   fillOptions("most", "any", buckets.map((bucket) => [bucket, bytesLabel(2 ** bucket)]));
-  byId("modules").replaceChildren(...moduleLegend(data));
 }
 
 /** What the controls show of the state. */
@@ -61,7 +60,15 @@ function showControls(app) {
   choice("measures", MEASURES, state.measure, (name) => app.setMeasure(name), (name) => name === "temporary" && !app.knowsTemporary());
   choice("units", UNITS, state.unit, (unit) => app.update({ unit }));
   choice("charts", CHARTS, state.chart, (chart) => app.update({ chart }));
-  choice("shapes", SHAPES, state.shape, (shape) => app.setShape(shape));
+  const lacksScores = (name) => !data.scores && (name === "score" || name === "chunks");
+  choice("shapes", SHAPES, state.shape, (shape) => app.setShape(shape), lacksScores);
+  choice("paints", PAINTS, state.paint, (paint) => app.setPaint(paint), lacksScores);
+  choice("talls", TALLS, state.tall, (tall) => app.update({ tall }));
+  byId("paints").hidden = state.shape === "chunks";
+  if (byId("modules").dataset.paint !== state.paint) {
+    byId("modules").dataset.paint = state.paint;
+    byId("modules").replaceChildren(...(state.paint === "score" ? severityLegend() : moduleLegend(data)));
+  }
   choice("groups", GROUPS, state.group, (group) => app.setGroup(group));
   for (const id of ["module", "thread", "least"]) byId(id).value = state[id];
   byId("most").value = state.most === LARGEST_BUCKET ? 0 : state.most;

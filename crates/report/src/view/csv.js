@@ -16,6 +16,7 @@ function csvText(app, rows) {
   const head = [
     group, ...(isSite ? ["file", "line", "module", "callers"] : []), `${measure}_${unit}`, "share_percent",
     ...(hasSelf ? [`self_${unit}`] : []), `${measure}_${other}`, `growth_${unit}`,
+    ...(isSite && data.scores ? ["lifetime_score"] : []),
   ];
   const lines = rows.map((row) => {
     const { name, callers, frame } = rowName(data, hidden, group, row.key);
@@ -25,6 +26,7 @@ function csvText(app, rows) {
     return [
       name, ...(isSite ? place : []), row.value, whole > 0 ? ((100 * row.value) / whole).toFixed(3) : "",
       ...(hasSelf ? [row.self] : []), row.other, row.growth,
+      ...(isSite && data.scores ? [data.scored.get(row.key)?.lifetime?.toFixed(6) ?? ""] : []),
     ];
   });
   return `${[head, ...lines].map((fields) => fields.map(csvField).join(",")).join("\r\n")}\r\n`;

@@ -23,6 +23,7 @@ class DetailsView {
     this.box.replaceChildren(
       make("h2", "", "Overview"),
       make("p", "empty", "Pick a row or a frame to see its numbers, its call stack and its source."),
+      ...runScoreParts(app),
       ...histogramParts(`Block sizes (${what}all allocations of the run)`, bucketSums(data.sizes, members), sizeText, choose, isChosen),
       ...histogramParts(`Lifetimes of released blocks (${what}whole run)`, bucketSums(data.lifetimes, members), lifetimeText),
     );
@@ -42,6 +43,7 @@ class DetailsView {
     const threads = distinct(sites.thread);
     parts.push(make("h3", "", "Allocated by"));
     parts.push(make("p", "", `${distinct(sites.kind).join(", ")}, on ${threads.length > 3 ? `${threads.length} threads` : threads.join(", ")}`));
+    parts.push(...siteScoreParts(this.app, members));
     parts.push(...this.releases(members));
     if (frames.length) {
       parts.push(make("h3", "", "Call stack, innermost first"), stackList(this.app, frames));

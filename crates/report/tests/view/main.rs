@@ -9,6 +9,7 @@ mod colors;
 mod graphs;
 mod layout;
 mod numbers;
+mod scores;
 mod searching;
 #[path = "../formats/simulated.rs"]
 mod simulated;
