@@ -190,7 +190,7 @@ fn each_planted_pattern_is_found_and_no_other() {
 
 #[test]
 fn a_trace_is_scored_at_its_end() {
-    let report = traced(&["--scores", "-T", "1000"]);
+    let report = traced(&["--scores"]);
     JsonSchema::load("report-1").check(&report);
     assert!(number(&report["scores"]["lifetime"]) > 0.0);
     assert!(lifetime(&report, "kept") > 0.99);

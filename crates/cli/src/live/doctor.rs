@@ -1,7 +1,7 @@
 //! `doctor`: everything that decides whether and how well a process can be traced.
 
-use crate::frames::module_file;
-use crate::target::Target;
+use super::frames::module_file;
+pub use crate::target::Target as Args;
 use crate::{exit_code, output::say};
 use memhook_attach::{DiagnosedModule, Diagnosis, diagnose};
 use memhook_process::{Check, TargetRoot};
@@ -10,7 +10,7 @@ use memhook_symbols::{ModuleSymbols, Source, Symbolizer};
 use std::{process::ExitCode, time::Duration};
 
 /// Prints every finding; the exit code says whether an attach would refuse.
-pub fn run(target: &Target) -> anyhow::Result<ExitCode> {
+pub fn run(target: &Args) -> anyhow::Result<ExitCode> {
     let pid = target.pid()?;
     let Diagnosis { checks, modules } = diagnose(pid)?;
     checks.iter().for_each(print_check);

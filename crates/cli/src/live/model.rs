@@ -1,8 +1,8 @@
 //! The reports of one attach.
 
-use crate::frames::Traced;
+use super::frames::Traced;
+use super::signals;
 use crate::options::View;
-use crate::signals;
 use memhook_attach::{CallScans, Consumer, Session};
 use memhook_process::TargetRoot;
 use memhook_report::{LiveReporter, LiveView, ReportModel, StackFrame};

@@ -1,6 +1,6 @@
 //! Formats for other programs, straight from a trace: it is recorded into a file that goes away again.
 
-use crate::frames::module_files;
+use crate::live::frames::module_files;
 use crate::report::{open, page_scores, presentable, write};
 use anyhow::{Context, bail};
 use memhook_attach::Session;

@@ -1,9 +1,11 @@
 //! `top`: the live heap of a running process on the terminal.
 
-use crate::exit_code;
-use crate::frames::{SessionStacks, module_files};
+mod several;
+
+use super::ending;
+use super::frames::{SessionStacks, module_files};
+use super::signals::{self, stop_requested};
 use crate::options::{Color, duration};
-use crate::signals::{self, stop_requested};
 use crate::target::Target;
 use crate::tracing::Tracing;
 use anyhow::{Context, bail};
@@ -23,6 +25,13 @@ pub struct Args {
     /// Time between updates of the screen
     #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "1s")]
     interval: Duration,
+    /// Trace its children and their children, too
+    ///
+    /// One process is shown at a time; Tab shows the next one. New processes are found by looking every
+    /// few milliseconds, and what they allocate before that is not seen: the screen says from when on
+    /// they are.
+    #[arg(long)]
+    follow_fork: bool,
     #[command(flatten)]
     tracing: Tracing,
 }
@@ -37,13 +46,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("top counts every allocation: leave --sample and --on-full adapt out");
     }
     signals::catch_stops();
+    if args.follow_fork {
+        return several::run(args, pid);
+    }
     let config = args.tracing.resolve();
     let depth = config.depth;
     let mut trace = Trace::start(pid, config)?;
     let root = TargetRoot::of(pid);
     let name = memhook_foreign::visible(&process_name(pid)).into_owned();
     let mut board = Board::new(name, pid);
-    board.has_color = crate::output::is_colored(Color::Auto, true);
+    board.has_color = has_color();
     let mut job = TopJob {
         interval: args.interval,
         board,
@@ -54,7 +66,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         notices: Vec::new(),
         failure: None,
     };
-    let code = exit_code::of_trace(&trace.run(None, &mut job), pid);
+    let code = ending::of_trace(&trace.run(None, &mut job), pid);
     for notice in &job.notices {
         eprintln!("memhook-rs: {notice}");
     }
@@ -64,6 +76,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let has_gaps = !trace.consumer().gaps(trace.consumer().elapsed()).is_empty();
     tell_end(&job.board, trace.consumer(), code, has_gaps);
     Ok(ExitCode::from(code))
+}
+
+fn has_color() -> bool {
+    crate::output::is_colored(Color::Auto, true)
+}
+
+fn open() -> anyhow::Result<Screen> {
+    Screen::open().context("the terminal cannot be used")
 }
 
 /// The last line, which stays on the terminal.
@@ -103,7 +123,7 @@ impl TopJob {
     fn watch(&mut self, trace: &Trace) -> anyhow::Result<ControlFlow<()>> {
         let screen = match &mut self.screen {
             Some(screen) => screen,
-            none => none.insert(Screen::open().context("the terminal cannot be used")?),
+            none => none.insert(open()?),
         };
         for event in screen.events().try_iter() {
             let event = event.context("the terminal went away; detached")?;

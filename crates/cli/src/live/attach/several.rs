@@ -1,8 +1,9 @@
 //! `attach --follow-fork` and `attach --all`: several processes, each with reports and a recording of its own.
 
 use super::Args;
-use crate::report_job::Reports;
-use crate::{exit_code, printing, signals};
+use crate::live::report_job::Reports;
+use crate::live::signals;
+use crate::{exit_code, printing};
 use anyhow::bail;
 use memhook_attach::{Assigner, Error, Followed, Recording, TraceConfig, Work, follow, refuse};
 use memhook_report::{ReportStream, output_name};
@@ -102,12 +103,18 @@ impl Assigner for Several<'_> {
             }
             _ => None,
         };
-        let job = Box::new(
-            self.args
-                .job(pid, &self.reports, self.config.depth)
-                .titled(),
-        );
-        Ok(Work { job, recording })
+        let mut job = self
+            .args
+            .job(pid, &self.reports, self.config.depth)
+            .titled();
+        // A program that was executed began later than its process, and nobody can tell when.
+        if self.head != 0 && pid != self.head && program == 1 {
+            job = job.of_child();
+        }
+        Ok(Work {
+            job: Box::new(job),
+            recording,
+        })
     }
 
     fn is_over(&mut self) -> bool {

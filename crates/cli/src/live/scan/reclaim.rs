@@ -1,7 +1,7 @@
 //! `scan --reclaim`: releases what two scans found unreachable, once or again and again.
 
 use super::{Args, PointerRule, check, print};
-use crate::signals;
+use crate::live::signals;
 use anyhow::bail;
 use memhook_attach::{Reach, SafePoints, claim};
 use memhook_foreign::visible_lines;

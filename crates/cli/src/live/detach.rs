@@ -1,11 +1,11 @@
 //! `detach`: after an attacher that was killed.
 
 use crate::output::say;
-use crate::target::Target;
+pub use crate::target::Target as Args;
 use std::process::ExitCode;
 
 /// Puts the slots back.
-pub fn run(target: &Target) -> anyhow::Result<ExitCode> {
+pub fn run(target: &Args) -> anyhow::Result<ExitCode> {
     let pid = target.pid()?;
     if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
         anyhow::bail!("{why}");

@@ -1,9 +1,10 @@
 //! A program that is started, and judged at its end; with its processes, if they are followed.
 
-use super::judged::{Measure, evidence};
-use super::options::Args;
+use super::evidence;
 use super::scored::ScoreRecording;
-use crate::exit_code::{self, end_as};
+use crate::exit_code;
+use crate::gate::{Args, Measure};
+use crate::live::ending::{end_as, of_program};
 use crate::printing::chain;
 use crate::tracing::DEPTH_TO_ROOTS;
 use memhook_attach::{
@@ -40,7 +41,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let status = program.run(&mut trial)?;
     let all: Vec<Evidence> = trial.results.iter().filter_map(|r| r.take()).collect();
     let verdict = measure.conclude(all)?;
-    Ok(match exit_code::of_program(status) {
+    Ok(match of_program(status) {
         exit_code::DONE => ExitCode::from(verdict),
         _ => end_as(status),
     })

@@ -1,15 +1,20 @@
 //! What `attach` and `run` do with a trace: reports now and then, and the last one.
 
-use crate::frames::module_files;
-use crate::last_look::LastLook;
-use crate::model::Reporter;
+use super::frames::module_files;
+use super::last_look::LastLook;
+use super::model::Reporter;
+use super::signals::NameWait;
+use super::{ending, record, scores};
+use crate::exit_code;
 use crate::options::{Color, View};
 use crate::report::parse;
 use crate::tracing::Tracing;
-use crate::{exit_code, record, scores, signals::NameWait};
 use memhook_attach::{End, Job, Session, Trace, Turn, command_line, gap_said};
+use memhook_process::process_age;
 use memhook_recording::{Mode, Options, ScoreOptions};
-use memhook_report::{FormatChoice, Progress, ReportModel, ReportStream, ReportWriter};
+use memhook_report::{
+    FormatChoice, Progress, ReportModel, ReportStream, ReportWriter, milliseconds,
+};
 use memhook_symbols::Symbolizer;
 use std::{
     ops::ControlFlow,
@@ -67,7 +72,7 @@ pub struct Args {
     #[arg(long, requires = "leaks")]
     show_possible: bool,
     #[command(flatten)]
-    pub scores: scores::Args,
+    pub scores: crate::scores::Args,
     #[command(flatten)]
     pub recording: record::Args,
     #[command(flatten)]
@@ -202,6 +207,8 @@ pub struct ReportJob {
     shows_reports: bool,
     /// Of one process among several: its command line when it was last looked at.
     title: Option<String>,
+    /// It is a child that ran before it was found; for so long once it is traced.
+    unseen: Option<Duration>,
     /// Called when the process is traced.
     announce: Option<fn(&Session)>,
     /// At the end, tell how backtraces were found.
@@ -235,6 +242,7 @@ impl ReportJob {
             is_quiet: args.quiet,
             shows_reports: true,
             title: None,
+            unseen: None,
             announce: None,
             tells_backtraces: false,
             finds_possible: args.show_possible,
@@ -263,6 +271,14 @@ impl ReportJob {
         ReportJob { is_scratch, ..self }
     }
 
+    /// Of a child of a process that is traced. What it did before it was found is not seen, and reports say so.
+    pub fn of_child(self) -> ReportJob {
+        ReportJob {
+            unseen: Some(Duration::ZERO),
+            ..self
+        }
+    }
+
     /// With something to be said when the process is traced.
     pub fn announced(self, announce: Option<fn(&Session)>) -> ReportJob {
         ReportJob { announce, ..self }
@@ -278,7 +294,11 @@ impl ReportJob {
 
     fn write(&self, report: &ReportModel) {
         let command = self.title.as_ref();
-        let title = command.map(|command| format!("Process {}: {command}\n", self.pid));
+        let unseen = self.unseen.map_or(String::new(), |before| {
+            let before = milliseconds(before.as_millis() as u64);
+            format!(" (seen from {before} after it began: what it allocated before is not counted)")
+        });
+        let title = command.map(|command| format!("Process {}: {command}{unseen}\n", self.pid));
         let mut output = self.reports.output();
         output.write_titled(&title.unwrap_or_default(), report);
     }
@@ -295,7 +315,7 @@ impl ReportJob {
 
     /// Tells what went wrong with the trace.
     fn judge(&self, trace: &Trace, end: &End) -> u8 {
-        let mut code = exit_code::of_trace(end, self.pid);
+        let mut code = ending::of_trace(end, self.pid);
         let region = trace.session().region();
         if self.tells_backtraces {
             let losses = region.losses();
@@ -364,6 +384,7 @@ impl Job for ReportJob {
         // With --quiet and a recording, no reports are printed.
         self.shows_reports = !(self.is_quiet && trace.is_recorded() && !self.is_scratch);
         self.look_at_command_line();
+        self.unseen = self.unseen.and_then(|_| process_age(self.pid));
         if let Some(announce) = self.announce {
             announce(trace.session());
         }

@@ -3,11 +3,11 @@
 mod exported;
 mod several;
 
+use super::report_job::{self, ReportJob, Reports};
+use super::signals;
+use crate::live::scores::Scratch;
 use crate::options::duration;
 use crate::output::say;
-use crate::report_job::{self, ReportJob, Reports};
-use crate::scores::Scratch;
-use crate::signals;
 use crate::target::Target;
 use crate::tracing::{DEPTH, DEPTH_TO_ROOTS};
 use anyhow::bail;

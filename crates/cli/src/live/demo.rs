@@ -72,13 +72,22 @@ fn start() -> anyhow::Result<(Service, i32)> {
     Ok((service, pid))
 }
 
+/// Options of `demo`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// How long to trace
+    #[arg(short, long, value_name = "TIME", value_parser = crate::options::duration, default_value = "3s")]
+    duration: Duration,
+}
+
 /// Runs the command.
-pub fn run(duration: Duration) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let duration = args.duration;
     let (_service, pid) = start()?;
     say!("Started a service of four threads as process {pid}. One of its request handlers leaks.");
     say!(
         "$ memhook-rs attach {pid} --duration {}s --top 3\n",
         duration.as_secs_f64()
     );
-    crate::attach::run(&crate::attach::Args::plain(pid, duration, 3))
+    super::attach::run(&super::attach::Args::plain(pid, duration, 3))
 }

@@ -1,11 +1,11 @@
 //! A process that runs already, judged now, after a time of tracing, or by its growth.
 
-use super::judged::{Measure, evidence};
-use super::options::Args;
+use super::evidence;
 use super::scored::ScoreRecording;
-use crate::last_look::LastLook;
+use crate::gate::{Args, Measure};
+use crate::live::last_look::LastLook;
+use crate::live::{ending, signals};
 use crate::tracing::DEPTH_TO_ROOTS;
-use crate::{exit_code, signals};
 use anyhow::bail;
 use crossbeam_channel::{Receiver, Select, tick};
 use memhook_attach::{Job, Trace, Turn, process_name, refuse};
@@ -68,7 +68,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         look: None,
         gaps: Vec::new(),
     };
-    exit_code::of_trace(&trace.run(Some(begin + duration), &mut watch), pid);
+    ending::of_trace(&trace.run(Some(begin + duration), &mut watch), pid);
     let state = trace.consumer().lock();
     let totals = state.ledger.totals();
     let mut found = match &watch.survivors {

@@ -1,6 +1,6 @@
 //! A traced process's memory at the end of the trace, for what nothing reaches.
 
-use crate::model::Reporter;
+use super::model::Reporter;
 use memhook_attach::{Consumer, Session};
 use memhook_gate::{FoundLeaks, Reached, Search, traced_blocks};
 use memhook_heap::{Captured, capture};
