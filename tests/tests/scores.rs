@@ -100,7 +100,7 @@ fn sites_and_runs_are_scored() {
     ];
     let one_group = json(&arguments);
     assert!(lifetime(&one_group, "looped") < 0.001);
-    assert_eq!(lifetime(&one_group, "kept"), lifetime(&report, "kept"));
+    assert!(lifetime(&one_group, "kept") > 0.9);
     // The worst first.
     let arguments = [
         "report", &file, "--scores", "--sort", "score", "--json", "-T", "1000",

@@ -11,7 +11,8 @@ pub struct Args {
     /// Score how well the heap is used, and show what stands out
     ///
     /// Scores go from 0 (worst) to 1 (best). The lifetime score says whether blocks live long, compared
-    /// with the blocks that were allocated around them.
+    /// with the blocks that were allocated around them. A trace is recorded for that: without -o FILE.mhk,
+    /// into a file in the directory for temporary files, which goes away again.
     #[arg(long)]
     pub scores: bool,
     /// Longest pause within a group of blocks (0.1%, 5ms) [default: 0.1%]

@@ -47,7 +47,7 @@ pub use model::{
 pub use named_run::{Backtrace, Backtraces, frames_at};
 pub use output_name::{OutputNameError, output_name};
 pub use profile::{
-    Amount, CUT_ROOT, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame,
+    Amount, CUT_ROOT, Compared, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame,
     ProfileModule, ProfileSite, Released, Series, SitePoint, SourceLines,
 };
 pub use progress::Progress;

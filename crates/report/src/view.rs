@@ -3,10 +3,12 @@
 mod calls;
 mod columns;
 mod packed;
+mod pair;
 mod scores;
 mod serve;
 mod sources;
 
+pub use pair::beside;
 pub use serve::{Server, address};
 pub use sources::{are_sources_named, source_lines};
 
@@ -23,13 +25,14 @@ const STYLES: [&str; 4] = [
     include_str!("view/scores.css"),
 ];
 /// One script in this order: classes and constants are declared before they are used.
-const SCRIPTS: [&str; 29] = [
+const SCRIPTS: [&str; 31] = [
     include_str!("view/units.js"),
     include_str!("view/ticks.js"),
     include_str!("view/dom.js"),
     include_str!("view/palette.js"),
     include_str!("view/data.js"),
     include_str!("view/scores.js"),
+    include_str!("view/compared.js"),
     include_str!("view/history.js"),
     include_str!("view/wrappers.js"),
     include_str!("view/selection.js"),
@@ -46,6 +49,7 @@ const SCRIPTS: [&str; 29] = [
     include_str!("view/walk.js"),
     include_str!("view/histogram.js"),
     include_str!("view/table.js"),
+    include_str!("view/export.js"),
     include_str!("view/csv.js"),
     include_str!("view/stack_list.js"),
     include_str!("view/score_list.js"),

@@ -436,10 +436,13 @@ impl Job for ReportJob {
         };
         let coverage = report.as_ref().and_then(record::coverage);
         if let Some(recorded) = trace.finish_recording(coverage) {
-            if !record::tell(&recorded, self.is_quiet || self.is_scratch) {
+            let is_complete = record::tell(&recorded, self.is_quiet || self.is_scratch);
+            if !is_complete {
                 self.reports.is_incomplete.store(true, Relaxed);
             }
-            if let Some(report) = &mut report {
+            if let Some(report) = &mut report
+                && is_complete
+            {
                 self.score(trace.session(), &recorded.path, report);
             }
             if self.is_scratch {

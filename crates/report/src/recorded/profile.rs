@@ -150,6 +150,7 @@ pub fn profile(
         series,
         changes: activity.changes.iter().map(changed).collect(),
         scores: None,
+        compared: None,
         sources: Vec::new(),
     };
     let scored = activity.scored.take();

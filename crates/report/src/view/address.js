@@ -7,7 +7,7 @@ const SORTS = ["name", "value", "share", "self", "other", "growth", "spark"];
 function newState(data) {
   return {
     ...newSelection(data),
-    shape: "flame", paint: "module", tall: "all", zoom: [], center: 0, large: "",
+    shape: "flame", paint: data.compared ? "change" : "module", tall: "all", zoom: [], center: 0, large: "",
     group: "site", sorted: "value", isAscending: false,
     chart: "total", pick: null, theme: "",
   };

@@ -3,7 +3,9 @@
 use super::calls::{Calls, Strings};
 use super::packed::{Column, Packed};
 use super::scores::{PageInference, inferences, pack_scores};
-use crate::{Amount, Flow, Profile, ProfileSite, RunScores, SitePoint, SourceLines, UnseenTime};
+use crate::{
+    Amount, Compared, Flow, Profile, ProfileSite, RunScores, SitePoint, SourceLines, UnseenTime,
+};
 use serde::Serialize;
 use std::io::{Result, Write};
 
@@ -36,6 +38,7 @@ struct Head<'a> {
     sources: &'a [SourceLines],
     /// How well the heap is used; `None` of a recording that does not tell.
     scores: Option<RunScores>,
+    compared: Option<&'a Compared>,
     inferences: Vec<PageInference<'a>>,
     columns: &'a [Column],
 }
@@ -69,6 +72,7 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
         step,
         sources: &profile.sources,
         scores: profile.scores.as_ref().map(|scores| scores.run),
+        compared: profile.compared.as_ref(),
         inferences: inferences(profile, &calls),
         columns: &packed.list,
     };

@@ -33,10 +33,5 @@ function csvText(app, rows) {
 }
 
 function saveCsv(app, rows) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([csvText(app, rows)], { type: "text/csv" }));
-  link.download = `${app.data.name.replace(/[^\w.-]/g, "_")}-${app.data.pid}-${app.state.group}s.csv`;
-  link.click();
-  // The download has begun by then.
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  save(app, csvText(app, rows), "text/csv", `${app.state.group}s.csv`);
 }

@@ -57,11 +57,14 @@ class DetailsView {
   }
 
   numbers(measures, members) {
-    const sum = (columns, name) => members.reduce((all, site) => all + columns[name][site], 0);
+    const { data } = this.app;
+    const sums = (columns, name) => newAndOld(data, members, columns[name]);
+    const sum = (columns, name) => sums(columns, name).fresh;
+    const was = (columns) => (data.compared ? `, was ${formatBytes(sums(columns, "bytes").old)}` : "");
     const numbers = make("div", "numbers");
     for (const [name, columns] of measures) {
       numbers.append(make("span", "", name), make("b", "", withError(sum(columns, "bytes"), sum(columns, "variance"))),
-        make("span", "", `in ${counted(sum(columns, "blocks"), "block")}`));
+        make("span", "", `in ${counted(sum(columns, "blocks"), "block")}${was(columns)}`));
     }
     return numbers;
   }

@@ -66,6 +66,7 @@ class FlameView {
   /** What a frame comes to, and its share of everything. */
   amountText(frame) {
     const { data, state, result } = this.app;
+    if (data.compared) return changeText(newAndOld(data, frame.sites, result.positive), state.unit);
     const share = formatShare(frame.value, result.whole[state.unit]);
     const shareText = share && `, ${share} ${wholeText(state)}`;
     if (state.unit === "blocks") return `${counted(frame.value, "block")}${shareText}`;
@@ -133,7 +134,7 @@ class FlameView {
     const { search } = result;
     const isMatch = search && frame.label > 0 && search.byLabel[frame.label];
     // Neighbours of one module differ a little.
-    const isSolid = this.app.state.paint === "score";
+    const isSolid = this.app.state.paint !== "module";
     context.globalAlpha = isOuter || (search && !isMatch) ? 0.4 : isSolid ? 1 : 0.84 + 0.08 * (frame.label % 3);
     context.fillStyle = css(this.colorOf(frame));
     context.fillRect(x, y, Math.max(width - 0.6, NARROWEST), ROW - 1);
@@ -153,6 +154,10 @@ class FlameView {
   colorOf(frame) {
     const { data, state, result } = this.app;
     if (frame.label < 0) return "--root";
+    if (state.paint === "change") {
+      frame.change ??= changeStep(newAndOld(data, frame.sites, result.positive));
+      return `--change-${frame.change}`;
+    }
     if (state.paint !== "score") return moduleColor(data, data.labels.module[frame.label]);
     frame.severity ??= severityOfSites(data, frame.sites, result.positive);
     return severityColor(frame.severity);

@@ -177,6 +177,8 @@ class App {
   /** Ends are moved to points at which the sites are known. */
   setWindow(begin, end) {
     const { data, state } = this;
+    // Of the old run nothing is known but its end.
+    if (data.compared) return;
     const last = data.points - 1;
     const snap = (point) => Math.max(last - Math.round((last - point) / data.step) * data.step, 0);
     const [first, until] = [snap(Math.min(begin, end)), snap(Math.max(begin, end))];
@@ -206,7 +208,8 @@ class App {
   }
 
   setPaint(paint) {
-    if (paint !== "score" || this.data.scores) this.update({ paint });
+    const lacks = (paint === "score" && !this.data.scores) || (paint === "change" && !this.data.compared);
+    if (!lacks) this.update({ paint });
   }
 
   setGroup(group) {

@@ -1,10 +1,11 @@
 // The scores and what stands out, as parts of the panel on the right.
 
 /** A score with the colour of its severity. */
-function scoreEntry(name, score, variance) {
+function scoreEntry(name, score, variance, old) {
   const mark = make("i", "mark");
   mark.style.setProperty("--mark", `var(${severityColor(severityOf(score ?? null))})`);
-  const aside = variance === null || variance === undefined ? "" : ` variance ${variance.toFixed(3)}`;
+  const was = old === null || old === undefined ? "" : ` was ${formatScore(old)},`;
+  const aside = variance === null || variance === undefined ? "" : `${was} variance ${variance.toFixed(3)}`;
   return make("div", "", make("dt", "", mark, name), make("dd", "", formatScore(score), make("small", "", aside)));
 }
 
@@ -12,7 +13,8 @@ function scoreEntry(name, score, variance) {
 function runScoreParts(app) {
   const { data } = app;
   if (!data.scores) return [];
-  const list = make("dl", "scores", ...SCORES.map(([name, text]) => scoreEntry(text, data.scores[name], data.scores.variance[name])));
+  const old = data.compared?.scores;
+  const list = make("dl", "scores", ...SCORES.map(([name, text]) => scoreEntry(text, data.scores[name], data.scores.variance[name], old && old[name])));
   const note = data.scores.usage === null ? "Usage and useful lifetime need to know which bytes are read and written, which no recording holds." : "";
   return [make("h3", "", "Scores of the run, 0 (worst) to 1 (best)"), list, ...(note ? [make("p", "empty", note)] : []), ...inferenceParts(app, data.inferences)];
 }

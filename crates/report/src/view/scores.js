@@ -1,6 +1,6 @@
 // Scores: how well the heap is used, from 0 (worst) to 1 (best), and the colours that say so.
 
-const PAINTS = [["module", "Modules", "Colours by module"], ["score", "Scores", "Colours by severity: how low the scores are"]];
+const PAINTS = [["module", "Modules", "Colours by module"], ["score", "Scores", "Colours by severity: how low the scores are"], ["change", "Change", "Colours by change: red is more than in the old run, blue less"]];
 const SEVERITIES = 12;
 const SCORES = [["lifetime", "Lifetime"], ["usage", "Usage"], ["useful_lifetime", "Useful lifetime"]];
 /** How scores are packed: 0 is unknown, and the others are one more than so many parts of one. */

@@ -6,6 +6,7 @@ mod access;
 mod address;
 mod browser;
 mod colors;
+mod compared;
 mod graphs;
 mod layout;
 mod numbers;
