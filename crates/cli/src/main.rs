@@ -28,7 +28,7 @@ mod live;
 mod live;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use live::{attach, demo, detach, doctor, run, scan, signals, top};
+use live::{attach, demo, detach, doctor, rss, run, scan, signals, top, trim, watch};
 use memhook_foreign::visible;
 use std::process::ExitCode;
 
@@ -80,6 +80,15 @@ enum Command {
     /// Find leaked memory in a running process, without tracing it
     #[command(after_long_help = include_str!("help/scan.txt"))]
     Scan(scan::Args),
+    /// Show where the resident memory of a running process is
+    #[command(after_long_help = include_str!("help/rss.txt"))]
+    Rss(rss::Args),
+    /// Have a running process give free heap memory back to the system
+    #[command(after_long_help = include_str!("help/trim.txt"))]
+    Trim(trim::Args),
+    /// Trace a process, and keep the evidence if it runs out of memory
+    #[command(after_long_help = include_str!("help/watch.txt"))]
+    Watch(Box<watch::Args>),
     /// Check whether a process can be traced, and say what to do if not
     #[command(after_long_help = include_str!("help/doctor.txt"))]
     Doctor(doctor::Args),
@@ -112,6 +121,9 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Scan(args) => scan::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Rss(args) => rss::run(&args),
+        Command::Watch(args) => watch::run(&args),
+        Command::Trim(args) => trim::run(&args),
         Command::Completions(args) => completions::completions(&args),
         Command::Man(args) => completions::man(&args),
     };

@@ -30,7 +30,7 @@ use hold::{
     survey, terminal_stops, timing, urgency, wait, watchdog,
 };
 use remote::{
-    address_space, call_with_data, descriptor, forced_write, huge_pages, kernel_places, load,
+    address_space, call_with_data, descriptor, forced_write, huge_pages, kernel_places, load, map,
     memory, page_scan, region, remote_call, remote_fork, remote_work, robust_list, way_home,
     write_watch,
 };
@@ -40,6 +40,8 @@ use remote::{
 mod common;
 #[cfg(test)]
 mod kill_tests;
+#[cfg(test)]
+mod map_tests;
 #[cfg(test)]
 mod steps;
 #[cfg(test)]
@@ -62,6 +64,7 @@ pub use launch::{
     Child, EndingThread, Event, StartPoint, end_by, forward_signals, launch, wait_for_program,
 };
 pub use load::{Dlopen, load_object};
+pub use map::{ObjectImage, map_object, unmap_unfinished};
 pub use memory::write_bytes;
 pub use open_files::allow_many_open_files;
 pub use page_scan::{PageScan, PageState};

@@ -74,6 +74,15 @@ pub fn processor(pid: i32, tid: i32) -> Option<usize> {
     stat_field(pid, tid, 39)?.parse().ok()
 }
 
+/// The wait status of a process that has ended and that its parent has not waited for yet (proc_pid_stat(5), field
+/// 52).
+pub fn ended_with(pid: i32) -> Option<i32> {
+    if thread_state(pid, pid) != Some('Z') {
+        return None;
+    }
+    stat_field(pid, pid, 52)?.parse().ok()
+}
+
 /// The signals for which the process has a handler: bit `n - 1` is signal `n`.
 pub fn caught_signals(pid: i32) -> Option<u64> {
     u64::from_str_radix(&status_field(pid, pid, "SigCgt:")?, 16).ok()
