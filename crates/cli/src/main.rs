@@ -13,6 +13,7 @@ mod gate;
 mod options;
 mod output;
 mod report;
+mod scores;
 mod symbols_pack;
 mod target;
 mod tracing;

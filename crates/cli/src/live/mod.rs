@@ -14,6 +14,7 @@ mod report_job;
 pub mod rss;
 pub mod run;
 pub mod scan;
+mod scores;
 pub mod signals;
 pub mod stale;
 pub mod top;

@@ -1,7 +1,7 @@
 //! Formats for other programs, straight from a trace: it is recorded into a file that goes away again.
 
 use crate::live::frames::module_files;
-use crate::report::{open, presentable, write};
+use crate::report::{open, page_scores, presentable, write};
 use anyhow::{Context, bail};
 use memhook_attach::Session;
 use memhook_foreign::OutputFile;
@@ -64,7 +64,9 @@ impl Export {
         let recording = open(&self.recording).context("nothing was recorded")?;
         let mut symbols = Symbolizer::new(session.root().search_order());
         symbols.set_modules(module_files(session));
-        let profile = profile(&recording, &mut symbols, Window::default())?;
+        let scores = page_scores(self.format, &recording);
+        let window = Window::default();
+        let profile = profile(&recording, &mut symbols, window, scores.as_ref())?;
         let options = FormatOptions {
             gzip: self.is_packed,
             ..FormatOptions::default()
