@@ -42,6 +42,7 @@ mod known_files;
 mod limits;
 mod memory_budget;
 mod pacing;
+mod probes;
 mod process_names;
 mod profiler;
 mod program;
@@ -77,6 +78,11 @@ pub use hook_plan::{PlannedModule, hook_plan};
 pub use job::{End, Job};
 pub use limits::{limit_checks, refuse};
 pub use memhook_ledger::{LiveBlock, ReleaseBy, SiteTotals};
+pub use probes::{
+    FunctionCount, PlannedFunction, ProbeError, ProbePlan, Probes, RefusedFunction, ThreadCount,
+    plan_probes,
+};
+pub use probes::{PadPreview, ProbePreview, preview_probes};
 pub use process_names::{command_line, process_name};
 pub use profiler::{Block, Profiler, Profiling};
 pub use program::{Observer, Program, Work};

@@ -16,6 +16,7 @@ mod last_look;
 mod model;
 mod options;
 mod output;
+mod probe;
 mod record;
 mod report;
 mod report_job;
@@ -71,6 +72,9 @@ enum Command {
     /// Watch the heap of a running process in the terminal
     #[command(after_long_help = include_str!("help/top.txt"))]
     Top(Box<top::Args>),
+    /// Count the calls of functions of a running process
+    #[command(after_long_help = include_str!("help/probe.txt"))]
+    Probe(Box<probe::Args>),
     /// Clean up in a process after memhook-rs was killed
     #[command(after_long_help = include_str!("help/detach.txt"))]
     Detach(target::Target),
@@ -112,6 +116,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::Detach(target) => detach::run(&target),
         Command::Demo { duration } => demo::run(duration),
         Command::Scan(args) => scan::run(&args),
