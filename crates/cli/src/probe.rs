@@ -6,7 +6,7 @@ use crate::{exit_code, options, signals};
 use memhook_attach::{
     PadPreview, PlannedFunction, ProbePlan, Probes, RefusedFunction, plan_probes, preview_probes,
 };
-use memhook_probe::FunctionSelector;
+use memhook_probe::{Condition, FunctionSelector, MOST_CONDITIONS};
 use memhook_report::{
     ProbePlanReport, ProbePlanRow, ProbeReport, ProbeRow, ProbeThread, RefusedRow,
 };
@@ -28,6 +28,12 @@ pub struct Args {
     /// Count calls, in all and by thread; this is the default
     #[arg(long)]
     count: bool,
+    /// Count only calls whose arguments meet this: 'arg2 > 4096'
+    ///
+    /// arg1 to arg6 are the first six integer or pointer arguments, compared as signed numbers of 64
+    /// bits by ==, !=, <, <=, > or >=. && combines several.
+    #[arg(long = "if", value_name = "CONDITION", value_parser = conditions)]
+    conditions: Option<Conditions>,
     /// Detach after this time [default: when the process ends]
     #[arg(short, long, value_name = "TIME", value_parser = options::duration)]
     duration: Option<Duration>,
@@ -39,6 +45,20 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     output: OutputArgs,
+}
+
+/// What calls must meet to be counted.
+#[derive(Clone)]
+struct Conditions(Vec<Condition>);
+
+fn conditions(text: &str) -> Result<Conditions, String> {
+    let list = Condition::list(text)?;
+    if list.len() > MOST_CONDITIONS {
+        return Err(format!(
+            "at most {MOST_CONDITIONS} comparisons can be combined"
+        ));
+    }
+    Ok(Conditions(list))
 }
 
 /// How often the counters are looked at for threads that are new.
@@ -55,7 +75,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
         anyhow::bail!("{why}");
     }
-    let plan = plan_probes(pid, &selectors)?;
+    let mut plan = plan_probes(pid, &selectors)?;
+    if let Some(Conditions(conditions)) = &args.conditions {
+        plan.conditions = conditions.clone();
+    }
     if args.dry_run {
         return dry_run(args, plan);
     }

@@ -3,8 +3,8 @@
 //! It is complete before anything leads to it, and never changes again. The journal is in the memory of the process
 //! itself, so that whoever comes after a killed attacher, or to a forked process, can put every byte back.
 
-use crate::pad::{self, MOST_PAD_BYTES, Shared};
-use crate::{CountsLayout, JUMP_BYTES, Pad, Plan, Refusal};
+use crate::pad::{self, MOST_PAD_BYTES, Shared, Task};
+use crate::{Condition, CountsLayout, JUMP_BYTES, Pad, Plan, Refusal};
 
 /// The longest exchange that a journal describes.
 pub const LONGEST_PATCH: usize = JUMP_BYTES;
@@ -123,6 +123,7 @@ impl JournalEntry {
 pub struct AreaPlan<'p> {
     /// Plan, load bias of its module, number of the probe.
     functions: Vec<(&'p Plan, u64, usize)>,
+    conditions: &'p [Condition],
 }
 
 /// The bytes of an area, and its pads.
@@ -136,9 +137,15 @@ pub struct Area {
 }
 
 impl<'p> AreaPlan<'p> {
-    /// For these functions: plan, load bias of the module, number of the probe.
-    pub fn new(functions: Vec<(&'p Plan, u64, usize)>) -> AreaPlan<'p> {
-        AreaPlan { functions }
+    /// For these functions: plan, load bias of the module, number of the probe. Calls count that meet all conditions.
+    pub fn new(
+        functions: Vec<(&'p Plan, u64, usize)>,
+        conditions: &'p [Condition],
+    ) -> AreaPlan<'p> {
+        AreaPlan {
+            functions,
+            conditions,
+        }
     }
 
     fn code_offset(&self) -> u64 {
@@ -175,7 +182,13 @@ impl<'p> AreaPlan<'p> {
         let mut next = code_offset + SHARED_CODE_BYTES;
         let (mut journal, mut pads) = (Vec::new(), Vec::new());
         for &(plan, bias, probe) in &self.functions {
-            let pad = Pad::new(plan, bias, probe, at + next, shared);
+            let task = Task {
+                plan,
+                bias,
+                probe,
+                conditions: self.conditions,
+            };
+            let pad = Pad::new(&task, at + next, shared);
             if let Ok(pad) = &pad {
                 put(next, &pad.code);
                 next = (next + pad.code.len() as u64).next_multiple_of(16);

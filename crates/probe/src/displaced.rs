@@ -2,8 +2,8 @@
 
 use crate::Refusal;
 use iced_x86::{
-    BlockEncoder, BlockEncoderOptions, Code as Opcode, Encoder, FastFormatter, FlowControl,
-    Instruction, InstructionBlock, Mnemonic, OpKind, Register,
+    BlockEncoder, BlockEncoderOptions, Code as Opcode, Decoder, DecoderOptions, Encoder,
+    FastFormatter, FlowControl, Instruction, InstructionBlock, Mnemonic, OpKind, Register,
 };
 
 /// An instruction as text.
@@ -103,6 +103,83 @@ pub(crate) fn relocated(instructions: &[Instruction], address: u64) -> Result<Ve
         code.extend(encoded(&[jump], address.wrapping_add(code.len() as u64))?);
     }
     Ok(code)
+}
+
+/// Whether code at `address` is what `relocated` should have made of these instructions: it is decoded again, and each
+/// instruction must have the same operands, address the same memory, and branch to the same place.
+pub(crate) fn is_same(instructions: &[Instruction], code: &[u8], address: u64) -> bool {
+    let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+    for original in instructions {
+        let is_same = if is_call(original) {
+            let push = decoder.decode();
+            let upper = decoder.decode();
+            let jump = decoder.decode();
+            let back = original.next_ip();
+            push.mnemonic() == Mnemonic::Push
+                && push.immediate32to64() as u32 == back as u32
+                && upper.code() == Opcode::Mov_rm32_imm32
+                && upper.memory_base() == Register::RSP
+                && upper.memory_index() == Register::None
+                && upper.memory_displacement64() == 4
+                && upper.immediate32() == (back >> 32) as u32
+                && jump_in_place_of(original).is_ok_and(|wanted| is_alike(&wanted, &jump))
+        } else {
+            is_alike(original, &decoder.decode())
+        };
+        if !is_same {
+            return false;
+        }
+    }
+    decoder.position() == code.len()
+}
+
+fn is_alike(original: &Instruction, copy: &Instruction) -> bool {
+    let is_branch = |i: &Instruction| matches!(i.op0_kind(), OpKind::NearBranch64);
+    if is_branch(original) {
+        return is_branch(copy)
+            && original.mnemonic() == copy.mnemonic()
+            && original.near_branch_target() == copy.near_branch_target();
+    }
+    // The distance to what a relative operand addresses differs, and its address does not. Immediates and lengths of
+    // prefixes are part of the instruction's equality, its place is not.
+    original.code() == copy.code()
+        && original.op_count() == copy.op_count()
+        && (0..original.op_count()).all(|n| {
+            original.op_kind(n) == copy.op_kind(n)
+                && match original.op_kind(n) {
+                    OpKind::Register => original.op_register(n) == copy.op_register(n),
+                    OpKind::Memory => true,
+                    kind if is_immediate(kind) => original.immediate(n) == copy.immediate(n),
+                    _ => true,
+                }
+        })
+        && original.memory_base() == copy.memory_base()
+        && original.memory_index() == copy.memory_index()
+        && original.memory_index_scale() == copy.memory_index_scale()
+        && original.memory_displacement64() == copy.memory_displacement64()
+        && original.memory_segment() == copy.memory_segment()
+        && original.memory_size() == copy.memory_size()
+        && original.has_lock_prefix() == copy.has_lock_prefix()
+        && original.has_rep_prefix() == copy.has_rep_prefix()
+        && original.has_repne_prefix() == copy.has_repne_prefix()
+        && original.op_mask() == copy.op_mask()
+        && original.zeroing_masking() == copy.zeroing_masking()
+        && original.rounding_control() == copy.rounding_control()
+}
+
+fn is_immediate(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::Immediate8
+            | OpKind::Immediate8_2nd
+            | OpKind::Immediate16
+            | OpKind::Immediate32
+            | OpKind::Immediate64
+            | OpKind::Immediate8to16
+            | OpKind::Immediate8to32
+            | OpKind::Immediate8to64
+            | OpKind::Immediate32to64
+    )
 }
 
 fn encoded(instructions: &[Instruction], address: u64) -> Result<Vec<u8>, Refusal> {

@@ -10,6 +10,7 @@
 
 mod area;
 mod code;
+mod condition;
 mod counts;
 mod displaced;
 mod flags;
@@ -20,9 +21,10 @@ mod selector;
 
 pub use area::{Area, AreaHeader, AreaPlan, JournalEntry, LONGEST_PATCH};
 pub use code::Code;
+pub use condition::Condition;
 pub use counts::CountsLayout;
 pub use displaced::assembly;
-pub use pad::Pad;
+pub use pad::{MOST_CONDITIONS, Pad};
 pub use plan::{JUMP_BYTES, Plan, plan};
 pub use refusal::Refusal;
 pub use selector::{FunctionSelector, Wanted, nearest};

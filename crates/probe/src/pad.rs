@@ -4,8 +4,8 @@
 //! give away some registers, but GCC's -fipa-ra and assembly count on what the ABI does not promise.
 
 use crate::counts::CountsLayout;
-use crate::displaced::relocated;
-use crate::{JUMP_BYTES, Plan, Refusal};
+use crate::displaced::{is_same, relocated};
+use crate::{Condition, JUMP_BYTES, Plan, Refusal};
 
 /// Entries that a thread looks at to find its own.
 const MOST_TRIES: u32 = 64;
@@ -36,8 +36,23 @@ pub(crate) struct Shared {
     pub find_block: u64,
 }
 
+/// What one pad does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Task<'p> {
+    /// What is displaced.
+    pub plan: &'p Plan,
+    /// What to add to the plan's addresses for those in the process.
+    pub bias: u64,
+    /// The number of the probe, whose counter it is.
+    pub probe: usize,
+    /// Which calls count: those that meet all of them.
+    pub conditions: &'p [Condition],
+}
+
 /// More than any pad takes.
-pub(crate) const MOST_PAD_BYTES: u64 = 256;
+pub(crate) const MOST_PAD_BYTES: u64 = 384;
+/// Conditions that a pad can check.
+pub const MOST_CONDITIONS: usize = 6;
 
 struct Assembler {
     at: u64,
@@ -89,15 +104,16 @@ impl Pad {
         decoder.into_iter().map(|i| crate::assembly(&i)).collect()
     }
 
-    /// The pad at `at` that counts calls as those of probe `probe`. `entry`: where the code that was planned is in the
-    /// process, the address that corresponds to the plan's.
-    pub(crate) fn new(
-        plan: &Plan,
-        bias: u64,
-        probe: usize,
-        at: u64,
-        shared: Shared,
-    ) -> Result<Pad, Refusal> {
+    /// The pad at `at`.
+    pub(crate) fn new(task: &Task<'_>, at: u64, shared: Shared) -> Result<Pad, Refusal> {
+        let Task {
+            plan,
+            bias,
+            probe,
+            conditions,
+        } = *task;
+        // More would not fit into MOST_PAD_BYTES.
+        debug_assert!(conditions.len() <= MOST_CONDITIONS);
         let entry = plan.at.wrapping_add(bias);
         let counter = (CountsLayout::counter(probe) as u32).to_le_bytes();
         let mut pad = Assembler {
@@ -108,6 +124,11 @@ impl Pad {
         pad.put(b"\x50\x51"); // push rax; push rcx
         if !plan.flags_are_dead {
             pad.put(b"\x9f\x0f\x90\xc0\x50"); // lahf; seto al; push rax
+        }
+        let mut passed_by = Vec::new();
+        for condition in conditions {
+            pad.put(&condition.compare());
+            passed_by.push(pad.put_forward(&condition.jump_unless()));
         }
         pad.put(b"\x64\x48\x8b\x0c\x25\0\0\0\0"); // mov rcx, fs:[0]
         pad.put(b"\x69\xc1\xb1\x79\x37\x9e"); // imul eax, ecx, 0x9e3779b1
@@ -120,6 +141,9 @@ impl Pad {
         pad.put(b"\x48\xff\x80"); // inc qword [rax + counter]
         pad.put(&counter);
         let counted = pad.here();
+        for branch in passed_by {
+            pad.arrive(branch);
+        }
         if !plan.flags_are_dead {
             pad.put(b"\x58\x04\x7f\x9e"); // pop rax; add al, 127; sahf
         }
@@ -128,6 +152,9 @@ impl Pad {
         let displaced_at = pad.code.len();
         let moved: Vec<_> = plan.displaced.iter().map(|i| moved_by(i, bias)).collect();
         let code = relocated(&moved, pad.here())?;
+        if !is_same(&moved, &code, pad.here()) {
+            return Err(Refusal::OutOfReach);
+        }
         pad.put(&code);
         let displaced_end = pad.code.len();
         if plan.goes_on {

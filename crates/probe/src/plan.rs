@@ -121,3 +121,7 @@ fn head(bytes: &[u8], at: u64) -> Result<Vec<Instruction>, Refusal> {
     }
     Ok(found)
 }
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

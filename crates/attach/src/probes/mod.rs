@@ -19,3 +19,6 @@ pub use placed::{FunctionCount, Probes, ThreadCount};
 pub use planned::{PlannedFunction, ProbePlan, RefusedFunction, plan_probes};
 pub use preview::{PadPreview, ProbePreview, preview_probes};
 pub(crate) use removal::{attacher, remove};
+
+#[cfg(test)]
+mod library_tests;

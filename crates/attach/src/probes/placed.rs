@@ -13,7 +13,7 @@ use memhook_inject::{
     CodeArea, CodeExchange, Exchanged, Region, create_region, exchange_code, hold, map_code_area,
     write_bytes,
 };
-use memhook_probe::{Area, AreaHeader, AreaPlan, CountsLayout, Pad};
+use memhook_probe::{Area, AreaHeader, AreaPlan, Condition, CountsLayout, Pad};
 use memhook_process::{Mapping, RemoteAddress, mappings};
 use std::fs::File;
 use std::ops::Range;
@@ -53,6 +53,7 @@ pub struct Probes {
     pid: i32,
     functions: Vec<PlannedFunction>,
     refused: Vec<RefusedFunction>,
+    conditions: Vec<Condition>,
     layout: CountsLayout,
     counts: File,
     /// Where the pads are mapped; forked processes map the same file.
@@ -96,6 +97,7 @@ impl Probes {
             is_placed: vec![true; plan.functions.len()],
             functions: plan.functions,
             refused: plan.refused,
+            conditions: plan.conditions,
             layout,
             counts,
             areas: removal::area_mappings(pid),
@@ -123,7 +125,13 @@ impl Probes {
         let mut open: Vec<(usize, CodeExchange)> = Vec::new();
         let mut refused: Vec<(usize, String)> = Vec::new();
         for part in mapped {
-            let built = build(&self.functions, part, header, &self.layout);
+            let built = build(
+                &self.functions,
+                part,
+                &self.conditions,
+                header,
+                &self.layout,
+            );
             let area = built.map_err(|refusal| ProbeError::AllRefused(refusal.to_string()))?;
             part.area
                 .fill(&area.bytes)
@@ -315,16 +323,21 @@ fn exchange_of(function: &PlannedFunction, pad: &Pad) -> CodeExchange {
     }
 }
 
-pub(super) fn area_plan<'p>(functions: &'p [PlannedFunction], numbers: &[usize]) -> AreaPlan<'p> {
+pub(super) fn area_plan<'p>(
+    functions: &'p [PlannedFunction],
+    numbers: &[usize],
+    conditions: &'p [Condition],
+) -> AreaPlan<'p> {
     let parts = numbers
         .iter()
         .map(|&n| (&functions[n].plan, functions[n].base, n));
-    AreaPlan::new(parts.collect())
+    AreaPlan::new(parts.collect(), conditions)
 }
 
 fn build(
     functions: &[PlannedFunction],
     part: &Mapped,
+    conditions: &[Condition],
     header: AreaHeader,
     layout: &CountsLayout,
 ) -> Result<Area, memhook_probe::Refusal> {
@@ -332,7 +345,7 @@ fn build(
         bytes: part.bytes,
         ..header
     };
-    area_plan(functions, &part.functions).build(part.area.address.0, header, layout)
+    area_plan(functions, &part.functions, conditions).build(part.area.address.0, header, layout)
 }
 
 /// Functions whose modules are close to each other: numbers, and the range of the modules.
@@ -361,7 +374,7 @@ fn map_all(
 ) -> Result<(File, AreaHeader, Vec<Mapped>), Error> {
     let areas: Vec<u64> = clusters(&plan.functions)
         .iter()
-        .map(|(functions, _)| area_plan(&plan.functions, functions).bytes())
+        .map(|(functions, _)| area_plan(&plan.functions, functions, &plan.conditions).bytes())
         .collect();
     let largest = areas.into_iter().max().unwrap_or(0);
     check_file_size(pid, layout.shared_bytes().max(largest))?;
@@ -374,7 +387,7 @@ fn map_all(
     )?;
     let mut mapped: Vec<Mapped> = Vec::new();
     for (functions, near) in clusters(&plan.functions) {
-        let bytes = area_plan(&plan.functions, &functions).bytes();
+        let bytes = area_plan(&plan.functions, &functions, &plan.conditions).bytes();
         // The table of threads is behind the first area.
         let wiped = if mapped.is_empty() {
             CountsLayout::TABLE_BYTES

@@ -3,7 +3,7 @@
 use super::code_of_module::{ModuleCode, file_of};
 use super::error::ProbeError;
 use crate::error::Error;
-use memhook_probe::{Code, FunctionSelector, Plan, Wanted, nearest, plan};
+use memhook_probe::{Code, Condition, FunctionSelector, Plan, Wanted, nearest, plan};
 use memhook_process::{
     Mapping, ModuleFiles, ModuleImage, RemoteAddress, TargetRoot, mappings, modules, read_memory,
 };
@@ -11,6 +11,10 @@ use memhook_symbols::{FunctionSymbol, ModuleFile, SearchPath, demangle, function
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+/// Functions whose instructions the C library's handler of a thread's cancellation looks at: the part of a cancellable
+/// system call in which the thread may be ended (sysdeps/unix/sysv/linux/x86_64/syscall_cancel.S in glibc 2.41,
+/// src/thread/x86_64/syscall_cp.s in musl).
+const COMPARED_CODE: [&str; 3] = ["__syscall_cancel_arch", "__syscall_cp", "__cp_"];
 /// How many places and names a message lists.
 const MOST_LISTED: usize = 8;
 
@@ -51,6 +55,8 @@ pub struct ProbePlan {
     pub functions: Vec<PlannedFunction>,
     /// Those that cannot.
     pub refused: Vec<RefusedFunction>,
+    /// Which calls count: those that meet all of them.
+    pub conditions: Vec<Condition>,
 }
 
 /// A function that was asked for.
@@ -90,6 +96,7 @@ pub fn plan_probes(pid: i32, selectors: &[FunctionSelector]) -> Result<ProbePlan
         pid,
         functions: Vec::new(),
         refused: Vec::new(),
+        conditions: Vec::new(),
     };
     for ((module, symbols), candidates) in loaded.iter().zip(&symbols).zip(&candidates) {
         if !candidates.is_empty() {
@@ -238,12 +245,13 @@ fn decide(
     all.extend(without_frames.filter_map(|s| Some(s.start..s.start.checked_add(s.bytes)?)));
     all.sort_by_key(|range| (range.start, range.end));
     all.dedup();
-    let code = Code::new(
-        &of_module.text,
-        &of_module.loaded,
-        &all,
-        &of_module.pointers,
-    );
+    // A function that begins inside the first bytes of another one is called from anywhere.
+    let mut pointers = of_module.pointers.clone();
+    pointers.extend(symbols.iter().map(|symbol| symbol.start));
+    pointers.extend(of_module.ranges.iter().map(|found| found.range.start));
+    pointers.sort_unstable();
+    pointers.dedup();
+    let code = Code::new(&of_module.text, &of_module.loaded, &all, &pointers);
     for candidate in candidates.values() {
         match one(pid, maps, module, of_module, &code, &candidate.symbol) {
             Ok((range, plan)) => planned.functions.push(PlannedFunction {
@@ -276,6 +284,14 @@ fn one(
     }
     if symbol.name.ends_with(".cold") || symbol.name.contains(".cold.") {
         return Err("it is a part of another function, and is not called".into());
+    }
+    if COMPARED_CODE
+        .iter()
+        .any(|name| symbol.name.starts_with(name))
+    {
+        return Err(
+            "a signal handler of the C library compares program counters with its code".into(),
+        );
     }
     let range = range_of(of_module, symbol)?;
     let entry = module.base.wrapping_add(range.start);

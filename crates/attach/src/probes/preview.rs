@@ -41,7 +41,7 @@ pub fn preview_probes(plan: ProbePlan) -> Result<ProbePreview, Error> {
     };
     let maps = mappings(pid)?;
     for (numbers, near) in clusters(&plan.functions) {
-        let area = area_plan(&plan.functions, &numbers);
+        let area = area_plan(&plan.functions, &numbers, &plan.conditions);
         let bytes = area.bytes() + CountsLayout::TABLE_BYTES;
         let module = || plan.functions[numbers[0]].module.clone();
         let place = places_near(&maps, &near, bytes).first().copied();
