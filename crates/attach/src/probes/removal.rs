@@ -109,6 +109,7 @@ pub(crate) fn attacher(pid: i32, maps: &[Mapping]) -> Option<u32> {
 pub(crate) fn remove(pid: i32) -> Result<Option<u64>, Error> {
     match try_remove(pid) {
         Err(Error::Inject(memhook_inject::Error::TargetGone { .. })) => Ok(Some(0)),
+        Err(_) if !std::path::Path::new(&format!("/proc/{pid}")).exists() => Ok(Some(0)),
         other => other,
     }
 }
