@@ -39,6 +39,7 @@ mod hook_plan;
 mod hook_presence;
 mod job;
 mod known_files;
+mod leaving;
 mod limits;
 mod memory_budget;
 mod pacing;
@@ -76,6 +77,7 @@ pub use following::{Assigner, Followed, FollowedCount, follow};
 pub use gaps::said as gap_said;
 pub use hook_plan::{PlannedModule, hook_plan};
 pub use job::{End, Job};
+pub use leaving::{Left, Outcome, leaving};
 pub use limits::{limit_checks, refuse};
 pub use memhook_ledger::{LiveBlock, ReleaseBy, SiteTotals};
 pub use probes::{

@@ -60,7 +60,9 @@ pub use huge_pages::prefer_huge_pages;
 pub use idle::IdleThreads;
 pub use kernel_places::kernel_places;
 pub use late::let_late_threads_go;
-pub use launch::{Child, EndingThread, Event, StartPoint, end_by, forward_signals, launch};
+pub use launch::{
+    Child, EndingThread, Event, StartPoint, end_by, forward_signals, launch, wait_for_program,
+};
 pub use load::{Dlopen, load_object};
 pub use memory::write_bytes;
 pub use open_files::allow_many_open_files;

@@ -18,6 +18,7 @@ mod loaded_elf;
 mod loader;
 mod maps;
 mod memory;
+mod memory_alarm;
 mod module;
 mod module_bytes;
 mod module_facts;
@@ -29,6 +30,7 @@ mod scheduling;
 mod sections;
 mod selector;
 mod slots;
+mod smaps;
 mod target_root;
 mod thread_state;
 mod threads;
@@ -47,6 +49,7 @@ pub use hook_copies::{Behind, HookCopy, behind, hook_copies};
 pub use loader::{Auxiliary, Loader, is_audited};
 pub use maps::{Mapping, mappings, parse_maps};
 pub use memory::{open_descriptor, open_memory, open_pagemap, read_memory, read_word};
+pub use memory_alarm::{AlarmAt, AlarmError, MemoryAlarm, Trigger};
 pub use module::{ModuleImage, modules, vdso};
 pub use module_bytes::ModuleBytes;
 pub use module_facts::ModuleFacts;
@@ -57,12 +60,13 @@ pub use remote_address::RemoteAddress;
 pub use scheduling::{Scheduling, SchedulingFile};
 pub use selector::{Candidate, SelectionError, Selector, select};
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
+pub use smaps::{MappingUse, MemoryUse, memory_use, parse_smaps, smaps};
 pub use target_root::TargetRoot;
 pub use thread_state::{
-    Activity, blocked_signals, caught_signals, last_ran, process_of, processor, sleeps,
+    Activity, blocked_signals, caught_signals, ended_with, last_ran, process_of, processor, sleeps,
     thread_state, tracer, waits_in,
 };
 pub use threads::{
-    Thread, has_ended, has_seccomp_filter, inner_tid, is_filtered, living_thread, process_ids,
-    seccomp_filters, thread_ids, thread_start_time, threads,
+    Thread, has_ended, has_seccomp_filter, inner_tid, is_filtered, living_thread, process_age,
+    process_ids, seccomp_filters, thread_ids, thread_start_time, threads,
 };

@@ -21,6 +21,8 @@ mod read_back;
 pub mod recorded;
 mod report_writer;
 mod rows;
+#[cfg(target_arch = "x86_64")]
+mod rss;
 mod scan;
 mod stacks;
 mod style;
@@ -29,6 +31,8 @@ pub mod top;
 mod tree;
 mod units;
 pub mod view;
+#[cfg(target_arch = "x86_64")]
+mod watch;
 mod who_frees;
 mod wrap;
 
@@ -58,9 +62,13 @@ pub use read_back::{ReadBackError, read_back};
 pub use report_writer::{ReportStream, ReportWriter, shown};
 pub use rows::{RowsBy, SortBy};
 #[cfg(target_arch = "x86_64")]
+pub use rss::{PinRow, RssHolding, RssPart, RssReport, RssSnapshot, RssView, TrimReport};
+#[cfg(target_arch = "x86_64")]
 pub use scan::ReclaimRound;
 pub use scan::{LeakGroup, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks};
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 pub use units::{bytes, change, count, counted, milliseconds, percent};
+#[cfg(target_arch = "x86_64")]
+pub use watch::{Death, WatchReport};
 pub use who_frees::{Freed, WhoFrees, who_frees};

@@ -1,0 +1,288 @@
+//! `scan`: what is unreachable in a live process, with no tracing.
+
+mod reclaim;
+
+use crate::options::Color;
+use crate::output::style;
+use crate::target::Target;
+use anyhow::{Context, bail};
+use memhook_foreign::{OutputFile, visible_json, visible_lines};
+use memhook_heap::{
+    Captured, Limits, MarkOptions, Method, Pointers, Scan, Types, capture_within, dissect,
+};
+use memhook_process::Check;
+use memhook_report::{Document, Progress, ReportStream, document, scan_report, write_blocks};
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum SnapshotMethod {
+    /// While the process runs; its threads are held only to copy what was written last
+    Precopy,
+    /// From a child that the process is made to fork; its threads are held during the fork
+    Fork,
+    /// With all threads held from beginning to end
+    Stop,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum PointerRule {
+    /// Pointers to its start, or to where C++ points: behind an array cookie, at a secondary base
+    Start,
+    /// Pointers to anywhere in it, and to just past its end
+    Interior,
+}
+
+/// Options of `scan`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// Number of groups to show
+    #[arg(short = 'T', long, value_name = "N", default_value_t = 20)]
+    top: usize,
+    /// Write JSON instead of text
+    #[arg(short, long)]
+    json: bool,
+    /// Scan twice, with this time in between
+    ///
+    /// Only blocks that both scans found, with the same contents, are reported.
+    #[arg(long, value_name = "TIME", value_parser = crate::options::duration, conflicts_with_all = ["from", "save", "census", "why"])]
+    twice: Option<Duration>,
+    /// Also list what is possibly lost
+    ///
+    /// These are blocks that only pointers into blocks reach, of which memcheck says so.
+    #[arg(long, conflicts_with_all = ["save", "census", "why", "reclaim", "list"])]
+    show_possible: bool,
+    /// Count the whole heap by type, size and arena
+    #[arg(long, conflicts_with_all = ["save", "why"])]
+    census: bool,
+    /// Show what keeps the block at this address alive
+    #[arg(long, value_name = "ADDRESS", value_parser = address, conflicts_with = "save")]
+    why: Option<u64>,
+    /// Pointers that count: start or interior
+    #[arg(long, value_enum, value_name = "RULE", default_value = "interior")]
+    pointers: PointerRule,
+    /// Look for pointers at every byte
+    ///
+    /// Without it, only multiples of eight are looked at.
+    #[arg(long)]
+    unaligned: bool,
+    /// Save the snapshot (- is standard output)
+    ///
+    /// It is not searched then.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "from",
+        help_heading = "Snapshots"
+    )]
+    save: Option<String>,
+    /// Search a saved snapshot (- is standard input)
+    #[arg(
+        long = "load",
+        alias = "from",
+        value_name = "FILE",
+        conflicts_with_all = ["process", "pid", "cgroup", "newest"],
+        help_heading = "Snapshots"
+    )]
+    from: Option<String>,
+    /// Overwrite the file of --save if it exists
+    #[arg(long, requires = "save", help_heading = "Snapshots")]
+    force: bool,
+    /// How to copy the memory: precopy, fork or stop
+    ///
+    /// A method that does not work falls back to the next. The default is precopy, or stop if the
+    /// process has a seccomp filter that memhook-rs cannot bypass.
+    #[arg(long, value_enum, value_name = "METHOD", help_heading = "Snapshots")]
+    snapshot: Option<SnapshotMethod>,
+    /// Longest time to hold all threads [default: 50ms]
+    ///
+    /// A copy that would take longer is made in another way, or refused. With --snapshot stop there
+    /// is no limit by default.
+    #[arg(long, value_name = "TIME", value_parser = crate::options::duration, conflicts_with = "from", help_heading = "Snapshots")]
+    max_hold: Option<Duration>,
+    /// Limit of memory for the copy [default: all]
+    ///
+    /// A copy that is larger, or larger than the memory that is available, is refused.
+    #[arg(long, value_name = "SIZE", value_parser = crate::options::size, help_heading = "Snapshots")]
+    max_memory: Option<u64>,
+    /// Free what two scans found unreachable
+    ///
+    /// The process frees the blocks itself, by calls of its own free(), and only blocks whose
+    /// contents were the same in both scans. memhook-rs asks first; without a terminal it only says
+    /// what it would free, unless --yes is given.
+    #[arg(long, conflicts_with_all = ["from", "save", "census", "why"], help_heading = "Reclaiming")]
+    reclaim: bool,
+    /// Do not ask before anything is freed
+    #[arg(long, requires = "reclaim", help_heading = "Reclaiming")]
+    yes: bool,
+    /// Reclaim again and again at this interval
+    ///
+    /// It ends with Ctrl-C or when the process ends.
+    #[arg(long, value_name = "TIME", value_parser = crate::options::duration, requires = "reclaim", conflicts_with = "twice", help_heading = "Reclaiming")]
+    every: Option<Duration>,
+    /// List every block instead: address, usable bytes, leaked or live
+    #[arg(long, hide = true)]
+    list: bool,
+}
+
+fn address(text: &str) -> Result<u64, String> {
+    let digits = text.trim_start_matches("0x");
+    u64::from_str_radix(digits, 16).map_err(|_| "expected an address like 0x55d0c0ffee00".into())
+}
+
+impl Args {
+    fn mark_options(&self) -> MarkOptions {
+        MarkOptions {
+            pointers: match self.pointers {
+                PointerRule::Start => Pointers::Start,
+                PointerRule::Interior => Pointers::Interior,
+            },
+            unaligned: self.unaligned,
+        }
+    }
+
+    fn method(&self) -> Option<Method> {
+        self.snapshot.map(|method| match method {
+            SnapshotMethod::Precopy => Method::Precopy,
+            SnapshotMethod::Fork => Method::Fork,
+            SnapshotMethod::Stop => Method::Stop,
+        })
+    }
+
+    fn limits(&self) -> Limits {
+        let usual = match self.snapshot {
+            Some(SnapshotMethod::Stop) => None,
+            _ => Limits::default().hold,
+        };
+        Limits {
+            hold: self.max_hold.or(usual),
+            memory: self.max_memory,
+        }
+    }
+
+    /// Of the process, or of the file that was named.
+    fn capture(&self, pid: i32) -> anyhow::Result<Captured> {
+        let Some(file) = &self.from else {
+            check(memhook_process::preflight_to_read(pid))?;
+            let work = || capture_within(pid, self.method(), self.limits());
+            return Ok(Progress::during("copying the memory", work)?);
+        };
+        let snapshot = if file == "-" {
+            memhook_heap::load("standard input", std::io::stdin().lock(), self.max_memory)?
+        } else {
+            let open = File::open(file).with_context(|| file.clone())?;
+            memhook_heap::load(file, std::io::BufReader::new(open), self.max_memory)?
+        };
+        Ok(Captured {
+            snapshot,
+            images: Vec::new(),
+            residency: None,
+        })
+    }
+}
+
+/// Refuses what cannot be read or traced.
+fn check(checks: Vec<Check>) -> anyhow::Result<()> {
+    match memhook_process::first_failure(&checks) {
+        Some(why) => bail!("{why}"),
+        None => Ok(()),
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    // Looked for once: a name may be that of another process later.
+    let pid = match args.from {
+        Some(_) => 0,
+        None => args.target.pid()?,
+    };
+    if args.reclaim {
+        reclaim::run(args, pid)?;
+    } else if let Some(file) = &args.save {
+        save(args, pid, file)?;
+    } else {
+        look(args, pid)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Everything but `--save` and `--reclaim`.
+fn look(args: &Args, pid: i32) -> anyhow::Result<()> {
+    const SEARCHING: &str = "searching the memory";
+    let options = args.mark_options();
+    let scan = |snapshot: &_| Progress::during(SEARCHING, || Scan::of(snapshot, options));
+    let mut captured = args.capture(pid)?;
+    let mut before = None;
+    if let Some(pause) = args.twice {
+        let scan = scan(&captured.snapshot)?;
+        before = Some(scan.fingerprints(&captured.snapshot));
+        drop(scan);
+        std::thread::sleep(pause);
+        captured = args.capture(pid)?;
+    }
+    let snapshot = &captured.snapshot;
+    let mut types = Types::new(snapshot, &captured.images);
+    // These two need no list of leaks.
+    if let Some(address) = args.why {
+        let heap = dissect(snapshot)?;
+        let work = || memhook_heap::why(snapshot, &heap, options, &mut types, address);
+        return print(args, &Progress::during(SEARCHING, work)?);
+    }
+    if args.census {
+        let heap = dissect(snapshot)?;
+        let work = || memhook_heap::census(snapshot, &heap, &mut types, args.top);
+        return print(args, &Progress::during(SEARCHING, work));
+    }
+    let mut scan = scan(snapshot)?;
+    if let Some(before) = &before {
+        scan.keep_still_leaked(before, snapshot);
+    }
+    if args.list {
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        return Ok(write_blocks(&scan, &mut out).and_then(|()| out.flush())?);
+    }
+    let mut report = scan_report(snapshot, &scan, &scan.leaks, &mut types, args.top);
+    if args.show_possible {
+        let possible = scan.possibly_lost(snapshot, options);
+        report.add_possible(snapshot, &scan, &possible, &mut types, args.top);
+    }
+    print(args, &report)
+}
+
+fn print(args: &Args, report: &impl Document) -> anyhow::Result<()> {
+    let style = style(None, ReportStream::Out, Color::Never, false);
+    let text = document(report, args.json, style)?;
+    let shown = if args.json {
+        visible_json(&text)
+    } else {
+        visible_lines(&text)
+    };
+    // A reader that went away is no error of ours.
+    let _ = std::io::stdout().lock().write_all(shown.as_bytes());
+    Ok(())
+}
+
+/// Saves a snapshot.
+fn save(args: &Args, pid: i32, file: &str) -> anyhow::Result<()> {
+    // Before the process is touched: a file that cannot be written costs it nothing then.
+    let output = match file {
+        "-" if std::io::stdout().is_terminal() => {
+            bail!("a snapshot is binary: redirect standard output, or name a file")
+        }
+        "-" => None,
+        file => Some(OutputFile::create(file.as_ref(), args.force)?),
+    };
+    let mut captured = args.capture(pid)?;
+    captured.name_classes()?;
+    let snapshot = &captured.snapshot;
+    match output {
+        None => memhook_heap::save(snapshot, std::io::stdout().lock()).context("standard output"),
+        Some(output) => memhook_heap::save(snapshot, output.file())
+            .and_then(|()| output.keep().map(drop))
+            .context(file.to_owned()),
+    }
+}
