@@ -9,6 +9,7 @@ mod frames;
 pub mod gate;
 mod last_look;
 mod model;
+pub mod probe;
 mod record;
 mod report_job;
 pub mod rss;
