@@ -1,4 +1,5 @@
-//! Everything that decides whether, and how well, a process can be traced. The process is only read.
+//! Everything that decides whether, and how well, a process can be traced. The process is only read, but where that
+//! does not tell whether a thread is at a safe point (`safe_thread.rs`).
 
 use crate::{
     config::TraceConfig,
@@ -6,6 +7,7 @@ use crate::{
     error::Error,
     hook_plan::{PlannedModule, hook_plan},
     limits::limit_checks,
+    safe_thread::safe_thread,
 };
 use memhook_inject::first_choice;
 use memhook_process::{AllocatorCalls, Check, ElfView, allocator_calls, details, preflight};
@@ -40,9 +42,14 @@ pub fn diagnose(pid: i32) -> Result<Diagnosis, Error> {
     }
     let mut modules = Vec::new();
     if is_well(&checks) {
-        let plan = hook_plan(pid, &config)?.into_iter();
-        modules.extend(plan.filter(|plan| !plan.image.is_loader).map(diagnosed));
+        let plan = hook_plan(pid, &config)?;
+        let images = plan.iter().map(|plan| plan.image.clone()).collect();
+        let plan = plan.into_iter().filter(|plan| !plan.image.is_loader);
+        modules.extend(plan.map(diagnosed));
         checks.push(seen(pid, &modules));
+        if is_well(&checks) {
+            checks.push(safe_thread(pid, images));
+        }
         let pools = modules
             .iter()
             .filter_map(|m| Some((m, m.calls.pool.filter(|p| !p.is_avoided(pid))?.advice)));

@@ -16,7 +16,7 @@ use crate::reach::Reach;
 use crate::recorder::OwnCode;
 use crate::residue::{Place, residue};
 use crate::restore::{Files, layout};
-use crate::safe_point::SafePoints;
+use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
 use crate::unwind_tables::UnwindTables;
 use memhook_abi::{self as abi, function_by_name, hook_error};
 use memhook_inject::{Dlopen, Held, IdleThreads, load_object, unmap_region};
@@ -32,8 +32,6 @@ use std::{
 };
 use target_facts::{is_filtered, tid_offset};
 
-/// How long a thread outside of the loader is looked for.
-const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the held thread waits for a moment in which no other thread unloads modules.
 const STILL_PATIENCE: Duration = Duration::from_millis(20);
 

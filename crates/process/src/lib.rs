@@ -36,7 +36,9 @@ mod threads;
 pub use allocator_calls::{AllocatorCalls, allocator_calls, built_in_allocator};
 #[cfg(target_arch = "x86_64")]
 pub use arch::native::relocations::RETURN;
-pub use c_library::{CLibrary, CLibraryKind, allocator_code, glibc_version, unsafe_ranges};
+pub use c_library::{
+    CLibrary, CLibraryKind, allocator_code, glibc_version, loader_ranges, unsafe_ranges,
+};
 pub use cgroup_memory::{CgroupMemory, MemoryLevel};
 pub use cgroup_root::cgroup_root;
 pub use children::{children, parent};
@@ -59,7 +61,7 @@ pub use selector::{Candidate, SelectionError, Selector, select};
 pub use slots::{Slot, SlotScan, Unhookable, find_slots};
 pub use target_root::TargetRoot;
 pub use thread_state::{
-    Activity, blocked_signals, caught_signals, last_ran, process_of, processor, sleeps,
+    Activity, blocked_at, blocked_signals, caught_signals, last_ran, process_of, processor, sleeps,
     thread_state, tracer, waits_in,
 };
 pub use threads::{
