@@ -159,16 +159,15 @@ fn functions(module: &ModuleImage, names: &[&str]) -> impl Iterator<Item = Range
 
 /// Code (avma) in which a thread that sleeps keeps others out of `dlopen`.
 pub fn loader_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
-    let of = |module: &ModuleImage| -> Vec<Range<u64>> {
+    let mut ranges = Vec::new();
+    for module in modules {
         if is_loader(module) {
-            vec![module.start..module.end]
+            ranges.push(module.start..module.end);
         } else if is_part_of_glibc(&module.facts) {
-            functions(module, &LOCKING_THE_LOADER).collect()
-        } else {
-            Vec::new()
+            ranges.extend(functions(module, &LOCKING_THE_LOADER));
         }
-    };
-    modules.iter().flat_map(of).collect()
+    }
+    ranges
 }
 
 /// Code (avma) in which a thread may hold a lock that `dlopen` needs: the loader, allocators, and functions that hold
