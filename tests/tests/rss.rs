@@ -19,7 +19,9 @@ fn rss(pid: u32, options: &[&str]) -> Value {
 }
 
 fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("no number: {value}"))
 }
 
 fn part(report: &Value, name: &str) -> u64 {
@@ -39,7 +41,10 @@ fn resident(pid: u32) -> u64 {
     let text = std::fs::read_to_string(path).expect("it lives");
     let line = text.lines().find(|line| line.starts_with("Rss:"));
     let digits = line.and_then(|line| line.split_ascii_whitespace().nth(1));
-    digits.and_then(|n| n.parse::<u64>().ok()).expect("a number") * 1024
+    digits
+        .and_then(|n| n.parse::<u64>().ok())
+        .expect("a number")
+        * 1024
 }
 
 /// Between what was planted and so much more.
@@ -53,14 +58,21 @@ fn the_parts_are_those_that_were_planted() {
     let file = folder.path("mapped");
     std::fs::write(&file, vec![7; 3 * MIB as usize]).expect("written");
     let mut programs = vec![build_target("resident_parts", &[])];
-    programs.extend(Release::all().iter().map(|r| r.build_target("resident_parts", &[])));
+    programs.extend(
+        Release::all()
+            .iter()
+            .map(|r| r.build_target("resident_parts", &[])),
+    );
     for program in programs {
         let target = Target::start(&program, &[&file]);
         let report = rss(target.pid(), &["-T", "1000"]);
         let expected = resident(target.pid());
         assert_eq!(report["schema"], "memhook-rs/rss/1");
         let all = number(&report["rss_bytes"]);
-        assert!(all.abs_diff(expected) <= 64 << 10, "{all}, and the kernel says {expected}");
+        assert!(
+            all.abs_diff(expected) <= 64 << 10,
+            "{all}, and the kernel says {expected}"
+        );
         assert_eq!(sum_of_parts(&report), all, "{report:#}");
         assert!(part(&report, "unknown") <= all / 100, "{report:#}");
 
@@ -70,9 +82,18 @@ fn the_parts_are_those_that_were_planted() {
         // All free blocks of the sparse part are on pages with live ones.
         let sparse = part(&report, "fragmentation");
         assert!(is_near(sparse, 3 * MIB, MIB / 4), "{report:#}");
-        assert!(is_near(part(&report, "stacks"), 3 * MIB, MIB / 2), "{report:#}");
-        assert!(is_near(part(&report, "shared memory"), 5 * MIB, 0), "{report:#}");
-        assert!(is_near(part(&report, "mappings"), 10 * MIB, MIB), "{report:#}");
+        assert!(
+            is_near(part(&report, "stacks"), 3 * MIB, MIB / 2),
+            "{report:#}"
+        );
+        assert!(
+            is_near(part(&report, "shared memory"), 5 * MIB, 0),
+            "{report:#}"
+        );
+        assert!(
+            is_near(part(&report, "mappings"), 10 * MIB, MIB),
+            "{report:#}"
+        );
         let holdings = report["holdings"].as_array().expect("holdings");
         let named = |name: &str| {
             let found = holdings.iter().find(|h| h["name"] == name);
@@ -84,11 +105,17 @@ fn the_parts_are_those_that_were_planted() {
         assert_eq!(named(&file), 3 * MIB, "{report:#}");
         // Where the kernel has given huge pages, they are counted as that.
         let huge = number(&report["huge_page_bytes"]);
-        assert!(huge <= 4 * MIB + 2 * MIB && huge % (2 * MIB) == 0, "{report:#}");
+        assert!(
+            huge <= 4 * MIB + 2 * MIB && huge % (2 * MIB) == 0,
+            "{report:#}"
+        );
         let arenas = report["arenas"].as_array().expect("arenas");
         assert_eq!(arenas.len(), 4, "{report:#}");
         for arena in &arenas[1..] {
-            assert!(is_near(number(&arena["live_bytes"]), 2 * MIB, MIB / 8), "{arena:#}");
+            assert!(
+                is_near(number(&arena["live_bytes"]), 2 * MIB, MIB / 8),
+                "{arena:#}"
+            );
         }
         assert!(target.finish().success());
     }
@@ -103,7 +130,12 @@ fn pins_hold_what_comes_back_without_them() {
         programs.push((name, release.build_target("pinned_pages", &[])));
     }
     for (name, program) in &programs {
-        for options in [["0", "trimmed"], ["4", "trimmed"], ["0", "untrimmed"], ["4", "untrimmed"]] {
+        for options in [
+            ["0", "trimmed"],
+            ["4", "trimmed"],
+            ["0", "untrimmed"],
+            ["4", "untrimmed"],
+        ] {
             check_pins(program, &options, name);
         }
     }
@@ -121,7 +153,10 @@ fn check_pins(program: &Path, options: &[&str], name: &str) {
     assert_eq!(first["name"], "blocks of 72 bytes", "{pins:#?}");
     // Libraries have blocks of that size too.
     let planted = 500 * (threads + 1);
-    assert!(is_near(number(&first["own_blocks"]), planted, 50), "{first:#}");
+    assert!(
+        is_near(number(&first["own_blocks"]), planted, 50),
+        "{first:#}"
+    );
     target.go();
     target.expect("freed");
     let fell = before - resident(target.pid());

@@ -5,7 +5,7 @@ use crate::output::style;
 use crate::target::Target;
 use anyhow::bail;
 use memhook_foreign::{visible_json, visible_lines};
-use memhook_heap::{Looked, Limits, look_at_memory};
+use memhook_heap::{Limits, Looked, look_at_memory};
 use memhook_report::{Progress, ReportStream, RssReport, RssView, document};
 use std::io::Write;
 use std::process::ExitCode;

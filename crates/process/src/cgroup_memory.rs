@@ -114,7 +114,9 @@ impl CgroupMemory {
     pub fn now(&self) -> Vec<MemoryLevel> {
         let level = |directory: &Path| {
             let versions = [Version::One, Version::Two].into_iter();
-            versions.filter_map(|version| version.level(directory)).next()
+            versions
+                .filter_map(|version| version.level(directory))
+                .next()
         };
         let levels: Vec<MemoryLevel> = self
             .levels

@@ -188,8 +188,7 @@ impl MemoryAlarm {
         }
         let levels = self.cgroup.now();
         let used = |level: &crate::MemoryLevel| level.limit.saturating_sub(level.free);
-        let share =
-            |level: &crate::MemoryLevel| used(level) as f64 / level.limit.max(1) as f64;
+        let share = |level: &crate::MemoryLevel| used(level) as f64 / level.limit.max(1) as f64;
         let fullest = levels.iter().max_by(|a, b| share(a).total_cmp(&share(b)));
         if let Some(level) = fullest {
             let first = match self.at {
@@ -261,7 +260,17 @@ mod tests {
     fn shares_and_sizes() {
         assert_eq!("90%".parse(), Ok(AlarmAt::Share(0.9)));
         assert_eq!("512M".parse(), Ok(AlarmAt::Bytes(512 << 20)));
-        for bad in ["", "%", "0%", "100%", "-1%", "x", "0", "90 %", "99999999999G"] {
+        for bad in [
+            "",
+            "%",
+            "0%",
+            "100%",
+            "-1%",
+            "x",
+            "0",
+            "90 %",
+            "99999999999G",
+        ] {
             assert!(bad.parse::<AlarmAt>().is_err(), "{bad}");
         }
     }

@@ -128,7 +128,10 @@ Private_Hugetlb:      16 kB
             huge_pages: 2 << 20,
             hugetlb: 0,
         };
-        assert_eq!((&found[0].mapping.path[..], found[0].memory), ("[heap]", heap));
+        assert_eq!(
+            (&found[0].mapping.path[..], found[0].memory),
+            ("[heap]", heap)
+        );
         assert_eq!(found[1].mapping.path, "/A: 4 kB");
         assert_eq!(found[1].memory.hugetlb, 16 << 10);
         let mut sum = found[0].memory;
@@ -139,7 +142,10 @@ Private_Hugetlb:      16 kB
     #[test]
     fn the_sum_is_that_of_the_kernel() {
         // Of a process that sleeps, so that nothing changes in between.
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
         let pid = child.id() as i32;
         let is_asleep = || {
             let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
@@ -155,7 +161,10 @@ Private_Hugetlb:      16 kB
         all.unwrap().iter().for_each(|m| added.add(&m.memory));
         let sum = sum.unwrap();
         assert!(sum.rss > 0);
-        assert_eq!((added.rss, added.private_dirty), (sum.rss, sum.private_dirty));
+        assert_eq!(
+            (added.rss, added.private_dirty),
+            (sum.rss, sum.private_dirty)
+        );
         assert!(smaps(i32::MAX).is_err() && memory_use(i32::MAX).is_err());
     }
 

@@ -55,7 +55,9 @@ impl Death {
                 "{how}; the kernel has killed {} in its memory cgroup for want of memory",
                 crate::counted(self.kills.unwrap_or(0), "process").replace("processs", "processes")
             ),
-            Some(0) => format!("{how}; the kernel has killed nothing in its memory cgroup for want of memory"),
+            Some(0) => format!(
+                "{how}; the kernel has killed nothing in its memory cgroup for want of memory"
+            ),
             None => format!("{how}; whether for want of memory is not known"),
         }
     }

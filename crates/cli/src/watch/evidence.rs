@@ -52,19 +52,21 @@ impl Evidence {
             kept: VecDeque::new(),
             running: Vec::new(),
         };
-        let writer = std::thread::Builder::new().name("evidence".into()).spawn(move || {
-            let mut is_whole = true;
-            for report in reports {
-                if let Err(error) = shelf.put(&report) {
-                    eprintln!("memhook-rs: a report could not be written: {error:#}");
-                    is_whole = false;
+        let writer = std::thread::Builder::new()
+            .name("evidence".into())
+            .spawn(move || {
+                let mut is_whole = true;
+                for report in reports {
+                    if let Err(error) = shelf.put(&report) {
+                        eprintln!("memhook-rs: a report could not be written: {error:#}");
+                        is_whole = false;
+                    }
                 }
-            }
-            for mut child in shelf.running {
-                let _ = child.wait();
-            }
-            is_whole
-        })?;
+                for mut child in shelf.running {
+                    let _ = child.wait();
+                }
+                is_whole
+            })?;
         Ok(Evidence {
             directory,
             pid,
@@ -119,8 +121,7 @@ impl Shelf {
         let path = |name: &str, end: &str| directory.join(format!("{name}.{end}"));
         for (end, contents) in [("json", &report.json), ("txt", &report.text)] {
             let path = path(&report.name, end);
-            write_whole(&path, contents.as_bytes())
-                .with_context(|| path.display().to_string())?;
+            write_whole(&path, contents.as_bytes()).with_context(|| path.display().to_string())?;
         }
         // The names, too.
         File::open(&directory)?.sync_all()?;

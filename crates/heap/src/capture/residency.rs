@@ -30,7 +30,10 @@ impl Residency {
             }
             let (start, end) = (mapping.start, mapping.end);
             let before = pages.len();
-            if scan.find(start..end, PageState::Resident, &mut pages).is_err() {
+            if scan
+                .find(start..end, PageState::Resident, &mut pages)
+                .is_err()
+            {
                 pages.truncate(before);
                 // Before Linux 6.7.
                 pages.extend(pagemap::resident(reader, start, end).unwrap_or_default());

@@ -200,7 +200,11 @@ impl Account {
             self.pins = classes.names().into_iter().zip(pinned).collect();
             self.pins.retain(|(_, pinned)| pinned.pinned_bytes > 0);
             self.pins.sort_by_key(|(name, pinned)| {
-                (Reverse(pinned.pinned_bytes), Reverse(pinned.own_bytes), name.clone())
+                (
+                    Reverse(pinned.pinned_bytes),
+                    Reverse(pinned.own_bytes),
+                    name.clone(),
+                )
             });
         }
     }

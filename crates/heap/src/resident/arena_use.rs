@@ -1,9 +1,9 @@
 //! What the resident pages of an arena hold.
 
+use crate::glibc::dissect::Heap;
 use crate::resident::chunk_list::{ChunkList, Owner};
 use crate::resident::pages::{PAGE_BYTES, ResidentPages};
 use crate::resident::trim;
-use crate::glibc::dissect::Heap;
 use serde::Serialize;
 use std::ops::Range;
 

@@ -62,14 +62,17 @@ impl<'a, 'b> Classes<'a, 'b> {
         if let Some(&known) = self.by_word.get(&word) {
             return known;
         }
-        let class = self.types.class(word).map(|name| match self.by_name.get(&name) {
-            Some(&class) => class,
-            None => {
-                let class = self.add(name.clone());
-                self.by_name.insert(name, class);
-                class
-            }
-        });
+        let class = self
+            .types
+            .class(word)
+            .map(|name| match self.by_name.get(&name) {
+                Some(&class) => class,
+                None => {
+                    let class = self.add(name.clone());
+                    self.by_name.insert(name, class);
+                    class
+                }
+            });
         self.by_word.insert(word, class);
         class
     }
@@ -127,6 +130,10 @@ mod tests {
         assert_ne!(size_class(2000), size_class(2048));
         assert_eq!(size_class(1 << 20), size_class((1 << 20) + 4096));
         assert_eq!(size_name(24), "blocks of 24 bytes");
-        assert!(size_name(2000).starts_with("blocks of 1.9"), "{}", size_name(2000));
+        assert!(
+            size_name(2000).starts_with("blocks of 1.9"),
+            "{}",
+            size_name(2000)
+        );
     }
 }

@@ -120,7 +120,13 @@ fn part_of_file(mapping: &Mapping) -> Option<Part> {
     if path.starts_with("/memfd:memhook") {
         return Some(Part::Ourselves);
     }
-    let is_memory = ["/dev/zero", "/dev/shm/", "/SYSV", "/memfd:", "/anon_hugepage"];
+    let is_memory = [
+        "/dev/zero",
+        "/dev/shm/",
+        "/SYSV",
+        "/memfd:",
+        "/anon_hugepage",
+    ];
     if mapping.shared && (path.is_empty() || is_memory.iter().any(|name| path.starts_with(name))) {
         return Some(Part::Shared);
     }
@@ -152,10 +158,22 @@ mod tests {
             ("1000-2000 rw-p 0 00:00 0", None),
             ("1000-2000 r-xp 0 fe:01 4 /lib/x.so", Some(Part::Files)),
             ("1000-2000 rw-s 0 fe:01 4 /data/x", Some(Part::Files)),
-            ("1000-2000 rw-s 0 00:01 4 /dev/zero (deleted)", Some(Part::Shared)),
-            ("1000-2000 rw-s 0 00:01 4 /memfd:x (deleted)", Some(Part::Shared)),
-            ("1000-2000 rw-p 0 00:01 4 /memfd:x (deleted)", Some(Part::Files)),
-            ("1000-2000 rw-s 0 00:01 4 /memfd:memhook-rs (deleted)", Some(Part::Ourselves)),
+            (
+                "1000-2000 rw-s 0 00:01 4 /dev/zero (deleted)",
+                Some(Part::Shared),
+            ),
+            (
+                "1000-2000 rw-s 0 00:01 4 /memfd:x (deleted)",
+                Some(Part::Shared),
+            ),
+            (
+                "1000-2000 rw-p 0 00:01 4 /memfd:x (deleted)",
+                Some(Part::Files),
+            ),
+            (
+                "1000-2000 rw-s 0 00:01 4 /memfd:memhook-rs (deleted)",
+                Some(Part::Ourselves),
+            ),
             ("1000-2000 r-xp 0 00:00 0 [vdso]", Some(Part::Files)),
         ] {
             assert_eq!(part(line), expected, "{line}");

@@ -50,7 +50,9 @@ impl ResidentPages {
     pub fn pages(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         let first = self.runs.partition_point(|run| run.end <= range.start);
         let end = range.end;
-        let runs = self.runs[first..].iter().take_while(move |run| run.start < end);
+        let runs = self.runs[first..]
+            .iter()
+            .take_while(move |run| run.start < end);
         runs.flat_map(move |run| {
             (run.start.max(range.start)..run.end.min(end)).step_by(PAGE_BYTES as usize)
         })

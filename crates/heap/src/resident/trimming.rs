@@ -159,7 +159,10 @@ fn estimate(captured: &Captured, heap: &Heap, bytes: u64) -> Duration {
     // All chunks were looked at here, in the order of their addresses; malloc_trim looks at the free ones, in any
     // order.
     let looking = begin.elapsed();
-    let (page, call) = (time_to_discard(SAMPLE_PAGES) / SAMPLE_PAGES, time_to_discard(1));
+    let (page, call) = (
+        time_to_discard(SAMPLE_PAGES) / SAMPLE_PAGES,
+        time_to_discard(1),
+    );
     let pages = u32::try_from(bytes / PAGE_BYTES).unwrap_or(u32::MAX);
     let work = looking + page.saturating_mul(pages) + call.saturating_mul(calls);
     work.saturating_mul(CAUTION)
@@ -171,7 +174,9 @@ fn time_to_discard(pages: u32) -> Duration {
     let Ok(mut memory) = MmapMut::map_anon(bytes) else {
         return Duration::from_millis(1);
     };
-    memory.chunks_mut(PAGE_BYTES as usize).for_each(|page| page[0] = 1);
+    memory
+        .chunks_mut(PAGE_BYTES as usize)
+        .for_each(|page| page[0] = 1);
     let begin = Instant::now();
     drop(memory);
     begin.elapsed()

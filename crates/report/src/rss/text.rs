@@ -120,10 +120,7 @@ fn holdings(out: &mut String, report: &RssReport) -> std::fmt::Result {
 }
 
 fn pins(out: &mut String, report: &RssReport) -> std::fmt::Result {
-    writeln!(
-        out,
-        "\n      pinned   trimmable         own     blocks  by"
-    )?;
+    writeln!(out, "\n      pinned   trimmable         own     blocks  by")?;
     for pin in &report.pins {
         writeln!(
             out,
