@@ -304,3 +304,35 @@ fn it_ends_when_its_reader_has_gone() {
     server.expect("done");
     assert!(server.finish().success());
 }
+
+/// What a child did before it was found is not seen, and its reports say so.
+#[test]
+fn children_say_from_when_on_they_are_seen() {
+    let mut server = server();
+    let children = fork_children(&mut server);
+    let pid = server.pid().to_string();
+    let (code, output, errors) = run(&["attach", &pid, "--follow-fork", "-q", "-d", "1s"]);
+    assert_eq!(code, 0, "{errors}");
+    let titles: Vec<&str> = output
+        .lines()
+        .filter(|line| line.starts_with("Process "))
+        .collect();
+    for (at, child) in children.iter().enumerate() {
+        let title = titles
+            .iter()
+            .find(|title| title.starts_with(&format!("Process {child}: ")));
+        assert_eq!(title.is_some(), at != ORPHAN, "{output}");
+        if let Some(title) = title {
+            let says_it = title.contains("(seen from ")
+                && title.contains(" after it began: what it allocated before is not counted)");
+            assert!(says_it, "{title}");
+        }
+    }
+    let of_head = format!("Process {pid}: ");
+    let head = titles.iter().find(|title| title.starts_with(&of_head));
+    assert!(head.is_some_and(|title| !title.contains("seen from")));
+    detach(&children[ORPHAN]);
+    server.send("e");
+    server.expect("done");
+    assert!(server.finish().success());
+}

@@ -9,11 +9,16 @@ fn top(target: &Target) -> String {
 
 /// With these variables in its environment.
 fn top_with(variables: &str, target: &Target) -> String {
+    let words = target.pid().to_string();
+    format!("{variables} {}", top_words(&words))
+}
+
+/// With these words behind the command.
+fn top_words(words: &str) -> String {
     // What is printed at the end is read before the terminal goes.
     format!(
-        "{variables} '{}' top {} -i 100ms; echo exit=$?; sleep 1000",
-        binary().display(),
-        target.pid()
+        "'{}' top {words} -i 100ms; echo exit=$?; sleep 1000",
+        binary().display()
     )
 }
 
@@ -163,4 +168,52 @@ fn colours_are_for_terminals_that_have_them() {
         terminal.press("q", "exit=0");
         assert!(target.finish().success(), "the target's self-check");
     }
+}
+
+/// A server with the workers that it makes, one of them at a time.
+#[test]
+fn children_one_at_a_time() {
+    let mut server = Target::start(&build_target("prefork", &["-pthread", "-ldl"]), &[]);
+    let words = format!("{} --follow-fork", server.pid());
+    let terminal = Terminal::of_size("top-family", &top_words(&words), 120, 30);
+    let head = format!("({})", server.pid());
+    terminal.wait_for(&head);
+    server.send("f");
+    let children: Vec<String> = (0..5)
+        .map(|_| server.expect("child ").trim()["child ".len()..].to_owned())
+        .collect();
+    // Nothing tells whose descendant the one is whose parent ended at once.
+    terminal.wait_for("process 1 of 5, ");
+    terminal.wait_for(&head);
+    terminal.press("Tab", "process 2 of 5, ");
+    // Each of them allocates and releases all the time.
+    terminal.wait_for("work_of_child");
+    terminal.wait_for("after it began: what it allocated before is not counted");
+    let screen = terminal.screen();
+    assert!(
+        children
+            .iter()
+            .any(|pid| screen.contains(&format!("({pid})"))),
+        "{screen}"
+    );
+    terminal.press("BTab", &head);
+    terminal.press("BTab", "process 5 of 5, ");
+    // The one that is shown ends.
+    let shown = |child: &&String| terminal.screen().contains(&format!("({child})"));
+    let ended = children.iter().find(shown).expect("a child is shown");
+    // SAFETY: plain integers; the server has not collected it.
+    unsafe { libc::kill(ended.parse().expect("a pid"), libc::SIGKILL) };
+    terminal.wait_for("process 1 of 4, ");
+    terminal.press("q", "exit=0");
+    let screen = terminal.screen();
+    assert!(screen.contains("Traced 5 processes for "), "{screen}");
+    assert!(screen.contains("; 4 still run, with "), "{screen}");
+    // They are as they were before.
+    for child in children.iter().filter(|child| *child != ended) {
+        let (code, output, errors) = run(&["detach", child]);
+        assert_eq!(code, 0, "{output}{errors}");
+        // SAFETY: as above.
+        unsafe { libc::kill(child.parse().expect("a pid"), libc::SIGKILL) };
+    }
+    assert!(server.finish().success());
 }

@@ -39,9 +39,12 @@ mod hook_plan;
 mod hook_presence;
 mod job;
 mod known_files;
+mod leaving;
 mod limits;
+mod loading;
 mod memory_budget;
 mod pacing;
+mod probes;
 mod process_names;
 mod profiler;
 mod program;
@@ -69,14 +72,20 @@ pub use claim::{Claim, claim};
 pub use config::{Clock, ConfigError, OnFull, Stacks, TraceConfig, Unwinding};
 pub use consumer::{Consumer, State};
 pub use coverage::{CallScans, ModuleCoverage, is_hooked, unseen_allocators};
-pub use diagnosis::{DiagnosedModule, Diagnosis, diagnose};
+pub use diagnosis::{DiagnosedModule, Diagnosis, FoundFunction, diagnose};
 pub use error::Error;
 pub use following::{Assigner, Followed, FollowedCount, follow};
 pub use gaps::said as gap_said;
 pub use hook_plan::{PlannedModule, hook_plan};
 pub use job::{End, Job};
+pub use leaving::{Left, Outcome, leaving};
 pub use limits::{limit_checks, refuse};
 pub use memhook_ledger::{LiveBlock, ReleaseBy, SiteTotals};
+pub use probes::{
+    FunctionCount, PlannedFunction, ProbeError, ProbePlan, Probes, RefusedFunction, ThreadCount,
+    plan_probes,
+};
+pub use probes::{PadPreview, ProbePreview, preview_probes};
 pub use process_names::{command_line, process_name};
 pub use profiler::{Block, Profiler, Profiling};
 pub use program::{Observer, Program, Work};

@@ -2,11 +2,10 @@
 
 use crate::options::size;
 use crate::report::sources::CacheArgs;
-use memhook_attach::TraceConfig;
 
 /// Where time stamps come from.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
-enum Clock {
+pub enum Clock {
     /// A word in memory that memhook-rs updates every millisecond
     Coarse,
     /// The time-stamp counter of the processor
@@ -19,7 +18,7 @@ enum Clock {
 
 /// How call stacks are found.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
-enum Unwind {
+pub enum Unwind {
     /// With tables compiled from .eh_frame; the program needs no frame pointers
     Table,
     /// With frame pointers, which every function must have been compiled with
@@ -30,7 +29,7 @@ enum Unwind {
 
 /// Which call stacks are recorded.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
-enum Stacks {
+pub enum Stacks {
     /// Those of allocations
     Alloc,
     /// Those of allocations and releases
@@ -39,7 +38,7 @@ enum Stacks {
 
 /// What a thread does when its ring is full.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
-enum OnFull {
+pub enum OnFull {
     /// Wait for room: no event is lost, but the program may slow down
     Wait,
     /// Drop the event and count it as lost
@@ -62,25 +61,25 @@ pub struct Tracing {
     pub depth: Option<u32>,
     /// Hook only these functions (malloc,free,...)
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    functions: Vec<String>,
+    pub functions: Vec<String>,
     /// Ignore blocks that are smaller (4K, 1M)
     #[arg(short = 'z', long, value_name = "SIZE", value_parser = size)]
-    min_size: Option<u64>,
+    pub min_size: Option<u64>,
     /// Ignore blocks that are larger
     #[arg(short = 'Z', long, value_name = "SIZE", value_parser = size)]
-    max_size: Option<u64>,
+    pub max_size: Option<u64>,
     /// Record only blocks of exactly these sizes
     #[arg(long = "size", value_name = "SIZES", value_delimiter = ',', value_parser = size)]
-    sizes: Vec<u64>,
+    pub sizes: Vec<u64>,
     /// Record a random sample, one per this many bytes
     ///
     /// On average, one allocation in this many allocated bytes is recorded. Reports are then
     /// estimates, with standard errors.
     #[arg(long, value_name = "BYTES", value_parser = size)]
-    sample: Option<u64>,
+    pub sample: Option<u64>,
     /// Call stacks to record: alloc or all
     #[arg(long, value_enum, value_name = "WHICH", default_value = "alloc")]
-    stacks: Stacks,
+    pub stacks: Stacks,
     /// How call stacks are unwound
     #[arg(
         long,
@@ -89,7 +88,7 @@ pub struct Tracing {
         default_value = "table",
         hide_short_help = true
     )]
-    unwind: Unwind,
+    pub unwind: Unwind,
     /// Unwind each remembered backtrace again and compare
     #[arg(long, hide = true)]
     pub check_memo: bool,
@@ -101,13 +100,13 @@ pub struct Tracing {
         default_value = "coarse",
         hide_short_help = true
     )]
-    clock: Clock,
+    pub clock: Clock,
     /// Largest event ring of a thread [default: 1M; 256K with --on-full adapt]
     #[arg(long, value_name = "SIZE", value_parser = size, hide_short_help = true)]
-    ring_size: Option<u64>,
+    pub ring_size: Option<u64>,
     /// At a full event ring: wait, drop or adapt
     #[arg(long, value_enum, value_name = "ACTION", default_value = "wait")]
-    on_full: OnFull,
+    pub on_full: OnFull,
     /// Limit of memory for live blocks (512M, 2G)
     ///
     /// memhook-rs keeps the live blocks and call stacks of each traced process in so much memory. The
@@ -116,7 +115,7 @@ pub struct Tracing {
     /// is live becomes an estimate with a standard error, reports say so in their first lines, and a
     /// gate gives no verdict. Leaks are still found.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
-    max_memory: Option<u64>,
+    pub max_memory: Option<u64>,
     #[command(flatten)]
     pub cache: CacheArgs,
 }
@@ -160,48 +159,9 @@ impl Tracing {
 
     /// Whether allocations are left out by size or by chance.
     pub fn is_selective(&self) -> bool {
-        self.resolve().is_selective()
-    }
-
-    /// The configuration that these options ask for.
-    pub fn resolve(&self) -> TraceConfig {
-        TraceConfig {
-            depth: self.depth.unwrap_or(DEPTH),
-            functions: self.functions.clone(),
-            min_size: self.min_size,
-            max_size: self.max_size,
-            sizes: self.sizes.clone(),
-            sample_bytes: self.sample,
-            stacks: match self.stacks {
-                Stacks::Alloc => memhook_attach::Stacks::Allocations,
-                Stacks::All => memhook_attach::Stacks::All,
-            },
-            unwinding: match self.unwind {
-                Unwind::Table => memhook_attach::Unwinding::Tables,
-                Unwind::Fp => memhook_attach::Unwinding::FramePointers,
-                Unwind::Glibc => memhook_attach::Unwinding::LibcBacktrace,
-            },
-            check_memo: self.check_memo,
-            clock: match self.clock {
-                Clock::Coarse => memhook_attach::Clock::Coarse,
-                Clock::Tsc => memhook_attach::Clock::Tsc,
-                Clock::Monotonic => memhook_attach::Clock::Monotonic,
-                Clock::Attacher => memhook_attach::Clock::Attacher,
-            },
-            ring_bytes: self.ring_size.unwrap_or(if self.adapts() {
-                // More room would only be filled, too, and emptied at the program's cost.
-                256 << 10
-            } else {
-                1 << 20
-            }),
-            on_full: match self.on_full {
-                OnFull::Wait => memhook_attach::OnFull::Wait,
-                OnFull::Drop => memhook_attach::OnFull::Drop,
-                OnFull::Adapt => memhook_attach::OnFull::Adapt,
-            },
-            max_memory: self.max_memory,
-            keep_tables: !self.cache.no_symbol_cache,
-        }
+        let is_filtered =
+            self.min_size.is_some() || self.max_size.is_some() || !self.sizes.is_empty();
+        is_filtered || self.sample.is_some()
     }
 }
 

@@ -141,6 +141,11 @@ pub fn unsafe_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
         let facts = &module.facts;
         let is_part = |soname: &String| GLIBC_PARTS.contains(&soname.as_str());
         let is_named_loader = |soname: &String| soname.starts_with(GLIBC_LOADER);
+        // Nothing in musl needs a safe point: its dlopen is never called, and its dl_iterate_phdr takes no lock
+        // before a callback that ends the walk has returned (ldso/dynlink.c).
+        if module.is_loader && module.is_libc {
+            continue;
+        }
         // The name matters if the loader of the process could not be read for a moment.
         if module.is_loader || facts.soname.as_ref().is_some_and(is_named_loader) {
             ranges.push(module.start..module.end);

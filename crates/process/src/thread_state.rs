@@ -41,9 +41,9 @@ pub fn process_of(tid: i32) -> Option<i32> {
 
 /// The process that traces a thread, or 0.
 pub fn tracer(pid: i32, tid: i32) -> i32 {
-    status_field(pid, tid, "TracerPid:")
-        .and_then(|value| value.parse().ok())
-        .unwrap_or(0)
+    let tracer = status_field(pid, tid, "TracerPid:").and_then(|value| value.parse().ok());
+    // It is the id of a thread, whatever its name says (fs/proc/array.c, task_state).
+    tracer.map_or(0, |tracer| process_of(tracer).unwrap_or(tracer))
 }
 
 /// How often a thread has gone to sleep by itself.

@@ -1,7 +1,9 @@
 //! Threads of a process.
 
 use crate::{Error, proc_text, thread_state};
+use nix::unistd::{SysconfVar, sysconf};
 use std::fs;
+use std::time::Duration;
 
 /// One thread.
 #[derive(Clone, Debug)]
@@ -85,6 +87,18 @@ pub fn process_ids() -> Vec<i32> {
 /// identifies the thread, because tids are used again.
 pub fn thread_start_time(pid: i32, tid: i32) -> Option<u64> {
     stat_field(pid, tid, 22)?.parse().ok()
+}
+
+/// How long a process has run, to a hundredth of a second. A program that it executed later began later.
+pub fn process_age(pid: i32) -> Option<Duration> {
+    let started = thread_start_time(pid, pid)? as f64;
+    let ticks = sysconf(SysconfVar::CLK_TCK).ok()??;
+    // proc_uptime(5): seconds since boot, which proc_pid_stat(5) counts from, too.
+    let uptime = proc_text("/proc/uptime").ok()?;
+    let now: f64 = uptime.split(' ').next()?.parse().ok()?;
+    Some(Duration::from_secs_f64(
+        (now - started / ticks as f64).max(0.0),
+    ))
 }
 
 /// Whether a process has ended: it is gone, or a zombie that only its parent still waits for.

@@ -20,6 +20,11 @@ fn files(directory: &Path, parents: &[String], into: &mut Vec<File>) {
     for entry in entries.map(|entry| entry.expect("readable")) {
         let (path, name) = (entry.path(), entry.file_name());
         let name = name.to_string_lossy();
+        // Its modules are the command's own ones, but for the processors that they are for.
+        if path.is_dir() && name == "live" {
+            files(&path, parents, into);
+            continue;
+        }
         if path.is_dir() {
             let inside = [parents, &[name.into_owned()]].concat();
             files(&path, &inside, into);
@@ -30,6 +35,10 @@ fn files(directory: &Path, parents: &[String], into: &mut Vec<File>) {
         };
         let own = (name != "mod").then(|| name.to_owned());
         let modules: Vec<String> = parents.iter().cloned().chain(own).collect();
+        // It only lists modules.
+        if modules.is_empty() {
+            continue;
+        }
         let text = std::fs::read_to_string(&path).expect("readable");
         into.push(File {
             module: modules[0].clone(),
@@ -84,7 +93,9 @@ fn handed_on(root_file: &str) -> BTreeMap<String, String> {
             continue;
         };
         let path = path.trim().trim_start_matches("crate::");
-        if let Some((module, rest)) = path.split_once("::") {
+        if let Some((module, rest)) = path.split_once("::")
+            && module != "live"
+        {
             for name in first_names(rest) {
                 names.insert(name, module.to_owned());
             }
@@ -109,7 +120,9 @@ fn graph(files: &[File], root_file: &str) -> Graph {
                 if is_name || (start != "crate::" && file.text[at..].starts_with(&deeper)) {
                     continue;
                 }
-                for name in first_names(&file.text[at + start.len()..]) {
+                let rest = &file.text[at + start.len()..];
+                let rest = rest.strip_prefix("live::").unwrap_or(rest);
+                for name in first_names(rest) {
                     let module = handed_on.get(&name).unwrap_or(&name);
                     if modules.contains(module) && *module != file.module {
                         edges.insert(module.clone());

@@ -6,6 +6,7 @@ mod crates;
 mod documents;
 mod errors;
 mod layout;
+mod processors;
 
 use std::path::{Path, PathBuf};
 

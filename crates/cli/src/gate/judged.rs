@@ -2,9 +2,7 @@
 
 use super::options::Args;
 use crate::exit_code;
-use crate::frames::{SessionStacks, module_files};
-use memhook_attach::{Trace, unseen_allocators};
-use memhook_gate::{Evidence, Exceptions, Limits, NameSource, Outputs, judge_each, outcome};
+use memhook_gate::{Evidence, Exceptions, Limits, Outputs, judge_each, outcome};
 
 /// What the verdict is measured by, read before anything starts.
 pub struct Measure {
@@ -55,19 +53,4 @@ impl Measure {
         self.outputs.write(&verdicts)?;
         Ok(exit_code::of_verdict(outcome(&verdicts), self.failed))
     }
-}
-
-/// What `gather` finds in a traced process, whose stacks it gives names.
-pub fn evidence(trace: &Trace, gather: impl FnOnce(NameSource<'_>) -> Evidence) -> Evidence {
-    let session = trace.session();
-    let stacks = SessionStacks(session);
-    let files = module_files(session);
-    let search = session.root().search_order();
-    let mut evidence = gather(NameSource::of_trace(&stacks, files, search));
-    evidence.gaps.splice(0..0, unseen_allocators(session));
-    let consumer = trace.consumer();
-    evidence.elapsed = consumer.elapsed();
-    let gaps = consumer.gaps(consumer.elapsed());
-    evidence.note_missed(&session.region().losses(), &gaps);
-    evidence
 }

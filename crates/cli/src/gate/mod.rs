@@ -1,13 +1,13 @@
 //! `gate`: does a program pass, as to its memory? For scripts: the exit code is the answer.
 
-mod attached;
 mod judged;
-mod launched;
 mod options;
 mod recorded;
 
+pub use judged::Measure;
 pub use options::Args;
 
+use crate::live::gate::{attached, launched};
 use anyhow::bail;
 use std::process::ExitCode;
 

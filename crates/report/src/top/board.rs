@@ -43,6 +43,19 @@ pub enum Reaction {
     Quit,
     /// Everything is to be drawn anew.
     Redraw,
+    /// Of several processes, the one that comes so many places later is to be shown.
+    Process(i32),
+}
+
+/// The processes of which this one is shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Among {
+    /// Its place, from 1 on.
+    pub place: usize,
+    /// How many there are.
+    pub processes: usize,
+    /// Bytes that are live in all of them.
+    pub live_bytes: u64,
 }
 
 /// All that is shown.
@@ -53,6 +66,10 @@ pub struct Board {
     pub pid: i32,
     /// Whether there may be colours.
     pub has_color: bool,
+    /// If several processes are traced: which of them this is.
+    pub among: Option<Among>,
+    /// How long it had run before the attach, if what it did then may matter: nothing of that was seen.
+    pub unseen: Option<Duration>,
     pub(super) totals: Totals,
     pub(super) lost_events: u64,
     pub(super) bounded: Option<Bounded>,
@@ -85,6 +102,8 @@ impl Board {
             name,
             pid,
             has_color: true,
+            among: None,
+            unseen: None,
             totals: Totals::default(),
             lost_events: 0,
             bounded: None,
@@ -129,6 +148,11 @@ impl Board {
         self.lost_events = sample.lost_events;
         self.bounded = sample.bounded;
         self.arrange();
+    }
+
+    /// Bytes that are live.
+    pub fn live_bytes(&self) -> u64 {
+        self.totals.live_bytes
     }
 
     /// Time of the latest sample.
@@ -242,8 +266,10 @@ impl Board {
             return Some(Reaction::Redraw);
         }
         let action = action(event, self.is_typing)?;
-        if action == Action::Quit {
-            return Some(Reaction::Quit);
+        match action {
+            Action::Quit => return Some(Reaction::Quit),
+            Action::Process(by) if self.among.is_some() => return Some(Reaction::Process(by)),
+            _ => {}
         }
         self.act(action);
         Some(Reaction::Redraw)
@@ -282,7 +308,7 @@ impl Board {
             Action::Rubout => self.is_typing = self.filter.pop().is_some(),
             Action::EndFilter => self.is_typing = false,
             Action::Click(column, row) => self.click(column, row),
-            Action::Quit => {}
+            Action::Quit | Action::Process(_) => {}
         }
         self.arrange();
     }

@@ -6,7 +6,7 @@ use ratatui::crossterm::event::{
 };
 
 /// The keys, as the help shows them.
-pub(super) const HELP: [(&str, &str); 15] = [
+pub(super) const HELP: [(&str, &str); 16] = [
     ("Up Down j k", "select a row"),
     ("PgUp PgDn Home End", "select a row further away"),
     ("Enter", "show the call stack of a site, or open a call"),
@@ -17,6 +17,10 @@ pub(super) const HELP: [(&str, &str); 15] = [
     ("s", "sort by the next column"),
     ("b n g r a", "sort by bytes, blocks, growth, rate or age"),
     ("p Space", "pause, and go on"),
+    (
+        "Tab Shift-Tab",
+        "with --follow-fork: the next process, or the one before",
+    ),
     ("Mouse wheel", "select a row further down or up"),
     ("Click", "select a row; on the selected one: Enter"),
     ("Click on a title", "sort by that column"),
@@ -38,6 +42,8 @@ pub(super) enum Action {
     Back,
     Tree,
     Pause,
+    /// Show the process that comes so many places later.
+    Process(i32),
     SortBy(Sort),
     NextSort,
     /// By so many rows.
@@ -94,6 +100,8 @@ fn pressed(code: KeyCode) -> Option<Action> {
         KeyCode::Char('/') => Action::Filter,
         KeyCode::Char('t') => Action::Tree,
         KeyCode::Char('p' | ' ') => Action::Pause,
+        KeyCode::Tab => Action::Process(1),
+        KeyCode::BackTab => Action::Process(-1),
         KeyCode::Char('s') => Action::NextSort,
         KeyCode::Char('b') => Action::SortBy(Sort::Bytes),
         KeyCode::Char('n') => Action::SortBy(Sort::Blocks),

@@ -66,7 +66,22 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
         first.push(Span::from("  PAUSED").fg(Color::Yellow).bold());
     }
     first.push(Span::from(format!("  {elapsed}")));
+    let among = board.among.as_ref();
+    if let Some(among) = among.filter(|among| among.processes > 1) {
+        let live = bytes(among.live_bytes);
+        first.push(Span::from(format!(
+            "  process {} of {}, {live} live in all",
+            among.place, among.processes
+        )));
+        first.push(Span::from("  Tab next").dim());
+    }
     let mut lines = vec![fitting(first, width)];
+    if let Some(unseen) = board.unseen {
+        let before = milliseconds(unseen.as_millis() as u64);
+        let what =
+            format!("seen from {before} after it began: what it allocated before is not counted");
+        lines.push(Line::from(what).dim());
+    }
     let bounded = board.bounded.as_ref();
     let is_estimate = bounded.is_some_and(|bounded| bounded.is_thinned);
     let about = if is_estimate { "about " } else { "" };

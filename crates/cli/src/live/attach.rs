@@ -1,0 +1,186 @@
+//! `attach`: trace a running process, or several, report, leave.
+
+mod exported;
+mod several;
+
+use super::report_job::{self, ReportJob, Reports};
+use super::signals;
+use crate::live::scores::Scratch;
+use crate::options::duration;
+use crate::output::say;
+use crate::target::Target;
+use crate::tracing::{DEPTH, DEPTH_TO_ROOTS};
+use anyhow::bail;
+use exported::Export;
+use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
+use memhook_report::ReportStream;
+use std::{process::ExitCode, sync::Arc, time::Duration};
+
+/// Options of `attach`.
+#[derive(clap::Args, Clone)]
+pub struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// Trace all matching processes, also later ones
+    ///
+    /// All processes with this name or in this control group are traced, until Ctrl-C or the end of
+    /// --duration.
+    #[arg(long, conflicts_with_all = ["newest", "dry_run"])]
+    all: bool,
+    /// Trace its children and their children, too
+    ///
+    /// Those that it has, and those that it will have. This does not slow down any fork: new processes
+    /// are found by looking every few milliseconds, and what they allocate before that is not seen.
+    #[arg(long, conflicts_with_all = ["all", "dry_run"])]
+    follow_fork: bool,
+    /// Detach after this time (500ms, 30s, 10m)
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
+    /// Show what would be hooked, and leave the process alone
+    #[arg(long)]
+    dry_run: bool,
+    /// Print details about the attach and the tracing
+    #[arg(short, long, conflicts_with = "quiet")]
+    verbose: bool,
+    /// Time between reports
+    #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "5s",
+          help_heading = "Reports")]
+    interval: Duration,
+    #[command(flatten)]
+    reports: report_job::Args,
+}
+
+impl Args {
+    /// The options of a plain `attach PID --duration`.
+    pub fn plain(pid: i32, duration: Duration, top: usize) -> Args {
+        use clap::Parser;
+        #[derive(clap::Parser)]
+        struct Only {
+            #[command(flatten)]
+            args: Args,
+        }
+        let mut args = Only::parse_from(["attach", &pid.to_string()]).args;
+        args.duration = Some(duration);
+        args.interval = Duration::MAX;
+        args.reports.view.top = top;
+        args
+    }
+
+    /// A recording is for flame graphs and trees, which need the roots.
+    fn config(&self, is_recorded: bool) -> TraceConfig {
+        let depth = if is_recorded { DEPTH_TO_ROOTS } else { DEPTH };
+        self.reports.tracing.with_depth(depth).resolve()
+    }
+
+    /// What is done with the trace of a process.
+    fn job(&self, pid: i32, written: &Arc<Reports>, depth: u32) -> ReportJob {
+        let (args, interval) = (&self.reports, Some(self.interval));
+        ReportJob::new(pid, written, args, depth, interval, args.handover())
+            .announced((!args.quiet).then_some(announce))
+            .telling_backtraces(args.tracing.check_memo || self.verbose)
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.all || args.follow_fork {
+        return several::run(args);
+    }
+    let pid = args.target.pid()?;
+    let reports = &args.reports;
+    let (recorded, mut path) = reports.recording.split(reports.output.as_deref(), pid)?;
+    let export = Export::new(
+        reports.format,
+        path.as_deref(),
+        recorded.is_some(),
+        reports.force,
+    )?;
+    let recorded = match &export {
+        Some(export) => {
+            // No report is written.
+            path = None;
+            Some(export.recording.clone())
+        }
+        None => recorded,
+    };
+    if export.is_some() && reports.scores.scores {
+        bail!("--scores is for text and JSON: leave it out of -f, or record with -o FILE.mhk");
+    }
+    let scratch = (reports.scores.scores && recorded.is_none()).then(|| Scratch::new(pid));
+    let recorded = recorded.or_else(|| Some(scratch.as_ref()?.path.clone()));
+    let recorded = match recorded {
+        Some(path) => Some((
+            path,
+            reports.recording.resolve(reports.force, &reports.tracing)?,
+        )),
+        None => None,
+    };
+    reports.check_scores(recorded.as_ref().map(|(_, options)| options))?;
+    let config = args.config(recorded.is_some());
+    let depth = config.depth;
+    refuse(pid, &config)?;
+    if args.dry_run {
+        return dry_run(pid, &config);
+    }
+    // Before the target is touched: an output that cannot be written costs nothing then.
+    let output = reports.open(ReportStream::Out, path.as_deref(), args.verbose)?;
+    let recording = match &recorded {
+        Some((path, options)) => Some(Recording::create(path, options, pid, &config)?),
+        None => None,
+    };
+    signals::catch_stops();
+    let mut trace = match Trace::start(pid, config) {
+        Ok(trace) => trace,
+        Err(error) => {
+            output.abandon();
+            if let Some(recording) = recording {
+                recording.abandon();
+            }
+            return Err(error.into());
+        }
+    };
+    if let Some(recording) = recording {
+        trace.record(recording);
+    }
+    let written = Reports::new(output);
+    let mut job = args
+        .job(pid, &written, depth)
+        .recorded_for_scores(scratch.is_some());
+    if export.is_some() {
+        job = job.without_reports();
+    }
+    trace.run(args.duration, &mut job);
+    let code = written.exit_code();
+    if let Some(export) = export {
+        export.write(trace.session())?;
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// Says what was attached to.
+fn announce(session: &Session) {
+    let (slots, modules) = session.patched();
+    eprintln!(
+        "Attached to {} ({}) in {:.1} ms (one thread held {:.1} ms): {slots} slots in {modules} modules. Ctrl-C to detach",
+        session.pid(),
+        memhook_foreign::visible(&process_name(session.pid())),
+        session.attach_time.as_secs_f64() * 1e3,
+        session.held_time.as_secs_f64() * 1e3,
+    );
+}
+
+/// Prints what an attach would patch.
+fn dry_run(pid: i32, config: &TraceConfig) -> anyhow::Result<ExitCode> {
+    let plan = hook_plan(pid, config)?;
+    let slots: usize = plan.iter().map(|module| module.slots.len()).sum();
+    say!("{slots} slots would be patched:");
+    for module in plan {
+        if !module.slots.is_empty() {
+            say!("  {}: {}", module.image.path, module.slots.join(" "));
+        }
+        for (symbol, reason) in &module.unhookable {
+            say!("  {}: not {symbol}: {reason}", module.image.path);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

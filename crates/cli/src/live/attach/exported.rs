@@ -1,0 +1,90 @@
+//! Formats for other programs, straight from a trace: it is recorded into a file that goes away again.
+
+use crate::live::frames::module_files;
+use crate::report::{open, page_scores, presentable, write};
+use anyhow::{Context, bail};
+use memhook_attach::Session;
+use memhook_foreign::OutputFile;
+use memhook_report::recorded::{Window, profile};
+use memhook_report::{Format, FormatChoice, FormatOptions, Nature, Profile, Style};
+use memhook_symbols::Symbolizer;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+/// What a trace is to be exported as.
+pub struct Export {
+    format: &'static dyn Format<Profile>,
+    to: Option<OutputFile>,
+    is_packed: bool,
+    /// The recording.
+    pub recording: PathBuf,
+}
+
+impl Export {
+    /// `None`: the format is one of reports. `to`: the output, if it is not a recording.
+    pub fn new(
+        format: FormatChoice,
+        to: Option<&Path>,
+        is_recorded: bool,
+        force: bool,
+    ) -> anyhow::Result<Option<Export>> {
+        let FormatChoice::Export(format) = format else {
+            return Ok(None);
+        };
+        if is_recorded {
+            bail!(
+                "-f {}: the output is a recording; leave -f out, and make it with: memhook-rs report FILE.mhk -f {0}",
+                format.name()
+            );
+        }
+        let is_binary = format.nature() == Nature::Binary;
+        if is_binary && to.is_none() && std::io::stdout().is_terminal() {
+            bail!("this format is not for a terminal: add -o FILE");
+        }
+        // Beside the output, where there is room for it.
+        let directory = to
+            .and_then(Path::parent)
+            .filter(|d| !d.as_os_str().is_empty());
+        let directory = match (directory, to) {
+            (Some(directory), _) => directory.to_owned(),
+            (None, Some(_)) => PathBuf::from("."),
+            (None, None) => std::env::temp_dir(),
+        };
+        Ok(Some(Export {
+            format,
+            // Before the target is touched: an output that cannot be written costs nothing then.
+            to: to.map(|path| OutputFile::create(path, force)).transpose()?,
+            is_packed: to.is_some_and(|path| path.extension().is_some_and(|e| e == "gz")),
+            recording: directory.join(format!(".memhook-{}.mhk", std::process::id())),
+        }))
+    }
+
+    /// Writes the trace of this session, whose recording is finished.
+    pub fn write(mut self, session: &Session) -> anyhow::Result<()> {
+        let recording = open(&self.recording).context("nothing was recorded")?;
+        let mut symbols = Symbolizer::new(session.root().search_order());
+        symbols.set_modules(module_files(session));
+        let scores = page_scores(self.format, &recording);
+        let window = Window::default();
+        let profile = profile(&recording, &mut symbols, window, scores.as_ref())?;
+        let options = FormatOptions {
+            gzip: self.is_packed,
+            ..FormatOptions::default()
+        };
+        let mut bytes = Vec::new();
+        memhook_report::formats::write(self.format, &profile, &options, &mut bytes)?;
+        let shown = presentable(&bytes, self.format.nature(), Style::default());
+        let Some(output) = self.to.take() else {
+            return write(None, false, &shown);
+        };
+        let mut file = output.file();
+        let written = file.write_all(&shown).and_then(|()| output.keep());
+        written.map(drop).context("the output cannot be written")
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.recording);
+    }
+}

@@ -1,0 +1,135 @@
+//! `attach --follow-fork` and `attach --all`: several processes, each with reports and a recording of its own.
+
+use super::Args;
+use crate::live::report_job::Reports;
+use crate::live::signals;
+use crate::{exit_code, printing};
+use anyhow::bail;
+use memhook_attach::{Assigner, Error, Followed, Recording, TraceConfig, Work, follow, refuse};
+use memhook_report::{ReportStream, output_name};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let reports = &args.reports;
+    reports.check_format("attach to several processes")?;
+    let (recorded_name, _) = reports.recording.split(reports.output.as_deref(), 0)?;
+    let config = args.config(recorded_name.is_some());
+    let (followed, head) = if args.all {
+        (Followed::Matching(args.target.selector()?), 0)
+    } else {
+        let pid = args.target.pid()?;
+        refuse(pid, &config)?;
+        (Followed::Family(pid), pid)
+    };
+    let (recorded, path) = reports.recording.split(reports.output.as_deref(), head)?;
+    let is_of_one = |name: &PathBuf| output_name(name, 1).ok() != output_name(name, 2).ok();
+    if path.is_some() && reports.output.as_ref().is_some_and(is_of_one) {
+        bail!("the reports of all processes go into one file: leave %p out of its name");
+    }
+    let recording = match recorded {
+        Some(_) => Some(reports.recording.resolve(reports.force, &reports.tracing)?),
+        None => None,
+    };
+    if recording.is_none() && reports.scores.scores {
+        bail!("--scores with several processes: add -o FILE.mhk, so that each of them is recorded");
+    }
+    reports.check_scores(recording.as_ref())?;
+    let output = reports.open(ReportStream::Out, path.as_deref(), args.verbose)?;
+    signals::catch_stops();
+    let mut several = Several {
+        args,
+        head,
+        config: &config,
+        recording,
+        reports: Reports::new(output),
+        has_refused: false,
+    };
+    let count = match follow(followed, &config, args.duration, &mut several) {
+        Ok(count) => count,
+        Err(error) => {
+            several.reports.finish();
+            return Err(error.into());
+        }
+    };
+    let mut code = several.reports.exit_code();
+    if count.missed > 0 && !reports.quiet {
+        eprintln!(
+            "memhook-rs: not traced because they ended too soon: {}",
+            count.missed
+        );
+    }
+    if several.has_refused || count.traced == 0 {
+        code = code.max(exit_code::BAD_INPUT);
+    }
+    if count.traced == 0 {
+        eprintln!("memhook-rs: no process was traced");
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// The jobs of the processes.
+struct Several<'a> {
+    args: &'a Args,
+    /// The process that was named, if one was.
+    head: i32,
+    config: &'a TraceConfig,
+    /// How each of them is recorded.
+    recording: Option<memhook_recording::Options>,
+    reports: Arc<Reports>,
+    has_refused: bool,
+}
+
+impl Several<'_> {
+    /// Where a process is recorded.
+    fn file(&self, name: &Path, pid: i32, program: u32) -> PathBuf {
+        // That the name can be completed was found out in the beginning.
+        let of = |pid| output_name(name, pid).unwrap_or_else(|_| name.to_owned());
+        let is_named = pid == self.head || of(pid) != of(0);
+        Recording::path_of(&of(pid), (!is_named).then_some(pid), program)
+    }
+}
+
+impl Assigner for Several<'_> {
+    fn work(&mut self, pid: i32, program: u32) -> Result<Work, Error> {
+        let recording = match (&self.recording, &self.args.reports.output) {
+            (Some(options), Some(name)) => {
+                let file = self.file(name, pid, program);
+                Some(Recording::create(&file, options, pid, self.config)?)
+            }
+            _ => None,
+        };
+        let mut job = self
+            .args
+            .job(pid, &self.reports, self.config.depth)
+            .titled();
+        // A program that was executed began later than its process, and nobody can tell when.
+        if self.head != 0 && pid != self.head && program == 1 {
+            job = job.of_child();
+        }
+        Ok(Work {
+            job: Box::new(job),
+            recording,
+        })
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.reports.is_closed() && self.recording.is_none()
+    }
+
+    fn waits(&mut self) {
+        if !self.args.reports.quiet {
+            eprintln!("memhook-rs: no such process yet; waiting for one. Ctrl-C to end");
+        }
+    }
+
+    fn is_not_traced(&mut self, pid: i32, why: &Error) {
+        self.has_refused = true;
+        let why = printing::chain(why);
+        eprintln!("memhook-rs: process {pid} is not traced: {why}");
+    }
+}

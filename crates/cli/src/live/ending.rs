@@ -1,0 +1,49 @@
+//! The exit code after a trace: that of a program that was run, or one that says what went wrong.
+
+use crate::exit_code::{DONE, NOT_RESTORED};
+use memhook_attach::{Detached, End};
+use std::process::ExitCode;
+
+/// The exit code of a trace of a running process; what went wrong is told.
+pub fn of_trace(end: &End, pid: i32) -> u8 {
+    match fault(end, pid) {
+        Some(fault) => {
+            eprintln!("memhook-rs: {fault}");
+            NOT_RESTORED
+        }
+        None => DONE,
+    }
+}
+
+/// What could not be put back, in one line.
+pub fn fault(end: &End, pid: i32) -> Option<String> {
+    match end {
+        End::Detached(Detached::SlotsLeft(left)) => Some(format!(
+            "{left} slots of process {pid} could not be restored; they pass through"
+        )),
+        End::Detached(Detached::Failed(error)) => {
+            let error = crate::printing::chain(error);
+            Some(format!("{error}; run: memhook-rs detach {pid}"))
+        }
+        _ => None,
+    }
+}
+
+/// Ends with the status of a program that was run. A shell script ends by Ctrl-C only if what it runs
+/// dies of the signal.
+pub fn end_as(status: i32) -> ExitCode {
+    if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGINT {
+        memhook_attach::finish_keeping_tables();
+        memhook_inject::end_by(libc::SIGINT);
+    }
+    ExitCode::from(of_program(status))
+}
+
+/// What a shell would say of a program: its exit status, or 128 and the signal that ended it.
+pub fn of_program(status: i32) -> u8 {
+    if libc::WIFSIGNALED(status) {
+        128 | libc::WTERMSIG(status) as u8
+    } else {
+        libc::WEXITSTATUS(status) as u8
+    }
+}

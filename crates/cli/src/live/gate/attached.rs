@@ -1,0 +1,161 @@
+//! A process that runs already, judged now, after a time of tracing, or by its growth.
+
+use super::evidence;
+use super::scored::ScoreRecording;
+use crate::gate::{Args, Measure};
+use crate::live::last_look::LastLook;
+use crate::live::{ending, signals};
+use crate::tracing::DEPTH_TO_ROOTS;
+use anyhow::bail;
+use crossbeam_channel::{Receiver, Select, tick};
+use memhook_attach::{Job, Trace, Turn, process_name, refuse};
+use memhook_gate::{Evidence, MOMENTS, Reached, Subject, Survivors, bound, growth_evidence};
+use memhook_heap::capture;
+use std::{
+    ops::ControlFlow,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+/// Runs the command.
+pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
+    let options = &args.running;
+    if options.growth && options.duration.is_none() {
+        bail!("--growth takes time: add --duration 5m");
+    }
+    let config = args.tracing.with_depth(DEPTH_TO_ROOTS).resolve();
+    refuse(pid, &config)?;
+    let measure = Measure::of(args, false)?;
+    let program = format!(
+        "process {pid} ({})",
+        memhook_foreign::visible(&process_name(pid))
+    );
+    let scores = args.limits.scores();
+    if scores.is_some() && options.duration.is_none() {
+        bail!("--min-lifetime-score takes time: add --duration 5m");
+    }
+    let Some(duration) = options.duration else {
+        let captured = capture(pid, None)?;
+        let found = Evidence::untraced(program, &captured.snapshot, args.show_possible);
+        return Ok(ExitCode::from(measure.conclude(vec![found])?));
+    };
+    signals::catch_stops();
+    let scored = scores.map(|options| ScoreRecording::create(pid, &config, options));
+    let (scored, recording) = scored.transpose()?.unzip();
+    let mut trace = match Trace::start(pid, config) {
+        Ok(trace) => trace,
+        Err(error) => {
+            if let Some(recording) = recording {
+                recording.abandon();
+            }
+            return Err(error.into());
+        }
+    };
+    if let Some(recording) = recording {
+        trace.record(recording);
+    }
+    let begin = if options.growth {
+        options.warmup
+    } else {
+        Duration::ZERO
+    };
+    let mut watch = Watch {
+        pid,
+        next: begin,
+        pause: duration / MOMENTS,
+        moments: tick(duration / MOMENTS),
+        survivors: options.growth.then(Survivors::default),
+        look: None,
+        gaps: Vec::new(),
+    };
+    ending::of_trace(&trace.run(Some(begin + duration), &mut watch), pid);
+    let state = trace.consumer().lock();
+    let totals = state.ledger.totals();
+    let mut found = match &watch.survivors {
+        // Growth of an estimate may be chance.
+        Some(_) if state.ledger.bounded().is_some() => Evidence {
+            subject: Subject::Growth,
+            gaps: Vec::from_iter(bound(&state.ledger)),
+            ..Evidence::default()
+        },
+        Some(survivors) => {
+            let verdicts = survivors.verdicts(options.confidence);
+            let mut found = evidence(&trace, |names| {
+                growth_evidence(names, &totals, &verdicts.grown)
+            });
+            found.gaps.extend(verdicts.unclear);
+            found
+        }
+        None => {
+            let blocks = match watch.look.take() {
+                Some(look) => look.blocks(&state.ledger, args.show_possible),
+                None => Reached {
+                    gaps: Vec::from_iter(bound(&state.ledger)),
+                    ..Reached::default()
+                },
+            };
+            let needs_all = measure.needs_all_sites();
+            evidence(&trace, |names| {
+                memhook_gate::evidence(needs_all, names, &totals, blocks)
+            })
+        }
+    };
+    drop(state);
+    found.program = program;
+    found.gaps.append(&mut watch.gaps);
+    if let Some(scored) = scored {
+        scored.finish(&mut trace, &mut found);
+    }
+    if let Some(survivors) = &watch.survivors {
+        survivors.complete(&mut found);
+    }
+    Ok(ExitCode::from(measure.conclude(vec![found])?))
+}
+
+/// One traced process, watched for a time.
+struct Watch {
+    pid: i32,
+    /// When survivors are counted next.
+    next: Duration,
+    pause: Duration,
+    /// Wakes us for them: the pauses may be shorter than those between turns.
+    moments: Receiver<Instant>,
+    survivors: Option<Survivors>,
+    look: Option<LastLook>,
+    gaps: Vec<String>,
+}
+
+impl Job for Watch {
+    fn listen<'a>(&'a self, select: &mut Select<'a>) {
+        select.recv(&self.moments);
+    }
+
+    fn turn(&mut self, trace: &Trace, turn: &Turn) -> ControlFlow<()> {
+        let _ = self.moments.try_recv();
+        if turn.gone {
+            self.gaps
+                .push("the process ended, or executed another program".into());
+        } else if let Some(survivors) = &mut self.survivors {
+            let now = trace.consumer().elapsed();
+            if now >= self.next {
+                self.next += self.pause;
+                let mut walk = Survivors::walk(now, self.pause);
+                let consumer = trace.consumer();
+                consumer.in_slices(|state| state.ledger.walk_sites(&mut walk));
+                let freed = consumer.lock().ledger.totals().unknown_releases;
+                survivors.count_walked(walk, freed);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn before_detach(&mut self, trace: &Trace) {
+        if self.survivors.is_none() {
+            self.look = Some(LastLook::take(self.pid, trace.consumer()));
+        }
+    }
+
+    fn notice(&mut self, text: &str) {
+        eprintln!("memhook-rs: {text}");
+    }
+}

@@ -1,0 +1,258 @@
+//! A program that is started, and judged at its end; with its processes, if they are followed.
+
+use super::evidence;
+use super::scored::ScoreRecording;
+use crate::exit_code;
+use crate::gate::{Args, Measure};
+use crate::live::ending::{end_as, of_program};
+use crate::printing::chain;
+use crate::tracing::DEPTH_TO_ROOTS;
+use memhook_attach::{
+    End, Error, Job, Observer, Program, Session, Trace, TraceConfig, Work, command_line,
+};
+use memhook_gate::{Ending, Evidence, Search, is_allocators, traced_blocks};
+use memhook_heap::{Captured, capture_ending};
+use memhook_inject::{Child, StartPoint};
+use memhook_process::{ModuleFiles, ModuleImage, mappings, modules as modules_of};
+use memhook_recording::ScoreOptions;
+use std::{
+    collections::{HashMap, HashSet},
+    process::ExitCode,
+    sync::{Arc, Mutex},
+};
+
+/// Runs the command. The program's own failure comes before the verdict.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let measure = Measure::of(args, true)?;
+    let config = args.tracing.with_depth(DEPTH_TO_ROOTS).resolve();
+    let program = Program::start(&args.command, args.start.follow_fork, &config)?;
+    let words = args.command.iter().map(|word| word.to_string_lossy());
+    let mut trial = Trial {
+        command: words.collect::<Vec<_>>().join(" "),
+        first: program.pid(),
+        needs_all_sites: measure.needs_all_sites(),
+        scores: args.limits.scores(),
+        config,
+        finds_possible: args.show_possible,
+        files: ModuleFiles::in_parts(),
+        of_process: HashMap::new(),
+        results: Vec::new(),
+    };
+    let status = program.run(&mut trial)?;
+    let all: Vec<Evidence> = trial.results.iter().filter_map(|r| r.take()).collect();
+    let verdict = measure.conclude(all)?;
+    Ok(match of_program(status) {
+        exit_code::DONE => ExitCode::from(verdict),
+        _ => end_as(status),
+    })
+}
+
+/// What becomes known about one process: by its thread, or because it is not traced.
+#[derive(Clone, Default)]
+struct Finding(Arc<Mutex<Slot>>);
+
+#[derive(Default)]
+struct Slot {
+    captured: Option<Result<Captured, memhook_heap::Error>>,
+    evidence: Option<Evidence>,
+}
+
+impl Finding {
+    fn with<T>(&self, work: impl FnOnce(&mut Slot) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    fn take(&self) -> Option<Evidence> {
+        self.with(|slot| slot.evidence.take())
+    }
+}
+
+/// The processes of a program, to be judged.
+struct Trial {
+    command: String,
+    first: i32,
+    needs_all_sites: bool,
+    /// How sites are scored, if scores are limited.
+    scores: Option<ScoreOptions>,
+    config: TraceConfig,
+    finds_possible: bool,
+    /// Those of processes that were not traced.
+    files: ModuleFiles,
+    of_process: HashMap<i32, Finding>,
+    /// In the order in which the processes began; of one process, the last program that it executed.
+    results: Vec<Finding>,
+}
+
+impl Trial {
+    fn name(&self, pid: i32) -> String {
+        if pid == self.first {
+            self.command.clone()
+        } else {
+            format!("process {pid}: {}", command_line(pid))
+        }
+    }
+
+    fn new_finding(&mut self, pid: i32, evidence: Option<Evidence>) -> Finding {
+        let finding = Finding::default();
+        finding.with(|slot| slot.evidence = evidence);
+        self.of_process.insert(pid, finding.clone());
+        self.results.push(finding.clone());
+        finding
+    }
+}
+
+impl Observer for Trial {
+    fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Work, Error> {
+        let pid = session.pid();
+        let scored = self.scores.clone();
+        let scored = scored.map(|options| ScoreRecording::create(pid, &self.config, options));
+        let (scored, recording) = scored.transpose()?.unzip();
+        let finding = self.new_finding(pid, None);
+        let judging = Judging {
+            program: self.name(pid),
+            needs_all_sites: self.needs_all_sites,
+            finds_possible: self.finds_possible,
+            finding,
+            scored,
+            began_with: (point == StartPoint::BeforeConstructors)
+                .then(|| session.modules.iter().map(|m| m.start).collect()),
+        };
+        Ok(Work {
+            job: Box::new(judging),
+            recording,
+        })
+    }
+
+    fn at_end(&mut self, child: &Child, pid: i32, modules: Option<Vec<ModuleImage>>) {
+        match (self.of_process.get(&pid), modules) {
+            (Some(finding), Some(modules)) => {
+                let captured = capture_ending(child, pid, modules);
+                finding.with(|slot| slot.captured = Some(captured));
+            }
+            (None, None) if pid != self.first => {
+                let found = mappings(pid);
+                let mut files = self.files.for_another_process();
+                let found = found.and_then(|maps| modules_of(pid, &maps, &mut files));
+                let found = found.unwrap_or_default();
+                files.keep_only(&found);
+                self.files = files;
+                let captured = capture_ending(child, pid, found);
+                let memory = captured.as_ref().map(|captured| &captured.snapshot);
+                let evidence = Evidence::forked(self.name(pid), memory);
+                self.new_finding(pid, Some(evidence));
+            }
+            _ => {}
+        }
+    }
+
+    fn executes(&mut self, pid: i32) {
+        if let Some(finding) = self.of_process.remove(&pid) {
+            finding.take();
+        }
+    }
+
+    fn is_not_traced(&mut self, pid: i32, why: &Error) {
+        let what = if pid == self.first {
+            "it executes another program that is not traced"
+        } else {
+            "it is not traced"
+        };
+        let gap = format!("{what}: {}", chain(why));
+        let evidence = Evidence::lacking(self.name(pid), gap);
+        self.new_finding(pid, Some(evidence));
+    }
+
+    fn ends(&mut self, pid: i32, status: Option<i32>) {
+        let finding = match self.of_process.get(&pid) {
+            Some(finding) => finding.clone(),
+            // It ended before it could be traced: a library is missing, or the like.
+            None if pid == self.first => {
+                let gap = "it ended before its first instruction";
+                let evidence = Evidence::lacking(self.name(pid), gap.into());
+                self.new_finding(pid, Some(evidence))
+            }
+            None => return,
+        };
+        finding.with(|slot| {
+            if let (Some(evidence), Some(status)) = (&mut slot.evidence, status) {
+                evidence.ending = Ending::of_status(status);
+            }
+        });
+    }
+}
+
+/// Judges one process.
+struct Judging {
+    program: String,
+    needs_all_sites: bool,
+    finds_possible: bool,
+    finding: Finding,
+    /// What it is recorded into, if scores are limited.
+    scored: Option<ScoreRecording>,
+    /// Addresses of its modules before any constructor ran, if it was traced from there.
+    began_with: Option<HashSet<u64>>,
+}
+
+impl Judging {
+    /// Whether all that the program has allocated was traced: constructors of a library that is opened later run
+    /// before its slots are patched.
+    fn is_complete(&self, session: &Session) -> bool {
+        let now = session.modules.iter();
+        session.gone.is_empty()
+            && session.unhookable.is_empty()
+            && (self.began_with.as_ref())
+                .is_some_and(|known| now.clone().all(|m| known.contains(&m.start)))
+    }
+}
+
+impl Job for Judging {
+    fn end(&mut self, trace: &mut Trace, end: &End) {
+        let session = trace.session();
+        let captured = self.finding.with(|slot| slot.captured.take());
+        let ending = match end {
+            End::Executed => return,
+            End::LetGo | End::Gone | End::Detached(_) => Ending::Running,
+            End::Ended(status) => Ending::of_status(*status),
+        };
+        let memory = match (&ending, &captured) {
+            (Ending::Running, _) => {
+                Err("it still runs, the program that was started has ended".into())
+            }
+            (_, Some(Ok(captured))) => Ok(&captured.snapshot),
+            (_, Some(Err(error))) => Err(format!("its memory could not be copied: {error}")),
+            (_, None) => Err("it was killed before its memory could be looked at".into()),
+        };
+        let state = trace.consumer().lock();
+        let search = Search {
+            before_ns: None,
+            is_complete: self.is_complete(session),
+            finds_possible: self.finds_possible,
+        };
+        let mut found = traced_blocks(&state.ledger, memory.clone(), search);
+        let totals = state.ledger.totals();
+        drop(state);
+        if let Ok(snapshot) = memory {
+            let caller = |id| session.stack(id)?.1.first().copied();
+            let is_allocators = |caller| is_allocators(snapshot, caller);
+            found
+                .lost
+                .retain(|stack, _| !stack.and_then(caller).is_some_and(is_allocators));
+        }
+        found.gaps.dedup();
+        // The names may take a while, and the copy may be large.
+        drop(captured);
+        let mut evidence = evidence(trace, |names| {
+            memhook_gate::evidence(self.needs_all_sites, names, &totals, found)
+        });
+        evidence.program = std::mem::take(&mut self.program);
+        evidence.ending = ending;
+        if let Some(scored) = self.scored.take() {
+            scored.finish(trace, &mut evidence);
+        }
+        self.finding.with(|slot| slot.evidence = Some(evidence));
+    }
+
+    fn notice(&mut self, text: &str) {
+        eprintln!("memhook-rs: {text}");
+    }
+}

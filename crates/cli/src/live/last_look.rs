@@ -1,0 +1,86 @@
+//! A traced process's memory at the end of the trace, for what nothing reaches.
+
+use super::model::Reporter;
+use memhook_attach::{Consumer, Session};
+use memhook_gate::{FoundLeaks, Reached, Search, traced_blocks};
+use memhook_heap::{Captured, capture};
+use memhook_ledger::Ledger;
+use memhook_report::Leaks;
+
+/// A copy of the memory, or why there is none.
+pub struct LastLook {
+    captured: Result<Captured, String>,
+    /// Before it was copied, on the ledger's clock; `None` if the process has not run since.
+    moment_ns: Option<u64>,
+}
+
+impl LastLook {
+    /// Copies the memory. Call this while the process is still traced: a block allocated later would be in no
+    /// ledger.
+    pub fn take(pid: i32, consumer: &Consumer) -> LastLook {
+        let moment_ns = consumer.moment_ns();
+        LastLook::of(capture(pid, None), Some(moment_ns))
+    }
+
+    /// Of a process that was stopped at its end.
+    pub fn at_end(captured: Result<Captured, memhook_heap::Error>) -> LastLook {
+        LastLook::of(captured, None)
+    }
+
+    fn of(captured: Result<Captured, memhook_heap::Error>, moment_ns: Option<u64>) -> LastLook {
+        let captured = captured.map_err(|e| format!("its memory could not be copied: {e}"));
+        LastLook {
+            captured,
+            moment_ns,
+        }
+    }
+
+    /// Of a process that has ended.
+    pub fn too_late() -> LastLook {
+        LastLook {
+            moment_ns: None,
+            captured: Err("the process ended before its memory could be looked at".into()),
+        }
+    }
+
+    /// What a verdict needs to know of the blocks.
+    pub fn blocks(self, ledger: &Ledger, finds_possible: bool) -> Reached {
+        let memory = self.captured.as_ref().map(|captured| &captured.snapshot);
+        let memory = memory.map_err(String::clone);
+        let search = Search {
+            before_ns: self.moment_ns,
+            is_complete: false,
+            finds_possible,
+        };
+        traced_blocks(ledger, memory, search)
+    }
+
+    /// The leaks for a report that shows the `top` largest sites. The ledger must have all events up to the detach.
+    pub fn leaks(
+        self,
+        session: &Session,
+        consumer: &Consumer,
+        reporter: &mut Reporter,
+        top: usize,
+        finds_possible: bool,
+    ) -> Leaks {
+        let captured = match self.captured {
+            Ok(captured) => captured,
+            Err(gap) => {
+                return Leaks {
+                    gaps: vec![gap],
+                    ..Leaks::default()
+                };
+            }
+        };
+        let snapshot = &captured.snapshot;
+        let search = Search {
+            before_ns: self.moment_ns,
+            is_complete: false,
+            finds_possible,
+        };
+        let found = FoundLeaks::search(snapshot, &consumer.lock().ledger, search);
+        reporter.look_up(session, found.stacks());
+        found.report(top, |id| reporter.stack(session, id))
+    }
+}

@@ -1,0 +1,26 @@
+//! What holds, traces or reads live processes: the commands for that, and what they share.
+
+pub mod attach;
+pub mod demo;
+pub mod detach;
+pub mod doctor;
+mod ending;
+mod frames;
+pub mod gate;
+mod last_look;
+mod model;
+pub mod probe;
+mod record;
+mod report_job;
+pub mod rss;
+pub mod run;
+pub mod scan;
+mod scores;
+pub mod signals;
+pub mod stale;
+pub mod top;
+mod trace_config;
+pub mod trim;
+pub mod watch;
+
+pub use memhook_attach::finish_keeping_tables as finish;

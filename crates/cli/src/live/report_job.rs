@@ -1,0 +1,461 @@
+//! What `attach` and `run` do with a trace: reports now and then, and the last one.
+
+use super::frames::module_files;
+use super::last_look::LastLook;
+use super::model::Reporter;
+use super::signals::NameWait;
+use super::{ending, record, scores};
+use crate::exit_code;
+use crate::options::{Color, View};
+use crate::report::parse;
+use crate::tracing::Tracing;
+use memhook_attach::{End, Job, Session, Trace, Turn, command_line, gap_said};
+use memhook_process::process_age;
+use memhook_recording::{Mode, Options, ScoreOptions};
+use memhook_report::{
+    FormatChoice, Progress, ReportModel, ReportStream, ReportWriter, milliseconds,
+};
+use memhook_symbols::Symbolizer;
+use std::{
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU8, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+/// What is reported of a trace, and what is recorded.
+#[derive(clap::Args, Clone)]
+#[group(skip)]
+pub struct Args {
+    /// Print no status lines
+    ///
+    /// With a recording, print no reports either.
+    #[arg(short, long)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub view: View,
+    /// Format: text, json, folded, pprof, ...
+    ///
+    /// text and json are formats of reports. `attach` also writes one of the others at the end, for
+    /// other programs: folded, flamegraph, pprof, heaptrack, speedscope, massif, html.
+    #[arg(short, long, value_name = "FORMAT", value_parser = parse::<FormatChoice>, default_value = "text")]
+    pub format: FormatChoice,
+    /// Same as --format json
+    #[arg(short, long, conflicts_with = "format")]
+    json: bool,
+    /// Use colours: auto, always or never
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    color: Color,
+    /// Write the reports, or a recording (.mhk), to this file
+    ///
+    /// A name that ends in .mhk makes it a recording of every event, for `memhook-rs report`. In the
+    /// name, %p becomes the process id and %h the host name. Without this option, reports go to
+    /// standard output, and those of `run` to standard error. Of several processes, each is recorded
+    /// into a file of its own: without %p, others than the first into NAME.PID.mhk.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Overwrite the output file if it exists
+    #[arg(long)]
+    pub force: bool,
+    /// At the end, also report blocks that nothing reaches
+    ///
+    /// The memory of the process is copied and searched for pointers. Blocks that nothing points to
+    /// any more are reported with the call stacks that allocated them.
+    #[arg(long)]
+    leaks: bool,
+    /// With --leaks, also report what is possibly lost
+    ///
+    /// These are blocks that only pointers into blocks reach, of which memcheck says so.
+    #[arg(long, requires = "leaks")]
+    show_possible: bool,
+    #[command(flatten)]
+    pub scores: crate::scores::Args,
+    #[command(flatten)]
+    pub recording: record::Args,
+    #[command(flatten)]
+    pub tracing: Tracing,
+}
+
+impl Args {
+    /// Opens what the reports go to.
+    pub fn open(
+        &self,
+        stream: ReportStream,
+        path: Option<&Path>,
+        verbose: bool,
+    ) -> std::io::Result<ReportWriter> {
+        let is_json = self.json || matches!(self.format, FormatChoice::Json);
+        let style = crate::output::style(path, stream, self.color, verbose);
+        ReportWriter::open_or(stream, path, self.force, is_json, style)
+    }
+
+    /// Refuses formats that take a recording.
+    pub fn check_format(&self, command: &str) -> anyhow::Result<()> {
+        if let FormatChoice::Export(format) = self.format {
+            anyhow::bail!(
+                "{command} writes text or JSON: for {0}, record with -o FILE.mhk, and then: memhook-rs report FILE.mhk -f {0}",
+                format.name()
+            );
+        }
+        Ok(())
+    }
+
+    /// Refuses scores that a trace with these options cannot have. `recording`: how it is recorded, if it is.
+    pub fn check_scores(&self, recording: Option<&Options>) -> anyhow::Result<()> {
+        if !self.scores.scores {
+            return Ok(());
+        }
+        if recording.is_some_and(|options| options.mode != Mode::Events) {
+            anyhow::bail!(
+                "--scores with --record summary: sums do not tell the lifetime of each block; use --record events"
+            );
+        }
+        if self.tracing.sample_bytes().is_some() {
+            anyhow::bail!(
+                "--scores with --sample: scores need every allocation; leave --sample out"
+            );
+        }
+        if recording.is_some_and(|options| options.max_parts > 1) {
+            anyhow::bail!("--scores with --max-files: scores need the whole run in one file");
+        }
+        Ok(())
+    }
+
+    /// If leaks are asked for: where a copy of the memory is handed over.
+    pub fn handover(&self) -> Option<Handover> {
+        self.leaks.then(Handover::default)
+    }
+}
+
+/// How long one look for names takes at the end; then signals are looked for.
+const NAMES_PAUSE: Duration = Duration::from_millis(50);
+
+/// Where the reports of all traced processes go.
+pub struct Reports {
+    output: Mutex<ReportWriter>,
+    is_incomplete: AtomicBool,
+    /// The highest exit code of a trace that has ended.
+    code: AtomicU8,
+    has_gaps: AtomicBool,
+}
+
+impl Reports {
+    /// Into this output.
+    pub fn new(output: ReportWriter) -> Arc<Reports> {
+        Arc::new(Reports {
+            output: Mutex::new(output),
+            is_incomplete: AtomicBool::new(false),
+            code: AtomicU8::new(exit_code::DONE),
+            has_gaps: AtomicBool::new(false),
+        })
+    }
+
+    fn output(&self) -> MutexGuard<'_, ReportWriter> {
+        self.output.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Waits until everything is written, and tells what could not be. An output that got no report is left as
+    /// it was. Returns whether all was written.
+    pub fn finish(&self) -> bool {
+        let finished = self.output().finish();
+        if let Err(error) = &finished {
+            eprintln!("memhook-rs: not every report could be written: {error}");
+        }
+        finished.is_ok()
+    }
+
+    /// Whether nobody reads them any more.
+    pub fn is_closed(&self) -> bool {
+        self.output().is_closed()
+    }
+
+    /// Ends the output. What became of it and of the traces, as an exit code.
+    pub fn exit_code(&self) -> u8 {
+        let mut code = self.code.load(Relaxed);
+        if !self.finish() || self.is_incomplete() {
+            code = code.max(exit_code::BAD_INPUT);
+        }
+        code
+    }
+
+    /// Whether a process went on untraced for a time.
+    pub fn has_gaps(&self) -> bool {
+        self.has_gaps.load(Relaxed)
+    }
+
+    /// Whether a recording is not complete.
+    pub fn is_incomplete(&self) -> bool {
+        self.is_incomplete.load(Relaxed)
+    }
+}
+
+/// The memory of a process at its end, handed from the thread that stopped it to its job.
+pub type Handover = Arc<Mutex<Option<LastLook>>>;
+
+/// The reports of one process.
+pub struct ReportJob {
+    pid: i32,
+    reports: Arc<Reports>,
+    reporter: Reporter,
+    interval: Option<Duration>,
+    next: Option<Duration>,
+    top: usize,
+    is_quiet: bool,
+    shows_reports: bool,
+    /// Of one process among several: its command line when it was last looked at.
+    title: Option<String>,
+    /// It is a child that ran before it was found; for so long once it is traced.
+    unseen: Option<Duration>,
+    /// Called when the process is traced.
+    announce: Option<fn(&Session)>,
+    /// At the end, tell how backtraces were found.
+    tells_backtraces: bool,
+    finds_possible: bool,
+    /// How sites are scored, if that is asked for.
+    scores: Option<ScoreOptions>,
+    /// The trace is recorded for its scores alone.
+    is_scratch: bool,
+    /// If the memory is to be searched for what nothing reaches: its copy.
+    last_look: Option<Handover>,
+}
+
+impl ReportJob {
+    /// A job that has reported nothing yet. `interval`: between two reports; `None`: only the last one.
+    pub fn new(
+        pid: i32,
+        reports: &Arc<Reports>,
+        args: &Args,
+        depth: u32,
+        interval: Option<Duration>,
+        last_look: Option<Handover>,
+    ) -> ReportJob {
+        ReportJob {
+            pid,
+            reports: Arc::clone(reports),
+            reporter: Reporter::new(pid, args.view.clone(), depth),
+            interval,
+            next: interval,
+            top: args.view.top,
+            is_quiet: args.quiet,
+            shows_reports: true,
+            title: None,
+            unseen: None,
+            announce: None,
+            tells_backtraces: false,
+            finds_possible: args.show_possible,
+            scores: args.scores.options(),
+            is_scratch: false,
+            last_look,
+        }
+    }
+
+    /// With a line above each report that says which process it is about.
+    pub fn titled(self) -> ReportJob {
+        let title = Some(String::new());
+        ReportJob { title, ..self }
+    }
+
+    /// With nothing reported.
+    pub fn without_reports(self) -> ReportJob {
+        ReportJob {
+            is_quiet: true,
+            ..self
+        }
+    }
+
+    /// With a recording that is made for the scores alone, and goes away.
+    pub fn recorded_for_scores(self, is_scratch: bool) -> ReportJob {
+        ReportJob { is_scratch, ..self }
+    }
+
+    /// Of a child of a process that is traced. What it did before it was found is not seen, and reports say so.
+    pub fn of_child(self) -> ReportJob {
+        ReportJob {
+            unseen: Some(Duration::ZERO),
+            ..self
+        }
+    }
+
+    /// With something to be said when the process is traced.
+    pub fn announced(self, announce: Option<fn(&Session)>) -> ReportJob {
+        ReportJob { announce, ..self }
+    }
+
+    /// With a line at the end about the backtraces.
+    pub fn telling_backtraces(self, tells_backtraces: bool) -> ReportJob {
+        ReportJob {
+            tells_backtraces,
+            ..self
+        }
+    }
+
+    fn write(&self, report: &ReportModel) {
+        let command = self.title.as_ref();
+        let unseen = self.unseen.map_or(String::new(), |before| {
+            let before = milliseconds(before.as_millis() as u64);
+            format!(" (seen from {before} after it began: what it allocated before is not counted)")
+        });
+        let title = command.map(|command| format!("Process {}: {command}{unseen}\n", self.pid));
+        let mut output = self.reports.output();
+        output.write_titled(&title.unwrap_or_default(), report);
+    }
+
+    /// Many programs write there what they do, after a fork above all; at the end it is not to be had any more.
+    fn look_at_command_line(&mut self) {
+        if let Some(title) = &mut self.title {
+            let now = command_line(self.pid);
+            if !now.is_empty() {
+                *title = now;
+            }
+        }
+    }
+
+    /// Tells what went wrong with the trace.
+    fn judge(&self, trace: &Trace, end: &End) -> u8 {
+        let mut code = ending::of_trace(end, self.pid);
+        let region = trace.session().region();
+        if self.tells_backtraces {
+            let losses = region.losses();
+            eprintln!(
+                "{} backtraces unwound, {} remembered ones checked, {} of those wrong",
+                losses.unwound, losses.memo_checked, losses.memo_wrong
+            );
+            if losses.memo_wrong > 0 {
+                code = exit_code::WRONG;
+            }
+        }
+        if !trace.consumer().gaps(trace.consumer().elapsed()).is_empty() {
+            code = code.max(exit_code::HAS_GAPS);
+        }
+        code
+    }
+
+    /// Adds the scores to the last report, by the recording.
+    fn score(&self, session: &Session, recording: &Path, report: &mut ReportModel) {
+        let Some(options) = &self.scores else {
+            return;
+        };
+        let mut symbols = Symbolizer::new(session.root().search_order());
+        symbols.set_modules(module_files(session));
+        match scores::of_file(recording, symbols, options) {
+            Ok(found) => scores::add(report, found),
+            Err(error) => {
+                eprintln!("memhook-rs: the scores are not known: {error:#}");
+                self.reports.is_incomplete.store(true, Relaxed);
+            }
+        }
+    }
+
+    /// The last report, with the names that are there when nobody waits any longer.
+    fn last_report(&mut self, trace: &Trace) -> Option<ReportModel> {
+        let (session, consumer) = (trace.session(), trace.consumer());
+        let _progress = Progress::start("looking up names");
+        let wait = NameWait::begin();
+        self.reporter.begin(session, consumer, true);
+        let report = loop {
+            if let Some(report) = self.reporter.poll(session, NAMES_PAUSE) {
+                break Some(report);
+            }
+            if wait.is_over() {
+                break self.reporter.give_up_names(session);
+            }
+        };
+        let mut report = report?;
+        if let Some(handover) = &self.last_look {
+            let look = handover.lock().unwrap_or_else(|e| e.into_inner()).take();
+            let look = look.unwrap_or_else(LastLook::too_late);
+            report.leaks = Some(look.leaks(
+                session,
+                consumer,
+                &mut self.reporter,
+                self.top,
+                self.finds_possible,
+            ));
+        }
+        Some(report)
+    }
+}
+
+impl Job for ReportJob {
+    fn begin(&mut self, trace: &Trace) {
+        // With --quiet and a recording, no reports are printed.
+        self.shows_reports = !(self.is_quiet && trace.is_recorded() && !self.is_scratch);
+        self.look_at_command_line();
+        self.unseen = self.unseen.and_then(|_| process_age(self.pid));
+        if let Some(announce) = self.announce {
+            announce(trace.session());
+        }
+    }
+
+    fn turn(&mut self, trace: &Trace, turn: &Turn) -> ControlFlow<()> {
+        if turn.is_last {
+            // The last report says it all.
+            return ControlFlow::Continue(());
+        }
+        self.look_at_command_line();
+        let now = trace.consumer().elapsed();
+        if self.shows_reports && self.next.is_some_and(|next| now >= next) {
+            self.next = self.interval.map(|interval| now.saturating_add(interval));
+            self.reporter
+                .begin(trace.session(), trace.consumer(), false);
+        }
+        // Names may take their time; a dlopen of the target does not wait for them.
+        if let Some(report) = self.reporter.poll(trace.session(), Duration::ZERO) {
+            self.write(&report);
+        }
+        // A recording goes on when nobody reads the reports.
+        if self.reports.output().is_closed() && (!trace.is_recorded() || self.is_scratch) {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn before_detach(&mut self, trace: &Trace) {
+        if let Some(handover) = &self.last_look {
+            let look = LastLook::take(self.pid, trace.consumer());
+            *handover.lock().unwrap_or_else(|e| e.into_inner()) = Some(look);
+        }
+    }
+
+    fn end(&mut self, trace: &mut Trace, end: &End) {
+        let gaps = trace.consumer().gaps(trace.consumer().elapsed());
+        if let Some(gap) = gaps.last() {
+            self.reports.has_gaps.store(true, Relaxed);
+            if trace.session().region().abandoned_at_ns().is_some() {
+                // It was not over when the trace ended; others were told of when they were.
+                eprintln!("memhook-rs: {}", gap_said(self.pid, *gap));
+            }
+        }
+        // Of a program that executes another one, only the recording is kept.
+        let mut report = match end {
+            End::Executed => None,
+            _ => self.last_report(trace),
+        };
+        let coverage = report.as_ref().and_then(record::coverage);
+        if let Some(recorded) = trace.finish_recording(coverage) {
+            let is_complete = record::tell(&recorded, self.is_quiet || self.is_scratch);
+            if !is_complete {
+                self.reports.is_incomplete.store(true, Relaxed);
+            }
+            if let Some(report) = &mut report
+                && is_complete
+            {
+                self.score(trace.session(), &recorded.path, report);
+            }
+            if self.is_scratch {
+                let _ = std::fs::remove_file(&recorded.path);
+            }
+        }
+        if let Some(report) = report.filter(|_| self.shows_reports) {
+            self.write(&report);
+        }
+        self.reports.code.fetch_max(self.judge(trace, end), Relaxed);
+    }
+
+    fn notice(&mut self, text: &str) {
+        eprintln!("memhook-rs: {text}");
+    }
+}

@@ -1,0 +1,239 @@
+//! `run`: start a program, trace it from before its first constructor, report at its end.
+
+use super::ending::end_as;
+use super::last_look::LastLook;
+use super::report_job::{self, Handover, ReportJob, Reports};
+use super::scores::Scratch;
+use crate::exit_code;
+use crate::options::duration;
+use crate::tracing::{DEPTH_TO_ROOTS, StartOptions};
+use anyhow::bail;
+use memhook_attach::{
+    Error, Observer, Outcome, Program, Recording, Session, TraceConfig, Work, leaving, process_name,
+};
+use memhook_heap::capture_ending;
+use memhook_inject::{Child, StartPoint};
+use memhook_process::ModuleImage;
+use memhook_report::ReportStream;
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    path::PathBuf,
+    process::ExitCode,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+/// Options of `run`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+    #[command(flatten)]
+    start: StartOptions,
+    /// Trace for this long, then leave the program, which runs on
+    ///
+    /// The report is made at that time. `run` still waits for the program and ends with its status.
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
+    /// Also report at this interval, not only at the end
+    #[arg(short, long, value_name = "TIME", value_parser = duration, help_heading = "Reports")]
+    interval: Option<Duration>,
+    #[command(flatten)]
+    reports: report_job::Args,
+}
+
+/// Runs the command. The exit code is the program's; of one that succeeded, that of the trace.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.reports.check_format("run")?;
+    let tracing = args.reports.tracing.with_depth(DEPTH_TO_ROOTS);
+    let config = tracing.resolve();
+    // Set as soon as there is an output.
+    let reports = OnceLock::<Arc<Reports>>::new();
+    let status = leaving(|| launch(args, config, &reports));
+    let reports = reports.get();
+    if let Some(reports) = reports {
+        reports.finish();
+    }
+    let status = status?;
+    Ok(match (status, reports) {
+        (0, Some(reports)) if reports.is_incomplete() => ExitCode::from(exit_code::BAD_INPUT),
+        (0, Some(reports)) if reports.has_gaps() => ExitCode::from(exit_code::HAS_GAPS),
+        _ => end_as(status),
+    })
+}
+
+/// Starts the program and traces it, to its end or as long as was asked for.
+fn launch(
+    args: &Args,
+    config: TraceConfig,
+    reports: &OnceLock<Arc<Reports>>,
+) -> anyhow::Result<Outcome> {
+    let program = Program::start(&args.command, args.start.follow_fork, &config)?;
+    let mut observer = match Started::open(args, config, program.pid()) {
+        Ok(observer) => observer,
+        Err(error) => {
+            program.kill();
+            return Err(error);
+        }
+    };
+    let _ = reports.set(Arc::clone(&observer.reports));
+    let outcome = program.run_for(args.duration, &mut observer);
+    if outcome.is_err() {
+        observer.abandon();
+    }
+    Ok(outcome?)
+}
+
+/// Reports and recordings of the processes.
+struct Started<'a> {
+    args: &'a Args,
+    config: TraceConfig,
+    /// How a process is recorded.
+    options: memhook_recording::Options,
+    first: i32,
+    reports: Arc<Reports>,
+    /// Where the first process is recorded.
+    recorded: Option<PathBuf>,
+    /// The recording is made for the scores alone.
+    scratch: Option<Scratch>,
+    /// Its file, from before it is touched.
+    first_recording: Option<Recording>,
+    /// Programs executed, by process.
+    programs: HashMap<i32, u32>,
+    /// Where the memory of a process goes that has stopped at its end.
+    last_looks: HashMap<i32, Handover>,
+}
+
+impl<'a> Started<'a> {
+    fn open(args: &'a Args, config: TraceConfig, pid: i32) -> anyhow::Result<Started<'a>> {
+        let reports = &args.reports;
+        let (recorded, path) = reports.recording.split(reports.output.as_deref(), pid)?;
+        if args.start.follow_fork && recorded.is_none() && reports.scores.scores {
+            bail!("--scores with --follow-fork: add -o FILE.mhk, so that each process is recorded");
+        }
+        let scratch = (reports.scores.scores && recorded.is_none()).then(|| Scratch::new(pid));
+        let recorded = recorded.or_else(|| Some(scratch.as_ref()?.path.clone()));
+        let options = if recorded.is_some() {
+            reports.recording.resolve(reports.force, &reports.tracing)?
+        } else {
+            memhook_recording::Options::default()
+        };
+        reports.check_scores(Some(&options))?;
+        let output = reports.open(ReportStream::Err, path.as_deref(), false)?;
+        let mut started = Started {
+            args,
+            config,
+            options,
+            first: pid,
+            reports: Reports::new(output),
+            recorded,
+            scratch,
+            first_recording: None,
+            programs: HashMap::new(),
+            last_looks: HashMap::new(),
+        };
+        let first_recording = started.recording(pid, 1);
+        started.first_recording = match first_recording {
+            Ok(recording) => recording,
+            Err(error) => {
+                started.abandon();
+                return Err(error.into());
+            }
+        };
+        Ok(started)
+    }
+
+    /// Takes empty files away again.
+    fn abandon(&mut self) {
+        self.reports.finish();
+        if let Some(recording) = self.first_recording.take() {
+            recording.abandon();
+        }
+    }
+
+    /// The recording of the `program`th program that a process executes.
+    fn recording(&self, pid: i32, program: u32) -> Result<Option<Recording>, Error> {
+        let Some(path) = &self.recorded else {
+            return Ok(None);
+        };
+        let other = (pid != self.first).then_some(pid);
+        let path = Recording::path_of(path, other, program);
+        Recording::create(&path, &self.options, pid, &self.config).map(Some)
+    }
+}
+
+impl Observer for Started<'_> {
+    fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Work, Error> {
+        let (args, pid) = (self.args, session.pid());
+        let program = self.programs.entry(pid).or_insert(0);
+        *program += 1;
+        let recording = match self.first_recording.take() {
+            Some(first) => Some(first),
+            None => {
+                let program = *program;
+                self.recording(pid, program)?
+            }
+        };
+        if !args.reports.quiet {
+            announce(session, pid, point);
+        }
+        let last_look = args.reports.handover();
+        self.last_looks
+            .extend(last_look.clone().map(|look| (pid, look)));
+        let (depth, interval) = (self.config.depth, args.interval);
+        let job = ReportJob::new(
+            pid,
+            &self.reports,
+            &args.reports,
+            depth,
+            interval,
+            last_look,
+        );
+        let job = job.recorded_for_scores(self.scratch.is_some());
+        let job = if args.start.follow_fork {
+            job.titled()
+        } else {
+            job
+        };
+        Ok(Work {
+            job: Box::new(job),
+            recording,
+        })
+    }
+
+    fn at_end(&mut self, child: &Child, pid: i32, modules: Option<Vec<ModuleImage>>) {
+        if let (Some(handover), Some(modules)) = (self.last_looks.get(&pid), modules) {
+            let look = LastLook::at_end(capture_ending(child, pid, modules));
+            *handover.lock().unwrap_or_else(|e| e.into_inner()) = Some(look);
+        }
+    }
+
+    fn executes(&mut self, pid: i32) {
+        if !self.args.reports.quiet && self.programs.contains_key(&pid) {
+            eprintln!("memhook-rs: process {pid} executes another program, which is traced now");
+        }
+    }
+
+    fn is_not_traced(&mut self, pid: i32, why: &Error) {
+        eprintln!(
+            "memhook-rs: process {pid} is not traced: {}",
+            crate::printing::chain(why)
+        );
+    }
+}
+
+/// Says where the trace begins.
+fn announce(session: &Session, pid: i32, point: StartPoint) {
+    let (slots, modules) = session.patched();
+    let from = match point {
+        StartPoint::Entry => "its entry point (its libraries' constructors have run)",
+        _ => "before its constructors",
+    };
+    eprintln!(
+        "Tracing {pid} ({}) from {from}, prepared in {:.1} ms: {slots} slots in {modules} modules",
+        memhook_foreign::visible(&process_name(pid)),
+        session.attach_time.as_secs_f64() * 1e3,
+    );
+}

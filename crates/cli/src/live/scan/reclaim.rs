@@ -1,0 +1,141 @@
+//! `scan --reclaim`: releases what two scans found unreachable, once or again and again.
+
+use super::{Args, PointerRule, check, print};
+use crate::live::signals;
+use anyhow::bail;
+use memhook_attach::{Reach, SafePoints, claim};
+use memhook_foreign::visible_lines;
+use memhook_heap::{Candidates, Reclaimer, Released, Types};
+use memhook_process::{filter_may_kill, preflight};
+use memhook_report::{Document, ReclaimRound, Style, scan_report};
+use std::collections::HashSet;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// Between the two scans, if nothing else is asked for.
+const PAUSE: Duration = Duration::from_secs(2);
+/// How long to wait for a thread at a safe point.
+const SAFE_POINT_LIMIT: Duration = Duration::from_secs(2);
+
+/// Runs the command.
+pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
+    if matches!(args.pointers, PointerRule::Start) {
+        bail!("--reclaim needs --pointers interior: blocks in use may have no other pointers");
+    }
+    check(preflight(pid))?;
+    if filter_may_kill(pid) {
+        bail!("nothing is released: a seccomp filter may end process {pid} for what free() needs");
+    }
+    let _claim = claim(pid)?;
+    let mut reclaimer = Reclaimer::new(pid, args.method(), args.limits())?;
+    signals::catch_stops();
+    may_go_on(args, &reclaimer.scan()?)?;
+    let mut may_release = args.yes;
+    for number in 1.. {
+        if !sleep(args.every.or(args.twice).unwrap_or(PAUSE)) || !reclaimer.is_alive() {
+            break;
+        }
+        let mut found = match reclaimer.scan() {
+            Ok(found) => found,
+            Err(_) if !reclaimer.is_alive() => break,
+            Err(error) => return Err(error.into()),
+        };
+        may_go_on(args, &found)?;
+        if !may_release && !found.chosen.is_empty() {
+            show(args, &found);
+            may_release = ask(args, &found);
+            if may_release {
+                // The answer may have taken hours.
+                found = reclaimer.scan()?;
+            }
+        }
+        if !may_release {
+            print(args, &ReclaimRound::dry(&found, number))?;
+        } else {
+            let done = release(&mut reclaimer, &found);
+            let round = ReclaimRound::done(&found, number, &done);
+            print(args, &round)?;
+            if let (None, Some(error)) = (args.every, done.failed) {
+                return Err(error.into());
+            }
+        }
+        if args.every.is_none() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Of one round only, a refusal is the end. Of many, the next one may find things otherwise.
+fn may_go_on(args: &Args, found: &Candidates) -> anyhow::Result<()> {
+    match &found.refused {
+        Some(why) if args.every.is_none() => bail!("nothing is released: {why}"),
+        _ => Ok(()),
+    }
+}
+
+/// Sleeps; `false` if told to stop meanwhile.
+fn sleep(time: Duration) -> bool {
+    let until = Instant::now() + time;
+    while !signals::stop_requested() {
+        memhook_inject::let_late_threads_go();
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        std::thread::sleep(left.min(Duration::from_millis(50)));
+    }
+    false
+}
+
+/// Shows what was chosen, as a leak report on standard error: standard output has the rounds.
+fn show(args: &Args, found: &Candidates) {
+    let snapshot = &found.captured.snapshot;
+    let mut types = Types::new(snapshot, &found.captured.images);
+    let chosen: HashSet<u32> = found.chosen.iter().copied().collect();
+    let leaks = found.scan.leaks.iter().copied();
+    let leaks: Vec<_> = leaks.filter(|l| chosen.contains(&l.block)).collect();
+    let report = scan_report(snapshot, &found.scan, &leaks, &mut types, args.top);
+    let text = report.text(Style::default());
+    let _ = std::io::stderr()
+        .lock()
+        .write_all(visible_lines(&text).as_bytes());
+}
+
+/// Whether to go on. Only a terminal can answer.
+fn ask(args: &Args, found: &Candidates) -> bool {
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return false;
+    }
+    let bytes = memhook_report::bytes(found.bytes(&found.chosen));
+    let then = if args.every.is_some() {
+        ", and from now on what is found without asking again"
+    } else {
+        ""
+    };
+    eprint!(
+        "\nRelease {bytes} in {} blocks{then}? [y/N] ",
+        found.chosen.len()
+    );
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+}
+
+fn release(reclaimer: &mut Reclaimer, found: &Candidates) -> Released {
+    if found.chosen.is_empty() {
+        return Released::default();
+    }
+    let pid = found.captured.snapshot.meta.pid;
+    let safe_points = match SafePoints::of_process(pid, found.captured.images.clone()) {
+        Ok(safe_points) => safe_points,
+        Err(error) => {
+            return Released {
+                failed: Some(error.into()),
+                ..Released::default()
+            };
+        }
+    };
+    let mut hold = || safe_points.hold(&mut Reach::Running, pid, SAFE_POINT_LIMIT);
+    reclaimer.release(found, &mut hold)
+}

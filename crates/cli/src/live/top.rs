@@ -1,0 +1,200 @@
+//! `top`: the live heap of a running process on the terminal.
+
+mod several;
+
+use super::ending;
+use super::frames::{SessionStacks, module_files};
+use super::signals::{self, stop_requested};
+use crate::options::{Color, duration};
+use crate::target::Target;
+use crate::tracing::Tracing;
+use anyhow::{Context, bail};
+use crossbeam_channel::Select;
+use memhook_attach::{Consumer, End, Job, Trace, Turn, process_name};
+use memhook_process::TargetRoot;
+use memhook_report::top::{Board, Names, Reaction, Sample, Screen};
+use memhook_report::{bytes, counted, milliseconds};
+use memhook_symbols::Symbolizer;
+use std::{io::IsTerminal, ops::ControlFlow, process::ExitCode, time::Duration};
+
+/// Options of `top`.
+#[derive(clap::Args, Clone)]
+pub struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// Time between updates of the screen
+    #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "1s")]
+    interval: Duration,
+    /// Trace its children and their children, too
+    ///
+    /// One process is shown at a time; Tab shows the next one. New processes are found by looking every
+    /// few milliseconds, and what they allocate before that is not seen: the screen says from when on
+    /// they are.
+    #[arg(long)]
+    follow_fork: bool,
+    #[command(flatten)]
+    tracing: Tracing,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let pid = args.target.pid()?;
+    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        bail!("top needs a terminal; for scripts there is: memhook-rs attach {pid} --json");
+    }
+    if args.tracing.sample_bytes().is_some() || args.tracing.adapts() {
+        bail!("top counts every allocation: leave --sample and --on-full adapt out");
+    }
+    signals::catch_stops();
+    if args.follow_fork {
+        return several::run(args, pid);
+    }
+    let config = args.tracing.resolve();
+    let depth = config.depth;
+    let mut trace = Trace::start(pid, config)?;
+    let root = TargetRoot::of(pid);
+    let name = memhook_foreign::visible(&process_name(pid)).into_owned();
+    let mut board = Board::new(name, pid);
+    board.has_color = has_color();
+    let mut job = TopJob {
+        interval: args.interval,
+        board,
+        screen: None,
+        names: Names::new(Symbolizer::new(root.search_order()), depth),
+        next_sample: Duration::ZERO,
+        is_stale: true,
+        notices: Vec::new(),
+        failure: None,
+    };
+    let code = ending::of_trace(&trace.run(None, &mut job), pid);
+    for notice in &job.notices {
+        eprintln!("memhook-rs: {notice}");
+    }
+    if let Some(failure) = job.failure {
+        return Err(failure);
+    }
+    let has_gaps = !trace.consumer().gaps(trace.consumer().elapsed()).is_empty();
+    tell_end(&job.board, trace.consumer(), code, has_gaps);
+    Ok(ExitCode::from(code))
+}
+
+fn has_color() -> bool {
+    crate::output::is_colored(Color::Auto, true)
+}
+
+fn open() -> anyhow::Result<Screen> {
+    Screen::open().context("the terminal cannot be used")
+}
+
+/// The last line, which stays on the terminal.
+fn tell_end(board: &Board, consumer: &Consumer, code: u8, has_gaps: bool) {
+    let totals = consumer.lock().ledger.totals();
+    let how = match (has_gaps, code) {
+        (true, _) => "At times it waited for us too long and went on untraced. Detached",
+        (false, 0) => "Detached",
+        _ => "Not fully detached",
+    };
+    println!(
+        "{how} from {} ({}) after {}: {} live in {} (peak {})",
+        board.pid,
+        board.name,
+        milliseconds(board.elapsed().as_millis() as u64),
+        bytes(totals.live_bytes),
+        counted(totals.live_blocks, "block"),
+        bytes(totals.peak_live_bytes),
+    );
+}
+
+/// Counts, draws and listens until the end.
+struct TopJob {
+    interval: Duration,
+    board: Board,
+    screen: Option<Screen>,
+    names: Names,
+    next_sample: Duration,
+    /// The screen does not show the latest numbers.
+    is_stale: bool,
+    /// Told once the terminal has been restored.
+    notices: Vec<String>,
+    failure: Option<anyhow::Error>,
+}
+
+impl TopJob {
+    fn watch(&mut self, trace: &Trace) -> anyhow::Result<ControlFlow<()>> {
+        let screen = match &mut self.screen {
+            Some(screen) => screen,
+            none => none.insert(open()?),
+        };
+        for event in screen.events().try_iter() {
+            let event = event.context("the terminal went away; detached")?;
+            let reaction = self.board.react(&event);
+            if reaction == Some(Reaction::Quit) {
+                return Ok(ControlFlow::Break(()));
+            }
+            self.is_stale |= reaction.is_some();
+        }
+        let (session, now) = (trace.session(), trace.consumer().elapsed());
+        if now >= self.next_sample {
+            self.next_sample = now + self.interval;
+            self.board.sample(sample(trace));
+            self.is_stale = true;
+        }
+        self.is_stale |= self.names.follow(&SessionStacks(session), &mut self.board);
+        if std::mem::take(&mut self.is_stale) {
+            let drawn = screen.draw(&mut self.board);
+            drawn.context("the terminal cannot be written")?;
+            // What has come into view gets its names next.
+            let modules = || module_files(session);
+            let stacks = SessionStacks(session);
+            self.is_stale = self.names.ask(&stacks, modules, &self.board);
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+impl Job for TopJob {
+    fn listen<'a>(&'a self, select: &mut Select<'a>) {
+        if let Some(screen) = &self.screen {
+            select.recv(screen.events());
+        }
+    }
+
+    fn turn(&mut self, trace: &Trace, turn: &Turn) -> ControlFlow<()> {
+        if turn.gone || stop_requested() {
+            return ControlFlow::Break(());
+        }
+        // A terminal that cannot be used, or goes away, ends the trace as `q` does.
+        self.watch(trace).unwrap_or_else(|failure| {
+            self.failure = Some(failure);
+            ControlFlow::Break(())
+        })
+    }
+
+    fn before_detach(&mut self, _trace: &Trace) {
+        self.screen = None;
+    }
+
+    fn end(&mut self, _trace: &mut Trace, _end: &End) {
+        self.screen = None;
+    }
+
+    fn notice(&mut self, text: &str) {
+        self.notices.push(text.to_owned());
+    }
+}
+
+fn sample(trace: &Trace) -> Sample {
+    let consumer = trace.consumer();
+    let sites = trace.sites();
+    let state = consumer.lock();
+    let (totals, bounded) = (state.ledger.totals(), state.ledger.bounded());
+    drop(state);
+    let losses = trace.session().region().losses();
+    Sample {
+        time: consumer.elapsed(),
+        sites,
+        totals,
+        lost_events: losses.dropped + losses.ringless,
+        bounded,
+    }
+}

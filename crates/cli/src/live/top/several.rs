@@ -1,0 +1,296 @@
+//! `top --follow-fork`: a process and those that it makes, one of them at a time on the screen.
+//!
+//! Each process has a thread that traces it, counts, and fills its board. Another thread has the terminal, which
+//! may stop taking what is written to it (Ctrl-S): a dlopen(3) of a traced process waits for the thread that traces
+//! it, so that thread never waits for the terminal. Where the board is being drawn, it comes back later.
+
+use super::{Args, open, sample};
+use crate::live::ending;
+use crate::live::frames::{SessionStacks, module_files};
+use crate::live::signals::stop_requested;
+use crate::{exit_code, printing};
+use anyhow::Context;
+use memhook_attach::{
+    Assigner, End, Error, Followed, Job, Trace, Turn, Work, follow, process_name, refuse,
+};
+use memhook_process::{TargetRoot, process_age};
+use memhook_report::top::{Among, Board, Names, Reaction, Screen};
+use memhook_report::{bytes, milliseconds};
+use memhook_symbols::Symbolizer;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// The longest time between two looks of the terminal's thread.
+const TURN: Duration = Duration::from_millis(50);
+
+/// Runs the command.
+pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
+    let config = args.tracing.resolve();
+    refuse(pid, &config)?;
+    let begin = Instant::now();
+    let desk = Arc::new(Desk::default());
+    desk.shown.store(pid, Relaxed);
+    let terminal = std::thread::spawn({
+        let desk = Arc::clone(&desk);
+        move || desk.show()
+    });
+    let mut processes = Processes {
+        args,
+        head: pid,
+        depth: config.depth,
+        desk: Arc::clone(&desk),
+    };
+    let followed = follow(Followed::Family(pid), &config, None, &mut processes);
+    desk.is_over.store(true, Relaxed);
+    let shown = terminal
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    for notice in lock(&desk.notices).iter() {
+        eprintln!("memhook-rs: {notice}");
+    }
+    let count = followed?;
+    shown?;
+    if desk.has_gaps.load(Relaxed) {
+        eprintln!("memhook-rs: at times a process waited for us too long and went on untraced");
+    }
+    let (left, live) = (desk.left.load(Relaxed), desk.live_at_end.load(Relaxed));
+    println!(
+        "Traced {} for {}; {} still run, with {} live. {} ended too soon to be traced",
+        match count.traced {
+            1 => "1 process".to_owned(),
+            traced => format!("{traced} processes"),
+        },
+        milliseconds(begin.elapsed().as_millis() as u64),
+        left,
+        bytes(live),
+        count.missed,
+    );
+    Ok(ExitCode::from(desk.code.load(Relaxed)))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// What is shown of one process.
+struct View {
+    board: Mutex<Board>,
+    live_bytes: AtomicU64,
+    /// The screen does not show the latest numbers or names.
+    is_stale: AtomicBool,
+}
+
+/// What the threads of the processes and that of the terminal share.
+#[derive(Default)]
+struct Desk {
+    /// Those that are traced, by their ids.
+    views: Mutex<BTreeMap<i32, Arc<View>>>,
+    /// The process that is shown, if it is still traced; else the next one.
+    shown: AtomicI32,
+    is_over: AtomicBool,
+    /// Told once the terminal has been restored.
+    notices: Mutex<Vec<String>>,
+    /// The highest exit code of a trace that has ended.
+    code: AtomicU8,
+    has_gaps: AtomicBool,
+    /// Processes that we have left, and what was live in them.
+    left: AtomicU64,
+    live_at_end: AtomicU64,
+}
+
+impl Desk {
+    fn is_over(&self) -> bool {
+        self.is_over.load(Relaxed) || stop_requested()
+    }
+
+    /// Whether this process is on the screen.
+    fn shows(&self, pid: i32) -> bool {
+        self.shown.load(Relaxed) == pid
+    }
+
+    /// The process that is to be shown, and which of all that is. `by`: so many places away from the one that was.
+    fn choose(&self, by: i32) -> Option<(Arc<View>, Among)> {
+        let views = lock(&self.views);
+        let shown = self.shown.load(Relaxed);
+        let after = views.keys().position(|&pid| pid >= shown).unwrap_or(0);
+        let at = (after as i64 + i64::from(by)).rem_euclid(views.len().max(1) as i64) as usize;
+        let (&pid, view) = views.iter().nth(at)?;
+        self.shown.store(pid, Relaxed);
+        let among = Among {
+            place: at + 1,
+            processes: views.len(),
+            live_bytes: views.values().map(|v| v.live_bytes.load(Relaxed)).sum(),
+        };
+        Some((Arc::clone(view), among))
+    }
+
+    /// Draws and listens until the end; whatever goes wrong with the terminal is the end, too.
+    fn show(&self) -> anyhow::Result<()> {
+        let result = self.draw_and_listen();
+        self.is_over.store(true, Relaxed);
+        result
+    }
+
+    fn draw_and_listen(&self) -> anyhow::Result<()> {
+        let mut screen: Option<Screen> = None;
+        let mut drawn = Among::default();
+        let mut by = 0;
+        while !self.is_over() {
+            // What keeps the head from being traced is said on a terminal as it was.
+            let Some((view, among)) = self.choose(std::mem::take(&mut by)) else {
+                std::thread::sleep(TURN);
+                continue;
+            };
+            let screen = match &mut screen {
+                Some(screen) => screen,
+                none => none.insert(open()?),
+            };
+            let mut reactions = Vec::new();
+            let event = screen.events().recv_timeout(TURN).ok();
+            let mut board = lock(&view.board);
+            board.among = Some(among.clone());
+            for event in event.into_iter().chain(screen.events().try_iter()) {
+                let event = event.context("the terminal went away; detached")?;
+                reactions.extend(board.react(&event));
+            }
+            for reaction in &reactions {
+                match reaction {
+                    Reaction::Quit => return Ok(()),
+                    Reaction::Process(places) => by += places,
+                    Reaction::Redraw => {}
+                }
+            }
+            let is_stale = view.is_stale.swap(false, Relaxed);
+            if is_stale || among != drawn || !reactions.is_empty() {
+                let done = screen.draw(&mut board);
+                done.context("the terminal cannot be written")?;
+                drawn = among;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Gives each process its job.
+struct Processes<'a> {
+    args: &'a Args,
+    head: i32,
+    depth: u32,
+    desk: Arc<Desk>,
+}
+
+impl Assigner for Processes<'_> {
+    fn work(&mut self, pid: i32, program: u32) -> Result<Work, Error> {
+        let job = Box::new(Watch {
+            pid,
+            // A program that was executed began later than its process.
+            is_child: pid != self.head && program == 1,
+            interval: self.args.interval,
+            names: Names::new(
+                Symbolizer::new(TargetRoot::of(pid).search_order()),
+                self.depth,
+            ),
+            next_sample: Duration::ZERO,
+            view: None,
+            desk: Arc::clone(&self.desk),
+        });
+        Ok(Work {
+            job,
+            recording: None,
+        })
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.desk.is_over()
+    }
+
+    fn is_not_traced(&mut self, pid: i32, why: &Error) {
+        let why = printing::chain(why);
+        let notice = format!("process {pid} is not traced: {why}");
+        lock(&self.desk.notices).push(notice);
+        self.desk.code.fetch_max(exit_code::BAD_INPUT, Relaxed);
+    }
+}
+
+/// Counts what one process does.
+struct Watch {
+    pid: i32,
+    is_child: bool,
+    interval: Duration,
+    names: Names,
+    next_sample: Duration,
+    view: Option<Arc<View>>,
+    desk: Arc<Desk>,
+}
+
+impl Job for Watch {
+    fn begin(&mut self, _trace: &Trace) {
+        let age = process_age(self.pid);
+        let name = memhook_foreign::visible(&process_name(self.pid)).into_owned();
+        let mut board = Board::new(name, self.pid);
+        board.has_color = super::has_color();
+        board.unseen = age.filter(|_| self.is_child);
+        let view = Arc::new(View {
+            board: Mutex::new(board),
+            live_bytes: AtomicU64::new(0),
+            is_stale: AtomicBool::new(true),
+        });
+        lock(&self.desk.views).insert(self.pid, Arc::clone(&view));
+        self.view = Some(view);
+    }
+
+    fn turn(&mut self, trace: &Trace, turn: &Turn) -> ControlFlow<()> {
+        if turn.gone || self.desk.is_over() {
+            return ControlFlow::Break(());
+        }
+        let Some(view) = &self.view else {
+            return ControlFlow::Break(());
+        };
+        let now = trace.consumer().elapsed();
+        let Ok(mut board) = view.board.try_lock() else {
+            return ControlFlow::Continue(());
+        };
+        let session = trace.session();
+        let stacks = SessionStacks(session);
+        let mut is_stale = self.names.follow(&stacks, &mut board);
+        if now >= self.next_sample {
+            self.next_sample = now + self.interval;
+            board.sample(sample(trace));
+            view.live_bytes.store(board.live_bytes(), Relaxed);
+            is_stale = true;
+        }
+        // Only what is on the screen needs names.
+        if self.desk.shows(self.pid) {
+            is_stale |= self.names.ask(&stacks, || module_files(session), &board);
+        }
+        view.is_stale.fetch_or(is_stale, Relaxed);
+        ControlFlow::Continue(())
+    }
+
+    fn end(&mut self, trace: &mut Trace, end: &End) {
+        let desk = &self.desk;
+        lock(&desk.views).remove(&self.pid);
+        if let Some(fault) = ending::fault(end, self.pid) {
+            lock(&desk.notices).push(fault);
+            desk.code.fetch_max(exit_code::NOT_RESTORED, Relaxed);
+        }
+        let consumer = trace.consumer();
+        if !consumer.gaps(consumer.elapsed()).is_empty() {
+            desk.has_gaps.store(true, Relaxed);
+            desk.code.fetch_max(exit_code::HAS_GAPS, Relaxed);
+        }
+        if matches!(end, End::Detached(_)) {
+            desk.left.fetch_add(1, Relaxed);
+            let live = consumer.lock().ledger.totals().live_bytes;
+            desk.live_at_end.fetch_add(live, Relaxed);
+        }
+    }
+
+    fn notice(&mut self, text: &str) {
+        lock(&self.desk.notices).push(text.to_owned());
+    }
+}

@@ -1,0 +1,47 @@
+//! From the options about tracing to the configuration of a trace.
+
+use crate::tracing::{Clock, DEPTH, OnFull, Stacks, Tracing, Unwind};
+use memhook_attach::TraceConfig;
+
+impl Tracing {
+    /// The configuration that these options ask for.
+    pub fn resolve(&self) -> TraceConfig {
+        TraceConfig {
+            depth: self.depth.unwrap_or(DEPTH),
+            functions: self.functions.clone(),
+            min_size: self.min_size,
+            max_size: self.max_size,
+            sizes: self.sizes.clone(),
+            sample_bytes: self.sample,
+            stacks: match self.stacks {
+                Stacks::Alloc => memhook_attach::Stacks::Allocations,
+                Stacks::All => memhook_attach::Stacks::All,
+            },
+            unwinding: match self.unwind {
+                Unwind::Table => memhook_attach::Unwinding::Tables,
+                Unwind::Fp => memhook_attach::Unwinding::FramePointers,
+                Unwind::Glibc => memhook_attach::Unwinding::LibcBacktrace,
+            },
+            check_memo: self.check_memo,
+            clock: match self.clock {
+                Clock::Coarse => memhook_attach::Clock::Coarse,
+                Clock::Tsc => memhook_attach::Clock::Tsc,
+                Clock::Monotonic => memhook_attach::Clock::Monotonic,
+                Clock::Attacher => memhook_attach::Clock::Attacher,
+            },
+            ring_bytes: self.ring_size.unwrap_or(if self.adapts() {
+                // More room would only be filled, too, and emptied at the program's cost.
+                256 << 10
+            } else {
+                1 << 20
+            }),
+            on_full: match self.on_full {
+                OnFull::Wait => memhook_attach::OnFull::Wait,
+                OnFull::Drop => memhook_attach::OnFull::Drop,
+                OnFull::Adapt => memhook_attach::OnFull::Adapt,
+            },
+            max_memory: self.max_memory,
+            keep_tables: !self.cache.no_symbol_cache,
+        }
+    }
+}

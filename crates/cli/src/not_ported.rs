@@ -1,0 +1,67 @@
+//! The commands that hold or trace a process, on a processor for which that is not written yet: each takes any
+//! words and refuses in one line.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// What follows the name of such a command.
+#[derive(clap::Args)]
+pub struct Words {
+    #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    _words: Vec<OsString>,
+}
+
+macro_rules! refused {
+    ($($command:ident)*) => { $(
+        pub mod $command {
+            pub use super::Words as Args;
+
+            pub fn run(_: &Args) -> anyhow::Result<super::ExitCode> {
+                super::refuse()
+            }
+        }
+    )* };
+}
+
+refused! { attach demo detach doctor probe rss run scan stale top trim watch }
+
+fn refuse() -> anyhow::Result<ExitCode> {
+    anyhow::bail!(
+        "tracing and reading live processes is not done yet on {}, only on x86-64; report, view, diff, symbols, \
+         and gate with a recording (FILE.mhk) work here",
+        std::env::consts::ARCH
+    )
+}
+
+/// Of `gate`: a recording can be judged anywhere.
+pub mod gate {
+    pub mod attached {
+        use crate::gate::Args;
+
+        pub fn run(_: &Args, _: i32) -> anyhow::Result<std::process::ExitCode> {
+            crate::live::refuse()
+        }
+    }
+
+    pub mod launched {
+        use crate::gate::Args;
+
+        pub fn run(_: &Args) -> anyhow::Result<std::process::ExitCode> {
+            crate::live::refuse()
+        }
+    }
+}
+
+/// Nothing here has to be undone in another process before ours may end.
+pub mod signals {
+    /// Leaves it to the signals to end this process.
+    pub fn catch_stops() {}
+
+    /// A signal that asks for it has ended the process already.
+    pub fn stop_requested() -> bool {
+        false
+    }
+}
+
+/// Nothing is left to do.
+pub fn finish() {}

@@ -1,0 +1,67 @@
+//! What needs a processor for which the tracer is written is in one place of the command, so that all else
+//! compiles for others. (`.ci/run` compiles it; this says at once, and without a compiler, what is misplaced.)
+
+use super::{read, root};
+use std::path::{Path, PathBuf};
+
+const SOURCE: &str = "crates/cli/src";
+/// They compile for processors with an `arch` directory of theirs.
+const BOUND: [&str; 3] = ["memhook_attach", "memhook_inject", "memhook_unwind"];
+
+fn files(directory: &Path, into: &mut Vec<PathBuf>) {
+    let entries = std::fs::read_dir(directory).unwrap_or_else(|e| panic!("{directory:?}: {e}"));
+    for path in entries.map(|entry| entry.expect("readable").path()) {
+        if path.is_dir() {
+            files(&path, into);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+/// The names between two words.
+fn between<'a>(text: &'a str, start: &str, end: char) -> Vec<&'a str> {
+    let (_, rest) = text
+        .split_once(start)
+        .unwrap_or_else(|| panic!("no {start}"));
+    let (names, _) = rest.split_once(end).expect("an end");
+    let words = names.split([',', ' ', '\n']).map(str::trim);
+    words.filter(|word| !word.is_empty()).collect()
+}
+
+#[test]
+fn the_tracer_is_used_in_one_place_of_the_command() {
+    let (source, mut found) = (root().join(SOURCE), Vec::new());
+    files(&source, &mut found);
+    assert!(found.len() > 30, "only {} files", found.len());
+    let live = source.join("live");
+    let is_misplaced = |path: &PathBuf| {
+        let text = std::fs::read_to_string(path).expect("readable");
+        let code = text.lines().filter(|line| !line.trim().starts_with("//"));
+        let names_it = code
+            .into_iter()
+            .any(|line| BOUND.iter().any(|name| line.contains(name)));
+        names_it && !path.starts_with(&live)
+    };
+    let misplaced: Vec<_> = found.into_iter().filter(is_misplaced).collect();
+    assert!(
+        misplaced.is_empty(),
+        "{SOURCE}: these use {BOUND:?}, which not every processor has: move them into {SOURCE}/live: {misplaced:?}"
+    );
+}
+
+#[test]
+fn every_command_in_that_place_is_refused_elsewhere() {
+    let main = read(&format!("{SOURCE}/main.rs"));
+    let not_ported = read(&format!("{SOURCE}/not_ported.rs"));
+    let refused = between(&not_ported, "\nrefused! {", '}');
+    let own = |name: &str| not_ported.contains(&format!("\npub mod {name} {{"));
+    let commands = between(&main, "\nuse live::{", '}');
+    assert!(commands.contains(&"attach"), "{commands:?}");
+    for command in commands {
+        assert!(
+            refused.contains(&command) || own(command),
+            "{SOURCE}/not_ported.rs: `{command}` is missing in refused! {{ }}"
+        );
+    }
+}
