@@ -18,6 +18,7 @@ const COMMANDS: [&[&str]; 16] = [
     &["run"],
     &["gate"],
     &["top"],
+    &["probe"],
     &["detach"],
     &["demo"],
     &["scan"],

@@ -22,7 +22,7 @@ pub enum Error {
     },
     /// A program that was started cannot be stopped before its own code runs.
     #[error(
-        "process {pid} cannot be traced from its start: its loader is not glibc's, and its entry point is not of a known kind. Start it by itself: doctor tells whether it can be attached to"
+        "process {pid} cannot be traced from its start: its loader is neither glibc's nor musl's, and its entry point is not of a known kind. Start it by itself: doctor tells whether it can be attached to"
     )]
     NoStartPoint {
         /// Process id.
@@ -140,6 +140,26 @@ pub enum Error {
         "thread {tid} of process {pid} runs with a shadow stack: start the process without GLIBC_TUNABLES=glibc.cpu.hwcaps=SHSTK"
     )]
     ShadowStack {
+        /// Process id.
+        pid: i32,
+        /// Thread id.
+        tid: i32,
+    },
+    /// Another process runs in the same memory, whose threads are not held with those of the target.
+    #[error(
+        "process {other} runs in the memory of process {pid} (vfork): try again when it has executed its program"
+    )]
+    SharesMemory {
+        /// Process id.
+        pid: i32,
+        /// Process id of the other one.
+        other: i32,
+    },
+    /// A thread has no thread pointer as the ABI wants it, by which pads tell threads apart.
+    #[error(
+        "thread {tid} of process {pid} has no thread pointer of its own, by which probes tell threads apart"
+    )]
+    ThreadPointer {
         /// Process id.
         pid: i32,
         /// Thread id.

@@ -2,11 +2,14 @@
 
 pub(crate) mod address_space;
 pub(crate) mod call_with_data;
+pub(crate) mod code_area;
+pub(crate) mod code_exchange;
 pub(crate) mod descriptor;
 pub(crate) mod forced_write;
 pub(crate) mod huge_pages;
 pub(crate) mod kernel_places;
 pub(crate) mod load;
+pub(crate) mod map;
 pub(crate) mod memory;
 pub(crate) mod page_scan;
 pub(crate) mod region;

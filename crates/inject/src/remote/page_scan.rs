@@ -57,6 +57,9 @@ pub enum PageState {
     /// The same, without those of files and of shared memory: in a private mapping of a file, the pages that
     /// were written.
     Own,
+    /// Pages in memory, of files and of shared memory too, except those that were only read and are still zeros: what
+    /// the kernel counts as resident (`smaps_pte_entry` of fs/proc/task_mmu.c).
+    Resident,
     /// Pages that were written since they were last asked for, in mappings that a
     /// [`WriteWatch`](crate::WriteWatch) watches; the first time, all pages with contents. Asking starts
     /// the next round. Pages that the target has given back meanwhile are not reported.
@@ -105,6 +108,11 @@ impl PageScan {
                     argument.category_mask = without;
                     argument.category_inverted = without;
                     argument.category_anyof_mask = IS_PRESENT | IS_SWAPPED;
+                    argument.return_mask = IS_PRESENT;
+                }
+                PageState::Resident => {
+                    argument.category_mask = IS_PRESENT | IS_ZERO;
+                    argument.category_inverted = IS_ZERO;
                     argument.return_mask = IS_PRESENT;
                 }
                 PageState::Written | PageState::WrittenSoFar => {
