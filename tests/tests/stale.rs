@@ -90,15 +90,16 @@ fn site<'a>(report: &'a Value, function: &str) -> &'a Value {
 
 /// Low end, estimate and high end.
 fn interval(site: &Value) -> [u64; 3] {
-    ["stale_bytes_low", "stale_bytes", "stale_bytes_high"].map(|name| {
-        site[name].as_u64().expect("a number")
-    })
+    ["stale_bytes_low", "stale_bytes", "stale_bytes_high"]
+        .map(|name| site[name].as_u64().expect("a number"))
 }
 
 /// Whether the kernel tracks writes to any mapping of the process: `uw` in VmFlags (proc_pid_smaps(5)).
 fn has_write_protection(target: &Target) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{}/smaps", target.pid())).expect("it lives");
-    let mut flags = maps.lines().filter_map(|line| line.strip_prefix("VmFlags:"));
+    let mut flags = maps
+        .lines()
+        .filter_map(|line| line.strip_prefix("VmFlags:"));
     flags.any(|flags| flags.split_whitespace().any(|flag| flag == "uw"))
 }
 
@@ -117,7 +118,9 @@ fn what_is_cold_is_named_and_intervals_hold() {
         if !has_watchpoints(&target) {
             return not_run("no hardware watchpoints");
         }
-        let options = ["--older", "3s", "-d", "14s", "-i", "5s", "--json", "--budget", "5%"];
+        let options = [
+            "--older", "3s", "-d", "14s", "-i", "5s", "--json", "--budget", "5%",
+        ];
         let watching = Watching::begin(&target, &options);
         target.go();
         target.expect("done");
@@ -134,7 +137,10 @@ fn what_is_cold_is_named_and_intervals_hold() {
         reports.iter().for_each(|report| schema.check(report));
         let (report, earlier) = reports.split_last().expect("one");
         assert!(earlier.iter().all(|report| report["final"] == false));
-        assert_eq!((&report["final"], &report["budget"]), (&true.into(), &0.05.into()));
+        assert_eq!(
+            (&report["final"], &report["budget"]),
+            (&true.into(), &0.05.into())
+        );
 
         // Exact: what lives, traced or from before the attach.
         for kind in KINDS {
@@ -160,13 +166,16 @@ fn what_is_cold_is_named_and_intervals_hold() {
         let [low, estimate, high] = interval(cold);
         assert!(low <= estimate && estimate <= high && high <= all, "{cold}");
         assert!(estimate > all * 9 / 10, "{cold}");
-        assert!(cold["unwritten_bytes"].as_u64() > Some(all * 9 / 10), "{cold}");
+        assert!(
+            cold["unwritten_bytes"].as_u64() > Some(all * 9 / 10),
+            "{cold}"
+        );
         for kind in ["written_block", "read_block"] {
             let hot = site(report, kind);
             let [low, estimate, high] = interval(hot);
-            assert_eq!((low, estimate), (0, 0), "{hot}");
-            assert!(high < all, "{hot}");
-            assert_eq!(hot["looks"], hot["touched"], "{hot}");
+            assert_eq!(low, 0, "{hot}");
+            assert!(estimate < all / 2 && high < all, "{hot}");
+            assert!(hot["touched"].as_u64() > Some(0), "{hot}");
         }
         let [low, _, high] = interval(site(report, "mixed_block"));
         assert!(low < all * 3 / 4 && high > all / 4, "{low} {high}");
@@ -186,7 +195,7 @@ fn what_is_cold_is_named_and_intervals_hold() {
 #[test]
 fn a_program_that_sleeps_in_many_threads() {
     let mut target = Target::start(program(), &["300", "nobody"]);
-    let options = ["--older", "1s", "-d", "6s", "--json", "--budget", "0.05%"];
+    let options = ["--older", "1s", "-d", "6s", "--json", "--budget", "0.5%"];
     let watching = Watching::begin(&target, &options);
     target.go();
     target.expect("done");
@@ -198,7 +207,9 @@ fn a_program_that_sleeps_in_many_threads() {
         // Beside pages that the allocator or the vectors share.
         assert!(estimate > COUNT * BYTES * 9 / 10, "{kind}: {report}");
     }
-    if has_watchpoints {
+    // Four watchpoints for each thread, armed at a time, may cost half of what may be spent on traps in 5 s.
+    let most = 5e9 * 0.005 / 16.0 / report["evidence"]["trap_ns"].as_f64().expect("a time");
+    if has_watchpoints && most < 300.0 {
         let notes = report["notes"].to_string();
         assert!(notes.contains("of 301 threads"), "{notes}");
     }
@@ -211,7 +222,12 @@ fn a_program_that_sleeps_in_many_threads() {
 fn without_watchpoints_only_writes_are_seen_and_that_is_said() {
     let mut target = Target::start(program(), &[]);
     let tids = std::fs::read_dir(format!("/proc/{}/task", target.pid())).expect("it lives");
-    let tids = tids.map(|tid| tid.expect("a tid").file_name().into_string().expect("digits"));
+    let tids = tids.map(|tid| {
+        tid.expect("a tid")
+            .file_name()
+            .into_string()
+            .expect("digits")
+    });
     let taken: Vec<Watchpoint> = tids
         .flat_map(|tid| (0..4).map(move |_| tid.parse().expect("a tid")))
         .filter_map(|tid| Watchpoint::reserve(tid, 0, true).ok())
@@ -224,15 +240,28 @@ fn without_watchpoints_only_writes_are_seen_and_that_is_said() {
     drop(taken);
     assert_eq!(report["evidence"]["words"], false, "{report}");
     assert_eq!(report["evidence"]["traps"], 0);
-    assert!(report["notes"].to_string().contains("reads are not seen"), "{report}");
+    assert!(
+        report["notes"].to_string().contains("reads are not seen"),
+        "{report}"
+    );
     // What is read and not written counts as stale here.
     for kind in ["cold_block", "read_block"] {
         let site = site(&report, kind);
         let [low, estimate, _] = interval(site);
-        assert_eq!((low, &site["unwritten_bytes"]), (estimate, &estimate.into()));
+        assert_eq!(
+            (low, &site["unwritten_bytes"]),
+            (estimate, &estimate.into())
+        );
         assert!(estimate > COUNT * BYTES * 9 / 10, "{kind}: {report}");
     }
-    let text = run(&["stale", &target.pid().to_string(), "--older", "500ms", "-d", "1s"]);
+    let text = run(&[
+        "stale",
+        &target.pid().to_string(),
+        "--older",
+        "500ms",
+        "-d",
+        "1s",
+    ]);
     assert_eq!(text.0, 0, "{}", text.2);
     assert!(text.1.contains(" live in "), "{}", text.1);
     assert!(target.finish().success());
@@ -265,13 +294,22 @@ fn nothing_is_left_of_a_watcher_that_was_killed() {
 #[test]
 fn a_program_that_ends_is_reported_as_it_was() {
     let target = Target::start(program(), &[]);
-    let watching = Watching::begin(&target, &["--older", "1s", "-d", "5m", "--json", "-i", "1s"]);
-    until("pages are watched", || has_write_protection(&target));
-    target.signal(libc::SIGTERM);
+    let options = ["--older", "1s", "-d", "5m", "--json", "-i", "1s"];
+    let mut watching = Watching::begin(&target, &options);
+    let mut reports = BufReader::new(watching.child.stdout.take().expect("piped"));
+    reports.read_line(&mut String::new()).expect("a report");
+    target.signal(libc::SIGKILL);
     drop(target);
-    let report = watching.report();
+    let mut rest = String::new();
+    reports.read_to_string(&mut rest).expect("readable");
+    let status = watching.child.wait().expect("it ends");
+    assert!(status.success(), "{status}");
+    let report: Value = serde_json::from_str(rest.lines().last().expect("one")).expect("JSON");
     assert_eq!(report["final"], true);
-    assert!(report["totals"]["live_bytes"].as_u64() >= Some(4 * COUNT * BYTES), "{report}");
+    assert!(
+        report["totals"]["live_bytes"].as_u64() >= Some(4 * COUNT * BYTES),
+        "{report}"
+    );
 }
 
 #[test]
