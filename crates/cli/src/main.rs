@@ -13,6 +13,7 @@ mod gate;
 mod options;
 mod output;
 mod report;
+mod scores;
 mod symbols_pack;
 mod target;
 mod tracing;
@@ -27,7 +28,7 @@ mod live;
 mod live;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use live::{attach, demo, detach, doctor, run, scan, signals, top};
+use live::{attach, demo, detach, doctor, probe, rss, run, scan, signals, stale, top, trim, watch};
 use memhook_foreign::visible;
 use std::process::ExitCode;
 
@@ -70,6 +71,9 @@ enum Command {
     /// Watch the heap of a running process in the terminal
     #[command(after_long_help = include_str!("help/top.txt"))]
     Top(Box<top::Args>),
+    /// Count the calls of functions of a running process
+    #[command(after_long_help = include_str!("help/probe.txt"))]
+    Probe(Box<probe::Args>),
     /// Clean up in a process after memhook-rs was killed
     #[command(after_long_help = include_str!("help/detach.txt"))]
     Detach(detach::Args),
@@ -79,6 +83,18 @@ enum Command {
     /// Find leaked memory in a running process, without tracing it
     #[command(after_long_help = include_str!("help/scan.txt"))]
     Scan(scan::Args),
+    /// Find memory that a running process still holds and no longer touches
+    #[command(after_long_help = include_str!("help/stale.txt"))]
+    Stale(stale::Args),
+    /// Show where the resident memory of a running process is
+    #[command(after_long_help = include_str!("help/rss.txt"))]
+    Rss(rss::Args),
+    /// Have a running process give free heap memory back to the system
+    #[command(after_long_help = include_str!("help/trim.txt"))]
+    Trim(trim::Args),
+    /// Trace a process, and keep the evidence if it runs out of memory
+    #[command(after_long_help = include_str!("help/watch.txt"))]
+    Watch(Box<watch::Args>),
     /// Check whether a process can be traced, and say what to do if not
     #[command(after_long_help = include_str!("help/doctor.txt"))]
     Doctor(doctor::Args),
@@ -107,10 +123,15 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::Detach(args) => detach::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Scan(args) => scan::run(&args),
+        Command::Stale(args) => stale::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Rss(args) => rss::run(&args),
+        Command::Watch(args) => watch::run(&args),
+        Command::Trim(args) => trim::run(&args),
         Command::Completions(args) => completions::completions(&args),
         Command::Man(args) => completions::man(&args),
     };

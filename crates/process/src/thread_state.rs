@@ -29,6 +29,14 @@ impl Activity {
     }
 }
 
+/// Program counter and stack pointer of a thread that is blocked (proc_pid_syscall(5)).
+pub fn blocked_at(pid: i32, tid: i32) -> Option<(u64, u64)> {
+    let text = proc_text(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    let mut fields = text.split_whitespace().rev();
+    let mut address = || u64::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok();
+    Some((address()?, address()?))
+}
+
 /// The function of the kernel in which a thread waits (proc_pid_wchan(5)), or an empty string.
 pub fn waits_in(pid: i32, tid: i32) -> String {
     proc_text(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default()
@@ -72,6 +80,15 @@ pub fn last_ran(pid: i32, tid: i32) -> Option<Duration> {
 /// The processor that a thread is on, or was on last.
 pub fn processor(pid: i32, tid: i32) -> Option<usize> {
     stat_field(pid, tid, 39)?.parse().ok()
+}
+
+/// The wait status of a process that has ended and that its parent has not waited for yet (proc_pid_stat(5), field
+/// 52).
+pub fn ended_with(pid: i32) -> Option<i32> {
+    if thread_state(pid, pid) != Some('Z') {
+        return None;
+    }
+    stat_field(pid, pid, 52)?.parse().ok()
 }
 
 /// The signals for which the process has a handler: bit `n - 1` is signal `n`.

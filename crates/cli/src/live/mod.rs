@@ -9,12 +9,18 @@ mod frames;
 pub mod gate;
 mod last_look;
 mod model;
+pub mod probe;
 mod record;
 mod report_job;
+pub mod rss;
 pub mod run;
 pub mod scan;
+mod scores;
 pub mod signals;
+pub mod stale;
 pub mod top;
 mod trace_config;
+pub mod trim;
+pub mod watch;
 
 pub use memhook_attach::finish_keeping_tables as finish;
