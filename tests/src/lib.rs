@@ -12,7 +12,7 @@ pub mod scans;
 mod sites;
 pub mod terminal;
 
-pub use building::{binary, build_library, build_target, compile, source};
+pub use building::{binary, build_library, build_on_musl, build_target, compile, source};
 pub use debian_sources::debian_source;
 pub use json_schema::JsonSchema;
 pub use memory_box::MemoryBox;
@@ -76,13 +76,8 @@ impl Target {
 
     /// The command was a wrapper that forked: the target is its last descendant.
     pub fn descend(&mut self) {
-        loop {
-            let path = format!("/proc/{0}/task/{0}/children", self.pid);
-            let children = std::fs::read_to_string(path).expect("the target lives");
-            let Some(child) = children.split_ascii_whitespace().next() else {
-                return;
-            };
-            self.pid = child.parse().expect("a pid");
+        while let Some(child) = a_child(self.pid) {
+            self.pid = child;
         }
     }
 
@@ -302,6 +297,23 @@ impl Drop for Attacher {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// One of the processes that a process has made; each thread has children of its own (proc_pid_task(5)).
+fn a_child(pid: u32) -> Option<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the target lives");
+    let lists = threads
+        .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("children")).ok());
+    let children: Vec<String> = lists.collect();
+    // A watchdog of memhook-rs is not what it has started.
+    let is_ours = |child: &&str| {
+        std::fs::read_link(format!("/proc/{child}/exe")).is_ok_and(|exe| exe == binary())
+    };
+    let mut children = children
+        .iter()
+        .flat_map(|list| list.split_ascii_whitespace());
+    let child = children.find(|child| !is_ours(child))?;
+    Some(child.parse().expect("a pid"))
 }
 
 /// Runs memhook-rs with these options, which have it write `file`, on a program: exit code, what is in

@@ -5,6 +5,7 @@ use crate::config::TraceConfig;
 use crate::error::Error;
 use crate::job::{End, Job};
 use crate::known_files::KnownFiles;
+use crate::leaving::{Left, Outcome};
 use crate::reach::Reach;
 use crate::recording::Recording;
 use crate::session::Session;
@@ -99,16 +100,37 @@ impl Program {
     }
 
     /// Lets it run to its end and returns the wait status. A program that cannot be traced is killed.
-    pub fn run(mut self, observer: &mut dyn Observer) -> Result<i32, Error> {
+    pub fn run(self, observer: &mut dyn Observer) -> Result<i32, Error> {
+        let pid = self.pid();
+        match self.run_for(None, observer)? {
+            Outcome::Ended(status) => Ok(status),
+            Outcome::TimeIsUp(_) => Err(Error::EndMissed { pid }),
+        }
+    }
+
+    /// Lets it run to its end, or until `duration` is over; [`leaving`] must be around it then. A program that
+    /// cannot be traced is killed.
+    pub fn run_for(
+        mut self,
+        duration: Option<Duration>,
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome, Error> {
         let first = self.child.pid();
         if let Err(error) = self.begin(first, observer) {
             self.child.kill();
             return Err(error);
         }
         let mut status = None;
-        let mut deadline = None;
+        let mut deadline = duration.and_then(|duration| Instant::now().checked_add(duration));
         while self.child.processes().next().is_some() || status.is_none() {
             let Some((pid, event)) = self.child.next_event(deadline)? else {
+                if status.is_none() && duration.is_some() {
+                    return Ok(Outcome::TimeIsUp(Left::new(
+                        first,
+                        self.running,
+                        self.ended,
+                    )));
+                }
                 break;
             };
             match event {
@@ -136,7 +158,8 @@ impl Program {
         for started in self.ended {
             started.join();
         }
-        status.ok_or(Error::EndMissed { pid: first })
+        let status = status.ok_or(Error::EndMissed { pid: first })?;
+        Ok(Outcome::Ended(status))
     }
 
     fn executed(&mut self, pid: i32, observer: &mut dyn Observer) -> Result<(), Error> {

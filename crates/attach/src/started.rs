@@ -37,9 +37,9 @@ impl Started {
             trace.record(recording);
         }
         let work = move || {
-            trace.follow(&told, &mut *job);
+            let left = trace.follow(&told, &mut *job);
             let _ = tell_modules.send(trace.session().modules.clone());
-            let end = end.recv().unwrap_or(End::LetGo);
+            let end = left.unwrap_or_else(|| end.recv().unwrap_or(End::LetGo));
             job.end(&mut trace, &end);
         };
         let builder = std::thread::Builder::new().name("follower".into());
@@ -66,6 +66,11 @@ impl Started {
         });
         // Refused only after a panic, which `join` finds.
         let _ = self.ends.try_send(end);
+    }
+
+    /// Has a process that runs on, and that nobody traces by ptrace any more, left as it was.
+    pub fn leave(&self) {
+        self.tell(Course::Leave);
     }
 
     fn tell(&self, course: Course) {

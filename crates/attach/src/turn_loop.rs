@@ -14,8 +14,10 @@ const TURN: Duration = Duration::from_millis(10);
 pub(crate) enum Course {
     /// No thread of the process runs any more.
     StandsStill,
-    /// The process goes on without us.
+    /// The process goes on without us, and nobody can reach its threads.
     GoesOn,
+    /// The process goes on, and we have to leave it as a running process is left.
+    Leave,
 }
 
 /// What ends the turns.
@@ -42,10 +44,7 @@ impl<O: Observer + Send> Trace<O> {
         let end = consumer.while_draining(|news| {
             match self.turns(news, &Until::Over { duration }, job) {
                 Over::Gone => End::Gone,
-                _ => {
-                    job.before_detach(self);
-                    End::Detached(self.upkeep.detach(&mut self.session))
-                }
+                _ => self.leave(job),
             }
         });
         self.has_ended = true;
@@ -54,16 +53,34 @@ impl<O: Observer + Send> Trace<O> {
         end
     }
 
-    /// Follows a process that was started here until told how it goes on.
-    pub(crate) fn follow(&mut self, course: &Receiver<Course>, job: &mut dyn Job<O>) {
+    /// Follows a process that was started here until told how it goes on. Returns how we have left it if that was
+    /// asked for.
+    pub(crate) fn follow(
+        &mut self,
+        course: &Receiver<Course>,
+        job: &mut dyn Job<O>,
+    ) -> Option<End> {
         job.begin(self);
         let consumer = Arc::clone(&self.consumer);
-        consumer.while_draining(|news| {
-            if let Over::Told(Course::StandsStill) = self.turns(news, &Until::Told(course), job) {
-                consumer.target_stands_still();
+        let left = consumer.while_draining(|news| {
+            match self.turns(news, &Until::Told(course), job) {
+                Over::Told(Course::StandsStill) => consumer.target_stands_still(),
+                Over::Told(Course::Leave) => return Some(self.leave(job)),
+                _ => {}
             }
+            None
         });
         self.has_ended = true;
+        if left.is_some() {
+            self.session.region().give_rings_back();
+        }
+        left
+    }
+
+    /// Detaches from a process that runs on.
+    fn leave(&mut self, job: &mut dyn Job<O>) -> End {
+        job.before_detach(self);
+        End::Detached(self.upkeep.detach(&mut self.session))
     }
 
     /// Whether it is time to leave a process that runs on.

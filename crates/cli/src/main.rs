@@ -27,7 +27,7 @@ mod live;
 mod live;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use live::{attach, demo, detach, doctor, run, scan, signals, top};
+use live::{attach, demo, detach, doctor, rss, run, scan, signals, stale, top, trim, watch};
 use memhook_foreign::visible;
 use std::process::ExitCode;
 
@@ -79,6 +79,18 @@ enum Command {
     /// Find leaked memory in a running process, without tracing it
     #[command(after_long_help = include_str!("help/scan.txt"))]
     Scan(scan::Args),
+    /// Find memory that a running process still holds and no longer touches
+    #[command(after_long_help = include_str!("help/stale.txt"))]
+    Stale(stale::Args),
+    /// Show where the resident memory of a running process is
+    #[command(after_long_help = include_str!("help/rss.txt"))]
+    Rss(rss::Args),
+    /// Have a running process give free heap memory back to the system
+    #[command(after_long_help = include_str!("help/trim.txt"))]
+    Trim(trim::Args),
+    /// Trace a process, and keep the evidence if it runs out of memory
+    #[command(after_long_help = include_str!("help/watch.txt"))]
+    Watch(Box<watch::Args>),
     /// Check whether a process can be traced, and say what to do if not
     #[command(after_long_help = include_str!("help/doctor.txt"))]
     Doctor(doctor::Args),
@@ -110,7 +122,11 @@ fn main() -> ExitCode {
         Command::Detach(args) => detach::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Scan(args) => scan::run(&args),
+        Command::Stale(args) => stale::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Rss(args) => rss::run(&args),
+        Command::Watch(args) => watch::run(&args),
+        Command::Trim(args) => trim::run(&args),
         Command::Completions(args) => completions::completions(&args),
         Command::Man(args) => completions::man(&args),
     };

@@ -52,6 +52,21 @@ impl Target {
         self.choice.pid(self.process())
     }
 
+    /// Its id; of several processes of a control group that of the largest, which the kernel would kill first.
+    pub fn largest(&self) -> Result<i32, SelectionError> {
+        let selector = match (self.process(), &self.choice.cgroup) {
+            (None, Some(_)) if !self.choice.newest => self.selector()?,
+            _ => return self.pid(),
+        };
+        let found = selector.look();
+        let resident = |pid| memhook_process::memory_use(pid).map_or(0, |memory| memory.rss);
+        let largest = found.iter().max_by_key(|candidate| resident(candidate.pid));
+        match largest {
+            Some(largest) => Ok(largest.pid),
+            None => selector.choose(&found, false),
+        }
+    }
+
     /// What all processes have in common that are meant.
     pub fn selector(&self) -> Result<Selector, SelectionError> {
         Selector::of(self.process(), self.choice.cgroup.as_deref())

@@ -2,6 +2,7 @@
 
 use crate::growth::Growth;
 use serde::Serialize;
+use std::path::Path;
 use std::time::Duration;
 
 /// Blocks and their bytes.
@@ -129,8 +130,9 @@ impl AllocationSite {
         (self.kind.clone(), frames.iter().map(place).collect())
     }
 
-    /// The frame to show in the source: of those that are no wrapper's the innermost whose source lies below `root`
-    /// or is given relatively (as distributions build), else the innermost with a line outside the system's headers.
+    /// The frame to show in the source: of those that are no wrapper's the innermost whose source is below `root`,
+    /// else the innermost whose source is given relatively (as distributions build), else the innermost with a line
+    /// outside the system's headers.
     pub fn culprit(&self, root: &str) -> Option<&SourceFrame> {
         let (wrappers, others): (Vec<_>, Vec<_>) = self.stack.iter().partition(|f| f.wrapper);
         culprit_of(&others, root).or_else(|| culprit_of(&wrappers, root))
@@ -143,13 +145,26 @@ fn culprit_of<'a>(frames: &[&'a SourceFrame], root: &str) -> Option<&'a SourceFr
         frames.iter().copied().filter(with_line)
     };
     let file = |f: &SourceFrame| f.file.clone().unwrap_or_default();
-    let is_own = |f: &&SourceFrame| {
+    let is_below = |f: &&SourceFrame| is_below(&file(f), root);
+    let is_relative = |f: &&SourceFrame| {
         let file = file(f);
-        !file.starts_with("./malloc/") && (file.starts_with(root) || !file.starts_with('/'))
+        !file.starts_with("./malloc/") && !file.starts_with('/')
     };
     let in_system = |f: &&SourceFrame| file(f).starts_with("/usr/");
-    let own = with_line().find(is_own);
-    own.or_else(|| with_line().find(|f| !in_system(f)))
+    with_line()
+        .find(is_below)
+        .or_else(|| with_line().find(is_relative))
+        .or_else(|| with_line().find(|f| !in_system(f)))
+}
+
+/// Whether a source file is below `root`. One that is named relatively belongs to whoever built the module; it is
+/// ours only if it is there.
+pub(crate) fn is_below(file: &str, root: &str) -> bool {
+    if file.starts_with('/') {
+        Path::new(file).starts_with(root)
+    } else {
+        Path::new(root).join(file).is_file()
+    }
 }
 
 /// Blocks that nothing reaches, by the site of those that no other leaked block points to.

@@ -18,6 +18,8 @@ mod graph;
 mod ranges;
 #[cfg(target_arch = "x86_64")]
 mod reclaim;
+#[cfg(target_arch = "x86_64")]
+mod resident;
 mod room;
 mod scan;
 mod snapshot;
@@ -26,8 +28,11 @@ mod testing;
 
 #[cfg(target_arch = "x86_64")]
 pub use capture::limits::Limits;
+pub use capture::modules::MUSL;
 #[cfg(target_arch = "x86_64")]
-pub use capture::{Captured, capture, capture_ending, capture_within};
+pub use capture::residency::Residency;
+#[cfg(target_arch = "x86_64")]
+pub use capture::{Captured, capture, capture_ending, capture_resident, capture_within};
 pub use error::Error;
 pub use glibc::arenas::Parameters;
 pub use glibc::dissect::{ArenaReport, Heap, dissect};
@@ -42,6 +47,11 @@ pub use graph::types::Types;
 pub use graph::why::{Why, WhyStep, why};
 #[cfg(target_arch = "x86_64")]
 pub use reclaim::{Candidates, HoldAtSafePoint, Reclaimer, Released, reclaimable, refusal};
+#[cfg(target_arch = "x86_64")]
+pub use resident::{
+    Account, ArenaUse, Holding, Looked, Part, Pinned, Trimmed, Trimmer, account_of,
+    account_of_mappings, look_at_memory,
+};
 pub use room::Room;
 pub use scan::Scan;
 pub use snapshot::{

@@ -110,6 +110,26 @@ impl CgroupMemory {
             .min_by_key(|level| level.free)
     }
 
+    /// The same groups as they are now. If none of them has a limit, the machine is the only level.
+    pub fn now(&self) -> Vec<MemoryLevel> {
+        let level = |directory: &Path| {
+            let versions = [Version::One, Version::Two].into_iter();
+            versions
+                .filter_map(|version| version.level(directory))
+                .next()
+        };
+        let levels: Vec<MemoryLevel> = self
+            .levels
+            .iter()
+            .filter_map(|found| level(&found.path))
+            .collect();
+        if self.levels.is_empty() {
+            let text = proc_text("/proc/meminfo").unwrap_or_default();
+            return machine(&text).into_iter().collect();
+        }
+        levels
+    }
+
     /// How many processes of its own group were killed because it had no memory left.
     pub fn kills(&self) -> Option<u64> {
         let group = self.group.as_ref()?;

@@ -53,7 +53,7 @@ pub fn parse_maps(text: &str) -> Vec<Mapping> {
     text.lines().filter_map(parse_line).collect()
 }
 
-fn parse_line(line: &str) -> Option<Mapping> {
+pub(crate) fn parse_line(line: &str) -> Option<Mapping> {
     let mut fields = line.splitn(6, ' ');
     let (start, end) = fields.next()?.split_once('-')?;
     let flags = fields.next()?.as_bytes();

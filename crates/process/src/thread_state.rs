@@ -49,9 +49,9 @@ pub fn process_of(tid: i32) -> Option<i32> {
 
 /// The process that traces a thread, or 0.
 pub fn tracer(pid: i32, tid: i32) -> i32 {
-    status_field(pid, tid, "TracerPid:")
-        .and_then(|value| value.parse().ok())
-        .unwrap_or(0)
+    let tracer = status_field(pid, tid, "TracerPid:").and_then(|value| value.parse().ok());
+    // It is the id of a thread, whatever its name says (fs/proc/array.c, task_state).
+    tracer.map_or(0, |tracer| process_of(tracer).unwrap_or(tracer))
 }
 
 /// How often a thread has gone to sleep by itself.
@@ -80,6 +80,15 @@ pub fn last_ran(pid: i32, tid: i32) -> Option<Duration> {
 /// The processor that a thread is on, or was on last.
 pub fn processor(pid: i32, tid: i32) -> Option<usize> {
     stat_field(pid, tid, 39)?.parse().ok()
+}
+
+/// The wait status of a process that has ended and that its parent has not waited for yet (proc_pid_stat(5), field
+/// 52).
+pub fn ended_with(pid: i32) -> Option<i32> {
+    if thread_state(pid, pid) != Some('Z') {
+        return None;
+    }
+    stat_field(pid, pid, 52)?.parse().ok()
 }
 
 /// The signals for which the process has a handler: bit `n - 1` is signal `n`.

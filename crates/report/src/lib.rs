@@ -19,14 +19,19 @@ mod read_back;
 pub mod recorded;
 mod report_writer;
 mod rows;
+#[cfg(target_arch = "x86_64")]
+mod rss;
 mod scan;
 mod stacks;
+mod stale;
 mod style;
 mod text;
 pub mod top;
 mod tree;
 mod units;
 pub mod view;
+#[cfg(target_arch = "x86_64")]
+mod watch;
 mod who_frees;
 mod wrap;
 
@@ -54,9 +59,14 @@ pub use read_back::{ReadBackError, read_back};
 pub use report_writer::{ReportStream, ReportWriter, shown};
 pub use rows::{RowsBy, SortBy};
 #[cfg(target_arch = "x86_64")]
+pub use rss::{PinRow, RssHolding, RssPart, RssReport, RssSnapshot, RssView, TrimReport};
+#[cfg(target_arch = "x86_64")]
 pub use scan::ReclaimRound;
 pub use scan::{LeakGroup, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks};
+pub use stale::{CaughtAccess, StaleEvidence, StaleReport, StaleSite, StaleTotals};
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 pub use units::{bytes, change, count, counted, milliseconds, percent};
+#[cfg(target_arch = "x86_64")]
+pub use watch::{Death, WatchReport};
 pub use who_frees::{Freed, WhoFrees, who_frees};

@@ -181,6 +181,13 @@ impl Region {
         self.control32(offset_of!(Control, attacher_pid))
     }
 
+    /// Takes the attacher's name away: it is done with the process, though it may run on itself.
+    pub fn forget_attacher(&self) {
+        self.memory
+            .u32(offset_of!(Control, attacher_pid))
+            .store(0, Relaxed);
+    }
+
     /// Which process the region is for ([`Control::owner`]); 0: it was never initialized.
     pub fn owner(&self) -> u64 {
         self.control64(offset_of!(Control, owner))

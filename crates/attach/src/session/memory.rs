@@ -15,6 +15,8 @@ impl Drop for Session {
     /// By now the gate is closed and everything has been read. Where it could not be closed, the hook
     /// goes on with what it finds: rings without an owner, in which it neither waits nor counts.
     fn drop(&mut self) {
+        // The next attacher need not wait until this process has ended; the claim is given back after this.
+        self.region.forget_attacher();
         self.region.give_all_back();
     }
 }

@@ -11,10 +11,14 @@ mod last_look;
 mod model;
 mod record;
 mod report_job;
+pub mod rss;
 pub mod run;
 pub mod scan;
 pub mod signals;
+pub mod stale;
 pub mod top;
 mod trace_config;
+pub mod trim;
+pub mod watch;
 
 pub use memhook_attach::finish_keeping_tables as finish;

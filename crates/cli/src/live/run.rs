@@ -7,14 +7,18 @@ use crate::exit_code;
 use crate::options::duration;
 use crate::tracing::{DEPTH_TO_ROOTS, StartOptions};
 use memhook_attach::{
-    Error, Observer, Program, Recording, Session, TraceConfig, Work, process_name,
+    Error, Observer, Outcome, Program, Recording, Session, TraceConfig, Work, leaving, process_name,
 };
 use memhook_heap::capture_ending;
 use memhook_inject::{Child, StartPoint};
 use memhook_process::ModuleImage;
 use memhook_report::ReportStream;
 use std::{
-    collections::HashMap, ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc,
+    collections::HashMap,
+    ffi::OsString,
+    path::PathBuf,
+    process::ExitCode,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -26,6 +30,11 @@ pub struct Args {
     command: Vec<OsString>,
     #[command(flatten)]
     start: StartOptions,
+    /// Trace for this long, then leave the program, which runs on
+    ///
+    /// The report is made at that time. `run` still waits for the program and ends with its status.
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
     /// Also report at this interval, not only at the end
     #[arg(short, long, value_name = "TIME", value_parser = duration, help_heading = "Reports")]
     interval: Option<Duration>,
@@ -38,28 +47,41 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.reports.check_format("run")?;
     let tracing = args.reports.tracing.with_depth(DEPTH_TO_ROOTS);
     let config = tracing.resolve();
+    // Set as soon as there is an output.
+    let reports = OnceLock::<Arc<Reports>>::new();
+    let status = leaving(|| launch(args, config, &reports));
+    let reports = reports.get();
+    if let Some(reports) = reports {
+        reports.finish();
+    }
+    let status = status?;
+    Ok(match (status, reports) {
+        (0, Some(reports)) if reports.is_incomplete() => ExitCode::from(exit_code::BAD_INPUT),
+        (0, Some(reports)) if reports.has_gaps() => ExitCode::from(exit_code::HAS_GAPS),
+        _ => end_as(status),
+    })
+}
+
+/// Starts the program and traces it, to its end or as long as was asked for.
+fn launch(
+    args: &Args,
+    config: TraceConfig,
+    reports: &OnceLock<Arc<Reports>>,
+) -> anyhow::Result<Outcome> {
     let program = Program::start(&args.command, args.start.follow_fork, &config)?;
-    let pid = program.pid();
-    let mut observer = match Started::open(args, config, pid) {
+    let mut observer = match Started::open(args, config, program.pid()) {
         Ok(observer) => observer,
         Err(error) => {
             program.kill();
             return Err(error);
         }
     };
-    let status = match program.run(&mut observer) {
-        Ok(status) => status,
-        Err(error) => {
-            observer.abandon();
-            return Err(error.into());
-        }
-    };
-    observer.reports.finish();
-    Ok(match status {
-        0 if observer.reports.is_incomplete() => ExitCode::from(exit_code::BAD_INPUT),
-        0 if observer.reports.has_gaps() => ExitCode::from(exit_code::HAS_GAPS),
-        _ => end_as(status),
-    })
+    let _ = reports.set(Arc::clone(&observer.reports));
+    let outcome = program.run_for(args.duration, &mut observer);
+    if outcome.is_err() {
+        observer.abandon();
+    }
+    Ok(outcome?)
 }
 
 /// Reports and recordings of the processes.

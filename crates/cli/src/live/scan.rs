@@ -180,6 +180,7 @@ impl Args {
         Ok(Captured {
             snapshot,
             images: Vec::new(),
+            residency: None,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! SARIF 2.1.0 (OASIS), as code scanning services take it.
 
 use super::{frame_line, headline, other_ways, possible_sentence, relative, sentence, site_of};
-use crate::evidence::SourceFrame;
+use crate::evidence::{SourceFrame, is_below};
 use crate::{AllocationSite, Outcome, Verdict};
 use memhook_report::{Format, FormatOptions, Nature};
 use serde_json::{Value, json};
@@ -48,6 +48,10 @@ impl Format<[Verdict]> for Sarif {
         writeln!(out)
     }
 }
+
+/// What the path of a source file is relative to that is not in the repository: the directory in which somebody else
+/// has built the module. Where that was nobody knows, so the log has no `originalUriBaseIds` (section 3.14.14).
+const ELSEWHERE: &str = "BUILD_DIRECTORY";
 
 fn results(verdict: &Verdict, root: &str) -> Vec<Value> {
     let mut results: Vec<Value> = verdict
@@ -98,8 +102,12 @@ fn of_site(rule: &str, level: &str, text: &str, site: &AllocationSite, root: &st
 
 fn location(frame: &SourceFrame, root: &str) -> Value {
     let file = frame.file.as_deref().unwrap_or_default();
+    let mut artifact = json!({ "uri": uri(relative(file, root)) });
+    if !file.starts_with('/') && !is_below(file, root) {
+        artifact["uriBaseId"] = json!(ELSEWHERE);
+    }
     json!({ "physicalLocation": {
-        "artifactLocation": { "uri": uri(relative(file, root)) },
+        "artifactLocation": artifact,
         "region": { "startLine": frame.line.unwrap_or(1).max(1) },
     }})
 }
@@ -161,6 +169,31 @@ mod tests {
         }
     }
 
+    /// A path that somebody else's build has left is not one of the repository's.
+    #[test]
+    fn relative_paths_are_the_repositorys_only_if_they_are_there() {
+        let frame = |file: &str| SourceFrame {
+            file: Some(file.into()),
+            line: Some(7),
+            ..SourceFrame::default()
+        };
+        let root = env!("CARGO_MANIFEST_DIR");
+        let base = |file| {
+            let location = location(&frame(file), root);
+            location["physicalLocation"]["artifactLocation"]["uriBaseId"].clone()
+        };
+        for file in ["src/lib.rs", "./src/lib.rs", "/usr/include/new"] {
+            assert_eq!(base(file), Value::Null, "{file}");
+        }
+        assert_eq!(base("./string/strdup.c"), ELSEWHERE);
+        let site = AllocationSite {
+            stack: ["./string/strdup.c", "src/lib.rs"].map(frame).into(),
+            ..AllocationSite::default()
+        };
+        let culprit = site.culprit(root).expect("a frame");
+        assert_eq!(culprit.file.as_deref(), Some("src/lib.rs"));
+    }
+
     /// What SARIF 2.1.0 (OASIS, sections 3.13 to 3.52) requires and allows of the objects that are used; its schema
     /// allows no other property in any of them.
     fn check(value: &Value, object: &str) {
@@ -185,7 +218,7 @@ mod tests {
             "frame" => (&[], &["location"]),
             "location" => (&[], &["physicalLocation", "message"]),
             "physicalLocation" => (&["artifactLocation"], &["region"]),
-            "artifactLocation" => (&["uri"], &[]),
+            "artifactLocation" => (&["uri"], &["uriBaseId"]),
             "region" => (&["startLine"], &[]),
             other => panic!("{other} is not known"),
         };

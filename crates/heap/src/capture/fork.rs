@@ -44,6 +44,8 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
             prepared.held_in_vain = prepared.held_in_vain.max(held.release());
             continue;
         }
+        // Before the copy shares its pages.
+        prepared.look(&held);
         let copy = held.fork(&plan)?;
         let held = held.release();
         let mut regions = copy::regions_for(pid, &areas)?;

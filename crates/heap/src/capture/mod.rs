@@ -9,6 +9,7 @@ pub(crate) mod modules;
 mod pagemap;
 mod pipes;
 mod precopy;
+pub(crate) mod residency;
 pub(crate) mod settle;
 mod shared_pages;
 mod shared_segments;
@@ -21,6 +22,7 @@ use crate::capture::kernel_words::{KernelWords, kernel_words};
 use crate::capture::limits::Limits;
 use crate::capture::modules::{module_info, vtable_names};
 use crate::capture::precopy::precopy;
+use crate::capture::residency::{Look, Residency};
 use crate::capture::settle::{hold_settled, is_inside};
 use crate::capture::shared_pages::add_untouched;
 use crate::capture::stop::{copy_all, stop};
@@ -51,6 +53,8 @@ pub struct Captured {
     pub snapshot: Snapshot,
     /// The modules with their bytes.
     pub images: Vec<ModuleImage>,
+    /// Which pages were in memory, if that was asked for.
+    pub residency: Option<Residency>,
 }
 
 impl Captured {
@@ -94,6 +98,8 @@ pub(crate) struct Prepared {
     pub held_in_vain: Duration,
     /// Methods that did not work.
     failed: Vec<(Method, Error)>,
+    /// Which pages are in memory.
+    look: Look,
 }
 
 impl Prepared {
@@ -179,6 +185,7 @@ impl Prepared {
             populated_bytes: 0,
             held_in_vain: Duration::ZERO,
             failed: Vec::new(),
+            look: Look::No,
         }
     }
 
@@ -234,8 +241,9 @@ impl Prepared {
     pub fn populated(&self, area: &Area, found: &mut Runs) {
         let (start, end) = (area.start, area.end);
         let before = found.len();
-        // A page of a file has contents even if nobody has touched it.
-        if area.kind != AreaKind::File {
+        // A page of a file has contents even if nobody has touched it. Copying makes it resident, so it is left out where
+        // resident pages are counted.
+        if area.kind != AreaKind::File || !matches!(self.look, Look::No) {
             let scan = self.pages.as_ref();
             let scanned = scan.map(|p| p.find(start..end, PageState::Populated, found));
             if matches!(scanned, Some(Ok(()))) {
@@ -268,7 +276,25 @@ impl Prepared {
         Ok(held)
     }
 
+    /// Looks which pages are in memory, if that was asked for and fits into the hold.
+    pub fn look(&mut self, held: &AllHeld) {
+        if let Look::Takes(time) = self.look
+            && self.may_hold(held.held_for() + time)
+            && let Ok(found) = Residency::read(self.reader)
+        {
+            self.look = Look::Done(Residency {
+                is_of_snapshot: true,
+                ..found
+            });
+        }
+    }
+
     fn finish(mut self, method: Method, mut shot: Shot, prepare: Duration) -> Captured {
+        let residency = match self.look {
+            Look::No => None,
+            Look::Done(residency) => Some(residency),
+            Look::Takes(_) => Residency::read(self.reader).ok(),
+        };
         let left_out = add_untouched(self.reader, &shot.areas, &mut shot.regions);
         self.unsearched.extend(left_out);
         let mut classes = BTreeMap::new();
@@ -326,6 +352,7 @@ impl Prepared {
         Captured {
             snapshot,
             images: self.images,
+            residency,
         }
     }
 }
@@ -377,7 +404,22 @@ pub fn capture(pid: i32, method: Option<Method>) -> Result<Captured, Error> {
 
 /// Like [`capture`], with other limits than the default.
 pub fn capture_within(pid: i32, method: Option<Method>, limits: Limits) -> Result<Captured, Error> {
+    capture_prepared(Prepared::of(pid, limits)?, method)
+}
+
+/// Like [`capture_within`], with the pages that are in memory.
+pub fn capture_resident(
+    pid: i32,
+    method: Option<Method>,
+    limits: Limits,
+) -> Result<Captured, Error> {
     let mut prepared = Prepared::of(pid, limits)?;
+    prepared.look = Look::Takes(Residency::time(prepared.reader)?);
+    capture_prepared(prepared, method)
+}
+
+fn capture_prepared(mut prepared: Prepared, method: Option<Method>) -> Result<Captured, Error> {
+    let pid = prepared.pid;
     let is_filtered = method.is_none() && filter_may_kill(prepared.reader);
     // Without its initial thread, what is asked of a process by its id fails.
     let is_headless = prepared.reader != pid;

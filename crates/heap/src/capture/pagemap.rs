@@ -8,7 +8,9 @@ use std::os::unix::fs::FileExt;
 
 const PAGE_BYTES: u64 = 4096;
 /// The page is in memory, or swapped out. No privilege is needed to see these bits.
-const POPULATED: u64 = 1 << 63 | 1 << 62;
+const POPULATED: u64 = RESIDENT | 1 << 62;
+/// The page is in memory.
+const RESIDENT: u64 = 1 << 63;
 /// The page belongs to a file or to shared memory.
 const OF_FILE: u64 = 1 << 61;
 /// The page is in a guard region (PM_GUARD_REGION, since Linux 6.15).
@@ -19,6 +21,11 @@ const WORDS: u64 = 64 * 1024;
 /// Pages of [start, end) with contents.
 pub fn populated(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     find(pid, start, end, |word| word & POPULATED != 0)
+}
+
+/// Pages of [start, end) in memory. The page of zeros, which stands for what was only read, is among them.
+pub fn resident(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
+    find(pid, start, end, |word| word & RESIDENT != 0)
 }
 
 /// The pages with contents that belong neither to a file nor to shared memory.

@@ -184,6 +184,9 @@ impl<'a> Copying<'a> {
         let mut unread = Runs::new();
         let done = self.prepared.may_hold(needed) && patch.read(pid, &runs, &mut unread, until);
         let threads = thread_states(held.threads());
+        if done {
+            self.prepared.look(&held);
+        }
         let held = held.release();
         if !done {
             // The kernel does not report them as written again.

@@ -51,6 +51,7 @@ pub(crate) fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
         let until = prepared.end_of(&held);
         if let Some(mut shot) = copy_all(prepared, until)? {
             shot.threads = thread_states(held.threads());
+            prepared.look(&held);
             shot.held = held.release();
             return Ok(shot);
         }

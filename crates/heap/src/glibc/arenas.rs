@@ -160,7 +160,14 @@ pub struct Parameters {
     pub mmapped_bytes: u64,
     /// First address that brk gave.
     pub brk_start: u64,
+    /// A top of at least this size is given back when large chunks are freed (M_TRIM_THRESHOLD).
+    pub trim_threshold: u64,
+    /// What is kept of such a top (M_TOP_PAD).
+    pub top_pad: u64,
 }
+
+/// DEFAULT_TRIM_THRESHOLD, and DEFAULT_TOP_PAD.
+pub const DEFAULT_TRIM_BYTES: u64 = 128 << 10;
 
 /// Finds `mp_` in libc's data by its end: `mmapped_mem, max_mmapped_mem, sbrk_base, tcache_bins,
 /// tcache_max_bytes, tcache_count`. 2.42 names them `tcache_small_bins` and, one larger, `tcache_max_bytes`; a
@@ -193,10 +200,14 @@ pub fn find_parameters(
                 let (mmapped, most) = (snapshot.word(at - 16)?, snapshot.word(at - 8)?);
                 let chunks = snapshot.half(at - 16 - layout.n_mmaps_back)?;
                 if mmapped <= most && mmapped % 4096 == 0 && (chunks == 0) == (mmapped == 0) {
+                    let first = at - 16 - layout.parameters_back;
+                    let of_trimming = |offset| snapshot.word(first.checked_add(offset)?);
                     return Some(Parameters {
                         mmapped_chunks: u64::from(chunks),
                         mmapped_bytes: mmapped,
                         brk_start: base,
+                        trim_threshold: of_trimming(0).unwrap_or(DEFAULT_TRIM_BYTES),
+                        top_pad: of_trimming(8).unwrap_or(DEFAULT_TRIM_BYTES),
                     });
                 }
             }

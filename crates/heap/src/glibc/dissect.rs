@@ -1,10 +1,11 @@
 //! From a snapshot to the blocks of its heap.
 
 use crate::Error;
+use crate::capture::modules::MUSL;
 use crate::glibc::arenas::{self, Arena, Parameters};
-use crate::glibc::free_lists::{self, FreeLists};
+use crate::glibc::free_lists::{self, FreeLists, Kept};
 use crate::glibc::layout::{ALIGNMENT, FLAGS, HEAP_MAX_BYTES, Layout, NEWEST};
-use crate::glibc::mmapped;
+use crate::glibc::mmapped::{self, Mmapped};
 use crate::glibc::walk::{Counts, Finding, Piece, find_start, walk};
 use crate::graph::blocks::{BlockTable, Segment, SegmentKind};
 use crate::ranges::{Runs, add_run};
@@ -53,6 +54,12 @@ pub struct Heap {
     pub mmapped: (u64, u64),
     /// They are exactly those that `mp_` counts.
     pub mmapped_exact: bool,
+    /// The chunks that are mappings of their own.
+    pub(crate) mapped: Vec<Mmapped>,
+    /// The ranges of the arenas, in address order.
+    pub(crate) pieces: Vec<Piece>,
+    /// Chunks in thread caches and fast lists, sorted.
+    pub(crate) kept: Vec<(u64, Kept)>,
 }
 
 impl Heap {
@@ -69,6 +76,9 @@ impl Heap {
             parameters: None,
             mmapped: (0, 0),
             mmapped_exact: true,
+            mapped: Vec::new(),
+            pieces: Vec::new(),
+            kept: Vec::new(),
         }
     }
 
@@ -85,9 +95,14 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
         pid: snapshot.meta.pid,
         reason,
     };
-    let libc = snapshot
-        .libc()
-        .ok_or_else(|| none("no glibc in it, so no heap that scan knows".into()))?;
+    let is_musls = |m: &ModuleInfo| m.allocator.as_deref() == Some(MUSL);
+    let libc = snapshot.libc().ok_or_else(|| {
+        none(if snapshot.meta.modules.iter().any(is_musls) {
+            "it runs on musl, whose heap scan cannot read: attach --leaks and gate find leaks among the blocks that they trace".into()
+        } else {
+            "no glibc in it, so no heap that scan knows".into()
+        })
+    })?;
     let minor = libc.glibc_minor.unwrap_or(0);
     if Layout::candidates(minor).next().is_none() {
         return Err(none(format!(
@@ -173,6 +188,7 @@ impl Bare {
             findings: Vec::new(),
             unparsed: Runs::new(),
             ranges: Runs::new(),
+            pieces: Vec::new(),
         };
         // Its bins point to free chunks, whose first word is still of the block before: no roots.
         let state = arenas[0].address;
@@ -191,7 +207,7 @@ impl Bare {
         let bytes = found.iter().map(|m| m.mapped_bytes()).sum();
         let mmapped = (found.len() as u64, bytes);
         let exact = parameters.is_some_and(|p| (p.mmapped_chunks, p.mmapped_bytes) == mmapped);
-        for chunk in found {
+        for chunk in &found {
             let mut segment = Segment::new(
                 chunk.address,
                 chunk.end(),
@@ -210,6 +226,7 @@ impl Bare {
                 building.find(chunk.address, what);
             }
         }
+        building.pieces.sort_unstable_by_key(|piece| piece.start);
         Heap {
             glibc_minor: minor,
             arenas: reports,
@@ -221,6 +238,9 @@ impl Bare {
             parameters,
             mmapped,
             mmapped_exact: exact,
+            mapped: found,
+            pieces: building.pieces,
+            kept: building.lists.chunks,
         }
     }
 }
@@ -233,6 +253,7 @@ struct Building<'a> {
     findings: Vec<Finding>,
     unparsed: Runs,
     ranges: Runs,
+    pieces: Vec<Piece>,
 }
 
 impl Building<'_> {
@@ -262,6 +283,7 @@ impl Building<'_> {
         let mut walked_bytes = 0;
         for piece in pieces {
             let walked = walk(self.snapshot, piece, &self.lists.chunks);
+            self.pieces.push(piece);
             walked_bytes += piece.end - piece.start;
             add_run(&mut self.ranges, piece.start..piece.end);
             self.findings.extend(walked.findings);

@@ -49,6 +49,9 @@ pub struct Layout {
     /// From `malloc_par.mmapped_mem` back to `n_mmaps`. 2.35 put `hp_flags` before it, and with
     /// that padding behind the four counters.
     pub n_mmaps_back: u64,
+    /// From `malloc_par.mmapped_mem` back to the first field, `trim_threshold`. 2.35 put `thp_pagesize`,
+    /// `hp_pagesize` and `hp_flags` in between.
+    pub parameters_back: u64,
     /// Bytes between the end of a chunk that is a mapping of its own and the end of the mapping. 2.43 left
     /// room for the next header there, as in an arena (`mmap_set_chunk`).
     pub mapped_foot: u64,
@@ -65,6 +68,7 @@ const LAYOUTS: [(u32, Layout); 7] = {
         counts_slots: false,
         safe_linking: false,
         n_mmaps_back: 16,
+        parameters_back: 56,
         mapped_foot: 0,
     };
     let of_27 = Layout { top: 96, ..first };
@@ -79,6 +83,7 @@ const LAYOUTS: [(u32, Layout); 7] = {
     let of_35 = Layout {
         heap_info: 48,
         n_mmaps_back: 20,
+        parameters_back: 80,
         ..of_32
     };
     let of_42 = Layout {

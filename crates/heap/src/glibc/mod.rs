@@ -3,7 +3,7 @@
 pub(crate) mod arenas;
 pub(crate) mod dissect;
 pub(crate) mod ended_threads;
-mod free_lists;
+pub(crate) mod free_lists;
 pub(crate) mod layout;
-mod mmapped;
+pub(crate) mod mmapped;
 pub(crate) mod walk;

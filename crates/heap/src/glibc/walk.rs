@@ -140,35 +140,112 @@ fn is_fence(size: u64) -> bool {
     size <= HEADER_BYTES
 }
 
+/// What a chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkKind {
+    /// A block of the program.
+    Used,
+    /// In a bin.
+    Free,
+    /// Free, and kept where its header does not show it.
+    Kept(Kept),
+    /// The end of an arena, of which nothing has been given out.
+    Top,
+}
+
+/// What is wrong with a piece.
+#[derive(Default)]
+struct Damage {
+    findings: Vec<Finding>,
+    unparsed: Runs,
+}
+
 /// Walks a piece; `lists` are the chunks that are free although their headers say used, sorted.
 pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)]) -> Walked {
-    let mut walked = Walked {
-        segments: vec![Segment::new(
-            piece.start,
-            piece.end,
-            SegmentKind::Arena(piece.arena),
-        )],
-        counts: Counts::default(),
-        findings: Vec::new(),
-        unparsed: Runs::new(),
-    };
+    let mut segments = vec![Segment::new(
+        piece.start,
+        piece.end,
+        SegmentKind::Arena(piece.arena),
+    )];
+    let mut counts = Counts::default();
+    let mut too_large = Damage::default();
+    let damage = walk_chunks(snapshot, piece, lists, |at, size, kind| match kind {
+        ChunkKind::Top => counts.top_bytes = size,
+        ChunkKind::Kept(Kept::Tcache) => {
+            counts.cached_chunks += 1;
+            counts.cached_bytes += size;
+        }
+        ChunkKind::Kept(Kept::Fast) => {
+            counts.fast_chunks += 1;
+            counts.fast_bytes += size;
+        }
+        ChunkKind::Used => {
+            counts.used_chunks += 1;
+            counts.used_bytes += size;
+            if !Segment::push_onto(&mut segments, at + HEADER_BYTES, size) {
+                too_large.findings.push(Finding {
+                    address: at,
+                    what: format!("a block of {size:#x} bytes is too large to be searched"),
+                });
+                too_large.unparsed.push(at..at + size);
+            }
+        }
+        ChunkKind::Free => {
+            counts.free_chunks += 1;
+            counts.free_bytes += size;
+            counts.largest_free = counts.largest_free.max(size);
+        }
+    });
+    let mut findings = damage.findings;
+    findings.extend(too_large.findings);
+    let mut unparsed = damage.unparsed;
+    unparsed.extend(too_large.unparsed);
+    Walked {
+        segments,
+        counts,
+        findings,
+        unparsed,
+    }
+}
+
+/// Calls `each` with the address, the size and the kind of every chunk of a piece that parses, in address order.
+pub fn each_chunk(
+    snapshot: &Snapshot,
+    piece: Piece,
+    lists: &[(u64, Kept)],
+    each: impl FnMut(u64, u64, ChunkKind),
+) {
+    walk_chunks(snapshot, piece, lists, each);
+}
+
+fn walk_chunks(
+    snapshot: &Snapshot,
+    piece: Piece,
+    lists: &[(u64, Kept)],
+    mut each: impl FnMut(u64, u64, ChunkKind),
+) -> Damage {
+    let mut damage = Damage::default();
     let Some(bytes) = snapshot.bytes(piece.start, piece.end.saturating_sub(piece.start)) else {
-        walked.findings.push(Finding {
+        damage.findings.push(Finding {
             address: piece.start,
             what: format!("the heap up to {:#x} is not all mapped", piece.end),
         });
-        walked.unparsed.push(piece.start..piece.end);
-        return walked;
+        damage.unparsed.push(piece.start..piece.end);
+        return damage;
     };
     let view = View { bytes, piece };
     let mut next_kept = lists.partition_point(|l| l.0 < piece.start);
     let mut at = piece.start;
+    let mut was_free = false;
     while at < piece.end {
         let size = match view.chunk(at) {
             Ok(size) => size,
             Err(what) => {
                 let header = view.word(at + 8).unwrap_or(0);
-                let fence = is_fence(header & !FLAGS) && header & PREV_INUSE != 0;
+                // The end of a range that is given up is freed, into a bin if it is large enough: the fence then
+                // says so of the chunk before it.
+                let fence = is_fence(header & !FLAGS)
+                    && (header & PREV_INUSE != 0 || header & !FLAGS == HEADER_BYTES && was_free);
                 let rest_is_fence = piece.end - at <= 2 * MIN_CHUNK_BYTES;
                 if fence && (rest_is_fence || piece.arena != 0) {
                     break;
@@ -176,22 +253,21 @@ pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)]) -> Walked 
                 // Behind the fence of the main arena: memory that the program took with sbrk.
                 let resumed = (at + 16..piece.end).step_by(16).find(|&a| view.is_sound(a));
                 let end = resumed.unwrap_or(piece.end);
-                if walked.findings.len() < MAX_FINDINGS {
+                if damage.findings.len() < MAX_FINDINGS {
                     let what = if fence {
                         format!("{} bytes behind a fence are not of the allocator", end - at)
                     } else {
                         format!("{what}; {} bytes are passed over", end - at)
                     };
-                    walked.findings.push(Finding { address: at, what });
+                    damage.findings.push(Finding { address: at, what });
                 }
-                walked.unparsed.push(at..end);
+                damage.unparsed.push(at..end);
                 at = end;
                 continue;
             }
         };
-        let counts = &mut walked.counts;
         if Some(at) == piece.top {
-            counts.top_bytes = size;
+            each(at, size, ChunkKind::Top);
             break;
         }
         let next = at + size;
@@ -200,44 +276,27 @@ pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)]) -> Walked 
         }
         let kept = lists.get(next_kept).filter(|l| l.0 == at).map(|l| l.1);
         let in_use = view.word(next + 8).is_none_or(|h| h & PREV_INUSE != 0);
-        match kept {
-            Some(Kept::Tcache) => {
-                counts.cached_chunks += 1;
-                counts.cached_bytes += size;
-            }
-            Some(Kept::Fast) => {
-                counts.fast_chunks += 1;
-                counts.fast_bytes += size;
-            }
-            None if in_use => {
-                counts.used_chunks += 1;
-                counts.used_bytes += size;
-                if !Segment::push_onto(&mut walked.segments, at + HEADER_BYTES, size) {
-                    walked.findings.push(Finding {
-                        address: at,
-                        what: format!("a block of {size:#x} bytes is too large to be searched"),
-                    });
-                    walked.unparsed.push(at..next);
-                }
-            }
-            None => {
-                counts.free_chunks += 1;
-                counts.free_bytes += size;
-                counts.largest_free = counts.largest_free.max(size);
-                let copy = view.word(next).unwrap_or(0);
-                if copy != size && walked.findings.len() < MAX_FINDINGS {
-                    walked.findings.push(Finding {
-                        address: at,
-                        what: format!(
-                            "a free chunk of {size:#x} bytes, of {copy:#x} by the next chunk"
-                        ),
-                    });
-                }
+        let kind = match kept {
+            Some(kept) => ChunkKind::Kept(kept),
+            None if in_use => ChunkKind::Used,
+            None => ChunkKind::Free,
+        };
+        if kind == ChunkKind::Free {
+            let copy = view.word(next).unwrap_or(0);
+            if copy != size && damage.findings.len() < MAX_FINDINGS {
+                damage.findings.push(Finding {
+                    address: at,
+                    what: format!(
+                        "a free chunk of {size:#x} bytes, of {copy:#x} by the next chunk"
+                    ),
+                });
             }
         }
+        each(at, size, kind);
+        was_free = kind == ChunkKind::Free;
         at = next;
     }
-    walked
+    damage
 }
 
 /// The chunks in use of a piece (user address and usable bytes), if all its chunks are sound, up to a fence or to

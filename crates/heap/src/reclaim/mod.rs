@@ -9,3 +9,4 @@ mod unchanged;
 pub use candidates::{Candidates, Reclaimer};
 pub use choose::{reclaimable, refusal};
 pub use release::{HoldAtSafePoint, Released};
+pub(crate) use release::{exported, is_same_program};

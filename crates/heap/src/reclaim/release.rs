@@ -143,11 +143,12 @@ impl Candidates {
 
 /// Whether the address space is still that of the snapshot: nothing can be read of one that has ended.
 /// While one of its threads is held, it can end only by the death of the process.
-fn is_same_program(memory: &File, address: u64) -> bool {
+pub(crate) fn is_same_program(memory: &File, address: u64) -> bool {
     matches!(memory.read_at(&mut [0], address), Ok(1))
 }
 
-fn exported(image: &ModuleImage, name: &str) -> Option<u64> {
+/// The address of a function or a variable that a module exports.
+pub(crate) fn exported(image: &ModuleImage, name: &str) -> Option<u64> {
     let elf = ElfView::parse(&image.bytes).ok()?;
     let found = elf.exported(name).filter(|e| !e.is_ifunc)?;
     Some(image.base + found.svma)

@@ -41,12 +41,21 @@ pub(crate) enum Handler {
 /// Installs a handler. System calls that it interrupts go on. A process inherits blocked signals from
 /// the one that started it (execve(2)), so the signal is unblocked in this thread too.
 pub(crate) fn handle(signal: i32, handler: Handler) {
-    match handler {
-        Handler::Plain(handler) => install(signal, handler as *const () as usize, 0),
-        Handler::WithDetails(handler) => {
-            install(signal, handler as *const () as usize, libc::SA_SIGINFO);
-        }
-    }
+    let (handler, flags) = match handler {
+        Handler::Plain(handler) => (handler as *const () as usize, 0),
+        Handler::WithDetails(handler) => (handler as *const () as usize, libc::SA_SIGINFO),
+    };
+    install(signal, handler, flags | libc::SA_RESTART);
+    unblock(signal);
+}
+
+/// As [`handle`], but system calls that it interrupts fail with EINTR.
+pub(crate) fn handle_and_interrupt(signal: i32, handler: extern "C" fn(i32)) {
+    install(signal, handler as *const () as usize, 0);
+    unblock(signal);
+}
+
+fn unblock(signal: i32) {
     let mut set = MaybeUninit::uninit();
     // SAFETY: each call reads or writes one live structure, and sigemptyset initializes `set`.
     unsafe {
@@ -62,7 +71,7 @@ fn install(signal: i32, handler: libc::sighandler_t, flags: i32) {
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;
-        action.sa_flags = flags | libc::SA_RESTART;
+        action.sa_flags = flags;
         libc::sigaction(signal, &raw const action, ptr::null_mut());
     }
 }
@@ -85,5 +94,5 @@ pub(crate) fn handler(signal: i32) -> libc::sighandler_t {
 
 /// Sets a handler that takes the signal's number, or SIG_DFL or SIG_IGN. Blocked signals stay blocked.
 pub(crate) fn set_handler(signal: i32, handler: libc::sighandler_t) {
-    install(signal, handler, 0);
+    install(signal, handler, libc::SA_RESTART);
 }

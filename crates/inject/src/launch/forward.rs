@@ -1,5 +1,6 @@
 //! Signals that others send to us but mean for the program.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use crate::signals::{self, Handler};
@@ -82,6 +83,26 @@ pub fn forward_signals(pid: i32) {
 /// The program has ended, so its id may now be that of another.
 pub(super) fn stop_forwarding() {
     PROGRAM.store(0, Ordering::Relaxed);
+}
+
+/// Waits for the end of a program that was started here and has no tracer any more, and returns its wait
+/// status. We stop when it is stopped from the terminal, as before.
+pub fn wait_for_program(pid: i32) -> io::Result<i32> {
+    loop {
+        let mut status = 0;
+        // SAFETY: waitpid writes one int.
+        if unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) } < 0 {
+            match io::Error::last_os_error() {
+                error if error.raw_os_error() == Some(libc::EINTR) => continue,
+                error => return Err(error),
+            }
+        }
+        if !libc::WIFSTOPPED(status) {
+            stop_forwarding();
+            return Ok(status);
+        }
+        stop_too(libc::WSTOPSIG(status));
+    }
 }
 
 /// Ends this process by the signal that has ended the program, so that Ctrl-C ends a script just as it would without

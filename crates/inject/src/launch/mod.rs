@@ -5,13 +5,14 @@
 //! more and their memory is still there ([`Event::Ending`]). In between it runs freely: only signals, new
 //! threads and execve stop it, and each stop is answered at once.
 
+mod alarm;
 mod forward;
 #[cfg(test)]
 mod kill_tests;
 mod start_point;
 mod watch;
 
-pub use forward::{end_by, forward_signals};
+pub use forward::{end_by, forward_signals, wait_for_program};
 pub use start_point::StartPoint;
 pub use watch::{EndingThread, Event};
 
@@ -27,6 +28,7 @@ use crate::slept::Sleep;
 use crate::survey::Survey;
 use crate::timing::Timing;
 use crate::{Error, ptrace};
+use alarm::Alarm;
 use watch::{Process, Status};
 
 /// The exit status of a child that could not execute its program; nobody sees it.
@@ -43,6 +45,8 @@ pub struct Child {
     /// Events that were found out on the way.
     known: VecDeque<(i32, Event)>,
     timing: Timing,
+    /// Set while events are waited for only until some time.
+    alarm: Option<Alarm>,
     /// ptrace requests must come from the thread that seized.
     _not_send: PhantomData<*const ()>,
 }
@@ -81,6 +85,7 @@ pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error>
         processes: BTreeMap::from([(pid, Process::new(pid))]),
         known: VecDeque::new(),
         timing: Timing::USUAL,
+        alarm: None,
         _not_send: PhantomData,
     };
     // If this is refused the child finds its pipe closed and ends.

@@ -5,6 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::Child;
+use super::alarm::Alarm;
 use crate::restart;
 use crate::survey::Survey;
 use crate::{Error, Registers, ptrace, regs};
@@ -201,9 +202,10 @@ impl Child {
         if let Some(known) = self.known.pop_front() {
             return Ok(Some(known));
         }
+        self.set_alarm(deadline)?;
         loop {
             let ending = |p: &Process| p.end.as_ref().is_some_and(|end| !end.is_told);
-            let is_waiting = deadline.is_some() || self.processes.values().any(ending);
+            let is_waiting = self.processes.values().any(ending);
             let flags = if is_waiting { libc::WNOHANG } else { 0 };
             let found = match look(-1, flags) {
                 // Somebody else has collected them.
@@ -231,6 +233,20 @@ impl Child {
                 return Ok(None);
             }
         }
+    }
+
+    fn set_alarm(&mut self, deadline: Option<Instant>) -> Result<(), Error> {
+        if self.alarm.as_ref().map(|alarm| alarm.at) == deadline {
+            return Ok(());
+        }
+        self.alarm = match deadline {
+            Some(at) => {
+                let failed = |e: nix::Error| Error::ptrace(self.pid, self.pid, "WAIT", e.into());
+                Some(Alarm::at(at).map_err(failed)?)
+            }
+            None => None,
+        };
+        Ok(())
     }
 
     /// Answers one stop.

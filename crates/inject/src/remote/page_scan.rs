@@ -57,10 +57,15 @@ pub enum PageState {
     /// The same, without those of files and of shared memory: in a private mapping of a file, the pages that
     /// were written.
     Own,
+    /// Pages in memory, of files and of shared memory too, except those that were only read and are still zeros: what
+    /// the kernel counts as resident (`smaps_pte_entry` of fs/proc/task_mmu.c).
+    Resident,
     /// Pages that were written since they were last asked for, in mappings that a
     /// [`WriteWatch`](crate::WriteWatch) watches; the first time, all pages with contents. Asking starts
     /// the next round. Pages that the target has given back meanwhile are not reported.
     Written,
+    /// The same pages, without starting the next round: they stay as they are, and the target pays nothing.
+    WrittenSoFar,
 }
 
 /// The page tables of a process.
@@ -105,10 +110,17 @@ impl PageScan {
                     argument.category_anyof_mask = IS_PRESENT | IS_SWAPPED;
                     argument.return_mask = IS_PRESENT;
                 }
-                PageState::Written => {
+                PageState::Resident => {
+                    argument.category_mask = IS_PRESENT | IS_ZERO;
+                    argument.category_inverted = IS_ZERO;
+                    argument.return_mask = IS_PRESENT;
+                }
+                PageState::Written | PageState::WrittenSoFar => {
                     // Only pages that exist are asked for: protecting holes as well would fill the target's page
                     // tables with markers, even for a large area that it has only reserved.
-                    argument.flags = WP_MATCHING_ASYNC;
+                    if state == PageState::Written {
+                        argument.flags = WP_MATCHING_ASYNC;
+                    }
                     argument.category_mask = IS_WRITTEN | IS_ZERO;
                     argument.category_inverted = IS_ZERO;
                     argument.category_anyof_mask = IS_PRESENT | IS_SWAPPED;

@@ -43,6 +43,21 @@ impl Held {
         self.run(function, args)
     }
 
+    /// Calls a function of the target that takes locks, like [`Held::call`], and abandons it if it still waits for
+    /// one after this time. For functions that hold no lock while they wait for another one.
+    pub fn call_unless_locked(
+        &mut self,
+        function: RemoteAddress,
+        args: &[u64],
+        patience: Duration,
+    ) -> Result<u64, Error> {
+        if args.len() > 6 {
+            return Err(Error::TooManyArguments { count: args.len() });
+        }
+        self.prepare_calls()?;
+        self.run_within(function, args, patience)
+    }
+
     /// Makes the guard page, and remembers `errno`.
     pub(crate) fn prepare_calls(&mut self) -> Result<(), Error> {
         let scratch = self.scratch()?;
@@ -136,6 +151,15 @@ impl Held {
     }
 
     fn run(&mut self, function: RemoteAddress, args: &[u64]) -> Result<u64, Error> {
+        self.run_within(function, args, CALL_DEADLINE)
+    }
+
+    fn run_within(
+        &mut self,
+        function: RemoteAddress,
+        args: &[u64],
+        deadline: Duration,
+    ) -> Result<u64, Error> {
         let argument = |index: usize| args.get(index).copied().unwrap_or(0);
         let mut registers = self.call_registers()?;
         registers.r11 = function.0;
@@ -145,7 +169,7 @@ impl Held {
         registers.rcx = argument(3);
         registers.r8 = argument(4);
         registers.r9 = argument(5);
-        self.run_to_the_end(function, &registers, CALL_DEADLINE)
+        self.run_to_the_end(function, &registers, deadline)
     }
 
     /// Registers for the entry of the stub that makes one call.
@@ -175,7 +199,10 @@ impl Held {
                 Outcome::Unfinished(now) => now,
             };
             let waited = begin.elapsed();
-            if now.orig_rax == libc::SYS_futex as u64 || waited >= CALL_LIMIT {
+            // A wait that has just succeeded (0) must go on: the wake-up that ended it would be lost, and another
+            // thread would sleep on beside a free lock.
+            let waits = now.orig_rax == libc::SYS_futex as u64 && now.rax != 0;
+            if waits || waited >= CALL_LIMIT {
                 self.back_out()?;
                 return Err(Error::CallTimeout {
                     pid: self.pid,

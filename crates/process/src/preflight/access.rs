@@ -1,7 +1,7 @@
 //! Whether the process is there, and whether we may trace it.
 
 use super::Check;
-use crate::{proc_text, threads::in_status};
+use crate::{proc_text, thread_state, threads::in_status};
 use std::{fs, os::unix::fs::MetadataExt};
 
 /// `/proc/PID/status` (proc_pid_status(5)).
@@ -106,11 +106,11 @@ pub(super) fn state(pid: i32, status: &Status) -> Result<Check, Check> {
 }
 
 pub(super) fn tracer(pid: i32, status: &Status) -> Result<Check, Check> {
-    let tracer = status.field("TracerPid:");
-    if matches!(tracer, "0" | "") {
+    let tracer = thread_state::tracer(pid, pid);
+    if tracer == 0 {
         return Ok(Check::good("tracer", "none"));
     }
-    if tracer == std::process::id().to_string() {
+    if tracer == std::process::id() as i32 {
         return Ok(Check::good("tracer", "this process, which started it"));
     }
     let comm = proc_text(format!("/proc/{tracer}/comm")).unwrap_or_default();

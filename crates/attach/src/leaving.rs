@@ -1,0 +1,91 @@
+//! Leaving a program that was started here before its end.
+//!
+//! The launcher is the tracer of every thread, and could let go of one only by stopping it first, which some
+//! system calls do not survive unnoticed (signal(7)). When the thread that traces *ends*, the kernel lets go of
+//! all tracees without stopping any (kernel/ptrace.c, exit_ptrace). So the launcher is a thread of its own, and
+//! where it has ended, the process is one like any other, which is detached from as after an attach.
+
+use crate::error::Error;
+use crate::started::Started;
+use memhook_process::{thread_ids, tracer};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+/// How long we wait until the kernel has let go of every thread; it does so at the very end of the tracer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Pause between two looks.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// What came of a program that was started.
+pub enum Outcome {
+    /// It has ended, with this wait status.
+    Ended(i32),
+    /// It runs on, and is to be left.
+    TimeIsUp(Left),
+}
+
+/// Processes that run on.
+pub struct Left {
+    first: i32,
+    running: HashMap<i32, Started>,
+    ended: Vec<Started>,
+}
+
+impl Left {
+    pub(crate) fn new(first: i32, running: HashMap<i32, Started>, ended: Vec<Started>) -> Left {
+        Left {
+            first,
+            running,
+            ended,
+        }
+    }
+
+    /// Detaches from all, once their tracer has ended, and waits until their jobs are done.
+    fn detach(self) {
+        for (pid, started) in &self.running {
+            await_freedom(*pid);
+            started.leave();
+        }
+        for started in self.running.into_values().chain(self.ended) {
+            started.join();
+        }
+    }
+}
+
+/// Does the work of a launcher, [`Program::start`](crate::Program::start) and what follows, on a thread of its
+/// own. If the program outlives it, detaches from the program and waits for its end. Returns its wait status.
+pub fn leaving<E: From<Error> + Send>(
+    launcher: impl FnOnce() -> Result<Outcome, E> + Send,
+) -> Result<i32, E> {
+    let outcome = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("launcher".into());
+        let thread = thread
+            .spawn_scoped(scope, launcher)
+            .map_err(Error::Thread)?;
+        thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    match outcome {
+        Outcome::Ended(status) => Ok(status),
+        Outcome::TimeIsUp(left) => {
+            let pid = left.first;
+            left.detach();
+            memhook_inject::wait_for_program(pid).map_err(|_| Error::EndMissed { pid }.into())
+        }
+    }
+}
+
+/// Waits until no thread of a process has a tracer: a thread is joined before the kernel is done with its end.
+fn await_freedom(pid: i32) {
+    let begin = Instant::now();
+    let is_traced = || {
+        let threads = thread_ids(pid).unwrap_or_default();
+        threads.iter().any(|&tid| tracer(pid, tid) != 0)
+    };
+    while is_traced() && begin.elapsed() < PATIENCE {
+        std::thread::sleep(PAUSE);
+    }
+}

@@ -1,0 +1,269 @@
+//! `watch`: traces a process at little cost, and keeps what explains it when memory runs out.
+
+mod evidence;
+
+use super::ending::of_trace;
+use super::model::Reporter;
+use super::signals::{self, NameWait};
+use crate::exit_code;
+use crate::options::{View, duration, size};
+use crate::target::Target;
+use crate::tracing::{DEPTH_TO_ROOTS, Tracing};
+use evidence::Evidence;
+use memhook_attach::{End, Job, Trace, Turn, refuse};
+use memhook_heap::account_of_mappings;
+use memhook_process::{AlarmAt, MemoryAlarm, Trigger, ended_with};
+use memhook_report::{Death, ReportModel, RssReport, RssView, WatchReport};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Mean bytes between samples: about a thousand samples of a heap of 16 MiB.
+const SAMPLE_BYTES: u64 = 16 << 10;
+/// How often names are looked up in advance, so that they are there when a report is due.
+const NAMES_PERIOD: Duration = Duration::from_secs(2);
+/// How long an urgent report waits for names that are not there yet.
+const URGENT_WAIT: Duration = Duration::from_millis(20);
+/// How long one look for names takes at the end; then signals are looked for.
+const NAMES_PAUSE: Duration = Duration::from_millis(50);
+
+/// What is kept.
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+enum What {
+    /// Sums by call stack
+    Summary,
+}
+
+/// Options of `watch`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// Write a report when so much memory is used
+    ///
+    /// A share is one of the limit of its memory cgroup, or, where that has none, of the memory of
+    /// the machine. Another report follows when half of what was left is used, too.
+    #[arg(long, value_name = "SHARE|SIZE", value_parser = share, default_value = "90%")]
+    at: AlarmAt,
+    /// Write a report when it has more than this in memory
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    rss: Option<u64>,
+    /// Write a report when processes wait for memory
+    ///
+    /// In the words of the kernel: 'some 150000 1000000' is 150 ms of waiting within a second.
+    #[arg(long, value_name = "TRIGGER")]
+    psi: Option<String>,
+    /// What to keep: summary
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "summary")]
+    record: What,
+    /// Write the reports into this directory
+    #[arg(short, long, value_name = "DIRECTORY", required = true)]
+    output: PathBuf,
+    /// How many reports to keep, beside the last one
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    keep: usize,
+    /// Run this shell command after each report
+    ///
+    /// MEMHOOK_REPORT is the file, MEMHOOK_REASON is limit, rss, pressure or end, and MEMHOOK_PID is
+    /// the process.
+    #[arg(long, value_name = "COMMAND")]
+    exec: Option<String>,
+    /// End the watch after this time (500ms, 30s, 10m)
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
+    /// Trace every allocation rather than a sample
+    #[arg(long, conflicts_with = "sample")]
+    exact: bool,
+    #[command(flatten)]
+    view: View,
+    #[command(flatten)]
+    tracing: Tracing,
+}
+
+fn share(text: &str) -> Result<AlarmAt, String> {
+    text.parse()
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    // The only one that there is.
+    let What::Summary = args.record;
+    let pid = args.target.largest()?;
+    let mut config = args.tracing.with_depth(DEPTH_TO_ROOTS).resolve();
+    if !args.exact {
+        config.sample_bytes = config.sample_bytes.or(Some(SAMPLE_BYTES));
+    }
+    refuse(pid, &config)?;
+    // Before the process is touched: what cannot be written costs it nothing then.
+    let evidence = Evidence::new(&args.output, pid, args.keep, args.exec.clone())?;
+    let alarm = MemoryAlarm::new(pid, args.at, args.rss, args.psi.as_deref())?;
+    let depth = config.depth;
+    signals::catch_stops();
+    let mut trace = Trace::start(pid, config)?;
+    let mut job = Watch {
+        pid,
+        kills_before: alarm.kills(),
+        kills: None,
+        alarm,
+        reporter: Reporter::new(pid, args.view.clone(), depth),
+        top: args.view.top,
+        next_names: Duration::ZERO,
+        evidence,
+        died: None,
+        code: exit_code::DONE,
+    };
+    trace.run(args.duration, &mut job);
+    let is_written = job.evidence.finish();
+    let code = if is_written {
+        job.code
+    } else {
+        job.code.max(exit_code::BAD_INPUT)
+    };
+    Ok(ExitCode::from(code))
+}
+
+/// The watch of one process.
+struct Watch {
+    pid: i32,
+    alarm: MemoryAlarm,
+    kills_before: Option<u64>,
+    /// As they were last seen: the group may go with the process.
+    kills: Option<u64>,
+    reporter: Reporter,
+    top: usize,
+    next_names: Duration,
+    evidence: Evidence,
+    /// Its wait status, if it could be read.
+    died: Option<i32>,
+    code: u8,
+}
+
+impl Watch {
+    fn look_at_the_end(&mut self) {
+        self.kills = self.alarm.kills().or(self.kills);
+        self.died = ended_with(self.pid).or(self.died);
+    }
+
+    /// A report with the names that are there by now.
+    fn urgent(&mut self, trace: &Trace, trigger: &Trigger) {
+        let (session, consumer) = (trace.session(), trace.consumer());
+        self.reporter.begin(session, consumer, false);
+        let report = self
+            .reporter
+            .poll(session, URGENT_WAIT)
+            .or_else(|| self.reporter.give_up_names(session));
+        if let Some(report) = report {
+            let account = account_of_mappings(self.pid).ok().map(|account| {
+                let view = RssView {
+                    top: self.top,
+                    pins: false,
+                };
+                RssReport::new(self.pid, &account, None, view)
+            });
+            self.keep(trigger.name(), trigger.to_string(), account, report, None);
+        }
+    }
+
+    fn keep(
+        &mut self,
+        reason: &'static str,
+        explanation: String,
+        account: Option<RssReport>,
+        report: ReportModel,
+        death: Option<Death>,
+    ) {
+        let report = WatchReport::new(self.pid, reason, explanation, account, report);
+        self.evidence.keep(&report.with_death(death));
+    }
+
+    fn death(&self) -> Death {
+        let kills = self.kills.zip(self.kills_before);
+        let kills = kills.map(|(now, before)| now.saturating_sub(before));
+        let signal = self.died.map(|status| status & 0x7f);
+        Death {
+            out_of_memory: kills.is_some_and(|kills| kills > 0),
+            kills,
+            signal: signal.filter(|&signal| signal != 0),
+            status: self
+                .died
+                .filter(|status| status & 0x7f == 0)
+                .map(|status| status >> 8 & 0xff),
+        }
+    }
+
+    /// The last report, with the names that are there when nobody waits any longer.
+    fn last_report(&mut self, trace: &Trace) -> Option<ReportModel> {
+        let (session, consumer) = (trace.session(), trace.consumer());
+        let wait = NameWait::begin();
+        self.reporter.begin(session, consumer, true);
+        loop {
+            if let Some(report) = self.reporter.poll(session, NAMES_PAUSE) {
+                return Some(report);
+            }
+            if wait.is_over() {
+                return self.reporter.give_up_names(session);
+            }
+        }
+    }
+}
+
+impl Job for Watch {
+    fn begin(&mut self, trace: &Trace) {
+        let (slots, modules) = trace.session().patched();
+        eprintln!(
+            "Watching {}: {slots} slots in {modules} modules; reports go to {}. Ctrl-C ends it",
+            self.pid,
+            self.evidence.directory().display()
+        );
+    }
+
+    fn turn(&mut self, trace: &Trace, turn: &Turn) -> ControlFlow<()> {
+        if turn.gone {
+            self.look_at_the_end();
+        }
+        if turn.is_last {
+            return ControlFlow::Continue(());
+        }
+        if let Some(trigger) = self.alarm.check() {
+            eprintln!("memhook-rs: {trigger}");
+            self.urgent(trace, &trigger);
+        }
+        self.kills = self.alarm.kills().or(self.kills);
+        let now = trace.consumer().elapsed();
+        if now >= self.next_names {
+            self.next_names = now + NAMES_PERIOD;
+            self.reporter
+                .begin(trace.session(), trace.consumer(), false);
+        }
+        // Only its names are wanted.
+        let _ = self.reporter.poll(trace.session(), Duration::ZERO);
+        ControlFlow::Continue(())
+    }
+
+    fn end(&mut self, trace: &mut Trace, end: &End) {
+        self.look_at_the_end();
+        let death = matches!(end, End::Gone).then(|| self.death());
+        let explanation = match &death {
+            Some(death) => death.explanation(),
+            None => "the watch was ended, and the process goes on".into(),
+        };
+        if death.is_some() {
+            eprintln!("memhook-rs: process {} {explanation}", self.pid);
+        }
+        if let Some(report) = self.last_report(trace) {
+            self.keep("end", explanation, None, report, death);
+        }
+        let gaps = trace.consumer().gaps(trace.consumer().elapsed());
+        let of_gaps = if gaps.is_empty() {
+            exit_code::DONE
+        } else {
+            exit_code::HAS_GAPS
+        };
+        self.code = of_trace(end, self.pid).max(of_gaps);
+    }
+
+    fn notice(&mut self, text: &str) {
+        eprintln!("memhook-rs: {text}");
+    }
+}

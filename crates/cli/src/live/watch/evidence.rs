@@ -1,0 +1,166 @@
+//! The directory of reports: each is on the disk, whole, before its name appears; the last ones are kept.
+
+use anyhow::Context;
+use crossbeam_channel::{Sender, unbounded};
+use memhook_foreign::{OutputFile, visible, visible_json};
+use memhook_report::{Document, Style, WatchReport, document};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+
+/// Reports on their way to the disk, which may be slow: a thread of its own writes them.
+pub struct Evidence {
+    directory: PathBuf,
+    pid: i32,
+    count: u32,
+    to: Option<Sender<Written>>,
+    writer: Option<JoinHandle<bool>>,
+}
+
+/// One report.
+struct Written {
+    /// Without the end of a name.
+    name: String,
+    reason: &'static str,
+    text: String,
+    json: String,
+}
+
+impl Evidence {
+    /// Makes the directory if it is not there. `keep`: so many reports besides the last one; `exec`: run after each.
+    pub fn new(
+        directory: &Path,
+        pid: i32,
+        keep: usize,
+        exec: Option<String>,
+    ) -> anyhow::Result<Evidence> {
+        let context = || directory.display().to_string();
+        std::fs::create_dir_all(directory).with_context(context)?;
+        let probe = directory.join(format!(".memhook-rs.{}", std::process::id()));
+        write_whole(&probe, &[]).with_context(context)?;
+        std::fs::remove_file(&probe).with_context(context)?;
+        let directory = directory.canonicalize().with_context(context)?;
+        let (to, reports) = unbounded::<Written>();
+        let mut shelf = Shelf {
+            directory: directory.clone(),
+            pid,
+            keep,
+            exec,
+            kept: VecDeque::new(),
+            running: Vec::new(),
+        };
+        let writer = std::thread::Builder::new()
+            .name("evidence".into())
+            .spawn(move || {
+                let mut is_whole = true;
+                for report in reports {
+                    if let Err(error) = shelf.put(&report) {
+                        eprintln!("memhook-rs: a report could not be written: {error:#}");
+                        is_whole = false;
+                    }
+                }
+                for mut child in shelf.running {
+                    let _ = child.wait();
+                }
+                is_whole
+            })?;
+        Ok(Evidence {
+            directory,
+            pid,
+            count: 0,
+            to: Some(to),
+            writer: Some(writer),
+        })
+    }
+
+    /// Where the reports go.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Has a report written.
+    pub fn keep(&mut self, report: &WatchReport) {
+        self.count += 1;
+        let json = document(report, true, Style::default()).unwrap_or_default();
+        let written = Written {
+            name: format!("{}-{:03}-{}", self.pid, self.count, report.reason),
+            reason: report.reason,
+            text: report.text(Style::default()),
+            json: visible_json(&json).into_owned(),
+        };
+        if let Some(to) = &self.to {
+            let _ = to.send(written);
+        }
+    }
+
+    /// Waits until all are written, and the commands after them have ended. Whether every report was written.
+    pub fn finish(&mut self) -> bool {
+        self.to = None;
+        let writer = self.writer.take();
+        writer.is_none_or(|writer| writer.join().unwrap_or(false))
+    }
+}
+
+/// What the writer knows.
+struct Shelf {
+    directory: PathBuf,
+    pid: i32,
+    keep: usize,
+    exec: Option<String>,
+    /// Reports written, the oldest first.
+    kept: VecDeque<String>,
+    running: Vec<Child>,
+}
+
+impl Shelf {
+    fn put(&mut self, report: &Written) -> anyhow::Result<()> {
+        let directory = self.directory.clone();
+        let path = |name: &str, end: &str| directory.join(format!("{name}.{end}"));
+        for (end, contents) in [("json", &report.json), ("txt", &report.text)] {
+            let path = path(&report.name, end);
+            write_whole(&path, contents.as_bytes()).with_context(|| path.display().to_string())?;
+        }
+        // The names, too.
+        File::open(&directory)?.sync_all()?;
+        let file = path(&report.name, "json");
+        eprintln!("memhook-rs: wrote {}", visible(&file.to_string_lossy()));
+        if report.reason != "end" {
+            self.kept.push_back(report.name.clone());
+        }
+        while self.kept.len() > self.keep {
+            let oldest = self.kept.pop_front().unwrap_or_default();
+            for end in ["json", "txt"] {
+                let _ = std::fs::remove_file(path(&oldest, end));
+            }
+        }
+        self.running
+            .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+        if let Some(command) = &self.exec {
+            let child = Command::new("sh")
+                .args(["-c", command])
+                .env("MEMHOOK_REPORT", &file)
+                .env("MEMHOOK_REASON", report.reason)
+                .env("MEMHOOK_PID", self.pid.to_string())
+                .stdin(Stdio::null())
+                .spawn();
+            self.running.push(child.context("sh")?);
+        }
+        Ok(())
+    }
+}
+
+/// A file appears under its name when it is whole and on the disk.
+fn write_whole(path: &Path, contents: &[u8]) -> anyhow::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".part");
+    let beside = PathBuf::from(beside);
+    let output = OutputFile::create(&beside, true)?;
+    let mut file = output.keep()?;
+    file.write_all(contents)?;
+    file.sync_all()?;
+    std::fs::rename(&beside, path)?;
+    Ok(())
+}

@@ -1,0 +1,225 @@
+//! The account: every resident byte of a process is in one of its parts.
+
+use crate::capture::residency::Residency;
+use crate::glibc::dissect::Heap;
+use crate::glibc::layout::{HEADER_BYTES, HEAP_MAX_BYTES};
+use crate::glibc::walk::Piece;
+use crate::graph::types::Types;
+use crate::ranges::{Runs, joined};
+use crate::resident::arena_use::{self, ArenaUse};
+use crate::resident::chunk_list::ChunkList;
+use crate::resident::classes::Classes;
+use crate::resident::mappings::Mappings;
+use crate::resident::pages::{PAGE_BYTES, ResidentPages};
+use crate::resident::pins::{PinCount, Pinned};
+use crate::resident::stacks::stacks;
+use crate::resident::trim::TopLimits;
+use crate::snapshot::Snapshot;
+use memhook_process::MemoryUse;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A part of the account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// Live blocks of malloc.
+    LiveHeap,
+    /// Headers of blocks, and what else the allocator needs for itself.
+    AllocatorOverhead,
+    /// Free memory of the allocator on pages without a live block.
+    FreeInAllocator,
+    /// Free memory of the allocator on pages that a live block holds.
+    Fragmentation,
+    /// Stacks of threads, with their thread-local storage.
+    Stacks,
+    /// Private memory without a file.
+    Mappings,
+    /// The same where another allocator than glibc's has its heap in it.
+    ForeignHeap,
+    /// Pages of files.
+    Files,
+    /// Shared memory without a file on a disk.
+    Shared,
+    /// Memory of memhook-rs in the process.
+    Ourselves,
+    /// What none of these explains.
+    Unknown,
+}
+
+impl Part {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::LiveHeap => "live heap",
+            Part::AllocatorOverhead => "allocator overhead",
+            Part::FreeInAllocator => "free inside the allocator",
+            Part::Fragmentation => "fragmentation",
+            Part::Stacks => "stacks",
+            Part::Mappings => "mappings",
+            Part::ForeignHeap => "heap of another allocator, and mappings",
+            Part::Files => "file pages",
+            Part::Shared => "shared memory",
+            Part::Ourselves => "ourselves",
+            Part::Unknown => "unknown",
+        }
+    }
+}
+
+/// Resident bytes with a name: a mapping, or the stack of a thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// The part that they belong to.
+    pub part: Part,
+    /// The thread, the file, the name of the mapping.
+    pub name: String,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+/// The account of one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    /// What the kernel counts.
+    pub memory: MemoryUse,
+    /// Bytes by part; they add up to `memory.rss`.
+    pub parts: BTreeMap<Part, u64>,
+    /// Stacks, mappings and files, the largest first.
+    pub holdings: Vec<Holding>,
+    /// The arenas of malloc, the main one first.
+    pub arenas: Vec<ArenaUse>,
+    /// Live chunks that are mappings of their own: resident bytes.
+    pub mapped_bytes: u64,
+    /// What malloc_trim would give back.
+    pub trim_bytes: u64,
+    /// What each class of blocks holds, the one that holds most first; empty unless that was asked for.
+    pub pins: Vec<(String, Pinned)>,
+    /// What to know about these figures.
+    pub notes: Vec<String>,
+}
+
+/// The account of a process. `heap`: its glibc heap, if it was dissected; `pins`: names of
+/// types, if it is also asked which blocks hold what.
+pub fn account<'a>(
+    snapshot: Option<&'a Snapshot>,
+    heap: Option<&Heap>,
+    residency: &Residency,
+    pins: Option<&mut Types<'a>>,
+) -> Account {
+    let resident = ResidentPages::new(residency.pages.clone());
+    let mut account = Account::default();
+    let mut heap_ranges = Runs::new();
+    if let Some((snapshot, heap)) = snapshot.zip(heap) {
+        account.add_heap(snapshot, heap, &resident, pins);
+        heap_ranges.extend(heap.pieces.iter().map(pages_of));
+        heap_ranges.extend(heap.mapped.iter().map(|m| m.start()..m.end()));
+        if !heap.is_whole() {
+            let note = "the heap did not parse whole, so its parts may be wrong";
+            account.notes.push(note.into());
+        }
+    }
+    let mappings = Mappings {
+        resident: &residency.pages,
+        heap: joined(heap_ranges),
+        stacks: snapshot.map(stacks).unwrap_or_default(),
+        pid: snapshot.map_or(0, |snapshot| snapshot.meta.pid),
+        modules: snapshot.map_or(&[], |snapshot| &snapshot.meta.modules[..]),
+    };
+    mappings.add_to(&mut account, &residency.mappings);
+    account.finish(residency);
+    account
+}
+
+/// The pages that a piece of an arena is on, with the headers before its first chunk.
+fn pages_of(piece: &Piece) -> Range<u64> {
+    let before = if piece.arena == 0 {
+        PAGE_BYTES
+    } else {
+        HEAP_MAX_BYTES
+    };
+    piece.start & !(before - 1)..piece.end.next_multiple_of(PAGE_BYTES)
+}
+
+impl Account {
+    fn add(&mut self, part: Part, bytes: u64) {
+        *self.parts.entry(part).or_default() += bytes;
+    }
+
+    fn add_heap<'a>(
+        &mut self,
+        snapshot: &'a Snapshot,
+        heap: &Heap,
+        resident: &ResidentPages,
+        types: Option<&mut Types<'a>>,
+    ) {
+        let arenas = heap.arenas.iter();
+        self.arenas = arenas.map(|arena| ArenaUse::of(arena.address)).collect();
+        let counts_pins = types.is_some();
+        let mut classes = types.map(|types| Classes::new(snapshot, types));
+        let mut class = |address, usable| match &mut classes {
+            Some(classes) => classes.of(address, usable),
+            None => 0,
+        };
+        let mut pinned: Vec<Pinned> = Vec::new();
+        let limits = TopLimits::of(heap.parameters);
+        for piece in &heap.pieces {
+            let list = ChunkList::of(snapshot, heap, *piece, &mut class);
+            if let Some(arena) = self.arenas.get_mut(piece.arena as usize) {
+                arena_use::count(arena, heap, &list, pages_of(piece), resident);
+            }
+            if !counts_pins {
+                continue;
+            }
+            let classes = list.classes();
+            if pinned.len() < classes {
+                pinned.resize(classes, Pinned::default());
+            }
+            PinCount::new(resident, limits, &mut pinned).add(&list);
+        }
+        for mapped in &heap.mapped {
+            let bytes = resident.bytes(&(mapped.start()..mapped.end()));
+            let header = resident.bytes(&(mapped.start()..mapped.address + HEADER_BYTES));
+            self.mapped_bytes += bytes - header;
+            self.add(Part::AllocatorOverhead, header);
+            let class = class(mapped.address + HEADER_BYTES, mapped.bytes - HEADER_BYTES) as usize;
+            if pinned.len() <= class {
+                pinned.resize(class + 1, Pinned::default());
+            }
+            pinned[class].add_mapped(mapped.bytes - HEADER_BYTES, bytes);
+        }
+        self.add(Part::LiveHeap, self.mapped_bytes);
+        for arena in self.arenas.clone() {
+            self.add(Part::LiveHeap, arena.live_bytes);
+            self.add(Part::AllocatorOverhead, arena.overhead_bytes);
+            self.add(Part::Fragmentation, arena.fragmentation_bytes);
+            let free = arena.free_bytes() - arena.fragmentation_bytes;
+            self.add(Part::FreeInAllocator, free);
+            self.trim_bytes += arena.trim_bytes;
+        }
+        if let Some(classes) = classes {
+            self.pins = classes.names().into_iter().zip(pinned).collect();
+            self.pins.retain(|(_, pinned)| pinned.pinned_bytes > 0);
+            self.pins.sort_by_key(|(name, pinned)| {
+                (
+                    Reverse(pinned.pinned_bytes),
+                    Reverse(pinned.own_bytes),
+                    name.clone(),
+                )
+            });
+        }
+    }
+
+    fn finish(&mut self, residency: &Residency) {
+        for mapping in &residency.mappings {
+            self.memory.add(&mapping.memory);
+        }
+        let known: u64 = self.parts.values().sum();
+        self.add(Part::Unknown, self.memory.rss.saturating_sub(known));
+        self.holdings
+            .sort_by_key(|holding| (Reverse(holding.bytes), holding.name.clone()));
+        if !residency.is_of_snapshot && !self.arenas.is_empty() {
+            let note = "the pages were counted after the memory was copied, as the process ran on";
+            self.notes.push(note.into());
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What the resident pages of an arena hold.
+
+use crate::glibc::dissect::Heap;
+use crate::resident::chunk_list::{ChunkList, Owner};
+use crate::resident::pages::{PAGE_BYTES, ResidentPages};
+use crate::resident::trim;
+use serde::Serialize;
+use std::ops::Range;
+
+/// The resident bytes of one arena. Each byte is counted once, but for `trim_bytes`, which says what malloc_trim
+/// would give back of the free ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ArenaUse {
+    /// Address of its `malloc_state`.
+    pub address: u64,
+    /// All of them.
+    pub resident_bytes: u64,
+    /// Of live blocks.
+    pub live_bytes: u64,
+    /// Of headers, and of what else the allocator needs for itself.
+    pub overhead_bytes: u64,
+    /// Free, at the end of the arena.
+    pub top_bytes: u64,
+    /// Free, in bins and fast lists.
+    pub bins_bytes: u64,
+    /// Free, in the caches of threads.
+    pub tcache_bytes: u64,
+    /// Those of the three kinds of free bytes that are on pages with a live block.
+    pub fragmentation_bytes: u64,
+    /// What malloc_trim would give back.
+    pub trim_bytes: u64,
+    /// Of parts that could not be walked.
+    pub unknown_bytes: u64,
+}
+
+impl ArenaUse {
+    /// Of an arena of which nothing was counted yet.
+    pub fn of(address: u64) -> ArenaUse {
+        ArenaUse {
+            address,
+            ..ArenaUse::default()
+        }
+    }
+
+    /// All free bytes.
+    pub fn free_bytes(&self) -> u64 {
+        self.top_bytes + self.bins_bytes + self.tcache_bytes
+    }
+
+    fn add(&mut self, page: &Page) {
+        self.resident_bytes += PAGE_BYTES;
+        let [live, header, top, bins, cached, unknown] = page.bytes.map(u64::from);
+        self.live_bytes += live;
+        self.top_bytes += top;
+        self.bins_bytes += bins;
+        self.tcache_bytes += cached;
+        self.unknown_bytes += unknown;
+        let free = top + bins + cached;
+        // What no chunk covers is the arena's own: `heap_info`, `malloc_state`, fences.
+        self.overhead_bytes += PAGE_BYTES.saturating_sub(live + free + unknown);
+        if live + header > 0 {
+            self.fragmentation_bytes += free;
+        }
+    }
+}
+
+/// What the bytes of a page are.
+#[derive(Clone, Copy)]
+enum Kind {
+    Live,
+    Header,
+    Top,
+    Bins,
+    Cached,
+    Unknown,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Page {
+    bytes: [u16; 6],
+}
+
+/// The pages of one range of an arena.
+struct PageTable {
+    start: u64,
+    pages: Vec<Page>,
+}
+
+impl PageTable {
+    fn add(&mut self, range: Range<u64>, kind: Kind) {
+        let mut at = range.start.max(self.start);
+        while at < range.end {
+            let next = (at - at % PAGE_BYTES + PAGE_BYTES).min(range.end);
+            let index = (at - self.start) / PAGE_BYTES;
+            let Some(page) = self.pages.get_mut(index as usize) else {
+                return;
+            };
+            // A page has no more than 4096 bytes.
+            page.bytes[kind as usize] += (next - at) as u16;
+            at = next;
+        }
+    }
+}
+
+/// Counts the resident pages of `range`, which holds the chunks of the list; it begins and ends with a page.
+pub fn count(
+    into: &mut ArenaUse,
+    heap: &Heap,
+    list: &ChunkList,
+    range: Range<u64>,
+    resident: &ResidentPages,
+) {
+    let mut table = PageTable {
+        start: range.start,
+        pages: vec![Page::default(); ((range.end - range.start) / PAGE_BYTES) as usize],
+    };
+    let is_main = list.piece.arena == 0;
+    for index in 0..list.len() {
+        let chunk = list.range(index);
+        // The first word of a chunk is the last one of the block before it, and the first one of the chunk behind
+        // it is its own.
+        let own = chunk.start + 8..chunk.end + 8;
+        match list.owner(index) {
+            Owner::Class(_) => {
+                table.add(own.start..own.start + 8, Kind::Header);
+                table.add(own.start + 8..own.end, Kind::Live);
+            }
+            Owner::Free => {
+                into.trim_bytes += resident.bytes(&trim::of_chunk(&chunk));
+                table.add(own, Kind::Bins);
+            }
+            Owner::Cached => table.add(own, Kind::Cached),
+            Owner::Top => {
+                if is_main {
+                    into.trim_bytes += resident.bytes(&trim::of_main_top(&chunk));
+                }
+                table.add(own.start..chunk.end, Kind::Top);
+            }
+            Owner::Allocator => {}
+        }
+    }
+    for run in &heap.unparsed {
+        if run.start < range.end && run.end > range.start {
+            table.add(run.start..run.end.min(range.end), Kind::Unknown);
+        }
+    }
+    for page in resident.pages(range) {
+        let index = (page - table.start) / PAGE_BYTES;
+        into.add(&table.pages[index as usize]);
+    }
+}

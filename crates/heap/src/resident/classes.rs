@@ -1,0 +1,139 @@
+//! Blocks sorted into classes by what they are: C++ objects by type, all others by size.
+
+use crate::glibc::layout::ALIGNMENT;
+use crate::graph::types::Types;
+use crate::ranges::{Runs, joined};
+use crate::snapshot::Snapshot;
+use memhook_foreign::size_text;
+use rustc_hash::FxHashMap;
+
+/// The largest usable size that malloc keeps a list of its own for (the last small bin of the thread cache).
+const MAX_EXACT_BYTES: u64 = 1032;
+
+/// The classes that were met so far.
+pub struct Classes<'a, 'b> {
+    snapshot: &'a Snapshot,
+    types: &'b mut Types<'a>,
+    /// Where vtables can be.
+    data: Runs,
+    by_word: FxHashMap<u64, Option<u32>>,
+    by_name: FxHashMap<String, u32>,
+    by_size: FxHashMap<u64, u32>,
+    names: Vec<String>,
+}
+
+impl<'a, 'b> Classes<'a, 'b> {
+    /// None yet.
+    pub fn new(snapshot: &'a Snapshot, types: &'b mut Types<'a>) -> Classes<'a, 'b> {
+        let modules = snapshot.meta.modules.iter();
+        Classes {
+            snapshot,
+            types,
+            data: joined(modules.flat_map(|module| module.data.clone()).collect()),
+            by_word: FxHashMap::default(),
+            by_name: FxHashMap::default(),
+            by_size: FxHashMap::default(),
+            names: Vec::new(),
+        }
+    }
+
+    /// The number of a block's class.
+    pub fn of(&mut self, address: u64, usable: u64) -> u32 {
+        if let Some(word) = self.snapshot.word(address)
+            && let Some(class) = self.of_word(word)
+        {
+            return class;
+        }
+        let first = size_class(usable);
+        if let Some(&class) = self.by_size.get(&first) {
+            return class;
+        }
+        let class = self.add(size_name(usable));
+        self.by_size.insert(first, class);
+        class
+    }
+
+    /// The class of objects that begin with this word.
+    fn of_word(&mut self, word: u64) -> Option<u32> {
+        let near = self.data.partition_point(|data| data.end <= word);
+        if !word.is_multiple_of(8) || self.data.get(near).is_none_or(|data| word < data.start) {
+            return None;
+        }
+        if let Some(&known) = self.by_word.get(&word) {
+            return known;
+        }
+        let class = self
+            .types
+            .class(word)
+            .map(|name| match self.by_name.get(&name) {
+                Some(&class) => class,
+                None => {
+                    let class = self.add(name.clone());
+                    self.by_name.insert(name, class);
+                    class
+                }
+            });
+        self.by_word.insert(word, class);
+        class
+    }
+
+    fn add(&mut self, name: String) -> u32 {
+        self.names.push(name);
+        self.names.len() as u32 - 1
+    }
+
+    /// Their names, by number.
+    pub fn names(self) -> Vec<String> {
+        self.names
+    }
+}
+
+/// The first usable size of the class that a size belongs to: those of malloc's large bins (malloc.c,
+/// `largebin_index_64`) beyond the sizes that have lists of their own.
+fn size_class(usable: u64) -> u64 {
+    if usable <= MAX_EXACT_BYTES {
+        return usable;
+    }
+    let step = step(usable);
+    usable / step * step
+}
+
+fn step(usable: u64) -> u64 {
+    match usable {
+        ..=3072 => 64,
+        ..=10_752 => 512,
+        ..=45_056 => 4096,
+        ..=163_840 => 32_768,
+        // Each power of two in eight parts, so that the number of classes stays small.
+        _ => (1 << usable.ilog2()) / 8,
+    }
+}
+
+fn size_name(usable: u64) -> String {
+    if usable <= MAX_EXACT_BYTES {
+        return format!("blocks of {usable} bytes");
+    }
+    let first = size_class(usable);
+    let last = first + step(usable) - ALIGNMENT / 2;
+    format!("blocks of {} to {}", size_text(first), size_text(last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_near_each_other_are_one_class_and_small_ones_are_exact() {
+        assert_ne!(size_class(24), size_class(40));
+        assert_eq!(size_class(1032), 1032);
+        assert_eq!(size_class(2000), size_class(1984));
+        assert_ne!(size_class(2000), size_class(2048));
+        assert_eq!(size_class(1 << 20), size_class((1 << 20) + 4096));
+        assert_eq!(size_name(24), "blocks of 24 bytes");
+        assert!(
+            size_name(2000).starts_with("blocks of 1.9"),
+            "{}",
+            size_name(2000)
+        );
+    }
+}

@@ -1,0 +1,71 @@
+//! From a running process to its account.
+
+use crate::capture::limits::Limits;
+use crate::capture::{Captured, capture_resident};
+use crate::resident::account::{Account, account};
+use crate::{Error, Heap, Meta, Residency, Types, dissect};
+use memhook_process::living_thread;
+
+/// What was seen of a process.
+pub struct Looked {
+    /// What its memory consists of.
+    pub account: Account,
+    /// How its memory was copied, if it could be.
+    pub meta: Option<Meta>,
+}
+
+/// Copies the memory of a process and accounts for what is resident; `pins`: also for which blocks hold what.
+/// What can't be copied, or has no heap that is known, is accounted for by its mappings alone, with a note.
+pub fn look_at_memory(pid: i32, limits: Limits, pins: bool) -> Result<Looked, Error> {
+    let captured = match capture_resident(pid, None, limits) {
+        Ok(captured) => captured,
+        Err(
+            why @ (Error::NoRoom { .. }
+            | Error::NoSpace { .. }
+            | Error::TooLong { .. }
+            | Error::NoShortHold { .. }),
+        ) => {
+            let mut account = account_of_mappings(pid)?;
+            account.notes.push(format!("the heap is not split: {why}"));
+            return Ok(Looked {
+                account,
+                meta: None,
+            });
+        }
+        Err(error) => return Err(error),
+    };
+    let (heap, why) = match dissect(&captured.snapshot) {
+        Ok(heap) => (Some(heap), None),
+        Err(why) => (None, Some(why)),
+    };
+    let mut account = account_of(&captured, heap.as_ref(), pins)?;
+    account
+        .notes
+        .extend(why.map(|why| format!("the heap is not split: {why}")));
+    Ok(Looked {
+        account,
+        meta: Some(captured.snapshot.meta),
+    })
+}
+
+/// The account of a process by its mappings alone, which needs no hold.
+pub fn account_of_mappings(pid: i32) -> Result<Account, Error> {
+    let residency = Residency::read(living_thread(pid))?;
+    Ok(account(None, None, &residency, None))
+}
+
+/// The account of a process whose pages were looked at with its snapshot.
+pub fn account_of(captured: &Captured, heap: Option<&Heap>, pins: bool) -> Result<Account, Error> {
+    let snapshot = &captured.snapshot;
+    let fresh;
+    let residency = match &captured.residency {
+        Some(residency) => residency,
+        None => {
+            fresh = Residency::read(living_thread(snapshot.meta.pid))?;
+            &fresh
+        }
+    };
+    let mut types = Types::new(snapshot, &captured.images);
+    let types = pins.then_some(&mut types);
+    Ok(account(Some(snapshot), heap, residency, types))
+}

@@ -1,0 +1,198 @@
+//! What of the resident memory is outside the heap: stacks, mappings, files, shared memory.
+
+use crate::ranges::{Runs, intersection, run_bytes, without};
+use crate::resident::account::{Account, Holding, Part};
+use crate::resident::stacks::StackOwner;
+use crate::snapshot::ModuleInfo;
+use memhook_process::{Mapping, MappingUse, proc_text};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A smaller mapping without a name is listed with others.
+const LISTED_BYTES: u64 = 1 << 20;
+
+/// What is known of the mappings.
+pub struct Mappings<'a> {
+    /// The resident pages of private memory without a file, in order.
+    pub resident: &'a Runs,
+    /// Ranges of the heap, which the account has already.
+    pub heap: Runs,
+    /// Stacks, in order and apart from each other.
+    pub stacks: Vec<(Range<u64>, StackOwner)>,
+    /// Whose threads these are.
+    pub pid: i32,
+    /// The modules.
+    pub modules: &'a [ModuleInfo],
+}
+
+/// Bytes by part and name.
+type Found = BTreeMap<(Part, String), u64>;
+
+impl Mappings<'_> {
+    /// Adds what is outside the heap.
+    pub fn add_to(&self, account: &mut Account, mappings: &[MappingUse]) {
+        let mut found = Found::new();
+        for used in mappings.iter().filter(|used| used.memory.rss > 0) {
+            let mapping = &used.mapping;
+            let mut add = |part, name: String, bytes| {
+                *found.entry((part, name)).or_default() += bytes;
+            };
+            match part_of_file(mapping) {
+                Some(part) => add(part, file_name(mapping), used.memory.rss),
+                None => self.add_private(mapping, &mut add),
+            }
+        }
+        for ((part, name), bytes) in found.into_iter().filter(|(_, bytes)| *bytes > 0) {
+            *account.parts.entry(part).or_default() += bytes;
+            account.holdings.push(Holding { part, name, bytes });
+        }
+        for module in self.modules {
+            if let Some(allocator) = &module.allocator {
+                account.notes.push(format!(
+                    "the process has {allocator} ({}), whose heap is not split: it is counted with the mappings, \
+                     and only malloc of glibc in detail",
+                    module.name()
+                ));
+            }
+        }
+    }
+
+    /// Private memory without a file: stacks, and what nobody knows.
+    fn add_private(&self, mapping: &Mapping, add: &mut impl FnMut(Part, String, u64)) {
+        let outside = without(mapping.start, mapping.end, &self.heap);
+        let outside = intersection(&outside, self.resident);
+        let mut rest = run_bytes(&outside);
+        let first = self
+            .stacks
+            .partition_point(|(stack, _)| stack.end <= mapping.start);
+        let stacks = self.stacks[first..].iter();
+        for (stack, owner) in stacks.take_while(|(stack, _)| stack.start < mapping.end) {
+            let stack = stack.start.max(mapping.start)..stack.end.min(mapping.end);
+            let bytes = run_bytes(&intersection(&outside, &[stack]));
+            rest -= bytes;
+            add(Part::Stacks, self.owner_name(*owner), bytes);
+        }
+        if mapping.path == "[stack]" {
+            add(Part::Stacks, "stack of the initial thread".into(), rest);
+            return;
+        }
+        let part = if self.modules.iter().any(|module| module.allocator.is_some()) {
+            Part::ForeignHeap
+        } else {
+            Part::Mappings
+        };
+        add(part, self.private_name(mapping, rest), rest);
+    }
+
+    fn owner_name(&self, owner: StackOwner) -> String {
+        let StackOwner::Thread(tid) = owner else {
+            return "stacks kept of threads that have ended".into();
+        };
+        let name = proc_text(format!("/proc/{}/task/{tid}/comm", self.pid));
+        match name {
+            Ok(name) => format!("thread {}", name.trim_end()),
+            Err(_) => "threads that have ended meanwhile".into(),
+        }
+    }
+
+    fn private_name(&self, mapping: &Mapping, bytes: u64) -> String {
+        let data = |module: &&ModuleInfo| {
+            let mut data = module.data.iter();
+            data.any(|data| mapping.start < data.end && mapping.end > data.start)
+        };
+        if mapping.path == "[heap]" && !self.heap.is_empty() {
+            "[heap], outside of malloc".into()
+        } else if !mapping.path.is_empty() {
+            mapping.path.clone()
+        } else if let Some(module) = self.modules.iter().find(data) {
+            format!("zeroed data of {}", module.name())
+        } else if bytes >= LISTED_BYTES {
+            format!("anonymous, {:#x}-{:#x}", mapping.start, mapping.end)
+        } else {
+            "anonymous, each below 1 MiB".into()
+        }
+    }
+}
+
+/// What the pages of a mapping are if they are not private memory without a file.
+fn part_of_file(mapping: &Mapping) -> Option<Part> {
+    let path = &mapping.path;
+    if path.starts_with("/memfd:memhook") {
+        return Some(Part::Ourselves);
+    }
+    let is_memory = [
+        "/dev/zero",
+        "/dev/shm/",
+        "/SYSV",
+        "/memfd:",
+        "/anon_hugepage",
+    ];
+    if mapping.shared && (path.is_empty() || is_memory.iter().any(|name| path.starts_with(name))) {
+        return Some(Part::Shared);
+    }
+    // The kernel's own, such as [vdso].
+    let is_file = mapping.file_id.2 != 0 || mapping.shared || path.starts_with("[v");
+    is_file.then_some(Part::Files)
+}
+
+fn file_name(mapping: &Mapping) -> String {
+    if mapping.path.is_empty() {
+        "shared, without a name".into()
+    } else if mapping.deleted && !mapping.path.starts_with("/memfd:") {
+        format!("{} (deleted)", mapping.path)
+    } else {
+        mapping.path.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memhook_process::parse_maps;
+
+    #[test]
+    fn parts_by_mapping() {
+        let part = |line: &str| part_of_file(&parse_maps(line)[0]);
+        for (line, expected) in [
+            ("1000-2000 rw-p 0 00:00 0 [heap]", None),
+            ("1000-2000 rw-p 0 00:00 0", None),
+            ("1000-2000 r-xp 0 fe:01 4 /lib/x.so", Some(Part::Files)),
+            ("1000-2000 rw-s 0 fe:01 4 /data/x", Some(Part::Files)),
+            (
+                "1000-2000 rw-s 0 00:01 4 /dev/zero (deleted)",
+                Some(Part::Shared),
+            ),
+            (
+                "1000-2000 rw-s 0 00:01 4 /memfd:x (deleted)",
+                Some(Part::Shared),
+            ),
+            (
+                "1000-2000 rw-p 0 00:01 4 /memfd:x (deleted)",
+                Some(Part::Files),
+            ),
+            (
+                "1000-2000 rw-s 0 00:01 4 /memfd:memhook-rs (deleted)",
+                Some(Part::Ourselves),
+            ),
+            ("1000-2000 r-xp 0 00:00 0 [vdso]", Some(Part::Files)),
+        ] {
+            assert_eq!(part(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_mapping_may_hold_heap_stacks_and_more() {
+        let mapping = &parse_maps("10000-20000 rw-p 0 00:00 0")[0];
+        let resident = vec![0x10000..0x14000, 0x18000..0x20000];
+        let mappings = Mappings {
+            resident: &resident,
+            heap: vec![0x10000..0x12000],
+            stacks: vec![(0x16000..0x1a000, StackOwner::Ended)],
+            pid: 1,
+            modules: &[],
+        };
+        let mut found = Vec::new();
+        mappings.add_private(mapping, &mut |part, _, bytes| found.push((part, bytes)));
+        assert_eq!(found, [(Part::Stacks, 0x2000), (Part::Mappings, 0x8000)]);
+    }
+}

@@ -1,0 +1,19 @@
+//! What the resident memory of a process consists of, and which blocks of the heap hold it.
+
+mod account;
+mod arena_use;
+mod chunk_list;
+mod classes;
+mod look;
+mod mappings;
+mod pages;
+mod pins;
+mod stacks;
+mod trim;
+mod trimming;
+
+pub use account::{Account, Holding, Part};
+pub use arena_use::ArenaUse;
+pub use look::{Looked, account_of, account_of_mappings, look_at_memory};
+pub use pins::Pinned;
+pub use trimming::{Trimmed, Trimmer};

@@ -1,0 +1,183 @@
+//! Having a running process call malloc_trim(3).
+//!
+//! One of its threads makes the call at a safe point, as it calls `free` for `scan --reclaim`. While it does, threads
+//! that need the arena that is being trimmed wait. The call cannot be ended half-way, so what it will take is
+//! estimated before, by what the same work takes here and now, and it is not made if that is too long. If it has to
+//! wait for an arena's lock for too long, it is abandoned: malloc_trim holds no other lock then. If this process is
+//! killed meanwhile, the thread finishes the call and goes back to its work.
+
+use crate::capture::limits::Limits;
+use crate::capture::{Captured, capture_resident};
+use crate::glibc::walk::{ChunkKind, each_chunk};
+use crate::reclaim::{HoldAtSafePoint, exported, is_same_program};
+use crate::resident::account::Account;
+use crate::resident::look::account_of;
+use crate::resident::pages::PAGE_BYTES;
+use crate::resident::trim;
+use crate::{Error, Heap, dissect};
+use memhook_process::{ModuleImage, RemoteAddress, memory_use};
+use memmap2::MmapMut;
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+/// How often the heap is copied again if it did not parse whole because threads were changing it.
+const TRIES: usize = 3;
+/// Pages that are given back here to find out how long that takes.
+const SAMPLE_PAGES: u32 = 512;
+/// How much longer the call may take than the same work here: another processor, cold caches.
+const CAUTION: u32 = 2;
+
+/// A process whose heap may be trimmed.
+pub struct Trimmer {
+    captured: Captured,
+    heap: Heap,
+    /// The process's memory, opened before it was copied: it ends with an execve.
+    memory: File,
+    /// What is resident, and what a trim would give back.
+    pub account: Account,
+    /// What the call is estimated to take.
+    pub estimate: Duration,
+}
+
+/// What a trim did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Trimmed {
+    /// Resident bytes right before the call, and right after it.
+    pub rss: (u64, u64),
+    /// How long the thread was held for it.
+    pub held: Duration,
+    /// How long the call took.
+    pub call: Duration,
+}
+
+impl Trimmer {
+    /// Looks at a process.
+    ///
+    /// # Errors
+    /// When its heap cannot be copied, or is none of glibc's, or is damaged.
+    pub fn new(pid: i32, limits: Limits) -> Result<Trimmer, Error> {
+        let path = format!("/proc/{pid}/mem");
+        let memory = File::open(&path).map_err(|error| Error::Unread { path, error })?;
+        let mut tries = 0;
+        let (captured, heap) = loop {
+            let captured = capture_resident(pid, None, limits)?;
+            let heap = dissect(&captured.snapshot)?;
+            tries += 1;
+            if heap.findings.is_empty() {
+                break (captured, heap);
+            }
+            if tries == TRIES {
+                let what = heap.findings.first().map_or("", |finding| &finding.what);
+                return Err(Error::NoHeap {
+                    pid,
+                    reason: format!(
+                        "its heap is damaged, and malloc_trim could end it ({what}): nothing is trimmed"
+                    ),
+                });
+            }
+        };
+        let account = account_of(&captured, Some(&heap), false)?;
+        let estimate = estimate(&captured, &heap, account.trim_bytes);
+        Ok(Trimmer {
+            captured,
+            heap,
+            memory,
+            account,
+            estimate,
+        })
+    }
+
+    /// The modules of the process.
+    pub fn images(&self) -> &[ModuleImage] {
+        &self.captured.images
+    }
+
+    /// How the memory was copied.
+    pub fn meta(&self) -> &crate::Meta {
+        &self.captured.snapshot.meta
+    }
+
+    /// Why a trim would not be bounded by this time.
+    pub fn refusal(&self, most: Duration) -> Option<String> {
+        (self.estimate > most).then(|| {
+            format!(
+                "malloc_trim would keep a thread of process {} for about {:.0} ms, and {:.0} ms are allowed: --max-hold \
+                 {:.0}ms allows it",
+                self.meta().pid,
+                self.estimate.as_secs_f64() * 1e3,
+                most.as_secs_f64() * 1e3,
+                // It is an estimate.
+                self.estimate.as_secs_f64() * 1.5e3 + 1.0,
+            )
+        })
+    }
+
+    /// Has the heap trimmed by a thread that `hold` holds; the call is abandoned if it waits for a lock for `patience`.
+    pub fn trim(&self, hold: &mut HoldAtSafePoint, patience: Duration) -> Result<Trimmed, Error> {
+        let pid = self.meta().pid;
+        let libc = self.captured.snapshot.libc();
+        let image = self
+            .images()
+            .iter()
+            .find(|image| libc.is_some_and(|libc| libc.start == image.start));
+        let function = image.and_then(|image| exported(image, "malloc_trim"));
+        let function = function.ok_or_else(|| Error::NoHeap {
+            pid,
+            reason: "its C library exports no malloc_trim()".into(),
+        })?;
+        let main_arena = self.heap.arenas.first().map_or(0, |arena| arena.address);
+        let before = memory_use(pid)?.rss;
+        let mut held = hold()?;
+        if !is_same_program(&self.memory, main_arena) {
+            return Err(Error::OtherProgram { pid });
+        }
+        let begin = Instant::now();
+        let called = held.call_unless_locked(RemoteAddress(function), &[0], patience);
+        let call = begin.elapsed();
+        let held = held.release();
+        called?;
+        Ok(Trimmed {
+            rss: (before, memory_use(pid)?.rss),
+            held: held?,
+            call,
+        })
+    }
+}
+
+/// What the call will take: it looks at all chunks in bins, makes a system call for each that has a page to give back,
+/// and gives back the pages.
+fn estimate(captured: &Captured, heap: &Heap, bytes: u64) -> Duration {
+    let snapshot = &captured.snapshot;
+    let begin = Instant::now();
+    let mut calls = 0u32;
+    for piece in &heap.pieces {
+        each_chunk(snapshot, *piece, &heap.kept, |at, size, kind| {
+            let is_free = matches!(kind, ChunkKind::Free | ChunkKind::Kept(_));
+            calls += u32::from(is_free && !trim::of_chunk(&(at..at + size)).is_empty());
+        });
+    }
+    // All chunks were looked at here, in the order of their addresses; malloc_trim looks at the free ones, in any
+    // order.
+    let looking = begin.elapsed();
+    let (page, call) = (
+        time_to_discard(SAMPLE_PAGES) / SAMPLE_PAGES,
+        time_to_discard(1),
+    );
+    let pages = u32::try_from(bytes / PAGE_BYTES).unwrap_or(u32::MAX);
+    let work = looking + page.saturating_mul(pages) + call.saturating_mul(calls);
+    work.saturating_mul(CAUTION)
+}
+
+/// What it takes here to give so many pages back to the system in one call.
+fn time_to_discard(pages: u32) -> Duration {
+    let bytes = pages as usize * PAGE_BYTES as usize;
+    let Ok(mut memory) = MmapMut::map_anon(bytes) else {
+        return Duration::from_millis(1);
+    };
+    memory
+        .chunks_mut(PAGE_BYTES as usize)
+        .for_each(|page| page[0] = 1);
+    let begin = Instant::now();
+    drop(memory);
+    begin.elapsed()
+}

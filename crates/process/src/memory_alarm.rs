@@ -1,0 +1,303 @@
+//! When a process is about to run out of memory.
+
+use crate::{CgroupMemory, proc_text};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::fmt;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+/// Between two looks, as long as less than half of the limit is used.
+const CALM_PAUSE: Duration = Duration::from_millis(50);
+/// Between two alarms for the same pressure, which the kernel reports once a window.
+const PRESSURE_PAUSE: Duration = Duration::from_secs(10);
+/// How far the use must fall below the limit before it can pass it again.
+const FALL: f64 = 0.95;
+
+/// How much memory is too much.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum AlarmAt {
+    /// This share of the limit of a control group, or of the machine's memory.
+    Share(f64),
+    /// So many bytes in use in a control group, or on the machine.
+    Bytes(u64),
+}
+
+impl FromStr for AlarmAt {
+    type Err = String;
+
+    /// `90%`, `512M`.
+    fn from_str(text: &str) -> Result<AlarmAt, String> {
+        let wrong = || "expected a share like 90%, or a size like 512M".to_owned();
+        if let Some(percent) = text.strip_suffix('%') {
+            let percent: f64 = percent.parse().map_err(|_| wrong())?;
+            let is_share = percent > 0.0 && percent < 100.0;
+            return is_share
+                .then_some(AlarmAt::Share(percent / 100.0))
+                .ok_or_else(|| "expected a share between 0% and 100%, like 90%".into());
+        }
+        let units = [('K', 10), ('M', 20), ('G', 30)];
+        let unit = units
+            .iter()
+            .find_map(|(unit, shift)| Some((text.strip_suffix(*unit)?, *shift)));
+        let (digits, shift) = unit.unwrap_or((text, 0));
+        let number: u64 = digits.parse().map_err(|_| wrong())?;
+        number
+            .checked_mul(1 << shift)
+            .filter(|bytes| *bytes > 0)
+            .map(AlarmAt::Bytes)
+            .ok_or_else(wrong)
+    }
+}
+
+/// Why an alarm was given.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Trigger {
+    /// A control group, or the machine (`/`), has nearly reached its limit.
+    Limit {
+        /// Which.
+        group: PathBuf,
+        /// Bytes in use that cannot be dropped at once.
+        used: u64,
+        /// Its limit.
+        limit: u64,
+    },
+    /// The process has more in memory than is allowed.
+    Resident {
+        /// Resident bytes.
+        bytes: u64,
+        /// How many are allowed.
+        allowed: u64,
+    },
+    /// Processes wait for memory (proc_pressure(5)).
+    Pressure,
+}
+
+impl Trigger {
+    /// A word for it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Trigger::Limit { .. } => "limit",
+            Trigger::Resident { .. } => "rss",
+            Trigger::Pressure => "pressure",
+        }
+    }
+}
+
+/// As a sentence without its end.
+impl fmt::Display for Trigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: &u64| *bytes as f64 / f64::from(1 << 20);
+        match self {
+            Trigger::Limit { group, used, limit } => {
+                let percent = 100.0 * *used as f64 / (*limit).max(1) as f64;
+                write!(f, "{percent:.1} % of {:.1} MiB are used ", mib(limit))?;
+                if group == Path::new("/") {
+                    f.write_str("on this machine")
+                } else {
+                    write!(f, "in the memory cgroup {}", group.display())
+                }
+            }
+            Trigger::Resident { bytes, allowed } => write!(
+                f,
+                "{:.1} MiB are resident, more than {:.1} MiB",
+                mib(bytes),
+                mib(allowed)
+            ),
+            Trigger::Pressure => f.write_str("processes wait for memory"),
+        }
+    }
+}
+
+/// A trigger that the kernel does not take.
+#[derive(Debug, thiserror::Error)]
+pub enum AlarmError {
+    /// There is no pressure to be watched.
+    #[error("{}: {error}; pressure cannot be watched: leave out --psi", .path.display())]
+    Pressure {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+}
+
+/// Looks now and then how much memory a process may still have.
+pub struct MemoryAlarm {
+    pid: i32,
+    cgroup: CgroupMemory,
+    at: AlarmAt,
+    /// The share of a limit at which the next alarm is due.
+    next_share: f64,
+    allowed: Option<u64>,
+    next_resident: u64,
+    pressure: Option<File>,
+    next_pressure: Instant,
+    next_look: Instant,
+}
+
+impl MemoryAlarm {
+    /// For a process: `at` of the limits that its groups have, or more than `allowed` resident bytes, or a trigger for
+    /// pressure in the kernel's words (`some 150000 1000000`).
+    ///
+    /// # Errors
+    /// When the kernel does not take that trigger.
+    pub fn new(
+        pid: i32,
+        at: AlarmAt,
+        allowed: Option<u64>,
+        pressure: Option<&str>,
+    ) -> Result<MemoryAlarm, AlarmError> {
+        let cgroup = CgroupMemory::of(pid);
+        let pressure = pressure.map(|words| watch_pressure(cgroup.group(), words));
+        let now = Instant::now();
+        Ok(MemoryAlarm {
+            pid,
+            at,
+            next_share: f64::NAN,
+            allowed,
+            next_resident: allowed.unwrap_or(u64::MAX),
+            pressure: pressure.transpose()?,
+            next_pressure: now,
+            next_look: now,
+            cgroup,
+        })
+    }
+
+    /// How many processes of its group the kernel has killed for want of memory; `None` where it does not say.
+    pub fn kills(&self) -> Option<u64> {
+        self.cgroup.kills()
+    }
+
+    /// Whether there is an alarm. After one, there is another when half of what was left is used, too, or after the
+    /// use has fallen.
+    pub fn check(&mut self) -> Option<Trigger> {
+        let now = Instant::now();
+        if let Some(file) = &self.pressure
+            && now >= self.next_pressure
+            && is_raised(file)
+        {
+            self.next_pressure = now + PRESSURE_PAUSE;
+            return Some(Trigger::Pressure);
+        }
+        if now < self.next_look {
+            return None;
+        }
+        let levels = self.cgroup.now();
+        let used = |level: &crate::MemoryLevel| level.limit.saturating_sub(level.free);
+        let share = |level: &crate::MemoryLevel| used(level) as f64 / level.limit.max(1) as f64;
+        let fullest = levels.iter().max_by(|a, b| share(a).total_cmp(&share(b)));
+        if let Some(level) = fullest {
+            let first = match self.at {
+                AlarmAt::Share(share) => share,
+                AlarmAt::Bytes(bytes) => bytes as f64 / level.limit.max(1) as f64,
+            };
+            let share = share(level);
+            if self.next_share.is_nan() || share < first * FALL {
+                self.next_share = first;
+            }
+            if share < 0.5 * first {
+                self.next_look = now + CALM_PAUSE;
+            }
+            if share >= self.next_share {
+                self.next_share = share + (1.0 - share).max(0.0) / 2.0;
+                return Some(Trigger::Limit {
+                    group: level.path.clone(),
+                    used: used(level),
+                    limit: level.limit,
+                });
+            }
+        }
+        let allowed = self.allowed?;
+        let bytes = resident(self.pid)?;
+        if (bytes as f64) < allowed as f64 * FALL {
+            self.next_resident = allowed;
+        }
+        (bytes > self.next_resident).then(|| {
+            self.next_resident = bytes + bytes / 8;
+            Trigger::Resident { bytes, allowed }
+        })
+    }
+}
+
+/// Asks the kernel to tell of pressure in a group, or on the machine (Documentation/accounting/psi.rst).
+fn watch_pressure(group: Option<&Path>, words: &str) -> Result<File, AlarmError> {
+    let of_group = group.map(|group| group.join("memory.pressure"));
+    let path = of_group
+        .filter(|path| path.exists())
+        .unwrap_or_else(|| PathBuf::from("/proc/pressure/memory"));
+    let open = || {
+        let mut file = File::options().read(true).write(true).open(&path)?;
+        file.write_all(words.as_bytes())?;
+        Ok(file)
+    };
+    open().map_err(|error| AlarmError::Pressure { path, error })
+}
+
+fn is_raised(file: &File) -> bool {
+    let mut files = [PollFd::new(file.as_fd(), PollFlags::POLLPRI)];
+    let found = poll(&mut files, PollTimeout::ZERO).unwrap_or(0);
+    // A group that is gone is an error.
+    let events = files[0].revents().unwrap_or(PollFlags::empty());
+    found > 0 && events.contains(PollFlags::POLLPRI) && !events.contains(PollFlags::POLLERR)
+}
+
+/// proc_pid_statm(5): all pages, resident ones.
+fn resident(pid: i32) -> Option<u64> {
+    let text = proc_text(format!("/proc/{pid}/statm")).ok()?;
+    let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
+    Some(pages * 4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_and_sizes() {
+        assert_eq!("90%".parse(), Ok(AlarmAt::Share(0.9)));
+        assert_eq!("512M".parse(), Ok(AlarmAt::Bytes(512 << 20)));
+        for bad in [
+            "",
+            "%",
+            "0%",
+            "100%",
+            "-1%",
+            "x",
+            "0",
+            "90 %",
+            "99999999999G",
+        ] {
+            assert!(bad.parse::<AlarmAt>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn resident_memory_of_this_process() {
+        let pid = std::process::id() as i32;
+        let own = resident(pid).expect("our own");
+        let at = AlarmAt::Bytes(u64::MAX);
+        let mut alarm = MemoryAlarm::new(pid, at, Some(own / 2), None).unwrap();
+        let trigger = alarm.check().expect("an alarm");
+        assert_eq!(trigger.name(), "rss");
+        alarm.next_look = Instant::now();
+        assert_eq!(alarm.check(), None, "only once");
+        let mut calm = MemoryAlarm::new(pid, at, Some(u64::MAX), None).unwrap();
+        assert_eq!(calm.check(), None);
+        let wrong = MemoryAlarm::new(pid, at, None, Some("what"));
+        let error = wrong.err().expect("no trigger").to_string();
+        assert!(error.contains("--psi") && !error.contains('\n'), "{error}");
+    }
+
+    #[test]
+    fn the_machine_has_a_limit() {
+        let at = "0.001%".parse().unwrap();
+        let mut alarm = MemoryAlarm::new(std::process::id() as i32, at, None, None).unwrap();
+        let trigger = alarm.check().expect("an alarm");
+        assert_eq!(trigger.name(), "limit");
+        assert!(trigger.to_string().contains("% of"), "{trigger}");
+    }
+}

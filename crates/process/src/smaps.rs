@@ -1,0 +1,177 @@
+//! What each mapping of a process holds in memory: `/proc/PID/smaps` (proc_pid_smaps(5)).
+
+use crate::maps::parse_line;
+use crate::{Error, Mapping, proc_text};
+
+/// Bytes of one mapping, or of several together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Resident.
+    pub rss: u64,
+    /// Resident, with each page divided by the number of processes that map it.
+    pub pss: u64,
+    /// Resident pages that only this process maps, and that were written.
+    pub private_dirty: u64,
+    /// Swapped out.
+    pub swap: u64,
+    /// Resident in huge pages: of anonymous memory, of shared memory and of files.
+    pub huge_pages: u64,
+    /// Pages of hugetlbfs, which the kernel does not count as resident.
+    pub hugetlb: u64,
+}
+
+impl MemoryUse {
+    /// Adds another one.
+    pub fn add(&mut self, other: &MemoryUse) {
+        self.rss += other.rss;
+        self.pss += other.pss;
+        self.private_dirty += other.private_dirty;
+        self.swap += other.swap;
+        self.huge_pages += other.huge_pages;
+        self.hugetlb += other.hugetlb;
+    }
+
+    /// Takes in one line of the file, if it is about one of these.
+    fn read(&mut self, line: &str) {
+        let Some((name, value)) = line.split_once(':') else {
+            return;
+        };
+        let field = match name {
+            "Rss" => &mut self.rss,
+            "Pss" => &mut self.pss,
+            "Private_Dirty" => &mut self.private_dirty,
+            "Swap" => &mut self.swap,
+            "AnonHugePages" | "ShmemPmdMapped" | "FilePmdMapped" => &mut self.huge_pages,
+            "Shared_Hugetlb" | "Private_Hugetlb" => &mut self.hugetlb,
+            _ => return,
+        };
+        let kibibytes = value.trim().strip_suffix(" kB");
+        let kibibytes = kibibytes.and_then(|digits| digits.parse::<u64>().ok());
+        *field = field.saturating_add(kibibytes.unwrap_or(0).saturating_mul(1024));
+    }
+}
+
+/// A mapping, and what it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappingUse {
+    /// Where it is, and of what.
+    pub mapping: Mapping,
+    /// What it holds.
+    pub memory: MemoryUse,
+}
+
+/// The mappings of a process and what they hold, in address order.
+pub fn smaps(pid: i32) -> Result<Vec<MappingUse>, Error> {
+    read(format!("/proc/{pid}/smaps")).map(|text| parse_smaps(&text))
+}
+
+/// What all mappings of a process hold together, which the kernel adds up at one go.
+pub fn memory_use(pid: i32) -> Result<MemoryUse, Error> {
+    let text = read(format!("/proc/{pid}/smaps_rollup"))?;
+    let mut sum = MemoryUse::default();
+    text.lines().for_each(|line| sum.read(line));
+    Ok(sum)
+}
+
+fn read(path: String) -> Result<String, Error> {
+    proc_text(&path).map_err(|cause| Error::Proc { path, cause })
+}
+
+/// Parses the text of the file.
+pub fn parse_smaps(text: &str) -> Vec<MappingUse> {
+    let mut found: Vec<MappingUse> = Vec::new();
+    for line in text.lines() {
+        // Names of fields begin with a capital letter, and addresses are in lower case.
+        if line.starts_with(|c: char| c.is_ascii_uppercase()) {
+            if let Some(last) = found.last_mut() {
+                last.memory.read(line);
+            }
+        } else if let Some(mapping) = parse_line(line) {
+            found.push(MappingUse {
+                mapping,
+                memory: MemoryUse::default(),
+            });
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn fields_belong_to_the_mapping_before_them() {
+        let text = "\
+1000-3000 rw-p 00000000 00:00 0                          [heap]
+Size:                  8 kB
+Rss:                   8 kB
+Pss:                   4 kB
+Private_Dirty:         4 kB
+Swap:                  0 kB
+SwapPss:               9 kB
+AnonHugePages:      2048 kB
+VmFlags: rd wr mr mw me dc ac
+3000-4000 r--s 00000000 fe:01 7                          /A: 4 kB
+Rss:                   4 kB
+FilePmdMapped:         4 kB
+Private_Hugetlb:      16 kB
+";
+        let found = parse_smaps(text);
+        assert_eq!(found.len(), 2);
+        let heap = MemoryUse {
+            rss: 8192,
+            pss: 4096,
+            private_dirty: 4096,
+            swap: 0,
+            huge_pages: 2 << 20,
+            hugetlb: 0,
+        };
+        assert_eq!(
+            (&found[0].mapping.path[..], found[0].memory),
+            ("[heap]", heap)
+        );
+        assert_eq!(found[1].mapping.path, "/A: 4 kB");
+        assert_eq!(found[1].memory.hugetlb, 16 << 10);
+        let mut sum = found[0].memory;
+        sum.add(&found[1].memory);
+        assert_eq!((sum.rss, sum.huge_pages), (12 << 10, (2 << 20) + 4096));
+    }
+
+    #[test]
+    fn the_sum_is_that_of_the_kernel() {
+        // Of a process that sleeps, so that nothing changes in between.
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let pid = child.id() as i32;
+        let is_asleep = || {
+            let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+            call.starts_with(&format!("{} ", nix::libc::SYS_clock_nanosleep))
+        };
+        while !is_asleep() {
+            std::thread::yield_now();
+        }
+        let (all, sum) = (smaps(pid), memory_use(pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let mut added = MemoryUse::default();
+        all.unwrap().iter().for_each(|m| added.add(&m.memory));
+        let sum = sum.unwrap();
+        assert!(sum.rss > 0);
+        assert_eq!(
+            (added.rss, added.private_dirty),
+            (sum.rss, sum.private_dirty)
+        );
+        assert!(smaps(i32::MAX).is_err() && memory_use(i32::MAX).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "(\\PC{0,40}\n|Rss: {0,3}[0-9]{0,22} kB\n|1-2 rw-p 0 0:0 0\n){0,20}") {
+            parse_smaps(&text);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Where the resident memory of a process is, as text and JSON.
+
+mod text;
+mod trim;
+
+pub use trim::TrimReport;
+
+use crate::{Document, StackFrame, Style};
+use memhook_heap::{Account, ArenaUse, Meta, Part};
+use serde::Serialize;
+
+/// Name of the JSON schema.
+const SCHEMA: &str = "memhook-rs/rss/1";
+
+/// The parts that every report has, also where they are empty.
+const PARTS: [Part; 10] = [
+    Part::LiveHeap,
+    Part::AllocatorOverhead,
+    Part::FreeInAllocator,
+    Part::Fragmentation,
+    Part::Stacks,
+    Part::Mappings,
+    Part::Files,
+    Part::Shared,
+    Part::Ourselves,
+    Part::Unknown,
+];
+
+/// The account of a process's resident memory.
+#[derive(Clone, Debug, Serialize)]
+pub struct RssReport {
+    /// Name of the schema.
+    pub schema: &'static str,
+    /// Process id.
+    pub pid: i32,
+    /// Resident bytes, by the kernel's own sum of its pages.
+    pub rss_bytes: u64,
+    /// The same, with each page divided by the number of processes that map it.
+    pub pss_bytes: u64,
+    /// Resident bytes that only this process maps, and that were written.
+    pub private_dirty_bytes: u64,
+    /// Bytes swapped out, which are not resident.
+    pub swap_bytes: u64,
+    /// Resident bytes in huge pages.
+    pub huge_page_bytes: u64,
+    /// Bytes of hugetlbfs, which the kernel does not count as resident.
+    pub hugetlb_bytes: u64,
+    /// What the resident bytes consist of; the parts add up to all of them.
+    pub parts: Vec<RssPart>,
+    /// What a malloc_trim would give back.
+    pub trim_bytes: u64,
+    /// The arenas of glibc's malloc, the main one first.
+    pub arenas: Vec<ArenaUse>,
+    /// Resident bytes of live blocks that are mappings of their own.
+    pub mapped_bytes: u64,
+    /// Stacks, mappings and files, the largest first.
+    pub holdings: Vec<RssHolding>,
+    /// Holdings that are not listed.
+    pub more_holdings: u64,
+    /// Which blocks hold memory, those that hold most first.
+    pub pins: Vec<PinRow>,
+    /// Rows that are not listed.
+    pub more_pins: u64,
+    /// How the memory was copied.
+    pub snapshot: Option<RssSnapshot>,
+    /// What to know about these figures.
+    pub notes: Vec<String>,
+    #[serde(skip)]
+    lists_pins: bool,
+}
+
+/// One part.
+#[derive(Clone, Debug, Serialize)]
+pub struct RssPart {
+    /// What it is.
+    pub name: &'static str,
+    /// Resident bytes.
+    pub bytes: u64,
+}
+
+/// A stack, a mapping, a file.
+#[derive(Clone, Debug, Serialize)]
+pub struct RssHolding {
+    /// The part that it belongs to.
+    pub part: &'static str,
+    /// Its name.
+    pub name: String,
+    /// Resident bytes.
+    pub bytes: u64,
+}
+
+/// Blocks of one call stack, or of one type or size where no call stack is known.
+#[derive(Clone, Debug, Serialize)]
+pub struct PinRow {
+    /// Their type or size; of traced blocks, the function that allocated them.
+    pub name: String,
+    /// The call stack that allocated them, innermost frame first; empty if they were not traced.
+    pub stack: Vec<StackFrame>,
+    /// How many.
+    pub own_blocks: u64,
+    /// Their usable bytes.
+    pub own_bytes: u64,
+    /// Resident bytes that would come back if they were freed and the heap trimmed.
+    pub pinned_bytes: u64,
+    /// How many of those a malloc_trim gives back without that.
+    pub trimmable_bytes: u64,
+}
+
+/// What it cost the process.
+#[derive(Clone, Debug, Serialize)]
+pub struct RssSnapshot {
+    /// precopy, fork or stop.
+    pub method: &'static str,
+    /// How long all threads were held, in ms.
+    pub held_ms: f64,
+    /// How long one thread was held before, in ms.
+    pub prepare_held_ms: f64,
+}
+
+/// What is shown of an account.
+#[derive(Clone, Copy, Debug)]
+pub struct RssView {
+    /// So many holdings and pins.
+    pub top: usize,
+    /// Whether text lists what pins the memory.
+    pub pins: bool,
+}
+
+impl RssReport {
+    /// Of an account; `meta`: of the snapshot, if the memory could be copied.
+    pub fn new(pid: i32, account: &Account, meta: Option<&Meta>, view: RssView) -> RssReport {
+        let of_part = |part: Part| account.parts.get(&part).copied().unwrap_or(0);
+        let is_always_shown = |part: &Part| PARTS.contains(part);
+        let others = account.parts.iter();
+        let others = others.filter(|(part, bytes)| !is_always_shown(part) && **bytes > 0);
+        let parts = PARTS.map(|part| (part, of_part(part))).into_iter();
+        let parts = parts.chain(others.map(|(part, bytes)| (*part, *bytes)));
+        let holdings = account.holdings.iter().map(|holding| RssHolding {
+            part: holding.part.name(),
+            name: holding.name.clone(),
+            bytes: holding.bytes,
+        });
+        let pins = account.pins.iter().map(|(name, pinned)| PinRow {
+            name: name.clone(),
+            stack: Vec::new(),
+            own_blocks: pinned.blocks,
+            own_bytes: pinned.own_bytes,
+            pinned_bytes: pinned.pinned_bytes,
+            trimmable_bytes: pinned.trimmable_bytes,
+        });
+        let mut notes = meta.map(|meta| meta.notes.clone()).unwrap_or_default();
+        // What only a search for pointers has to know.
+        notes.retain(|note| !note.starts_with("not searched"));
+        notes.extend(account.notes.iter().cloned());
+        let memory = account.memory;
+        RssReport {
+            schema: SCHEMA,
+            pid,
+            rss_bytes: memory.rss,
+            pss_bytes: memory.pss,
+            private_dirty_bytes: memory.private_dirty,
+            swap_bytes: memory.swap,
+            huge_page_bytes: memory.huge_pages,
+            hugetlb_bytes: memory.hugetlb,
+            parts: parts
+                .map(|(part, bytes)| RssPart {
+                    name: part.name(),
+                    bytes,
+                })
+                .collect(),
+            trim_bytes: account.trim_bytes,
+            arenas: account.arenas.clone(),
+            mapped_bytes: account.mapped_bytes,
+            more_holdings: account.holdings.len().saturating_sub(view.top) as u64,
+            holdings: holdings.take(view.top).collect(),
+            more_pins: account.pins.len().saturating_sub(view.top) as u64,
+            pins: pins.take(view.top).collect(),
+            snapshot: meta.map(|meta| RssSnapshot {
+                method: meta.method.name(),
+                held_ms: meta.held_ms,
+                prepare_held_ms: meta.prepare_held_ms,
+            }),
+            notes,
+            lists_pins: view.pins,
+        }
+    }
+}
+
+impl Document for RssReport {
+    fn text(&self, style: Style) -> String {
+        text::text(self, style)
+    }
+}

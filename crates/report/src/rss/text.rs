@@ -1,0 +1,143 @@
+//! The account as text.
+
+use super::RssReport;
+use crate::Style;
+use crate::units::{bytes, count, percent};
+use memhook_foreign::visible;
+use std::fmt::Write;
+
+/// The whole report.
+pub fn text(report: &RssReport, _: Style) -> String {
+    let mut out = String::new();
+    // Writing into a String cannot fail.
+    let _ = head(&mut out, report);
+    let _ = parts(&mut out, report);
+    let _ = arenas(&mut out, report);
+    let _ = holdings(&mut out, report);
+    if report.lists_pins {
+        let _ = pins(&mut out, report);
+    }
+    for note in &report.notes {
+        let _ = writeln!(out, "Note: {}", visible(note));
+    }
+    out
+}
+
+fn head(out: &mut String, report: &RssReport) -> std::fmt::Result {
+    writeln!(
+        out,
+        "Process {}: {} resident, {} of it written by this process alone; {} if shared pages are divided, {} swapped \
+         out, {} in huge pages",
+        report.pid,
+        bytes(report.rss_bytes),
+        bytes(report.private_dirty_bytes),
+        bytes(report.pss_bytes),
+        bytes(report.swap_bytes),
+        bytes(report.huge_page_bytes),
+    )?;
+    if report.hugetlb_bytes > 0 {
+        writeln!(
+            out,
+            "{} of hugetlbfs are not counted as resident",
+            bytes(report.hugetlb_bytes)
+        )?;
+    }
+    if let Some(snapshot) = &report.snapshot {
+        writeln!(
+            out,
+            "Snapshot by {}: all threads held {:.2} ms, one thread {:.2} ms before",
+            snapshot.method, snapshot.held_ms, snapshot.prepare_held_ms
+        )?;
+    }
+    Ok(())
+}
+
+fn parts(out: &mut String, report: &RssReport) -> std::fmt::Result {
+    writeln!(out, "\n       bytes   share  part")?;
+    for part in report.parts.iter().filter(|part| part.bytes > 0) {
+        writeln!(
+            out,
+            "{:>12} {:>5.1} %  {}",
+            bytes(part.bytes),
+            percent(part.bytes, report.rss_bytes),
+            part.name
+        )?;
+    }
+    Ok(())
+}
+
+fn arenas(out: &mut String, report: &RssReport) -> std::fmt::Result {
+    if report.arenas.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\n{:<16} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}",
+        "arena", "resident", "live", "top", "bins", "tcache", "fragmented", "trimmable"
+    )?;
+    for arena in &report.arenas {
+        writeln!(
+            out,
+            "{:<16} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}",
+            format!("{:#x}", arena.address),
+            bytes(arena.resident_bytes),
+            bytes(arena.live_bytes),
+            bytes(arena.top_bytes),
+            bytes(arena.bins_bytes),
+            bytes(arena.tcache_bytes),
+            bytes(arena.fragmentation_bytes),
+            bytes(arena.trim_bytes)
+        )?;
+    }
+    let mapped = bytes(report.mapped_bytes);
+    writeln!(out, "{:<16} {mapped:>11} {mapped:>11}", "mapped alone")?;
+    writeln!(
+        out,
+        "A malloc_trim would give back {} (memhook-rs trim {})",
+        bytes(report.trim_bytes),
+        report.pid
+    )
+}
+
+fn holdings(out: &mut String, report: &RssReport) -> std::fmt::Result {
+    if report.holdings.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n       bytes  outside of malloc")?;
+    for holding in &report.holdings {
+        writeln!(
+            out,
+            "{:>12}  {} ({})",
+            bytes(holding.bytes),
+            visible(&holding.name),
+            holding.part
+        )?;
+    }
+    if report.more_holdings > 0 {
+        writeln!(out, "{:>12}  {} more", "", count(report.more_holdings))?;
+    }
+    Ok(())
+}
+
+fn pins(out: &mut String, report: &RssReport) -> std::fmt::Result {
+    writeln!(out, "\n      pinned   trimmable         own     blocks  by")?;
+    for pin in &report.pins {
+        writeln!(
+            out,
+            "{:>12} {:>11} {:>11} {:>10}  {}",
+            bytes(pin.pinned_bytes),
+            bytes(pin.trimmable_bytes),
+            bytes(pin.own_bytes),
+            count(pin.own_blocks),
+            visible(&pin.name)
+        )?;
+    }
+    if report.more_pins > 0 {
+        writeln!(out, "{:>12}  {} more", "", count(report.more_pins))?;
+    }
+    writeln!(
+        out,
+        "Pinned is what comes back if these blocks are freed and the heap is trimmed; trimmable is the part of it that \
+         a trim gives back without that."
+    )
+}

@@ -1,0 +1,105 @@
+//! What is kept of a process that runs out of memory.
+
+use crate::rss::RssReport;
+use crate::{Document, ReportModel, Style};
+use memhook_foreign::visible;
+use serde::Serialize;
+
+/// Name of the JSON schema.
+const SCHEMA: &str = "memhook-rs/watch/1";
+
+/// One report.
+#[derive(Serialize)]
+pub struct WatchReport {
+    /// Name of the schema.
+    pub schema: &'static str,
+    /// Process id.
+    pub pid: i32,
+    /// `limit`, `rss`, `pressure` or `end`.
+    pub reason: &'static str,
+    /// The same as a sentence.
+    pub explanation: String,
+    /// Seconds since 1970.
+    pub time_s: u64,
+    /// How the process ended, in the last report.
+    pub death: Option<Death>,
+    /// What was resident, by mappings; not when the process has ended.
+    pub account: Option<RssReport>,
+    /// The live blocks by call stack.
+    pub report: ReportModel,
+}
+
+/// The end of a process.
+#[derive(Clone, Debug, Serialize)]
+pub struct Death {
+    /// The kernel has killed a process of its group for want of memory while it was watched.
+    pub out_of_memory: bool,
+    /// How many it has killed there since the watch began; none where it does not say.
+    pub kills: Option<u64>,
+    /// The signal that ended the process, if that is known.
+    pub signal: Option<i32>,
+    /// Its exit status, if that is known.
+    pub status: Option<i32>,
+}
+
+impl Death {
+    /// In words.
+    pub fn explanation(&self) -> String {
+        let how = match (self.signal, self.status) {
+            (Some(signal), _) => format!("ended by signal {signal}"),
+            (None, Some(status)) => format!("ended with status {status}"),
+            (None, None) => "ended".to_owned(),
+        };
+        match self.kills {
+            Some(1..) => format!(
+                "{how}; the kernel has killed {} in its memory cgroup for want of memory",
+                crate::counted(self.kills.unwrap_or(0), "process").replace("processs", "processes")
+            ),
+            Some(0) => format!(
+                "{how}; the kernel has killed nothing in its memory cgroup for want of memory"
+            ),
+            None => format!("{how}; whether for want of memory is not known"),
+        }
+    }
+}
+
+impl WatchReport {
+    /// A report of this moment.
+    pub fn new(
+        pid: i32,
+        reason: &'static str,
+        explanation: String,
+        account: Option<RssReport>,
+        report: ReportModel,
+    ) -> WatchReport {
+        let now = std::time::SystemTime::now();
+        let since = now.duration_since(std::time::UNIX_EPOCH);
+        WatchReport {
+            schema: SCHEMA,
+            pid,
+            reason,
+            explanation,
+            time_s: since.map_or(0, |time| time.as_secs()),
+            death: None,
+            account,
+            report,
+        }
+    }
+
+    /// With how the process ended.
+    pub fn with_death(self, death: Option<Death>) -> WatchReport {
+        WatchReport { death, ..self }
+    }
+}
+
+impl Document for WatchReport {
+    fn text(&self, style: Style) -> String {
+        let mut out = format!("Process {}: {}\n\n", self.pid, visible(&self.explanation));
+        out += &self.report.text(style);
+        if let Some(account) = &self.account {
+            out += "\n";
+            out += &account.text(style);
+        }
+        out
+    }
+}

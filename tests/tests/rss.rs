@@ -1,0 +1,170 @@
+//! Where the resident memory is: the account of programs with known parts against the kernel's own sums, and what
+//! pins memory against what comes back when it goes.
+
+use memhook_tests::programs::Folder;
+use memhook_tests::releases::Release;
+use memhook_tests::{Target, build_target, run};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+const MIB: u64 = 1 << 20;
+
+/// What `memhook-rs rss` says of a process.
+fn rss(pid: u32, options: &[&str]) -> Value {
+    let pid = pid.to_string();
+    let (code, out, err) = run(&[&["rss", &pid, "--json"], options].concat());
+    assert_eq!(code, 0, "{err}");
+    serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}"))
+}
+
+fn number(value: &Value) -> u64 {
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+fn part(report: &Value, name: &str) -> u64 {
+    let parts = report["parts"].as_array().expect("parts");
+    let part = parts.iter().find(|part| part["name"] == name);
+    number(&part.unwrap_or_else(|| panic!("no {name}: {report:#}"))["bytes"])
+}
+
+fn sum_of_parts(report: &Value) -> u64 {
+    let parts = report["parts"].as_array().expect("parts");
+    parts.iter().map(|part| number(&part["bytes"])).sum()
+}
+
+/// The resident bytes of a process that stands still.
+fn resident(pid: u32) -> u64 {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = std::fs::read_to_string(path).expect("it lives");
+    let line = text.lines().find(|line| line.starts_with("Rss:"));
+    let digits = line.and_then(|line| line.split_ascii_whitespace().nth(1));
+    digits
+        .and_then(|n| n.parse::<u64>().ok())
+        .expect("a number")
+        * 1024
+}
+
+/// Between what was planted and so much more.
+fn is_near(found: u64, planted: u64, more: u64) -> bool {
+    (planted..=planted + more).contains(&found)
+}
+
+#[test]
+fn the_parts_are_those_that_were_planted() {
+    let folder = Folder::new("resident-parts");
+    let file = folder.path("mapped");
+    std::fs::write(&file, vec![7; 3 * MIB as usize]).expect("written");
+    let mut programs = vec![build_target("resident_parts", &[])];
+    programs.extend(
+        Release::all()
+            .iter()
+            .map(|r| r.build_target("resident_parts", &[])),
+    );
+    for program in programs {
+        let target = Target::start(&program, &[&file]);
+        let report = rss(target.pid(), &["-T", "1000"]);
+        let expected = resident(target.pid());
+        assert_eq!(report["schema"], "memhook-rs/rss/1");
+        let all = number(&report["rss_bytes"]);
+        assert!(
+            all.abs_diff(expected) <= 64 << 10,
+            "{all}, and the kernel says {expected}"
+        );
+        assert_eq!(sum_of_parts(&report), all, "{report:#}");
+        assert!(part(&report, "unknown") <= all / 100, "{report:#}");
+
+        // 4 + 1 + 8 + 3 * 2 MiB, and what libraries need.
+        let live = 19 * MIB;
+        assert!(is_near(part(&report, "live heap"), live, MIB), "{report:#}");
+        // All free blocks of the sparse part are on pages with live ones.
+        let sparse = part(&report, "fragmentation");
+        assert!(is_near(sparse, 3 * MIB, MIB / 4), "{report:#}");
+        assert!(
+            is_near(part(&report, "stacks"), 3 * MIB, MIB / 2),
+            "{report:#}"
+        );
+        assert!(
+            is_near(part(&report, "shared memory"), 5 * MIB, 0),
+            "{report:#}"
+        );
+        assert!(
+            is_near(part(&report, "mappings"), 10 * MIB, MIB),
+            "{report:#}"
+        );
+        let holdings = report["holdings"].as_array().expect("holdings");
+        let named = |name: &str| {
+            let found = holdings.iter().find(|h| h["name"] == name);
+            found.map_or(0, |h| number(&h["bytes"]))
+        };
+        for worker in ["thread worker-1", "thread worker-2", "thread worker-3"] {
+            assert!(is_near(named(worker), MIB, MIB / 8), "{worker}: {report:#}");
+        }
+        assert_eq!(named(&file), 3 * MIB, "{report:#}");
+        // Where the kernel has given huge pages, they are counted as that.
+        let huge = number(&report["huge_page_bytes"]);
+        assert!(
+            huge <= 4 * MIB + 2 * MIB && huge % (2 * MIB) == 0,
+            "{report:#}"
+        );
+        let arenas = report["arenas"].as_array().expect("arenas");
+        assert_eq!(arenas.len(), 4, "{report:#}");
+        for arena in &arenas[1..] {
+            assert!(
+                is_near(number(&arena["live_bytes"]), 2 * MIB, MIB / 8),
+                "{arena:#}"
+            );
+        }
+        assert!(target.finish().success());
+    }
+}
+
+/// What is pinned is what comes back when the pins are freed and the heap is trimmed.
+#[test]
+fn pins_hold_what_comes_back_without_them() {
+    let mut programs = vec![("here".to_owned(), build_target("pinned_pages", &[]))];
+    for release in Release::all() {
+        let name = format!("glibc 2.{}", release.glibc_minor());
+        programs.push((name, release.build_target("pinned_pages", &[])));
+    }
+    for (name, program) in &programs {
+        for options in [
+            ["0", "trimmed"],
+            ["4", "trimmed"],
+            ["0", "untrimmed"],
+            ["4", "untrimmed"],
+        ] {
+            check_pins(program, &options, name);
+        }
+    }
+}
+
+fn check_pins(program: &Path, options: &[&str], name: &str) {
+    let mut target = Target::run(Command::new(program).args(options));
+    let report = rss(target.pid(), &[]);
+    // After it: a look at a process maps pages of its C library, from which the copy is set up.
+    let before = resident(target.pid());
+    assert_eq!(report["notes"], serde_json::json!([]), "{report:#}");
+    let pins = report["pins"].as_array().expect("pins");
+    let first = &pins[0];
+    let threads: u64 = options[0].parse().expect("a number");
+    assert_eq!(first["name"], "blocks of 72 bytes", "{pins:#?}");
+    // Libraries have blocks of that size too.
+    let planted = 500 * (threads + 1);
+    assert!(
+        is_near(number(&first["own_blocks"]), planted, 50),
+        "{first:#}"
+    );
+    target.go();
+    target.expect("freed");
+    let fell = before - resident(target.pid());
+    let predicted = number(&first["pinned_bytes"]);
+    println!("{name} {options:?}: {predicted} predicted, {fell} came back");
+    assert!(
+        predicted.abs_diff(fell) <= fell / 20,
+        "{name} {options:?}: {predicted} predicted, {fell} came back: {first:#}"
+    );
+    assert!(target.finish().success());
+}
