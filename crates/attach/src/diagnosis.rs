@@ -63,8 +63,9 @@ pub fn diagnose(pid: i32) -> Result<Diagnosis, Error> {
         let plan = hook_plan(pid, &config)?;
         let images = plan.iter().map(|plan| plan.image.clone()).collect();
         let is_glibcs_loader = |image: &ModuleImage| image.is_loader && !image.is_libc;
-        let plan = plan.into_iter();
-        let plan = plan.filter(|plan| !is_glibcs_loader(&plan.image));
+        let plan = plan
+            .into_iter()
+            .filter(|plan| !is_glibcs_loader(&plan.image));
         diagnosed_modules.extend(plan.map(diagnosed));
         checks.push(seen(pid, &diagnosed_modules));
         if is_well(&checks) {

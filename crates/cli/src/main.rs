@@ -13,6 +13,7 @@ mod gate;
 mod options;
 mod output;
 mod report;
+mod scores;
 mod symbols_pack;
 mod target;
 mod tracing;
@@ -27,7 +28,7 @@ mod live;
 mod live;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use live::{attach, demo, detach, doctor, rss, run, scan, signals, stale, top, trim, watch};
+use live::{attach, demo, detach, doctor, probe, rss, run, scan, signals, stale, top, trim, watch};
 use memhook_foreign::visible;
 use std::process::ExitCode;
 
@@ -70,6 +71,9 @@ enum Command {
     /// Watch the heap of a running process in the terminal
     #[command(after_long_help = include_str!("help/top.txt"))]
     Top(Box<top::Args>),
+    /// Count the calls of functions of a running process
+    #[command(after_long_help = include_str!("help/probe.txt"))]
+    Probe(Box<probe::Args>),
     /// Clean up in a process after memhook-rs was killed
     #[command(after_long_help = include_str!("help/detach.txt"))]
     Detach(detach::Args),
@@ -119,6 +123,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::Detach(args) => detach::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Scan(args) => scan::run(&args),

@@ -31,9 +31,9 @@ use hold::{
     survey, terminal_stops, timing, urgency, wait, watchdog,
 };
 use remote::{
-    address_space, call_with_data, descriptor, forced_write, huge_pages, kernel_places, load, map,
-    memory, page_scan, region, remote_call, remote_fork, remote_work, robust_list, way_home,
-    write_watch,
+    address_space, call_with_data, code_area, code_exchange, descriptor, forced_write, huge_pages,
+    kernel_places, load, map, memory, page_scan, region, remote_call, remote_fork, remote_work,
+    robust_list, way_home, write_watch,
 };
 
 #[cfg(test)]
@@ -53,6 +53,8 @@ extern crate self as memhook_inject;
 pub use address_space::{memory_sharers, share_memory};
 pub use all_threads::{AllHeld, hold_all};
 pub use call_with_data::MAX_CALL_DATA;
+pub use code_area::{CodeArea, map_code_area};
+pub use code_exchange::{CodeExchange, CodeExchanges, Exchanged, exchange_code};
 pub use descriptor::duplicate_descriptor;
 pub use error::Error;
 pub use forced_write::{WordExchange, force_words};

@@ -137,16 +137,16 @@ const LOCKING: [&str; 5] = [
 /// time.
 const LOCKING_THE_LOADER: [&str; 2] = ["fork", "dl_iterate_phdr"];
 
-/// Nothing in musl needs a safe point: its dlopen is never called, and its dl_iterate_phdr takes no lock before a
-/// callback that ends the walk has returned (ldso/dynlink.c).
+/// musl is its own loader.
 fn is_musl(module: &ModuleImage) -> bool {
     module.is_loader && module.is_libc
 }
 
-/// The name matters if the loader of the process could not be read for a moment.
+/// A loader beside the C library. The name matters if the loader of the process could not be read for a moment.
 fn is_loader(module: &ModuleImage) -> bool {
     let is_named_so = |soname: &String| soname.starts_with(GLIBC_LOADER);
-    module.is_loader || module.facts.soname.as_ref().is_some_and(is_named_so)
+    let has_its_name = module.facts.soname.as_ref().is_some_and(is_named_so);
+    !is_musl(module) && (module.is_loader || has_its_name)
 }
 
 fn is_part_of_glibc(facts: &ModuleFacts) -> bool {
@@ -166,7 +166,7 @@ fn functions(module: &ModuleImage, names: &[&str]) -> impl Iterator<Item = Range
 /// Code (avma) in which a thread that sleeps keeps others out of `dlopen`.
 pub fn loader_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
     let mut ranges = Vec::new();
-    for module in modules.iter().filter(|module| !is_musl(module)) {
+    for module in modules {
         if is_loader(module) {
             ranges.push(module.start..module.end);
         } else if is_part_of_glibc(&module.facts) {
@@ -182,6 +182,8 @@ pub fn unsafe_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
     let mut ranges = Vec::new();
     for module in modules {
         let facts = &module.facts;
+        // Nothing in musl needs a safe point: its dlopen is never called, and its dl_iterate_phdr takes no lock
+        // before a callback that ends the walk has returned (ldso/dynlink.c).
         if is_musl(module) {
             continue;
         }
