@@ -58,8 +58,18 @@ fn expect_on_musl(report: &Value, of_constructors: &[(&str, &str, u64, u64)]) {
         })
         .collect();
     assert_eq!(of_program, planted, "{report:#}");
-    assert_eq!(report["totals"]["lost_events"], 0);
-    assert_eq!(report["totals"]["unknown_releases"], 0);
+    let totals = &report["totals"];
+    assert_eq!(totals["lost_events"], 0);
+    assert_eq!(totals["unknown_releases"], 0);
+    assert_eq!(totals["live_blocks"].as_u64(), Some(blocks_of(report)));
+    // Twenty by each thread, one at the end, and what realloc took the place of.
+    assert_eq!(totals["releases"], 1600 * 20 + 1 + 80);
+}
+
+/// Blocks of all sites together.
+fn blocks_of(report: &Value) -> u64 {
+    let sites = report["sites"].as_array().expect("sites").iter();
+    sites.filter_map(|site| site["blocks"].as_u64()).sum()
 }
 
 #[test]
@@ -214,6 +224,19 @@ fn every_way_out_of_a_call() {
         assert!(allocations > 0, "{way}");
         assert!(closed.target.finish().success(), "{way}");
     }
+}
+
+/// Children have the hook and its table of threads, and record nothing.
+#[test]
+fn children_are_healthy_and_untraced() {
+    let mut closed = Closed::start("forks", &[]);
+    let attacher = Attacher::start(&closed.target, &[]);
+    closed.target.go();
+    closed.target.expect("done");
+    let planted = [("leak_in_parent", "malloc", 20, 321)];
+    expect_sites(&attacher.finish(), "forks.cc", &planted);
+    let status = closed.target.finish();
+    assert!(status.success(), "the target's self-check: {status}");
 }
 
 /// A killed attacher leaves slots patched, and the next one or `detach` puts them right.
