@@ -168,3 +168,72 @@ fn check_pins(program: &Path, options: &[&str], name: &str) {
     );
     assert!(target.finish().success());
 }
+
+/// The account of a process that stands still is right, and says what is not split.
+fn check_sums(pid: u32, what: &str) -> Value {
+    let report = rss(pid, &["--max-hold", "2s"]);
+    let (all, expected) = (number(&report["rss_bytes"]), resident(pid));
+    let off = all.abs_diff(expected);
+    assert!(off <= expected / 100, "{what}: {all}, and the kernel says {expected}");
+    assert_eq!(sum_of_parts(&report), all, "{what}: {report:#}");
+    assert!(part(&report, "unknown") <= all / 100, "{what}: {report:#}");
+    report
+}
+
+/// Reads lines until one begins like this.
+fn wait_for(target: &mut Target, beginning: &str) {
+    while !target.expect("").starts_with(beginning) {}
+}
+
+#[test]
+fn a_python_program() {
+    let script = "import sys\nx = [bytes(1000) for _ in range(50000)]\ny = x[::50]\ndel x\n\
+                  print('ready', flush=True)\nsys.stdin.read()";
+    let mut command = Command::new("/usr/bin/python3");
+    let target = Target::run(command.args(["-c", script]));
+    let report = check_sums(target.pid(), "python3");
+    let first = &report["pins"][0];
+    // One block of 1,033 bytes in fifty pins most of 50 MiB.
+    assert!(number(&first["own_blocks"]) >= 1000, "{first:#}");
+    assert!(number(&first["pinned_bytes"]) > 40 * MIB, "{first:#}");
+    assert!(number(&first["own_bytes"]) < 3 * MIB, "{first:#}");
+    assert!(number(&report["trim_bytes"]) > 35 * MIB, "{report:#}");
+    drop(target.finish());
+}
+
+#[test]
+fn a_server_on_another_allocator() {
+    let folder = Folder::new("rss-redis");
+    let (redis, load, socket) = loaded_redis(&folder);
+    drop(load);
+    let mut client = Client::connect(&socket);
+    client.redis("DEBUG SLEEP 0");
+    let report = check_sums(redis.pid(), "redis-server");
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("jemalloc"), "{report:#}");
+    assert!(part(&report, "heap of another allocator, and mappings") > MIB, "{report:#}");
+}
+
+#[test]
+fn a_java_program() {
+    let folder = Folder::new("rss-java");
+    let source = folder.path("Waits.java");
+    let program = "public class Waits { public static void main(String[] a) throws Exception {\n\
+                   byte[][] kept = new byte[64][]; for (int i = 0; i < 64; i++) kept[i] = new byte[1 << 20];\n\
+                   System.out.println(\"ready\"); System.in.read(); } }";
+    std::fs::write(&source, program).expect("written");
+    let mut command = Command::new("java");
+    let Ok(output) = Command::new("javac").arg("-version").output() else {
+        return not_run("no javac");
+    };
+    assert!(output.status.success());
+    let mut target = Target::silent(command.args(["-Xmx256m", &source]));
+    wait_for(&mut target, "ready");
+    let report = check_sums(target.pid(), "java");
+    assert!(part(&report, "mappings") > 64 * MIB, "{report:#}");
+    assert!(part(&report, "live heap") > MIB, "{report:#}");
+    let holdings = report["holdings"].as_array().expect("holdings");
+    let is_thread = |h: &&Value| h["part"] == "stacks";
+    assert!(holdings.iter().any(|h| is_thread(&h)), "{report:#}");
+    drop(target.finish());
+}
