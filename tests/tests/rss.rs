@@ -1,9 +1,9 @@
 //! Where the resident memory is: the account of programs with known parts against the kernel's own sums, and what
 //! pins memory against what comes back when it goes.
 
-use memhook_tests::programs::Folder;
+use memhook_tests::programs::{Client, Folder, loaded_redis};
 use memhook_tests::releases::Release;
-use memhook_tests::{Target, build_target, run};
+use memhook_tests::{Target, build_target, not_run, run};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -171,10 +171,15 @@ fn check_pins(program: &Path, options: &[&str], name: &str) {
 
 /// The account of a process that stands still is right, and says what is not split.
 fn check_sums(pid: u32, what: &str) -> Value {
+    let before = resident(pid);
     let report = rss(pid, &["--max-hold", "2s"]);
-    let (all, expected) = (number(&report["rss_bytes"]), resident(pid));
-    let off = all.abs_diff(expected);
-    assert!(off <= expected / 100, "{what}: {all}, and the kernel says {expected}");
+    let (all, after) = (number(&report["rss_bytes"]), resident(pid));
+    // A server gives memory back now and then.
+    let (least, most) = (before.min(after), before.max(after));
+    assert!(
+        all >= least - least / 100 && all <= most + most / 100,
+        "{what}: {all}, and the kernel says {before} and {after}"
+    );
     assert_eq!(sum_of_parts(&report), all, "{what}: {report:#}");
     assert!(part(&report, "unknown") <= all / 100, "{what}: {report:#}");
     report
@@ -207,11 +212,14 @@ fn a_server_on_another_allocator() {
     let (redis, load, socket) = loaded_redis(&folder);
     drop(load);
     let mut client = Client::connect(&socket);
-    client.redis("DEBUG SLEEP 0");
+    assert_eq!(client.redis("PING"), "+PONG");
     let report = check_sums(redis.pid(), "redis-server");
     let notes = report["notes"].to_string();
     assert!(notes.contains("jemalloc"), "{report:#}");
-    assert!(part(&report, "heap of another allocator, and mappings") > MIB, "{report:#}");
+    assert!(
+        part(&report, "heap of another allocator, and mappings") > MIB,
+        "{report:#}"
+    );
 }
 
 #[test]

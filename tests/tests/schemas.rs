@@ -141,7 +141,10 @@ fn resident_memory() {
     rss.check(&json(&["rss", &pid, "--json"]));
     // Too little for the copy: an account without the heap.
     let bare = json(&["rss", &pid, "--json", "--max-memory", "1"]);
-    assert!(bare["notes"].to_string().contains("the heap is not split"), "{bare:#}");
+    assert!(
+        bare["notes"].to_string().contains("the heap is not split"),
+        "{bare:#}"
+    );
     rss.check(&bare);
     trim.check(&json(&["trim", &pid, "--json", "--dry-run"]));
     trim.check(&json(&["trim", &pid, "--json", "--max-hold", "20s"]));
