@@ -59,6 +59,7 @@ mod restore;
 mod ring_owners;
 mod run_facts;
 mod safe_point;
+mod safe_thread;
 mod session;
 mod started;
 mod table_cache;

@@ -17,7 +17,7 @@ use crate::reach::Reach;
 use crate::recorder::OwnCode;
 use crate::residue::{Place, residue};
 use crate::restore::{Files, layout};
-use crate::safe_point::SafePoints;
+use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
 use crate::unwind_tables::UnwindTables;
 use memhook_abi::{self as abi, function_by_name, hook_error, slot_state};
 use memhook_inject::{Held, IdleThreads, unmap_region};
@@ -34,8 +34,6 @@ use std::{
 };
 use target_facts::{is_filtered, tid_offset};
 
-/// How long a thread outside of the loader is looked for.
-const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the held thread waits for a moment in which no other thread unloads modules.
 const STILL_PATIENCE: Duration = Duration::from_millis(20);
 
