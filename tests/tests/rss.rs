@@ -203,7 +203,7 @@ fn a_python_program() {
     assert!(number(&first["pinned_bytes"]) > 40 * MIB, "{first:#}");
     assert!(number(&first["own_bytes"]) < 3 * MIB, "{first:#}");
     assert!(number(&report["trim_bytes"]) > 35 * MIB, "{report:#}");
-    drop(target.finish());
+    let _ = target.finish();
 }
 
 #[test]
@@ -243,5 +243,5 @@ fn a_java_program() {
     let holdings = report["holdings"].as_array().expect("holdings");
     let is_thread = |h: &&Value| h["part"] == "stacks";
     assert!(holdings.iter().any(|h| is_thread(&h)), "{report:#}");
-    drop(target.finish());
+    let _ = target.finish();
 }
