@@ -94,9 +94,7 @@ fn a_process_that_is_killed_leaves_its_site() {
         let Some(group) = MemoryBox::new(&format!("watch-{round}"), LIMIT) else {
             return not_run("no memory cgroup can be made here");
         };
-        let mut command = group.command(&program);
-        command.arg("1000000000");
-        let mut target = Target::run(&mut command);
+        let mut target = Target::run(&mut group.command(&program));
         let folder = Folder::new(&format!("watch-{round}"));
         let directory = folder.path("evidence");
         let said = folder.path("said");
