@@ -134,6 +134,28 @@ fn scans() {
 }
 
 #[test]
+fn resident_memory() {
+    let [rss, trim] = ["rss-1", "trim-1"].map(JsonSchema::load);
+    let target = Target::start(&build_target("pinned_pages", &[]), &["1", "untrimmed"]);
+    let pid = target.pid().to_string();
+    rss.check(&json(&["rss", &pid, "--json"]));
+    // Too little for the copy: an account without the heap.
+    let bare = json(&["rss", &pid, "--json", "--max-memory", "1"]);
+    assert!(
+        bare["notes"].to_string().contains("the heap is not split"),
+        "{bare:#}"
+    );
+    rss.check(&bare);
+    trim.check(&json(&["trim", &pid, "--json", "--dry-run"]));
+    trim.check(&json(&["trim", &pid, "--json", "--max-hold", "20s"]));
+    // Call stacks are known of traced processes only.
+    let unseen = rss.unseen();
+    let of_frames = |field: &String| field.contains("frame") || field.contains("stack");
+    assert!(unseen.iter().all(of_frames), "{unseen:?}");
+    assert_eq!(trim.unseen(), [""; 0]);
+}
+
+#[test]
 fn verdicts() {
     let schema = JsonSchema::load("gate-1");
     let folder = Folder::new("schema-gate");
