@@ -5,6 +5,7 @@ mod debian_sources;
 mod json_schema;
 mod memory_box;
 mod patience;
+mod probing;
 pub mod programs;
 pub mod releases;
 mod requirements;
@@ -17,6 +18,7 @@ pub use debian_sources::debian_source;
 pub use json_schema::JsonSchema;
 pub use memory_box::MemoryBox;
 pub use patience::until;
+pub use probing::{Prober, calls, changed_code};
 pub use requirements::{can_pass_by_filters, not_run};
 pub use sites::{Sites, expect_sites, sites};
 use std::{

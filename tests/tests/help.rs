@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const COLUMNS: usize = 100;
 
 /// The words of every command: none for the program itself.
-const COMMANDS: [&[&str]; 15] = [
+const COMMANDS: [&[&str]; 16] = [
     &[],
     &["attach"],
     &["report"],
@@ -18,6 +18,7 @@ const COMMANDS: [&[&str]; 15] = [
     &["run"],
     &["gate"],
     &["top"],
+    &["probe"],
     &["detach"],
     &["demo"],
     &["scan"],

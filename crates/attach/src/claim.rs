@@ -1,6 +1,6 @@
 //! One attacher a process at a time.
 
-use crate::{error::Error, residue::residue};
+use crate::{error::Error, probes, residue::residue};
 use memhook_process::mappings;
 use std::fs::{File, TryLockError};
 use std::time::{Duration, Instant};
@@ -31,7 +31,9 @@ pub fn claim(pid: i32) -> Result<Claim, Error> {
             Ok(()) | Err(TryLockError::Error(_)) => return Ok(Claim { _lock: lock }),
             Err(TryLockError::WouldBlock) => {}
         }
-        if let Some(attacher) = residue(pid, &mappings(pid)?).attacher(pid) {
+        let maps = mappings(pid)?;
+        let attacher = residue(pid, &maps).attacher(pid);
+        if let Some(attacher) = attacher.or_else(|| probes::attacher(pid, &maps)) {
             return Err(Error::AlreadyTraced { pid, attacher });
         }
         if Instant::now() >= until {

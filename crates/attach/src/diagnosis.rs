@@ -1,4 +1,5 @@
-//! Everything that decides whether, and how well, a process can be traced. The process is only read.
+//! Everything that decides whether, and how well, a process can be traced. The process is only read, but where that
+//! does not tell whether a thread is at a safe point (`safe_thread.rs`).
 
 use crate::{
     config::TraceConfig,
@@ -6,6 +7,7 @@ use crate::{
     error::Error,
     hook_plan::{PlannedModule, hook_plan},
     limits::limit_checks,
+    safe_thread::safe_thread,
 };
 use memhook_inject::first_choice;
 use memhook_process::{
@@ -58,11 +60,17 @@ pub fn diagnose(pid: i32) -> Result<Diagnosis, Error> {
     }
     let mut diagnosed_modules = Vec::new();
     if is_well(&checks) {
-        let plan = hook_plan(pid, &config)?.into_iter();
+        let plan = hook_plan(pid, &config)?;
+        let images = plan.iter().map(|plan| plan.image.clone()).collect();
         let is_glibcs_loader = |image: &ModuleImage| image.is_loader && !image.is_libc;
-        let plan = plan.filter(|plan| !is_glibcs_loader(&plan.image));
+        let plan = plan
+            .into_iter()
+            .filter(|plan| !is_glibcs_loader(&plan.image));
         diagnosed_modules.extend(plan.map(diagnosed));
         checks.push(seen(pid, &diagnosed_modules));
+        if is_well(&checks) {
+            checks.push(safe_thread(pid, images));
+        }
         let pools = diagnosed_modules
             .iter()
             .filter_map(|m| Some((m, m.calls.pool.filter(|p| !p.is_avoided(pid))?.advice)));

@@ -129,6 +129,9 @@ pub enum Error {
     /// A thread of our own could not be started.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
+    /// No probe was placed.
+    #[error(transparent)]
+    Probe(#[from] crate::probes::ProbeError),
     /// The process could not be looked at.
     #[error(transparent)]
     Process(#[from] memhook_process::Error),

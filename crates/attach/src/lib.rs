@@ -44,6 +44,7 @@ mod limits;
 mod loading;
 mod memory_budget;
 mod pacing;
+mod probes;
 mod process_names;
 mod profiler;
 mod program;
@@ -58,6 +59,7 @@ mod restore;
 mod ring_owners;
 mod run_facts;
 mod safe_point;
+mod safe_thread;
 mod session;
 mod started;
 mod table_cache;
@@ -80,6 +82,11 @@ pub use job::{End, Job};
 pub use leaving::{Left, Outcome, leaving};
 pub use limits::{limit_checks, refuse};
 pub use memhook_ledger::{LiveBlock, ReleaseBy, SiteTotals};
+pub use probes::{
+    FunctionCount, PlannedFunction, ProbeError, ProbePlan, Probes, RefusedFunction, ThreadCount,
+    plan_probes,
+};
+pub use probes::{PadPreview, ProbePreview, preview_probes};
 pub use process_names::{command_line, process_name};
 pub use profiler::{Block, Profiler, Profiling};
 pub use program::{Observer, Program, Work};

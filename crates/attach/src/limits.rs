@@ -45,6 +45,17 @@ fn checks_within(budget: &Budget, pid: i32, config: &TraceConfig) -> Vec<Check> 
     checks
 }
 
+/// Refuses to make a memory file of this size for a process that may not have one: the kernel would end it with
+/// SIGXFSZ (setrlimit(2)).
+pub(crate) fn check_file_size(pid: i32, bytes: u64) -> Result<(), Error> {
+    let limits = proc_text(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let checks = look(&limits, 0, bytes, pid);
+    match memhook_process::first_failure(&checks) {
+        Some(why) => Err(Error::Refused(why)),
+        None => Ok(()),
+    }
+}
+
 /// A soft limit in bytes; `None`: unlimited.
 fn limit(limits: &str, name: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,21 +1,22 @@
 //! Putting right what a killed attacher left in a process, or in its parent before a fork.
 
-use crate::{claim::claim, error::Error, residue::residue, restore::Files};
+use crate::{claim::claim, error::Error, probes, residue::residue, restore::Files};
 use memhook_process::mappings;
 
-/// Restores the slots of a process, and returns how many could not be restored. `None`: nothing of
+/// Restores the slots and the probed functions of a process, and returns how many could not be restored. `None`: nothing of
 /// memhook-rs was found in the process.
 pub fn recover(pid: i32) -> Result<Option<u64>, Error> {
     let _claim = claim(pid)?;
+    let functions = probes::remove(pid)?;
     let maps = mappings(pid)?;
     let mut found = residue(pid, &maps);
     if let Some(attacher) = found.attacher(pid) {
         return Err(Error::AlreadyTraced { pid, attacher });
     }
     if !found.is_untidy() {
-        return Ok(None);
+        return Ok(functions);
     }
     let restored = found.tidy_up(pid, &mut Files::in_parts())?;
     found.give_memory_back();
-    Ok(Some(restored.left))
+    Ok(Some(restored.left + functions.unwrap_or(0)))
 }

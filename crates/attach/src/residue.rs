@@ -12,6 +12,9 @@ use memhook_process::{HookCopy, Mapping, RemoteAddress, hook_copies, unfinished_
 use memhook_stream::Region;
 use std::{fs::OpenOptions, ops::Range, time::Duration};
 
+/// What a region is called in /proc.
+const REGION_NAME: &std::ffi::CStr = c"memhook-region";
+
 /// What of ours is already in a process.
 ///
 /// A forked process maps its parent's regions too, and the parent's threads may be writing into them. Its
@@ -81,6 +84,8 @@ fn stray_descriptors(pid: i32) -> Vec<u64> {
     let ours = [
         "/memfd:memhook-region (deleted)",
         "/memfd:memhook-hook (deleted)",
+        "/memfd:memhook-probe (deleted)",
+        "/memfd:memhook-probe-counts (deleted)",
     ];
     entries
         .flatten()
@@ -214,7 +219,12 @@ impl Residue {
             length == bytes && closed_region::comes_to_rest(pid, address, ring_bytes)
         });
         let mut held = reach.hold(pid, &any_point())?;
-        let made = create_region(&mut held, bytes, over.map(|&(address, _)| address))?;
+        let made = create_region(
+            &mut held,
+            REGION_NAME,
+            bytes,
+            over.map(|&(address, _)| address),
+        )?;
         *held_time = (*held_time).max(held.release()?);
         let place = Place {
             address: made.address.0,

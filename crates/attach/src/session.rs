@@ -17,7 +17,7 @@ use crate::reach::Reach;
 use crate::recorder::OwnCode;
 use crate::residue::{Place, residue};
 use crate::restore::{Files, layout};
-use crate::safe_point::SafePoints;
+use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
 use crate::unwind_tables::UnwindTables;
 use memhook_abi::{self as abi, function_by_name, hook_error, slot_state};
 use memhook_inject::{Held, IdleThreads, unmap_region};
@@ -26,6 +26,7 @@ use memhook_process::{
     hook_copies, mappings, modules, seccomp_filters, vdso,
 };
 use memhook_stream::{Plan, Region};
+use memhook_unwind::walk;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -33,8 +34,6 @@ use std::{
 };
 use target_facts::{is_filtered, tid_offset};
 
-/// How long a thread outside of the loader is looked for.
-const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the held thread waits for a moment in which no other thread unloads modules.
 const STILL_PATIENCE: Duration = Duration::from_millis(20);
 
@@ -349,6 +348,18 @@ impl Session {
         };
         let frames = stack.frames.into_iter().filter(|pc| !ours(pc)).collect();
         Some((stack.function, frames))
+    }
+
+    /// The frames of a thread with these registers (rip, rsp, rbp), innermost first, as far as `read` has its
+    /// stack.
+    pub fn unwind(
+        &self,
+        start: (u64, u64, u64),
+        read: &dyn Fn(u64) -> Option<u64>,
+        depth: usize,
+    ) -> Vec<u64> {
+        let modules = with(&self.modules, &self.vdso);
+        walk(&self.tables.table_modules(&modules), start, read, depth).0
     }
 
     /// What [`Session::stack`] leaves out of backtraces.

@@ -28,7 +28,7 @@ mod live;
 mod live;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use live::{attach, demo, detach, doctor, rss, run, scan, signals, top, trim, watch};
+use live::{attach, demo, detach, doctor, probe, rss, run, scan, signals, stale, top, trim, watch};
 use memhook_foreign::visible;
 use std::process::ExitCode;
 
@@ -71,6 +71,9 @@ enum Command {
     /// Watch the heap of a running process in the terminal
     #[command(after_long_help = include_str!("help/top.txt"))]
     Top(Box<top::Args>),
+    /// Count the calls of functions of a running process
+    #[command(after_long_help = include_str!("help/probe.txt"))]
+    Probe(Box<probe::Args>),
     /// Clean up in a process after memhook-rs was killed
     #[command(after_long_help = include_str!("help/detach.txt"))]
     Detach(detach::Args),
@@ -80,6 +83,9 @@ enum Command {
     /// Find leaked memory in a running process, without tracing it
     #[command(after_long_help = include_str!("help/scan.txt"))]
     Scan(scan::Args),
+    /// Find memory that a running process still holds and no longer touches
+    #[command(after_long_help = include_str!("help/stale.txt"))]
+    Stale(stale::Args),
     /// Show where the resident memory of a running process is
     #[command(after_long_help = include_str!("help/rss.txt"))]
     Rss(rss::Args),
@@ -117,9 +123,11 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::Detach(args) => detach::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Scan(args) => scan::run(&args),
+        Command::Stale(args) => stale::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Rss(args) => rss::run(&args),
         Command::Watch(args) => watch::run(&args),

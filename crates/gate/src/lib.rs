@@ -13,6 +13,7 @@ mod evidence;
 mod formats;
 mod gather;
 pub mod growth;
+mod growth_of_size;
 #[cfg(test)]
 mod growth_simulation;
 mod judge;

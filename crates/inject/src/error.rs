@@ -145,6 +145,26 @@ pub enum Error {
         /// Thread id.
         tid: i32,
     },
+    /// Another process runs in the same memory, whose threads are not held with those of the target.
+    #[error(
+        "process {other} runs in the memory of process {pid} (vfork): try again when it has executed its program"
+    )]
+    SharesMemory {
+        /// Process id.
+        pid: i32,
+        /// Process id of the other one.
+        other: i32,
+    },
+    /// A thread has no thread pointer as the ABI wants it, by which pads tell threads apart.
+    #[error(
+        "thread {tid} of process {pid} has no thread pointer of its own, by which probes tell threads apart"
+    )]
+    ThreadPointer {
+        /// Process id.
+        pid: i32,
+        /// Thread id.
+        tid: i32,
+    },
     /// The thread went back to its own work by itself, because this process was stopped or got no
     /// processor between two steps. What was called before has been done.
     #[error(

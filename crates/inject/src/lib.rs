@@ -19,6 +19,7 @@ mod open_files;
 mod precedence;
 mod ptrace;
 mod remote;
+mod watchpoint;
 
 // Each part has one short path, wherever it is used.
 use arch::native::{
@@ -30,9 +31,9 @@ use hold::{
     survey, terminal_stops, timing, urgency, wait, watchdog,
 };
 use remote::{
-    address_space, call_with_data, descriptor, forced_write, huge_pages, kernel_places, load, map,
-    memory, page_scan, region, remote_call, remote_fork, remote_work, robust_list, way_home,
-    write_watch,
+    address_space, call_with_data, code_area, code_exchange, descriptor, forced_write, huge_pages,
+    kernel_places, load, map, memory, page_scan, region, remote_call, remote_fork, remote_work,
+    robust_list, way_home, write_watch,
 };
 
 #[cfg(test)]
@@ -52,6 +53,8 @@ extern crate self as memhook_inject;
 pub use address_space::{memory_sharers, share_memory};
 pub use all_threads::{AllHeld, hold_all};
 pub use call_with_data::MAX_CALL_DATA;
+pub use code_area::{CodeArea, map_code_area};
+pub use code_exchange::{CodeExchange, CodeExchanges, Exchanged, exchange_code};
 pub use descriptor::duplicate_descriptor;
 pub use error::Error;
 pub use forced_write::{WordExchange, force_words};
@@ -76,6 +79,7 @@ pub use robust_list::robust_list;
 pub use safe_point::Unwind;
 pub use signals::{catch_stops, stops};
 pub use stop::{FirstChoice, HoldOptions, first_choice, hold};
+pub use watchpoint::{Access, AccessRing, Watchpoint, own_thread};
 pub use write_watch::WriteWatch;
 
 #[doc(hidden)]

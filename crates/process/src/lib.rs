@@ -40,7 +40,9 @@ pub use allocator_calls::{AllocatorCalls, allocator_calls, built_in_allocator};
 pub use allocator_functions::{AllocatorFunction, allocator_functions};
 #[cfg(target_arch = "x86_64")]
 pub use arch::native::relocations::RETURN;
-pub use c_library::{CLibrary, CLibraryKind, allocator_code, glibc_version, unsafe_ranges};
+pub use c_library::{
+    CLibrary, CLibraryKind, allocator_code, glibc_version, loader_ranges, unsafe_ranges,
+};
 pub use cgroup_memory::{CgroupMemory, MemoryLevel};
 pub use cgroup_root::cgroup_root;
 pub use children::{children, parent};
@@ -67,8 +69,8 @@ pub use slots::{Slot, SlotScan, Unhookable, find_slots};
 pub use smaps::{MappingUse, MemoryUse, memory_use, parse_smaps, smaps};
 pub use target_root::TargetRoot;
 pub use thread_state::{
-    Activity, blocked_signals, caught_signals, ended_with, last_ran, process_of, processor, sleeps,
-    thread_state, tracer, waits_in,
+    Activity, blocked_at, blocked_signals, caught_signals, ended_with, last_ran, process_of,
+    processor, sleeps, thread_state, tracer, waits_in,
 };
 pub use threads::{
     Thread, has_ended, has_seccomp_filter, inner_tid, is_filtered, living_thread, process_age,

@@ -13,6 +13,8 @@ mod model;
 mod named_run;
 mod names;
 mod output_name;
+mod probe_plan;
+mod probes;
 mod profile;
 mod progress;
 mod read_back;
@@ -24,6 +26,7 @@ mod rss;
 mod scan;
 mod scores;
 mod stacks;
+mod stale;
 mod style;
 mod text;
 pub mod top;
@@ -50,6 +53,8 @@ pub use model::{
 };
 pub use named_run::{Backtrace, Backtraces, frames_at};
 pub use output_name::{OutputNameError, output_name};
+pub use probe_plan::{ProbePlanReport, ProbePlanRow};
+pub use probes::{ProbeReport, ProbeRow, ProbeThread, RefusedRow};
 pub use profile::{
     Amount, CUT_ROOT, Compared, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame,
     ProfileModule, ProfileSite, Released, Series, SitePoint, SourceLines,
@@ -67,6 +72,7 @@ pub use scores::{
     Gain, HOW_TO_GET_ACCESSES, Inference, InferenceKind, ProfileScores, RunScores, ScoreChange,
     Scores, SiteScores,
 };
+pub use stale::{CaughtAccess, StaleEvidence, StaleReport, StaleSite, StaleTotals};
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 pub use units::{bytes, change, count, counted, milliseconds, percent};

@@ -27,6 +27,7 @@ mod debuginfod;
 mod error;
 mod file;
 mod fingerprint;
+mod functions;
 mod host_names;
 mod lookup;
 mod symbol_table;
@@ -38,6 +39,7 @@ pub use cache::SymbolCache;
 pub use debug_files::SearchPath;
 pub use debuginfod::{Debuginfod, TimeLimits};
 pub use error::SymbolError;
+pub use functions::{FunctionSymbol, functions};
 pub use memhook_foreign::demangle;
 pub use symbolizer::Symbolizer;
 

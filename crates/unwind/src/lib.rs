@@ -10,12 +10,14 @@
 //! memory that a closure reads. The tables are checked against it.
 
 mod arch;
+mod code_ranges;
 mod compile;
 mod error;
 pub mod reference;
 mod sections;
 mod walk;
 
+pub use code_ranges::{CodeRange, code_ranges};
 pub use compile::{UnwindTable, compile};
 pub use error::Error;
 pub use sections::Sections;

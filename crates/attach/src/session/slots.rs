@@ -1,12 +1,13 @@
 //! The slots of an attach: which there are, whether they still hold our value, and back again.
 
-use super::{SAFE_POINT_PATIENCE, Session};
+use super::Session;
 use crate::error::Error;
 use crate::hook_presence::has_hook;
 use crate::loading::{CANNOT_THROW, leaves_alone};
 use crate::reach::Reach;
 use crate::refused_slots;
 use crate::restore::{layout, restore};
+use crate::safe_point::SAFE_POINT_PATIENCE;
 use memhook_abi::{self as abi, flags, forwarding_operators, function_by_name, slot_state};
 use memhook_process::{
     ModuleImage, RemoteAddress, SlotScan, find_slots, hook_copies, mappings, modules, read_word,

@@ -2,6 +2,8 @@
 
 pub(crate) mod address_space;
 pub(crate) mod call_with_data;
+pub(crate) mod code_area;
+pub(crate) mod code_exchange;
 pub(crate) mod descriptor;
 pub(crate) mod forced_write;
 pub(crate) mod huge_pages;

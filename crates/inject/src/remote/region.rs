@@ -1,5 +1,6 @@
 //! Memory shared between the target and this process.
 
+use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 
 use crate::{Error, Held, duplicate_descriptor};
@@ -14,17 +15,18 @@ pub struct Region {
     pub address: RemoteAddress,
 }
 
-/// Makes a shared memory object of `bytes` bytes in the target, maps it there (shared, without
+/// Makes a shared memory object of `bytes` bytes and this name in the target, maps it there (shared, without
 /// reserving swap, left out of core dumps) and opens it here. No descriptor stays in the target.
 ///
 /// With `over`, the new region replaces one of the same size at that address, in one step: there is no
 /// moment without memory there.
 pub fn create_region(
     held: &mut Held,
+    name: &CStr,
     bytes: u64,
     over: Option<RemoteAddress>,
 ) -> Result<Region, Error> {
-    let number = memfd(held, c"memhook-region", MemfdFor::Data)?;
+    let number = memfd(held, name, MemfdFor::Data)?;
     let region = map_and_open(held, number, bytes, over);
     let closed = close_descriptor(held, number);
     let region = region?;
@@ -74,19 +76,21 @@ pub(crate) enum MemfdFor {
     Data,
     /// Code.
     Code,
+    /// Code that can be sealed.
+    SealedCode,
 }
 
 /// `memfd_create` in the target. For code, asks for the execute permission that the sysctl
 /// `vm.memfd_noexec` would take away; kernels before 6.3 don't know that flag.
-pub(crate) fn memfd(held: &mut Held, name: &std::ffi::CStr, what: MemfdFor) -> Result<u64, Error> {
+pub(crate) fn memfd(held: &mut Held, name: &CStr, what: MemfdFor) -> Result<u64, Error> {
     let data = held.scratch()?.data();
     held.write(data, name.to_bytes_with_nul())?;
     let sealing = match what {
-        MemfdFor::Data => libc::MFD_ALLOW_SEALING,
+        MemfdFor::Data | MemfdFor::SealedCode => libc::MFD_ALLOW_SEALING,
         MemfdFor::Code => 0,
     };
     let flags = u64::from(libc::MFD_CLOEXEC | sealing);
-    if what == MemfdFor::Code {
+    if what != MemfdFor::Data {
         let flags = flags | u64::from(libc::MFD_EXEC);
         let number = held.syscall(libc::SYS_memfd_create, [data.0, flags, 0, 0, 0, 0])?;
         if number >= 0 {

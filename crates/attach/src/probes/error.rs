@@ -1,0 +1,63 @@
+//! Why functions cannot be probed.
+
+/// Why no probe was placed. The process is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProbeError {
+    /// No function has this name.
+    #[error("no function is called '{wanted}'{}", suggestion(near))]
+    Unknown {
+        /// What was asked for.
+        wanted: String,
+        /// Names that are like it.
+        near: Vec<String>,
+    },
+    /// No module has this name.
+    #[error("process {pid} has no module '{module}'")]
+    UnknownModule {
+        /// The process.
+        pid: i32,
+        /// What was asked for.
+        module: String,
+    },
+    /// Several functions have this name.
+    #[error("'{wanted}' is {} functions: name one of {}", places.len(), places.join(", "))]
+    Ambiguous {
+        /// What was asked for.
+        wanted: String,
+        /// How each of them can be named.
+        places: Vec<String>,
+    },
+    /// None of the functions can have a probe.
+    #[error("{0}")]
+    AllRefused(String),
+    /// There is no room for pads within reach of a module.
+    #[error("process {pid} has no free addresses within 2 GB of {module}")]
+    NoRoom {
+        /// The process.
+        pid: i32,
+        /// The module.
+        module: String,
+    },
+    /// The processor lacks an instruction that pads use.
+    #[error(
+        "this processor cannot load flags in 64-bit mode (lahf_lm in /proc/cpuinfo), which probes need"
+    )]
+    NoFlags,
+    /// The pads could not be written.
+    #[error("cannot write the pads of process {pid}: {cause}")]
+    Pads {
+        /// The process.
+        pid: i32,
+        /// What the kernel answered.
+        cause: std::io::Error,
+    },
+}
+
+fn suggestion(near: &[String]) -> String {
+    if near.is_empty() {
+        String::new()
+    } else {
+        format!(": did you mean {}?", near.join(", "))
+    }
+}

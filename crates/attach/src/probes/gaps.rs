@@ -1,0 +1,78 @@
+//! Free addresses for pads.
+
+use memhook_process::Mapping;
+use std::ops::Range;
+
+/// A jump reaches so far, less some room for what pads refer to.
+const REACH: u64 = (1 << 31) - (64 << 20);
+/// The lowest address that a process may map on all systems (vm.mmap_min_addr), and more.
+const LOWEST: u64 = 1 << 20;
+/// What a heap keeps to grow. Without it brk(2) fails, and the allocator goes on with mmap(2).
+const HEAP_ROOM: u64 = 1 << 30;
+/// The first address that no process has.
+const HIGHEST: u64 = 0x7fff_ffff_f000;
+
+/// Places for `bytes` bytes from where everything in `near` can be reached, the best first. The stack keeps the
+/// place below it, and the heap the first gigabyte behind it.
+pub(super) fn places_near(maps: &[Mapping], near: &Range<u64>, bytes: u64) -> Vec<u64> {
+    let low = near.end.saturating_sub(REACH).max(LOWEST);
+    let high = near.start.saturating_add(REACH).min(HIGHEST);
+    let mut found = Vec::new();
+    let mut before: Option<&Mapping> = None;
+    let ends = maps.iter().map(|m| (m.start, Some(m)));
+    for (end, next) in ends.chain([(HIGHEST, None)]) {
+        let start = before.map_or(0, |m| m.end);
+        let is_of_stack = next.is_some_and(|m| m.path == "[stack]");
+        // The heap begins, now or later, behind the program's data.
+        let is_of_heap = before.is_some_and(|m| {
+            let is_program_end =
+                next.is_none_or(|next| next.path != m.path && next.path != "[heap]");
+            m.path == "[heap]" || (is_program_end && is_of_main(maps, m))
+        });
+        let (start, end) = (start.max(low), end.min(high));
+        let left_free = if is_of_heap { HEAP_ROOM } else { 0 };
+        if !is_of_stack && start.saturating_add(left_free + bytes) <= end {
+            found.push(end - bytes & !4095);
+        }
+        before = next.or(before);
+    }
+    found.retain(|&at| at >= low);
+    found.sort_by_key(|&at| {
+        if at < near.start {
+            near.start - at
+        } else {
+            at - near.start
+        }
+    });
+    found
+}
+
+/// Whether a mapping is of the program file, or of its data behind that, which has no name.
+fn is_of_main(maps: &[Mapping], mapping: &Mapping) -> bool {
+    let Some(first) = maps.first() else {
+        return false;
+    };
+    let last_named = maps.iter().filter(|m| m.is_same_file(first)).next_back();
+    let end = last_named.map_or(first.end, |m| m.end);
+    mapping.is_same_file(first) || (mapping.file_id.2 == 0 && mapping.start == end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memhook_process::parse_maps;
+
+    #[test]
+    fn the_heap_and_the_stack_keep_their_room() {
+        let maps = parse_maps(
+            "555555554000-555555560000 r-xp 00000000 fe:01 7 /bin/a\n\
+             555555570000-555555580000 rw-p 00000000 00:00 0 [heap]\n\
+             7ffff7c00000-7ffff7e00000 r-xp 00000000 fe:01 8 /lib/b.so\n\
+             7ffffffde000-7ffffffff000 rw-p 00000000 00:00 0 [stack]\n",
+        );
+        let program = places_near(&maps, &(0x5555_5555_4000..0x5555_5556_0000), 0x10_0000);
+        assert_eq!(program, [0x5555_5545_4000], "{program:x?}");
+        let library = places_near(&maps, &(0x7fff_f7c0_0000..0x7fff_f7e0_0000), 0x10_0000);
+        assert_eq!(library, [0x7fff_f7b0_0000], "{library:x?}");
+    }
+}

@@ -1,0 +1,24 @@
+//! Probes at the entries of functions of a running process: jump pads that count calls.
+//!
+//! [`plan_probes`] finds the functions and decides about each of them; the process is only read. [`Probes::place`]
+//! maps the pads and, with all threads held, exchanges the first bytes of the functions. The journal of what was
+//! exchanged is in the process itself before that, so that [`crate::recover`] can put every byte back after we were
+//! killed, and in a process that was forked meanwhile.
+
+mod code_of_module;
+mod error;
+mod gaps;
+mod placed;
+mod planned;
+mod preview;
+mod removal;
+mod threads;
+
+pub use error::ProbeError;
+pub use placed::{FunctionCount, Probes, ThreadCount};
+pub use planned::{PlannedFunction, ProbePlan, RefusedFunction, plan_probes};
+pub use preview::{PadPreview, ProbePreview, preview_probes};
+pub(crate) use removal::{attacher, remove};
+
+#[cfg(test)]
+mod library_tests;

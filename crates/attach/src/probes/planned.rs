@@ -1,0 +1,328 @@
+//! From what was asked for to functions that can have a probe, and why others cannot.
+
+use super::code_of_module::{ModuleCode, file_of};
+use super::error::ProbeError;
+use crate::error::Error;
+use memhook_probe::{Code, Condition, FunctionSelector, Plan, Wanted, nearest, plan};
+use memhook_process::{
+    Mapping, ModuleFiles, ModuleImage, RemoteAddress, TargetRoot, mappings, modules, read_memory,
+};
+use memhook_symbols::{FunctionSymbol, ModuleFile, SearchPath, demangle, functions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Functions whose instructions the C library's handler of a thread's cancellation looks at: the part of a cancellable
+/// system call in which the thread may be ended (sysdeps/unix/sysv/linux/x86_64/syscall_cancel.S in glibc 2.41,
+/// src/thread/x86_64/syscall_cp.s in musl).
+const COMPARED_CODE: [&str; 3] = ["__syscall_cancel_arch", "__syscall_cp", "__cp_"];
+/// How many places and names a message lists.
+const MOST_LISTED: usize = 8;
+
+/// A function that will have a probe.
+#[derive(Clone, Debug)]
+pub struct PlannedFunction {
+    /// Its name.
+    pub function: String,
+    /// File name of its module.
+    pub module: String,
+    /// Load bias of the module.
+    pub base: u64,
+    /// Its code (svma).
+    pub range: Range<u64>,
+    /// What the jump displaces.
+    pub plan: Plan,
+    /// Where the module is (avma).
+    pub(super) module_range: Range<u64>,
+}
+
+/// A function that cannot have one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedFunction {
+    /// Its name.
+    pub function: String,
+    /// File name of its module.
+    pub module: String,
+    /// Why.
+    pub why: String,
+}
+
+/// Functions to be probed.
+#[derive(Debug)]
+pub struct ProbePlan {
+    /// The process.
+    pub pid: i32,
+    /// Those that can be probed.
+    pub functions: Vec<PlannedFunction>,
+    /// Those that cannot.
+    pub refused: Vec<RefusedFunction>,
+    /// Which calls count: those that meet all of them.
+    pub conditions: Vec<Condition>,
+}
+
+/// A function that was asked for.
+struct Candidate {
+    name: String,
+    symbol: FunctionSymbol,
+}
+
+/// Finds the functions and decides about each of them. The process is only read.
+pub fn plan_probes(pid: i32, selectors: &[FunctionSelector]) -> Result<ProbePlan, Error> {
+    if !has_lahf() {
+        return Err(ProbeError::NoFlags.into());
+    }
+    let maps = mappings(pid)?;
+    let loaded = modules(pid, &maps, &mut ModuleFiles::in_parts())?;
+    let roots = TargetRoot::of(pid).search_order();
+    let search = SearchPath::from(roots);
+    let symbols: Vec<Vec<FunctionSymbol>> = loaded
+        .iter()
+        .map(|module| {
+            let is_wanted = selectors
+                .iter()
+                .any(|selector| selector.is_in(module.name()));
+            if is_wanted {
+                functions(&module_file(module), &search)
+            } else {
+                Vec::new()
+            }
+        })
+        .collect();
+    let mut candidates: Vec<BTreeMap<u64, Candidate>> =
+        loaded.iter().map(|_| BTreeMap::new()).collect();
+    for selector in selectors {
+        choose(pid, selector, &loaded, &symbols, &mut candidates)?;
+    }
+    let mut planned = ProbePlan {
+        pid,
+        functions: Vec::new(),
+        refused: Vec::new(),
+        conditions: Vec::new(),
+    };
+    for ((module, symbols), candidates) in loaded.iter().zip(&symbols).zip(&candidates) {
+        if !candidates.is_empty() {
+            decide(pid, &maps, module, symbols, candidates, &mut planned);
+        }
+    }
+    Ok(planned)
+}
+
+/// Whether LAHF and SAHF work in 64-bit mode, which the first processors of this architecture lack.
+fn has_lahf() -> bool {
+    let facts = memhook_process::proc_text("/proc/cpuinfo").unwrap_or_default();
+    facts
+        .lines()
+        .any(|line| line.starts_with("flags") && line.split(' ').any(|flag| flag == "lahf_lm"))
+}
+
+fn module_file(module: &ModuleImage) -> ModuleFile {
+    ModuleFile {
+        path: module.path.clone(),
+        image: module.bytes.in_memory().cloned(),
+        opened: module.bytes.file().cloned(),
+        candidates: vec![module.file.clone()],
+        build_id: module.build_id.clone(),
+        base: module.base,
+        start: module.start,
+        end: module.end,
+    }
+}
+
+/// Adds the functions that a selector means.
+fn choose(
+    pid: i32,
+    selector: &FunctionSelector,
+    modules: &[ModuleImage],
+    symbols: &[Vec<FunctionSymbol>],
+    candidates: &mut [BTreeMap<u64, Candidate>],
+) -> Result<(), ProbeError> {
+    let inside: Vec<usize> = (0..modules.len())
+        .filter(|&n| selector.is_in(modules[n].name()))
+        .collect();
+    if let (true, Some(module)) = (inside.is_empty(), &selector.module) {
+        let module = module.clone();
+        return Err(ProbeError::UnknownModule { pid, module });
+    }
+    let mut found: Vec<(usize, FunctionSymbol)> = Vec::new();
+    for &n in &inside {
+        if let Wanted::Offset(start) = selector.wanted {
+            let known = symbols[n]
+                .iter()
+                .find(|symbol| symbol.start == start)
+                .cloned();
+            let unnamed = || FunctionSymbol {
+                name: selector.text.clone(),
+                start,
+                bytes: 0,
+                is_indirect: false,
+            };
+            found.push((n, known.unwrap_or_else(unnamed)));
+            continue;
+        }
+        let mut places = BTreeSet::new();
+        let matching = symbols[n]
+            .iter()
+            .filter(|s| selector.is_name(&s.name, &demangle));
+        let first_names = matching.filter(|symbol| places.insert(symbol.start));
+        found.extend(first_names.map(|symbol| (n, symbol.clone())));
+    }
+    let is_one = !matches!(selector.wanted, Wanted::Pattern(_));
+    if found.is_empty() {
+        return Err(unknown(selector, &inside, symbols));
+    }
+    if is_one && found.len() > 1 {
+        let places = found.iter().take(MOST_LISTED).map(|(n, symbol)| {
+            let module = modules[*n].name();
+            let same = found.iter().filter(|(other, _)| other == n).count();
+            if same == 1 {
+                format!("{module}!{}", symbol.name)
+            } else {
+                format!("{module}+{:#x} ({})", symbol.start, demangle(&symbol.name))
+            }
+        });
+        return Err(ProbeError::Ambiguous {
+            wanted: selector.text.clone(),
+            places: places.collect(),
+        });
+    }
+    for (n, symbol) in found {
+        let name = demangle(&symbol.name);
+        candidates[n]
+            .entry(symbol.start)
+            .or_insert(Candidate { name, symbol });
+    }
+    Ok(())
+}
+
+fn unknown(
+    selector: &FunctionSelector,
+    inside: &[usize],
+    symbols: &[Vec<FunctionSymbol>],
+) -> ProbeError {
+    let wanted = match &selector.wanted {
+        Wanted::Name(name) | Wanted::Pattern(name) => name,
+        Wanted::Offset(_) => &selector.text,
+    };
+    let names: BTreeSet<String> = inside
+        .iter()
+        .flat_map(|&n| &symbols[n])
+        .map(|symbol| {
+            let full = demangle(&symbol.name);
+            full.split('(').next().unwrap_or(&full).to_owned()
+        })
+        .collect();
+    let near = nearest(wanted, names.iter().map(String::as_str), 3);
+    ProbeError::Unknown {
+        wanted: selector.text.clone(),
+        near: near.into_iter().map(str::to_owned).collect(),
+    }
+}
+
+/// Plans the probes of one module.
+fn decide(
+    pid: i32,
+    maps: &[Mapping],
+    module: &ModuleImage,
+    symbols: &[FunctionSymbol],
+    candidates: &BTreeMap<u64, Candidate>,
+    planned: &mut ProbePlan,
+) {
+    let file = file_of(module);
+    let module_code = ModuleCode::of(&file);
+    let Some(of_module) = &module_code else {
+        planned
+            .refused
+            .extend(candidates.values().map(|candidate| RefusedFunction {
+                function: candidate.name.clone(),
+                module: module.name().to_owned(),
+                why: "the file of its module cannot be read".to_owned(),
+            }));
+        return;
+    };
+    let mut all: Vec<Range<u64>> = of_module.ranges.iter().map(|r| r.range.clone()).collect();
+    let without_frames = symbols
+        .iter()
+        .filter(|s| s.bytes > 0 && of_module.range_at(s.start).is_none());
+    all.extend(without_frames.filter_map(|s| Some(s.start..s.start.checked_add(s.bytes)?)));
+    all.sort_by_key(|range| (range.start, range.end));
+    all.dedup();
+    // A function that begins inside the first bytes of another one is called from anywhere.
+    let mut pointers = of_module.pointers.clone();
+    pointers.extend(symbols.iter().map(|symbol| symbol.start));
+    pointers.extend(of_module.ranges.iter().map(|found| found.range.start));
+    pointers.sort_unstable();
+    pointers.dedup();
+    let code = Code::new(&of_module.text, &of_module.loaded, &all, &pointers);
+    for candidate in candidates.values() {
+        match one(pid, maps, module, of_module, &code, &candidate.symbol) {
+            Ok((range, plan)) => planned.functions.push(PlannedFunction {
+                function: candidate.name.clone(),
+                module: module.name().to_owned(),
+                base: module.base,
+                range,
+                plan,
+                module_range: module.start..module.end,
+            }),
+            Err(why) => planned.refused.push(RefusedFunction {
+                function: candidate.name.clone(),
+                module: module.name().to_owned(),
+                why,
+            }),
+        }
+    }
+}
+
+fn one(
+    pid: i32,
+    maps: &[Mapping],
+    module: &ModuleImage,
+    of_module: &ModuleCode<'_>,
+    code: &Code<'_>,
+    symbol: &FunctionSymbol,
+) -> Result<(Range<u64>, Plan), String> {
+    if symbol.is_indirect {
+        return Err("it only chooses the function that is called (ifunc) when the program is loaded: name that one".into());
+    }
+    if symbol.name.ends_with(".cold") || symbol.name.contains(".cold.") {
+        return Err("it is a part of another function, and is not called".into());
+    }
+    if COMPARED_CODE
+        .iter()
+        .any(|name| symbol.name.starts_with(name))
+    {
+        return Err(
+            "a signal handler of the C library compares program counters with its code".into(),
+        );
+    }
+    let range = range_of(of_module, symbol)?;
+    let entry = module.base.wrapping_add(range.start);
+    let mapping = maps.iter().find(|m| m.contains(entry));
+    if !mapping.is_some_and(|m| m.exec && !m.write && !m.shared && m.file_id.2 != 0) {
+        return Err("its code is not in private, read-only memory of its file".into());
+    }
+    let plan = plan(code, &range).map_err(|refusal| refusal.to_string())?;
+    let end = plan.at + plan.displaced_bytes as u64;
+    let expected = code.bytes(&(range.start..end)).unwrap_or_default();
+    let mut now = vec![0; expected.len()];
+    if read_memory(pid, RemoteAddress(entry), &mut now).is_err() || now != expected {
+        return Err("its code in memory is not that of its file: a breakpoint, a probe of the kernel or another tracer".into());
+    }
+    Ok((range, plan))
+}
+
+/// Where a function begins and ends.
+fn range_of(of_module: &ModuleCode<'_>, symbol: &FunctionSymbol) -> Result<Range<u64>, String> {
+    match of_module.range_at(symbol.start) {
+        Some(found) if found.is_signal_frame => {
+            Err("it is entered by a return from a signal handler, not by a call".into())
+        }
+        Some(found) if found.range.start == symbol.start => Ok(found.range.clone()),
+        Some(_) => Err("it begins inside another function".into()),
+        None if of_module.has_go => Err(
+            "it is code of Go, whose goroutines may stop anywhere in it and go on elsewhere".into(),
+        ),
+        None if symbol.bytes == 0 => {
+            Err("neither a symbol nor call frame information says where it ends".into())
+        }
+        None => Ok(symbol.start..symbol.start.saturating_add(symbol.bytes)),
+    }
+}

@@ -1,0 +1,68 @@
+//! What would be written, without writing it.
+
+use super::error::ProbeError;
+use super::gaps::places_near;
+use super::placed::{area_plan, clusters};
+use super::planned::{PlannedFunction, ProbePlan, RefusedFunction};
+use crate::error::Error;
+use memhook_probe::{AreaHeader, CountsLayout, Pad};
+use memhook_process::mappings;
+
+/// What would be written for one function.
+#[derive(Clone, Debug)]
+pub struct PadPreview {
+    /// The function.
+    pub function: PlannedFunction,
+    /// The pad.
+    pub pad: Pad,
+}
+
+/// What would be written, and what is refused.
+#[derive(Clone, Debug, Default)]
+pub struct ProbePreview {
+    /// The process.
+    pub pid: i32,
+    /// The functions with their pads, as they would be if the process mapped nothing else until then.
+    pub pads: Vec<PadPreview>,
+    /// Functions that cannot be probed.
+    pub refused: Vec<RefusedFunction>,
+}
+
+/// What placing the probes of a plan would write. The process is only read.
+pub fn preview_probes(plan: ProbePlan) -> Result<ProbePreview, Error> {
+    let pid = plan.pid;
+    let mut preview = ProbePreview {
+        pid,
+        pads: Vec::new(),
+        refused: plan.refused,
+    };
+    let layout = CountsLayout {
+        probes: plan.functions.len(),
+    };
+    let maps = mappings(pid)?;
+    for (numbers, near) in clusters(&plan.functions) {
+        let area = area_plan(&plan.functions, &numbers, &plan.conditions);
+        let bytes = area.bytes() + CountsLayout::TABLE_BYTES;
+        let module = || plan.functions[numbers[0]].module.clone();
+        let place = places_near(&maps, &near, bytes).first().copied();
+        let at = place.ok_or_else(|| ProbeError::NoRoom {
+            pid,
+            module: module(),
+        })?;
+        let area = area
+            .build(at, AreaHeader::default(), &layout)
+            .map_err(|refusal| ProbeError::AllRefused(refusal.to_string()))?;
+        for (&number, pad) in numbers.iter().zip(area.pads) {
+            let function = plan.functions[number].clone();
+            match pad {
+                Ok(pad) => preview.pads.push(PadPreview { function, pad }),
+                Err(refusal) => preview.refused.push(RefusedFunction {
+                    function: function.function,
+                    module: function.module,
+                    why: refusal.to_string(),
+                }),
+            }
+        }
+    }
+    Ok(preview)
+}

@@ -1,0 +1,180 @@
+//! Exchanging code in a running process.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use crate::{AllHeld, Error, hold_all, memory_sharers};
+use memhook_process::{RemoteAddress, mappings, open_memory};
+
+/// Code to be exchanged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeExchange {
+    /// Where it is; the bytes do not cross the end of a page.
+    pub at: RemoteAddress,
+    /// What must be there.
+    pub from: Vec<u8>,
+    /// What is to be there, as many bytes.
+    pub to: Vec<u8>,
+}
+
+/// What became of one exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exchanged {
+    /// The code is exchanged.
+    Done,
+    /// Something else is there.
+    Differs,
+    /// A thread, or something that it will return to, may be between the first and the last of the bytes.
+    InUse,
+}
+
+/// What became of an attempt.
+#[derive(Debug)]
+pub struct CodeExchanges {
+    /// What became of each of them.
+    pub done: Vec<Exchanged>,
+    /// Of the ranges that were asked about, those that no thread is in or will return to.
+    pub unused: Vec<bool>,
+    /// The threads with their thread pointers.
+    pub thread_pointers: Vec<(i32, u64)>,
+    /// For how long all threads were held.
+    pub held: Duration,
+}
+
+/// How much of a stack is searched, from the stack pointer on.
+const MOST_STACK_BYTES: u64 = 16 << 20;
+/// What signal handlers leave untouched below the stack pointer.
+const RED_ZONE: u64 = 128;
+
+/// Exchanges code with all threads held, and says which of `ranges` are not in use.
+///
+/// An exchange is left out if a program counter, or any word on the stack of a thread, points between its first and
+/// its last byte: the word may be a return address, or the program counter of a frame that a signal has interrupted.
+///
+/// # Cross-modifying code
+/// A processor may execute stale instructions if another one changes them while it runs (Intel SDM, volume 3, "Handling
+/// Self- and Cross-Modifying Code"), unless it executes a serializing instruction in between. No thread of the target
+/// runs in user mode here, and to run again each of them has to be switched in. The write is the first one to its page
+/// (which replaces the page, and with it a TLB flush interrupts or marks every processor that has the address space
+/// loaded) or a later one; in any case the thread was switched out in ptrace_stop (kernel/signal.c), and comes back by
+/// loading CR3, or through the return from the interrupt that woke its processor, both of which serialize. Each write
+/// lies in one page, and thus is one copy in the kernel (`__access_remote_vm`, mm/memory.c): a process that is killed
+/// at any moment leaves the old or the new bytes, never a mixture.
+///
+/// Writes through /proc/PID/mem ignore page protection, so the text never becomes writable for the target.
+pub fn exchange_code(
+    pid: i32,
+    exchanges: &[CodeExchange],
+    ranges: &[Range<u64>],
+    needs_thread_pointers: bool,
+) -> Result<CodeExchanges, Error> {
+    // Opened before the threads are held: it stays bound to the address space that was looked at.
+    let memory = open_memory(pid).map_err(|error| Error::of_process(pid, error))?;
+    let held = hold_all(pid)?;
+    if let Some(&other) = memory_sharers(pid).first() {
+        return Err(Error::SharesMemory { pid, other });
+    }
+    if needs_thread_pointers {
+        check_thread_pointers(&held, &memory)?;
+    }
+    let used = Used::of(&held, &memory, exchanges, ranges);
+    let done = exchanges.iter().map(|exchange| {
+        let inside = exchange.at.0 + 1..exchange.at.0 + exchange.from.len() as u64;
+        if used.has(&inside) {
+            return Ok(Exchanged::InUse);
+        }
+        let mut now = vec![0; exchange.from.len()];
+        if memory.read_exact_at(&mut now, exchange.at.0).is_err() || now != exchange.from {
+            return Ok(Exchanged::Differs);
+        }
+        let written = memory.write_all_at(&exchange.to, exchange.at.0);
+        written
+            .map(|()| Exchanged::Done)
+            .map_err(|cause| Error::Memory {
+                action: "write",
+                pid,
+                address: exchange.at,
+                bytes: exchange.to.len(),
+                cause,
+            })
+    });
+    let done = done.collect::<Result<Vec<_>, Error>>()?;
+    let unused = ranges.iter().map(|range| !used.has(range)).collect();
+    let pointers = held
+        .threads()
+        .map(|(tid, registers, _)| (tid, registers.fs_base));
+    Ok(CodeExchanges {
+        thread_pointers: pointers.collect(),
+        done,
+        unused,
+        held: held.release(),
+    })
+}
+
+/// Every thread must have a thread pointer of its own, at which the pointer itself is to be read (System V psABI for
+/// x86-64, "Thread-Local Storage").
+fn check_thread_pointers(held: &AllHeld, memory: &File) -> Result<(), Error> {
+    let mut seen = BTreeSet::new();
+    for (tid, registers, _) in held.threads() {
+        let pointer = registers.fs_base;
+        let mut word = [0; 8];
+        let reads_itself =
+            memory.read_exact_at(&mut word, pointer).is_ok() && u64::from_le_bytes(word) == pointer;
+        if pointer == 0 || !reads_itself || !seen.insert(pointer) {
+            return Err(Error::ThreadPointer { pid: held.pid, tid });
+        }
+    }
+    Ok(())
+}
+
+/// Addresses of code that threads are at, or that lie on their stacks: those that matter, sorted.
+struct Used(Vec<u64>);
+
+impl Used {
+    fn of(
+        held: &AllHeld,
+        memory: &File,
+        exchanges: &[CodeExchange],
+        ranges: &[Range<u64>],
+    ) -> Used {
+        let of_exchanges = exchanges
+            .iter()
+            .map(|e| e.at.0..e.at.0 + e.from.len() as u64);
+        let mut wanted: Vec<Range<u64>> = of_exchanges.chain(ranges.iter().cloned()).collect();
+        wanted.sort_by_key(|range| range.start);
+        let matters = |address: u64| {
+            let behind = wanted.partition_point(|range| range.start <= address);
+            behind > 0 && address < wanted[behind - 1].end
+        };
+        let maps = mappings(held.pid).unwrap_or_default();
+        let mut used = Vec::new();
+        for (_, registers, _) in held.threads() {
+            used.push(registers.rip);
+            let low = registers.rsp.saturating_sub(RED_ZONE) & !7;
+            let stack = maps.iter().find(|m| m.contains(registers.rsp));
+            let high = stack.map_or(low, |m| m.end.min(low.saturating_add(MOST_STACK_BYTES)));
+            let mut words = vec![0; high.saturating_sub(low) as usize];
+            // What cannot be read any more belongs to a thread that was killed.
+            if memory.read_exact_at(&mut words, low).is_ok() {
+                let words = words
+                    .as_chunks::<8>()
+                    .0
+                    .iter()
+                    .map(|w| u64::from_le_bytes(*w));
+                used.extend(words.filter(|&word| matters(word)));
+            }
+        }
+        used.sort_unstable();
+        Used(used)
+    }
+
+    fn has(&self, range: &Range<u64>) -> bool {
+        let first = self.0.partition_point(|&address| address < range.start);
+        self.0
+            .get(first)
+            .is_some_and(|&address| address < range.end)
+    }
+}

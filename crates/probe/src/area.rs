@@ -1,0 +1,218 @@
+//! The memory that holds pads, as bytes: a header, a journal of what was exchanged, and the pads.
+//!
+//! It is complete before anything leads to it, and never changes again. The journal is in the memory of the process
+//! itself, so that whoever comes after a killed attacher, or to a forked process, can put every byte back.
+
+use crate::pad::{self, MOST_PAD_BYTES, Shared, Task};
+use crate::{Condition, CountsLayout, JUMP_BYTES, Pad, Plan, Refusal};
+
+/// The longest exchange that a journal describes.
+pub const LONGEST_PATCH: usize = JUMP_BYTES;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"mhkprobe");
+const VERSION: u32 = 1;
+const HEADER_BYTES: u64 = 128;
+const ENTRY_BYTES: u64 = 24;
+const PAGE_BYTES: u64 = 4096;
+/// Room for the routine that all pads share.
+const SHARED_CODE_BYTES: u64 = 512;
+/// A header that names more exchanges is not ours.
+const MOST_ENTRIES: u32 = 1 << 20;
+
+/// One exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalEntry {
+    /// Where (avma).
+    pub at: u64,
+    /// What was there.
+    pub original: [u8; LONGEST_PATCH],
+    /// What was written.
+    pub jump: [u8; LONGEST_PATCH],
+}
+
+/// What is known of an area, and of the memory that belongs to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AreaHeader {
+    /// Who made it.
+    pub attacher: u32,
+    /// How many exchanges the journal holds.
+    pub entries: u32,
+    /// Bytes of the area.
+    pub bytes: u64,
+    /// Where the table of threads is (avma).
+    pub table_at: u64,
+    /// Bytes of the table.
+    pub table_bytes: u64,
+    /// Where the shared memory is mapped (avma).
+    pub shared_at: u64,
+    /// Bytes of the shared memory.
+    pub shared_bytes: u64,
+}
+
+impl AreaHeader {
+    /// How many bytes of an area have to be read for its header.
+    pub const BYTES: usize = HEADER_BYTES as usize;
+
+    fn write(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let words = [
+            MAGIC,
+            u64::from(VERSION) | u64::from(self.attacher) << 32,
+            u64::from(self.entries),
+            self.bytes,
+            self.table_at,
+            self.table_bytes,
+            self.shared_at,
+            self.shared_bytes,
+        ];
+        for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
+        }
+        bytes
+    }
+
+    /// Reads the header of an area of this version.
+    pub fn read(bytes: &[u8]) -> Option<AreaHeader> {
+        let words = bytes.as_chunks::<8>().0;
+        let word = |n: usize| words.get(n).map(|w| u64::from_le_bytes(*w));
+        let header = AreaHeader {
+            attacher: (word(1)? >> 32) as u32,
+            entries: u32::try_from(word(2)?).ok()?,
+            bytes: word(3)?,
+            table_at: word(4)?,
+            table_bytes: word(5)?,
+            shared_at: word(6)?,
+            shared_bytes: word(7)?,
+        };
+        let is_ours = word(0)? == MAGIC && word(1)? as u32 == VERSION;
+        (is_ours && header.entries <= MOST_ENTRIES).then_some(header)
+    }
+
+    /// How many bytes behind the header the journal takes.
+    pub fn journal_bytes(&self) -> usize {
+        self.entries as usize * ENTRY_BYTES as usize
+    }
+
+    /// Reads the journal, which is behind the header.
+    pub fn journal(bytes: &[u8]) -> Vec<JournalEntry> {
+        let (entries, _) = bytes.as_chunks::<{ ENTRY_BYTES as usize }>();
+        entries.iter().map(JournalEntry::read).collect()
+    }
+}
+
+impl JournalEntry {
+    fn write(&self) -> [u8; ENTRY_BYTES as usize] {
+        let mut bytes = [0; ENTRY_BYTES as usize];
+        bytes[..8].copy_from_slice(&self.at.to_le_bytes());
+        bytes[8..8 + LONGEST_PATCH].copy_from_slice(&self.original);
+        bytes[16..16 + LONGEST_PATCH].copy_from_slice(&self.jump);
+        bytes
+    }
+
+    fn read(bytes: &[u8; ENTRY_BYTES as usize]) -> JournalEntry {
+        let part = |at: usize| std::array::from_fn(|n| bytes[at + n]);
+        JournalEntry {
+            at: u64::from_le_bytes(part(0)),
+            original: std::array::from_fn(|n| bytes[8 + n]),
+            jump: std::array::from_fn(|n| bytes[16 + n]),
+        }
+    }
+}
+
+/// An area to be made: one function after the other is added.
+pub struct AreaPlan<'p> {
+    /// Plan, load bias of its module, number of the probe.
+    functions: Vec<(&'p Plan, u64, usize)>,
+    conditions: &'p [Condition],
+}
+
+/// The bytes of an area, and its pads.
+pub struct Area {
+    /// All bytes.
+    pub bytes: Vec<u8>,
+    /// What will be exchanged.
+    pub journal: Vec<JournalEntry>,
+    /// The pads, in the order in which the functions were added, or why there is none.
+    pub pads: Vec<Result<Pad, Refusal>>,
+}
+
+impl<'p> AreaPlan<'p> {
+    /// For these functions: plan, load bias of the module, number of the probe. Calls count that meet all conditions.
+    pub fn new(
+        functions: Vec<(&'p Plan, u64, usize)>,
+        conditions: &'p [Condition],
+    ) -> AreaPlan<'p> {
+        AreaPlan {
+            functions,
+            conditions,
+        }
+    }
+
+    fn code_offset(&self) -> u64 {
+        (HEADER_BYTES + 8 + self.functions.len() as u64 * ENTRY_BYTES).next_multiple_of(64)
+    }
+
+    /// How many bytes it takes: whole pages.
+    pub fn bytes(&self) -> u64 {
+        let pads = self.functions.len() as u64 * MOST_PAD_BYTES;
+        (self.code_offset() + SHARED_CODE_BYTES + pads).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Makes it for this address (avma).
+    pub fn build(
+        &self,
+        at: u64,
+        header: AreaHeader,
+        counts: &CountsLayout,
+    ) -> Result<Area, Refusal> {
+        let mut bytes = vec![0xcc; self.bytes() as usize];
+        // Behind the journal, whose length is that of all functions.
+        let pointer_offset = self.code_offset() - 8;
+        let code_offset = self.code_offset();
+        let shared = Shared {
+            table_pointer: at + pointer_offset,
+            find_block: at + code_offset,
+        };
+        let mut put = |offset: u64, part: &[u8]| {
+            bytes[offset as usize..][..part.len()].copy_from_slice(part);
+        };
+        put(pointer_offset, &header.table_at.to_le_bytes());
+        let find_block = pad::find_block(shared.find_block, shared.table_pointer, counts)?;
+        put(code_offset, &find_block);
+        let mut next = code_offset + SHARED_CODE_BYTES;
+        let (mut journal, mut pads) = (Vec::new(), Vec::new());
+        for &(plan, bias, probe) in &self.functions {
+            let task = Task {
+                plan,
+                bias,
+                probe,
+                conditions: self.conditions,
+            };
+            let pad = Pad::new(&task, at + next, shared);
+            if let Ok(pad) = &pad {
+                put(next, &pad.code);
+                next = (next + pad.code.len() as u64).next_multiple_of(16);
+                journal.push(JournalEntry {
+                    at: plan.at.wrapping_add(bias),
+                    original: plan.original,
+                    jump: pad.jump,
+                });
+            }
+            pads.push(pad);
+        }
+        let header = AreaHeader {
+            entries: journal.len() as u32,
+            bytes: self.bytes(),
+            ..header
+        };
+        put(0, &header.write());
+        for (n, entry) in journal.iter().enumerate() {
+            put(HEADER_BYTES + n as u64 * ENTRY_BYTES, &entry.write());
+        }
+        Ok(Area {
+            bytes,
+            journal,
+            pads,
+        })
+    }
+}

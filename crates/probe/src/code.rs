@@ -1,0 +1,192 @@
+//! The code of a module, and where its branches lead.
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
+use std::ops::Range;
+
+/// Entries of a jump table that are looked at.
+const MOST_CASES: usize = 4096;
+
+/// A branch: where it is, and where it leads.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Branch {
+    to: u64,
+    from: u64,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Jump,
+    Call,
+    /// An address in data.
+    Pointer,
+}
+
+/// The code of a module, and where its branches lead. All addresses are of one kind, usually svma.
+pub struct Code<'a> {
+    text: &'a [(u64, &'a [u8])],
+    /// Sorted by target.
+    branches: Vec<Branch>,
+    /// Where decoding failed, sorted.
+    undecodable: Vec<u64>,
+}
+
+impl<'a> Code<'a> {
+    /// Decodes everything in `functions` (sorted), and looks at jump tables in `constants`. `text` and `constants` are
+    /// pieces of the module with their addresses. `pointers` are addresses that the module's data holds (relocations).
+    ///
+    /// A jump table is found by the instruction that takes its address, which every function does that uses one:
+    /// its entries are offsets from the table (or absolute addresses, in a program that is not position-independent).
+    /// Constants that only look like one add targets, which can only lead to a refusal.
+    pub fn new(
+        text: &'a [(u64, &'a [u8])],
+        constants: &[(u64, &[u8])],
+        functions: &[Range<u64>],
+        pointers: &[u64],
+    ) -> Code<'a> {
+        let mut code = Code {
+            text,
+            branches: pointers
+                .iter()
+                .filter(|&&to| part_at(text, to).is_some())
+                .map(|&to| Branch {
+                    to,
+                    from: to,
+                    kind: Kind::Pointer,
+                })
+                .collect(),
+            undecodable: Vec::new(),
+        };
+        let mut tables = Vec::new();
+        for function in functions {
+            let Some(bytes) = code.bytes(function) else {
+                continue;
+            };
+            let decoder = Decoder::with_ip(64, bytes, function.start, DecoderOptions::NONE);
+            for instruction in decoder {
+                if instruction.is_invalid() {
+                    code.undecodable.push(instruction.ip());
+                }
+                code.branches.extend(branch(&instruction));
+                if let Some(table) = named_address(&instruction)
+                    && part_at(constants, table).is_some()
+                {
+                    tables.push(table);
+                }
+            }
+        }
+        tables.sort_unstable();
+        tables.dedup();
+        for &table in &tables {
+            code.add_cases(constants, table);
+        }
+        code.branches.sort_unstable();
+        code.branches.dedup();
+        code.undecodable.sort_unstable();
+        code
+    }
+
+    fn add_cases(&mut self, constants: &[(u64, &[u8])], table: u64) {
+        let Some(bytes) = part_at(constants, table) else {
+            return;
+        };
+        for case in bytes.as_chunks::<4>().0.iter().take(MOST_CASES) {
+            let offset = i64::from(i32::from_le_bytes(*case));
+            let to = table.wrapping_add_signed(offset);
+            if part_at(self.text, to).is_none() {
+                break;
+            }
+            self.branches.push(Branch {
+                to,
+                from: table,
+                kind: Kind::Pointer,
+            });
+        }
+        for case in bytes.as_chunks::<8>().0.iter().take(MOST_CASES) {
+            let to = u64::from_le_bytes(*case);
+            if part_at(self.text, to).is_none() {
+                break;
+            }
+            self.branches.push(Branch {
+                to,
+                from: table,
+                kind: Kind::Pointer,
+            });
+        }
+    }
+
+    /// The bytes of a range, if the code has all of them.
+    pub fn bytes(&self, range: &Range<u64>) -> Option<&'a [u8]> {
+        let bytes = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
+        part_at(self.text, range.start)?.get(..bytes)
+    }
+
+    /// A branch, or what may be one, that leads into this range: where it is.
+    pub(crate) fn branch_into(&self, range: Range<u64>) -> Option<u64> {
+        let first = self.branches.partition_point(|b| b.to < range.start);
+        let found = self.branches.get(first)?;
+        (found.to < range.end).then_some(found.from)
+    }
+
+    /// Whether code in `function` jumps to one of these addresses.
+    pub(crate) fn branch_within(&self, function: &Range<u64>, to: Range<u64>) -> bool {
+        let first = self.branches.partition_point(|b| b.to < to.start);
+        let mut into = self.branches[first..].iter().take_while(|b| b.to < to.end);
+        into.any(|branch| branch.kind == Kind::Jump && function.contains(&branch.from))
+    }
+
+    /// Where decoding failed inside of this range.
+    pub(crate) fn undecodable_in(&self, range: &Range<u64>) -> Option<u64> {
+        let first = self.undecodable.partition_point(|&at| at < range.start);
+        let at = *self.undecodable.get(first)?;
+        range.contains(&at).then_some(at)
+    }
+}
+
+/// What is in the part with this address, from there on.
+fn part_at<'p>(parts: &[(u64, &'p [u8])], address: u64) -> Option<&'p [u8]> {
+    parts.iter().find_map(|(start, bytes)| {
+        let offset = usize::try_from(address.checked_sub(*start)?).ok()?;
+        bytes.get(offset..).filter(|rest| !rest.is_empty())
+    })
+}
+
+/// Where a direct jump or call leads. Calls into the middle of a function exist in assembly.
+fn branch(instruction: &Instruction) -> Option<Branch> {
+    let kind = match instruction.flow_control() {
+        FlowControl::ConditionalBranch
+        | FlowControl::UnconditionalBranch
+        | FlowControl::XbeginXabortXend => Kind::Jump,
+        FlowControl::Call => Kind::Call,
+        _ => return None,
+    };
+    let is_near = matches!(
+        instruction.op0_kind(),
+        OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
+    );
+    is_near.then(|| Branch {
+        to: instruction.near_branch_target(),
+        from: instruction.ip(),
+        kind,
+    })
+}
+
+/// An address that an instruction names: `lea reg, [rip + x]`, `mov reg, imm`, `jmp [x + reg * 8]`.
+fn named_address(instruction: &Instruction) -> Option<u64> {
+    if instruction.is_ip_rel_memory_operand() {
+        return Some(instruction.ip_rel_memory_address());
+    }
+    let has_memory = (0..instruction.op_count()).any(|n| instruction.op_kind(n) == OpKind::Memory);
+    if has_memory && instruction.memory_displ_size() >= 4 {
+        return Some(instruction.memory_displacement64());
+    }
+    let is_immediate = |n: &u32| {
+        matches!(
+            instruction.op_kind(*n),
+            OpKind::Immediate32 | OpKind::Immediate32to64 | OpKind::Immediate64
+        )
+    };
+    (0..instruction.op_count())
+        .find(is_immediate)
+        .map(|n| instruction.immediate(n))
+}

@@ -1,0 +1,82 @@
+//! Where the pads count.
+//!
+//! Each thread counts in a block of its own, so that no cache line is shared and no increment needs a lock prefix.
+//! A thread finds its block by its thread pointer, in a table of private memory that a fork wipes
+//! (`MADV_WIPEONFORK`): a forked process finds no block, and counts nothing. The blocks are in shared memory, so
+//! that they outlive the process.
+//!
+//! ```text
+//! table (private, wiped by a fork)          blocks (shared)
+//!   4096 entries: thread pointer, block       +0    number of blocks taken
+//!   +64 KiB: 1 if this is no forked process   4096  block 0, for threads without one of their own
+//!   +64 KiB + 8: address of the blocks              block 1: thread pointer, then a counter for each probe
+//! ```
+
+/// The sizes of the counting memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountsLayout {
+    /// How many probes there are.
+    pub probes: usize,
+}
+
+/// Entries of the table.
+const ENTRIES: u64 = 4096;
+const ENTRY_BYTES: u64 = 16;
+/// Blocks that exist, with that of the threads that have none.
+const BLOCKS: u64 = 1024;
+const PAGE_BYTES: u64 = 4096;
+
+impl CountsLayout {
+    /// Bytes of the entries; behind them are the words that follow here.
+    pub const TABLE_ENTRY_BYTES: u64 = ENTRIES * ENTRY_BYTES;
+    /// In the table: whether blocks may be used.
+    pub const IS_LIVE: u64 = Self::TABLE_ENTRY_BYTES;
+    /// In the table: where the blocks are.
+    pub const BLOCKS_AT: u64 = Self::TABLE_ENTRY_BYTES + 8;
+    /// Bytes of the table.
+    pub const TABLE_BYTES: u64 = Self::TABLE_ENTRY_BYTES + PAGE_BYTES;
+    /// In the shared memory: how many blocks were taken.
+    pub const TAKEN: u64 = 0;
+    /// In the shared memory: where block 0 is.
+    pub const FIRST_BLOCK: u64 = PAGE_BYTES;
+    /// No block has this number or a higher one.
+    pub const MOST_BLOCKS: u64 = BLOCKS;
+
+    /// Bytes from one block to the next: whole pages, so that one thread's pages are its own.
+    pub fn block_bytes(&self) -> u64 {
+        (8 + 8 * self.probes as u64).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Bytes of the shared memory. Pages that nobody touches do not exist.
+    pub fn shared_bytes(&self) -> u64 {
+        Self::FIRST_BLOCK + BLOCKS * self.block_bytes()
+    }
+
+    /// Where a block is in the shared memory.
+    pub fn block(&self, number: u64) -> u64 {
+        Self::FIRST_BLOCK + number * self.block_bytes()
+    }
+
+    /// Where the counter of a probe is in a block.
+    pub fn counter(probe: usize) -> u64 {
+        8 + 8 * probe as u64
+    }
+
+    /// What the words behind the entries of the table hold at first; the rest is zero.
+    pub fn table_words(shared_at: u64) -> [u8; 16] {
+        let mut words = [0; 16];
+        words[0] = 1;
+        words[8..].copy_from_slice(&shared_at.to_le_bytes());
+        words
+    }
+
+    /// What the shared memory holds at first; the rest is zero. Block 0 counts as taken.
+    pub fn shared_words() -> [u8; 8] {
+        1u64.to_le_bytes()
+    }
+
+    /// How many blocks there are to read, by the first word of the shared memory.
+    pub fn blocks_to_read(taken: u64) -> u64 {
+        taken.clamp(1, BLOCKS)
+    }
+}

@@ -1,0 +1,224 @@
+//! Instructions that a jump displaces, and the same ones at another address.
+
+use crate::Refusal;
+use iced_x86::{
+    BlockEncoder, BlockEncoderOptions, Code as Opcode, Decoder, DecoderOptions, Encoder,
+    FastFormatter, FlowControl, Instruction, InstructionBlock, Mnemonic, OpKind, Register,
+};
+
+/// An instruction as text.
+pub fn assembly(instruction: &Instruction) -> String {
+    let mut text = String::new();
+    let mut formatter = FastFormatter::new();
+    formatter
+        .options_mut()
+        .set_space_after_operand_separator(true);
+    formatter.options_mut().set_uppercase_hex(false);
+    formatter.options_mut().set_use_hex_prefix(true);
+    formatter.format(instruction, &mut text);
+    text
+}
+
+/// Whether an instruction does the same at any address, once its operands are adapted.
+pub(crate) fn check_movable(instruction: &Instruction) -> Result<(), Refusal> {
+    let immovable = || Refusal::Immovable {
+        instruction: assembly(instruction),
+    };
+    let is_movable = match instruction.flow_control() {
+        FlowControl::Next => !is_bound_to_its_place(instruction),
+        FlowControl::ConditionalBranch => is_plain_conditional(instruction),
+        FlowControl::UnconditionalBranch => instruction.is_jmp_short_or_near(),
+        FlowControl::IndirectBranch => instruction.is_jmp_near_indirect(),
+        FlowControl::Return => matches!(instruction.mnemonic(), Mnemonic::Ret),
+        FlowControl::Call => instruction.is_call_near(),
+        FlowControl::IndirectCall => {
+            instruction.is_call_near_indirect() && !refers_to_stack_pointer(instruction)
+        }
+        // A transaction would be aborted to code elsewhere; interrupts and system calls leave the thread in the pad
+        // for as long as they take.
+        FlowControl::XbeginXabortXend | FlowControl::Interrupt | FlowControl::Exception => false,
+    };
+    is_movable.then_some(()).ok_or_else(immovable)
+}
+
+/// Loops and jumps on rcx have no form with a wide displacement.
+fn is_plain_conditional(instruction: &Instruction) -> bool {
+    instruction.is_jcc_short_or_near()
+}
+
+fn is_bound_to_its_place(instruction: &Instruction) -> bool {
+    instruction.is_privileged()
+        || matches!(
+            instruction.mnemonic(),
+            // Behind the entry, this is where indirect branches may arrive.
+            Mnemonic::Endbr64
+                | Mnemonic::Endbr32
+                | Mnemonic::Syscall
+                | Mnemonic::Sysenter
+                | Mnemonic::Hlt
+                | Mnemonic::In
+                | Mnemonic::Out
+        )
+}
+
+/// A relocated call pushes its return address first, which moves rsp.
+fn refers_to_stack_pointer(instruction: &Instruction) -> bool {
+    let of_memory = [instruction.memory_base(), instruction.memory_index()];
+    of_memory.contains(&Register::RSP)
+        || (instruction.op0_kind() == OpKind::Register
+            && instruction.op0_register() == Register::RSP)
+}
+
+/// Whether the next instruction is never executed after this one.
+pub(crate) fn ends_here(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.flow_control(),
+        FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Return
+    )
+}
+
+/// Whether an instruction is a call.
+pub(crate) fn is_call(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.flow_control(),
+        FlowControl::Call | FlowControl::IndirectCall
+    )
+}
+
+/// The machine code of displaced instructions at `address`. A call, which can only be the last one, becomes a push
+/// of the return address that it would have pushed at its own place, and a jump: its callee returns to the
+/// function, and a backtrace through it is the original one.
+pub(crate) fn relocated(instructions: &[Instruction], address: u64) -> Result<Vec<u8>, Refusal> {
+    let (plain, call) = match instructions.split_last() {
+        Some((last, before)) if is_call(last) => (before, Some(last)),
+        _ => (instructions, None),
+    };
+    let mut code = Vec::new();
+    if !plain.is_empty() {
+        code = encoded(plain, address)?;
+    }
+    if let Some(call) = call {
+        push_address(call.next_ip(), &mut code);
+        let jump = jump_in_place_of(call)?;
+        code.extend(encoded(&[jump], address.wrapping_add(code.len() as u64))?);
+    }
+    Ok(code)
+}
+
+/// Whether code at `address` is what `relocated` should have made of these instructions: it is decoded again, and each
+/// instruction must have the same operands, address the same memory, and branch to the same place.
+pub(crate) fn is_same(instructions: &[Instruction], code: &[u8], address: u64) -> bool {
+    let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+    for original in instructions {
+        let is_same = if is_call(original) {
+            let push = decoder.decode();
+            let upper = decoder.decode();
+            let jump = decoder.decode();
+            let back = original.next_ip();
+            push.mnemonic() == Mnemonic::Push
+                && push.immediate32to64() as u32 == back as u32
+                && upper.code() == Opcode::Mov_rm32_imm32
+                && upper.memory_base() == Register::RSP
+                && upper.memory_index() == Register::None
+                && upper.memory_displacement64() == 4
+                && upper.immediate32() == (back >> 32) as u32
+                && jump_in_place_of(original).is_ok_and(|wanted| is_alike(&wanted, &jump))
+        } else {
+            is_alike(original, &decoder.decode())
+        };
+        if !is_same {
+            return false;
+        }
+    }
+    decoder.position() == code.len()
+}
+
+fn is_alike(original: &Instruction, copy: &Instruction) -> bool {
+    let is_branch = |i: &Instruction| matches!(i.op0_kind(), OpKind::NearBranch64);
+    if is_branch(original) {
+        return is_branch(copy)
+            && original.mnemonic() == copy.mnemonic()
+            && original.near_branch_target() == copy.near_branch_target();
+    }
+    // The distance to what a relative operand addresses differs, and its address does not. Immediates and lengths of
+    // prefixes are part of the instruction's equality, its place is not.
+    original.code() == copy.code()
+        && original.op_count() == copy.op_count()
+        && (0..original.op_count()).all(|n| {
+            original.op_kind(n) == copy.op_kind(n)
+                && match original.op_kind(n) {
+                    OpKind::Register => original.op_register(n) == copy.op_register(n),
+                    OpKind::Memory => true,
+                    kind if is_immediate(kind) => original.immediate(n) == copy.immediate(n),
+                    _ => true,
+                }
+        })
+        && original.memory_base() == copy.memory_base()
+        && original.memory_index() == copy.memory_index()
+        && original.memory_index_scale() == copy.memory_index_scale()
+        && original.memory_displacement64() == copy.memory_displacement64()
+        && original.memory_segment() == copy.memory_segment()
+        && original.memory_size() == copy.memory_size()
+        && original.has_lock_prefix() == copy.has_lock_prefix()
+        && original.has_rep_prefix() == copy.has_rep_prefix()
+        && original.has_repne_prefix() == copy.has_repne_prefix()
+        && original.op_mask() == copy.op_mask()
+        && original.zeroing_masking() == copy.zeroing_masking()
+        && original.rounding_control() == copy.rounding_control()
+}
+
+fn is_immediate(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::Immediate8
+            | OpKind::Immediate8_2nd
+            | OpKind::Immediate16
+            | OpKind::Immediate32
+            | OpKind::Immediate64
+            | OpKind::Immediate8to16
+            | OpKind::Immediate8to32
+            | OpKind::Immediate8to64
+            | OpKind::Immediate32to64
+    )
+}
+
+fn encoded(instructions: &[Instruction], address: u64) -> Result<Vec<u8>, Refusal> {
+    if let [only] = instructions
+        && !only.is_ip_rel_memory_operand()
+        && only.flow_control() == FlowControl::Next
+    {
+        let mut encoder = Encoder::new(64);
+        encoder
+            .encode(only, address)
+            .map_err(|_| Refusal::OutOfReach)?;
+        return Ok(encoder.take_buffer());
+    }
+    let block = InstructionBlock::new(instructions, address);
+    BlockEncoder::encode(64, block, BlockEncoderOptions::NONE)
+        .map(|encoded| encoded.code_buffer)
+        .map_err(|_| Refusal::OutOfReach)
+}
+
+/// `push imm32` extends the sign; the upper half is then written over.
+fn push_address(address: u64, code: &mut Vec<u8>) {
+    code.push(0x68);
+    code.extend((address as u32).to_le_bytes());
+    // mov dword [rsp + 4], imm32
+    code.extend([0xc7, 0x44, 0x24, 0x04]);
+    code.extend(((address >> 32) as u32).to_le_bytes());
+}
+
+fn jump_in_place_of(call: &Instruction) -> Result<Instruction, Refusal> {
+    let mut jump = *call;
+    let code = match call.code() {
+        Opcode::Call_rel32_64 => Opcode::Jmp_rel32_64,
+        Opcode::Call_rm64 => Opcode::Jmp_rm64,
+        _ => {
+            return Err(Refusal::Immovable {
+                instruction: assembly(call),
+            });
+        }
+    };
+    jump.set_code(code);
+    Ok(jump)
+}

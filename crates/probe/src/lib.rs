@@ -1,0 +1,30 @@
+//! Jump pads at the entries of functions: whether a function can have one, and what has to be written.
+//!
+//! Bytes in, bytes out. A pad counts a call, executes the instructions that the jump at the function's entry has
+//! displaced, and jumps back behind them. Nobody ever returns into a pad, so no frame of a pad is on any stack:
+//! backtraces, exceptions, longjmp and shadow stacks see what they would see without it.
+//!
+//! [`Code`] knows the branch targets of a module's code, [`plan`] decides about one function, [`Pad`] is its
+//! machine code at an address, and [`Area`] the memory that holds the pads, with the journal by which anybody can
+//! take them out again. What cannot be proved to be safe is a [`Refusal`].
+
+mod area;
+mod code;
+mod condition;
+mod counts;
+mod displaced;
+mod flags;
+mod pad;
+mod plan;
+mod refusal;
+mod selector;
+
+pub use area::{Area, AreaHeader, AreaPlan, JournalEntry, LONGEST_PATCH};
+pub use code::Code;
+pub use condition::Condition;
+pub use counts::CountsLayout;
+pub use displaced::assembly;
+pub use pad::{MOST_CONDITIONS, Pad};
+pub use plan::{JUMP_BYTES, Plan, plan};
+pub use refusal::Refusal;
+pub use selector::{FunctionSelector, Wanted, nearest};

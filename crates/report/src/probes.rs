@@ -1,0 +1,223 @@
+//! What probes have counted: rows by function, as text and as JSON.
+
+use crate::units::{count, counted};
+use crate::{Document, Style};
+use memhook_foreign::visible;
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Rows that text shows, unless all are asked for.
+const SHOWN_ROWS: usize = 40;
+/// Threads of a row that text shows, unless all are asked for.
+const SHOWN_THREADS: usize = 4;
+
+/// What probes have counted.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProbeReport {
+    /// `memhook-rs/probe/1`.
+    pub schema: &'static str,
+    /// Whether the probes have been taken out.
+    #[serde(rename = "final")]
+    pub is_final: bool,
+    /// The process.
+    pub pid: i32,
+    /// For how long was counted.
+    pub duration_s: f64,
+    /// How long it took to place the probes.
+    pub placed_ms: f64,
+    /// For how long all threads were held for that.
+    pub held_ms: f64,
+    /// The functions, the most often called first.
+    pub probes: Vec<ProbeRow>,
+    /// Those that could not be probed.
+    pub refused: Vec<RefusedRow>,
+}
+
+/// One function.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProbeRow {
+    /// Its name.
+    pub function: String,
+    /// File name of its module.
+    pub module: String,
+    /// How often it was called.
+    pub calls: u64,
+    /// Calls by second.
+    pub rate_per_s: f64,
+    /// Calls by thread.
+    pub threads: Vec<ProbeThread>,
+}
+
+/// The calls of one thread.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProbeThread {
+    /// Thread id; none if it ended before it was seen.
+    pub tid: Option<i32>,
+    /// Its name.
+    pub name: String,
+    /// Calls.
+    pub calls: u64,
+}
+
+/// A function that could not be probed.
+#[derive(Clone, Debug, Serialize)]
+pub struct RefusedRow {
+    /// Its name.
+    pub function: String,
+    /// File name of its module.
+    pub module: String,
+    /// Why.
+    pub why: String,
+}
+
+impl ProbeReport {
+    /// The schema of the JSON form.
+    pub const SCHEMA: &'static str = "memhook-rs/probe/1";
+
+    /// Sorts the rows: the most often called first.
+    pub fn sort(&mut self) {
+        let key = |row: &ProbeRow| (std::cmp::Reverse(row.calls), row.function.clone());
+        self.probes.sort_by_key(key);
+    }
+}
+
+impl Document for ProbeReport {
+    fn text(&self, style: Style) -> String {
+        let mut out = String::new();
+        let _ = writeln!(
+            out,
+            "Process {}: {} in {:.1} s{}",
+            self.pid,
+            counted(self.probes.len() as u64, "function"),
+            self.duration_s,
+            match self.refused.len() {
+                0 => String::new(),
+                n => format!(", {} refused", count(n as u64)),
+            }
+        );
+        let _ = writeln!(out, "\n{:>15} {:>13}  function", "calls", "per second");
+        let rows = if style.verbose {
+            usize::MAX
+        } else {
+            SHOWN_ROWS
+        };
+        for row in self.probes.iter().take(rows) {
+            let _ = writeln!(
+                out,
+                "{:>15} {:>13}  {} ({}){}",
+                count(row.calls),
+                count(row.rate_per_s.round() as u64),
+                visible(&row.function),
+                visible(&row.module),
+                threads(row, style)
+            );
+        }
+        let more = self.probes.len().saturating_sub(rows);
+        if more > 0 {
+            let _ = writeln!(
+                out,
+                "{:>30}  {} more (--verbose)",
+                "",
+                counted(more as u64, "function")
+            );
+        }
+        if !self.refused.is_empty() {
+            let _ = writeln!(out, "\nNot probed:");
+            for row in self.refused.iter().take(rows) {
+                let _ = writeln!(
+                    out,
+                    "  {} ({}): {}",
+                    visible(&row.function),
+                    visible(&row.module),
+                    visible(&row.why)
+                );
+            }
+            let more = self.refused.len().saturating_sub(rows);
+            if more > 0 {
+                let _ = writeln!(
+                    out,
+                    "  {} more (--verbose)",
+                    counted(more as u64, "function")
+                );
+            }
+        }
+        out
+    }
+}
+
+/// The threads that called a function, if there were several.
+fn threads(row: &ProbeRow, style: Style) -> String {
+    if row.threads.len() < 2 {
+        return String::new();
+    }
+    let shown = if style.verbose {
+        usize::MAX
+    } else {
+        SHOWN_THREADS
+    };
+    let named = row.threads.iter().take(shown).map(|thread| {
+        let name = visible(&thread.name);
+        match thread.tid {
+            Some(tid) => format!("{name} {tid}: {}", count(thread.calls)),
+            None => format!("ended: {}", count(thread.calls)),
+        }
+    });
+    let mut text = named.collect::<Vec<_>>().join(", ");
+    let more = row.threads.len().saturating_sub(shown);
+    if more > 0 {
+        let _ = write!(text, ", {more} more");
+    }
+    format!("  [{text}]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_names_functions_threads_and_refusals() {
+        let thread = |tid, calls| ProbeThread {
+            tid,
+            name: "worker".into(),
+            calls,
+        };
+        let row = |function: &str, calls, threads| ProbeRow {
+            function: function.into(),
+            module: "server".into(),
+            calls,
+            rate_per_s: calls as f64 / 2.0,
+            threads,
+        };
+        let mut report = ProbeReport {
+            schema: ProbeReport::SCHEMA,
+            is_final: true,
+            pid: 7,
+            duration_s: 2.0,
+            placed_ms: 1.0,
+            held_ms: 0.5,
+            probes: vec![
+                row("rare", 2, vec![thread(Some(8), 2)]),
+                row(
+                    "often",
+                    5000,
+                    vec![thread(Some(8), 4000), thread(None, 1000)],
+                ),
+            ],
+            refused: vec![RefusedRow {
+                function: "tiny".into(),
+                module: "server".into(),
+                why: "it is too short".into(),
+            }],
+        };
+        report.sort();
+        let text = report.text(Style::default());
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "Process 7: 2 functions in 2.0 s, 1 refused");
+        assert_eq!(
+            lines[3].trim(),
+            "5,000         2,500  often (server)  [worker 8: 4,000, ended: 1,000]"
+        );
+        assert_eq!(lines[4].trim(), "2             1  rare (server)");
+        assert_eq!(lines.last(), Some(&"  tiny (server): it is too short"));
+    }
+}

@@ -1,0 +1,39 @@
+//! The pieces of code that call frame information describes.
+
+use crate::Sections;
+use gimli::{CieOrFde, EhFrame, LittleEndian, UnwindSection};
+use std::ops::Range;
+
+/// The code of one function, or of a part of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeRange {
+    /// Addresses (svma).
+    pub range: Range<u64>,
+    /// It is entered by the kernel or by a return, not by a call (augmentation `S`).
+    pub is_signal_frame: bool,
+}
+
+/// What `.eh_frame` describes, in address order. What cannot be parsed is left out.
+pub fn code_ranges(sections: &Sections<'_>) -> Vec<CodeRange> {
+    let mut frames = EhFrame::new(&sections.eh_frame, LittleEndian);
+    frames.set_address_size(8);
+    let mut entries = frames.entries(&sections.bases);
+    let mut found = Vec::new();
+    while let Ok(Some(entry)) = entries.next() {
+        let CieOrFde::Fde(partial) = entry else {
+            continue;
+        };
+        let Ok(fde) = partial.parse(EhFrame::cie_from_offset) else {
+            continue;
+        };
+        let start = fde.initial_address();
+        if let Some(end) = start.checked_add(fde.len()).filter(|&end| end > start) {
+            found.push(CodeRange {
+                range: start..end,
+                is_signal_frame: fde.is_signal_trampoline(),
+            });
+        }
+    }
+    found.sort_by_key(|found| (found.range.start, found.range.end));
+    found
+}

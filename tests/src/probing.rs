@@ -1,0 +1,121 @@
+//! `probe` at work, and what it leaves.
+
+use crate::{Target, binary, patience};
+use std::collections::BTreeMap;
+use std::io::{BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+/// A running `memhook-rs probe`; killed when the test ends early.
+pub struct Prober {
+    child: Child,
+    errors: BufReader<ChildStderr>,
+}
+
+impl Prober {
+    /// Probes functions of a target, JSON output; returns when the probes are in place.
+    pub fn start(target: &Target, functions: &str, options: &[&str]) -> Prober {
+        Prober::of(target.pid(), functions, options)
+    }
+
+    /// The same for any process.
+    pub fn of(pid: u32, functions: &str, options: &[&str]) -> Prober {
+        let mut prober = Prober::spawn(pid, functions, options);
+        let line = patience::line(&mut prober.errors);
+        assert!(line.starts_with("Probing"), "{line}");
+        prober
+    }
+
+    /// The same; returns at once.
+    pub fn spawn(pid: u32, functions: &str, options: &[&str]) -> Prober {
+        let mut child = Command::new(binary())
+            .args([
+                "probe",
+                &pid.to_string(),
+                "--func",
+                functions,
+                "--count",
+                "--json",
+            ])
+            .args(options)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("memhook-rs starts");
+        let errors = BufReader::new(child.stderr.take().expect("piped"));
+        Prober { child, errors }
+    }
+
+    /// Asks for the detach and returns the report.
+    pub fn finish(self) -> serde_json::Value {
+        // SAFETY: kill takes plain integers; the child has not been waited for.
+        unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
+        self.report()
+    }
+
+    /// Waits for its end; returns the report.
+    pub fn report(mut self) -> serde_json::Value {
+        let mut output = String::new();
+        let mut pipe = self.child.stdout.take().expect("piped");
+        pipe.read_to_string(&mut output).expect("readable");
+        let mut errors = String::new();
+        self.errors.read_to_string(&mut errors).expect("readable");
+        let status = patience::end_of(&mut self.child);
+        assert!(status.success(), "{status}: {errors}");
+        let last = output.lines().last().expect("a report");
+        serde_json::from_str(last).expect("JSON")
+    }
+
+    /// Kills it without a chance to clean up.
+    pub fn kill(mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("reaped");
+    }
+}
+
+impl Drop for Prober {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Calls by function.
+pub fn calls(report: &serde_json::Value) -> BTreeMap<String, u64> {
+    let rows = report["probes"].as_array().expect("rows");
+    let row = |row: &serde_json::Value| {
+        let name = row["function"].as_str().expect("a name").to_owned();
+        (name, row["calls"].as_u64().expect("a number"))
+    };
+    rows.iter().map(row).collect()
+}
+
+/// The code of a process that is not that of its files: where it differs. Nothing of ours is mapped.
+pub fn changed_code(pid: u32) -> Vec<String> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("the target lives");
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("may be read");
+    let mut found = Vec::new();
+    for line in maps.lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        if line.contains("memhook") {
+            found.push(line.to_owned());
+        }
+        let [range, flags, offset, _, _, path] = fields[..] else {
+            continue;
+        };
+        if !flags.contains('x') || !path.starts_with('/') || path.starts_with("/memfd") {
+            continue;
+        }
+        let (start, end) = range.split_once('-').expect("a range");
+        let number = |text| u64::from_str_radix(text, 16).expect("a number");
+        let (start, end) = (number(start), number(end));
+        let file = std::fs::read(path).expect("readable");
+        let offset = number(offset) as usize;
+        let expected = &file[offset..file.len().min(offset + (end - start) as usize)];
+        let mut now = vec![0; expected.len()];
+        memory.read_exact_at(&mut now, start).expect("readable");
+        let differs = now.iter().zip(expected).position(|(now, then)| now != then);
+        found.extend(differs.map(|at| format!("{path}: {:#x}", offset + at)));
+    }
+    found
+}

@@ -1,0 +1,303 @@
+//! Probes: exact numbers of planted calls, and a process that is afterwards what it was before.
+
+use memhook_tests::{Prober, Target, build_target, calls, changed_code, run, until};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+const FUNCTIONS: &str =
+    "relative,begins_with_call,branches,padded,throws,jumps,recurses,keeps_all,calls_keeps_all";
+
+fn program(flags: &[&str]) -> PathBuf {
+    build_target("probed", &[&["-O2"], flags].concat())
+}
+
+fn start(threads: u64, rounds: u64, more: &[&str]) -> Target {
+    start_with(&[], threads, rounds, more)
+}
+
+fn start_with(flags: &[&str], threads: u64, rounds: u64, more: &[&str]) -> Target {
+    let (threads, rounds) = (threads.to_string(), rounds.to_string());
+    Target::start(
+        &program(flags),
+        &[&[threads.as_str(), &rounds], more].concat(),
+    )
+}
+
+/// What is planted in `turns` turns of so many rounds in all threads.
+fn planted(turns: u64) -> BTreeMap<String, u64> {
+    let by_round = [
+        ("relative", 2),
+        ("begins_with_call", 1),
+        ("branches", 1),
+        ("padded", 1),
+        ("throws", 1),
+        ("jumps", 1),
+        ("recurses", 10),
+        ("keeps_all", 1),
+        ("calls_keeps_all", 1),
+    ];
+    by_round
+        .into_iter()
+        .map(|(name, calls)| (name.to_owned(), calls * turns))
+        .collect()
+}
+
+/// Flags, registers, exceptions, longjmp, recursion: all is as without probes, and every call counts once.
+#[test]
+fn planted_calls_are_counted_exactly() {
+    for flags in [&[][..], &["-fcf-protection=full"], &["-no-pie"], &["-Os"]] {
+        let mut target = start_with(flags, 4, 2000, &[]);
+        let prober = Prober::start(&target, FUNCTIONS, &[]);
+        target.go();
+        target.expect("done");
+        let report = prober.finish();
+        assert_eq!(calls(&report), planted(4 * 2000), "{flags:?}");
+        assert_eq!(report["schema"], "memhook-rs/probe/1");
+        assert_eq!(report["final"], true);
+        assert_eq!(report["refused"].as_array().map(Vec::len), Some(0));
+        for row in report["probes"].as_array().expect("rows") {
+            let threads = row["threads"].as_array().expect("threads");
+            assert_eq!(threads.len(), 4, "{row}");
+            let of_each = row["calls"].as_u64().expect("a number") / 4;
+            assert!(
+                threads.iter().all(|thread| thread["calls"] == of_each),
+                "{row}"
+            );
+        }
+        assert_eq!(changed_code(target.pid()), Vec::<String>::new());
+        target.go();
+        target.expect("done");
+        assert!(target.finish().success());
+    }
+}
+
+/// The counters outlive the process.
+#[test]
+fn calls_of_a_process_that_ends_are_counted_to_the_last() {
+    let mut target = start(3, 500, &[]);
+    let prober = Prober::start(&target, FUNCTIONS, &[]);
+    target.send("q");
+    assert_eq!(calls(&prober.report()), planted(3 * 500));
+    let mut target = start(3, 500, &[]);
+    let prober = Prober::start(&target, FUNCTIONS, &[]);
+    target.go();
+    target.expect("done");
+    // Another program under the same pid.
+    target.send("x");
+    target.expect("ready");
+    assert_eq!(calls(&prober.report()), planted(3 * 500));
+    target.go();
+    target.expect("done");
+    assert_eq!(changed_code(target.pid()), Vec::<String>::new());
+    assert!(target.finish().success());
+}
+
+/// A forked process has the pads too: it counts nothing, and is put right with its parent.
+#[test]
+fn forked_processes_count_nothing_and_are_put_right() {
+    let mut target = start(2, 300, &[]);
+    let prober = Prober::start(&target, FUNCTIONS, &[]);
+    target.go();
+    target.expect("done");
+    target.send("f");
+    let child: u32 = target.expect("child ")[6..].trim().parse().expect("a pid");
+    assert_eq!(calls(&prober.finish()), planted(2 * 300));
+    assert_eq!(changed_code(child), Vec::<String>::new());
+    assert_eq!(changed_code(target.pid()), Vec::<String>::new());
+    target.go();
+    target.expect("child done");
+    target.expect("done");
+    assert!(target.finish().success());
+}
+
+/// What a killed attacher left: the process goes on, and `detach` puts every byte back, in a forked process too.
+#[test]
+fn detach_puts_right_what_a_killed_attacher_left() {
+    let mut target = start(2, 300, &[]);
+    let prober = Prober::start(&target, FUNCTIONS, &[]);
+    prober.kill();
+    target.go();
+    target.expect("done");
+    target.send("f");
+    let child = target.expect("child ")[6..].trim().to_owned();
+    let changed = changed_code(target.pid());
+    assert!(!changed.is_empty());
+    for pid in [child, target.pid().to_string()] {
+        let (code, output, errors) = run(&["detach", &pid]);
+        assert_eq!(code, 0, "{output}{errors}");
+        assert_eq!(
+            changed_code(pid.parse().expect("a pid")),
+            Vec::<String>::new()
+        );
+    }
+    target.go();
+    target.expect("child done");
+    target.expect("done");
+    // Probes again, where others were.
+    let prober = Prober::start(&target, FUNCTIONS, &[]);
+    target.go();
+    target.expect("done");
+    assert_eq!(calls(&prober.finish()), planted(2 * 300));
+    assert!(target.finish().success());
+}
+
+/// Probes come and go while eight threads call, throw, jump and take signals.
+#[test]
+fn busy_threads_never_notice_probes_that_come_and_go() {
+    let mut target = start(8, 200, &["signals"]);
+    target.send("b");
+    for _ in 0..25 {
+        let functions = format!("{FUNCTIONS},in_handler");
+        let prober = Prober::start(&target, &functions, &["-d", "50ms"]);
+        let report = prober.report();
+        assert_eq!(
+            report["refused"].as_array().map(Vec::len),
+            Some(0),
+            "{report}"
+        );
+        assert!(calls(&report).values().any(|&calls| calls > 0), "{report}");
+        assert_eq!(changed_code(target.pid()), Vec::<String>::new());
+    }
+    target.go();
+    target.expect("done");
+    assert!(target.finish().success());
+}
+
+/// Attachers die at any moment; the program goes on, and the next one puts all right.
+#[test]
+fn attachers_that_are_killed_at_any_moment_leave_a_process_that_works() {
+    let mut target = start(8, 200, &["signals"]);
+    target.send("b");
+    for n in 0..40u64 {
+        let prober = Prober::spawn(target.pid(), FUNCTIONS, &[]);
+        // Spread over the time that placing takes here, however long that is.
+        std::thread::sleep(std::time::Duration::from_micros(n * n * 150));
+        prober.kill();
+        if n % 3 == 0 {
+            let (code, output, errors) = run(&["detach", &target.pid().to_string()]);
+            assert_eq!(code, 0, "{output}{errors}");
+            assert_eq!(changed_code(target.pid()), Vec::<String>::new());
+        }
+    }
+    let prober = Prober::start(&target, FUNCTIONS, &["-d", "100ms"]);
+    assert!(calls(&prober.report()).values().any(|&calls| calls > 0));
+    assert_eq!(changed_code(target.pid()), Vec::<String>::new());
+    target.go();
+    target.expect("done");
+    assert!(target.finish().success());
+}
+
+/// One line, exit code 2, and the process is as it was.
+#[test]
+fn what_cannot_be_probed_is_refused_in_one_line() {
+    let target = start(1, 1, &[]);
+    let pid = target.pid().to_string();
+    for (functions, reason) in [
+        ("relativ", "did you mean relative"),
+        ("nowhere!relative", "no module 'nowhere'"),
+        ("libc!no_such_function_at_all", "no function is called"),
+        ("too_short", "too short"),
+        ("entered_in_the_middle", "jumps into its first bytes"),
+        (
+            "loops_to_entry",
+            "a loop jumps back to its first instruction",
+        ),
+        ("libc!strlen", "ifunc"),
+        ("a,,b", "names no function"),
+        ("relative,too_long_a_name_for_any", "no function is called"),
+    ] {
+        let (code, output, errors) = run(&["probe", &pid, "--func", functions]);
+        assert_eq!((code, output.as_str()), (2, ""), "{functions}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{functions}: {errors}");
+        assert!(errors.contains(reason), "{functions}: {errors}");
+    }
+    assert_eq!(changed_code(target.pid()), Vec::<String>::new());
+    // Of many, those that can be probed are; the others are named.
+    let prober = Prober::start(&target, "relative,too_short,probed*!loops_to_entr?", &[]);
+    let report = prober.finish();
+    assert_eq!(calls(&report).len(), 1);
+    let refused = report["refused"].as_array().expect("refused");
+    assert_eq!(refused.len(), 2, "{report}");
+    assert!(
+        refused
+            .iter()
+            .all(|row| row["function"].is_string() && row["why"].is_string())
+    );
+    assert!(target.finish().success());
+}
+
+/// A dry run shows what would be written and touches nothing.
+#[test]
+fn a_dry_run_touches_nothing() {
+    let target = start(1, 1, &[]);
+    let pid = target.pid().to_string();
+    let words = ["probe", &pid, "--func", "relative,too_short", "--dry-run"];
+    let (code, output, errors) = run(&words);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    for part in [
+        "relative",
+        "displaced: mov rax",
+        "lock inc",
+        "too_short",
+        "too short",
+    ] {
+        assert!(output.contains(part), "{part}: {output}");
+    }
+    let (_, json, _) = run(&[&words[..], &["--json"]].concat());
+    let plan: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(plan["schema"], "memhook-rs/probe-plan/1");
+    assert_eq!(plan["probes"][0]["function"], "relative");
+    assert_eq!(plan["refused"][0]["function"], "too_short");
+    assert_eq!(changed_code(target.pid()), Vec::<String>::new());
+    assert!(target.finish().success());
+}
+
+/// Only calls count whose arguments meet the conditions.
+#[test]
+fn conditions_choose_the_calls_that_count() {
+    for (condition, expected) in [
+        ("arg1 > 90", 9 * 2),
+        ("arg1 >= 10 && arg1 < 0x14", 10 * 2),
+        ("arg1 == 7", 2),
+        ("arg1 != 7", 99 * 2),
+        ("arg1 <= -1", 0),
+    ] {
+        let mut target = start(2, 100, &[]);
+        let functions = "begins_with_call,branches,keeps_all";
+        let prober = Prober::start(&target, functions, &["--if", condition]);
+        target.go();
+        target.expect("done");
+        let report = prober.finish();
+        assert_eq!(calls(&report)["begins_with_call"], expected, "{condition}");
+        assert!(target.finish().success());
+    }
+    let target = start(1, 1, &[]);
+    let pid = target.pid().to_string();
+    for (condition, reason) in [
+        ("arg7 > 1", "arg1 to arg6"),
+        ("size > 1", "is no condition"),
+    ] {
+        let (code, _, errors) = run(&["probe", &pid, "--func", "relative", "--if", condition]);
+        assert_eq!(code, 2, "{errors}");
+        assert!(errors.contains(reason), "{errors}");
+    }
+    assert_eq!(changed_code(target.pid()), Vec::<String>::new());
+}
+
+/// Only one attacher at a time, whether it traces or probes.
+#[test]
+fn a_second_prober_is_refused() {
+    let target = start(1, 1, &[]);
+    let prober = Prober::start(&target, "relative", &[]);
+    let pid = target.pid().to_string();
+    for words in [&["probe", &pid, "--func", "padded"][..], &["detach", &pid]] {
+        let (code, _, errors) = run(words);
+        assert_eq!(code, 2, "{errors}");
+        assert!(errors.contains("traced by memhook-rs"), "{errors}");
+    }
+    prober.finish();
+    until("the pads are gone", || {
+        changed_code(target.pid()).is_empty()
+    });
+    assert!(target.finish().success());
+}
