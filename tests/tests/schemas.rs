@@ -64,6 +64,9 @@ fn reports() {
     let gap = folder.path("gap.mhk");
     schema.check(&forsaken(&gap));
     schema.check(&json(&["report", &gap, "--json", "--by", "function"]));
+    let scored = folder.path("scored.mhk");
+    traced("scores", &[], &["-o", &scored]);
+    schema.check(&json(&["report", &scored, "--json", "--scores"]));
     assert_eq!(schema.unseen(), [""; 0]);
 }
 
@@ -97,6 +100,8 @@ fn trees_pairs_and_differences() {
     forsaken(&old);
     let options = ["--sample", "8K", "--stacks", "all", "-o", &new];
     traced("sampled", &[], &options);
+    let scored = folder.path("scored.mhk");
+    traced("scores", &[], &["-o", &scored]);
     let [tree, who_frees, diff] = ["tree-1", "who-frees-1", "diff-1"].map(JsonSchema::load);
     for file in [&old, &new] {
         for direction in ["top-down", "bottom-up"] {
@@ -105,6 +110,7 @@ fn trees_pairs_and_differences() {
         who_frees.check(&json(&["report", file, "--json", "--who-frees"]));
         diff.check(&json(&["diff", &old, file, "--json"]));
     }
+    diff.check(&json(&["diff", &old, &scored, "--json", "-T", "1000"]));
     for schema in [tree, who_frees, diff] {
         assert_eq!(schema.unseen(), [""; 0]);
     }
@@ -170,6 +176,8 @@ fn verdicts() {
     };
     verdict(0, &["--suppress", "nothing-like-it"], &cases, &["nothing"]);
     verdict(1, &["--max-live", "0"], &cases, &["list"]);
+    let scored = ["--min-lifetime-score", ".000001", "--max-live", "0"];
+    verdict(1, &scored, &cases, &["list"]);
     verdict(0, &["--suppress", "^block$"], &cases, &["plain"]);
     verdict(1, &["--write-baseline", &baseline], &cases, &["plain"]);
     verdict(128 + 15, &[], &cases, &["ends", "SIGTERM"]);
