@@ -14,7 +14,13 @@ namespace memhook {
 GatePage gate_page;
 uint64_t originals[function_count][max_variants];
 unsigned char* region;
-__thread uint64_t thread_word __attribute__((tls_model("initial-exec")));
+#ifdef MEMHOOK_WITHOUT_TLS
+Claim claims[max_rings];
+uint16_t seats[seat_count];
+uint64_t waiting[waiting_count];
+#else
+__thread uint64_t tls_word __attribute__((tls_model("initial-exec")));
+#endif
 
 #define MEMHOOK_REPLACEMENTS(space, id, signature)          \
   {                                                         \

@@ -54,20 +54,20 @@ inline void use_caches(RingHeader* ring, bool all) {
 }
 
 // Claims a free ring for this thread; null when all are taken, or while the hook is suspended. pre:
-// thread_word is not of the gate's word `epoch`.
+// thread_word() is not of the gate's word `epoch`.
 [[gnu::noinline, gnu::cold]] inline RingHeader* claim_ring(uint32_t epoch, uint64_t sp) {
   if (epoch & suspended) {
     if (!resume(epoch)) return nullptr;
     epoch &= ~suspended;
-    uint64_t word = thread_word;
+    uint64_t word = thread_word();
     if ((word & 0xfff) == epoch) return reinterpret_cast<RingHeader*>(word - epoch);
   }
   Control* c = control();
   // A thread that got no ring asks again only every 4096th time: the search is long, and so is the
   // wait to be admitted.
-  uint64_t waiting = thread_word, still_waiting = static_cast<uint64_t>(epoch) << 24;
-  if ((waiting & 0xfff) == 0 && waiting > still_waiting && waiting < still_waiting + (1 << 24)) {
-    thread_word = waiting - (1 << 12);
+  uint64_t left = thread_word(), still_waiting = static_cast<uint64_t>(epoch) << 24;
+  if ((left & 0xfff) == 0 && left > still_waiting && left < still_waiting + (1 << 24)) {
+    own_no_ring(left - (1 << 12));
     __atomic_fetch_add(&c->ringless_events, 1, __ATOMIC_RELAXED);
     return nullptr;
   }
@@ -101,19 +101,19 @@ inline void use_caches(RingHeader* ring, bool all) {
     while (used < i + 1 && !__atomic_compare_exchange_n(&c->rings_used, &used, i + 1, true,
                                                         __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
     }
-    thread_word = reinterpret_cast<uint64_t>(ring) | epoch;
+    own_ring(ring, epoch);
     return ring;
   }
   // A detach meanwhile, or a gap began: nothing is counted, and the thread asks again when tracing goes on.
   if (epoch_now() != epoch) return nullptr;
-  thread_word = still_waiting | 4095ull << 12;
+  own_no_ring(still_waiting | 4095ull << 12);
   __atomic_fetch_add(&c->ringless_events, 1, __ATOMIC_RELAXED);
   return nullptr;
 }
 
 // The calling thread's ring, or null. `epoch`: the gate's word; the epoch afterwards, if there is a ring.
 [[gnu::always_inline]] inline RingHeader* ring_of(uint32_t& epoch, uint64_t sp) {
-  uint64_t word = thread_word;
+  uint64_t word = thread_word();
   if (__builtin_expect((word & 0xfff) != epoch, 0)) {
     RingHeader* ring = claim_ring(epoch, sp);
     epoch &= ~suspended;
@@ -181,7 +181,7 @@ inline void watch_fill(RingHeader* ring, uint64_t waited_ns) {
 // what was under way.
 [[gnu::noinline, gnu::cold]] inline bool wait_for_room(RingHeader* ring) {
   Control* c = control();
-  uint32_t mine = static_cast<uint32_t>(thread_word & 0xfff);
+  uint32_t mine = static_cast<uint32_t>(thread_word() & 0xfff);
   Wait wait;
   for (;;) {
     // The next attach has cleared the region, or the last has given its memory back: this ring is no

@@ -29,7 +29,7 @@ template <uint32_t F, uint32_t V>
   }
   if (!(g.flags & flag_sample)) return false;
   uint32_t epoch = gate_word();
-  uint64_t word = thread_word;
+  uint64_t word = thread_word();
   if (epoch == 0 || (word & 0xfff) != epoch) return false;
   auto* ring = reinterpret_cast<RingHeader*>(word - epoch);
   auto left = static_cast<int64_t>(ring->sample_left - size);

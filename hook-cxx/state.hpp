@@ -3,11 +3,13 @@
 // gate       one private page, wiped to zero in a fork child (MADV_WIPEONFORK): the child reads
 //            epoch 0 and passes through, and so never writes into its parent's rings.
 // originals  private, so that a fork child still finds them.
-// thread     one initial-exec TLS word: ring address | epoch. Rings are page aligned, epochs are
-//            below 4096, so one comparison tells "my ring, of this attach" from everything else.
+// thread     one word for each thread: ring address | epoch. Rings are page aligned, epochs are below
+//            4096, so one comparison tells "my ring, of this attach" from everything else.
 //            A thread without a ring: epoch << 24 | events until it asks again << 12; no mapping of
 //            this size lies that low.
-//            More TLS would be dangerous: dynamic TLS allocates, and static TLS surplus is scarce.
+//            It is initial-exec TLS. More of that would be dangerous: dynamic TLS allocates, and static
+//            TLS surplus is scarce. The object that is mapped without the loader's help
+//            (MEMHOOK_WITHOUT_TLS) cannot have any, and finds the word as seats.hpp says.
 #pragma once
 #include "abi.hpp"
 
@@ -53,7 +55,6 @@ static_assert(__builtin_offsetof(Gate, owner) == 8);
 extern GatePage gate_page;
 extern uint64_t originals[function_count][max_variants];
 extern unsigned char* region;
-extern __thread uint64_t thread_word;
 
 inline Gate& gate() { return gate_page.gate; }
 inline Control* control() { return reinterpret_cast<Control*>(region); }
@@ -78,3 +79,23 @@ inline T* at(uint64_t offset) {
 }
 
 }  // namespace memhook
+
+#ifdef MEMHOOK_WITHOUT_TLS
+#include "seats.hpp"
+#else
+namespace memhook {
+
+extern __thread uint64_t tls_word;
+
+[[gnu::always_inline]] inline uint64_t thread_word() { return tls_word; }
+
+// The thread has claimed this ring.
+inline void own_ring(RingHeader* ring, uint32_t epoch) {
+  tls_word = reinterpret_cast<uint64_t>(ring) | epoch;
+}
+
+// The thread has no ring, and `word` says when it asks again.
+inline void own_no_ring(uint64_t word) { tls_word = word; }
+
+}  // namespace memhook
+#endif

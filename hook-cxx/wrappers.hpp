@@ -12,7 +12,7 @@ namespace memhook {
 // Itanium C++ ABI, Exception Handling, section 1.6: _UA_CLEANUP_PHASE is 2, _URC_CONTINUE_UNWIND 8.
 extern "C" [[gnu::visibility("hidden"), gnu::used]] int memhook_personality(int, int actions,
                                                                           uint64_t, void*, void*) {
-  uint64_t word = thread_word, epoch = word & 0xfff;
+  uint64_t word = thread_word(), epoch = word & 0xfff;
   // Also after the detach: an exception that began before would leave the thread inside for ever. Not in a
   // fork child, where the gate is wiped: the ring is its parent's.
   if ((actions & 2) && epoch != 0 && gate().last_epoch == epoch)

@@ -1,11 +1,28 @@
-//! Builds the hook, the C++ shared object that runs inside targets, for embedding.
+//! Builds the hook, the C++ shared object that runs inside targets, for embedding: once for the target's
+//! loader, once to be mapped without it.
 
-use std::{env, path::PathBuf, process::Command};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 fn main() {
     let hook = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap()).join("hook-cxx");
     println!("cargo:rerun-if-changed={}", hook.display());
-    let object = PathBuf::from(env::var("OUT_DIR").unwrap()).join("memhook-hook.so");
+    build(&hook, "MEMHOOK_HOOK_OBJECT", "memhook-hook.so", &[]);
+    // The one that is mapped without the target's loader, which alone could give it thread-local storage.
+    build(
+        &hook,
+        "MEMHOOK_MAPPED_HOOK_OBJECT",
+        "memhook-mapped-hook.so",
+        &["-DMEMHOOK_WITHOUT_TLS"],
+    );
+}
+
+/// Builds one object, and says where it is in a variable of the compiler's environment.
+fn build(hook: &Path, variable: &str, file: &str, options: &[&str]) {
+    let object = PathBuf::from(env::var("OUT_DIR").unwrap()).join(file);
     // `cc` only finds the compiler (CXX, CXX_<target>); the flags below are the whole recipe.
     let compiler = cc::Build::new().cpp(true).opt_level(2).get_compiler();
     let output = Command::new(compiler.path())
@@ -41,6 +58,7 @@ fn main() {
             "-Wl,--no-undefined",
             "-Wl,-soname,memhook-hook.so",
         ])
+        .args(options)
         .arg(hook.join("hook.cc"))
         .arg("-o")
         .arg(&object)
@@ -51,5 +69,5 @@ fn main() {
         "the hook does not compile:\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    println!("cargo:rustc-env=MEMHOOK_HOOK_OBJECT={}", object.display());
+    println!("cargo:rustc-env={variable}={}", object.display());
 }

@@ -1,6 +1,7 @@
 //! Building what the tests run: the binary, and the targets.
 
 use crate::releases::Release;
+use crate::requirements::not_run;
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
@@ -120,6 +121,32 @@ fn build(
     flags.extend(of_release.iter().map(String::as_str));
     compile(&source(&format!("{name}.cc")), base, &flags, &path);
     path
+}
+
+/// Builds `tests/targets/NAME.c` with musl's compiler wrapper and these flags; returns the program's path.
+/// `None` where that is not installed; says so on standard error.
+pub fn build_on_musl(name: &str, flags: &[&str]) -> Option<PathBuf> {
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _one = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
+    let to = folder().join(format!("{name}-musl{}", flags.join("")));
+    if to.exists() {
+        return Some(to);
+    }
+    let mut command = Command::new("musl-gcc");
+    command
+        .args(["-g", "-O2", "-Wall", "-pthread"])
+        .arg(source(&format!("{name}.c")))
+        .args(flags)
+        .arg("-o")
+        .arg(&to);
+    match command.status() {
+        Ok(status) => assert!(status.success(), "{name}.c does not build"),
+        Err(_) => {
+            not_run("musl-gcc is not installed (musl-tools)");
+            return None;
+        }
+    }
+    Some(to)
 }
 
 /// Compiles a C++ file.

@@ -1,6 +1,6 @@
 // Serves until it is killed: requests, a cache of 50 entries that is full from the beginning, and, by argument 1,
-// a block in 40 requests that is lost ("leak"), or a heap that is full from the beginning, of which each request
-// replaces the oldest block ("full").
+// a block in 40 requests that is lost ("leak"), a heap that is full from the beginning, of which each request
+// replaces the oldest block ("full"), or a log that each tenth request appends to ("log").
 #include "target.hpp"
 
 using namespace target;
@@ -22,6 +22,14 @@ static void* blocks[50'000];
   oldest = malloc(120);
 }
 
+[[gnu::noinline]] static void append_to_log() {
+  static void* log;
+  static size_t length;
+  length += 200;
+  log = realloc(log, length);
+  keep(log);
+}
+
 [[gnu::noinline]] static void serve() {
   void* request = malloc(100);
   keep(request);
@@ -31,6 +39,7 @@ static void* blocks[50'000];
 
 int main(int, char** arguments) {
   bool leaks = strcmp(arguments[1], "leak") == 0;
+  bool logs = strcmp(arguments[1], "log") == 0;
   bool is_full = strcmp(arguments[1], "full") == 0;
   for (unsigned i = 0; is_full && i < sizeof blocks / sizeof *blocks; i++) replace_oldest(i);
   for (unsigned i = 0; i < 50; i++) replace(i);
@@ -41,6 +50,7 @@ int main(int, char** arguments) {
     random = random * 1664525u + 1013904223u;
     replace((random >> 16) % 50);
     if (is_full) replace_oldest(n);
+    if (logs && n % 10 == 0) append_to_log();
     if (leaks && n % 40 == 0) keep_for_good();
   }
 }

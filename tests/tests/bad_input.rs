@@ -302,3 +302,31 @@ fn a_reader_that_went_away() {
     }
     target.finish();
 }
+
+/// A thread stays inside of the loader: `doctor` says what an attach would come to.
+#[test]
+fn a_process_that_is_never_at_a_safe_point() {
+    let program = build_target("never_safe", &["-pthread"]);
+    let unsafe_point = "reached a safe point within";
+    let asleep = "sleeps inside of the loader";
+    for (kind, of_doctor, of_attach) in [
+        ("asleep", asleep, unsafe_point),
+        ("busy", unsafe_point, unsafe_point),
+        (
+            "beside",
+            asleep,
+            "a lock it needs is held by another thread",
+        ),
+    ] {
+        let target = Target::start(&program, &[kind]);
+        let pid = target.pid().to_string();
+        let maps = target.maps();
+        let (code, out, errors) = run(&["doctor", &pid]);
+        assert_eq!(code, 2, "{kind}: {out}{errors}");
+        assert!(out.contains(of_doctor), "{kind}: {out}");
+        assert!(out.contains("cannot be traced"), "{kind}: {out}");
+        assert_eq!(target.maps(), maps, "{kind}: the mappings are as before");
+        let attached = run(&["attach", &pid, "-d", "100ms", "-q"]);
+        expect_refusal(attached, of_attach, kind);
+    }
+}

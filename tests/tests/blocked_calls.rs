@@ -68,6 +68,8 @@ fn doctor_says_which_thread_would_be_held() {
             "{out}"
         );
         assert_eq!(out.contains("no kernel restarts"), is_disturbed, "{out}");
+        // The process was only looked at.
+        assert!(out.contains(&format!("thread {pid} waits at one")), "{out}");
     }
 }
 

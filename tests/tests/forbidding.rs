@@ -1,7 +1,7 @@
-//! Targets that have forbidden themselves, or used up, what the hook needs: refused with the reason, and
-//! nothing happens to them.
+//! Targets that have forbidden themselves, or used up, what the hook needs: either it can do without, or they
+//! are refused with the reason, and nothing happens to them.
 
-use memhook_tests::{Target, build_library, build_target, run};
+use memhook_tests::{Attacher, Target, build_library, build_target, expect_sites, run};
 
 /// An attach is refused in one line with this word, and the target passes its self-check.
 fn is_refused(mut target: Target, word: &str) {
@@ -26,6 +26,7 @@ fn the_time_stamp_counter() {
     is_refused(Target::start(&program, &["tsc"]), "time-stamp counter");
 }
 
+/// The loader refuses the hook, which is then mapped without it.
 #[test]
 fn static_tls() {
     // Whatever is left, it is a sum of some of these, and less than eight bytes.
@@ -38,5 +39,19 @@ fn static_tls() {
     let mut arguments = vec!["tls"];
     arguments.extend(libraries.iter().map(String::as_str));
     let program = build_target("forbidding", &[]);
-    is_refused(Target::start(&program, &arguments), "static TLS");
+    let mut target = Target::start(&program, &arguments);
+    Attacher::start(&target, &[]).finish();
+    let mappings = target.our_mappings();
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    expect_sites(&report, "forbidding.cc", &[("main", "malloc", 1, 10)]);
+    assert_eq!(
+        target.our_mappings(),
+        mappings,
+        "what is there is used again"
+    );
+    let status = target.finish();
+    assert!(status.success(), "the target's self-check: {status}");
 }

@@ -295,6 +295,31 @@ fn a_service_that_leaks_slowly_and_one_with_a_full_cache() {
     }
 }
 
+/// One block that becomes larger: as many blocks as before, and none of them is old.
+#[test]
+fn a_service_whose_only_log_becomes_longer() {
+    let program = build_target("gate_service", &["-O1", "-g"]);
+    let target = Target::start(&program, &["log"]);
+    let pid = target.pid().to_string();
+    let growth = ["--growth", "--warmup", "500ms", "--duration", "3s"];
+    let (status, out, err) = run(&[&["gate", "-p", &pid], &growth[..]].concat());
+    assert_eq!(status, 1, "{out}{err}");
+    assert!(
+        out.contains("more than at the begin, in 1 block that became larger, by realloc")
+            && out.contains("append_to_log"),
+        "{out}"
+    );
+    let (status, out, err) = run(&[&["gate", "--json", "-p", &pid], &growth[..]].concat());
+    assert_eq!(status, 1, "{out}{err}");
+    let verdict: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    memhook_tests::JsonSchema::load("gate-1").check(&verdict);
+    let findings = verdict.to_string();
+    assert!(findings.contains("\"kind\":\"size\""), "{out}");
+    // All of it can be reached.
+    let (status, out, err) = run(&["gate", "-p", &pid]);
+    assert_eq!(status, 0, "{out}{err}");
+}
+
 /// Successors of blocks from before the attach are no growth, and no proof that there is none.
 #[test]
 fn a_full_heap_whose_blocks_are_replaced() {

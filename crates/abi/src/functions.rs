@@ -216,6 +216,12 @@ pub fn forwarding_operators() -> impl Iterator<Item = &'static Function> {
     functions.filter(|f| !f.name.contains("align_val_t"))
 }
 
+/// Whether a hooked function may throw: the replaceable operators new without a nothrow argument
+/// (C++ standard, new.delete).
+pub fn may_throw(function: &Function) -> bool {
+    function.name.starts_with("_Zn") && !function.name.contains("nothrow")
+}
+
 /// The id of the hooked function with this dynamic symbol.
 pub fn function_by_name(name: &str) -> Option<usize> {
     HOOKED_FUNCTIONS.iter().position(|f| f.name == name)
@@ -239,5 +245,6 @@ mod tests {
         assert_eq!(known_allocator(|name| name == "mallocx"), Some("jemalloc"));
         assert_eq!(known_allocator(|name| name == "malloc"), None);
         assert_eq!(forwarding_operators().count(), 4);
+        assert_eq!(HOOKED_FUNCTIONS.iter().filter(|f| may_throw(f)).count(), 4);
     }
 }

@@ -30,7 +30,7 @@ pub use cxx::cxx_header;
 pub use event::{Event, Op, RawEvent, SEQUENCE_BITS, sequence_before};
 pub use functions::{
     ALLOCATORS, Allocator, Function, HOOKED_FUNCTIONS, Role, Signature, allocator_function,
-    forwarding_operators, function_by_name, known_allocator,
+    forwarding_operators, function_by_name, known_allocator, may_throw,
 };
 pub use layout::*;
 pub use prefetch::prefetch;

@@ -57,7 +57,8 @@ impl Default for CallScans {
 impl CallScans {
     /// Has modules scanned that were not yet.
     pub fn request(&mut self, modules: &[ModuleImage]) {
-        let new = |m: &&ModuleImage| !m.is_loader && !self.calls.contains_key(&m.path);
+        let new =
+            |m: &&ModuleImage| (!m.is_loader || m.is_libc) && !self.calls.contains_key(&m.path);
         let new: Vec<ModuleImage> = modules.iter().filter(new).cloned().collect();
         if new.is_empty() {
             return;

@@ -1,4 +1,5 @@
-//! Everything that decides whether, and how well, a process can be traced. The process is only read.
+//! Everything that decides whether, and how well, a process can be traced. The process is only read, but where that
+//! does not tell whether a thread is at a safe point (`safe_thread.rs`).
 
 use crate::{
     config::TraceConfig,
@@ -6,16 +7,35 @@ use crate::{
     error::Error,
     hook_plan::{PlannedModule, hook_plan},
     limits::limit_checks,
+    safe_thread::safe_thread,
 };
 use memhook_inject::first_choice;
-use memhook_process::{AllocatorCalls, Check, ElfView, allocator_calls, details, preflight};
+use memhook_process::{
+    AllocatorCalls, AllocatorFunction, Check, ElfView, ModuleFiles, ModuleImage, allocator_calls,
+    allocator_functions, details, mappings, modules, preflight,
+};
 
 /// What was found in a process.
 pub struct Diagnosis {
     /// Each with its finding; one that is not ok makes an attach refuse.
     pub checks: Vec<Check>,
-    /// All modules but the loader; none if a check of the process itself is not ok.
+    /// All modules but glibc's loader; none if a check of the process itself is not ok.
     pub modules: Vec<DiagnosedModule>,
+    /// The functions of allocators in the process that anything could call: those that slots lead to, and those
+    /// that are part of the program.
+    pub functions: Vec<FoundFunction>,
+}
+
+/// A function of an allocator, and how it is reached.
+pub struct FoundFunction {
+    /// The file name of its module.
+    pub module: String,
+    /// The function.
+    pub function: AllocatorFunction,
+    /// Where it is (avma).
+    pub address: u64,
+    /// Slots that lead to it. Calls that use none are not seen.
+    pub slots: usize,
 }
 
 /// What is known of one module before an attach.
@@ -38,17 +58,55 @@ pub fn diagnose(pid: i32) -> Result<Diagnosis, Error> {
         checks.extend(details(pid));
         checks.extend(held_thread(pid));
     }
-    let mut modules = Vec::new();
+    let mut diagnosed_modules = Vec::new();
     if is_well(&checks) {
-        let plan = hook_plan(pid, &config)?.into_iter();
-        modules.extend(plan.filter(|plan| !plan.image.is_loader).map(diagnosed));
-        checks.push(seen(pid, &modules));
-        let pools = modules
+        let plan = hook_plan(pid, &config)?;
+        let images = plan.iter().map(|plan| plan.image.clone()).collect();
+        let is_glibcs_loader = |image: &ModuleImage| image.is_loader && !image.is_libc;
+        let plan = plan
+            .into_iter()
+            .filter(|plan| !is_glibcs_loader(&plan.image));
+        diagnosed_modules.extend(plan.map(diagnosed));
+        checks.push(seen(pid, &diagnosed_modules));
+        if is_well(&checks) {
+            checks.push(safe_thread(pid, images));
+        }
+        let pools = diagnosed_modules
             .iter()
             .filter_map(|m| Some((m, m.calls.pool.filter(|p| !p.is_avoided(pid))?.advice)));
         checks.extend(pools.map(|(m, pool)| Check::note("pools", m.plan.image.name(), pool)));
     }
-    Ok(Diagnosis { checks, modules })
+    Ok(Diagnosis {
+        functions: found_functions(pid, &diagnosed_modules),
+        checks,
+        modules: diagnosed_modules,
+    })
+}
+
+/// Looks for them also in a process that cannot be attached to.
+fn found_functions(pid: i32, diagnosed: &[DiagnosedModule]) -> Vec<FoundFunction> {
+    let Ok(maps) = mappings(pid) else {
+        return Vec::new();
+    };
+    let loaded = modules(pid, &maps, &mut ModuleFiles::new()).unwrap_or_default();
+    let targets = || diagnosed.iter().flat_map(|module| &module.plan.targets);
+    let mut found = Vec::new();
+    for module in loaded.iter().filter(|m| !m.is_loader || m.is_libc) {
+        for function in allocator_functions(&module.bytes.whole()) {
+            let address = module.base.wrapping_add(function.svma);
+            let slots = targets().filter(|target| **target == address).count();
+            // What a library exports and nobody imports is called by nobody.
+            if slots > 0 || module.is_main {
+                found.push(FoundFunction {
+                    module: module.name().to_owned(),
+                    function,
+                    address,
+                    slots,
+                });
+            }
+        }
+    }
+    found
 }
 
 fn diagnosed(plan: PlannedModule) -> DiagnosedModule {

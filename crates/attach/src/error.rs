@@ -58,6 +58,22 @@ pub enum Error {
         "processes cannot be followed here: kcmp(2) is not permitted, which tells the child of a vfork from others; attach to each of them by its PID"
     )]
     NoKcmp,
+    /// The hook would be mapped without the loader, and could not tell threads apart.
+    #[error(
+        "process {pid} cannot be traced: its loader does not load the hook, and without the loader it cannot be found out where its C library keeps the numbers of threads"
+    )]
+    NoThreadNumber {
+        /// The process.
+        pid: i32,
+    },
+    /// The C library's unwinder knows only what its loader has loaded.
+    #[error(
+        "process {pid} does not load the hook by its loader, and backtrace(3) finds no way through a hook that is mapped: use --unwind table"
+    )]
+    NoWayThroughHook {
+        /// The process.
+        pid: i32,
+    },
     /// The hook could not keep its state from the children of the process.
     #[error(
         "process {pid} cannot be traced: the kernel does not keep the hook's state from its children (MADV_WIPEONFORK, since Linux 4.14)"

@@ -275,5 +275,5 @@ fn is_loaded(pid: i32) -> bool {
         return false;
     };
     let loader = Loader::of(pid, &maps);
-    loader.is_none_or(|loader| !loader.is_glibc || loader.is_consistent(pid))
+    loader.is_none_or(|loader| loader.has_begun(pid) && loader.is_consistent(pid))
 }

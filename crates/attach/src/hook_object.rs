@@ -1,10 +1,33 @@
-//! The embedded hook.
+//! The embedded hook: one object for the target's loader, and one to be mapped without it.
 
 use crate::error::Error;
-use goblin::elf::Elf;
+use goblin::elf::program_header::PT_LOAD;
+use goblin::elf::{Elf, reloc};
+use memhook_inject::{Held, ObjectImage, map_object};
+use memhook_process::{ModuleBytes, ModuleImage, RemoteAddress, read_memory};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
-/// The shared object that is loaded into targets.
-pub const HOOK_OBJECT: &[u8] = include_bytes!(env!("MEMHOOK_HOOK_OBJECT"));
+/// One build of the hook.
+#[derive(Debug)]
+pub struct HookObject {
+    /// The file.
+    pub bytes: &'static [u8],
+    /// It is mapped without the loader: it has no thread-local storage, and no unwinder of the target knows it.
+    pub is_mapped: bool,
+}
+
+/// What the target's loader loads.
+pub static LOADED: HookObject = HookObject {
+    bytes: include_bytes!(env!("MEMHOOK_HOOK_OBJECT")),
+    is_mapped: false,
+};
+
+/// What is mapped without it.
+pub static MAPPED: HookObject = HookObject {
+    bytes: include_bytes!(env!("MEMHOOK_MAPPED_HOOK_OBJECT")),
+    is_mapped: true,
+};
 
 /// Addresses (svma) of the functions that the attacher calls in the hook.
 pub struct EntryPoints {
@@ -14,81 +37,177 @@ pub struct EntryPoints {
     pub close: u64,
 }
 
-fn parse() -> Result<Elf<'static>, Error> {
-    Elf::parse(HOOK_OBJECT).map_err(|_| Error::HookObject("anything"))
+/// The hook of this version at an address of a process, if there is one.
+pub fn hook_at(pid: i32, base: u64) -> Option<&'static HookObject> {
+    // This much of the file includes the build-id.
+    let mut start = [0; 1024];
+    read_memory(pid, RemoteAddress(base), &mut start).ok()?;
+    [&LOADED, &MAPPED]
+        .into_iter()
+        .find(|object| object.bytes.starts_with(&start))
 }
 
-/// Finds the entry points in the dynamic symbol table of the embedded object.
-pub fn entry_points() -> Result<EntryPoints, Error> {
-    let elf = parse()?;
-    let find = |name: &'static str| {
-        elf.dynsyms
-            .iter()
-            .find(|s| elf.dynstrtab.get_at(s.st_name) == Some(name))
-            .map(|s| s.st_value)
-            .ok_or(Error::HookObject(name))
-    };
-    Ok(EntryPoints {
-        attach: find("memhook_attach")?,
-        patch: find("memhook_patch")?,
-        exchange: find("memhook_exchange")?,
-        close: find("memhook_close")?,
-    })
+const PAGE_BYTES: u64 = 4096;
+
+impl HookObject {
+    fn parse(&self) -> Result<Elf<'static>, Error> {
+        Elf::parse(self.bytes).map_err(|_| Error::HookObject("anything"))
+    }
+
+    /// Finds the entry points in the dynamic symbol table.
+    pub fn entry_points(&self) -> Result<EntryPoints, Error> {
+        let elf = self.parse()?;
+        let find = |name: &'static str| {
+            elf.dynsyms
+                .iter()
+                .find(|s| elf.dynstrtab.get_at(s.st_name) == Some(name))
+                .map(|s| s.st_value)
+                .ok_or(Error::HookObject(name))
+        };
+        Ok(EntryPoints {
+            attach: find("memhook_attach")?,
+            patch: find("memhook_patch")?,
+            exchange: find("memhook_exchange")?,
+            close: find("memhook_close")?,
+        })
+    }
+
+    /// The hook as a module of a target that has it at `base`.
+    pub fn image(&'static self, base: u64) -> Result<ModuleImage, Error> {
+        static BYTES: [OnceLock<Arc<ModuleBytes>>; 2] = [OnceLock::new(), OnceLock::new()];
+        Ok(ModuleImage {
+            path: "memhook-hook".into(),
+            file: PathBuf::new(),
+            base,
+            start: base,
+            end: base + end_of(&self.parse()?),
+            build_id: None,
+            is_main: false,
+            is_loader: false,
+            is_libc: false,
+            facts: Default::default(),
+            is_permanent: true,
+            bytes: BYTES[usize::from(self.is_mapped)]
+                .get_or_init(|| Arc::new(self.bytes.to_vec().into()))
+                .clone(),
+        })
+    }
+
+    /// Maps it into the held thread's process without the loader; returns its load bias.
+    pub fn map(&self, held: &mut Held) -> Result<u64, Error> {
+        let elf = self.parse()?;
+        let segment = |accepts: &dyn Fn(u32) -> bool| {
+            let mut loads = elf.program_headers.iter();
+            let load = loads.find(|p| p.p_type == PT_LOAD && accepts(p.p_flags));
+            load.ok_or(Error::HookObject("code and data"))
+        };
+        let code = segment(&|flags| flags & goblin::elf::program_header::PF_X != 0)?;
+        let data = segment(&|flags| flags & goblin::elf::program_header::PF_W != 0)?;
+        let page = |address: u64| address / PAGE_BYTES * PAGE_BYTES;
+        let next_page = |address: u64| address.next_multiple_of(PAGE_BYTES);
+        let end = end_of(&elf);
+        let data_end = next_page(data.p_vaddr + data.p_filesz);
+        let contents = |base| self.in_memory(&elf, base);
+        // Whatever is wrong with the object is found out before the target is touched.
+        contents(0)?;
+        let object = ObjectImage {
+            bytes: end,
+            code: page(code.p_vaddr)..next_page(code.p_vaddr + code.p_memsz),
+            data: page(data.p_vaddr)..data_end,
+            zeros: data_end..end,
+            contents: &|base| contents(base).unwrap_or_default(),
+        };
+        Ok(map_object(held, &object)?)
+    }
+
+    /// Its bytes as they are in memory at `base`, up to the end of what the file holds.
+    fn in_memory(&self, elf: &Elf<'_>, base: u64) -> Result<Vec<u8>, Error> {
+        let broken = || Error::HookObject("whole segments");
+        let mut memory = Vec::new();
+        for load in elf.program_headers.iter().filter(|p| p.p_type == PT_LOAD) {
+            let bytes = self.bytes.get(load.file_range()).ok_or_else(broken)?;
+            let (start, end) = (load.p_vaddr as usize, load.p_vaddr as usize + bytes.len());
+            if memory.len() < end {
+                memory.resize(end, 0);
+            }
+            memory[start..end].copy_from_slice(bytes);
+        }
+        for relocation in elf.dynrelas.iter() {
+            // psABI, table 4.9: B + A.
+            if relocation.r_type != reloc::R_X86_64_RELATIVE {
+                return Err(Error::HookObject("relative relocations only"));
+            }
+            let at = relocation.r_offset as usize;
+            let value = base.wrapping_add_signed(relocation.r_addend.unwrap_or(0));
+            let word = memory.get_mut(at..at + 8).ok_or_else(broken)?;
+            word.copy_from_slice(&value.to_le_bytes());
+        }
+        Ok(memory)
+    }
 }
 
-/// The hook as a module of a target that has it loaded at `base`.
-pub fn hook_image(base: u64) -> Result<memhook_process::ModuleImage, Error> {
-    static BYTES: std::sync::OnceLock<std::sync::Arc<memhook_process::ModuleBytes>> =
-        std::sync::OnceLock::new();
-    let elf = parse()?;
-    let end = elf
-        .program_headers
-        .iter()
-        .filter(|p| p.p_type == goblin::elf::program_header::PT_LOAD)
-        .map(|p| p.p_vaddr + p.p_memsz)
-        .max()
-        .unwrap_or(0);
-    Ok(memhook_process::ModuleImage {
-        path: "memhook-hook".into(),
-        file: std::path::PathBuf::new(),
-        base,
-        start: base,
-        end: base + end.next_multiple_of(4096),
-        build_id: None,
-        is_main: false,
-        is_loader: false,
-        is_libc: false,
-        facts: Default::default(),
-        is_permanent: true,
-        bytes: BYTES
-            .get_or_init(|| std::sync::Arc::new(HOOK_OBJECT.to_vec().into()))
-            .clone(),
-    })
+/// The end (svma) of what an object takes, in whole pages.
+fn end_of(elf: &Elf<'_>) -> u64 {
+    let loads = elf.program_headers.iter().filter(|p| p.p_type == PT_LOAD);
+    let end = loads.map(|p| p.p_vaddr + p.p_memsz).max().unwrap_or(0);
+    end.next_multiple_of(PAGE_BYTES)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use goblin::elf::program_header::{PF_W, PF_X, PT_TLS};
 
     /// The hook loads into any process: it needs no library and imports no symbol, and its only
-    /// thread-local storage is one word.
+    /// thread-local storage is one word, or none where it is mapped without the loader.
     #[test]
     fn hook_imports_nothing() {
-        let elf = Elf::parse(HOOK_OBJECT).unwrap();
-        assert!(elf.libraries.is_empty(), "{:?}", elf.libraries);
-        let undefined: Vec<_> = elf
-            .dynsyms
-            .iter()
-            .filter(|s| s.st_shndx == 0 && s.st_name != 0)
-            .filter_map(|s| elf.dynstrtab.get_at(s.st_name))
-            .collect();
-        assert!(undefined.is_empty(), "{undefined:?}");
-        let tls = elf
-            .program_headers
-            .iter()
-            .find(|p| p.p_type == goblin::elf::program_header::PT_TLS)
-            .unwrap();
-        assert_eq!(tls.p_memsz, 8);
-        entry_points().unwrap();
+        for object in [&LOADED, &MAPPED] {
+            let elf = object.parse().unwrap();
+            assert!(elf.libraries.is_empty(), "{:?}", elf.libraries);
+            let undefined: Vec<_> = elf
+                .dynsyms
+                .iter()
+                .filter(|s| s.st_shndx == 0 && s.st_name != 0)
+                .filter_map(|s| elf.dynstrtab.get_at(s.st_name))
+                .collect();
+            assert!(undefined.is_empty(), "{undefined:?}");
+            let tls = elf.program_headers.iter().find(|p| p.p_type == PT_TLS);
+            let words = tls.map_or(0, |tls| tls.p_memsz / 8);
+            assert_eq!(words, u64::from(!object.is_mapped));
+            object.entry_points().unwrap();
+        }
+    }
+
+    /// What is mapped without the loader has relative relocations only, all of them in its data.
+    #[test]
+    fn a_mapped_hook_can_be_relocated_from_outside() {
+        let elf = MAPPED.parse().unwrap();
+        let loads = || elf.program_headers.iter().filter(|p| p.p_type == PT_LOAD);
+        assert!(loads().all(|p| p.p_flags & (PF_X | PF_W) != (PF_X | PF_W)));
+        assert_eq!(loads().filter(|p| p.p_flags & PF_X != 0).count(), 1);
+        let data: Vec<_> = loads().filter(|p| p.p_flags & PF_W != 0).collect();
+        let [data] = data[..] else {
+            panic!("{} writable segments", data.len());
+        };
+        assert!(elf.pltrelocs.is_empty() && elf.dynrels.is_empty());
+        let in_file = data.p_vaddr..data.p_vaddr + data.p_filesz;
+        assert!(elf.dynrelas.iter().all(|r| in_file.contains(&r.r_offset)));
+        let base = 0x7000_0000_0000;
+        let (here, there) = (
+            MAPPED.in_memory(&elf, 0).unwrap(),
+            MAPPED.in_memory(&elf, base).unwrap(),
+        );
+        for relocation in elf.dynrelas.iter() {
+            let word = |memory: &[u8]| {
+                let at = relocation.r_offset as usize;
+                u64::from_le_bytes(memory[at..at + 8].try_into().unwrap())
+            };
+            assert_eq!(word(&there), word(&here) + base);
+        }
+        assert_eq!(here.len() as u64, data.p_vaddr + data.p_filesz);
+        // The loader's object needs the loader.
+        let elf = LOADED.parse().unwrap();
+        assert!(LOADED.in_memory(&elf, 0).is_err());
     }
 }

@@ -1,8 +1,12 @@
 //! What an attach would patch. The process is only read.
 
+use crate::hook_object::hook_at;
+use crate::loading::{CANNOT_THROW, Loading, leaves_alone};
 use crate::{config::TraceConfig, error::Error};
 use memhook_abi::function_by_name;
-use memhook_process::{ModuleFiles, ModuleImage, find_slots, hook_copies, mappings, modules};
+use memhook_process::{
+    CLibrary, ModuleFiles, ModuleImage, find_slots, hook_copies, mappings, modules,
+};
 
 /// What would be hooked of one module.
 pub struct PlannedModule {
@@ -10,6 +14,8 @@ pub struct PlannedModule {
     pub image: ModuleImage,
     /// The symbol of each slot.
     pub slots: Vec<String>,
+    /// The function (avma) that each slot leads to.
+    pub targets: Vec<u64>,
     /// What cannot be hooked, and why.
     pub unhookable: Vec<(String, &'static str)>,
 }
@@ -26,12 +32,32 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
         .map(|image| PlannedModule {
             image,
             slots: Vec::new(),
+            targets: Vec::new(),
             unhookable: Vec::new(),
         })
         .collect();
+    let present = hook_copies(pid, &maps).into_iter().map(|copy| copy.base);
+    let present = present
+        .into_iter()
+        .find(|base| hook_at(pid, *base).is_some());
+    let libc = CLibrary::of(pid, &maps);
+    let loading = libc.and_then(|libc| Loading::of(pid, &libc, present).ok());
+    let is_left_alone = |symbol: &str| {
+        let loading = loading.zip(function_by_name(symbol));
+        loading.is_some_and(|(loading, function)| leaves_alone(loading.object(pid), function))
+    };
     // An attach first puts back what others left in slots.
     for slot in scan.slots.iter().chain(&scan.held) {
-        planned[slot.module].slots.push(slot.symbol.clone());
+        let module = &mut planned[slot.module];
+        if is_left_alone(&slot.symbol) {
+            let refused = (slot.symbol.clone(), CANNOT_THROW);
+            if !module.unhookable.contains(&refused) {
+                module.unhookable.push(refused);
+            }
+        } else {
+            module.slots.push(slot.symbol.clone());
+            module.targets.push(slot.target);
+        }
     }
     for refused in scan.unhookable {
         let module = &mut planned[refused.module];

@@ -1,8 +1,7 @@
 //! Whether the hook of this version is in a process, and holding a thread to call into it.
 
-use crate::{error::Error, hook_object::HOOK_OBJECT};
+use crate::{error::Error, hook_object::hook_at};
 use memhook_inject::{Held, HoldOptions, hold};
-use memhook_process::{RemoteAddress, read_memory};
 use std::time::Duration;
 
 /// Options for work that takes no lock of the process: a thread may stop anywhere for it.
@@ -10,11 +9,9 @@ pub fn any_point() -> HoldOptions<'static> {
     HoldOptions::anywhere(Duration::from_secs(2))
 }
 
-/// Whether our hook is loaded at `base`.
+/// Whether our hook is at `base`.
 pub fn has_hook(pid: i32, base: u64) -> bool {
-    // This much of the file includes the build-id.
-    let mut start = [0; 1024];
-    read_memory(pid, RemoteAddress(base), &mut start).is_ok() && HOOK_OBJECT.starts_with(&start)
+    hook_at(pid, base).is_some()
 }
 
 /// Holds a thread to call into the hook at `base`, if the hook is there: after an execve another

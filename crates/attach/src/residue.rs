@@ -7,10 +7,10 @@ use crate::hook_presence::{any_point, has_hook};
 use crate::reach::Reach;
 use crate::rest::comes_to_rest;
 use crate::restore::{Files, Restored, restore};
-use memhook_inject::{close_descriptor, create_region, hold};
-use memhook_process::{HookCopy, Mapping, RemoteAddress, hook_copies};
+use memhook_inject::{close_descriptor, create_region, hold, unmap_unfinished};
+use memhook_process::{HookCopy, Mapping, RemoteAddress, hook_copies, unfinished_copies};
 use memhook_stream::Region;
-use std::{fs::OpenOptions, time::Duration};
+use std::{fs::OpenOptions, ops::Range, time::Duration};
 
 /// What a region is called in /proc.
 const REGION_NAME: &std::ffi::CStr = c"memhook-region";
@@ -31,6 +31,8 @@ pub struct Residue {
     closed_regions: Vec<(RemoteAddress, u64)>,
     /// Regions that no hook was ever given, here or in a parent: addresses (avma) and bytes.
     never_used: Vec<(RemoteAddress, u64)>,
+    /// Hooks that an attacher had no time to map completely (avma).
+    unfinished: Vec<Range<u64>>,
     /// Descriptors that an attacher had no time to close.
     descriptors: Vec<u64>,
     /// The highest number of an attach in any region; words that threads keep may bear it.
@@ -54,6 +56,7 @@ pub fn residue(pid: i32, maps: &[Mapping]) -> Residue {
         regions: Vec::new(),
         closed_regions: Vec::new(),
         never_used: Vec::new(),
+        unfinished: unfinished_copies(pid, maps),
         descriptors: stray_descriptors(pid),
         last_epoch: 0,
         hooks,
@@ -161,13 +164,16 @@ impl Residue {
         if !self.hooks.is_empty() {
             restored = restore(pid, self.hook_base, None, files)?;
         }
-        if !self.descriptors.is_empty() || !self.never_used.is_empty() {
+        if self.has_leftovers() {
             let mut held = hold(pid, &any_point())?;
             for descriptor in std::mem::take(&mut self.descriptors) {
                 close_descriptor(&mut held, descriptor)?;
             }
             for (address, bytes) in std::mem::take(&mut self.never_used) {
                 held.syscall(libc::SYS_munmap, [address.0, bytes, 0, 0, 0, 0])?;
+            }
+            for place in std::mem::take(&mut self.unfinished) {
+                unmap_unfinished(&mut held, place)?;
             }
             restored.held = restored.held.max(held.release()?);
         }
@@ -183,7 +189,12 @@ impl Residue {
 
     /// Whether there is something to clear up before anything else is done.
     pub fn is_untidy(&self) -> bool {
-        !self.hooks.is_empty() || !self.descriptors.is_empty() || !self.never_used.is_empty()
+        !self.hooks.is_empty() || self.has_leftovers()
+    }
+
+    /// Whether there is something that only a held thread can take away.
+    fn has_leftovers(&self) -> bool {
+        !self.descriptors.is_empty() || !self.never_used.is_empty() || !self.unfinished.is_empty()
     }
 
     /// A region for rings of `ring_bytes`, one of those found if no thread is at work in it. The

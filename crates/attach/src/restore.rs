@@ -3,7 +3,7 @@
 //! wrote down.
 
 use crate::error::Error;
-use crate::hook_object::entry_points;
+use crate::hook_object::hook_at;
 use crate::hook_presence::{has_hook, hold_with_hook};
 use crate::reach::Reach;
 use crate::safe_point::SafePoints;
@@ -165,11 +165,14 @@ fn by_hook(
     files: &mut Files,
     done: &mut Restored,
 ) -> Result<(), Error> {
-    let (entry, hook) = (entry_points()?, RemoteAddress(base));
+    let Some(object) = hook_at(pid, base) else {
+        return Err(Error::OtherProgram { pid });
+    };
+    let (entry, hook) = (object.entry_points()?, RemoteAddress(base));
     let libc = CLibrary::of(pid, &look.layout);
     let iterate = libc.and_then(|libc| libc.function("dl_iterate_phdr"));
     let iterate = iterate.unwrap_or_default().0;
-    if iterate == 0 || look.slots.iter().all(|slot| slot.is_unprotected) {
+    if iterate == 0 || look.slots.iter().all(|slot| slot.is_unsettled) {
         // Only the gate is left to the hook, and that can be closed at any point.
         let mut held = hold_with_hook(pid, base)?;
         held.call(hook + entry.close, &[])?;
@@ -213,7 +216,7 @@ fn exchange_all(
         look.refresh(pid, files)?;
         // In pages that may be under relocation, words are only forced.
         let mut slots = look.still_held(pid);
-        slots.retain(|slot| !slot.is_unprotected);
+        slots.retain(|slot| !slot.is_unsettled);
         let (permanent, others): (Vec<Slot>, Vec<Slot>) =
             slots.into_iter().partition(|slot| slot.is_permanent);
         for chunk in permanent.chunks(MOST_WORDS) {

@@ -3,9 +3,12 @@
 use crate::reach::Reach;
 use crate::unwind_tables::UnwindTables;
 use memhook_inject::{Error, Held, HoldOptions, Registers};
-use memhook_process::{ModuleImage, mappings, unsafe_ranges, vdso};
+use memhook_process::{ModuleImage, RemoteAddress, mappings, read_word, unsafe_ranges, vdso};
 use memhook_unwind::{TableModule, walk};
 use std::{ops::Range, time::Duration};
+
+/// How long a thread outside of the loader is looked for.
+pub const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where a thread of one process may be made to call the loader.
 pub struct SafePoints {
@@ -36,6 +39,23 @@ impl SafePoints {
         Ok(SafePoints::new(&tables, &modules))
     }
 
+    /// Whether a thread that sleeps at `pc` with the stack at `sp` is certainly at one.
+    pub fn is_safe_asleep(&self, pid: i32, at: (u64, u64)) -> bool {
+        let (frames, is_complete) = self.frames_asleep(pid, at);
+        is_complete && !is_within(&frames, &self.ranges)
+    }
+
+    /// Whether one certainly sleeps inside of a call of something in `ranges`.
+    pub fn sleeps_within(&self, pid: i32, at: (u64, u64), ranges: &[Range<u64>]) -> bool {
+        is_within(&self.frames_asleep(pid, at).0, ranges)
+    }
+
+    /// Its frame pointer is not known, so that a backtrace that needs it comes to no end.
+    fn frames_asleep(&self, pid: i32, (pc, sp): (u64, u64)) -> (Vec<u64>, bool) {
+        let read = |address| read_word(pid, RemoteAddress(address));
+        walk(&self.modules, (pc, sp, 0), &read, 256)
+    }
+
     /// Holds a thread at one.
     pub fn hold(&self, reach: &mut Reach<'_>, pid: i32, deadline: Duration) -> Result<Held, Error> {
         let unwind = |registers: &Registers, read: &dyn Fn(u64) -> Option<u64>| {
@@ -51,6 +71,13 @@ impl SafePoints {
         };
         reach.hold(pid, &options)
     }
+}
+
+/// The return address of a call at the end of a range lies just behind it.
+fn is_within(frames: &[u64], ranges: &[Range<u64>]) -> bool {
+    let is_in = |address: u64| ranges.iter().any(|range| range.contains(&address));
+    let (innermost, callers) = frames.split_at(1);
+    innermost.iter().any(|&pc| is_in(pc)) || callers.iter().any(|pc| is_in(pc.wrapping_sub(1)))
 }
 
 /// How much of the stack above a lost frame is searched, in bytes.

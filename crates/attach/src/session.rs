@@ -8,23 +8,25 @@ mod target_facts;
 use crate::claim::{Claim, claim};
 use crate::config::TraceConfig;
 use crate::error::Error;
-use crate::hook_object::{EntryPoints, HOOK_OBJECT, entry_points, hook_image};
+use crate::hook_object::{EntryPoints, HookObject};
 use crate::hook_presence::has_hook;
 use crate::known_files::KnownFiles;
 use crate::limits::plan;
+use crate::loading::{CANNOT_THROW, Loading, leaves_alone};
 use crate::reach::Reach;
 use crate::recorder::OwnCode;
 use crate::residue::{Place, residue};
 use crate::restore::{Files, layout};
-use crate::safe_point::SafePoints;
+use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
 use crate::unwind_tables::UnwindTables;
-use memhook_abi::{self as abi, function_by_name, hook_error};
-use memhook_inject::{Dlopen, Held, IdleThreads, load_object, unmap_region};
+use memhook_abi::{self as abi, function_by_name, hook_error, slot_state};
+use memhook_inject::{Held, IdleThreads, unmap_region};
 use memhook_process::{
-    CLibrary, ElfView, Mapping, ModuleImage, RemoteAddress, TargetRoot, find_slots, hook_copies,
-    mappings, modules, seccomp_filters, vdso,
+    CLibrary, CLibraryKind, ElfView, Mapping, ModuleImage, RemoteAddress, TargetRoot, find_slots,
+    hook_copies, mappings, modules, seccomp_filters, vdso,
 };
 use memhook_stream::{Plan, Region};
+use memhook_unwind::walk;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -32,8 +34,6 @@ use std::{
 };
 use target_facts::{is_filtered, tid_offset};
 
-/// How long a thread outside of the loader is looked for.
-const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the held thread waits for a moment in which no other thread unloads modules.
 const STILL_PATIENCE: Duration = Duration::from_millis(20);
 
@@ -41,8 +41,12 @@ const STILL_PATIENCE: Duration = Duration::from_millis(20);
 pub struct Session {
     pid: i32,
     region: Arc<Region>,
+    /// The build of the hook, and what is called in it.
+    object: &'static HookObject,
     entry: EntryPoints,
     hook_base: u64,
+    /// Its loader may unmap a module while the hook is about to exchange its slots.
+    may_lose_modules: bool,
     functions: HashSet<usize>,
     files: Files,
     /// Mappings of files as last seen.
@@ -71,22 +75,6 @@ pub struct Session {
     /// What it may take of memory.
     plan: Plan,
     _claim: Claim,
-}
-
-fn find_dlopen(pid: i32, libc: &CLibrary) -> Result<Dlopen, Error> {
-    let candidates = [("dlopen", false), ("__libc_dlopen_mode", true)];
-    for (name, internal_mode) in candidates {
-        if let Some(address) = libc.function(name) {
-            return Ok(Dlopen {
-                address,
-                internal_mode,
-            });
-        }
-    }
-    Err(Error::NoFunction {
-        pid,
-        name: "dlopen, nor a __libc_dlopen_mode",
-    })
 }
 
 impl Session {
@@ -129,11 +117,11 @@ impl Session {
         if scan.slots.is_empty() {
             return Err(Error::NothingToHook { pid });
         }
-        let entry = entry_points()?;
         let libc = CLibrary::of(pid, &maps).ok_or(Error::NoCLibrary { pid })?;
         let needed =
             |name: &'static str| libc.function(name).ok_or(Error::NoFunction { pid, name });
-        let dlopen = find_dlopen(pid, &libc)?;
+        let loading = Loading::of(pid, &libc, hook_base)?;
+        let object = loading.object(pid);
         if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
             config.libc_backtrace = needed("backtrace")?.0;
         }
@@ -173,8 +161,10 @@ impl Session {
         let mut session = Session {
             pid,
             region: Arc::new(region),
-            entry,
+            object,
+            entry: object.entry_points()?,
             hook_base: 0,
+            may_lose_modules: libc.kind == CLibraryKind::Musl,
             functions,
             layout: layout(&maps),
             files,
@@ -195,7 +185,7 @@ impl Session {
         };
         session.journal(&scan);
         session.publish_modules()?;
-        if let Err(error) = session.load_and_start(reach, hook_base, dlopen, place) {
+        if let Err(error) = session.load_and_start(reach, loading, place) {
             // Some slots may hold wrappers by now; what this cannot put back, `detach` can.
             let _ = session.detach();
             return Err(error);
@@ -208,34 +198,47 @@ impl Session {
     fn load_and_start(
         &mut self,
         reach: &mut Reach<'_>,
-        hook_base: Option<u64>,
-        dlopen: Dlopen,
+        loading: Loading,
         region: Place,
     ) -> Result<(), Error> {
         let (pid, region_address) = (self.pid, region.address);
         // So that nothing slow is left for the hold.
-        let anywhere = hook_image(0)?;
+        let anywhere = self.object.image(0)?;
         self.tables.prepare(&self.region, &[anywhere]);
         // Also with the hook in place: it asks the loader to keep still.
         let mut held = self.safe_points().hold(reach, pid, SAFE_POINT_PATIENCE)?;
-        self.hook_base = match hook_base {
-            Some(base) => base,
-            None => match load_object(&mut held, dlopen, HOOK_OBJECT) {
-                Ok(base) => base,
-                Err(error) => {
-                    // Nobody knows of a new region, so nobody would ever use it again.
-                    if region.is_new {
-                        let bytes = abi::region_bytes(self.region.ring_bytes()) as u64;
-                        let _ = unmap_region(&mut held, RemoteAddress(region_address), bytes);
-                    }
-                    return Err(error.into());
-                }
-            },
-        };
-        // The hook's own frames are on the stack of an allocation made below one of its wrappers.
-        self.hook = Some(hook_image(self.hook_base)?);
-        self.publish_modules()?;
         let backtrace = self.region.libc_backtrace();
+        let may_map = |held: &Held| {
+            if tid_offset(held) == 0 {
+                return Err(Error::NoThreadNumber { pid });
+            }
+            if backtrace != 0 {
+                return Err(Error::NoWayThroughHook { pid });
+            }
+            Ok(())
+        };
+        let (base, object) = match loading.load(&mut held, may_map) {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                // Nobody knows of a new region, so nobody would ever use it again.
+                if region.is_new {
+                    let bytes = abi::region_bytes(self.region.ring_bytes()) as u64;
+                    let _ = unmap_region(&mut held, RemoteAddress(region_address), bytes);
+                }
+                return Err(error);
+            }
+        };
+        if !std::ptr::eq(object, self.object) {
+            self.use_object(object)?;
+        }
+        if object.is_mapped {
+            // Also where an earlier attach has mapped it.
+            may_map(&held)?;
+        }
+        self.hook_base = base;
+        // The hook's own frames are on the stack of an allocation made below one of its wrappers.
+        self.hook = Some(object.image(base)?);
+        self.publish_modules()?;
         if backtrace != 0 {
             // Its first call loads libgcc_s, which must not happen below an allocation.
             held.call(
@@ -263,6 +266,21 @@ impl Session {
             self.held_time = self.held_time.max(all_held);
         }
         self.announce_forwarding_operators();
+        Ok(())
+    }
+
+    /// Takes another build of the hook than the journal was written for.
+    fn use_object(&mut self, object: &'static HookObject) -> Result<(), Error> {
+        (self.object, self.entry) = (object, object.entry_points()?);
+        for slot in self.region.slots() {
+            if leaves_alone(object, slot.function as usize) {
+                self.region.set_slot_state(slot.index, slot_state::UNUSED);
+                let of_module = |m: &&ModuleImage| m.base == slot.module_base;
+                let module = self.modules.iter().find(of_module);
+                let name = module.map(|m| m.name().to_owned()).unwrap_or_default();
+                self.unhookable.push((name, CANNOT_THROW));
+            }
+        }
         Ok(())
     }
 
@@ -330,6 +348,18 @@ impl Session {
         };
         let frames = stack.frames.into_iter().filter(|pc| !ours(pc)).collect();
         Some((stack.function, frames))
+    }
+
+    /// The frames of a thread with these registers (rip, rsp, rbp), innermost first, as far as `read` has its
+    /// stack.
+    pub fn unwind(
+        &self,
+        start: (u64, u64, u64),
+        read: &dyn Fn(u64) -> Option<u64>,
+        depth: usize,
+    ) -> Vec<u64> {
+        let modules = with(&self.modules, &self.vdso);
+        walk(&self.tables.table_modules(&modules), start, read, depth).0
     }
 
     /// What [`Session::stack`] leaves out of backtraces.

@@ -2,8 +2,10 @@
 
 use crate::exit_code;
 use crate::report::{self, OutputArgs, sources};
+use crate::scores;
 use anyhow::Context;
 use memhook_foreign::check_output;
+use memhook_recording::ScoreOptions;
 use memhook_report::recorded::Window;
 use memhook_report::{FailOn, Measure, Profile};
 use std::{
@@ -19,11 +21,12 @@ pub struct Args {
     old: PathBuf,
     /// The newer run
     new: PathBuf,
-    /// What to compare: live, peak, allocated, ...
+    /// What to compare: live, peak, ... [default: live]
     ///
-    /// It is one of live, peak, allocated, released and temporary.
-    #[arg(long, value_name = "WHAT", value_parser = report::parse::<Measure>, default_value = "live")]
-    measure: Measure,
+    /// It is one of live, peak, allocated, released and temporary. With --scores, the default is what was
+    /// allocated.
+    #[arg(long, value_name = "WHAT", value_parser = report::parse::<Measure>)]
+    measure: Option<Measure>,
     /// Number of sites to show
     #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
     top: usize,
@@ -37,6 +40,8 @@ pub struct Args {
     #[arg(short, long)]
     json: bool,
     #[command(flatten)]
+    scores: scores::Args,
+    #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
     sources: sources::Args,
@@ -45,22 +50,23 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     check_output(&args.output.output, [&args.old, &args.new])?;
+    let measure = measure(args);
     let other = args.fail_on.as_ref().and_then(FailOn::measure);
-    if let Some(other) = other.filter(|other| *other != args.measure) {
+    if let Some(other) = other.filter(|other| *other != measure) {
         anyhow::bail!(
             "--fail-on is about what is {0}, the comparison about what is {1}: add --measure {0}",
             other.name(),
-            args.measure.name()
+            measure.name()
         );
     }
     let (old, new) = (load(args, &args.old)?, load(args, &args.new)?);
-    let diff = memhook_report::diff(&old, &new, args.measure, args.top);
+    let diff = memhook_report::diff(&old, &new, measure, args.top);
     args.output.write_document(&diff, args.json)?;
     let Some(fail_on) = &args.fail_on else {
         return Ok(ExitCode::SUCCESS);
     };
     if let Some(violation) =
-        fail_on.violation(&memhook_report::diff(&old, &new, args.measure, usize::MAX))
+        fail_on.violation(&memhook_report::diff(&old, &new, measure, usize::MAX))
     {
         eprintln!("memhook-rs: {violation}");
         return Ok(ExitCode::from(exit_code::LIMIT_EXCEEDED));
@@ -72,21 +78,51 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn measure(args: &Args) -> Measure {
+    let usual = if args.scores.scores {
+        Measure::Allocated
+    } else {
+        Measure::Live
+    };
+    args.measure.unwrap_or(usual)
+}
+
 fn load(args: &Args, path: &Path) -> anyhow::Result<Profile> {
+    let measure = measure(args);
     if is_json(path) {
         let text =
             std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let profile = memhook_report::read_back(&text, args.measure);
-        return profile.with_context(|| path.display().to_string());
+        let profile = memhook_report::read_back(&text, measure);
+        let profile = profile.with_context(|| path.display().to_string())?;
+        if args.scores.scores && profile.scores.is_none() {
+            anyhow::bail!(
+                "{}: the report has no scores: make it with report --scores --json",
+                path.display()
+            );
+        }
+        return Ok(profile);
     }
     let recording = report::open(path)?;
-    if recording.is_summary() && args.measure == Measure::Temporary {
+    if recording.is_summary() && measure == Measure::Temporary {
         anyhow::bail!(
             "{} holds sums of intervals, which do not tell temporary allocations",
             path.display()
         );
     }
-    let (profile, _) = report::read(&recording, path, &args.sources, Window::default())?;
+    if args.scores.scores {
+        let checked = recording.check_scores();
+        checked.with_context(|| format!("--scores: {}", path.display()))?;
+    }
+    // Where they can be had, they belong to the comparison.
+    let scores = args.scores.options();
+    let scores = scores.or_else(|| {
+        recording
+            .check_scores()
+            .ok()
+            .map(|()| ScoreOptions::default())
+    });
+    let window = Window::default();
+    let (profile, _) = report::read(&recording, path, &args.sources, window, scores)?;
     Ok(profile)
 }
 

@@ -13,6 +13,7 @@ mod gate;
 mod options;
 mod output;
 mod report;
+mod scores;
 mod symbols_pack;
 mod target;
 mod tracing;
@@ -27,7 +28,7 @@ mod live;
 mod live;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use live::{attach, demo, detach, doctor, probe, rss, run, scan, signals, top, trim, watch};
+use live::{attach, demo, detach, doctor, probe, rss, run, scan, signals, stale, top, trim, watch};
 use memhook_foreign::visible;
 use std::process::ExitCode;
 
@@ -82,6 +83,9 @@ enum Command {
     /// Find leaked memory in a running process, without tracing it
     #[command(after_long_help = include_str!("help/scan.txt"))]
     Scan(scan::Args),
+    /// Find memory that a running process still holds and no longer touches
+    #[command(after_long_help = include_str!("help/stale.txt"))]
+    Stale(stale::Args),
     /// Show where the resident memory of a running process is
     #[command(after_long_help = include_str!("help/rss.txt"))]
     Rss(rss::Args),
@@ -123,6 +127,7 @@ fn main() -> ExitCode {
         Command::Detach(args) => detach::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Scan(args) => scan::run(&args),
+        Command::Stale(args) => stale::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Rss(args) => rss::run(&args),
         Command::Watch(args) => watch::run(&args),

@@ -44,6 +44,7 @@ pub enum SortBy {
     Count,
     Age,
     Growth,
+    Score,
 }
 
 impl From<SortBy> for memhook_report::SortBy {
@@ -53,6 +54,7 @@ impl From<SortBy> for memhook_report::SortBy {
             SortBy::Count => Self::Count,
             SortBy::Age => Self::Age,
             SortBy::Growth => Self::Growth,
+            SortBy::Score => Self::Score,
         }
     }
 }
@@ -68,7 +70,7 @@ pub struct View {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub older: Option<Duration>,
     /// Sort by bytes, count, age or growth
-    #[arg(long, value_enum, value_name = "ORDER", default_value = "bytes")]
+    #[arg(long, value_name = "ORDER", value_parser = orders_of_trace(), default_value = "bytes")]
     pub sort: SortBy,
     /// Rows by site, function, thread, ...
     #[arg(long, value_name = "ROWS", value_parser = rows_of_trace(), default_value = "site")]
@@ -81,6 +83,14 @@ fn rows_of_trace() -> impl TypedValueParser<Value = GroupBy> {
     let of_trace = of_trace.filter(|&&by| by != GroupBy::Lifetime);
     let words = of_trace.filter_map(ValueEnum::to_possible_value);
     PossibleValuesParser::new(words).try_map(|word| GroupBy::from_str(&word, false))
+}
+
+/// Scores are known at the end only.
+fn orders_of_trace() -> impl TypedValueParser<Value = SortBy> {
+    let of_trace = SortBy::value_variants().iter();
+    let of_trace = of_trace.filter(|&&by| by != SortBy::Score);
+    let words = of_trace.filter_map(ValueEnum::to_possible_value);
+    PossibleValuesParser::new(words).try_map(|word| SortBy::from_str(&word, false))
 }
 
 /// When to use colours.

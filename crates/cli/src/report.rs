@@ -6,9 +6,11 @@ mod target;
 pub use target::{OutputArgs, open, presentable, read, write};
 
 use crate::options::{GroupBy, SortBy, moment};
+use crate::scores;
 use anyhow::{Context, bail};
 use memhook_foreign::check_output;
-use memhook_recording::Recording;
+use memhook_recording::{Recording, ScoreOptions};
+use memhook_report::formats::Html;
 use memhook_report::recorded::{self, Selection, Window};
 use memhook_report::{Format, FormatChoice, FormatOptions, Measure, Nature, Profile, Root, Unit};
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
@@ -18,19 +20,22 @@ use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
 pub struct Args {
     /// The recording (attach -o FILE.mhk); - is standard input
     file: PathBuf,
-    /// What to count: live, peak, allocated, ...
+    /// What to count: live, peak, ... [default: live]
     ///
-    /// It is one of live, peak, allocated, released and temporary. The peak is what was live when the
+    /// It is one of live, peak, allocated, released and temporary. With --scores, the default is what was
+    /// allocated. The peak is what was live when the
     /// heap was largest. Temporary blocks are those that a thread released before it allocated again.
-    #[arg(long, value_name = "WHAT", value_parser = parse::<Measure>, default_value = "live")]
-    measure: Measure,
+    #[arg(long, value_name = "WHAT", value_parser = parse::<Measure>)]
+    measure: Option<Measure>,
     /// Show the heap when it was largest (--measure peak)
     #[arg(long, conflicts_with = "measure")]
     peak: bool,
     /// Rows by site, function, thread, ...
     #[arg(long, value_enum, value_name = "ROWS", default_value = "site")]
     by: GroupBy,
-    /// Sort by bytes, count, age or growth
+    /// Sort by bytes, count, age, growth or score
+    ///
+    /// By score (with --scores), the worst sites come first.
     #[arg(long, value_enum, value_name = "ORDER", default_value = "bytes")]
     sort: SortBy,
     /// Number of rows
@@ -39,10 +44,10 @@ pub struct Args {
     /// Show who releases what others allocated
     ///
     /// The recording must have the call stacks of releases (attach --stacks all).
-    #[arg(long, conflicts_with = "tree")]
+    #[arg(long, conflicts_with_all = ["tree", "scores"])]
     who_frees: bool,
     /// Show a tree of calls: top-down or bottom-up
-    #[arg(long, value_enum, value_name = "DIRECTION")]
+    #[arg(long, value_enum, value_name = "DIRECTION", conflicts_with = "scores")]
     tree: Option<Direction>,
     /// Count blocks instead of bytes
     ///
@@ -58,6 +63,8 @@ pub struct Args {
     /// Same as --format json
     #[arg(short, long, conflicts_with = "format")]
     json: bool,
+    #[command(flatten)]
+    scores: scores::Args,
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
@@ -126,7 +133,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("this format is not for a terminal: add -o FILE");
     }
     let window = args.window.window(&recording)?;
-    let (profile, symbols) = read(&recording, &args.file, &args.sources, window)?;
+    let scores = match format {
+        FormatChoice::Export(format) => page_scores(format, &recording),
+        _ => args.scores.options(),
+    };
+    let (profile, symbols) = read(&recording, &args.file, &args.sources, window, scores)?;
     if let FormatChoice::Export(format) = format {
         export(args, &profile, format)?;
         return Ok(ExitCode::SUCCESS);
@@ -151,16 +162,43 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn measure(args: &Args) -> Measure {
+    let usual = if args.scores.scores {
+        // Sites with bad scores have nothing live.
+        Measure::Allocated
+    } else {
+        Measure::Live
+    };
     if args.peak {
         Measure::Peak
     } else {
-        args.measure
+        args.measure.unwrap_or(usual)
     }
+}
+
+/// How the sites of an exported profile are scored: a page has scores where they can be had, other formats have no
+/// place for them.
+pub fn page_scores(format: &dyn Format<Profile>, recording: &Recording) -> Option<ScoreOptions> {
+    let has_scores = format.name() == Html.name() && recording.check_scores().is_ok();
+    has_scores.then(ScoreOptions::of_pictures)
 }
 
 /// Questions that this recording cannot answer.
 fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     let measure = measure(args);
+    if args.scores.scores {
+        recording.check_scores().context("--scores")?;
+        if args.by != GroupBy::Site {
+            bail!("--scores is about sites: leave --by out");
+        }
+        if let FormatChoice::Export(format) = args.format {
+            bail!(
+                "--scores is for text and JSON: leave it out of -f {}",
+                format.name()
+            );
+        }
+    } else if args.sort == SortBy::Score {
+        bail!("--sort score: add --scores");
+    }
     if args.who_frees && !recording.has_release_stacks() {
         bail!("--who-frees: stacks of releases were not recorded; attach with --stacks all");
     }
@@ -222,6 +260,7 @@ fn selection(args: &Args, as_json: bool) -> Selection {
         sort: args.sort.into(),
         top: args.top,
         is_window: args.window.from.is_some(),
-        merges_alike: !as_json,
+        // Sites that read the same have scores of their own.
+        merges_alike: !as_json && !args.scores.scores,
     }
 }

@@ -2,11 +2,13 @@
 
 use crate::output::say;
 use crate::report::{self, WindowArgs, open, sources as symbols};
-use crate::signals;
+use crate::{scores, signals};
 use anyhow::Context;
 use memhook_foreign::check_output;
+use memhook_recording::{GroupLimit, Recording, ScoreOptions};
 use memhook_report::FormatOptions;
 use memhook_report::formats::{Html, write};
+use memhook_report::recorded::Window;
 use memhook_report::view::{self, Server};
 use std::{
     net::SocketAddr,
@@ -39,6 +41,17 @@ pub struct Args {
     /// Without it the page has no source lines, because debug information may name any file.
     #[arg(long, value_name = "DIR")]
     source_dir: Vec<PathBuf>,
+    /// Compare with this older recording
+    ///
+    /// The graph is then one of both runs: red is more than in the older run, blue is less.
+    #[arg(long, value_name = "OLD", conflicts_with = "from")]
+    diff: Option<PathBuf>,
+    /// Longest pause within a group of blocks (0.1%, 5ms) [default: 0.1%]
+    ///
+    /// The lifetime score is about groups: where no block is allocated for longer than this, the next one
+    /// begins. It is a time, or a percentage of the run time.
+    #[arg(long, value_name = "PAUSE", value_parser = scores::group)]
+    group: Option<GroupLimit>,
     #[command(flatten)]
     window: WindowArgs,
     #[command(flatten)]
@@ -49,13 +62,21 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let named = || named_after(&args.file);
     let path = args.output.clone().unwrap_or_else(named);
-    check_output(Some(&path), [&args.file])?;
+    check_output(Some(&path), std::iter::once(&args.file).chain(&args.diff))?;
     let recording = open(&args.file)?;
     symbols::check_directories(args.source_dir.iter())?;
     let window = args.window.window(&recording)?;
     // Before the work: a port that is taken costs nothing then.
     let server = args.serve.map(bind).transpose()?;
-    let (mut profile, _) = report::read(&recording, &args.file, &args.symbols, window)?;
+    let scores = score_options(args, &recording);
+    let (mut profile, _) = report::read(&recording, &args.file, &args.symbols, window, scores)?;
+    if let Some(older) = &args.diff {
+        let recording = open(older)?;
+        let scores = score_options(args, &recording);
+        let whole = Window::default();
+        let (old, _) = report::read(&recording, older, &args.symbols, whole, scores)?;
+        profile = view::beside(profile, old);
+    }
     profile.sources = view::source_lines(&profile, &args.source_dir);
     let lacks_sources = args.source_dir.is_empty() && view::are_sources_named(&profile);
     let tell = || {
@@ -73,6 +94,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     tell();
     say!("{}", path.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// How sites are scored, where that is possible.
+fn score_options(args: &Args, recording: &Recording) -> Option<ScoreOptions> {
+    let usual = report::page_scores(&Html, recording)?;
+    Some(ScoreOptions {
+        group: args.group.unwrap_or(usual.group),
+        ..usual
+    })
 }
 
 fn bind(address: SocketAddr) -> anyhow::Result<Server> {

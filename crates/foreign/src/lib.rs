@@ -24,7 +24,9 @@ pub use inflate::{Compression, inflate, is_believable};
 pub use inside_root::open_below;
 pub use mapped_file::open_mapped;
 pub use output_error::{OutputError, exists_already};
-pub use output_file::{OutputFile, check_output, is_program, unnamed_file};
+pub use output_file::{
+    OutputFile, check_output, is_program, own_name, unnamed_file, unnamed_file_in,
+};
 pub use regular_file::{Extent, is_regular, not_regular, open_regular, read_exactly, read_start};
 pub use size_text::size_text;
 pub use visible::{visible, visible_colored, visible_json, visible_lines};

@@ -5,11 +5,16 @@
 
 use crate::output_error::{OutputError, exists_already, failed, link, not_ours};
 use crate::output_stream::{own_descriptor, stream};
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::linkat;
 use std::{
     ffi::OsString,
     fs::{File, OpenOptions},
     io::{Error, ErrorKind, Result},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::{
+        fd::AsRawFd,
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
 };
@@ -44,14 +49,35 @@ pub fn is_program(path: &Path) -> bool {
 /// # Errors
 /// Those of open(2), with the directory.
 pub fn unnamed_file() -> Result<File> {
-    let directory = std::env::temp_dir();
-    let mut options = OpenOptions::new();
-    let options = options.read(true).write(true).mode(0o600);
-    let file = options.custom_flags(libc::O_TMPFILE).open(&directory);
-    file.map_err(|error| {
+    unnamed_file_in(&std::env::temp_dir())
+}
+
+/// The same in another directory. File systems that have no such files get one whose name is removed at once.
+///
+/// # Errors
+/// Those of open(2), with the directory.
+pub fn unnamed_file_in(directory: &Path) -> Result<File> {
+    let removed = || {
+        let (file, name) = beside(&directory.join("unnamed"))?;
+        std::fs::remove_file(name).map(|()| file)
+    };
+    let made = without_name(directory).or_else(|_| removed());
+    made.map_err(|error| {
         let why = format!("no temporary file in {}: {error}", directory.display());
         Error::new(error.kind(), why)
     })
+}
+
+/// It can be given a name later.
+fn without_name(directory: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).mode(0o600);
+    options.custom_flags(libc::O_TMPFILE).open(directory)
+}
+
+/// The name by which this process can open a file of its own once more.
+pub fn own_name(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
 /// An output, open for writing. It is to be [kept](OutputFile::keep) with its first contents; until then a file
@@ -65,6 +91,8 @@ pub struct OutputFile {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Standing {
+    /// Without a name, which it gets when it is kept: nothing is left of it if we are killed before.
+    Unnamed,
     /// Ours, at its path; it was not there before.
     New,
     /// Beside its path, under this name.
@@ -80,6 +108,12 @@ impl OutputFile {
     /// # Errors
     /// [`OutputError`]
     pub fn create(path: &Path, replace: bool) -> std::result::Result<OutputFile, OutputError> {
+        if is_free(path)
+            && let Ok(file) = without_name(directory_of(path))
+            && own_name(&file).exists()
+        {
+            return Ok(OutputFile::at(path, file, Standing::Unnamed));
+        }
         if let Some(output) = OutputFile::without_old(path)? {
             return Ok(output);
         }
@@ -167,8 +201,17 @@ impl OutputFile {
     /// # Errors
     /// When what is there cannot be replaced.
     pub fn keep(mut self) -> Result<File> {
-        if let Standing::Beside(beside) = &self.standing {
-            std::fs::rename(beside, &self.path)?;
+        match &self.standing {
+            Standing::Beside(beside) => std::fs::rename(beside, &self.path)?,
+            // The way that open(2) shows for O_TMPFILE. What is there by now is not overwritten.
+            Standing::Unnamed => linkat(
+                AT_FDCWD,
+                &own_name(&self.file),
+                AT_FDCWD,
+                &self.path,
+                AtFlags::AT_SYMLINK_FOLLOW,
+            )?,
+            Standing::New | Standing::There => {}
         }
         self.standing = Standing::There;
         self.file.try_clone()
@@ -181,7 +224,7 @@ impl OutputFile {
 
     /// Whether no file was at the path before.
     pub fn is_new(&self) -> bool {
-        self.standing == Standing::New
+        matches!(self.standing, Standing::New | Standing::Unnamed)
     }
 }
 
@@ -191,10 +234,22 @@ impl Drop for OutputFile {
         let path = match &self.standing {
             Standing::New => &self.path,
             Standing::Beside(beside) => beside,
-            Standing::There => return,
+            Standing::There | Standing::Unnamed => return,
         };
         let _ = std::fs::remove_file(path);
     }
+}
+
+/// Whether nothing is at a path whose directory is there.
+fn is_free(path: &Path) -> bool {
+    let found = std::fs::symlink_metadata(path);
+    path.file_name().is_some() && found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
+fn directory_of(path: &Path) -> &Path {
+    let directory = path.parent();
+    let directory = directory.filter(|directory| !directory.as_os_str().is_empty());
+    directory.unwrap_or(Path::new("."))
 }
 
 /// O_EXCL follows no link (open(2)).
@@ -231,10 +286,7 @@ fn own_user() -> u32 {
 
 /// Whether everybody may write into the directory that a path is in.
 fn is_in_public_directory(path: &Path) -> bool {
-    let directory = path
-        .parent()
-        .filter(|directory| !directory.as_os_str().is_empty());
-    let metadata = std::fs::metadata(directory.unwrap_or(Path::new(".")));
+    let metadata = std::fs::metadata(directory_of(path));
     metadata.is_ok_and(|metadata| metadata.mode() & 0o002 != 0)
 }
 
@@ -293,6 +345,32 @@ mod tests {
         }
         assert_eq!(read_to_string(&old).unwrap(), "old");
         assert_eq!(names(&scratch.0), 1);
+    }
+
+    /// Until it is kept it has no name, so that nothing is left of it if we are killed.
+    #[test]
+    fn a_new_output_gets_its_name_at_the_end() {
+        let scratch = Scratch::new("unnamed");
+        let path = scratch.0.join("out");
+        let output = OutputFile::create(&path, false).unwrap();
+        assert!(output.is_new());
+        assert_eq!(names(&scratch.0), 0);
+        output.file().write_all(b"early, ").unwrap();
+        // Somebody else is faster.
+        write(&path, "theirs").unwrap();
+        let error = output.keep().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        assert_eq!(read_to_string(&path).unwrap(), "theirs");
+        std::fs::remove_file(&path).unwrap();
+        let output = OutputFile::create(&path, false).unwrap();
+        output.file().write_all(b"early, ").unwrap();
+        output.keep().unwrap().write_all(b"late").unwrap();
+        assert_eq!(read_to_string(&path).unwrap(), "early, late");
+        assert_eq!((mode(&path), names(&scratch.0)), (0o600, 1));
+        let mut unnamed = unnamed_file_in(&scratch.0).unwrap();
+        unnamed.write_all(b"x").unwrap();
+        assert_eq!(names(&scratch.0), 1);
+        assert_eq!(read_to_string(own_name(&unnamed)).unwrap(), "x");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What is known about a program's memory when it is judged.
 
 use crate::growth::Growth;
+use memhook_report::RunScores;
 use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;
@@ -298,6 +299,9 @@ pub struct Evidence {
     pub peak_bytes: u64,
     /// Allocations made.
     pub allocations: u64,
+    /// How well the heap is used, if that is limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scores: Option<RunScores>,
     /// How long it was looked at.
     #[serde(skip)]
     pub elapsed: Duration,

@@ -30,13 +30,27 @@ const DEVIATIONS: f64 = 4.0;
 /// While blocks from before the attach are freed, every constant site rises, so that this test alone decides.
 const CAUTION: f64 = 4.0;
 
+/// What there is more of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GrowthKind {
+    /// Blocks.
+    Blocks,
+    /// Bytes, in blocks that become larger.
+    Size,
+}
+
 /// How a site grows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Growth {
+    /// What there is more of.
+    pub kind: GrowthKind,
     /// Chance that a site that does not grow looks like this.
     pub p: f64,
     /// Blocks more from one moment to the next (Sen's slope).
     pub blocks_per_interval: f64,
+    /// Bytes more from one moment to the next.
+    pub bytes_per_interval: f64,
 }
 
 /// What a series is.
@@ -56,9 +70,28 @@ pub enum Course {
 /// how many blocks from before the attach have been freed, as of the times at which the youngest of the blocks
 /// that count were allocated.
 pub fn courses(series: &[Vec<f64>], freed: &[f64], confidence: f64) -> Vec<Course> {
-    let tested = series.iter().filter(|s| has_risen(s)).count().max(1);
-    let alpha = (1.0 - confidence) / tested as f64;
+    courses_among(0, series, freed, confidence)
+}
+
+/// The same beside so many other tests of the same run.
+pub(crate) fn courses_among(
+    others: usize,
+    series: &[Vec<f64>],
+    freed: &[f64],
+    confidence: f64,
+) -> Vec<Course> {
+    let alpha = shared(confidence, risen(series) + others);
     series.iter().map(|s| of_one(s, freed, alpha)).collect()
+}
+
+/// How many of the series are tested.
+pub(crate) fn risen(series: &[Vec<f64>]) -> usize {
+    series.iter().filter(|s| has_risen(s)).count()
+}
+
+/// The chance of a false alarm that each of so many tests may have.
+pub(crate) fn shared(confidence: f64, tests: usize) -> f64 {
+    (1.0 - confidence) / tests.max(1) as f64
 }
 
 fn has_risen(series: &[f64]) -> bool {
@@ -100,8 +133,10 @@ fn of_one(series: &[f64], freed: &[f64], alpha: f64) -> Course {
         return Course::Levelling;
     }
     Course::Growing(Growth {
+        kind: GrowthKind::Blocks,
         p: whole.p.max(late.p),
         blocks_per_interval: late.slope,
+        bytes_per_interval: 0.0,
     })
 }
 

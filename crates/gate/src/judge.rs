@@ -218,6 +218,15 @@ fn violations(
             )
         });
     }
+    let lifetime = evidence.scores.and_then(|run| run.scores.lifetime);
+    if let (Some(is), Some(least)) = (lifetime, limits.lifetime_score)
+        && is < least
+    {
+        found.push(Violation {
+            option: "--min-lifetime-score",
+            text: format!("lifetime score {is:.3} (limit {least})"),
+        });
+    }
     found
 }
 
@@ -293,6 +302,21 @@ mod tests {
         assert_eq!(one(|l| l.peak_bytes = Some(5000)), Outcome::Passed);
         assert_eq!(one(|l| l.peak_bytes = Some(4999)), Outcome::Failed);
         assert_eq!(one(|l| l.allocations = Some(49)), Outcome::Failed);
+        let scored = |least| {
+            let mut evidence = two();
+            evidence.scores = Some(memhook_report::RunScores {
+                scores: memhook_report::Scores::of_lifetime(Some(0.5)),
+                ..Default::default()
+            });
+            let limits = Limits {
+                lifetime_score: Some(least),
+                ..open.clone()
+            };
+            plain(evidence, &limits)
+        };
+        assert_eq!(scored(0.5).outcome, Outcome::Passed);
+        let text = "lifetime score 0.500 (limit 0.51)";
+        assert_eq!(scored(0.51).violations[0].text, text);
         let site = |bytes| Limits {
             sites: vec![SiteLimit {
                 bytes,

@@ -13,6 +13,7 @@ mod evidence;
 mod formats;
 mod gather;
 pub mod growth;
+mod growth_of_size;
 #[cfg(test)]
 mod growth_simulation;
 mod judge;
@@ -45,7 +46,7 @@ pub use names::{MappedModule, NameSource};
 pub use outputs::{OutputOptions, Outputs};
 pub use process_evidence::{bound, is_allocators, traced_blocks};
 pub use reached::{Search, reached};
-pub use recorded::{RecordedOptions, recorded_evidence, recorded_time};
+pub use recorded::{RecordedOptions, recorded_evidence, recorded_time, score_evidence};
 pub use suppress::Suppressions;
 pub use survivors::{MOMENTS, Survivors};
 pub use trend::{Trend, corrected, mann_kendall};

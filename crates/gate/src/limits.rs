@@ -37,6 +37,8 @@ pub struct Limits {
     pub peak_bytes: Option<u64>,
     /// Allocations made.
     pub allocations: Option<u64>,
+    /// The least lifetime score, from 0 to 1.
+    pub lifetime_score: Option<f64>,
     /// Of single sites.
     pub sites: Vec<SiteLimit>,
     /// How much more than in the baseline a site may leak, in percent.
@@ -47,7 +49,7 @@ impl Limits {
     /// Whether something else than leaks is limited.
     pub fn has_any_but_leaks(&self) -> bool {
         let sums = [self.live_bytes, self.peak_bytes, self.allocations];
-        sums.iter().any(Option::is_some) || !self.sites.is_empty()
+        sums.iter().any(Option::is_some) || self.lifetime_score.is_some() || !self.sites.is_empty()
     }
 }
 
@@ -60,6 +62,7 @@ impl Default for Limits {
             live_bytes: None,
             peak_bytes: None,
             allocations: None,
+            lifetime_score: None,
             sites: Vec::new(),
             tolerance_percent: 0.0,
         }

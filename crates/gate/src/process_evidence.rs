@@ -1,7 +1,7 @@
 //! What is known of one process, from a copy of its memory and, if it was traced, from its ledger.
 
 use crate::{AllocationSite, Ending, Evidence, Leak, PossibleLeak, Reached, Search, reached};
-use memhook_heap::{Snapshot, dissect};
+use memhook_heap::{MUSL, Snapshot, dissect};
 use memhook_ledger::Ledger;
 use memhook_report::{counted, unseen_in_words};
 use memhook_stream::{Gap, Losses};
@@ -151,8 +151,11 @@ impl Evidence {
 }
 
 /// Whether a block allocated by `caller` is an allocator's own: what replaces malloc allocates its singletons with
-/// `new`.
+/// `new`. musl's allocator is in its C library, which allocates for the program (strdup(3)).
 pub fn is_allocators(snapshot: &Snapshot, caller: u64) -> bool {
     let mut modules = snapshot.meta.modules.iter();
-    modules.any(|m| m.allocator.is_some() && (m.start..m.end).contains(&caller))
+    modules.any(|m| {
+        let allocator = m.allocator.as_deref();
+        allocator.is_some_and(|name| name != MUSL) && (m.start..m.end).contains(&caller)
+    })
 }

@@ -1,7 +1,7 @@
 //! Which blocks of a process are still reachable: a snapshot joined with the blocks of a trace.
 
 use crate::Reached;
-use memhook_heap::{Heap, MarkOptions, Snapshot, dissect, leaks, mark, possibly_lost};
+use memhook_heap::{Heap, MUSL, MarkOptions, Snapshot, dissect, leaks, mark, possibly_lost};
 use memhook_ledger::LiveBlock;
 
 /// The traced blocks in address order.
@@ -62,6 +62,14 @@ pub fn reached(
         is_glibcs: undissected.is_some(),
     };
     let is_known = foreign.add(&mut heap, snapshot, &traced, &mut found.gaps);
+    let mut modules = snapshot.meta.modules.iter();
+    if is_known && modules.any(|m| m.allocator.as_deref() == Some(MUSL)) {
+        found.notes.push(
+            "musl's allocator also keeps blocks among the data of modules, which is searched: what a free one of \
+             these points to looks reachable"
+                .into(),
+        );
+    }
     if let Some(error) = undissected {
         if is_known {
             found.notes.push(format!(

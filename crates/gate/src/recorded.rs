@@ -5,7 +5,8 @@ use crate::names::NameSource;
 use crate::survivors::{MOMENTS, Survivors};
 use crate::{Ending, Evidence, Sum};
 use memhook_ledger::{Ledger, LedgerOptions};
-use memhook_recording::{Error, Recording, RecordingEnd};
+use memhook_recording::{Error, Recording, RecordingEnd, ScoreOptions};
+use memhook_report::{RunScores, counted};
 use memhook_stream::Gap;
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ pub struct RecordedOptions {
     pub are_sites_findings: bool,
     /// Single sites are limited, so every live block's backtrace matters.
     pub needs_all_sites: bool,
+    /// How sites are scored, if scores are limited.
+    pub scores: Option<ScoreOptions>,
 }
 
 /// What a recording can tell.
@@ -76,11 +79,42 @@ pub fn recorded_evidence(
     evidence.note_missed(recording.losses(), &unseen);
     let without = "what is reachable is not recorded, so leaks are not looked for";
     evidence.notes.push(without.into());
+    if let Some(options) = &options.scores {
+        let stretch = is_cut.then_some((from, to));
+        score_evidence(recording, stretch, options, &mut evidence)?;
+    }
     if totals.unknown_releases > 0 {
         let before = "blocks from before the recording are not counted";
         evidence.notes.push(before.into());
     }
     Ok(evidence)
+}
+
+/// Adds the scores of a recording, or of a stretch of it, to the evidence.
+///
+/// # Errors
+/// When the recording is damaged, or does not hold every allocation.
+pub fn score_evidence(
+    recording: &Recording,
+    stretch: Option<(Duration, Duration)>,
+    options: &ScoreOptions,
+    evidence: &mut Evidence,
+) -> Result<(), Error> {
+    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let (from, to) = stretch.map(|(from, to)| (ns(from), ns(to))).unzip();
+    let activity = recording.scored_activity(from, to, 1, Some(options))?;
+    let scores = activity.scored.as_ref().map(RunScores::of);
+    if let Some(run) = &scores
+        && let Some(lifetime) = run.scores.lifetime
+    {
+        let note = format!(
+            "lifetime score {lifetime:.3}, of {}",
+            counted(run.sites, "site")
+        );
+        evidence.notes.push(note);
+    }
+    evidence.scores = scores;
+    Ok(())
 }
 
 /// How long the recording is.

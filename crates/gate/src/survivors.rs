@@ -1,6 +1,8 @@
-//! Blocks that outlive requests, counted by site at equally distant moments: what growth is seen in.
+//! Blocks that outlive requests, and all live ones, counted by site at equally distant moments: what growth is
+//! seen in.
 
-use crate::growth::{Course, Growth, LEAST_MOMENTS, courses};
+use crate::growth::{Course, Growth, LEAST_MOMENTS, courses_among, risen, shared};
+use crate::growth_of_size::{Held, course_of_size, may_grow};
 use crate::{Evidence, Sum};
 use memhook_ledger::{Ledger, SiteWalk};
 use memhook_report::{count, counted};
@@ -11,11 +13,27 @@ pub const MOMENTS: u32 = 60;
 /// How many of the pauses between them make a block old.
 pub(crate) const AGE_IN_PAUSES: u32 = 4;
 
-/// Old blocks of each backtrace at each moment.
+/// One site at each moment.
+#[derive(Default)]
+struct Series {
+    old: Vec<Sum>,
+    all: Vec<Sum>,
+    /// The largest block so far.
+    largest: u64,
+}
+
+impl Series {
+    fn resize(&mut self, moments: usize) {
+        self.old.resize(moments, Sum::default());
+        self.all.resize(moments, Sum::default());
+    }
+}
+
+/// Old blocks of each backtrace at each moment, and all of them.
 #[derive(Default)]
 pub struct Survivors {
     moments: usize,
-    by_stack: HashMap<u32, Vec<Sum>>,
+    by_stack: HashMap<u32, Series>,
     /// Releases of blocks from before the attach, up to each moment.
     freed: Vec<u64>,
 }
@@ -47,18 +65,40 @@ impl Survivors {
     /// the attach so far.
     pub fn count_walked(&mut self, walk: SiteWalk, freed: u64) {
         self.freed.push(freed);
-        for site in walk.into_live() {
+        for site in walk.into_sites() {
+            let live_blocks = site.allocated_blocks.saturating_sub(site.released_blocks);
+            let live_bytes = site.allocated_bytes.saturating_sub(site.released_bytes);
+            if live_blocks == 0 && !self.by_stack.contains_key(&site.stack) {
+                continue;
+            }
             let series = self.by_stack.entry(site.stack).or_default();
-            series.resize(self.moments, Sum::default());
-            series.push(Sum {
+            series.resize(self.moments);
+            series.old.push(Sum {
                 blocks: site.blocks,
                 bytes: site.bytes,
             });
+            series.all.push(Sum {
+                blocks: live_blocks,
+                bytes: live_bytes,
+            });
+            series.largest = site.max_size;
         }
         self.moments += 1;
         for series in self.by_stack.values_mut() {
-            series.resize(self.moments, Sum::default());
+            series.resize(self.moments);
         }
+    }
+
+    /// All blocks of a site at each moment but the first ones.
+    fn held(&self, series: &Series, skipped: usize) -> Vec<Held> {
+        let moments = series.all.iter().zip(&self.freed).skip(skipped);
+        let held = moments.map(|(sum, &freed)| Held {
+            blocks: sum.blocks as f64,
+            bytes: sum.bytes as f64,
+            largest: series.largest as f64,
+            freed: freed as f64,
+        });
+        held.collect()
     }
 
     /// Backtraces that grow, and whether there may be others.
@@ -66,25 +106,35 @@ impl Survivors {
         // A block counts when it is this much older than the one that it may have replaced.
         let age = AGE_IN_PAUSES as usize;
         let freed: Vec<f64> = self.freed.iter().map(|&n| n as f64).collect();
-        let all: Vec<(&u32, &[Sum])> = self
+        let all: Vec<(&u32, &[Sum], Vec<Held>)> = self
             .by_stack
             .iter()
-            .filter_map(|(stack, sums)| Some((stack, sums.get(age..)?)))
+            .filter_map(|(stack, series)| {
+                Some((stack, series.old.get(age..)?, self.held(series, age)))
+            })
             .collect();
         let series: Vec<Vec<f64>> = all
             .iter()
-            .map(|(_, sums)| sums.iter().map(|sum| sum.blocks as f64).collect())
+            .map(|(_, sums, _)| sums.iter().map(|sum| sum.blocks as f64).collect())
             .collect();
+        let larger = all.iter().filter(|(_, _, held)| may_grow(held)).count();
+        let alpha = shared(confidence, risen(&series) + larger);
         let mut verdicts = Verdicts::default();
         let mut more_of = [(0, 0); 2];
-        for ((stack, sums), course) in all.iter().zip(courses(&series, &freed, confidence)) {
+        let courses = courses_among(larger, &series, &freed, confidence);
+        for ((stack, sums, held), course) in all.iter().zip(courses) {
             let (Some(first), Some(last)) = (sums.first(), sums.last()) else {
                 continue;
             };
-            let more = Sum {
+            let mut more = Sum {
                 blocks: last.blocks.saturating_sub(first.blocks),
                 bytes: last.bytes.saturating_sub(first.bytes),
             };
+            let mut course = course;
+            if course == Course::Steady {
+                course = course_of_size(held, alpha);
+                more = larger_by(held);
+            }
             let unclear = match course {
                 Course::Steady => continue,
                 Course::Growing(growth) => {
@@ -138,5 +188,16 @@ impl Survivors {
                 "survivors were counted at {moments} moments only, {needed} are needed"
             ));
         }
+    }
+}
+
+/// The bytes that the blocks of a site have more than in the beginning, and how many blocks it has.
+fn larger_by(held: &[Held]) -> Sum {
+    let mut there = held.iter().filter(|m| m.blocks > 0.0);
+    let first = there.next().copied().unwrap_or_default();
+    let last = there.next_back().copied().unwrap_or(first);
+    Sum {
+        blocks: last.blocks as u64,
+        bytes: (last.bytes - first.bytes).max(0.0) as u64,
     }
 }

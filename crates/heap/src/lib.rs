@@ -28,6 +28,7 @@ mod testing;
 
 #[cfg(target_arch = "x86_64")]
 pub use capture::limits::Limits;
+pub use capture::modules::MUSL;
 #[cfg(target_arch = "x86_64")]
 pub use capture::residency::Residency;
 #[cfg(target_arch = "x86_64")]

@@ -22,7 +22,7 @@ pub enum Error {
     },
     /// A program that was started cannot be stopped before its own code runs.
     #[error(
-        "process {pid} cannot be traced from its start: its loader is not glibc's, and its entry point is not of a known kind. Start it by itself: doctor tells whether it can be attached to"
+        "process {pid} cannot be traced from its start: its loader is neither glibc's nor musl's, and its entry point is not of a known kind. Start it by itself: doctor tells whether it can be attached to"
     )]
     NoStartPoint {
         /// Process id.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::common::{self, Program, anywhere};
 use memhook_process::{RemoteAddress, read_memory, read_word};
 
+use crate::map_tests::map_and_call;
 use crate::stop::hold_with;
 use crate::timing::Timing;
 use crate::{Dlopen, Error, ForkPlan, Held, create_region, hold_all, load_object, steps};
@@ -16,8 +17,14 @@ use crate::{Dlopen, Error, ForkPlan, Held, create_region, hold_all, load_object,
 const TARGET: &str = "MEMHOOK_TEST_TARGET";
 
 /// Holds a thread that goes home soon when the attacher is killed.
-fn hold(pid: u64) -> Held {
+pub(crate) fn hold(pid: u64) -> Held {
     hold_with(pid as i32, &anywhere(), Timing::QUICK).unwrap()
+}
+
+/// The process id of the target, in an attacher that a test has started.
+pub(crate) fn target_of_attacher() -> Option<u64> {
+    let target = std::env::var(TARGET).ok()?;
+    target.split(' ').next()?.parse().ok()
 }
 
 /// The other tests start it with [`TARGET`] set.
@@ -49,6 +56,7 @@ fn attacher() {
         internal_mode: false,
     };
     load_object(&mut held, dlopen, &object).unwrap();
+    map_and_call(&mut held);
     held.release().unwrap();
     let mut plan = ForkPlan::of(pid as i32).unwrap();
     plan.survey.timing = Timing::QUICK;
@@ -138,14 +146,14 @@ impl Target {
 
     /// Runs the attacher; `true` if it came to its end.
     fn attach(&self, step: u64, delay_us: Option<u64>) -> bool {
-        self.run("attacher", step, delay_us)
+        self.run("kill_tests::attacher", step, delay_us)
     }
 
-    /// Prepares an attacher that dies, or does something else, at this step.
+    /// Prepares an attacher (the path of a test) that dies, or does something else, at this step.
     pub fn attacher(&self, name: &str, step: u64) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args(["--exact", &format!("kill_tests::{name}"), "--ignored"])
+            .args(["--exact", name, "--ignored"])
             .env(TARGET, &self.attacher)
             .env("MEMHOOK_TEST_OBJECT", &self.object)
             .env(steps::STEP, step.to_string())
@@ -154,7 +162,7 @@ impl Target {
         command
     }
 
-    fn run(&self, attacher: &str, step: u64, delay_us: Option<u64>) -> bool {
+    pub fn run(&self, attacher: &str, step: u64, delay_us: Option<u64>) -> bool {
         let mut command = self.attacher(attacher, step);
         if let Some(delay) = delay_us {
             command.env(steps::DELAY_US, delay.to_string());
@@ -196,12 +204,12 @@ impl Target {
         assert_eq!(status(pid, "SigBlk:"), self.blocked, "{when}");
     }
 
-    fn mappings(&self) -> String {
+    pub fn mappings(&self) -> String {
         std::fs::read_to_string(format!("/proc/{}/maps", self.program.pid())).unwrap()
     }
 
     /// Checks that the mappings come to be these again.
-    fn has_only(&self, mappings: &str, when: &str) {
+    pub fn has_only(&self, mappings: &str, when: &str) {
         let until = Instant::now() + Duration::from_secs(20);
         while self.mappings() != mappings {
             let now = self.mappings();
@@ -284,18 +292,18 @@ fn killed_everywhere(name: &str, args: &[&str]) {
 fn nothing_stays_mapped_after_a_kill() {
     let target = Target::start("canary", &[]);
     // The first call may make the main thread's stack grow.
-    assert!(target.run("caller", u64::MAX, None));
+    assert!(target.run("kill_tests::caller", u64::MAX, None));
     target.works("undisturbed");
     let before = target.mappings();
     let mut step = 1;
-    while !target.run("caller", step, None) {
+    while !target.run("kill_tests::caller", step, None) {
         target.has_only(&before, &format!("killed at step {step}"));
         step += 1;
     }
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ u64::from(std::process::id());
     for _ in 0..rounds() {
         let (at, delay) = (1 + random(&mut state, step), random(&mut state, 300));
-        target.run("caller", at, Some(delay));
+        target.run("kill_tests::caller", at, Some(delay));
         target.has_only(&before, &format!("killed {delay} µs after step {at}"));
     }
     assert!(step > 40, "only {step} steps");
@@ -307,7 +315,7 @@ fn nothing_stays_mapped_after_a_kill() {
 fn killed_in_a_restarted_call(how: &str) {
     let target = Target::start("waits", &["50", how]);
     let mut step = 1;
-    while !target.run("caller_again", step, None) {
+    while !target.run("kill_tests::caller_again", step, None) {
         target.works(&format!("{how}: killed at step {step}"));
         step += 3;
     }

@@ -19,6 +19,7 @@ mod open_files;
 mod precedence;
 mod ptrace;
 mod remote;
+mod watchpoint;
 
 // Each part has one short path, wherever it is used.
 use arch::native::{
@@ -31,7 +32,7 @@ use hold::{
 };
 use remote::{
     address_space, call_with_data, code_area, code_exchange, descriptor, forced_write, huge_pages,
-    kernel_places, load, memory, page_scan, region, remote_call, remote_fork, remote_work,
+    kernel_places, load, map, memory, page_scan, region, remote_call, remote_fork, remote_work,
     robust_list, way_home, write_watch,
 };
 
@@ -40,6 +41,8 @@ use remote::{
 mod common;
 #[cfg(test)]
 mod kill_tests;
+#[cfg(test)]
+mod map_tests;
 #[cfg(test)]
 mod steps;
 #[cfg(test)]
@@ -65,6 +68,7 @@ pub use launch::{
     Child, EndingThread, Event, StartPoint, end_by, forward_signals, launch, wait_for_program,
 };
 pub use load::{Dlopen, load_object};
+pub use map::{ObjectImage, map_object, unmap_unfinished};
 pub use memory::write_bytes;
 pub use open_files::allow_many_open_files;
 pub use page_scan::{PageScan, PageState};
@@ -76,6 +80,7 @@ pub use robust_list::robust_list;
 pub use safe_point::Unwind;
 pub use signals::{catch_stops, stops};
 pub use stop::{FirstChoice, HoldOptions, first_choice, hold};
+pub use watchpoint::{Access, AccessRing, Watchpoint, own_thread};
 pub use write_watch::WriteWatch;
 
 #[doc(hidden)]

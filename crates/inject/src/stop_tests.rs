@@ -57,7 +57,7 @@ fn stopped_everywhere(name: &str, args: &[&str], signal: i32) {
     let target = Target::start(name, args);
     let mut stops = 0;
     for step in (1..).step_by(3) {
-        let mut command = target.attacher("caller", step);
+        let mut command = target.attacher("kill_tests::caller", step);
         // A group of its own with a parent in another is not orphaned, so the terminal's signals stop it.
         command.process_group(0);
         command.env(steps::SIGNAL, signal.to_string());
@@ -99,7 +99,7 @@ fn writing_to_the_terminal_from_the_background_stops_after_the_hold() {
 fn ended_by_the_watchdog(variable: &str, value: &str, again: impl Fn()) {
     let target = Target::start("waits", &["nanosleep"]);
     for step in [2, 9, 20, 31] {
-        let mut command = target.attacher("caller", step);
+        let mut command = target.attacher("kill_tests::caller", step);
         let mut attacher = Attacher(Some(command.env(variable, value).spawn().unwrap()));
         let until = Instant::now() + LIMIT;
         while attacher.child().try_wait().unwrap().is_none() {

@@ -48,6 +48,10 @@ pub trait Observer {
     /// The release of a block is taken back: its `realloc` failed.
     #[inline(always)]
     fn reinstated(&mut self, _block: &BlockOf, _by: ReleaseBy) {}
+    /// An address was released at which no known block lived: that of a block from before the attach, or of one
+    /// whose allocation is seen later.
+    #[inline(always)]
+    fn unknown_released(&mut self, _address: u64) {}
     /// At this moment more bytes live than before in this pass.
     #[inline(always)]
     fn maximum(&mut self) {}

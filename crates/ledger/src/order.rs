@@ -391,6 +391,7 @@ impl<O: Observer> Ledger<O> {
     }
 
     pub(crate) fn contest_release(&mut self, address: u64, stack: u32) {
+        self.observer.unknown_released(address);
         let pair = self.contests.add_release(address, stack, self.pass);
         self.count_late_pair(pair);
     }

@@ -176,6 +176,7 @@ impl<O: Observer> Ledger<O> {
             self.contest_release(release.address, release.stack);
             return Undo::Balance;
         }
+        self.observer.unknown_released(release.address);
         let is_counted = !self.options.ignore_unknown_releases && !self.contests.is_closed();
         self.totals.unknown_releases += u64::from(is_counted);
         Undo::Unknown { is_counted }

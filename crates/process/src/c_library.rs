@@ -133,25 +133,65 @@ const LOCKING: [&str; 5] = [
     "pthread_create",
 ];
 
+/// Of those, the ones that hold the loader's lock while they call functions of the program, which may take their
+/// time.
+const LOCKING_THE_LOADER: [&str; 2] = ["fork", "dl_iterate_phdr"];
+
+/// musl is its own loader.
+fn is_musl(module: &ModuleImage) -> bool {
+    module.is_loader && module.is_libc
+}
+
+/// A loader beside the C library. The name matters if the loader of the process could not be read for a moment.
+fn is_loader(module: &ModuleImage) -> bool {
+    let is_named_so = |soname: &String| soname.starts_with(GLIBC_LOADER);
+    let has_its_name = module.facts.soname.as_ref().is_some_and(is_named_so);
+    !is_musl(module) && (module.is_loader || has_its_name)
+}
+
+fn is_part_of_glibc(facts: &ModuleFacts) -> bool {
+    let is_part = |soname: &String| GLIBC_PARTS.contains(&soname.as_str());
+    is_glibc(facts) || facts.soname.as_ref().is_some_and(is_part)
+}
+
+/// The code of exported functions.
+fn functions(module: &ModuleImage, names: &[&str]) -> impl Iterator<Item = Range<u64>> {
+    names.iter().filter_map(|name| {
+        let function = module.facts.exported(name)?;
+        let start = module.base.wrapping_add(function.svma);
+        Some(start..start.saturating_add(function.size.max(1)))
+    })
+}
+
+/// Code (avma) in which a thread that sleeps keeps others out of `dlopen`.
+pub fn loader_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
+    let mut ranges = Vec::new();
+    for module in modules {
+        if is_loader(module) {
+            ranges.push(module.start..module.end);
+        } else if is_part_of_glibc(&module.facts) {
+            ranges.extend(functions(module, &LOCKING_THE_LOADER));
+        }
+    }
+    ranges
+}
+
 /// Code (avma) in which a thread may hold a lock that `dlopen` needs: the loader, allocators, and functions that hold
 /// their locks for a while. Every glibc counts, including those of other namespaces (dlmopen(3)).
 pub fn unsafe_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
     let mut ranges = Vec::new();
     for module in modules {
         let facts = &module.facts;
-        let is_part = |soname: &String| GLIBC_PARTS.contains(&soname.as_str());
-        let is_named_loader = |soname: &String| soname.starts_with(GLIBC_LOADER);
-        // The name matters if the loader of the process could not be read for a moment.
-        if module.is_loader || facts.soname.as_ref().is_some_and(is_named_loader) {
+        // Nothing in musl needs a safe point: its dlopen is never called, and its dl_iterate_phdr takes no lock
+        // before a callback that ends the walk has returned (ldso/dynlink.c).
+        if is_musl(module) {
+            continue;
+        }
+        if is_loader(module) {
             ranges.push(module.start..module.end);
-        } else if is_glibc(facts) || facts.soname.as_ref().is_some_and(is_part) {
+        } else if is_part_of_glibc(facts) {
             ranges.extend(allocator_code(module));
-            let range = |name: &&str| {
-                let function = facts.exported(name)?;
-                let start = module.base.wrapping_add(function.svma);
-                Some(start..start.saturating_add(function.size.max(1)))
-            };
-            ranges.extend(LOCKING.iter().filter_map(range));
+            ranges.extend(functions(module, &LOCKING));
         } else if facts.exported("malloc").is_some() && !module.is_main {
             // This is another allocator.
             ranges.push(module.start..module.end);

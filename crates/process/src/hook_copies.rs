@@ -2,9 +2,11 @@
 //! wrappers. A fork child inherits the slots of its traced parent, so an address inside any of these copies
 //! is never the original of a slot.
 
+use crate::memory::Pages;
 use crate::{Mapping, RemoteAddress, read_memory, read_word};
+use goblin::elf::program_header::{PT_LOAD, PT_TLS};
 use memhook_abi::{DESCRIPTION_MAGIC, HookDescription};
-use std::{collections::HashMap, mem::offset_of};
+use std::{collections::HashMap, mem::offset_of, ops::Range};
 
 /// The name of the hook's memory object, as /proc/PID/maps shows it.
 const MAPPING_NAME: &str = "/memfd:memhook-hook";
@@ -48,14 +50,89 @@ struct Description {
     region: u64,
 }
 
-/// All copies in a process.
+/// The mappings of one copy, whose first one this is.
+fn parts<'a>(
+    first: &'a Mapping,
+    maps: &'a [Mapping],
+) -> impl Iterator<Item = &'a Mapping> + Clone + 'a {
+    maps.iter().filter(|m| {
+        m.path == MAPPING_NAME
+            && m.file_id == first.file_id
+            && m.start >= first.start
+            && m.start - first.start < 1 << 30
+    })
+}
+
+fn first_parts(maps: &[Mapping]) -> impl Iterator<Item = &Mapping> {
+    let is_first = |m: &&Mapping| m.path == MAPPING_NAME && m.offset == 0;
+    maps.iter().filter(is_first)
+}
+
+/// Where the bytes of copies are that an attacher was mapping without the loader when it was killed.
+/// No thread has ever been inside of them.
+pub fn unfinished_copies(pid: i32, maps: &[Mapping]) -> Vec<Range<u64>> {
+    let mut pages = Pages::of(pid).ok();
+    first_parts(maps)
+        .filter_map(|first| {
+            let parts = parts(first, maps);
+            if parts.clone().any(|part| part.exec) {
+                return None;
+            }
+            let end = parts.map(|part| part.end).max()?;
+            let pages = pages.as_mut()?;
+            match ElfEnds::read(pages, first.start) {
+                Some(elf) if elf.has_tls => None,
+                Some(elf) => Some(first.start..end.max(elf.end)),
+                // Its contents have not been written yet.
+                None => (pages.word(first.start)? == 0).then_some(first.start..end),
+            }
+        })
+        .collect()
+}
+
+/// What the program headers of a loaded module say of its size. A copy that the loader is just loading has
+/// thread-local storage; one that is mapped without it has none.
+struct ElfEnds {
+    end: u64,
+    has_tls: bool,
+}
+
+impl ElfEnds {
+    /// A module whose ELF header is at `start` (avma), with its first byte.
+    fn read(pages: &mut Pages, start: u64) -> Option<ElfEnds> {
+        if pages.bytes(start)? != *b"\x7fELF\x02" {
+            return None;
+        }
+        // Elf64_Ehdr: e_phoff at 32, e_phnum at 56. Elf64_Phdr: p_type at 0, p_vaddr at 16, p_memsz at 40.
+        let headers = start.checked_add(pages.word(start + 32)?)?;
+        let count = u16::from_le_bytes(pages.bytes(start + 56)?);
+        let mut found = ElfEnds {
+            end: start,
+            has_tls: false,
+        };
+        for at in (0..u64::from(count)).map(|i| headers.wrapping_add(i * 56)) {
+            match pages.half(at)? {
+                PT_LOAD => {
+                    let svma = pages.word(at.wrapping_add(16))?;
+                    let bytes = pages.word(at.wrapping_add(40))?;
+                    let end = svma.checked_add(bytes).filter(|end| *end < 1 << 30)?;
+                    found.end = found.end.max(start + end.next_multiple_of(4096));
+                }
+                PT_TLS => found.has_tls = true,
+                _ => {}
+            }
+        }
+        Some(found)
+    }
+}
+
+/// All copies in a process that are whole.
 pub fn hook_copies(pid: i32, maps: &[Mapping]) -> Vec<HookCopy> {
-    let ours = |m: &&Mapping| m.path == MAPPING_NAME;
+    let unfinished = unfinished_copies(pid, maps);
+    let is_whole = |first: &&Mapping| !unfinished.iter().any(|part| part.start == first.start);
     let mut copies: Vec<HookCopy> = Vec::new();
-    for first in maps.iter().filter(ours).filter(|m| m.offset == 0) {
-        let parts = maps.iter().filter(ours).filter(|m| {
-            m.file_id == first.file_id && m.start >= first.start && m.start - first.start < 1 << 30
-        });
+    for first in first_parts(maps).filter(is_whole) {
+        let parts = parts(first, maps);
         let data = parts.clone().filter(|m| m.write);
         copies.push(HookCopy {
             base: first.start,

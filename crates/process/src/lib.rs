@@ -3,6 +3,7 @@
 //! Nothing here writes to the target or uses ptrace. The ELF part takes bytes.
 
 mod allocator_calls;
+mod allocator_functions;
 mod arch;
 mod c_library;
 mod cgroup_memory;
@@ -36,16 +37,19 @@ mod thread_state;
 mod threads;
 
 pub use allocator_calls::{AllocatorCalls, allocator_calls, built_in_allocator};
+pub use allocator_functions::{AllocatorFunction, allocator_functions};
 #[cfg(target_arch = "x86_64")]
 pub use arch::native::relocations::RETURN;
-pub use c_library::{CLibrary, CLibraryKind, allocator_code, glibc_version, unsafe_ranges};
+pub use c_library::{
+    CLibrary, CLibraryKind, allocator_code, glibc_version, loader_ranges, unsafe_ranges,
+};
 pub use cgroup_memory::{CgroupMemory, MemoryLevel};
 pub use cgroup_root::cgroup_root;
 pub use children::{children, parent};
 pub use control_group::ControlGroup;
 pub use elf::{ElfView, Exported, Relocation, SlotKind, code_places};
 pub use error::Error;
-pub use hook_copies::{Behind, HookCopy, behind, hook_copies};
+pub use hook_copies::{Behind, HookCopy, behind, hook_copies, unfinished_copies};
 pub use loader::{Auxiliary, Loader, is_audited};
 pub use maps::{Mapping, mappings, parse_maps};
 pub use memory::{open_descriptor, open_memory, open_pagemap, read_memory, read_word};
@@ -54,7 +58,9 @@ pub use module::{ModuleImage, modules, vdso};
 pub use module_bytes::ModuleBytes;
 pub use module_facts::ModuleFacts;
 pub use module_file::ModuleFiles;
-pub use preflight::{Check, details, filter_may_kill, first_failure, preflight, preflight_to_read};
+pub use preflight::{
+    Check, details, filter_may_kill, first_failure, has_proc, preflight, preflight_to_read,
+};
 pub use proc_text::{proc_bytes, proc_text};
 pub use remote_address::RemoteAddress;
 pub use scheduling::{Scheduling, SchedulingFile};
@@ -63,8 +69,8 @@ pub use slots::{Slot, SlotScan, Unhookable, find_slots};
 pub use smaps::{MappingUse, MemoryUse, memory_use, parse_smaps, smaps};
 pub use target_root::TargetRoot;
 pub use thread_state::{
-    Activity, blocked_signals, caught_signals, ended_with, last_ran, process_of, processor, sleeps,
-    thread_state, tracer, waits_in,
+    Activity, blocked_at, blocked_signals, caught_signals, ended_with, last_ran, process_of,
+    processor, sleeps, thread_state, tracer, waits_in,
 };
 pub use threads::{
     Thread, has_ended, has_seccomp_filter, inner_tid, is_filtered, living_thread, process_age,

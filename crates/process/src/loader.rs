@@ -1,6 +1,7 @@
 //! The dynamic loader of a process, and the modules that it lists as loaded.
 
 use crate::{Error, Mapping, RemoteAddress, loaded_elf::LoadedElf, memory::Pages, proc_bytes};
+use std::time::{Duration, Instant};
 
 /// Where a program begins (getauxval(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,8 @@ const R_STATE: u64 = 24;
 const RT_CONSISTENT: u32 = 0;
 const L_LD: u64 = 16;
 const L_NEXT: u64 = 24;
+/// How long a list that is marked as changing is waited for. Constructors run after that.
+const CHANGE_PATIENCE: Duration = Duration::from_millis(50);
 /// A list that seems longer is a circle.
 const MOST_MODULES: usize = 1 << 16;
 
@@ -135,6 +138,42 @@ impl Loader {
             next = after;
         }
         modules
+    }
+
+    /// Whether the list has at least been begun. glibc's and musl's loaders set `r_version` when the modules of the
+    /// program itself are loaded.
+    pub fn has_begun(&self, pid: i32) -> bool {
+        let version = crate::read_word(pid, RemoteAddress(self.debug));
+        version.is_some_and(|word| word as u32 != 0)
+    }
+
+    /// Where the dynamic sections are of modules that musl will never unload. It unloads one only if the dlopen(3) that
+    /// loads it fails, and for as long as that is at work it has the list marked as changing. So a module that is
+    /// listed while the list is not marked stays. The two cannot be read at one moment; several readings, each between
+    /// two looks at the mark, leave no room for a dlopen that begins and fails in each of them.
+    pub(crate) fn settled_modules(&self, pid: i32) -> Vec<u64> {
+        const READINGS: u32 = 3;
+        let begin = Instant::now();
+        let mut settled: Option<Vec<u64>> = None;
+        let mut readings = 0;
+        while readings < READINGS && begin.elapsed() < CHANGE_PATIENCE {
+            let before = self.is_consistent(pid);
+            let Ok(mut pages) = Pages::of(pid) else {
+                break;
+            };
+            let listed = self.modules(&mut pages);
+            if !before || !self.is_consistent(pid) {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            readings += 1;
+            let sections = listed.iter().map(|module| module.section);
+            settled = Some(match settled {
+                None => sections.collect(),
+                Some(known) => sections.filter(|section| known.contains(section)).collect(),
+            });
+        }
+        settled.filter(|_| readings == READINGS).unwrap_or_default()
     }
 
     pub(crate) fn elf(&self) -> &LoadedElf {

@@ -179,6 +179,7 @@ fn mark_permanent(modules: &mut [ModuleImage]) {
     }
     drop(by_name);
     for (module, permanent) in modules.iter_mut().zip(permanent) {
-        module.is_permanent = permanent;
+        // Programs need musl by another name than that of the file which is its loader.
+        module.is_permanent = permanent || module.is_loader;
     }
 }

@@ -9,7 +9,7 @@ mod surroundings;
 
 use crate::{CLibrary, living_thread, mappings};
 pub(crate) use access::Status;
-pub use surroundings::filter_may_kill;
+pub use surroundings::{filter_may_kill, has_proc};
 
 /// One finding.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl Check {
 pub fn preflight(pid: i32) -> Vec<Check> {
     let mut checks = Vec::new();
     let failed = look(pid, pid, &mut checks).err();
-    checks.extend(failed.or_else(|| surroundings::no_proc(pid)));
+    checks.extend(failed);
     checks
 }
 
@@ -96,6 +96,7 @@ fn look(pid: i32, thread: i32, checks: &mut Vec<Check>) -> Result<(), Check> {
     checks.push(program::libc(pid, &status, libc.as_ref())?);
     checks.extend(surroundings::namespaces(pid));
     checks.push(surroundings::seccomp(pid, &status)?);
+    checks.extend(surroundings::loading(pid, libc.as_ref(), &maps));
     checks.extend(surroundings::residue(&maps));
     Ok(())
 }

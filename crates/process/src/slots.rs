@@ -24,9 +24,10 @@ pub struct Slot {
     pub target: u64,
     /// The PROT_* bits of its page.
     pub protection: u32,
-    /// Its page is writable although the loader makes it read-only after relocation, so the module may be under
-    /// relocation just now.
-    pub is_unprotected: bool,
+    /// It can be exchanged only with all threads held: its page is writable although the loader makes it
+    /// read-only after relocation, so the module may be under relocation just now; or its loader cannot be
+    /// made to keep the module where it is.
+    pub is_unsettled: bool,
     /// Its module is never unloaded.
     pub is_permanent: bool,
 }
@@ -56,7 +57,7 @@ pub struct SlotScan {
     pub unhookable: Vec<Unhookable>,
 }
 
-/// Finds the slots of every module (the loader excepted: its own allocations are not the
+/// Finds the slots of every module (glibc's loader excepted: its own allocations are not the
 /// program's) for those hooked functions that `wanted` accepts. `copies` are the hooks in the process.
 pub fn find_slots(
     pid: i32,
@@ -77,13 +78,15 @@ pub fn find_slots(
     let is_code = |address: u64| mapping_of(maps, address).is_some_and(|m| m.exec);
     let mut pages = Pages::of(pid)?;
     let is_of_program = of_program(pid, modules, maps, &mut pages);
+    let may_go = modules_that_may_go(pid, modules, maps, &mut pages);
     let mut data_slots = Vec::new();
     let mut scan = SlotScan::default();
     let mut unresolved = Vec::new();
     // What each symbol resolved to, as the slots of the program and of other modules show.
     let mut resolved: HashMap<(bool, String), u64> = HashMap::new();
     for (index, module) in modules.iter().enumerate() {
-        if module.is_loader {
+        // What glibc's loader allocates is its own; musl's is the C library too.
+        if module.is_loader && !module.is_libc {
             continue;
         }
         let facts = &module.facts;
@@ -115,7 +118,8 @@ pub fn find_slots(
                 value,
                 target,
                 protection,
-                is_unprotected: mapping.write && facts.relro.contains(&relocation.svma),
+                is_unsettled: mapping.write && facts.relro.contains(&relocation.svma)
+                    || may_go[index],
                 is_permanent: module.is_permanent,
             };
             match behind(copies, value) {
@@ -233,6 +237,26 @@ fn of_program(pid: i32, modules: &[ModuleImage], maps: &[Mapping], pages: &mut P
         .collect()
 }
 
+/// Which modules may be unmapped while the hook exchanges their slots: glibc's dl_iterate_phdr keeps the loader from
+/// that, but musl's holds no lock while its callback runs (ldso/dynlink.c).
+fn modules_that_may_go(
+    pid: i32,
+    modules: &[ModuleImage],
+    maps: &[Mapping],
+    pages: &mut Pages,
+) -> Vec<bool> {
+    let runs_on_musl = modules.iter().any(|m| m.is_loader && m.is_libc);
+    let is_known = |m: &ModuleImage| !runs_on_musl || m.is_permanent;
+    if modules.iter().all(is_known) {
+        return vec![false; modules.len()];
+    }
+    let settled = Loader::find(pid, maps, pages)
+        .map(|loader| loader.settled_modules(pid))
+        .unwrap_or_default();
+    let stays = |m: &ModuleImage| is_known(m) || settled.iter().any(|at| m.contains(*at));
+    modules.iter().map(|module| !stays(module)).collect()
+}
+
 /// The first definition in the program's namespace. Libc is searched last, because an allocator library that was
 /// preloaded or linked comes before it in the link order.
 fn look_up(modules: &[ModuleImage], is_of_program: &[bool], symbol: &str) -> Option<u64> {
@@ -240,7 +264,7 @@ fn look_up(modules: &[ModuleImage], is_of_program: &[bool], symbol: &str) -> Opt
         modules
             .iter()
             .zip(is_of_program)
-            .filter(|(m, of)| **of && m.is_libc == libc && !m.is_loader)
+            .filter(|(m, of)| **of && m.is_libc == libc && (libc || !m.is_loader))
             .find_map(|(m, _)| {
                 let exported = m.facts.exported(symbol).filter(|e| !e.is_ifunc)?;
                 Some(m.base.wrapping_add(exported.svma))

@@ -29,6 +29,14 @@ impl Activity {
     }
 }
 
+/// Program counter and stack pointer of a thread that is blocked (proc_pid_syscall(5)).
+pub fn blocked_at(pid: i32, tid: i32) -> Option<(u64, u64)> {
+    let text = proc_text(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    let mut fields = text.split_whitespace().rev();
+    let mut address = || u64::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok();
+    Some((address()?, address()?))
+}
+
 /// The function of the kernel in which a thread waits (proc_pid_wchan(5)), or an empty string.
 pub fn waits_in(pid: i32, tid: i32) -> String {
     proc_text(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default()

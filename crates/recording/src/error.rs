@@ -77,6 +77,9 @@ pub enum Error {
         /// What was asked for.
         wanted: &'static str,
     },
+    /// Sites cannot be scored by what the recording holds.
+    #[error("the recording {0}")]
+    NoScores(&'static str),
     /// Too little room on the disk to begin.
     #[error(
         "only {free_bytes} bytes are free on the disk of {}, {needed_bytes} are needed", path.display()

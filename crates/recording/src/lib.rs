@@ -4,6 +4,7 @@ mod activity;
 mod error;
 mod file;
 mod replay;
+mod scores;
 
 pub use activity::{Activity, HeapAt, ReleaseFlow, SiteActivity, SiteChange};
 pub use error::Error;
@@ -18,3 +19,7 @@ pub use file::stacks::{StackView, Stacks};
 pub use file::summary::{HISTOGRAM_BUCKETS, Interval, SiteInterval, bucket_of};
 pub use file::writer::{Writer, WriterState};
 pub use replay::{Replay, Window};
+pub use scores::{
+    Chunk, GroupLimit, GrowingRuns, KeptChunks, Loops, ScoreOptions, ScoredRun, ScoredSite,
+    geometric_mean, variance,
+};

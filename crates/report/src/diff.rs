@@ -4,12 +4,13 @@
 //! without a name is its module and offset, which holds within one build.
 
 use crate::gaps;
+use crate::scores::{change_text, site_change_text};
 use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, change, counted, milliseconds, with_error};
-use crate::{Amount, Document, Measure, Profile, StackFrame, Style, UnseenTime};
+use crate::{Amount, Document, Measure, Profile, RunScores, Scores, StackFrame, Style, UnseenTime};
 use memhook_foreign::visible;
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
 /// What happened to a site.
@@ -70,6 +71,12 @@ pub struct SiteChange {
     pub new_blocks: u64,
     /// New minus old.
     pub change_bytes: i64,
+    /// The site's scores in the old run, if it was scored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old_scores: Option<Scores>,
+    /// Its scores in the new run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new_scores: Option<Scores>,
     /// Standard error of `change_bytes` when one of the runs was sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
@@ -83,6 +90,32 @@ pub struct SiteChange {
     pub stack: Vec<StackFrame>,
 }
 
+/// What became of the scores.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ScoreChange {
+    /// Those of the old run.
+    pub old: RunScores,
+    /// Those of the new run.
+    pub new: RunScores,
+    /// New minus old: what is above 0 is an improvement.
+    pub change: Scores,
+}
+
+impl ScoreChange {
+    fn of(old: RunScores, new: RunScores) -> ScoreChange {
+        let change = |of: fn(&Scores) -> Option<f64>| Some(of(&new.scores)? - of(&old.scores)?);
+        ScoreChange {
+            old,
+            new,
+            change: Scores {
+                lifetime: change(|s| s.lifetime),
+                usage: change(|s| s.usage),
+                useful_lifetime: change(|s| s.useful_lifetime),
+            },
+        }
+    }
+}
+
 /// Two runs compared.
 #[derive(Clone, Debug, Serialize)]
 pub struct Diff {
@@ -94,6 +127,9 @@ pub struct Diff {
     pub old: Run,
     /// The new run.
     pub new: Run,
+    /// How well the heap is used, if both runs were scored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scores: Option<ScoreChange>,
     /// Sites that changed: the largest growth first, the largest shrinking last.
     pub sites: Vec<SiteChange>,
     /// Changed sites beyond those, from between.
@@ -113,6 +149,9 @@ struct Pair {
     new: Amount,
     /// Stack of the new run, else of the old one; whether it was cut short.
     stack: Option<(bool, u32, bool)>,
+    /// Its stacks in the old run and in the new one.
+    old_stacks: BTreeSet<u32>,
+    new_stacks: BTreeSet<u32>,
 }
 
 fn key_of(frame: &StackFrame) -> String {
@@ -138,10 +177,36 @@ fn collect(pairs: &mut HashMap<Key, Pair>, profile: &Profile, measure: Measure, 
             .or_default();
         let sum = if is_new { &mut pair.new } else { &mut pair.old };
         *sum += amount;
+        let stacks = if is_new {
+            &mut pair.new_stacks
+        } else {
+            &mut pair.old_stacks
+        };
+        stacks.insert(site.stack);
         if is_new || pair.stack.is_none() {
             pair.stack = Some((is_new, site.stack, site.truncated));
         }
     }
+}
+
+/// The scores of some stacks together: where there are several, each counts by the number of its blocks.
+fn site_scores(profile: &Profile, stacks: &BTreeSet<u32>) -> Option<Scores> {
+    let all = profile.scores.as_ref()?;
+    let scored = stacks.iter().filter_map(|&stack| all.site(stack));
+    let mean = |of: fn(&Scores) -> Option<f64>| {
+        let known = scored.clone().filter_map(|site| {
+            let blocks = site.numbers.chunks.max(1) as f64;
+            Some((of(&site.scores)? * blocks, blocks))
+        });
+        let (sum, blocks) = known.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        (blocks > 0.0).then(|| sum / blocks)
+    };
+    scored.clone().next()?;
+    Some(Scores {
+        lifetime: mean(|s| s.lifetime),
+        usage: mean(|s| s.usage),
+        useful_lifetime: mean(|s| s.useful_lifetime),
+    })
 }
 
 fn run(profile: &Profile, measure: Measure) -> Run {
@@ -197,6 +262,8 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
             new_bytes: pair.new.bytes,
             new_blocks: pair.new.blocks,
             change_bytes: change_of(&pair),
+            old_scores: site_scores(old, &pair.old_stacks),
+            new_scores: site_scores(new, &pair.new_stacks),
             error_bytes: of_both(pair.old, pair.new).error_bytes(),
             kind,
             truncated,
@@ -209,6 +276,10 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
         measure: measure.name(),
         old: run(old, measure),
         new: run(new, measure),
+        scores: match (&old.scores, &new.scores) {
+            (Some(old), Some(new)) => Some(ScoreChange::of(old.run, new.run)),
+            _ => None,
+        },
         sites: changed.into_iter().map(site).collect(),
         more_sites,
         same_sites,
@@ -274,6 +345,9 @@ impl Diff {
                 visible(&run.name)
             )?;
         }
+        if let Some(scores) = &self.scores {
+            change_text(out, scores, style)?;
+        }
         writeln!(
             out,
             "  {} changed, {} the same",
@@ -292,6 +366,12 @@ impl Diff {
                 bytes(site.new_bytes),
                 counted(site.new_blocks, "block"),
                 visible(&site.kind)
+            )?;
+            site_change_text(
+                out,
+                site.old_scores.as_ref(),
+                site.new_scores.as_ref(),
+                style,
             )?;
             let end = StackEnd::of(&site.stack, site.truncated, self.depth);
             stack(out, &site.stack, end, style)?;

@@ -24,7 +24,9 @@ mod rows;
 #[cfg(target_arch = "x86_64")]
 mod rss;
 mod scan;
+mod scores;
 mod stacks;
+mod stale;
 mod style;
 mod text;
 pub mod top;
@@ -37,7 +39,7 @@ mod who_frees;
 mod wrap;
 
 pub use call_tree::Root;
-pub use diff::{Diff, Fate, Run, SiteChange, diff};
+pub use diff::{Diff, Fate, Run, ScoreChange, SiteChange, diff};
 pub use fail_on::FailOn;
 pub use formats::{Document, Format, FormatChoice, FormatOptions, Nature, document};
 pub use gaps::{LiveBounds, UnseenTime, unseen_in_words};
@@ -54,7 +56,7 @@ pub use output_name::{OutputNameError, output_name};
 pub use probe_plan::{ProbePlanReport, ProbePlanRow};
 pub use probes::{ProbeLatency, ProbeReport, ProbeRow, ProbeThread, RefusedRow};
 pub use profile::{
-    Amount, CUT_ROOT, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame,
+    Amount, CUT_ROOT, Compared, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame,
     ProfileModule, ProfileSite, Released, Series, SitePoint, SourceLines,
 };
 pub use progress::Progress;
@@ -66,6 +68,11 @@ pub use rss::{PinRow, RssHolding, RssPart, RssReport, RssSnapshot, RssView, Trim
 #[cfg(target_arch = "x86_64")]
 pub use scan::ReclaimRound;
 pub use scan::{LeakGroup, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks};
+pub use scores::{
+    Gain, HOW_TO_GET_ACCESSES, Inference, InferenceKind, ProfileScores, RunScores, Scores,
+    SiteScores,
+};
+pub use stale::{CaughtAccess, StaleEvidence, StaleReport, StaleSite, StaleTotals};
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
 pub use units::{bytes, change, count, counted, milliseconds, percent};

@@ -427,6 +427,8 @@ impl LiveReporter {
         };
         let last_elapsed = self.last_elapsed.replace(draft.elapsed);
         ReportModel {
+            scores: None,
+            inferences: None,
             schema: ReportModel::SCHEMA,
             is_final: draft.is_final,
             by: self.view.by.name(),

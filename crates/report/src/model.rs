@@ -2,6 +2,7 @@
 
 use crate::gaps::{LiveBounds, UnseenTime};
 use crate::units::{bytes, count, counted, milliseconds};
+use crate::{Inference, RunScores, Scores};
 use serde::{Deserialize, Serialize};
 
 /// One report.
@@ -56,6 +57,12 @@ pub struct ReportModel {
     /// What nothing reaches, in the last report with `attach --leaks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<crate::Leaks>,
+    /// How well the heap is used, with `--scores`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scores: Option<RunScores>,
+    /// What stands out, with `--scores`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inferences: Option<Vec<Inference>>,
 }
 
 impl ReportModel {
@@ -283,6 +290,12 @@ fn is_zero(number: &u64) -> bool {
 /// One allocation site.
 #[derive(Clone, Debug, Serialize)]
 pub struct SiteRow {
+    /// Number of its stack in the run.
+    #[serde(skip)]
+    pub stack_id: u32,
+    /// Its scores, with `--scores`; `None` of a site that allocated nothing in the time that is covered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scores: Option<Scores>,
     /// Live bytes.
     pub bytes: u64,
     /// Live blocks.

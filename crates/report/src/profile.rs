@@ -1,7 +1,8 @@
 //! A run or a window of it, with names: what every exported format is made from.
 
 use crate::{
-    CallStacks, LiveBounds, Measure, ReportTotals, Sampling, StackFrame, Target, UnseenTime,
+    CallStacks, LiveBounds, Measure, ProfileScores, ReportTotals, RunScores, Sampling, StackFrame,
+    Target, UnseenTime,
 };
 use memhook_ledger::{Estimate, standard_error};
 use serde::Serialize;
@@ -58,9 +59,30 @@ pub struct Profile {
     /// All sites over time, as far as they change: ordered by the point of the timeline.
     #[serde(skip)]
     pub changes: Vec<SitePoint>,
+    /// How well the sites use the heap, if that was asked for.
+    #[serde(skip)]
+    pub scores: Option<ProfileScores>,
+    /// Set if the profile holds two runs: this one, and an older one's sites behind its own.
+    #[serde(skip)]
+    pub compared: Option<Compared>,
     /// Lines of source files around the lines of frames, where the files were found.
     #[serde(skip)]
     pub sources: Vec<SourceLines>,
+}
+
+/// The older of two runs in one profile.
+#[derive(Clone, Debug, Serialize)]
+pub struct Compared {
+    /// Name of the process.
+    pub name: String,
+    /// Its id.
+    pub pid: i32,
+    /// Length of the run in seconds.
+    pub seconds: f64,
+    /// Its scores, if it was scored.
+    pub scores: Option<RunScores>,
+    /// The first of its sites among all.
+    pub first_site: u32,
 }
 
 /// What stands for the outermost frames of a stack that was cut.

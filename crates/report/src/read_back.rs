@@ -2,8 +2,8 @@
 
 use crate::named_run::is_cut;
 use crate::{
-    Amount, Measure, Measures, Profile, ProfileFrame, ProfileSite, ReportModel, Sampling,
-    StackFrame, Target, UnseenTime,
+    Amount, Measure, Measures, Profile, ProfileFrame, ProfileScores, ProfileSite, ReportModel,
+    RunScores, Sampling, Scores, SiteScores, StackFrame, Target, UnseenTime,
 };
 use serde::Deserialize;
 
@@ -65,6 +65,7 @@ struct Report {
     gaps: Vec<UnseenTime>,
     sampling: Option<Sampling>,
     measured: Measured,
+    scores: Option<RunScores>,
     sites: Vec<SiteRow>,
     more_rows: u64,
 }
@@ -87,6 +88,7 @@ struct SiteRow {
     kind: String,
     truncated: bool,
     stack: Vec<StackFrame>,
+    scores: Option<Scores>,
 }
 
 /// Reads what `attach --json` or `report --format json` wrote; of several reports, the last complete
@@ -144,6 +146,10 @@ fn profile(report: Report, measure: Measure) -> Profile {
         gaps: report.gaps,
         depth: report.attach.depth,
         sampling: report.sampling,
+        scores: report.scores.map(|run| ProfileScores {
+            run,
+            ..ProfileScores::default()
+        }),
         ..Profile::default()
     };
     let depth = report.attach.depth;
@@ -162,6 +168,13 @@ fn profile(report: Report, measure: Measure) -> Profile {
             }
         });
         profile.frames.extend(frames);
+        if let (Some(all), Some(scores)) = (&mut profile.scores, site.scores) {
+            all.sites.push(SiteScores {
+                stack: profile.stacks.len() as u32,
+                scores,
+                ..SiteScores::default()
+            });
+        }
         profile.sites.push(ProfileSite {
             stack: profile.stacks.len() as u32,
             kind: site.kind,

@@ -54,7 +54,7 @@ impl RowsBy {
     }
 }
 
-/// Order of the rows: the largest, or the oldest, first.
+/// Order of the rows: the largest, the oldest, or those with the worst scores, first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the names are the definition
 pub enum SortBy {
@@ -62,6 +62,7 @@ pub enum SortBy {
     Count,
     Age,
     Growth,
+    Score,
 }
 
 /// Blocks that always are on the same rows.
@@ -98,6 +99,8 @@ pub(crate) struct Row {
     pub growth_bytes: f64,
     pub oldest_ns: Option<u64>,
     pub released: Estimate,
+    /// What its scores come to, if they are known.
+    pub score: Option<f64>,
 }
 
 impl Row {
@@ -110,6 +113,7 @@ impl Row {
             growth_bytes: 0.0,
             oldest_ns: None,
             released: Estimate::default(),
+            score: None,
         }
     }
 
@@ -234,6 +238,7 @@ pub(crate) fn sort(rows: &mut [Row], by: SortBy) {
             SortBy::Bytes => largest(row.amount.bytes),
             SortBy::Count => largest(row.amount.blocks),
             SortBy::Growth => largest(row.growth_bytes),
+            SortBy::Score => Reverse(row.score.map_or(i64::MIN, |score| -(score * 1e15) as i64)),
             SortBy::Age => Reverse(-row.oldest_ns.map_or(i64::MAX, |ns| ns as i64)),
         };
         let released = largest(row.released.bytes);
@@ -261,6 +266,8 @@ pub(crate) fn shown(
             let stack = row.key.number as u32;
             let (kind, truncated) = run.call(stack);
             sites.push(SiteRow {
+                stack_id: stack,
+                scores: None,
                 bytes,
                 blocks,
                 unseen_bytes,

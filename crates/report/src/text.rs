@@ -2,6 +2,7 @@
 
 use crate::gaps;
 use crate::leaks::leaks;
+use crate::scores::{inferences_text, run_text, site_text};
 use crate::stacks::{SHORTEST_NAME, StackEnd, name_of, place_of, shortened, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
 use crate::{Coverage, Document, ReportModel, Style};
@@ -15,9 +16,17 @@ impl Document for ReportModel {
         let _ = warnings(&mut out, self, style)
             .and_then(|()| head(&mut out, self, style))
             .and_then(|()| coverage(&mut out, self, style))
+            .and_then(|()| match &self.scores {
+                Some(scores) => run_text(&mut out, scores, style),
+                None => Ok(()),
+            })
             .and_then(|()| measure(&mut out, self, style))
             .and_then(|()| sites(&mut out, self, style))
             .and_then(|()| groups(&mut out, self, style))
+            .and_then(|()| match &self.inferences {
+                Some(found) => inferences_text(&mut out, found, self.attach.depth, style),
+                None => Ok(()),
+            })
             .and_then(|()| releases(&mut out, self, style))
             .and_then(|()| match &self.leaks {
                 Some(found) => leaks(&mut out, found, self.attach.depth, style),
@@ -322,6 +331,9 @@ fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
             oldest,
             visible(&site.kind)
         )?;
+        if let Some(scores) = &site.scores {
+            site_text(out, scores, style)?;
+        }
         let end = StackEnd::of(&site.stack, site.truncated, model.attach.depth);
         stack(out, &site.stack, end, style)?;
     }

@@ -47,6 +47,16 @@ pub fn milliseconds(ms: u64) -> String {
     }
 }
 
+/// A duration in seconds, of any length: `12.3 µs`, `850 ms`, `12.3 s`.
+pub fn duration(seconds: f64) -> String {
+    match seconds {
+        _ if seconds < 1e-6 => format!("{:.0} ns", seconds * 1e9),
+        _ if seconds < 1e-3 => format!("{:.1} µs", seconds * 1e6),
+        _ if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
+        _ => milliseconds((seconds * 1e3) as u64),
+    }
+}
+
 /// A part of a whole in percent; 0 if the whole is nothing.
 pub fn percent(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / whole.max(1) as f64

@@ -3,9 +3,12 @@
 mod calls;
 mod columns;
 mod packed;
+mod pair;
+mod scores;
 mod serve;
 mod sources;
 
+pub use pair::beside;
 pub use serve::{Server, address};
 pub use sources::{are_sources_named, source_lines};
 
@@ -15,18 +18,21 @@ use flate2::{Compression, write::GzEncoder};
 use std::io::{BufWriter, Result, Write};
 
 const PAGE: &str = include_str!("view/page.html");
-const STYLES: [&str; 3] = [
+const STYLES: [&str; 4] = [
     include_str!("view/colors.css"),
     include_str!("view/style.css"),
     include_str!("view/table.css"),
+    include_str!("view/scores.css"),
 ];
 /// One script in this order: classes and constants are declared before they are used.
-const SCRIPTS: [&str; 25] = [
+const SCRIPTS: [&str; 31] = [
     include_str!("view/units.js"),
     include_str!("view/ticks.js"),
     include_str!("view/dom.js"),
     include_str!("view/palette.js"),
     include_str!("view/data.js"),
+    include_str!("view/scores.js"),
+    include_str!("view/compared.js"),
     include_str!("view/history.js"),
     include_str!("view/wrappers.js"),
     include_str!("view/selection.js"),
@@ -38,11 +44,15 @@ const SCRIPTS: [&str; 25] = [
     include_str!("view/stacked.js"),
     include_str!("view/timeline.js"),
     include_str!("view/flame.js"),
+    include_str!("view/chunk_bins.js"),
+    include_str!("view/chunks.js"),
     include_str!("view/walk.js"),
     include_str!("view/histogram.js"),
     include_str!("view/table.js"),
+    include_str!("view/export.js"),
     include_str!("view/csv.js"),
     include_str!("view/stack_list.js"),
+    include_str!("view/score_list.js"),
     include_str!("view/details.js"),
     include_str!("view/keys.js"),
     include_str!("view/controls.js"),

@@ -8,6 +8,8 @@ use proptest::prelude::*;
 
 fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
     let site = |&(function, bytes, blocks): &(&str, u64, u64)| SiteRow {
+        stack_id: 0,
+        scores: None,
         bytes,
         blocks,
         error_bytes: None,
@@ -61,6 +63,8 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         releases: Vec::new(),
         more_rows: 0,
         leaks: None,
+        scores: None,
+        inferences: None,
     }
 }
 

@@ -79,6 +79,8 @@ fn full_report() -> ReportModel {
             symbols: Some("symbols"),
         }],
         sites: vec![SiteRow {
+            stack_id: 0,
+            scores: Some(Scores::default()),
             bytes: 1,
             blocks: 1,
             error_bytes: Some(1),
@@ -111,6 +113,18 @@ fn full_report() -> ReportModel {
             stack: vec![frame()],
         }],
         more_rows: 1,
+        scores: Some(RunScores::default()),
+        inferences: Some(vec![Inference {
+            kind: InferenceKind::GrowingRun,
+            title: "t",
+            evidence: "e".into(),
+            advice: "a",
+            gain: Gain::default(),
+            allocator: "malloc".into(),
+            stack: vec![frame()],
+            stack_index: 0,
+            truncated: false,
+        }]),
         leaks: Some(Leaks {
             snapshot: Some(SnapshotTaken {
                 method: "precopy",
@@ -174,7 +188,10 @@ fn page_and_code_name_the_same_fields() {
             "groups[].frame" => {
                 documented.extend(frame_fields("groups[].frame"));
             }
-            "releases[].stack[]" | "leaks.sites[].stack[]" | "leaks.possible[].stack[]" => {
+            "releases[].stack[]"
+            | "inferences[].stack[]"
+            | "leaks.sites[].stack[]"
+            | "leaks.possible[].stack[]" => {
                 documented.extend(frame_fields(name));
             }
             _ => {

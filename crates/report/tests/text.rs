@@ -78,6 +78,8 @@ fn report() -> ReportModel {
             },
         ],
         sites: vec![SiteRow {
+            stack_id: 0,
+            scores: None,
             bytes: 1_590_000,
             blocks: 16_560,
             error_bytes: None,
@@ -104,6 +106,8 @@ fn report() -> ReportModel {
         releases: vec![],
         more_rows: 1,
         leaks: None,
+        scores: None,
+        inferences: None,
     }
 }
 

@@ -19,7 +19,7 @@ namespace memhook {
 GatePage gate_page;
 uint64_t originals[function_count][max_variants];
 unsigned char* region;
-__thread uint64_t thread_word;
+__thread uint64_t tls_word;
 }  // namespace memhook
 
 using namespace memhook;

@@ -4,7 +4,7 @@ use crate::Input;
 use crate::scratch_file::with_file;
 use memhook_abi::Event;
 use memhook_ledger::LedgerOptions;
-use memhook_recording::{Error, Recording, Visitor};
+use memhook_recording::{Error, Recording, ScoreOptions, Visitor};
 use std::path::Path;
 
 struct Count(u64);
@@ -29,6 +29,11 @@ fn read(path: &Path) -> Result<(), Error> {
     }
     // Each way of reading finds the damage for itself.
     let _ = recording.activity(None, None, 100);
+    let scores = ScoreOptions {
+        max_chunks: 50,
+        ..ScoreOptions::default()
+    };
+    let _ = recording.scored_activity(None, None, 10, Some(&scores));
     let middle = start + end.saturating_sub(start) / 2;
     let _ = recording.activity(Some(middle), Some(end), 10);
     let _ = recording.window(middle, u64::MAX, LedgerOptions::default());

@@ -30,6 +30,7 @@ fn traced(format: &str, output: &str) -> Vec<u8> {
     // SAFETY: kill takes plain integers; the child has not been waited for.
     unsafe { libc::kill(attacher.id() as i32, libc::SIGINT) };
     errors.read_to_string(&mut text).expect("text");
+    assert!(!text.contains("into"), "the recording is nobody's: {text}");
     let ended = attacher.wait_with_output().expect("it ends");
     assert!(ended.status.success(), "{text}");
     assert_eq!(ended.stdout, b"", "reports are not mixed with it");
@@ -53,6 +54,37 @@ fn a_live_trace_has_every_format() {
     assert_eq!(pprof[..2], [0x1f, 0x8b]);
     let left = std::fs::read_dir(folder.path("")).expect("a directory");
     assert_eq!(left.count(), 2, "nothing else is left behind");
+}
+
+/// Of an attacher that is killed, neither the recording nor the output stays.
+#[test]
+fn nothing_is_left_of_one_that_was_killed() {
+    let folder = Folder::new("live-export-killed");
+    let mut target = Target::start(&build_target("deterministic", &["-g"]), &[]);
+    for output in [Some(folder.path("out.folded")), None] {
+        let mut attacher = Command::new(binary());
+        attacher.args(["attach", "-f", "folded", &target.pid().to_string()]);
+        attacher.args(output.iter().flat_map(|output| ["-o", output.as_str()]));
+        let mut attacher = attacher
+            .env("TMPDIR", folder.path(""))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut errors = BufReader::new(attacher.stderr.take().expect("piped"));
+        let mut text = String::new();
+        errors.read_line(&mut text).expect("text");
+        assert!(text.starts_with("Attached to"), "{text}");
+        attacher.kill().expect("killed");
+        attacher.wait().expect("reaped");
+        let left: Vec<_> = std::fs::read_dir(folder.path(""))
+            .expect("a directory")
+            .collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+    target.go();
+    target.expect("done");
+    assert!(target.finish().success());
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! The slots of an attach: which there are, whether they still hold our value, and back again.
 
-use super::{SAFE_POINT_PATIENCE, Session};
+use super::Session;
 use crate::error::Error;
 use crate::hook_presence::has_hook;
+use crate::loading::{CANNOT_THROW, leaves_alone};
 use crate::reach::Reach;
 use crate::refused_slots;
 use crate::restore::{layout, restore};
+use crate::safe_point::SAFE_POINT_PATIENCE;
 use memhook_abi::{self as abi, flags, forwarding_operators, function_by_name, slot_state};
 use memhook_process::{
     ModuleImage, RemoteAddress, SlotScan, find_slots, hook_copies, mappings, modules, read_word,
@@ -76,6 +78,10 @@ impl Session {
             if known.contains(&slot.address) {
                 continue;
             }
+            if leaves_alone(self.object, function) {
+                unhookable.push((module_name(slot.module), CANNOT_THROW));
+                continue;
+            }
             let Some(variant) = self.variant_of(function, slot.target) else {
                 let reason = "more than four different originals of one function";
                 unhookable.push((module_name(slot.module), reason));
@@ -89,7 +95,7 @@ impl Session {
                 function: function as u32,
                 variant,
                 protection: slot.protection,
-                by_force: slot.is_unprotected,
+                by_force: slot.is_unsettled,
                 is_permanent: slot.is_permanent,
             });
             if pushed.is_err() {
@@ -125,11 +131,19 @@ impl Session {
         // Threads of the target make no system calls of ours, so they cannot patch.
         if looked.is_ok() && self.region.syscalls_filtered() {
             looked = self.force_slots().map(drop);
+        } else if self.may_lose_modules && self.has_refused_slots() {
+            // If the threads cannot all be held, the coverage says what is not seen.
+            let _ = self.force_slots();
         }
         // Whatever became of it: the target's dlopen waits for this.
         *answered = request;
         self.region.answer_modules(request);
         looked
+    }
+
+    fn has_refused_slots(&self) -> bool {
+        let mut slots = self.region.slots().into_iter();
+        slots.any(|slot| slot.state == slot_state::REFUSED)
     }
 
     /// Brings journal and module list up to date.

@@ -3,17 +3,21 @@
 use memhook_inject::Held;
 use memhook_process::{RemoteAddress, has_seccomp_filter, inner_tid, read_memory};
 
-/// `tid` in glibc's `struct pthread` (nptl/descr.h): behind the TCB head of 704 bytes and a list node.
-/// The same in all versions for x86-64; looked at before it is believed.
-const GLIBC_TID_OFFSET: u32 = 720;
+/// Where C libraries for x86-64 keep `tid` in `struct pthread`, in bytes from the thread pointer: all versions of
+/// glibc (nptl/descr.h) behind the TCB head of 704 bytes and a list node; musl since 1.1.25 behind six words, and
+/// behind seven before that (src/internal/pthread_impl.h). Looked at before it is believed.
+const TID_OFFSETS: [u32; 3] = [720, 48, 56];
 
 /// Where threads keep their tid, in bytes from the thread pointer; 0: not known.
 pub fn tid_offset(held: &Held) -> u32 {
-    let at = RemoteAddress(held.registers().fs_base) + u64::from(GLIBC_TID_OFFSET);
-    let mut word = [0; 4];
-    let known = read_memory(held.pid(), at, &mut word).is_ok()
-        && Some(u32::from_le_bytes(word)) == inner_tid(held.pid(), held.tid());
-    if known { GLIBC_TID_OFFSET } else { 0 }
+    let own = inner_tid(held.pid(), held.tid());
+    let holds_it = |offset: &u32| {
+        let at = RemoteAddress(held.registers().fs_base) + u64::from(*offset);
+        let mut word = [0; 4];
+        let is_read = read_memory(held.pid(), at, &mut word).is_ok();
+        is_read && own == Some(u32::from_le_bytes(word))
+    };
+    TID_OFFSETS.into_iter().find(holds_it).unwrap_or(0)
 }
 
 /// What the hook calls when it has to wait, to read a stack of unknown bounds, or to patch new modules.

@@ -4,11 +4,13 @@ use crate::exit_code;
 use crate::options::{Color, duration, size};
 use crate::output::is_colored;
 use crate::report::sources;
+use crate::scores;
 use crate::target::Choice;
 use crate::tracing::{StartOptions, Tracing};
 use anyhow::bail;
 use memhook_gate::{Baseline, Exceptions, Limits, SiteLimit, Suppressions, Wrappers};
-use memhook_report::FormatOptions;
+use memhook_recording::{GroupLimit, ScoreOptions};
+use memhook_report::{FormatOptions, HOW_TO_GET_ACCESSES};
 use std::{
     ffi::OsString,
     io::IsTerminal,
@@ -145,6 +147,23 @@ pub struct LimitOptions {
     /// Allocations that the program may make
     #[arg(long, value_name = "N")]
     max_allocations: Option<u64>,
+    /// Least lifetime score of the program, from 0 to 1
+    ///
+    /// The score says whether blocks live long, compared with the blocks that were allocated around them:
+    /// loops that allocate in each turn make it small. The program is recorded for it, into a file in
+    /// the directory for temporary files that goes away again.
+    #[arg(long, value_name = "SCORE", value_parser = score)]
+    min_lifetime_score: Option<f64>,
+    /// Least usage score, which needs access data
+    ///
+    /// It is refused: no recording says which bytes a program reads and writes.
+    #[arg(long, value_name = "SCORE", value_parser = score, hide_short_help = true)]
+    min_usage_score: Option<f64>,
+    /// Longest pause within a group of blocks (0.1%, 5ms) [default: 0.1%]
+    ///
+    /// It is for the lifetime score: a time, or a percentage of the run time.
+    #[arg(long, value_name = "PAUSE", value_parser = scores::group, requires = "min_lifetime_score")]
+    group: Option<GroupLimit>,
     /// Bytes that matching sites may have live
     ///
     /// The pattern is compared with functions, files and modules. What is live at the end counts.
@@ -162,6 +181,12 @@ impl LimitOptions {
         bytes.or(self.max_leaked_blocks.map(|_| "--max-leaked-blocks"))
     }
 
+    /// How sites are scored, if scores are limited.
+    pub fn scores(&self) -> Option<ScoreOptions> {
+        let group = self.group;
+        self.min_lifetime_score.map(|_| scores::with_group(group))
+    }
+
     /// The limits.
     pub fn limits(&self) -> anyhow::Result<Limits> {
         if !(self.tolerance >= 0.0 && self.tolerance.is_finite()) {
@@ -169,6 +194,9 @@ impl LimitOptions {
                 "--tolerance {}: a percentage from 0 up is needed",
                 self.tolerance
             );
+        }
+        if self.min_usage_score.is_some() {
+            bail!("--min-usage-score: {HOW_TO_GET_ACCESSES}");
         }
         let none_given = self.max_leaked.is_none() && self.max_leaked_blocks.is_none();
         let default = none_given.then_some(0);
@@ -178,10 +206,18 @@ impl LimitOptions {
             live_bytes: self.max_live,
             peak_bytes: self.max_peak,
             allocations: self.max_allocations,
+            lifetime_score: self.min_lifetime_score,
             sites: self.max_site.clone(),
             tolerance_percent: self.tolerance,
         })
     }
+}
+
+/// A score: 0.5, or .5.
+fn score(text: &str) -> Result<f64, String> {
+    let score = text.parse::<f64>().ok();
+    let score = score.filter(|score| (0.0..=1.0).contains(score));
+    score.ok_or("expected a score from 0 to 1, like 0.5".into())
 }
 
 fn site_limit(text: &str) -> Result<SiteLimit, String> {

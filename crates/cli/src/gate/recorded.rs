@@ -23,6 +23,7 @@ pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
         growth_confidence: args.running.growth.then_some(args.running.confidence),
         are_sites_findings: args.exceptions.has_baseline(),
         needs_all_sites: measure.needs_all_sites(),
+        scores: args.limits.scores(),
     };
     let sources = sources::Args {
         files: args.files.clone(),
@@ -38,8 +39,7 @@ pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
 
 /// Questions that a recording cannot answer, or this one.
 fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
-    const OTHERS: &str =
-        "--max-live, --max-peak, --max-allocations, --max-site, --baseline or --growth";
+    const OTHERS: &str = "--max-live, --max-peak, --max-allocations, --max-site, --min-lifetime-score, --baseline or --growth";
     if recording.is_summary() {
         bail!("the recording holds sums of intervals: a gate needs events (--record events)");
     }

@@ -5,10 +5,12 @@ mod several;
 
 use super::report_job::{self, ReportJob, Reports};
 use super::signals;
+use crate::live::scores::Scratch;
 use crate::options::duration;
 use crate::output::say;
 use crate::target::Target;
 use crate::tracing::{DEPTH, DEPTH_TO_ROOTS};
+use anyhow::bail;
 use exported::Export;
 use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, process_name, refuse};
 use memhook_report::ReportStream;
@@ -101,6 +103,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         None => recorded,
     };
+    if export.is_some() && reports.scores.scores {
+        bail!("--scores is for text and JSON: leave it out of -f, or record with -o FILE.mhk");
+    }
+    let scratch = (reports.scores.scores && recorded.is_none()).then(|| Scratch::new(pid));
+    let recorded = recorded.or_else(|| Some(scratch.as_ref()?.path.clone()));
     let recorded = match recorded {
         Some(path) => Some((
             path,
@@ -108,6 +115,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         )),
         None => None,
     };
+    reports.check_scores(recorded.as_ref().map(|(_, options)| options))?;
     let config = args.config(recorded.is_some());
     let depth = config.depth;
     refuse(pid, &config)?;
@@ -135,7 +143,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         trace.record(recording);
     }
     let written = Reports::new(output);
-    let mut job = args.job(pid, &written, depth);
+    let mut job = args
+        .job(pid, &written, depth)
+        .recorded_for_scores(scratch.is_some());
     if export.is_some() {
         job = job.without_reports();
     }

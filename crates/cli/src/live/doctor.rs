@@ -3,7 +3,7 @@
 use super::frames::module_file;
 pub use crate::target::Target as Args;
 use crate::{exit_code, output::say};
-use memhook_attach::{DiagnosedModule, Diagnosis, diagnose};
+use memhook_attach::{DiagnosedModule, Diagnosis, FoundFunction, diagnose};
 use memhook_process::{Check, TargetRoot};
 use memhook_report::recorded::source_text;
 use memhook_symbols::{ModuleSymbols, Source, Symbolizer};
@@ -12,11 +12,16 @@ use std::{process::ExitCode, time::Duration};
 /// Prints every finding; the exit code says whether an attach would refuse.
 pub fn run(target: &Args) -> anyhow::Result<ExitCode> {
     let pid = target.pid()?;
-    let Diagnosis { checks, modules } = diagnose(pid)?;
+    let Diagnosis {
+        checks,
+        modules,
+        functions,
+    } = diagnose(pid)?;
     checks.iter().for_each(print_check);
     if !modules.is_empty() {
         print_modules(&modules, &names_from(pid, &modules));
     }
+    print_functions(&functions);
     let failed = checks.iter().filter(|c| !c.ok).count();
     let notes = checks.iter().filter(|c| c.ok && c.remedy.is_some());
     match (failed, notes.count()) {
@@ -40,6 +45,40 @@ fn print_check(check: &Check) {
     say!("{mark} {:<14} {}", check.name, check.finding);
     if let Some(remedy) = &check.remedy {
         say!("     {:<14} -> {remedy}", "");
+    }
+}
+
+/// Each allocator function: where it is, and how it is reached.
+fn print_functions(functions: &[FoundFunction]) {
+    if functions.is_empty() {
+        return;
+    }
+    let function_name = |found: &FoundFunction| {
+        let name = memhook_foreign::demangle(&found.function.name);
+        let allocator = found.function.allocator;
+        allocator.map_or(name.clone(), |allocator| format!("{name} ({allocator})"))
+    };
+    let names: Vec<String> = functions.iter().map(function_name).collect();
+    let width = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
+    let of_names = width(&mut names.iter().map(String::len)).max("allocator function".len());
+    let of_modules = width(&mut functions.iter().map(|f| f.module.len())).max("module".len());
+    say!(
+        "\n{:<of_names$}  {:<of_modules$}  {:<18}  reached by",
+        "allocator function",
+        "module",
+        "address"
+    );
+    for (name, found) in names.iter().zip(functions) {
+        let reach = match found.slots {
+            0 => "not at all: calls of it use no slot".to_owned(),
+            1 => "1 slot".to_owned(),
+            slots => format!("{slots} slots"),
+        };
+        say!(
+            "{name:<of_names$}  {:<of_modules$}  {:#018x}  {reach}",
+            found.module,
+            found.address
+        );
     }
 }
 

@@ -1,18 +1,21 @@
 //! What `attach` and `run` do with a trace: reports now and then, and the last one.
 
+use super::frames::module_files;
 use super::last_look::LastLook;
 use super::model::Reporter;
 use super::signals::NameWait;
-use super::{ending, record};
+use super::{ending, record, scores};
 use crate::exit_code;
 use crate::options::{Color, View};
 use crate::report::parse;
 use crate::tracing::Tracing;
 use memhook_attach::{End, Job, Session, Trace, Turn, command_line, gap_said};
 use memhook_process::process_age;
+use memhook_recording::{Mode, Options, ScoreOptions};
 use memhook_report::{
     FormatChoice, Progress, ReportModel, ReportStream, ReportWriter, milliseconds,
 };
+use memhook_symbols::Symbolizer;
 use std::{
     ops::ControlFlow,
     path::{Path, PathBuf},
@@ -69,6 +72,8 @@ pub struct Args {
     #[arg(long, requires = "leaks")]
     show_possible: bool,
     #[command(flatten)]
+    pub scores: crate::scores::Args,
+    #[command(flatten)]
     pub recording: record::Args,
     #[command(flatten)]
     pub tracing: Tracing,
@@ -94,6 +99,27 @@ impl Args {
                 "{command} writes text or JSON: for {0}, record with -o FILE.mhk, and then: memhook-rs report FILE.mhk -f {0}",
                 format.name()
             );
+        }
+        Ok(())
+    }
+
+    /// Refuses scores that a trace with these options cannot have. `recording`: how it is recorded, if it is.
+    pub fn check_scores(&self, recording: Option<&Options>) -> anyhow::Result<()> {
+        if !self.scores.scores {
+            return Ok(());
+        }
+        if recording.is_some_and(|options| options.mode != Mode::Events) {
+            anyhow::bail!(
+                "--scores with --record summary: sums do not tell the lifetime of each block; use --record events"
+            );
+        }
+        if self.tracing.sample_bytes().is_some() {
+            anyhow::bail!(
+                "--scores with --sample: scores need every allocation; leave --sample out"
+            );
+        }
+        if recording.is_some_and(|options| options.max_parts > 1) {
+            anyhow::bail!("--scores with --max-files: scores need the whole run in one file");
         }
         Ok(())
     }
@@ -188,6 +214,10 @@ pub struct ReportJob {
     /// At the end, tell how backtraces were found.
     tells_backtraces: bool,
     finds_possible: bool,
+    /// How sites are scored, if that is asked for.
+    scores: Option<ScoreOptions>,
+    /// The trace is recorded for its scores alone.
+    is_scratch: bool,
     /// If the memory is to be searched for what nothing reaches: its copy.
     last_look: Option<Handover>,
 }
@@ -216,6 +246,8 @@ impl ReportJob {
             announce: None,
             tells_backtraces: false,
             finds_possible: args.show_possible,
+            scores: args.scores.options(),
+            is_scratch: false,
             last_look,
         }
     }
@@ -232,6 +264,11 @@ impl ReportJob {
             is_quiet: true,
             ..self
         }
+    }
+
+    /// With a recording that is made for the scores alone, and goes away.
+    pub fn recorded_for_scores(self, is_scratch: bool) -> ReportJob {
+        ReportJob { is_scratch, ..self }
     }
 
     /// Of a child of a process that is traced. What it did before it was found is not seen, and reports say so.
@@ -296,6 +333,22 @@ impl ReportJob {
         code
     }
 
+    /// Adds the scores to the last report, by the recording.
+    fn score(&self, session: &Session, recording: &Path, report: &mut ReportModel) {
+        let Some(options) = &self.scores else {
+            return;
+        };
+        let mut symbols = Symbolizer::new(session.root().search_order());
+        symbols.set_modules(module_files(session));
+        match scores::of_file(recording, symbols, options) {
+            Ok(found) => scores::add(report, found),
+            Err(error) => {
+                eprintln!("memhook-rs: the scores are not known: {error:#}");
+                self.reports.is_incomplete.store(true, Relaxed);
+            }
+        }
+    }
+
     /// The last report, with the names that are there when nobody waits any longer.
     fn last_report(&mut self, trace: &Trace) -> Option<ReportModel> {
         let (session, consumer) = (trace.session(), trace.consumer());
@@ -329,7 +382,7 @@ impl ReportJob {
 impl Job for ReportJob {
     fn begin(&mut self, trace: &Trace) {
         // With --quiet and a recording, no reports are printed.
-        self.shows_reports = !(self.is_quiet && trace.is_recorded());
+        self.shows_reports = !(self.is_quiet && trace.is_recorded() && !self.is_scratch);
         self.look_at_command_line();
         self.unseen = self.unseen.and_then(|_| process_age(self.pid));
         if let Some(announce) = self.announce {
@@ -354,7 +407,7 @@ impl Job for ReportJob {
             self.write(&report);
         }
         // A recording goes on when nobody reads the reports.
-        if self.reports.output().is_closed() && !trace.is_recorded() {
+        if self.reports.output().is_closed() && (!trace.is_recorded() || self.is_scratch) {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
@@ -377,15 +430,24 @@ impl Job for ReportJob {
             }
         }
         // Of a program that executes another one, only the recording is kept.
-        let report = match end {
+        let mut report = match end {
             End::Executed => None,
             _ => self.last_report(trace),
         };
         let coverage = report.as_ref().and_then(record::coverage);
-        if let Some(recorded) = trace.finish_recording(coverage)
-            && !record::tell(&recorded, self.is_quiet)
-        {
-            self.reports.is_incomplete.store(true, Relaxed);
+        if let Some(recorded) = trace.finish_recording(coverage) {
+            let is_complete = record::tell(&recorded, self.is_quiet || self.is_scratch);
+            if !is_complete {
+                self.reports.is_incomplete.store(true, Relaxed);
+            }
+            if let Some(report) = &mut report
+                && is_complete
+            {
+                self.score(trace.session(), &recorded.path, report);
+            }
+            if self.is_scratch {
+                let _ = std::fs::remove_file(&recorded.path);
+            }
         }
         if let Some(report) = report.filter(|_| self.shows_reports) {
             self.write(&report);

@@ -3,9 +3,11 @@
 use super::ending::end_as;
 use super::last_look::LastLook;
 use super::report_job::{self, Handover, ReportJob, Reports};
+use super::scores::Scratch;
 use crate::exit_code;
 use crate::options::duration;
 use crate::tracing::{DEPTH_TO_ROOTS, StartOptions};
+use anyhow::bail;
 use memhook_attach::{
     Error, Observer, Outcome, Program, Recording, Session, TraceConfig, Work, leaving, process_name,
 };
@@ -94,6 +96,8 @@ struct Started<'a> {
     reports: Arc<Reports>,
     /// Where the first process is recorded.
     recorded: Option<PathBuf>,
+    /// The recording is made for the scores alone.
+    scratch: Option<Scratch>,
     /// Its file, from before it is touched.
     first_recording: Option<Recording>,
     /// Programs executed, by process.
@@ -106,11 +110,17 @@ impl<'a> Started<'a> {
     fn open(args: &'a Args, config: TraceConfig, pid: i32) -> anyhow::Result<Started<'a>> {
         let reports = &args.reports;
         let (recorded, path) = reports.recording.split(reports.output.as_deref(), pid)?;
+        if args.start.follow_fork && recorded.is_none() && reports.scores.scores {
+            bail!("--scores with --follow-fork: add -o FILE.mhk, so that each process is recorded");
+        }
+        let scratch = (reports.scores.scores && recorded.is_none()).then(|| Scratch::new(pid));
+        let recorded = recorded.or_else(|| Some(scratch.as_ref()?.path.clone()));
         let options = if recorded.is_some() {
             reports.recording.resolve(reports.force, &reports.tracing)?
         } else {
             memhook_recording::Options::default()
         };
+        reports.check_scores(Some(&options))?;
         let output = reports.open(ReportStream::Err, path.as_deref(), false)?;
         let mut started = Started {
             args,
@@ -119,6 +129,7 @@ impl<'a> Started<'a> {
             first: pid,
             reports: Reports::new(output),
             recorded,
+            scratch,
             first_recording: None,
             programs: HashMap::new(),
             last_looks: HashMap::new(),
@@ -180,6 +191,7 @@ impl Observer for Started<'_> {
             interval,
             last_look,
         );
+        let job = job.recorded_for_scores(self.scratch.is_some());
         let job = if args.start.follow_fork {
             job.titled()
         } else {

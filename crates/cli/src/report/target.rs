@@ -4,7 +4,7 @@ use super::sources;
 use crate::options::Color;
 use anyhow::Context;
 use memhook_foreign::{OutputFile, visible_json};
-use memhook_recording::{Recording, RecordingEnd};
+use memhook_recording::{Recording, RecordingEnd, ScoreOptions};
 use memhook_report::recorded::{self, Window};
 use memhook_report::{Document, Nature, Profile, Progress, ReportStream, Style};
 use memhook_symbols::Symbolizer;
@@ -36,10 +36,11 @@ pub fn read(
     path: &Path,
     sources: &sources::Args,
     window: Window,
+    scores: Option<ScoreOptions>,
 ) -> anyhow::Result<(Profile, Symbolizer)> {
     let mut symbols = sources::symbolizer(recording, sources)?;
     let progress = Progress::of_reading(recording.meter());
-    let profile = recorded::profile(recording, &mut symbols, window);
+    let profile = recorded::profile(recording, &mut symbols, window, scores.as_ref());
     drop(progress);
     let profile = profile.with_context(|| path.display().to_string())?;
     sources::tell_refused(&symbols);

@@ -9,6 +9,7 @@ mod suppressions;
 mod text;
 
 use crate::evidence::{SourceFrame, Subject, Sum};
+use crate::growth::GrowthKind;
 use crate::{AllocationSite, Group, Outcome, PossibleLeak, Verdict, outcome};
 use memhook_foreign::visible;
 use memhook_report::{Format, FormatOptions, bytes, counted};
@@ -95,6 +96,16 @@ fn headline_of_all(verdicts: &[Verdict]) -> String {
 fn sentence(verdict: &Verdict, group: &Group<'_>) -> String {
     let site = site_of(verdict, group);
     if let Some(growth) = group.main().leak.growth {
+        if growth.kind == GrowthKind::Size {
+            let sum = group.direct();
+            return format!(
+                "grows: {} more than at the begin, in {} that became larger, by {} (p = {:.1e})",
+                bytes(sum.bytes),
+                counted(sum.blocks, "block"),
+                site.kind,
+                growth.p
+            );
+        }
         return format!(
             "grows: {} more than at the begin, by {} (p = {:.1e})",
             amount(group.direct()),

@@ -9,6 +9,8 @@ use memhook_process::{ModuleImage, allocator_code, glibc_version};
 use std::collections::BTreeMap;
 
 const PAGE_BYTES: u64 = 4096;
+/// What the allocator of musl is called.
+pub const MUSL: &str = "musl's malloc";
 
 /// Looks into one module.
 pub fn module_info(image: &ModuleImage) -> ModuleInfo {
@@ -37,6 +39,8 @@ pub fn module_info(image: &ModuleImage) -> ModuleInfo {
         let known = memhook_abi::known_allocator(is_defined);
         info.allocator = match known {
             Some(allocator) => Some(allocator.to_owned()),
+            // It is the loader too.
+            None if image.is_loader && image.is_libc => Some(MUSL.to_owned()),
             None if !image.is_loader && is_defined("malloc") => {
                 Some(format!("the malloc of {}", image.name()))
             }

@@ -1,6 +1,7 @@
 //! From a snapshot to the blocks of its heap.
 
 use crate::Error;
+use crate::capture::modules::MUSL;
 use crate::glibc::arenas::{self, Arena, Parameters};
 use crate::glibc::free_lists::{self, FreeLists, Kept};
 use crate::glibc::layout::{ALIGNMENT, FLAGS, HEAP_MAX_BYTES, Layout, NEWEST};
@@ -94,9 +95,14 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
         pid: snapshot.meta.pid,
         reason,
     };
-    let libc = snapshot
-        .libc()
-        .ok_or_else(|| none("no glibc in it, so no heap that scan knows".into()))?;
+    let is_musls = |m: &ModuleInfo| m.allocator.as_deref() == Some(MUSL);
+    let libc = snapshot.libc().ok_or_else(|| {
+        none(if snapshot.meta.modules.iter().any(is_musls) {
+            "it runs on musl, whose heap scan cannot read: attach --leaks and gate find leaks among the blocks that they trace".into()
+        } else {
+            "no glibc in it, so no heap that scan knows".into()
+        })
+    })?;
     let minor = libc.glibc_minor.unwrap_or(0);
     if Layout::candidates(minor).next().is_none() {
         return Err(none(format!(

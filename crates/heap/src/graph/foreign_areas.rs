@@ -8,6 +8,7 @@
 //! The kernel joins mappings that touch, so memory that the program maps for itself may be in the same
 //! area. It is no root then. LeakSanitizer does not search it either.
 
+use crate::capture::modules::MUSL;
 use crate::glibc::dissect::Heap;
 use crate::glibc::ended_threads::bounds;
 use crate::ranges::{Runs, joined, without};
@@ -26,7 +27,7 @@ const MOST_TLS_MODULES: u64 = 4096;
 
 impl Heap {
     /// Takes the areas in which `blocks` (addresses) lie for memory of their allocator, except for stacks and
-    /// TLS of threads; also the data of its module. Returns whether that could be done for all of them: it
+    /// TLS of threads; also the data of its module, unless that is musl's C library. Returns whether that could be done for all of them: it
     /// cannot if the bounds of a stack are unknown, or the allocator is.
     ///
     /// Call it after [`Heap::add_foreign`], with blocks outside of glibc's heap.
@@ -37,7 +38,12 @@ impl Heap {
         if allocators.peek().is_none() {
             return false;
         }
+        let mut runs_on_musl = false;
         for (module, name) in allocators {
+            if name == MUSL {
+                runs_on_musl = true;
+                continue;
+            }
             if !KNOWN_ALLOCATORS.contains(&name) {
                 return false;
             }
@@ -52,7 +58,18 @@ impl Heap {
                 continue;
             }
             let is_private = matches!(area.kind, AreaKind::Anonymous | AreaKind::Brk);
-            match threads_part(snapshot, area).filter(|_| is_private) {
+            if runs_on_musl && !is_private {
+                // musl gives its allocator what the pages of a module's data have left. The rest of them is the
+                // program's.
+                continue;
+            }
+            let threads = if runs_on_musl {
+                // Its descriptors of threads say other things than glibc's.
+                no_thread_in(snapshot, area).then(Runs::new)
+            } else {
+                threads_part(snapshot, area)
+            };
+            match threads.filter(|_| is_private) {
                 Some(kept) => {
                     let taken = without(area.start, area.end, &joined(kept));
                     self.ranges.extend(taken);
@@ -62,6 +79,13 @@ impl Heap {
         }
         all_taken
     }
+}
+
+/// Whether no thread has its stack or its descriptor in an area.
+fn no_thread_in(snapshot: &Snapshot, area: &Area) -> bool {
+    let inside = |address: u64| (area.start..area.end).contains(&address);
+    let mut threads = snapshot.meta.threads.iter();
+    !threads.any(|thread| inside(thread.rsp) || inside(thread.fs_base))
 }
 
 /// The parts of an area that belong to threads; `None` if they are not known.

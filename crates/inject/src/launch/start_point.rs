@@ -28,12 +28,14 @@ pub enum StartPoint {
 
 impl Child {
     /// Runs the program from its execve to where the hook can be loaded: before the constructors if
-    /// `before_constructors` and the loader is glibc's, else to its entry point. A static program, into which
+    /// `before_constructors` and the loader is glibc's or musl's, else to its entry point. A static program, into which
     /// no hook can be loaded, is left where it is.
     ///
     /// glibc's dl_main calls `_dl_debug_state` with RT_CONSISTENT once all relocations are done and
     /// `__libc_early_init` has run, right before it returns to run the initializers (elf/rtld.c). It
     /// holds no lock there, so `dlopen` works. This does not hold with LD_AUDIT, whose modules are announced earlier.
+    /// musl's __dls3 calls it when everything is relocated, and leaves all constructors to the program
+    /// (ldso/dynlink.c).
     pub fn run_to_start(
         &mut self,
         pid: i32,
@@ -49,8 +51,7 @@ impl Child {
             .iter()
             .find(|m| m.exec && m.contains(entry))
             .ok_or(Error::NoStartPoint { pid })?;
-        // Only into glibc's loader is it known to be safe to call there.
-        let loader = Loader::of(pid, &mappings).filter(|loader| loader.is_glibc);
+        let loader = Loader::of(pid, &mappings);
         // A program for which the kernel loaded no loader is a loader itself, or is static.
         if auxiliary.loader == 0 && loader.is_none() {
             return Ok(StartPoint::Entry);
@@ -62,7 +63,8 @@ impl Child {
             && let Some(probe) =
                 Probe::in_empty_function(&mem, function, stop_by(pid)).map_err(file_error)?
         {
-            let is_reached = || loader.is_consistent(pid);
+            // musl's loader calls it only once before the program begins.
+            let is_reached = || !loader.is_glibc || loader.is_consistent(pid);
             let point = StartPoint::BeforeConstructors;
             return self.run_to(pid, &mem, probe, &is_reached, point);
         }

@@ -23,7 +23,7 @@ const REASON_BYTES: usize = 256;
 const RTLD_DLOPEN_INTERNAL: u64 = 0x8000_0000;
 
 /// The name of the memory object, as /proc/PID/maps shows it.
-const NAME: &std::ffi::CStr = c"memhook-hook";
+pub(crate) const NAME: &std::ffi::CStr = c"memhook-hook";
 
 /// Loads the shared object with the content `object` by a remote `dlopen` of a memory object. Returns its load
 /// bias: where it is, minus the address that is stated in the file.
@@ -45,16 +45,7 @@ fn fill_and_open(
     object: &[u8],
     number: u64,
 ) -> Result<u64, Error> {
-    match region::open_here(held, number) {
-        Ok(fd) => File::from(fd)
-            .write_all_at(object, 0)
-            .map_err(|cause| Error::File {
-                path: format!("/proc/{}/fd/{number}", held.pid),
-                cause,
-            })?,
-        Err(_) => fill_remotely(held, object, number)?,
-    }
-
+    fill(held, object, number)?;
     // The loader takes an object with the same name for the same object, so an object loaded by an
     // earlier attach through the same descriptor number would come back instead of this one.
     let earlier_loads = held.work.earlier_loads;
@@ -82,6 +73,19 @@ fn fill_and_open(
     held.work.earlier_loads += 1;
     // struct link_map { ElfW(Addr) l_addr; ... } of <link.h>; musl's struct dso begins in the same way.
     held.read_word(RemoteAddress(handle))
+}
+
+/// Writes the object into the memory object with this descriptor.
+pub(crate) fn fill(held: &mut Held, object: &[u8], number: u64) -> Result<(), Error> {
+    match region::open_here(held, number) {
+        Ok(fd) => File::from(fd)
+            .write_all_at(object, 0)
+            .map_err(|cause| Error::File {
+                path: format!("/proc/{}/fd/{number}", held.pid),
+                cause,
+            }),
+        Err(_) => fill_remotely(held, object, number),
+    }
 }
 
 /// What the loader says about the failure. It must be asked in any case, because it reports a failure at the next

@@ -9,6 +9,7 @@ pub(crate) mod forced_write;
 pub(crate) mod huge_pages;
 pub(crate) mod kernel_places;
 pub(crate) mod load;
+pub(crate) mod map;
 pub(crate) mod memory;
 pub(crate) mod page_scan;
 pub(crate) mod region;

@@ -64,6 +64,8 @@ pub enum PageState {
     /// [`WriteWatch`](crate::WriteWatch) watches; the first time, all pages with contents. Asking starts
     /// the next round. Pages that the target has given back meanwhile are not reported.
     Written,
+    /// The same pages, without starting the next round: they stay as they are, and the target pays nothing.
+    WrittenSoFar,
 }
 
 /// The page tables of a process.
@@ -113,10 +115,12 @@ impl PageScan {
                     argument.category_inverted = IS_ZERO;
                     argument.return_mask = IS_PRESENT;
                 }
-                PageState::Written => {
+                PageState::Written | PageState::WrittenSoFar => {
                     // Only pages that exist are asked for: protecting holes as well would fill the target's page
                     // tables with markers, even for a large area that it has only reserved.
-                    argument.flags = WP_MATCHING_ASYNC;
+                    if state == PageState::Written {
+                        argument.flags = WP_MATCHING_ASYNC;
+                    }
                     argument.category_mask = IS_WRITTEN | IS_ZERO;
                     argument.category_inverted = IS_ZERO;
                     argument.category_anyof_mask = IS_PRESENT | IS_SWAPPED;

@@ -8,7 +8,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use crate::{
@@ -22,6 +22,8 @@ const UFFD_USER_MODE_ONLY: u64 = 1;
 const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
 /// `_IOWR(0xAA, 0x00, struct uffdio_register)`.
 const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+/// `_IOWR(0xAA, 0x06, struct uffdio_writeprotect)`.
+const UFFDIO_WRITEPROTECT: libc::c_ulong = 0xc018_aa06;
 const UFFD_API: u64 = 0xaa;
 /// `UFFD_FEATURE_PAGEFAULT_FLAG_WP | WP_HUGETLBFS_SHMEM | WP_UNPOPULATED | WP_ASYNC`.
 const FEATURES: u64 = 1 | 1 << 12 | 1 << 13 | 1 << 15;
@@ -42,6 +44,14 @@ struct Register {
     length: u64,
     mode: u64,
     ioctls: u64,
+}
+
+/// `struct uffdio_writeprotect`.
+#[repr(C)]
+struct WriteProtect {
+    start: u64,
+    length: u64,
+    mode: u64,
 }
 
 /// Watches writes into some mappings of a process until it is dropped.
@@ -68,6 +78,26 @@ impl WriteWatch {
         };
         let userfault = taken.map_err(failed)?;
         closed?;
+        WriteWatch::agreed(userfault, pages, held).map_err(failed)
+    }
+
+    /// Watches writes of this process itself, to find out what they cost on this machine.
+    pub fn of_ourselves() -> io::Result<WriteWatch> {
+        let pid = std::process::id() as i32;
+        let pages = PageScan::open(pid).map_err(io::Error::other)?;
+        let flags = UFFD_USER_MODE_ONLY as libc::c_int | libc::O_CLOEXEC | libc::O_NONBLOCK;
+        // SAFETY: no pointers.
+        let number = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+        if number < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+        let userfault = unsafe { OwnedFd::from_raw_fd(number as i32) };
+        WriteWatch::agreed(userfault, pages, Duration::ZERO)
+    }
+
+    /// Agrees with the kernel on what the descriptor is for.
+    fn agreed(userfault: OwnedFd, pages: PageScan, held: Duration) -> io::Result<WriteWatch> {
         let mut api = Api {
             api: UFFD_API,
             features: FEATURES,
@@ -76,7 +106,7 @@ impl WriteWatch {
         // SAFETY: the kernel reads and writes one uffdio_api, live for the call.
         let result = unsafe { libc::ioctl(userfault.as_raw_fd(), UFFDIO_API as _, &raw mut api) };
         if result != 0 {
-            return Err(failed(io::Error::last_os_error()));
+            return Err(io::Error::last_os_error());
         }
         Ok(WriteWatch {
             userfault,
@@ -116,5 +146,32 @@ impl WriteWatch {
     /// Appends the pages of an address range that were written since the last call to `found`.
     pub fn written(&self, range: Range<u64>, found: &mut Vec<Range<u64>>) -> io::Result<()> {
         self.pages.find(range, PageState::Written, found)
+    }
+
+    /// Appends the pages of an address range that are not protected, because they were written or because
+    /// nobody has protected them yet. Nothing changes for the target.
+    pub fn written_so_far(&self, range: Range<u64>, found: &mut Vec<Range<u64>>) -> io::Result<()> {
+        self.pages.find(range, PageState::WrittenSoFar, found)
+    }
+
+    /// Lifts the protection of a range of pages that is being watched.
+    pub fn lift(&self, range: Range<u64>) -> io::Result<()> {
+        let mut argument = WriteProtect {
+            start: range.start,
+            length: range.end - range.start,
+            mode: 0,
+        };
+        // SAFETY: the kernel reads one uffdio_writeprotect, live for the call.
+        let result = unsafe {
+            libc::ioctl(
+                self.userfault.as_raw_fd(),
+                UFFDIO_WRITEPROTECT as _,
+                &raw mut argument,
+            )
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
     }
 }

@@ -104,7 +104,7 @@ pub(super) fn executable(
                 format!(
                     "{who} is statically linked: it has no GOT slots to patch, and no C library to be found"
                 ),
-                "link it dynamically",
+                "link it dynamically (doctor lists the allocator functions that are part of it)",
             )
         });
     }
@@ -130,18 +130,25 @@ pub(super) fn libc(pid: i32, status: &Status, libc: Option<&CLibrary>) -> Result
         Some((CLibraryKind::Glibc, code)) => {
             return Ok(Check::good("libc", format!("glibc, {}", code.path)));
         }
-        Some((CLibraryKind::Musl, code)) => format!("runs on musl ({})", code.path),
-        None => "does not run on glibc".to_owned(),
+        Some((CLibraryKind::Musl, code)) => {
+            return Ok(Check::note(
+                "libc",
+                format!("musl, {}", code.path),
+                "attach, run and gate work; scan, which reads glibc's heap, does not",
+            ));
+        }
+        None => "runs on neither glibc nor musl",
     };
     Err(Check::bad(
         "libc",
         format!("process {pid} ({}) {what}", status.name),
-        "only glibc 2.17 and later is supported",
+        "only glibc 2.17 and later, and musl, are supported",
     ))
 }
 
 pub(super) fn libc_version(modules: &[ModuleImage]) -> Option<Check> {
-    let libc = modules.iter().find(|m| m.is_libc)?;
+    // musl is its own loader, and says nothing of its version that would matter here.
+    let libc = modules.iter().find(|m| m.is_libc && !m.is_loader)?;
     Some(match glibc_version(&libc.bytes) {
         Some(version) => Check::good("libc version", version),
         None => Check::note(

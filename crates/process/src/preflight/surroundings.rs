@@ -2,7 +2,7 @@
 
 use super::Check;
 use super::access::{CAP_SYS_ADMIN, Status, have_capability};
-use crate::{Mapping, has_seccomp_filter, mappings};
+use crate::{CLibrary, CLibraryKind, Mapping, has_seccomp_filter};
 use nix::errno::Errno;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use std::{fs, path::Path};
@@ -101,23 +101,29 @@ fn judge_seccomp(pid: i32, status: &Status, rights: &Rights) -> Result<Check, Ch
     }
 }
 
-/// The process opens the hook as /proc/self/fd/N, in its own file system. A sandbox may have left it nothing to
-/// open: the root of Chromium's renderers is the directory of a process that has ended.
-pub(super) fn no_proc(pid: i32) -> Option<Check> {
-    let found = statfs(format!("/proc/{pid}/root/proc").as_str());
-    let is_missing = match found {
-        Ok(found) => found.filesystem_type() != PROC_SUPER_MAGIC,
-        Err(error) => matches!(error, Errno::ENOENT | Errno::ESRCH | Errno::ENOTDIR),
+/// Whether a process finds /proc in its own file system, by which its loader opens the hook. A sandbox may have
+/// left it nothing to open: the root of Chromium's renderers is the directory of a process that has ended.
+pub fn has_proc(pid: i32) -> bool {
+    match statfs(format!("/proc/{pid}/root/proc").as_str()) {
+        Ok(found) => found.filesystem_type() == PROC_SUPER_MAGIC,
+        Err(error) => !matches!(error, Errno::ENOENT | Errno::ESRCH | Errno::ENOTDIR),
+    }
+}
+
+/// What is different where the hook cannot be loaded by the loader.
+pub(super) fn loading(pid: i32, libc: Option<&CLibrary>, maps: &[Mapping]) -> Option<Check> {
+    let reason = if libc.is_some_and(|libc| libc.kind == CLibraryKind::Musl) {
+        "musl's loader loads nothing that has initial-exec TLS"
+    } else if !has_proc(pid) && !has_hook(maps) {
+        // Who has changed its root since an earlier attach has the hook.
+        "there is no /proc in its file system (a sandbox, or a root without it), by which its loader would open it"
+    } else {
+        return None;
     };
-    // Who has changed its root since an earlier attach has the hook.
-    let is_loaded = || mappings(pid).is_ok_and(|maps| has_hook(&maps));
-    (is_missing && !is_loaded()).then(|| {
-        Check::bad(
-            "/proc",
-            format!("process {pid} has no /proc in its file system (a sandbox, or a root without it), and opens the hook by it"),
-            "it cannot be traced, but scan can look into it",
-        )
-    })
+    Some(Check::good(
+        "loading",
+        format!("the hook is mapped without the loader of process {pid}: {reason}"),
+    ))
 }
 
 fn has_hook(maps: &[Mapping]) -> bool {

@@ -10,6 +10,7 @@ use crate::activity::flows::Flows;
 use crate::activity::site_sums::{NEVER, Sums};
 use crate::activity::timeline::Timeline;
 use crate::file::summary::{HISTOGRAM_BUCKETS, bucket_of};
+use crate::scores::Scorer;
 use memhook_ledger::Estimate;
 use memhook_ledger::{BlockOf, Estimator, Observer, ReleaseBy};
 use rustc_hash::FxHashMap;
@@ -46,6 +47,8 @@ pub(crate) struct Collector {
     timeline: Timeline,
     /// Sites that have changed since the last point.
     changed_since_point: Vec<u32>,
+    /// If sites are to be scored.
+    scorer: Option<Box<Scorer>>,
 }
 
 impl Collector {
@@ -54,8 +57,10 @@ impl Collector {
         track_flows: bool,
         covered: (u64, u64),
         points: usize,
+        scorer: Option<Scorer>,
     ) -> Self {
         Self {
+            scorer: scorer.map(Box::new),
             estimator,
             track_flows,
             timeline: Timeline::new(covered, points),
@@ -99,6 +104,9 @@ impl Collector {
             self.changed_since_point.push(index as u32);
         }
         self.stamp += 1;
+        if let Some(scorer) = &mut self.scorer {
+            scorer.begin();
+        }
     }
 
     #[inline]
@@ -190,6 +198,59 @@ impl Collector {
         }
     }
 
+    #[inline]
+    fn count_allocated(&mut self, block: &BlockOf, stack: u32) {
+        let index = self.site_of(block);
+        self.touch(index);
+        let amount = self.estimator.block(block.size);
+        let site = &mut self.sites[index as usize];
+        site.stack = stack;
+        site.live += amount;
+        let bucket = bucket_of(block.size);
+        site.sizes.count(bucket, amount.blocks);
+        self.sizes[usize::from(bucket)] += amount;
+        self.live += amount;
+        let thread = usize::from(block.thread);
+        match self.last_of_thread.get_mut(thread) {
+            Some(last) => *last = (block.address, index),
+            None => {
+                self.last_of_thread.resize(thread + 1, (0, 0));
+                self.last_of_thread[thread] = (block.address, index);
+            }
+        }
+    }
+
+    #[inline]
+    fn count_released(&mut self, block: &BlockOf, by: Option<ReleaseBy>) {
+        let index = self.site_of(block);
+        self.touch(index);
+        let amount = self.estimator.block(block.size);
+        let site = &mut self.sites[index as usize];
+        site.live -= amount;
+        site.released += amount;
+        // The time of the allocation is known to the millisecond only.
+        let milliseconds = (self.now_ns / 1_000_000).saturating_sub(block.time_ns / 1_000_000);
+        let bucket = bucket_of(milliseconds * 1_000_000);
+        site.lifetimes.count(bucket, amount.blocks);
+        self.lifetimes[usize::from(bucket)] += amount;
+        self.live -= amount;
+        self.released += amount;
+        if let Some(by) = by
+            && by.thread == block.thread
+            && by.thread != 0
+            && let Some(last) = self.last_of_thread.get_mut(usize::from(by.thread))
+            && *last == (block.address, index)
+        {
+            last.0 = 0;
+            site.temporary += amount;
+            self.temporary += amount;
+        }
+        if self.track_flows {
+            let released_by = by.map_or(0, |by| by.stack);
+            self.flows.add(site.stack, released_by, amount);
+        }
+    }
+
     /// The numbers; `tid_of` knows the thread of an index.
     pub fn finish(mut self, to_ns: u64, tid_of: impl Fn(u16) -> u32) -> Activity {
         if self.timeline.last_ns() != Some(to_ns) || !self.changed_since_point.is_empty() {
@@ -220,6 +281,7 @@ impl Collector {
             releases,
             timeline,
             changes,
+            scored: self.scorer.map(|scorer| scorer.finish(to_ns)),
             ..Activity::default()
         }
     }
@@ -229,61 +291,39 @@ impl Observer for Collector {
     #[inline(always)]
     fn at(&mut self, time_ns: u64) {
         self.now_ns = time_ns;
+        if let Some(scorer) = &mut self.scorer {
+            scorer.at(time_ns);
+        }
     }
 
     #[inline]
     fn allocated(&mut self, block: &BlockOf, stack: u32) {
-        let index = self.site_of(block);
-        self.touch(index);
-        let amount = self.estimator.block(block.size);
-        let site = &mut self.sites[index as usize];
-        site.stack = stack;
-        site.live += amount;
-        let bucket = bucket_of(block.size);
-        site.sizes.count(bucket, amount.blocks);
-        self.sizes[usize::from(bucket)] += amount;
-        self.live += amount;
-        let thread = usize::from(block.thread);
-        match self.last_of_thread.get_mut(thread) {
-            Some(last) => *last = (block.address, index),
-            None => {
-                self.last_of_thread.resize(thread + 1, (0, 0));
-                self.last_of_thread[thread] = (block.address, index);
-            }
+        if let Some(scorer) = &mut self.scorer {
+            scorer.allocated(block, stack);
         }
+        self.count_allocated(block, stack);
     }
 
     #[inline]
     fn released(&mut self, block: &BlockOf, by: Option<ReleaseBy>) {
-        let index = self.site_of(block);
-        self.touch(index);
-        let amount = self.estimator.block(block.size);
-        let site = &mut self.sites[index as usize];
-        site.live -= amount;
-        site.released += amount;
-        // The time of the allocation is known to the millisecond only.
-        let milliseconds = (self.now_ns / 1_000_000).saturating_sub(block.time_ns / 1_000_000);
-        let bucket = bucket_of(milliseconds * 1_000_000);
-        site.lifetimes.count(bucket, amount.blocks);
-        self.lifetimes[usize::from(bucket)] += amount;
-        self.live -= amount;
-        self.released += amount;
-        if let Some(by) = by
-            && by.thread == block.thread
-            && by.thread != 0
-            && let Some(last) = self.last_of_thread.get_mut(usize::from(by.thread))
-            && *last == (block.address, index)
-        {
-            last.0 = 0;
-            site.temporary += amount;
-            self.temporary += amount;
+        if let Some(scorer) = &mut self.scorer {
+            scorer.released(block, by);
         }
-        if self.track_flows {
-            let released_by = by.map_or(0, |by| by.stack);
-            self.flows.add(site.stack, released_by, amount);
-        }
+        self.count_released(block, by);
     }
 
+    #[inline]
+    fn more_pairs(&mut self, block: &BlockOf, stack: u32, by: ReleaseBy, count: u64) {
+        if let Some(scorer) = &mut self.scorer
+            && count > 0
+        {
+            scorer.pairs(block, stack, count);
+        }
+        for _ in 0..count {
+            self.count_allocated(block, stack);
+            self.count_released(block, Some(by));
+        }
+    }
     fn reinstated(&mut self, block: &BlockOf, by: ReleaseBy) {
         let index = self.site_of(block);
         self.touch(index);
@@ -316,6 +356,9 @@ impl Observer for Collector {
         self.changed_since_candidate.clear();
         if self.timeline.is_due(now_ns) {
             self.take_point(now_ns);
+        }
+        if let Some(scorer) = &mut self.scorer {
+            scorer.end_pass(now_ns);
         }
     }
 }

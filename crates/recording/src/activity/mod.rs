@@ -9,11 +9,12 @@ mod timeline;
 use self::collector::Collector;
 use crate::replay::Replay;
 use crate::replay::stretch::{Stretch, Watch};
+use crate::scores::{ScoreOptions, ScoredRun, Scorer};
 use crate::{Error, Recording};
-use memhook_abi::flags;
+use memhook_abi::{HOOKED_FUNCTIONS, flags};
 use memhook_ledger::{Estimate, Estimator, LedgerOptions, Totals};
 use memhook_stream::Gap;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// What one allocation site did on one thread.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -123,6 +124,8 @@ pub struct Activity {
     pub timeline: Vec<HeapAt>,
     /// The sites over time, ordered by point.
     pub changes: Vec<SiteChange>,
+    /// How well the sites use the heap; `None` unless that was asked for.
+    pub scored: Option<ScoredRun>,
 }
 
 impl Activity {
@@ -196,6 +199,32 @@ impl Recording {
         Some(self.meta().sample_bytes).filter(|&mean| mean > 0)
     }
 
+    /// Fails if the sites of this recording cannot be scored: scores need every allocation and release.
+    pub fn check_scores(&self) -> Result<(), Error> {
+        if self.is_summary() {
+            return Err(Error::NoScores(
+                "holds sums of intervals, not the lifetime of each block; record events (--record events)",
+            ));
+        }
+        if self.sample_bytes().is_some() {
+            return Err(Error::NoScores(
+                "holds samples of the allocations; record all of them (leave --sample out)",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Stacks of calls of `realloc` and its kin.
+    fn realloc_stacks(&self) -> FxHashSet<u32> {
+        let stacks = self.stacks();
+        let is_realloc = |id: &u32| {
+            let function = stacks.get(*id).map(|stack| usize::from(stack.function));
+            let function = function.and_then(|function| HOOKED_FUNCTIONS.get(function));
+            function.is_some_and(|function| function.kind.contains("realloc"))
+        };
+        stacks.ids().filter(is_realloc).collect()
+    }
+
     /// What happened from `from_ns` (or the begin) to `to_ns` (or the end), nanoseconds since the
     /// attach. `points`: how many points the timeline has at most, about.
     ///
@@ -207,6 +236,23 @@ impl Recording {
         to_ns: Option<u64>,
         points: usize,
     ) -> Result<Activity, Error> {
+        self.scored_activity(from_ns, to_ns, points, None)
+    }
+
+    /// The same, with the sites scored if `scores` are asked for.
+    ///
+    /// Fails also if scores are asked for of a recording that does not have every allocation; see
+    /// [`Recording::check_scores`].
+    pub fn scored_activity(
+        &self,
+        from_ns: Option<u64>,
+        to_ns: Option<u64>,
+        points: usize,
+        scores: Option<&ScoreOptions>,
+    ) -> Result<Activity, Error> {
+        if scores.is_some() {
+            self.check_scores()?;
+        }
         let (start_ns, end_ns) = self.span_ns();
         self.check_window(from_ns.unwrap_or(start_ns), to_ns.unwrap_or(u64::MAX))?;
         if self.is_summary() {
@@ -216,7 +262,9 @@ impl Recording {
             from_ns.unwrap_or(start_ns),
             to_ns.map_or(end_ns, |to| to.min(end_ns)),
         );
+        let run_ns = covered.1.saturating_sub(covered.0);
         let collector = || {
+            let scorer = scores.map(|options| Scorer::new(options, run_ns, self.realloc_stacks()));
             Collector::new(
                 Estimator {
                     sample_bytes: self.sample_bytes(),
@@ -224,6 +272,7 @@ impl Recording {
                 self.has_release_stacks(),
                 covered,
                 points,
+                scorer,
             )
         };
         let (replay, start) =

@@ -133,12 +133,25 @@ pub fn report(
     let mut all = rows::rows(by, &parts, &named);
     let mut more_rows = 0;
     // Lifetimes have an order of their own, in which they make a histogram.
+    if let Some(scores) = &profile.scores
+        && by == RowsBy::Site
+    {
+        for row in &mut all {
+            let of_row = scores.of_stack(row.key.number as u32);
+            row.score = of_row.and_then(|scores| scores.together());
+        }
+    }
     if by != RowsBy::Lifetime {
         rows::sort(&mut all, selection.sort);
         more_rows = all.len().saturating_sub(selection.top);
         all.truncate(selection.top);
     }
-    let (sites, groups) = rows::shown(by, all, profile.to_ns, &named);
+    let (mut sites, groups) = rows::shown(by, all, profile.to_ns, &named);
+    if let Some(scores) = &profile.scores {
+        for site in &mut sites {
+            site.scores = scores.of_stack(site.stack_id);
+        }
+    }
     let amounts = profile.sites.iter().map(|site| measure.of(&site.measures));
     let sum: Amount = amounts.sum();
     // Coverage and releases belong to the overview, not to a question about one detail.
@@ -190,6 +203,11 @@ pub fn report(
         },
         more_rows: more_rows as u64,
         leaks: None,
+        scores: profile.scores.as_ref().map(|scores| scores.run),
+        inferences: profile
+            .scores
+            .as_ref()
+            .map(|scores| scores.inferences.clone()),
     })
 }
 

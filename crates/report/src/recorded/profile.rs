@@ -3,13 +3,17 @@
 use super::series::largest_over_time;
 use crate::gaps;
 use crate::named_run::{frames_at, is_cut};
+use crate::scores::inferences;
 use crate::{
-    Amount, Flow, Measures, Point, Profile, ProfileFrame, ProfileModule, ProfileSite, Released,
-    ReportTotals, Sampling, Series, SitePoint, Target,
+    Amount, Flow, Measures, Point, Profile, ProfileFrame, ProfileModule, ProfileScores,
+    ProfileSite, Released, ReportTotals, RunScores, Sampling, Scores, Series, SitePoint,
+    SiteScores, Target,
 };
 use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_ledger::Estimate;
-use memhook_recording::{Activity, Module, Recording, ReleaseFlow};
+use memhook_recording::{
+    Activity, Module, Recording, ReleaseFlow, ScoreOptions, ScoredRun, ScoredSite,
+};
 use memhook_symbols::Symbolizer;
 use rustc_hash::FxHashMap;
 use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
@@ -29,17 +33,18 @@ pub struct Window {
 }
 
 /// What happened in a window of a recording, with names. `symbols` must know the recording's
-/// modules; the names of all stacks are waited for.
+/// modules; the names of all stacks are waited for. `scores`: whether and how sites are scored.
 pub fn profile(
     recording: &Recording,
     symbols: &mut Symbolizer,
     window: Window,
+    scores: Option<&ScoreOptions>,
 ) -> Result<Profile, memhook_recording::Error> {
     if window == Window::default() {
         // They will all be needed; threads look them up while this one replays.
         request(recording, recording.stacks().ids(), symbols);
     }
-    let activity = recording.activity(window.from_ns, window.to_ns, POINTS)?;
+    let mut activity = recording.scored_activity(window.from_ns, window.to_ns, POINTS, scores)?;
     let meta = recording.meta();
     let depth = note(recording, "depth").parse().unwrap_or(0);
     let mut tables = Tables::new(recording, depth);
@@ -105,7 +110,8 @@ pub fn profile(
         allocated: one.allocated.into_iter().map(Amount::from).collect(),
     });
     let series = series.collect();
-    Ok(Profile {
+    let stack_of = tables.of_stack;
+    let mut profile = Profile {
         target: Target {
             pid: meta.pid as i32,
             name: note(recording, "name").to_owned(),
@@ -143,8 +149,48 @@ pub fn profile(
         timeline,
         series,
         changes: activity.changes.iter().map(changed).collect(),
+        scores: None,
+        compared: None,
         sources: Vec::new(),
-    })
+    };
+    let scored = activity.scored.take();
+    profile.scores = scored.map(|run| scored_sites(&profile, recording, &stack_of, run));
+    Ok(profile)
+}
+
+/// The scores of a profile, whose stacks have these indices by their ids.
+fn scored_sites(
+    profile: &Profile,
+    recording: &Recording,
+    stack_of: &FxHashMap<u32, u32>,
+    run: ScoredRun,
+) -> ProfileScores {
+    let known = |site: &ScoredSite| stack_of.get(&site.stack).copied();
+    let named = run.sites.iter().filter_map(|site| {
+        let stack = recording.stacks().get(site.stack);
+        let is_truncated = stack.is_some_and(|stack| stack.truncated);
+        let kind = match kind_of(recording, site.stack) {
+            "" => "unknown",
+            kind => kind,
+        };
+        Some((known(site)?, site, kind, is_truncated))
+    });
+    let inferences = inferences(profile, &named.collect::<Vec<_>>());
+    let run_scores = RunScores::of(&run);
+    let sites = run.sites.into_iter().filter_map(|numbers| {
+        Some(SiteScores {
+            stack: known(&numbers)?,
+            scores: Scores::of_lifetime(Some(numbers.lifetime)),
+            numbers,
+        })
+    });
+    let mut sites: Vec<SiteScores> = sites.collect();
+    sites.sort_by_key(|site| site.stack);
+    ProfileScores {
+        run: run_scores,
+        sites,
+        inferences,
+    }
 }
 
 /// A note of the recorder, or nothing.

@@ -7,7 +7,7 @@ const SORTS = ["name", "value", "share", "self", "other", "growth", "spark"];
 function newState(data) {
   return {
     ...newSelection(data),
-    shape: "flame", zoom: [], center: 0, large: "",
+    shape: "flame", paint: data.compared ? "change" : "module", tall: "all", zoom: [], center: 0, large: "",
     group: "site", sorted: "value", isAscending: false,
     chart: "total", pick: null, theme: "",
   };
@@ -51,6 +51,8 @@ function addressParts(data) {
     ["wrappers", "hides", () => "shown", (text) => text !== "shown"],
     ["list", "wrappers", (list) => list.join("\n"), (text) => text.split("\n").slice(0, 1000)],
     ["view", "shape", String, names(SHAPES)],
+    ["colours", "paint", String, names(PAINTS)],
+    ["chunks", "tall", String, names(TALLS)],
     ["zoom", "zoom", pathText, pathOf],
     ["center", "center", (index) => data.strings[index], string],
     ["large", "large", String, among(["graph", "list"])],

@@ -2,7 +2,10 @@
 
 use super::calls::{Calls, Strings};
 use super::packed::{Column, Packed};
-use crate::{Amount, Flow, Profile, ProfileSite, SitePoint, SourceLines, UnseenTime};
+use super::scores::{PageInference, inferences, pack_scores};
+use crate::{
+    Amount, Compared, Flow, Profile, ProfileSite, RunScores, SitePoint, SourceLines, UnseenTime,
+};
 use serde::Serialize;
 use std::io::{Result, Write};
 
@@ -33,6 +36,10 @@ struct Head<'a> {
     /// Sites are followed at every point whose distance from the last one is a multiple of this.
     step: usize,
     sources: &'a [SourceLines],
+    /// How well the heap is used; `None` of a recording that does not tell.
+    scores: Option<RunScores>,
+    compared: Option<&'a Compared>,
+    inferences: Vec<PageInference<'a>>,
     columns: &'a [Column],
 }
 
@@ -47,6 +54,7 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
     pack_timeline(&mut packed, &profile.timeline);
     let (changes, step) = over_time(profile);
     pack_changes(&mut packed, &changes, &profile.sites);
+    pack_scores(&mut packed, profile, &calls);
     let head = Head {
         name: &profile.target.name,
         pid: profile.target.pid,
@@ -63,6 +71,9 @@ pub(super) fn write(profile: &Profile, out: &mut impl Write) -> Result<()> {
         strings: &strings.all,
         step,
         sources: &profile.sources,
+        scores: profile.scores.as_ref().map(|scores| scores.run),
+        compared: profile.compared.as_ref(),
+        inferences: inferences(profile, &calls),
         columns: &packed.list,
     };
     let head = serde_json::to_vec(&head)?;

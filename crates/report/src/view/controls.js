@@ -39,12 +39,16 @@ function fillPage(app) {
   const share = formatShare(cutBlocks, sumOf(data.sites.allocated.blocks));
   const cutShare = share === "0.0 %" ? "less than 0.1 %" : share;
   const cut = cutBlocks ? `, stacks of ${cutShare} of the blocks are cut (--depth ${data.depth})` : "";
-  byId("subtitle").textContent = `${began} UTC, ${formatTime(data.to_ns - data.from_ns)}${unseen}${sampled}${lost}${cut}`;
+  const against = data.compared ? `, compared with ${data.compared.name} (${data.compared.pid}) of ${formatTime(data.compared.seconds * 1e9)}` : "";
+  byId("subtitle").textContent = `${began} UTC, ${formatTime(data.to_ns - data.from_ns)}${unseen}${sampled}${lost}${cut}${against}`;
   const tiles = [["Live", "live"], ["Peak", "peak"], ["Allocated", "allocated"], ["Temporary", "temporary"]];
   byId("tiles").replaceChildren(...tiles.filter(([, name]) => name !== "temporary" || app.hasTemporary).map(([text, name]) => {
     const error = formatError(sumOf(data.sites[name].variance));
-    const aside = make("small", "", `${error && ` ${error},`} ${counted(sumOf(data.sites[name].blocks), "block")}`);
-    return make("div", "", make("dt", "", text), make("dd", "", formatBytes(sumOf(data.sites[name].bytes)), aside));
+    const all = [...data.sites.node.keys()];
+    const [bytes, blocks] = ["bytes", "blocks"].map((unit) => newAndOld(data, all, data.sites[name][unit]));
+    const was = data.compared ? `, was ${formatBytes(bytes.old)}` : "";
+    const aside = make("small", "", `${error && ` ${error},`} ${counted(blocks.fresh, "block")}${was}`);
+    return make("div", "", make("dt", "", text), make("dd", "", formatBytes(bytes.fresh), aside));
   }));
   const named = (list) => [...list].map((index) => [index, data.strings[index]]).sort((a, b) => (a[1] < b[1] ? -1 : 1));
   fillOptions("module", "All modules", named(data.modules));
@@ -52,7 +56,6 @@ function fillPage(app) {
   const buckets = [...Array(41).keys()].slice(1);
   fillOptions("least", "any", buckets.map((bucket) => [bucket, bytesLabel(2 ** (bucket - 1))]));
   fillOptions("most", "any", buckets.map((bucket) => [bucket, bytesLabel(2 ** bucket)]));
-  byId("modules").replaceChildren(...moduleLegend(data));
 }
 
 /** What the controls show of the state. */
@@ -61,7 +64,16 @@ function showControls(app) {
   choice("measures", MEASURES, state.measure, (name) => app.setMeasure(name), (name) => name === "temporary" && !app.knowsTemporary());
   choice("units", UNITS, state.unit, (unit) => app.update({ unit }));
   choice("charts", CHARTS, state.chart, (chart) => app.update({ chart }));
-  choice("shapes", SHAPES, state.shape, (shape) => app.setShape(shape));
+  const lacksScores = (name) => !data.scores && (name === "score" || name === "chunks");
+  choice("shapes", SHAPES, state.shape, (shape) => app.setShape(shape), lacksScores);
+  choice("paints", PAINTS.filter(([name]) => name !== "change" || data.compared), state.paint, (paint) => app.setPaint(paint), lacksScores);
+  choice("talls", TALLS, state.tall, (tall) => app.update({ tall }));
+  byId("paints").hidden = state.shape === "chunks";
+  byId("svg").disabled = state.shape === "chunks";
+  if (byId("modules").dataset.paint !== state.paint) {
+    byId("modules").dataset.paint = state.paint;
+    byId("modules").replaceChildren(...legendOf(data, state.paint));
+  }
   choice("groups", GROUPS, state.group, (group) => app.setGroup(group));
   for (const id of ["module", "thread", "least"]) byId(id).value = state[id];
   byId("most").value = state.most === LARGEST_BUCKET ? 0 : state.most;
@@ -83,6 +95,11 @@ function showControls(app) {
     enlarge.setAttribute("aria-pressed", String(state.large === panel));
   }
   document.body.classList.toggle("stacked", state.chart === "stacked");
+}
+
+function legendOf(data, paint) {
+  if (paint === "change") return changeLegend(data);
+  return paint === "score" ? severityLegend() : moduleLegend(data);
 }
 
 /** What the filters leave, and what the search has found. */
@@ -124,6 +141,8 @@ function bindControls(app) {
   for (const panel of ["graph", "list"]) {
     byId(`enlarge-${panel}`).onclick = () => app.update({ large: state.large === panel ? "" : panel });
   }
+  byId("svg").onclick = () => save(app, svgText(app.flame), "image/svg+xml", "graph.svg");
+  byId("folded").onclick = () => save(app, foldedText(app), "text/plain", `${state.measure}.folded`);
   byId("csv").onclick = () => saveCsv(app, app.table.rows);
   for (const id of ["from", "to"]) {
     byId(id).onchange = () => {

@@ -16,6 +16,7 @@ function csvText(app, rows) {
   const head = [
     group, ...(isSite ? ["file", "line", "module", "callers"] : []), `${measure}_${unit}`, "share_percent",
     ...(hasSelf ? [`self_${unit}`] : []), `${measure}_${other}`, `growth_${unit}`,
+    ...(isSite && data.scores ? ["lifetime_score"] : []),
   ];
   const lines = rows.map((row) => {
     const { name, callers, frame } = rowName(data, hidden, group, row.key);
@@ -25,16 +26,12 @@ function csvText(app, rows) {
     return [
       name, ...(isSite ? place : []), row.value, whole > 0 ? ((100 * row.value) / whole).toFixed(3) : "",
       ...(hasSelf ? [row.self] : []), row.other, row.growth,
+      ...(isSite && data.scores ? [data.scored.get(row.key)?.lifetime?.toFixed(6) ?? ""] : []),
     ];
   });
   return `${[head, ...lines].map((fields) => fields.map(csvField).join(",")).join("\r\n")}\r\n`;
 }
 
 function saveCsv(app, rows) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([csvText(app, rows)], { type: "text/csv" }));
-  link.download = `${app.data.name.replace(/[^\w.-]/g, "_")}-${app.data.pid}-${app.state.group}s.csv`;
-  link.click();
-  // The download has begun by then.
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  save(app, csvText(app, rows), "text/csv", `${app.state.group}s.csv`);
 }

@@ -22,7 +22,7 @@ async function unpack() {
 }
 
 /** Indices fit into 32 bits; amounts and times do not. */
-const isAmount = (name) => /\.(blocks|bytes|variance|time_ns)$/.test(name);
+const isAmount = (name) => /\.(blocks|bytes|variance|time_ns|start|lifetime|size)$/.test(name);
 
 function unpackColumns(list, bytes) {
   const columns = new Map();
@@ -94,6 +94,7 @@ function prepare(head, columns) {
   data.changes = prepareChanges(data, group("changes", ["point", "site"]), { live: amounts("changes.live"), allocated: amounts("changes.allocated") });
   prepareNames(data);
   data.cut = cutSites(data);
+  prepareScores(data, column);
   return data;
 }
 

@@ -23,6 +23,7 @@ class DetailsView {
     this.box.replaceChildren(
       make("h2", "", "Overview"),
       make("p", "empty", "Pick a row or a frame to see its numbers, its call stack and its source."),
+      ...runScoreParts(app),
       ...histogramParts(`Block sizes (${what}all allocations of the run)`, bucketSums(data.sizes, members), sizeText, choose, isChosen),
       ...histogramParts(`Lifetimes of released blocks (${what}whole run)`, bucketSums(data.lifetimes, members), lifetimeText),
     );
@@ -42,6 +43,7 @@ class DetailsView {
     const threads = distinct(sites.thread);
     parts.push(make("h3", "", "Allocated by"));
     parts.push(make("p", "", `${distinct(sites.kind).join(", ")}, on ${threads.length > 3 ? `${threads.length} threads` : threads.join(", ")}`));
+    parts.push(...siteScoreParts(this.app, members));
     parts.push(...this.releases(members));
     if (frames.length) {
       parts.push(make("h3", "", "Call stack, innermost first"), stackList(this.app, frames));
@@ -55,11 +57,14 @@ class DetailsView {
   }
 
   numbers(measures, members) {
-    const sum = (columns, name) => members.reduce((all, site) => all + columns[name][site], 0);
+    const { data } = this.app;
+    const sums = (columns, name) => newAndOld(data, members, columns[name]);
+    const sum = (columns, name) => sums(columns, name).fresh;
+    const was = (columns) => (data.compared ? `, was ${formatBytes(sums(columns, "bytes").old)}` : "");
     const numbers = make("div", "numbers");
     for (const [name, columns] of measures) {
       numbers.append(make("span", "", name), make("b", "", withError(sum(columns, "bytes"), sum(columns, "variance"))),
-        make("span", "", `in ${counted(sum(columns, "blocks"), "block")}`));
+        make("span", "", `in ${counted(sum(columns, "blocks"), "block")}${was(columns)}`));
     }
     return numbers;
   }

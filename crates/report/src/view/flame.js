@@ -1,7 +1,7 @@
 // The calls as a picture: flame graph (root below), icicle (root above), callers (innermost frames above), or sandwich
 // (one function between what calls it and what it calls).
 
-const SHAPES = [["flame", "Flame"], ["icicle", "Icicle"], ["callers", "Callers"], ["sandwich", "Sandwich"]];
+const SHAPES = [["flame", "Flame"], ["icicle", "Icicle"], ["callers", "Callers"], ["sandwich", "Sandwich"], ["chunks", "Chunks"]];
 const ROW = 20;
 /** Narrower frames are not drawn, in pixels. */
 const NARROWEST = 0.4;
@@ -30,6 +30,7 @@ class FlameView {
     const { state, result, tree, data } = app;
     this.root = null;
     this.callers = null;
+    if (state.shape === "chunks") return;
     if (state.shape !== "sandwich") {
       this.root = state.shape === "callers" ? callerGraph(tree, result.positive) : calleeGraph(tree, result.positive);
       this.top = frameAt(this.root, state.zoom);
@@ -65,6 +66,7 @@ class FlameView {
   /** What a frame comes to, and its share of everything. */
   amountText(frame) {
     const { data, state, result } = this.app;
+    if (data.compared) return changeText(newAndOld(data, frame.sites, result.positive), state.unit);
     const share = formatShare(frame.value, result.whole[state.unit]);
     const shareText = share && `, ${share} ${wholeText(state)}`;
     if (state.unit === "blocks") return `${counted(frame.value, "block")}${shareText}`;
@@ -103,6 +105,7 @@ class FlameView {
 
   draw() {
     const { state } = this.app;
+    if (state.shape === "chunks") return;
     const width = Math.max(this.box.clientWidth - 1, 1);
     this.drawn = this.layout(width);
     const [least, most] = this.drawn.reduce(([low, high], { row }) => [Math.min(low, row), Math.max(high, row)], [0, 0]);
@@ -131,8 +134,9 @@ class FlameView {
     const { search } = result;
     const isMatch = search && frame.label > 0 && search.byLabel[frame.label];
     // Neighbours of one module differ a little.
-    context.globalAlpha = isOuter || (search && !isMatch) ? 0.4 : 0.84 + 0.08 * (frame.label % 3);
-    context.fillStyle = css(frame.label < 0 ? "--root" : moduleColor(data, data.labels.module[frame.label]));
+    const isSolid = this.app.state.paint !== "module";
+    context.globalAlpha = isOuter || (search && !isMatch) ? 0.4 : isSolid ? 1 : 0.84 + 0.08 * (frame.label % 3);
+    context.fillStyle = css(this.colorOf(frame));
     context.fillRect(x, y, Math.max(width - 0.6, NARROWEST), ROW - 1);
     if (isMatch) {
       context.fillStyle = css("--hit");
@@ -144,6 +148,19 @@ class FlameView {
     context.globalAlpha = isOuter ? 0.7 : 1;
     context.fillStyle = css("--text");
     context.fillText(text.length <= room ? text : `${text.slice(0, room - 1)}\u2026`, x + 4, y + ROW / 2);
+  }
+
+  /** The variable that a frame is coloured with. */
+  colorOf(frame) {
+    const { data, state, result } = this.app;
+    if (frame.label < 0) return "--root";
+    if (state.paint === "change") {
+      frame.change ??= changeStep(newAndOld(data, frame.sites, result.positive));
+      return `--change-${frame.change}`;
+    }
+    if (state.paint !== "score") return moduleColor(data, data.labels.module[frame.label]);
+    frame.severity ??= severityOfSites(data, frame.sites, result.positive);
+    return severityColor(frame.severity);
   }
 
   drawMarks(context) {
@@ -214,6 +231,7 @@ class FlameView {
     const { data, state, result } = this.app;
     const module = frame.label > 0 ? data.strings[data.labels.module[frame.label]] : "";
     const ofTop = this.top.value < result.whole[state.unit] ? `${formatShare(frame.value, this.top.value)} of ${this.text(this.top)}` : "";
-    return [this.amountText(frame), frame !== this.top && ofTop, module];
+    const scored = frame.sites?.length === 1 ? data.scored.get(data.sites.node[frame.sites[0]]) : null;
+    return [this.amountText(frame), frame !== this.top && ofTop, module, scored && `lifetime score ${formatScore(scored.lifetime)}`];
   }
 }

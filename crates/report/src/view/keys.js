@@ -11,6 +11,8 @@ function bindKeys(app) {
     c: () => app.update({ chart: nextOf(CHARTS, state.chart) }),
     w: () => app.setWrappers(!state.hides, state.wrappers),
     s: () => app.setShape("sandwich"),
+    x: () => app.setShape("chunks"),
+    p: () => app.setPaint(nextOf(PAINTS.filter(([name]) => (name === "change" ? app.data.compared : name !== "score" || app.data.scores)), state.paint)),
     o: () => app.update({ only: !state.only }),
     t: () => app.toggleTheme(),
     j: () => table.move(1),

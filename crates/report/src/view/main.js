@@ -10,6 +10,7 @@ class App {
     this.setTree();
     this.timeline = new TimelineView(this);
     this.flame = new FlameView(this);
+    this.chunks = new ChunkView(this);
     this.table = new TableView(this);
     this.details = new DetailsView(this);
     fillPage(this);
@@ -52,6 +53,7 @@ class App {
     showCounts(this);
     this.flame.show();
     this.table.show();
+    this.chunks.show();
     this.showPick();
     this.changed();
   }
@@ -87,7 +89,7 @@ class App {
       members = membersOf(this, pick.key);
       const { name } = rowName(data, this.hidden, state.group, pick.key);
       if (members.length) details.show(name, members, state.group === "site" ? framesOf(data, pick.key) : []);
-    } else if (pick?.kind === "frame" && flame.root && state.shape !== "sandwich") {
+    } else if (pick?.kind === "frame" && flame.root && state.shape !== "sandwich" && state.shape !== "chunks") {
       const frame = frameAt(flame.root, pick.path);
       members = frame.parent ? frame.sites.filter((site) => this.result.mask[site]) : [];
       if (members.length) details.show(flame.text(frame), members, this.framesOfPick(members[0], pick.path));
@@ -130,6 +132,7 @@ class App {
   picked() {
     this.flame.draw();
     this.table.draw();
+    this.chunks.show();
     this.showPick();
     this.details.box.scrollTop = 0;
     this.changed();
@@ -143,6 +146,30 @@ class App {
     this.picked();
   }
 
+  /** The sites of what is picked; null if nothing is. */
+  pickedSites() {
+    const { state, flame } = this;
+    const { pick } = state;
+    if (pick?.kind === "row") {
+      const members = membersOf(this, pick.key);
+      return members.length ? members : null;
+    }
+    if (pick?.kind !== "frame" || !this.tree) return null;
+    const root = flame.root || calleeGraph(this.tree, this.result.positive);
+    const frame = frameAt(root, pick.path);
+    return frame.parent ? frame.sites.filter((site) => this.result.mask[site]) : null;
+  }
+
+  /** Picks the site of an inference, under a measure that shows it. */
+  pickInference(node) {
+    const { data, state } = this;
+    const isShown = data.sites.node.some((of, site) => of === node && this.result.shown[state.unit][site] > 0);
+    Object.assign(state, { group: "site", measure: isShown ? state.measure : "allocated" });
+    this.refreshNow();
+    this.pickRow(node);
+    this.table.revealPicked();
+  }
+
   setMeasure(measure) {
     if (measure !== "temporary" || this.knowsTemporary()) this.update({ measure });
   }
@@ -150,6 +177,8 @@ class App {
   /** Ends are moved to points at which the sites are known. */
   setWindow(begin, end) {
     const { data, state } = this;
+    // Of the old run nothing is known but its end.
+    if (data.compared) return;
     const last = data.points - 1;
     const snap = (point) => Math.max(last - Math.round((last - point) / data.step) * data.step, 0);
     const [first, until] = [snap(Math.min(begin, end)), snap(Math.max(begin, end))];
@@ -171,10 +200,16 @@ class App {
 
   setShape(shape) {
     // Flame and icicle are the same tree; zoom and pick stay.
-    const isSame = new Set([shape, this.state.shape, "flame", "icicle"]).size === 2;
+    if (shape === "chunks" && !this.data.scores) return;
+    const isSame = new Set([shape, this.state.shape, "flame", "icicle", "chunks"]).size === 3;
     if (shape === "sandwich") this.state.center = this.functionOfPick() || this.state.center;
     const keepsPick = isSame || this.state.pick?.kind === "row";
     this.update({ shape, zoom: isSame ? this.state.zoom : [], pick: keepsPick ? this.state.pick : null });
+  }
+
+  setPaint(paint) {
+    const lacks = (paint === "score" && !this.data.scores) || (paint === "change" && !this.data.compared);
+    if (!lacks) this.update({ paint });
   }
 
   setGroup(group) {

@@ -13,6 +13,11 @@ function makeRows(data, tree, group, selection, result) {
     value: result.values, other: result.shown[other], variance: result.shown.variance,
     growth: result.growth[selection.unit].map((value, site) => (result.mask[site] ? value : 0)),
   };
+  if (data.compared) {
+    // What the new run has, and how much more that is than in the old one.
+    columns.growth = columns.value.map((value, site) => (isOldSite(data, site) ? -value : value));
+    for (const name of ["value", "other", "variance"]) columns[name] = columns[name].map((value, site) => (isOldSite(data, site) ? 0 : value));
+  }
   const rows = isPartition(group) ? partitionRows(data, group, result.mask, columns) : pathRows(data, tree, group, columns);
   return rows.filter((row) => row.value !== 0 || row.growth !== 0);
 }

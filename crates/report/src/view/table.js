@@ -86,7 +86,8 @@ class TableView {
   header() {
     const { unit, measure, group, sorted, isAscending } = this.app.state;
     const shown = MEASURES.find(([name]) => name === measure)[1];
-    const names = { name: GROUPS.find(([name]) => name === group)[1], value: `${shown} ${unit}`, other: unit === "bytes" ? "Blocks" : "Bytes" };
+    const grown = this.app.data.compared ? "Change" : "Growth";
+    const names = { growth: grown, name: GROUPS.find(([name]) => name === group)[1], value: `${shown} ${unit}`, other: unit === "bytes" ? "Blocks" : "Bytes" };
     const focused = document.activeElement?.dataset?.column;
     byId("columns").replaceChildren(...COLUMNS.filter(([column]) => column !== "self" || this.hasSelf()).map(([column, text, title]) => {
       const isSorted = column === sorted;

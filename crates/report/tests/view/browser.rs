@@ -249,7 +249,12 @@ impl Browser {
                 .expect("the directory")
                 .flatten();
             files.find_map(|entry| {
-                Some(entry.path()).filter(|path| path.extension().is_some_and(|e| e == "csv"))
+                let is_done = |path: &std::path::PathBuf| {
+                    let saved = ["csv", "svg", "folded"];
+                    path.extension()
+                        .is_some_and(|e| saved.iter().any(|s| e == *s))
+                };
+                Some(entry.path()).filter(is_done)
             })
         };
         for _ in 0..600 {

@@ -133,6 +133,23 @@ fn colours_differ_for_everybody_and_text_can_be_read() {
                 }
             }
         }
+        // Severity goes by lightness: its order is seen by everybody, and text can be read on all of it.
+        let steps: Vec<String> = (0..12).map(|n| color(&format!("severity-{n}"))).collect();
+        for (vision, matrix) in &VISIONS {
+            let seen = steps.iter().map(|c| lab(times(matrix, linear(c)))[0]);
+            let seen: Vec<f64> = seen.collect();
+            let order = seen.windows(2).map(|pair| pair[1] - pair[0]);
+            let sign = if theme == "light" { -1.0 } else { 1.0 };
+            let differences: Vec<f64> = order.map(|by| sign * by).collect();
+            assert!(
+                differences.iter().all(|by| *by > 0.4),
+                "{theme}, {vision}: {differences:?}"
+            );
+        }
+        let text = color("text");
+        for under in steps {
+            assert!(contrast(&text, &under) >= 4.5, "{theme}: text on {under}");
+        }
         let (card, soft) = (color("card"), color("accent-soft"));
         for name in [
             "text", "faint", "accent", "up", "down", "hit", "bad", "pick",

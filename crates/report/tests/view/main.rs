@@ -6,9 +6,11 @@ mod access;
 mod address;
 mod browser;
 mod colors;
+mod compared;
 mod graphs;
 mod layout;
 mod numbers;
+mod scores;
 mod searching;
 #[path = "../formats/simulated.rs"]
 mod simulated;

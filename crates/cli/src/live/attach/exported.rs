@@ -1,13 +1,15 @@
-//! Formats for other programs, straight from a trace: it is recorded into a file that goes away again.
+//! Formats for other programs, straight from a trace: it is recorded into a file without a name, of which nothing
+//! is left, however we end.
 
 use crate::live::frames::module_files;
-use crate::report::{open, presentable, write};
+use crate::report::{open, page_scores, presentable, write};
 use anyhow::{Context, bail};
 use memhook_attach::Session;
-use memhook_foreign::OutputFile;
+use memhook_foreign::{OutputFile, own_name, unnamed_file_in};
 use memhook_report::recorded::{Window, profile};
 use memhook_report::{Format, FormatChoice, FormatOptions, Nature, Profile, Style};
 use memhook_symbols::Symbolizer;
+use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
@@ -16,8 +18,9 @@ pub struct Export {
     format: &'static dyn Format<Profile>,
     to: Option<OutputFile>,
     is_packed: bool,
-    /// The recording.
+    /// By its name of this process's own.
     pub recording: PathBuf,
+    _unnamed: File,
 }
 
 impl Export {
@@ -50,12 +53,14 @@ impl Export {
             (None, Some(_)) => PathBuf::from("."),
             (None, None) => std::env::temp_dir(),
         };
+        let unnamed = unnamed_file_in(&directory)?;
         Ok(Some(Export {
             format,
             // Before the target is touched: an output that cannot be written costs nothing then.
             to: to.map(|path| OutputFile::create(path, force)).transpose()?,
             is_packed: to.is_some_and(|path| path.extension().is_some_and(|e| e == "gz")),
-            recording: directory.join(format!(".memhook-{}.mhk", std::process::id())),
+            recording: own_name(&unnamed),
+            _unnamed: unnamed,
         }))
     }
 
@@ -64,7 +69,9 @@ impl Export {
         let recording = open(&self.recording).context("nothing was recorded")?;
         let mut symbols = Symbolizer::new(session.root().search_order());
         symbols.set_modules(module_files(session));
-        let profile = profile(&recording, &mut symbols, Window::default())?;
+        let scores = page_scores(self.format, &recording);
+        let window = Window::default();
+        let profile = profile(&recording, &mut symbols, window, scores.as_ref())?;
         let options = FormatOptions {
             gzip: self.is_packed,
             ..FormatOptions::default()
@@ -78,11 +85,5 @@ impl Export {
         let mut file = output.file();
         let written = file.write_all(&shown).and_then(|()| output.keep());
         written.map(drop).context("the output cannot be written")
-    }
-}
-
-impl Drop for Export {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.recording);
     }
 }

@@ -35,6 +35,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(_) => Some(reports.recording.resolve(reports.force, &reports.tracing)?),
         None => None,
     };
+    if recording.is_none() && reports.scores.scores {
+        bail!("--scores with several processes: add -o FILE.mhk, so that each of them is recorded");
+    }
+    reports.check_scores(recording.as_ref())?;
     let output = reports.open(ReportStream::Out, path.as_deref(), args.verbose)?;
     signals::catch_stops();
     let mut several = Several {

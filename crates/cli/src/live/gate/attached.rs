@@ -1,6 +1,7 @@
 //! A process that runs already, judged now, after a time of tracing, or by its growth.
 
 use super::evidence;
+use super::scored::ScoreRecording;
 use crate::gate::{Args, Measure};
 use crate::live::last_look::LastLook;
 use crate::live::{ending, signals};
@@ -29,13 +30,30 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         "process {pid} ({})",
         memhook_foreign::visible(&process_name(pid))
     );
+    let scores = args.limits.scores();
+    if scores.is_some() && options.duration.is_none() {
+        bail!("--min-lifetime-score takes time: add --duration 5m");
+    }
     let Some(duration) = options.duration else {
         let captured = capture(pid, None)?;
         let found = Evidence::untraced(program, &captured.snapshot, args.show_possible);
         return Ok(ExitCode::from(measure.conclude(vec![found])?));
     };
     signals::catch_stops();
-    let mut trace = Trace::start(pid, config)?;
+    let scored = scores.map(|options| ScoreRecording::create(pid, &config, options));
+    let (scored, recording) = scored.transpose()?.unzip();
+    let mut trace = match Trace::start(pid, config) {
+        Ok(trace) => trace,
+        Err(error) => {
+            if let Some(recording) = recording {
+                recording.abandon();
+            }
+            return Err(error.into());
+        }
+    };
+    if let Some(recording) = recording {
+        trace.record(recording);
+    }
     let begin = if options.growth {
         options.warmup
     } else {
@@ -85,6 +103,9 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     drop(state);
     found.program = program;
     found.gaps.append(&mut watch.gaps);
+    if let Some(scored) = scored {
+        scored.finish(&mut trace, &mut found);
+    }
     if let Some(survivors) = &watch.survivors {
         survivors.complete(&mut found);
     }

@@ -1,16 +1,20 @@
 //! A program that is started, and judged at its end; with its processes, if they are followed.
 
 use super::evidence;
+use super::scored::ScoreRecording;
 use crate::exit_code;
 use crate::gate::{Args, Measure};
 use crate::live::ending::{end_as, of_program};
 use crate::printing::chain;
 use crate::tracing::DEPTH_TO_ROOTS;
-use memhook_attach::{End, Error, Job, Observer, Program, Session, Trace, Work, command_line};
+use memhook_attach::{
+    End, Error, Job, Observer, Program, Session, Trace, TraceConfig, Work, command_line,
+};
 use memhook_gate::{Ending, Evidence, Search, is_allocators, traced_blocks};
 use memhook_heap::{Captured, capture_ending};
 use memhook_inject::{Child, StartPoint};
 use memhook_process::{ModuleFiles, ModuleImage, mappings, modules as modules_of};
+use memhook_recording::ScoreOptions;
 use std::{
     collections::{HashMap, HashSet},
     process::ExitCode,
@@ -20,16 +24,15 @@ use std::{
 /// Runs the command. The program's own failure comes before the verdict.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let measure = Measure::of(args, true)?;
-    let program = Program::start(
-        &args.command,
-        args.start.follow_fork,
-        &args.tracing.with_depth(DEPTH_TO_ROOTS).resolve(),
-    )?;
+    let config = args.tracing.with_depth(DEPTH_TO_ROOTS).resolve();
+    let program = Program::start(&args.command, args.start.follow_fork, &config)?;
     let words = args.command.iter().map(|word| word.to_string_lossy());
     let mut trial = Trial {
         command: words.collect::<Vec<_>>().join(" "),
         first: program.pid(),
         needs_all_sites: measure.needs_all_sites(),
+        scores: args.limits.scores(),
+        config,
         finds_possible: args.show_possible,
         files: ModuleFiles::in_parts(),
         of_process: HashMap::new(),
@@ -69,6 +72,9 @@ struct Trial {
     command: String,
     first: i32,
     needs_all_sites: bool,
+    /// How sites are scored, if scores are limited.
+    scores: Option<ScoreOptions>,
+    config: TraceConfig,
     finds_possible: bool,
     /// Those of processes that were not traced.
     files: ModuleFiles,
@@ -98,18 +104,22 @@ impl Trial {
 impl Observer for Trial {
     fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Work, Error> {
         let pid = session.pid();
+        let scored = self.scores.clone();
+        let scored = scored.map(|options| ScoreRecording::create(pid, &self.config, options));
+        let (scored, recording) = scored.transpose()?.unzip();
         let finding = self.new_finding(pid, None);
         let judging = Judging {
             program: self.name(pid),
             needs_all_sites: self.needs_all_sites,
             finds_possible: self.finds_possible,
             finding,
+            scored,
             began_with: (point == StartPoint::BeforeConstructors)
                 .then(|| session.modules.iter().map(|m| m.start).collect()),
         };
         Ok(Work {
             job: Box::new(judging),
-            recording: None,
+            recording,
         })
     }
 
@@ -177,6 +187,8 @@ struct Judging {
     needs_all_sites: bool,
     finds_possible: bool,
     finding: Finding,
+    /// What it is recorded into, if scores are limited.
+    scored: Option<ScoreRecording>,
     /// Addresses of its modules before any constructor ran, if it was traced from there.
     began_with: Option<HashSet<u64>>,
 }
@@ -234,6 +246,9 @@ impl Job for Judging {
         });
         evidence.program = std::mem::take(&mut self.program);
         evidence.ending = ending;
+        if let Some(scored) = self.scored.take() {
+            scored.finish(trace, &mut evidence);
+        }
         self.finding.with(|slot| slot.evidence = Some(evidence));
     }
 

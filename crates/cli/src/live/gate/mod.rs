@@ -2,6 +2,7 @@
 
 pub mod attached;
 pub mod launched;
+mod scored;
 
 use super::frames::{SessionStacks, module_files};
 use memhook_attach::{Trace, unseen_allocators};

@@ -24,8 +24,13 @@ pub(crate) const SIGNAL: i32 = libc::SIGURG;
 const RET: u8 = 0xc3;
 /// `endbr64`
 const LANDING: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
-/// How glibc's and other crt1.o begin: `xor %ebp, %ebp; mov %rdx, %r9`. It works at any address.
-const START: [u8; 5] = [0x31, 0xed, 0x49, 0x89, 0xd1];
+/// How glibc's and other crt1.o begin, and how musl's does: `xor %ebp, %ebp; mov %rdx, %r9`, and
+/// `xor %rbp, %rbp; mov %rsp, %rdi`. Both work at any address, and neither is shorter than a jump.
+const STARTS: [&[u8]; 2] = [
+    &[0x31, 0xed, 0x49, 0x89, 0xd1],
+    &[0x48, 0x31, 0xed, 0x48, 0x89, 0xe7],
+];
+const LONGEST_START: usize = 6;
 /// `jmp` with a 32-bit distance.
 const JUMP: u8 = 0xe9;
 const JUMP_BYTES: u64 = 5;
@@ -98,22 +103,25 @@ impl Probe {
     /// Makes one at the entry point of a program, which lies in the mapping `text`: the code takes a detour through
     /// the unused end of the mapping's last page. `None` if there is no such end, or if the code begins otherwise.
     pub fn at_entry(mem: &File, entry: u64, text: &Mapping) -> io::Result<Option<Probe>> {
-        let mut code = [0; LANDING.len() + START.len()];
+        let mut code = [0; LANDING.len() + LONGEST_START];
         mem.read_exact_at(&mut code, entry)?;
-        let lands = code.starts_with(&LANDING);
-        let start = entry + if lands { LANDING.len() as u64 } else { 0 };
-        let bytes = CALL.len() + START.len() + JUMP_BYTES as usize;
+        let body = code.strip_prefix(&LANDING).unwrap_or(&code);
+        let start = entry + (code.len() - body.len()) as u64;
+        let mut starts = STARTS.iter();
+        let Some(begin) = starts.find(|begin| body.starts_with(begin)) else {
+            return Ok(None);
+        };
+        let bytes = CALL.len() + begin.len() + JUMP_BYTES as usize;
         // The room has some bytes more, because the last instruction of the program may end in zeros.
         let mut room = vec![0; bytes + 16];
         let room_start = text.end - room.len() as u64;
         mem.read_exact_at(&mut room, room_start)?;
-        let begins_so = code[(start - entry) as usize..].starts_with(&START);
-        if !begins_so || room.iter().any(|&byte| byte != 0) {
+        if room.iter().any(|&byte| byte != 0) {
             return Ok(None);
         }
         let detour = text.end - bytes as u64;
-        let mut code = [CALL.as_slice(), &START].concat();
-        let back = jump(detour + code.len() as u64, start + JUMP_BYTES);
+        let mut code = [CALL.as_slice(), begin].concat();
+        let back = jump(detour + code.len() as u64, start + begin.len() as u64);
         let (Some(there), Some(back)) = (jump(start, detour), back) else {
             return Ok(None);
         };

@@ -1,0 +1,173 @@
+//! From a census and the looks to what is stale, by site.
+
+use crate::looks::Looks;
+use crate::sites::{Site, SiteBlocks, Stratum};
+use crate::survival::Share;
+
+/// What is stale at one site.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SiteAnswer {
+    /// The site.
+    pub site: Site,
+    /// Live bytes.
+    pub live_bytes: u64,
+    /// Live blocks.
+    pub live_blocks: u64,
+    /// Bytes that nobody has touched for the time: the best estimate.
+    pub stale_bytes: u64,
+    /// Low end of its 95 % interval.
+    pub stale_bytes_low: u64,
+    /// High end.
+    pub stale_bytes_high: u64,
+    /// Bytes of blocks that were certainly not written for the time.
+    pub unwritten_bytes: u64,
+    /// Looks at words of its blocks, and how many of them were touched.
+    pub looks: (u64, u64),
+    /// When a block of the site was certainly touched last.
+    pub last_access_ms: Option<u32>,
+    /// Stale bytes times the time for which they have not been touched, in seconds.
+    pub stale_byte_seconds: f64,
+}
+
+/// What evidence there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// Words are watched, so that reads are seen.
+    pub has_watchpoints: bool,
+    /// Nobody has looked for as long as is asked for.
+    pub is_too_early: bool,
+}
+
+/// Joins both for one site.
+pub fn answer(
+    site: Site,
+    blocks: &SiteBlocks,
+    looks: &Looks,
+    older_ms: u32,
+    evidence: Evidence,
+) -> SiteAnswer {
+    let unwritten = &blocks.parts[0];
+    let open = &blocks.parts[1];
+    let share = |stratum| match (evidence, stratum) {
+        (
+            Evidence {
+                is_too_early: true, ..
+            },
+            _,
+        ) => Share::unknown(0.0),
+        // Then a block is stale if it was not written.
+        (
+            Evidence {
+                has_watchpoints: false,
+                ..
+            },
+            Stratum::Unwritten,
+        ) => Share {
+            estimate: 1.0,
+            low: 1.0,
+            high: 1.0,
+        },
+        (
+            Evidence {
+                has_watchpoints: false,
+                ..
+            },
+            Stratum::Open,
+        ) => Share::unknown(0.0),
+        (_, stratum) => looks
+            .share(site, stratum, older_ms)
+            .unwrap_or(Share::unknown(
+                // What is not written is mostly not read either.
+                f64::from(u8::from(stratum == Stratum::Unwritten)),
+            )),
+    };
+    let (of_unwritten, of_open) = (share(Stratum::Unwritten), share(Stratum::Open));
+    let sum = |part: fn(&Share) -> f64| {
+        part(&of_unwritten) * unwritten.bytes as f64 + part(&of_open) * open.bytes as f64
+    };
+    // Blocks in which a word was touched are not stale, however few others were looked at.
+    let most = (unwritten.bytes + open.bytes).saturating_sub(blocks.hit_bytes);
+    let bytes = |amount: f64| (amount.round() as u64).min(most);
+    let stale = bytes(sum(|share| share.estimate));
+    let idle =
+        unwritten.idle_byte_ms * of_unwritten.estimate + open.idle_byte_ms * of_open.estimate;
+    SiteAnswer {
+        site,
+        live_bytes: blocks.live_bytes,
+        live_blocks: blocks.live_blocks,
+        stale_bytes: stale,
+        stale_bytes_low: bytes(sum(|share| share.low)),
+        stale_bytes_high: bytes(sum(|share| share.high)),
+        unwritten_bytes: unwritten.bytes,
+        looks: looks.counts(site),
+        last_access_ms: blocks.last_access_ms,
+        stale_byte_seconds: idle / 1e3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::looks::Look;
+    use crate::sites::LiveBlock;
+
+    fn site(unwritten: u64, open: u64, hit: u64) -> SiteBlocks {
+        let mut blocks = SiteBlocks {
+            live_bytes: unwritten + open,
+            live_blocks: 2,
+            hit_bytes: hit,
+            ..SiteBlocks::default()
+        };
+        blocks.parts[0].bytes = unwritten;
+        blocks.parts[1].bytes = open;
+        blocks
+    }
+
+    #[test]
+    fn without_looks_the_interval_is_all_that_is_possible() {
+        let (looks, site_id) = (Looks::default(), Site::Kind(0));
+        let of = |has_watchpoints, is_too_early| {
+            let evidence = Evidence {
+                has_watchpoints,
+                is_too_early,
+            };
+            let a = answer(site_id, &site(100, 10, 0), &looks, 1000, evidence);
+            (a.stale_bytes_low, a.stale_bytes, a.stale_bytes_high)
+        };
+        assert_eq!(of(true, false), (0, 100, 110));
+        assert_eq!(of(false, false), (100, 100, 110));
+        assert_eq!(of(true, true), (0, 0, 110));
+    }
+
+    #[test]
+    fn looks_decide_and_hits_bound() {
+        let mut looks = Looks::default();
+        let block = LiveBlock {
+            address: 0x1000,
+            bytes: 8,
+            site: Site::Stack(1),
+            allocated_ms: None,
+        };
+        for i in 0..40 {
+            let look = Look {
+                block,
+                stratum: Stratum::Open,
+                offset: 0,
+                began_ms: 0,
+                until_ms: 1000,
+            };
+            looks.ended(&look, (i % 2 == 0).then_some(5), 1000);
+        }
+        let evidence = Evidence {
+            has_watchpoints: true,
+            is_too_early: false,
+        };
+        let a = answer(Site::Stack(1), &site(0, 1000, 300), &looks, 1000, evidence);
+        assert!((450..=550).contains(&a.stale_bytes), "{a:?}");
+        assert!(
+            a.stale_bytes_low > 200 && a.stale_bytes_high <= 700,
+            "{a:?}"
+        );
+        assert_eq!(a.looks, (40, 20));
+    }
+}

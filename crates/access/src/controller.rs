@@ -1,0 +1,197 @@
+//! What to look at next: pure decisions, once a second, over what earlier looks have found.
+
+use crate::pages::{PAGE_BYTES, Pages, THRESHOLDS_MS};
+use crate::random::mixed;
+use crate::spending::Spending;
+use std::ops::Range;
+
+/// How it is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Within the budget; what is touched often is looked at less.
+    Adaptive,
+    /// Everything each second, whatever it costs: for comparison.
+    Naive,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// What nobody has touched for this long is stale.
+    pub older_ms: u32,
+    /// The share of the target's time that may be spent.
+    pub budget: f64,
+    /// How it is decided.
+    pub policy: Policy,
+}
+
+/// What one event costs the thread that causes it, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs {
+    /// The first write to a guarded page.
+    pub fault_ns: f64,
+    /// An access to a watched word.
+    pub trap_ns: f64,
+}
+
+/// What to do about pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PagePlan {
+    /// To be protected.
+    pub guard: Vec<Range<u64>>,
+    /// No longer to be protected.
+    pub lift: Vec<Range<u64>>,
+}
+
+/// The share of the budget that pages get; watchpoints get the rest.
+const SHARE_OF_PAGES: f64 = 0.5;
+/// Where there are more pages than may be guarded, so many of those that have told all are exchanged at a time.
+const EXCHANGED_SHARE: f64 = 0.1;
+/// Pages that lie together are chosen together, so that few ranges are to be protected.
+const CHUNK_BYTES: u64 = 64 * PAGE_BYTES;
+
+/// The controller.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    settings: Settings,
+    costs: Costs,
+    /// What is known of pages.
+    pub pages: Pages,
+    faults: Spending,
+    traps: Spending,
+    fault_count: u64,
+    trap_count: u64,
+}
+
+impl Controller {
+    /// Nothing is known yet.
+    pub fn new(settings: Settings, costs: Costs) -> Controller {
+        Controller {
+            settings,
+            costs,
+            pages: Pages::default(),
+            faults: Spending::within(settings.budget * SHARE_OF_PAGES),
+            traps: Spending::within(settings.budget * (1.0 - SHARE_OF_PAGES)),
+            fault_count: 0,
+            trap_count: 0,
+        }
+    }
+
+    /// What is asked for.
+    pub fn settings(&self) -> Settings {
+        self.settings
+    }
+
+    /// What an event costs.
+    pub fn costs(&self) -> Costs {
+        self.costs
+    }
+
+    /// What was spent, in nanoseconds.
+    pub fn spent_ns(&self) -> f64 {
+        self.faults.total_ns() + self.traps.total_ns()
+    }
+
+    /// Faults of guarded pages, and traps at watched words.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.fault_count, self.trap_count)
+    }
+
+    /// A look at the pages has found these written.
+    pub fn looked(&mut self, written: &[Range<u64>], now_ms: u32) {
+        let faults = self.pages.looked(written, now_ms);
+        self.fault_count += faults as u64;
+        self.faults
+            .spend(now_ms, faults as f64 * self.costs.fault_ns);
+    }
+
+    /// So many threads have trapped at watched words.
+    pub fn trapped(&mut self, count: usize, now_ms: u32) {
+        self.trap_count += count as u64;
+        self.traps.spend(now_ms, count as f64 * self.costs.trap_ns);
+    }
+
+    /// How many more watchpoints may be armed, if so many are already; each counts once for each thread.
+    pub fn watchpoint_room(&mut self, armed: usize, now_ms: u32) -> usize {
+        if self.settings.policy == Policy::Naive {
+            return usize::MAX;
+        }
+        let outstanding = armed as f64 * self.costs.trap_ns;
+        (self.traps.room_ns(now_ms, outstanding) / self.costs.trap_ns) as usize
+    }
+
+    /// Chooses the pages to be guarded and to be let go. To be called after a look.
+    pub fn plan_pages(&mut self, now_ms: u32) -> PagePlan {
+        let is_open = |page: &crate::pages::Page| !page.is_guarded;
+        if self.settings.policy == Policy::Naive {
+            let open = self.pages.iter().filter(|(_, page)| is_open(page));
+            return PagePlan {
+                guard: runs(open.map(|(address, _)| address)),
+                lift: Vec::new(),
+            };
+        }
+        let outstanding = self.pages.guarded() as f64 * self.costs.fault_ns;
+        let room = self.faults.room_ns(now_ms, outstanding) / self.costs.fault_ns;
+        let room = room as usize;
+        let due = self
+            .pages
+            .iter()
+            .filter(|(_, page)| is_open(page) && page.at_ms <= now_ms);
+        let mut due: Vec<(u64, u64)> = due
+            .map(|(address, page)| {
+                // Who has waited longest, measured by how long it should wait. Of equals, some by chance.
+                let threshold = THRESHOLDS_MS[usize::from(page.level)];
+                let waited = u64::from(now_ms - page.at_ms) * 16 / u64::from(threshold);
+                let chance = mixed(address / CHUNK_BYTES) >> 32;
+                (u64::MAX - (waited << 32 | chance), address)
+            })
+            .collect();
+        let mut lift = Vec::new();
+        if due.len() > room {
+            let wanted = due.len() - room;
+            lift = self.told_all(wanted, now_ms);
+            if room > 0 {
+                due.select_nth_unstable(room - 1);
+            }
+            due.truncate(room);
+        }
+        let mut guard: Vec<u64> = due.into_iter().map(|(_, address)| address).collect();
+        guard.sort_unstable();
+        PagePlan {
+            guard: runs(guard.into_iter()),
+            lift,
+        }
+    }
+
+    /// Some of the pages that were guarded for so long that there is nothing more to learn from them.
+    fn told_all(&self, wanted: usize, now_ms: u32) -> Vec<Range<u64>> {
+        let most = (self.pages.guarded() as f64 * EXCHANGED_SHARE).ceil() as usize;
+        let long_ms = self.settings.older_ms.max(THRESHOLDS_MS[0]);
+        let told = |page: &crate::pages::Page| {
+            page.is_guarded && now_ms.saturating_sub(page.at_ms) >= long_ms
+        };
+        let mut oldest: Vec<(u32, u64)> = self
+            .pages
+            .iter()
+            .filter(|(_, page)| told(page))
+            .map(|(address, page)| (page.at_ms, address))
+            .collect();
+        oldest.sort_unstable();
+        oldest.truncate(most.min(wanted));
+        let mut chosen: Vec<u64> = oldest.into_iter().map(|(_, address)| address).collect();
+        chosen.sort_unstable();
+        runs(chosen.into_iter())
+    }
+}
+
+/// Pages in order, as ranges.
+fn runs(pages: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for page in pages {
+        match runs.last_mut() {
+            Some(last) if last.end == page => last.end += PAGE_BYTES,
+            _ => runs.push(page..page + PAGE_BYTES),
+        }
+    }
+    runs
+}

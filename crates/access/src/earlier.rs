@@ -1,0 +1,95 @@
+//! The blocks that were there before the attach: from a dissection of the heap, by type and size.
+
+use crate::sites::{LiveBlock, Site};
+use memhook_foreign::size_text;
+use memhook_heap::{Captured, Error, Types, dissect};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// What blocks from before the attach have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Kind {
+    /// Their class, or what their contents look like: `text`, `pointers`, `zeros`, `data`.
+    pub what: String,
+    /// They have at least so many usable bytes: a power of two, and less than twice as many.
+    pub from_bytes: u64,
+}
+
+impl Kind {
+    /// The kind in words.
+    pub fn name(&self) -> String {
+        let most = size_text(self.from_bytes.saturating_mul(2) - 1);
+        format!("{} of {} to {most}", self.what, size_text(self.from_bytes))
+    }
+}
+
+/// The blocks from before the attach that still live.
+#[derive(Clone, Debug, Default)]
+pub struct EarlierBlocks {
+    kinds: Vec<Kind>,
+    /// By address: bytes, and the number of the kind.
+    blocks: FxHashMap<u64, (u64, u32)>,
+}
+
+impl EarlierBlocks {
+    /// The blocks of a copy of the process's memory.
+    pub fn of(captured: &Captured) -> Result<EarlierBlocks, Error> {
+        let snapshot = &captured.snapshot;
+        let heap = dissect(snapshot)?;
+        let caches: FxHashSet<u64> = heap.caches.iter().copied().collect();
+        let mut types = Types::new(snapshot, &captured.images);
+        let mut numbers: FxHashMap<Kind, u32> = FxHashMap::default();
+        let mut found = EarlierBlocks::default();
+        for (number, block) in heap.blocks.iter() {
+            // These belong to malloc.
+            if block.bytes == 0 || caches.contains(&block.address) {
+                continue;
+            }
+            let kind = Kind {
+                what: types.describe(&heap.blocks, number),
+                from_bytes: 1 << block.bytes.ilog2(),
+            };
+            let kinds = &mut found.kinds;
+            let kind = *numbers.entry(kind).or_insert_with_key(|kind| {
+                kinds.push(kind.clone());
+                kinds.len() as u32 - 1
+            });
+            found.blocks.insert(block.address, (block.bytes, kind));
+        }
+        Ok(found)
+    }
+
+    /// The block at this address was released, or belongs to the trace.
+    pub fn remove(&mut self, address: u64) {
+        self.blocks.remove(&address);
+    }
+
+    /// What the blocks of a number have in common.
+    pub fn kind(&self, number: u32) -> Option<&Kind> {
+        self.kinds.get(number as usize)
+    }
+
+    /// Those that are left.
+    pub fn iter(&self) -> impl Iterator<Item = LiveBlock> + '_ {
+        let blocks = self.blocks.iter();
+        blocks.map(|(&address, &(bytes, kind))| LiveBlock {
+            address,
+            bytes,
+            site: Site::Kind(kind),
+            allocated_ms: None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_names() {
+        let kind = Kind {
+            what: "Node".into(),
+            from_bytes: 32,
+        };
+        assert_eq!(kind.name(), "Node of 32 B to 63 B");
+    }
+}

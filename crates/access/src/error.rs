@@ -1,0 +1,14 @@
+//! What can go wrong.
+
+/// Why a process cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is nothing to watch it with.
+    #[error("it cannot be seen what process {pid} touches: {why}")]
+    NoEvidence {
+        /// Process id.
+        pid: i32,
+        /// Why neither pages nor words can be watched.
+        why: String,
+    },
+}

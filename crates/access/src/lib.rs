@@ -1,0 +1,38 @@
+//! Which blocks of a live process are not touched, though they are reachable: evidence, what to look at next
+//! within a budget, and estimates.
+//!
+//! The parts that decide and estimate are pure: [`Controller`], [`stale_share`], [`Census`]. What asks the
+//! kernel is [`Watcher`].
+
+mod answer;
+mod controller;
+#[cfg(target_arch = "x86_64")]
+mod earlier;
+mod error;
+mod looks;
+#[cfg(target_arch = "x86_64")]
+mod measure;
+mod pages;
+mod random;
+#[cfg(test)]
+mod simulator;
+mod sites;
+mod spending;
+mod survival;
+#[cfg(target_arch = "x86_64")]
+mod watched_threads;
+#[cfg(target_arch = "x86_64")]
+mod watcher;
+
+pub use answer::{Evidence, SiteAnswer, answer};
+pub use controller::{Controller, Costs, PagePlan, Policy, Settings};
+#[cfg(target_arch = "x86_64")]
+pub use earlier::{EarlierBlocks, Kind};
+pub use error::Error;
+pub use looks::{Look, Looks};
+pub use pages::{PAGE_BYTES, Pages, THRESHOLDS_MS, Writes};
+pub use random::Random;
+pub use sites::{Census, LiveBlock, Part, STRATA, Site, SiteBlocks, Stratum};
+pub use survival::{Share, Watched, stale_share};
+#[cfg(target_arch = "x86_64")]
+pub use watcher::{SeenAccess, Watcher, usual_duration};

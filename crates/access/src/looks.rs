@@ -1,0 +1,313 @@
+//! Which words to watch, and what has come of it: by site, stratum and place in the block.
+
+use crate::pages::THRESHOLDS_MS;
+use crate::random::Random;
+use crate::sites::{LiveBlock, STRATA, Site, SiteBlocks, Stratum};
+use crate::survival::{Share, Watched, stale_share};
+use rustc_hash::FxHashMap;
+
+/// One look: a word of a block, watched from a moment on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Look {
+    /// The block.
+    pub block: LiveBlock,
+    /// What pages told of it.
+    pub stratum: Stratum,
+    /// Offset of the word.
+    pub offset: u64,
+    /// When it began.
+    pub began_ms: u32,
+    /// When it is given up.
+    pub until_ms: u32,
+}
+
+impl Look {
+    /// Address of the word.
+    pub fn word(&self) -> u64 {
+        (self.block.address + self.offset) & !7
+    }
+}
+
+/// What was learnt of the words at one offset.
+#[derive(Clone, Copy, Debug, Default)]
+struct Offset {
+    looks: u32,
+    /// Touched within a second.
+    quick: u32,
+}
+
+impl Offset {
+    /// The share of words that are touched at once (by the rule of succession), and its standard error.
+    fn rate(&self) -> (f64, f64) {
+        let looks = f64::from(self.looks) + 2.0;
+        let rate = (f64::from(self.quick) + 1.0) / looks;
+        (rate, (rate * (1.0 - rate) / looks).sqrt())
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct SiteLooks {
+    /// The place in the block whose words are watched for the estimate.
+    main: u64,
+    offsets: FxHashMap<u64, Offset>,
+    /// Looks at words at `main`: when they ended, and what came of them.
+    watched: [Vec<(u32, Watched)>; 2],
+}
+
+/// Of the looks at a site, one in so many explores another place of the block.
+const EXPLORING: u64 = 4;
+/// Looks at a place before it is compared.
+const ENOUGH_LOOKS: u32 = 4;
+/// How many standard errors two places must be apart, on each side.
+const APART: f64 = 1.5;
+/// Offsets that are remembered of a site.
+const MOST_OFFSETS: usize = 64;
+/// Looks that are remembered of a part of a site.
+const MOST_LOOKS: usize = 1024;
+
+/// All looks.
+///
+/// The question is whether a block is touched, and a look sees one word of it. Words of a block that is touched
+/// may themselves never be, and blocks of a site mostly have the same layout. So the words of a site are
+/// watched at one place of the block, at first the first word (an object's table of functions, the head of a
+/// structure), and one look in four explores a place chosen by chance; where a place is found that is
+/// touched more often, it becomes the one that is watched.
+#[derive(Clone, Debug, Default)]
+pub struct Looks {
+    sites: FxHashMap<Site, SiteLooks>,
+}
+
+impl Looks {
+    /// Chooses the next look, in proportion to what it may tell: the uncertain bytes of each part of a site. The block
+    /// is taken out of those that were drawn.
+    pub fn choose(
+        &self,
+        sites: &mut FxHashMap<Site, SiteBlocks>,
+        older_ms: u32,
+        now_ms: u32,
+        random: &mut Random,
+    ) -> Option<Look> {
+        let older_s = f64::from(older_ms) / 1e3;
+        let mut worths = Vec::new();
+        let mut sum = 0.0;
+        for (site, blocks) in sites.iter() {
+            for (index, part) in blocks.parts.iter().enumerate() {
+                if !part.drawn.is_empty() {
+                    sum += self.worth(*site, index, part.bytes, older_s);
+                    worths.push((sum, *site, index));
+                }
+            }
+        }
+        let at = random.share() * sum;
+        let &(_, site, index) = worths.iter().find(|(end, ..)| at < *end)?;
+        let drawn = &mut sites.get_mut(&site)?.parts[index].drawn;
+        let block = drawn.swap_remove(random.below(drawn.len() as u64) as usize);
+        let words = (block.bytes / 8).max(1);
+        let unknown = SiteLooks::default();
+        let offset = self
+            .sites
+            .get(&site)
+            .unwrap_or(&unknown)
+            .place(words, random);
+        Some(Look {
+            block,
+            stratum: STRATA[index],
+            offset,
+            began_ms: now_ms,
+            until_ms: now_ms + length_ms(older_ms, random),
+        })
+    }
+
+    /// Bytes of a part, times about the standard error of its stale share. A look without a touch counts by its
+    /// length: a short one tells little.
+    fn worth(&self, site: Site, index: usize, bytes: u64, older_s: f64) -> f64 {
+        let watched = self.sites.get(&site).map(|looks| &looks.watched[index]);
+        let (touched, untouched) = watched.map_or((0.0, 0.0), |watched| {
+            let each = watched.iter().map(|(_, one)| {
+                if one.is_touched {
+                    (1.0, 0.0)
+                } else {
+                    (0.0, (one.seconds / older_s).min(1.0))
+                }
+            });
+            each.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+        });
+        let count = touched + untouched + 1.0;
+        let share = (touched + 0.5) / count;
+        bytes as f64 * ((share * (1.0 - share) + 0.02) / count).sqrt()
+    }
+
+    /// A look has ended: the word was touched, or not until now. The block still lives.
+    pub fn ended(&mut self, look: &Look, touched_ms: Option<u32>, now_ms: u32) {
+        let site = self.sites.entry(look.block.site).or_default();
+        let end_ms = touched_ms.unwrap_or(now_ms);
+        let watched = Watched {
+            seconds: (f64::from(end_ms.saturating_sub(look.began_ms)) / 1e3).max(1e-3),
+            is_touched: touched_ms.is_some(),
+        };
+        if site.offsets.len() < MOST_OFFSETS || site.offsets.contains_key(&look.offset) {
+            let offset = site.offsets.entry(look.offset).or_default();
+            offset.looks += 1;
+            offset.quick += u32::from(watched.is_touched && watched.seconds <= 1.0);
+        }
+        if look.offset == site.main {
+            let index = STRATA.iter().position(|s| *s == look.stratum).unwrap_or(0);
+            let list = &mut site.watched[index];
+            list.push((now_ms, watched));
+            if list.len() > MOST_LOOKS {
+                list.drain(..MOST_LOOKS / 2);
+            }
+        }
+        site.choose_main();
+    }
+
+    /// Forgets looks that ended before this moment: the program may do something else by now.
+    pub fn forget_before(&mut self, moment_ms: u32) {
+        for site in self.sites.values_mut() {
+            for list in &mut site.watched {
+                list.retain(|(at, _)| *at >= moment_ms);
+            }
+        }
+    }
+
+    /// The stale share of a part of a site; `None` if no look at it has ended.
+    pub fn share(&self, site: Site, stratum: Stratum, older_ms: u32) -> Option<Share> {
+        let index = STRATA.iter().position(|s| *s == stratum)?;
+        let watched = self.sites.get(&site)?.watched[index].iter();
+        let watched: Vec<Watched> = watched.map(|(_, watched)| *watched).collect();
+        stale_share(&watched, f64::from(older_ms) / 1e3)
+    }
+
+    /// Looks at words of a site that have ended, and how many of them were touched.
+    pub fn counts(&self, site: Site) -> (u64, u64) {
+        let lists = self.sites.get(&site).map(|looks| &looks.watched);
+        let all = lists.into_iter().flatten().flatten();
+        all.fold((0, 0), |(looks, touched), (_, watched)| {
+            (looks + 1, touched + u64::from(watched.is_touched))
+        })
+    }
+}
+
+impl SiteLooks {
+    /// The other place that is touched most, as far as is known.
+    fn best_other(&self) -> Option<(u64, Offset)> {
+        let others = self.offsets.iter();
+        let others = others.filter(|(at, offset)| **at != self.main && offset.quick > 0);
+        let best = others.max_by(|a, b| a.1.rate().0.total_cmp(&b.1.rate().0));
+        best.map(|(at, offset)| (*at, *offset))
+    }
+
+    /// The place of the next look at a block of so many words.
+    fn place(&self, words: u64, random: &mut Random) -> u64 {
+        let fits = |offset: &u64| *offset < words * 8;
+        if random.below(EXPLORING) != 0 {
+            return Some(self.main).filter(fits).unwrap_or(0);
+        }
+        // What was touched once is looked at again, to see whether that was by chance.
+        let known = self.best_other().map(|(at, _)| at).filter(fits);
+        let known = known.filter(|_| random.below(2) == 0);
+        known.unwrap_or_else(|| random.below(words) * 8)
+    }
+
+    fn choose_main(&mut self) {
+        let of_main = self.offsets.get(&self.main).copied().unwrap_or_default();
+        let Some((at, best)) = self.best_other() else {
+            return;
+        };
+        if of_main.looks < ENOUGH_LOOKS || best.looks < ENOUGH_LOOKS {
+            return;
+        }
+        let ((here, here_error), (there, there_error)) = (of_main.rate(), best.rate());
+        if there - APART * there_error > here + APART * here_error {
+            // What was seen elsewhere tells nothing of the words here.
+            *self = SiteLooks {
+                main: at,
+                offsets: std::mem::take(&mut self.offsets),
+                watched: Default::default(),
+            };
+        }
+    }
+}
+
+/// Short looks find out how much is touched all the time, and many of them fit into the time that a long one takes.
+const SHORT_MS: [u32; 2] = [100, 300];
+
+/// How long a look lasts at most: one of the lengths or the whole time, each with the same share of the time in
+/// which words are watched.
+fn length_ms(older_ms: u32, random: &mut Random) -> u32 {
+    let lengths = SHORT_MS.into_iter().chain(THRESHOLDS_MS);
+    let lengths = lengths.filter(|&ms| ms < older_ms);
+    let lengths: Vec<u32> = lengths.chain([older_ms]).collect();
+    let sum: f64 = lengths.iter().map(|&ms| 1.0 / f64::from(ms)).sum();
+    let mut at = random.share() * sum;
+    let chosen = lengths.iter().find(|&&ms| {
+        at -= 1.0 / f64::from(ms);
+        at < 0.0
+    });
+    chosen.copied().unwrap_or(older_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(bytes: u64) -> LiveBlock {
+        LiveBlock {
+            address: 0x1000,
+            bytes,
+            site: Site::Stack(1),
+            allocated_ms: None,
+        }
+    }
+
+    /// Blocks of which only one word is used: it is found, and the estimate is of that word.
+    #[test]
+    fn the_place_that_is_used_is_found() {
+        let mut random = Random::seeded(3);
+        let mut looks = Looks::default();
+        let mut site = SiteBlocks::default();
+        site.parts[1].bytes = 64;
+        for now in (0..400_000).step_by(1000) {
+            site.parts[1].drawn = vec![block(64)];
+            let mut sites = FxHashMap::from_iter([(Site::Stack(1), site.clone())]);
+            let look = looks.choose(&mut sites, 5000, now, &mut random).unwrap();
+            let again = looks.choose(&mut sites, 5000, now, &mut random);
+            assert_eq!(again, None, "each block once");
+            assert!(look.offset < 64 && look.word() % 8 == 0 && look.until_ms > now);
+            let touched = (look.offset == 40).then_some(now + 10);
+            looks.ended(&look, touched, now + 1000);
+        }
+        assert_eq!(looks.sites[&Site::Stack(1)].main, 40);
+        let share = looks.share(Site::Stack(1), Stratum::Open, 5000).unwrap();
+        assert!(share.estimate < 0.05, "{share:?}");
+        looks.forget_before(u32::MAX);
+        assert_eq!(looks.share(Site::Stack(1), Stratum::Open, 5000), None);
+    }
+
+    #[test]
+    fn looks_go_where_most_is_uncertain() {
+        let mut random = Random::seeded(5);
+        let mut looks = Looks::default();
+        let mut sites = FxHashMap::default();
+        for (id, bytes) in [(1, 1 << 20), (2, 1 << 10)] {
+            let mut site = SiteBlocks::default();
+            site.parts[0].bytes = bytes;
+            let site_id = Site::Stack(id);
+            let block = LiveBlock {
+                site: site_id,
+                ..block(1024)
+            };
+            site.parts[0].drawn = vec![block; 4000];
+            sites.insert(site_id, site);
+        }
+        let mut counts = [0; 2];
+        for now in 0..2000 {
+            let look = looks.choose(&mut sites, 1000, now, &mut random).unwrap();
+            counts[usize::from(look.block.site == Site::Stack(2))] += 1;
+            looks.ended(&look, None, now);
+        }
+        assert!(counts[0] > 10 * counts[1] && counts[1] > 0, "{counts:?}");
+        let mut none = FxHashMap::default();
+        assert_eq!(looks.choose(&mut none, 1000, 0, &mut random), None);
+    }
+}

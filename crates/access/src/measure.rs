@@ -1,0 +1,90 @@
+//! What a fault and a trap cost on this machine, measured on ourselves.
+
+use crate::controller::Costs;
+use crate::pages::PAGE_BYTES;
+use memhook_inject::{Watchpoint, WriteWatch};
+use std::hint::black_box;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+/// Measurements of which the middle one counts.
+const TIMES: usize = 7;
+const PAGES: usize = 64;
+
+fn median(mut times: Vec<f64>) -> Option<f64> {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied()
+}
+
+/// The cost of the first write to a page that is write-protected, in nanoseconds.
+fn fault_ns() -> io::Result<f64> {
+    let watch = WriteWatch::of_ourselves()?;
+    let page = PAGE_BYTES as usize;
+    let mut memory = vec![1u8; (PAGES + 1) * page];
+    let address = memory.as_ptr().addr();
+    let first = address.next_multiple_of(page) - address;
+    let range = (address + first) as u64..(address + first + PAGES * page) as u64;
+    watch.add(range.clone())?;
+    let mut times = Vec::new();
+    for _ in 0..TIMES {
+        watch.written(range.clone(), &mut Vec::new())?;
+        let begin = Instant::now();
+        for at in (first..first + PAGES * page).step_by(page) {
+            memory[at] = memory[at].wrapping_add(1);
+        }
+        times.push(begin.elapsed().as_nanos() as f64 / PAGES as f64);
+        black_box(&memory);
+    }
+    median(times).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// The cost of an access to a watched word, in nanoseconds. An error if there are no watchpoints, or if they do not fire,
+/// as in some emulators.
+fn trap_ns(tid: i32, with_kernel: bool) -> io::Result<f64> {
+    let word = Box::new(AtomicU64::new(0));
+    let address = word.as_ptr().addr() as u64;
+    let mut times = Vec::new();
+    for _ in 0..TIMES {
+        let watchpoint = Watchpoint::reserve(tid, address, with_kernel)?;
+        watchpoint.arm(None)?;
+        let begin = Instant::now();
+        word.fetch_add(1, Relaxed);
+        times.push(begin.elapsed().as_nanos() as f64);
+        if !watchpoint.has_fired() {
+            return Err(io::Error::other("hardware watchpoints do not fire here"));
+        }
+    }
+    median(times).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// What was found out about the means of this machine.
+pub struct Means {
+    /// What events cost; a cautious guess where they could not be had.
+    pub costs: Costs,
+    /// Why writes to pages cannot be watched.
+    pub no_pages: Option<io::Error>,
+    /// Whether watchpoints see accesses of the kernel, or why there are none.
+    pub watchpoints: io::Result<bool>,
+}
+
+/// Tries and measures.
+pub fn measure() -> Means {
+    let fault = fault_ns();
+    let tid = memhook_inject::own_thread();
+    // The kernel's accesses need more permission (perf_event_paranoid 1).
+    let (trap, with_kernel) = match trap_ns(tid, true) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            (trap_ns(tid, false), false)
+        }
+        other => (other, true),
+    };
+    Means {
+        costs: Costs {
+            fault_ns: fault.as_ref().map_or(5_000.0, |&ns| ns.max(1.0)),
+            trap_ns: trap.as_ref().map_or(50_000.0, |&ns| ns.max(1.0)),
+        },
+        no_pages: fault.err(),
+        watchpoints: trap.map(|_| with_kernel),
+    }
+}

@@ -1,0 +1,215 @@
+//! The live blocks of a process by site, with what is known of when they were touched.
+
+use crate::pages::Writes;
+use crate::random::Random;
+use rustc_hash::FxHashMap;
+
+/// Blocks that are reported together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Site {
+    /// Those that a call stack has allocated, by its id.
+    Stack(u32),
+    /// Those from before the attach of one type and size, by its number.
+    Kind(u32),
+}
+
+/// A live block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveBlock {
+    /// Its address.
+    pub address: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Where it belongs.
+    pub site: Site,
+    /// When it was allocated; `None` if that was before the attach.
+    pub allocated_ms: Option<u32>,
+}
+
+/// What page evidence leaves open of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stratum {
+    /// It was not written for long enough. It may have been read.
+    Unwritten,
+    /// Not even that is known: it shares its pages with others that were written, or they were not guarded for
+    /// long enough.
+    Open,
+}
+
+/// The strata.
+pub const STRATA: [Stratum; 2] = [Stratum::Unwritten, Stratum::Open];
+
+/// Blocks of one stratum of one site.
+#[derive(Clone, Debug, Default)]
+pub struct Part {
+    /// Their bytes.
+    pub bytes: u64,
+    /// How many.
+    pub blocks: u64,
+    /// Bytes times the time for which nothing has been seen of them, in ms.
+    pub idle_byte_ms: f64,
+    /// Some of them, with replacement: each with a probability in proportion to its size.
+    pub drawn: Vec<LiveBlock>,
+}
+
+/// Drawn of each part. Each is looked at once: a block that was touched at once must not be looked at again and
+/// again while one that is not touched takes its time.
+const DRAWN: usize = 32;
+
+impl Part {
+    fn add(&mut self, block: &LiveBlock, idle_ms: u32, random: &mut Random) {
+        self.bytes += block.bytes;
+        self.blocks += 1;
+        self.idle_byte_ms += block.bytes as f64 * f64::from(idle_ms);
+        if self.drawn.is_empty() {
+            self.drawn = vec![*block; DRAWN];
+            return;
+        }
+        // Each place of the sample is taken over with the probability of this block among all until now. Where that
+        // is small, hardly ever is more than one.
+        let probability = block.bytes as f64 / self.bytes as f64;
+        let expected = probability * DRAWN as f64;
+        if expected < 0.1 {
+            if random.share() < expected {
+                self.drawn[random.below(DRAWN as u64) as usize] = *block;
+            }
+            return;
+        }
+        for place in &mut self.drawn {
+            if random.share() < probability {
+                *place = *block;
+            }
+        }
+    }
+}
+
+/// The blocks of one site.
+#[derive(Clone, Debug, Default)]
+pub struct SiteBlocks {
+    /// All live bytes.
+    pub live_bytes: u64,
+    /// All live blocks.
+    pub live_blocks: u64,
+    /// Bytes of blocks that were certainly touched within the time.
+    pub touched_bytes: u64,
+    /// The others, by stratum.
+    pub parts: [Part; 2],
+    /// When a block of the site was certainly touched last.
+    pub last_access_ms: Option<u32>,
+    /// Bytes of blocks in which a watched word was touched within the time.
+    pub hit_bytes: u64,
+}
+
+/// A census of the live blocks at one moment.
+pub struct Census<'a> {
+    older_ms: u32,
+    now_ms: u32,
+    hits: &'a FxHashMap<u64, u32>,
+    random: Random,
+    /// By site.
+    pub sites: FxHashMap<Site, SiteBlocks>,
+}
+
+impl<'a> Census<'a> {
+    /// An empty one. `hits`: addresses of blocks with the moments at which they were last seen to be touched.
+    pub fn new(older_ms: u32, now_ms: u32, hits: &'a FxHashMap<u64, u32>, random: Random) -> Self {
+        Census {
+            older_ms,
+            now_ms,
+            hits,
+            random,
+            sites: FxHashMap::default(),
+        }
+    }
+
+    /// Counts a block, of whose pages `writes` is known.
+    pub fn add(&mut self, block: &LiveBlock, writes: Writes) {
+        if block.bytes == 0 {
+            return;
+        }
+        let site = self.sites.entry(block.site).or_default();
+        site.live_bytes += block.bytes;
+        site.live_blocks += 1;
+        let hit = self.hits.get(&block.address).copied();
+        let hit = hit.filter(|&at| block.allocated_ms.is_none_or(|allocated| at >= allocated));
+        let write = match writes {
+            Writes::At(at) => Some(at),
+            _ => None,
+        };
+        let horizon_ms = self.now_ms.saturating_sub(self.older_ms);
+        let is_recent = |at: u32| at > horizon_ms;
+        site.last_access_ms = [site.last_access_ms, hit, write, block.allocated_ms]
+            .into_iter()
+            .flatten()
+            .max();
+        if hit.is_some_and(is_recent) {
+            site.hit_bytes += block.bytes;
+        }
+        if block.allocated_ms.is_some_and(is_recent) || write.is_some_and(is_recent) {
+            site.touched_bytes += block.bytes;
+            return;
+        }
+        let (part, since_ms) = match writes {
+            Writes::NoneSince(since) => (0, since),
+            _ => (1, horizon_ms),
+        };
+        let since_ms = hit.map_or(since_ms, |at| at.max(since_ms));
+        let idle_ms = self.now_ms.saturating_sub(since_ms);
+        site.parts[part].add(block, idle_ms, &mut self.random);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(address: u64, bytes: u64, allocated_ms: Option<u32>) -> LiveBlock {
+        LiveBlock {
+            address,
+            bytes,
+            site: Site::Stack(1),
+            allocated_ms,
+        }
+    }
+
+    #[test]
+    fn what_is_known_of_each_block() {
+        let hits = FxHashMap::from_iter([(4, 9500), (5, 100)]);
+        let mut census = Census::new(5000, 10_000, &hits, Random::seeded(1));
+        census.add(&block(1, 10, Some(6000)), Writes::Unknown);
+        census.add(&block(2, 100, Some(10)), Writes::At(7000));
+        census.add(&block(3, 1000, None), Writes::NoneSince(2000));
+        census.add(&block(4, 10_000, None), Writes::Unknown);
+        // The hit was on a block that is gone.
+        census.add(&block(5, 100_000, Some(200)), Writes::NoneSince(4000));
+        let site = &census.sites[&Site::Stack(1)];
+        assert_eq!((site.live_bytes, site.live_blocks), (111_110, 5));
+        assert_eq!((site.touched_bytes, site.hit_bytes), (110, 10_000));
+        assert_eq!(
+            (site.parts[0].bytes, site.parts[1].bytes),
+            (101_000, 10_000)
+        );
+        assert_eq!(site.last_access_ms, Some(9500));
+        assert_eq!(
+            site.parts[0].idle_byte_ms,
+            1000.0 * 8000.0 + 100_000.0 * 6000.0
+        );
+    }
+
+    #[test]
+    fn blocks_are_drawn_by_their_size() {
+        let hits = FxHashMap::default();
+        let mut large = 0;
+        for seed in 0..125 {
+            let mut census = Census::new(1, 10, &hits, Random::seeded(seed));
+            for address in 0..10 {
+                let bytes = if address == 3 { 900 } else { 100 };
+                census.add(&block(address, bytes, None), Writes::Unknown);
+            }
+            let drawn = &census.sites[&Site::Stack(1)].parts[1].drawn;
+            large += drawn.iter().filter(|b| b.address == 3).count();
+        }
+        // Half of the bytes are in one block.
+        assert!((1800..2200).contains(&large), "{large} of 4000");
+    }
+}

@@ -1,0 +1,67 @@
+//! What looking costs the target, and a rule by which no five seconds cost more than the budget.
+//!
+//! A protected page costs its writer one fault, and an armed watchpoint one trap a thread; then both are
+//! silent. So what may still be spent is known: it is bounded by what is outstanding. The rule is that what
+//! was spent in the last five seconds and what is outstanding never add up to more than five seconds'
+//! budget. Take any five seconds that end between this step and the next. What was spent in them was spent
+//! before this step, and is in the sum of the last five seconds; or after it, and was outstanding then.
+
+use std::collections::VecDeque;
+
+/// The length of the times in which the budget holds.
+pub const WINDOW_MS: u32 = 5000;
+
+/// What was spent lately and in all.
+#[derive(Clone, Debug)]
+pub struct Spending {
+    share: f64,
+    recent: VecDeque<(u32, f64)>,
+    recent_ns: f64,
+    total_ns: f64,
+}
+
+impl Spending {
+    /// Nothing yet; `share` of the time may be spent.
+    pub fn within(share: f64) -> Spending {
+        Spending {
+            share,
+            recent: VecDeque::new(),
+            recent_ns: 0.0,
+            total_ns: 0.0,
+        }
+    }
+
+    /// Notes what is known to have been spent until now.
+    pub fn spend(&mut self, now_ms: u32, ns: f64) {
+        if ns > 0.0 {
+            self.recent.push_back((now_ms, ns));
+            self.recent_ns += ns;
+            self.total_ns += ns;
+        }
+        self.forget(now_ms);
+    }
+
+    fn forget(&mut self, now_ms: u32) {
+        while let Some(&(at, ns)) = self.recent.front()
+            && now_ms.saturating_sub(at) >= WINDOW_MS
+        {
+            self.recent.pop_front();
+            self.recent_ns -= ns;
+        }
+        if self.recent.is_empty() {
+            self.recent_ns = 0.0;
+        }
+    }
+
+    /// How much more may become outstanding, in nanoseconds, if so much is already.
+    pub fn room_ns(&mut self, now_ms: u32, outstanding_ns: f64) -> f64 {
+        self.forget(now_ms);
+        let budget = f64::from(WINDOW_MS) * 1e6 * self.share;
+        (budget - self.recent_ns - outstanding_ns).max(0.0)
+    }
+
+    /// Everything that was spent, in nanoseconds.
+    pub fn total_ns(&self) -> f64 {
+        self.total_ns
+    }
+}

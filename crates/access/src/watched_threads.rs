@@ -1,0 +1,128 @@
+//! Watchpoints on the same word for all threads of a process, those that come later included.
+
+use memhook_inject::{Access, AccessRing, Watchpoint};
+use memhook_process::thread_ids;
+use std::collections::BTreeMap;
+use std::io;
+
+/// Watchpoints a thread on x86 (Intel SDM volume 3, 18.2: DR0 to DR3).
+const MOST_SLOTS: usize = 4;
+
+/// A word that is watched for some threads.
+pub struct WatchedWord {
+    address: u64,
+    by_thread: BTreeMap<i32, Watchpoint>,
+}
+
+impl WatchedWord {
+    /// How many threads.
+    pub fn threads(&self) -> usize {
+        self.by_thread.len()
+    }
+}
+
+/// The threads of a process.
+pub struct WatchedThreads {
+    pid: i32,
+    with_kernel: bool,
+    /// No more threads than this are watched: some by chance, if there are more.
+    most: usize,
+    rings: BTreeMap<i32, Option<AccessRing>>,
+    all: usize,
+}
+
+impl WatchedThreads {
+    /// Of this process; none is looked at yet.
+    pub fn of(pid: i32, with_kernel: bool, most: usize) -> WatchedThreads {
+        WatchedThreads {
+            pid,
+            with_kernel,
+            most,
+            rings: BTreeMap::new(),
+            all: 0,
+        }
+    }
+
+    /// How many watchpoints a thread has to give: fewer where a debugger or the program itself uses some.
+    pub fn slots(&self) -> io::Result<usize> {
+        let mut taken = Vec::new();
+        for _ in 0..MOST_SLOTS {
+            // Without being armed, it only takes the place.
+            match Watchpoint::reserve(self.pid, 0, self.with_kernel) {
+                Ok(watchpoint) => taken.push(watchpoint),
+                Err(error) if taken.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(taken.len())
+    }
+
+    /// Threads that are watched, and all.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.rings.len(), self.all)
+    }
+
+    /// Looks at who is there. New threads are watched from now on; `words` follow.
+    pub fn follow<'a>(&mut self, words: impl Iterator<Item = &'a mut WatchedWord>) {
+        let Ok(tids) = thread_ids(self.pid) else {
+            return;
+        };
+        self.all = tids.len();
+        self.rings.retain(|tid, _| tids.contains(tid));
+        let new: Vec<i32> = tids
+            .into_iter()
+            .filter(|tid| !self.rings.contains_key(tid))
+            .collect();
+        for &tid in new.iter().take(self.most.saturating_sub(self.rings.len())) {
+            let ring = AccessRing::open(tid, self.with_kernel).ok();
+            self.rings.insert(tid, ring);
+        }
+        for word in words {
+            word.by_thread.retain(|tid, _| self.rings.contains_key(tid));
+            if new.is_empty() {
+                continue;
+            }
+            for (&tid, ring) in &self.rings {
+                if word.by_thread.contains_key(&tid) {
+                    continue;
+                }
+                if let Some(watchpoint) = self.armed(tid, word.address, ring) {
+                    word.by_thread.insert(tid, watchpoint);
+                }
+            }
+        }
+    }
+
+    fn armed(&self, tid: i32, address: u64, ring: &Option<AccessRing>) -> Option<Watchpoint> {
+        // Fails for a thread that has ended, or whose watchpoints are all in use.
+        let watchpoint = Watchpoint::reserve(tid, address, self.with_kernel).ok()?;
+        watchpoint.arm(ring.as_ref()).ok()?;
+        Some(watchpoint)
+    }
+
+    /// Watches a word. `None` if no thread can.
+    pub fn watch(&self, address: u64) -> Option<WatchedWord> {
+        let armed = self.rings.iter();
+        let armed = armed.filter_map(|(&tid, ring)| Some((tid, self.armed(tid, address, ring)?)));
+        let by_thread: BTreeMap<i32, Watchpoint> = armed.collect();
+        (!by_thread.is_empty()).then_some(WatchedWord { address, by_thread })
+    }
+
+    /// What was recorded since the last time.
+    pub fn take(&mut self) -> Vec<Access> {
+        let mut found = Vec::new();
+        for ring in self.rings.values_mut().flatten() {
+            ring.take(&mut found);
+        }
+        found
+    }
+
+    /// How many threads without a ring have touched a word.
+    pub fn touched_unrecorded(&self, word: &WatchedWord) -> usize {
+        let without_ring = |tid: &i32| matches!(self.rings.get(tid), Some(None));
+        let fired = word.by_thread.iter();
+        fired
+            .filter(|(tid, watchpoint)| without_ring(tid) && watchpoint.has_fired())
+            .count()
+    }
+}

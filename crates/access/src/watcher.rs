@@ -1,0 +1,446 @@
+//! A live process, watched within a budget.
+
+use crate::answer::{Evidence, SiteAnswer, answer};
+use crate::controller::{Controller, Policy, Settings};
+use crate::error::Error;
+use crate::looks::{Look, Looks};
+use crate::measure::{Means, measure};
+use crate::random::Random;
+use crate::sites::{Census, LiveBlock, Site, SiteBlocks};
+use crate::watched_threads::{WatchedThreads, WatchedWord};
+use memhook_inject::{Access, WriteWatch};
+use memhook_process::{filter_may_kill, mappings};
+use memhook_stream::monotonic_ns;
+use rustc_hash::FxHashMap;
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Between two looks at the pages.
+const SECOND_MS: u32 = 1000;
+/// Between two looks at the threads.
+const FOLLOW_MS: u32 = 100;
+/// A release is seen so much later at most. Until then it is not known whether an access was that of free().
+const RELEASE_DELAY_MS: u32 = 500;
+/// A larger mapping is a sanitizer's shadow or the like, reserved but never filled.
+const MOST_AREA_BYTES: u64 = 256 << 30;
+
+/// A look under way.
+struct Active {
+    look: Look,
+    word: WatchedWord,
+}
+
+/// A look that has ended; what it tells depends on whether its block lives.
+struct Ended {
+    look: Look,
+    touched_ms: Option<u32>,
+    access: Option<Access>,
+    ended_ms: u32,
+}
+
+/// The last access that was seen at a site.
+#[derive(Clone, Debug)]
+pub struct SeenAccess {
+    /// When.
+    pub at_ms: u32,
+    /// The block.
+    pub block: LiveBlock,
+    /// Offset of the word in it.
+    pub offset: u64,
+    /// By whom, if the kernel has recorded it.
+    pub access: Option<Access>,
+}
+
+/// Watches a process.
+pub struct Watcher {
+    pid: i32,
+    controller: Controller,
+    began_ms: u32,
+    write_watch: Option<WriteWatch>,
+    registered: Vec<Range<u64>>,
+    threads: Option<WatchedThreads>,
+    slots: usize,
+    active: Vec<Active>,
+    ended: Vec<Ended>,
+    looks: Looks,
+    hits: FxHashMap<u64, u32>,
+    accesses: FxHashMap<Site, SeenAccess>,
+    sites: FxHashMap<Site, SiteBlocks>,
+    random: Random,
+    next_second_ms: u32,
+    next_follow_ms: u32,
+    notes: Vec<String>,
+}
+
+impl Watcher {
+    /// Begins to watch a process. `now_ms` is the time since the attach, as for all methods.
+    ///
+    /// # Errors
+    /// If neither pages nor words can be watched.
+    pub fn start(pid: i32, settings: Settings, now_ms: u32) -> Result<Watcher, Error> {
+        let means = measure();
+        let mut notes = Vec::new();
+        let write_watch = pages(pid, &means).map_err(|why| notes.push(why)).ok();
+        let controller = Controller::new(settings, means.costs);
+        let words = words(pid, &means, &settings)
+            .map_err(|why| notes.push(why))
+            .ok();
+        if write_watch.is_none() && words.is_none() {
+            return Err(Error::NoEvidence {
+                pid,
+                why: notes.join("; "),
+            });
+        }
+        if let (Some(_), Ok(false)) = (&words, &means.watchpoints) {
+            notes.push(
+                "accesses by system calls on the program's behalf are not seen: that takes \
+                 CAP_PERFMON, or kernel.perf_event_paranoid at 1 or less"
+                    .into(),
+            );
+        }
+        let (threads, slots) = match words {
+            Some((threads, slots)) => (Some(threads), slots),
+            None => (None, 0),
+        };
+        let mut watcher = Watcher {
+            pid,
+            controller,
+            began_ms: now_ms,
+            write_watch,
+            registered: Vec::new(),
+            threads,
+            slots,
+            active: Vec::new(),
+            ended: Vec::new(),
+            looks: Looks::default(),
+            hits: FxHashMap::default(),
+            accesses: FxHashMap::default(),
+            sites: FxHashMap::default(),
+            random: Random::seeded(monotonic_ns()),
+            next_second_ms: now_ms,
+            next_follow_ms: now_ms,
+            notes,
+        };
+        watcher.look(now_ms);
+        Ok(watcher)
+    }
+
+    /// What is not seen, and why.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = self.notes.clone();
+        let (watched, all) = self.threads.as_ref().map_or((0, 0), WatchedThreads::counts);
+        if watched < all {
+            notes.push(format!(
+                "accesses are looked for in {watched} of {all} threads: the budget does not allow more"
+            ));
+        }
+        notes
+    }
+
+    /// The controller.
+    pub fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    /// Whether words are watched.
+    pub fn has_watchpoints(&self) -> bool {
+        self.threads.is_some()
+    }
+
+    /// Whether pages are watched.
+    pub fn has_pages(&self) -> bool {
+        self.write_watch.is_some()
+    }
+
+    /// How long the process has been watched, in ms.
+    pub fn watched_ms(&self, now_ms: u32) -> u32 {
+        now_ms.saturating_sub(self.began_ms)
+    }
+
+    /// The share of the time that watching has cost the process until now.
+    pub fn cost(&self, now_ms: u32) -> f64 {
+        let time_ns = f64::from(self.watched_ms(now_ms).max(1)) * 1e6;
+        self.controller.spent_ns() / time_ns
+    }
+
+    /// To be called every few milliseconds.
+    pub fn turn(&mut self, now_ms: u32) {
+        self.poll(now_ms);
+        if now_ms >= self.next_follow_ms {
+            self.next_follow_ms = now_ms + FOLLOW_MS;
+            if let Some(threads) = &mut self.threads {
+                threads.follow(self.active.iter_mut().map(|active| &mut active.word));
+            }
+        }
+        if now_ms >= self.next_second_ms {
+            self.next_second_ms = now_ms + SECOND_MS;
+            self.look(now_ms);
+        }
+        self.arm(now_ms);
+    }
+
+    /// Looks at the pages now: to be called before the last census, so that it is of this moment.
+    pub fn look_again(&mut self, now_ms: u32) {
+        self.poll(now_ms);
+        self.look(now_ms);
+    }
+
+    /// Ends looks at words that were touched, or whose time is over.
+    fn poll(&mut self, now_ms: u32) {
+        let Some(threads) = &mut self.threads else {
+            return;
+        };
+        let accesses = threads.take();
+        let now_ns = monotonic_ns();
+        let mut traps = accesses.len();
+        for active in std::mem::take(&mut self.active) {
+            let word = active.look.word();
+            let mut of_word = accesses.iter().filter(|access| access.address == word);
+            // The first one: threads may have trapped together.
+            let first = of_word.next();
+            let unrecorded = threads.touched_unrecorded(&active.word);
+            traps += unrecorded;
+            let touched_ms = match first {
+                Some(access) => {
+                    let ago_ms = now_ns.saturating_sub(access.time_ns) / 1_000_000;
+                    let at = now_ms.saturating_sub(ago_ms as u32);
+                    Some(at.max(active.look.began_ms))
+                }
+                None => (unrecorded > 0).then_some(now_ms),
+            };
+            if touched_ms.is_none() && now_ms < active.look.until_ms {
+                self.active.push(active);
+                continue;
+            }
+            self.ended.push(Ended {
+                look: active.look,
+                touched_ms,
+                access: first.cloned(),
+                ended_ms: now_ms,
+            });
+        }
+        self.controller.trapped(traps, now_ms);
+    }
+
+    /// Looks at the pages, and protects those whose turn it is.
+    fn look(&mut self, now_ms: u32) {
+        let Some(watch) = &self.write_watch else {
+            return;
+        };
+        let areas = watchable(self.pid);
+        let registered = std::mem::take(&mut self.registered);
+        for area in areas {
+            // A program may watch an area itself.
+            if registered.contains(&area) || watch.add(area.clone()).is_ok() {
+                self.registered.push(area);
+            }
+        }
+        self.controller.pages.set_areas(&self.registered, now_ms);
+        let mut written = Vec::new();
+        for area in &self.registered {
+            // Fails where the process has unmapped it meanwhile.
+            let _ = watch.written_so_far(area.clone(), &mut written);
+        }
+        self.controller.looked(&written, now_ms);
+        let plan = self.controller.plan_pages(now_ms);
+        for run in &plan.lift {
+            let _ = watch.lift(run.clone());
+        }
+        self.controller.pages.lift(&plan.lift, now_ms);
+        let mut guarded = Vec::new();
+        for run in plan.guard {
+            if watch.written(run.clone(), &mut Vec::new()).is_ok() {
+                guarded.push(run);
+            }
+        }
+        self.controller.pages.guard(&guarded, now_ms);
+    }
+
+    /// Watches as many words as there are watchpoints, and as the budget allows.
+    fn arm(&mut self, now_ms: u32) {
+        let Some(threads) = &self.threads else {
+            return;
+        };
+        let each = threads.counts().0;
+        while self.active.len() < self.slots {
+            let armed: usize = self.active.iter().map(|active| active.word.threads()).sum();
+            if self.controller.watchpoint_room(armed, now_ms) < each.max(1) {
+                return;
+            }
+            let older_ms = self.controller.settings().older_ms;
+            let look = self
+                .looks
+                .choose(&mut self.sites, older_ms, now_ms, &mut self.random);
+            let Some(look) = look else { return };
+            if self
+                .active
+                .iter()
+                .any(|active| active.look.word() == look.word())
+            {
+                return;
+            }
+            let Some(word) = threads.watch(look.word()) else {
+                return;
+            };
+            self.active.push(Active { look, word });
+        }
+    }
+
+    /// Takes a census of the live blocks, which `each_block` hands over one by one.
+    pub fn census(&mut self, now_ms: u32, each_block: impl FnOnce(&mut dyn FnMut(LiveBlock))) {
+        let older_ms = self.controller.settings().older_ms;
+        let is_due = |ended: &Ended| now_ms.saturating_sub(ended.ended_ms) >= RELEASE_DELAY_MS;
+        let (due, waiting) = std::mem::take(&mut self.ended)
+            .into_iter()
+            .partition(is_due);
+        self.ended = waiting;
+        let due: Vec<Ended> = due;
+        let mut lives: FxHashMap<LiveKey, bool> = due
+            .iter()
+            .map(|ended| (key(&ended.look.block), false))
+            .collect();
+        let random = Random::seeded(self.random.next());
+        let mut census = Census::new(older_ms, now_ms, &self.hits, random);
+        let pages = &self.controller.pages;
+        each_block(&mut |block| {
+            if !lives.is_empty()
+                && let Some(lives) = lives.get_mut(&key(&block))
+            {
+                *lives = true;
+            }
+            let range = block.address..block.address.saturating_add(block.bytes);
+            census.add(&block, pages.writes(range, older_ms));
+        });
+        self.sites = census.sites;
+        for ended in due {
+            if lives.get(&key(&ended.look.block)) == Some(&true) {
+                self.believe(ended);
+            }
+        }
+        let kept_ms = (2 * older_ms).max(20_000);
+        self.looks.forget_before(now_ms.saturating_sub(kept_ms));
+        self.hits
+            .retain(|_, at| now_ms.saturating_sub(*at) < older_ms);
+    }
+
+    /// A look has ended whose block still lives.
+    fn believe(&mut self, ended: Ended) {
+        let Ended {
+            look,
+            touched_ms,
+            access,
+            ended_ms,
+        } = ended;
+        self.looks.ended(&look, touched_ms, ended_ms);
+        if let Some(at_ms) = touched_ms {
+            self.hits.insert(look.block.address, at_ms);
+            let seen = SeenAccess {
+                at_ms,
+                block: look.block,
+                offset: look.offset,
+                access,
+            };
+            self.accesses.insert(look.block.site, seen);
+        }
+    }
+
+    /// What is stale, by site, as of the last census: the most bytes for the longest time first.
+    pub fn answers(&self, now_ms: u32) -> Vec<SiteAnswer> {
+        let older_ms = self.controller.settings().older_ms;
+        let evidence = Evidence {
+            has_watchpoints: self.has_watchpoints(),
+            is_too_early: self.watched_ms(now_ms) < older_ms,
+        };
+        // Looks under way count as far as they have come. Those that last are mostly at what is not touched.
+        let mut looks = self.looks.clone();
+        for active in &self.active {
+            looks.ended(&active.look, None, now_ms);
+        }
+        let sites = self.sites.iter();
+        let mut answers: Vec<SiteAnswer> = sites
+            .map(|(site, blocks)| {
+                let mut answer = answer(*site, blocks, &looks, older_ms, evidence);
+                let seen = self.accesses.get(site).map(|seen| seen.at_ms);
+                answer.last_access_ms = answer.last_access_ms.max(seen);
+                answer
+            })
+            .collect();
+        answers.sort_by(|a, b| {
+            let by_time = b.stale_byte_seconds.total_cmp(&a.stale_byte_seconds);
+            let by_size = b.live_bytes.cmp(&a.live_bytes);
+            by_time.then(by_size).then(a.site.cmp(&b.site))
+        });
+        answers
+    }
+
+    /// The last access that was seen at a site.
+    pub fn last_access(&self, site: Site) -> Option<&SeenAccess> {
+        self.accesses.get(&site)
+    }
+}
+
+type LiveKey = (u64, Option<u32>);
+
+fn key(block: &LiveBlock) -> LiveKey {
+    (block.address, block.allocated_ms)
+}
+
+/// Page evidence for a process, or why there is none.
+fn pages(pid: i32, means: &Means) -> Result<WriteWatch, String> {
+    let none = |why: &dyn std::fmt::Display| format!("writes to pages are not seen: {why}");
+    if let Some(error) = &means.no_pages {
+        return Err(none(&format_args!(
+            "{error} (it takes Linux 6.7 and userfaultfd(2))"
+        )));
+    }
+    if filter_may_kill(pid) {
+        return Err(none(
+            &"a seccomp filter may end the process for a system call of ours",
+        ));
+    }
+    WriteWatch::start(pid).map_err(|error| none(&error))
+}
+
+/// Watchpoints for a process and how many, or why there are none.
+fn words(pid: i32, means: &Means, settings: &Settings) -> Result<(WatchedThreads, usize), String> {
+    let none = |error: &io::Error| {
+        let what_to_do = match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "; set kernel.perf_event_paranoid to 2 or less, or run with CAP_PERFMON"
+            }
+            _ => "",
+        };
+        format!(
+            "reads are not seen, and stale means not written: no hardware watchpoints ({error}{what_to_do})"
+        )
+    };
+    let with_kernel = *means.watchpoints.as_ref().map_err(none)?;
+    // Armed for all threads, the watchpoints must not cost more than half of their share of five seconds.
+    let most = 5e9 * settings.budget / 2.0 / 2.0 / (4.0 * means.costs.trap_ns);
+    let most = match settings.policy {
+        Policy::Adaptive => (most as usize).max(1),
+        Policy::Naive => usize::MAX,
+    };
+    let mut threads = WatchedThreads::of(pid, with_kernel, most);
+    let slots = threads.slots().map_err(|error| none(&error))?;
+    threads.follow(std::iter::empty());
+    Ok((threads, slots))
+}
+
+/// Mappings that heap blocks may be in: private memory without a file.
+fn watchable(pid: i32) -> Vec<Range<u64>> {
+    let all = mappings(pid).unwrap_or_default().into_iter();
+    let is_heap = |m: &memhook_process::Mapping| {
+        let is_memory = m.path.is_empty() || m.path == "[heap]" || m.path.starts_with("[anon");
+        m.read && m.write && !m.shared && m.file_id.2 == 0 && is_memory
+    };
+    all.filter(|m| is_heap(m) && m.end - m.start <= MOST_AREA_BYTES)
+        .map(|m| m.start..m.end)
+        .collect()
+}
+
+/// How long a process should be watched, if nobody says: what becomes stale meanwhile is seen, too.
+pub fn usual_duration(older: Duration) -> Duration {
+    older * 2 + Duration::from_secs(5)
+}

@@ -1,0 +1,77 @@
+//! Whether an attach would find a thread at a safe point, and no other one in its way.
+//!
+//! Of a thread that is blocked, the kernel shows where (proc_pid_syscall(5)), and its stack can be read while it
+//! sleeps on. Only where that does not tell, because all threads run or none can be unwound without its frame
+//! pointer, or where it tells that none is safe, one is held as an attach would hold it, and let go at once.
+
+use crate::claim::claim;
+use crate::error::Error;
+use crate::reach::Reach;
+use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
+use memhook_process::{Check, ModuleImage, blocked_at, loader_ranges, sleeps, thread_ids};
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
+
+const NAME: &str = "safe point";
+const REMEDY: &str = "an attach is possible when it has left the loader and the allocator; what never leaves them keeps \
+     their locks, and keeps an attach out";
+/// Between two looks at a thread that sleeps inside of the loader.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Looks at the threads of a process with these modules, the loader among them.
+pub fn safe_thread(pid: i32, modules: Vec<ModuleImage>) -> Check {
+    let loader = loader_ranges(&modules);
+    let points = match SafePoints::of_process(pid, modules) {
+        Ok(points) => points,
+        Err(error) => return Check::bad(NAME, error.to_string(), "try again"),
+    };
+    if let Some(tid) = sleeps_in_the_loader(pid, &points, &loader) {
+        return Check::bad(
+            NAME,
+            format!(
+                "thread {tid} of process {pid} sleeps inside of the loader, or in fork or dl_iterate_phdr"
+            ),
+            REMEDY,
+        );
+    }
+    let tids = thread_ids(pid).unwrap_or_default();
+    let is_safe =
+        |&tid: &i32| blocked_at(pid, tid).is_some_and(|at| points.is_safe_asleep(pid, at));
+    if let Some(tid) = tids.into_iter().find(is_safe) {
+        return Check::good(NAME, format!("thread {tid} waits at one"));
+    }
+    match hold(pid, &points) {
+        Ok(tid) => Check::good(
+            NAME,
+            format!("thread {tid} was stopped at one, and went on"),
+        ),
+        Err(error) => Check::bad(NAME, error.to_string(), REMEDY),
+    }
+}
+
+/// A thread that does not leave the loader: `dlopen` would wait for its lock in any other one.
+fn sleeps_in_the_loader(pid: i32, points: &SafePoints, loader: &[Range<u64>]) -> Option<i32> {
+    let now = |tid| Some((blocked_at(pid, tid)?, sleeps(pid, tid)?));
+    let tids = thread_ids(pid).unwrap_or_default().into_iter();
+    let asleep = tids.filter_map(|tid| Some((tid, now(tid)?)));
+    let mut stuck: Vec<_> = asleep
+        .filter(|(_, (at, _))| points.sleeps_within(pid, *at, loader))
+        .collect();
+    let until = Instant::now() + SAFE_POINT_PATIENCE;
+    while !stuck.is_empty() && Instant::now() < until {
+        std::thread::sleep(PAUSE);
+        stuck.retain(|&(tid, then)| now(tid) == Some(then));
+    }
+    stuck.first().map(|&(tid, _)| tid)
+}
+
+/// Holds a thread at a safe point for a moment; returns its id.
+fn hold(pid: i32, points: &SafePoints) -> Result<i32, Error> {
+    let _claim = claim(pid)?;
+    let held = points.hold(&mut Reach::Running, pid, SAFE_POINT_PATIENCE)?;
+    let tid = held.tid();
+    held.release()?;
+    Ok(tid)
+}

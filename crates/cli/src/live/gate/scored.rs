@@ -1,0 +1,48 @@
+//! Scores of a process that is judged: it is recorded for them, into a file that goes away again.
+
+use crate::live::scores::Scratch;
+use memhook_attach::{Error, Recording, Trace, TraceConfig};
+use memhook_gate::{Evidence, score_evidence};
+use memhook_recording::{Options, ScoreOptions};
+
+/// The recording of one process.
+pub struct ScoreRecording {
+    scratch: Scratch,
+    options: ScoreOptions,
+}
+
+impl ScoreRecording {
+    /// Creates the file, and says how its sites are scored.
+    pub fn create(
+        pid: i32,
+        config: &TraceConfig,
+        options: ScoreOptions,
+    ) -> Result<(ScoreRecording, Recording), Error> {
+        let scratch = Scratch::new(pid);
+        // Of a process that executed another program, the file of the one before may still be there.
+        let of_file = Options {
+            overwrite: true,
+            ..Options::default()
+        };
+        let recording = Recording::create(&scratch.path, &of_file, pid, config)?;
+        Ok((ScoreRecording { scratch, options }, recording))
+    }
+
+    /// Ends the recording of a trace, and adds its scores to the evidence. All events must have been taken.
+    pub fn finish(self, trace: &mut Trace, evidence: &mut Evidence) {
+        let scored = match trace.finish_recording(None) {
+            Some(recorded) if recorded.is_complete() => {
+                let recording = crate::report::open(&recorded.path);
+                recording.and_then(|recording| {
+                    Ok(score_evidence(&recording, None, &self.options, evidence)?)
+                })
+            }
+            _ => Err(anyhow::anyhow!("the recording is not complete")),
+        };
+        if let Err(error) = scored {
+            let gap = format!("its scores are not known: {error:#}");
+            evidence.gaps.push(gap);
+        }
+        drop(self.scratch);
+    }
+}

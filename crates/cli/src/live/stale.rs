@@ -1,0 +1,129 @@
+//! `stale`: what a running process holds and no longer touches.
+
+mod departures;
+mod job;
+mod naming;
+
+use super::{ending, signals};
+use crate::options::{Color, duration};
+use crate::target::Target;
+use crate::tracing::DEPTH;
+use crate::{exit_code, output};
+use departures::Departures;
+use job::StaleJob;
+use memhook_access::{Policy, Settings, usual_duration};
+use memhook_attach::{Trace, TraceConfig, gap_said, refuse};
+use memhook_report::ReportStream;
+use std::{process::ExitCode, time::Duration};
+
+/// How it is decided what to look at.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum PolicyChoice {
+    /// Within the budget; what is touched often is looked at less
+    Adaptive,
+    /// Everything each second, whatever it costs: for comparison
+    Naive,
+}
+
+/// Options of `stale`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// Time without a touch after which a block is stale
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
+    older: Duration,
+    /// Share of the process's time that watching may take
+    ///
+    /// At most 50%. This does not include the tracing of allocations.
+    #[arg(long, value_name = "PERCENT", value_parser = budget, default_value = "1%")]
+    budget: f64,
+    /// How long to watch [default: twice --older and 5 s]
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
+    /// Also report at this interval
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    interval: Option<Duration>,
+    /// Number of sites to show
+    #[arg(short = 'T', long, value_name = "N", default_value_t = 20)]
+    top: usize,
+    /// How it is decided what to look at: adaptive or naive
+    #[arg(long, value_enum, value_name = "POLICY", default_value = "adaptive")]
+    policy: PolicyChoice,
+    /// Write JSON instead of text
+    #[arg(short, long)]
+    json: bool,
+    /// Print no status lines
+    #[arg(short, long)]
+    quiet: bool,
+    /// Use colours: auto, always or never
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    color: Color,
+}
+
+/// `1%`, `0.5%`, `2`: percent, as a share.
+fn budget(text: &str) -> Result<f64, String> {
+    let number = text.trim_end_matches('%').trim_end();
+    match number.parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 50.0 => Ok(percent / 100.0),
+        _ => Err("expected a share above 0% and up to 50%, like 0.5% or 2%".into()),
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let pid = args.target.pid()?;
+    let config = TraceConfig {
+        depth: DEPTH,
+        ..TraceConfig::default()
+    };
+    refuse(pid, &config)?;
+    signals::catch_stops();
+    let mut trace = Trace::observed(pid, config, Departures::default())?;
+    let settings = Settings {
+        older_ms: args.older.as_millis().min(u128::from(u32::MAX / 4)) as u32,
+        budget: args.budget,
+        policy: match args.policy {
+            PolicyChoice::Adaptive => Policy::Adaptive,
+            PolicyChoice::Naive => Policy::Naive,
+        },
+    };
+    let mut job = StaleJob::new(
+        pid,
+        settings,
+        job::Output {
+            duration: args.duration.unwrap_or(usual_duration(args.older)),
+            interval: args.interval,
+            top: args.top,
+            is_json: args.json,
+            is_quiet: args.quiet,
+            style: output::style(None, ReportStream::Out, args.color, false),
+        },
+    );
+    let end = trace.run(None, &mut job);
+    let mut code = ending::of_trace(&end, pid);
+    if let Some(failure) = job.failure {
+        return Err(failure);
+    }
+    let gaps = trace.consumer().gaps(trace.consumer().elapsed());
+    if let Some(gap) = gaps.last() {
+        eprintln!("memhook-rs: {}", gap_said(pid, *gap));
+        code = code.max(exit_code::HAS_GAPS);
+    }
+    Ok(ExitCode::from(code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets() {
+        assert_eq!(budget("1%"), Ok(0.01));
+        assert_eq!(budget("0.5"), Ok(0.005));
+        assert_eq!(budget("50%"), Ok(0.5));
+        for bad in ["0", "0%", "50.1%", "-1%", "x", "", "nan%"] {
+            assert!(budget(bad).is_err(), "{bad}");
+        }
+    }
+}

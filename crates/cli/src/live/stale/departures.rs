@@ -1,0 +1,38 @@
+//! Addresses at which a block from before the attach cannot be any more.
+
+use memhook_attach::ReleaseBy;
+use memhook_ledger::{BlockOf, Observer};
+use rustc_hash::FxHashSet;
+
+/// Collects them.
+#[derive(Default)]
+pub struct Departures {
+    /// Since it was last asked.
+    gone: FxHashSet<u64>,
+    /// The blocks from before the attach are known: what is allocated from now on is not among them.
+    are_earlier_known: bool,
+}
+
+impl Departures {
+    /// The addresses since the last call.
+    pub fn take(&mut self) -> FxHashSet<u64> {
+        self.are_earlier_known = true;
+        std::mem::take(&mut self.gone)
+    }
+}
+
+impl Observer for Departures {
+    fn allocated(&mut self, block: &BlockOf, _stack: u32) {
+        if !self.are_earlier_known {
+            self.gone.insert(block.address);
+        }
+    }
+
+    fn more_pairs(&mut self, block: &BlockOf, stack: u32, _by: ReleaseBy, _count: u64) {
+        self.allocated(block, stack);
+    }
+
+    fn unknown_released(&mut self, address: u64) {
+        self.gone.insert(address);
+    }
+}

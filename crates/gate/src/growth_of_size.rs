@@ -1,0 +1,360 @@
+//! Which sites have blocks that become larger while their number stays the same: a buffer that is appended to
+//! and never emptied, a queue of ever longer texts.
+//!
+//! Such a block is often young, because each realloc(3) makes it anew, so that a test over the blocks that outlive
+//! requests does not see it. So this one looks at all live blocks of a site, at their bytes and at their mean size.
+//! More load makes more blocks, and not larger ones; a site that has more blocks than it had is left to the other
+//! test. A site grows if both series rise as its does: in the whole window and in the second half, by more than a
+//! random walk, above every earlier level, and not ever more slowly.
+//!
+//! Of what was freed from before the attach, some may have had its successors at this site. There are at most as
+//! many of those as the site has blocks more than it had at its least, and none is larger than its largest block:
+//! with that taken off, a site that certainly grows still does.
+
+use crate::growth::{Course, Growth, GrowthKind, LEAST_MOMENTS};
+use crate::trend::{Trend, corrected, drift};
+
+/// A site whose number of blocks rises more surely than this has more blocks.
+const SAME_NUMBER: f64 = 0.05;
+/// A site that grows less than this in the second half, as a part of the first, may be levelling off.
+const STEADY_SHARE: f64 = 0.75;
+/// How many standard deviations of what its steps sum up to are no chance.
+const DEVIATIONS: f64 = 3.0;
+/// Of a size that goes up and down by chance, this test alone decides.
+const CAUTION: f64 = 4.0;
+/// One moment in so many may find no block: realloc(3) may be at work on it.
+const EMPTY_SHARE: usize = 8;
+
+/// All live blocks of a site at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Held {
+    pub blocks: f64,
+    pub bytes: f64,
+    /// The largest block that the site has ever had.
+    pub largest: f64,
+    /// How many blocks from before the attach have been freed.
+    pub freed: f64,
+}
+
+/// Whether a site may be one, so that it shares in the chance of a false alarm.
+pub fn may_grow(moments: &[Held]) -> bool {
+    let Some((first, last)) = moments.first().zip(moments.last()) else {
+        return false;
+    };
+    moments.len() >= LEAST_MOMENTS && last.bytes > first.bytes
+}
+
+/// What the size of a site's blocks does.
+pub fn course_of_size(moments: &[Held], alpha: f64) -> Course {
+    let held: Vec<Held> = moments.iter().copied().filter(|m| m.blocks > 0.0).collect();
+    let empty = moments.len() - held.len();
+    if !may_grow(&held) || empty > moments.len() / EMPTY_SHARE {
+        return Course::Steady;
+    }
+    let blocks: Vec<f64> = held.iter().map(|m| m.blocks).collect();
+    let number = corrected(&blocks);
+    if number.s > 0 && number.p < SAME_NUMBER {
+        return Course::Steady;
+    }
+    let means =
+        |bytes: &[f64]| -> Vec<f64> { bytes.iter().zip(&blocks).map(|(b, n)| b / n).collect() };
+    let bytes: Vec<f64> = held.iter().map(|m| m.bytes).collect();
+    let (Some(sum), Some(mean)) = (rise(&bytes, alpha), rise(&means(&bytes), alpha)) else {
+        return Course::Steady;
+    };
+    let at_least = at_least(&held);
+    if at_least != bytes
+        && (rise(&at_least, alpha).is_none() || rise(&means(&at_least), alpha).is_none())
+    {
+        return Course::Replacing;
+    }
+    if levels_off(&means(&at_least)) || levels_off(&at_least) {
+        return Course::Levelling;
+    }
+    Course::Growing(Growth {
+        kind: GrowthKind::Size,
+        p: sum.p.max(mean.p),
+        blocks_per_interval: number.slope,
+        bytes_per_interval: sum.slope,
+    })
+}
+
+/// The bytes without all that may have taken the place of blocks from before the attach.
+fn at_least(held: &[Held]) -> Vec<f64> {
+    let (mut least, freed_before) = (f64::MAX, held[0].freed);
+    let bytes = held.iter().map(|m| {
+        least = least.min(m.blocks);
+        let successors = (m.freed - freed_before).min(m.blocks - least);
+        m.bytes - successors * m.largest
+    });
+    bytes.collect()
+}
+
+/// The less certain one of the trends of the whole and of its second half, if both are upward.
+fn rise(series: &[f64], alpha: f64) -> Option<Trend> {
+    let late = &series[series.len() / 2..];
+    let trends = [corrected(series), corrected(late)];
+    let rises = |trend: &Trend| trend.p < alpha && trend.s > 0;
+    let goes_on = trends.iter().all(rises)
+        && drift(&in_usual_steps(series)) < alpha / CAUTION
+        && drift(&in_usual_steps(late)) < alpha;
+    let [whole, late] = trends;
+    (goes_on && ends_above(series)).then(|| Trend {
+        p: whole.p.max(late.p),
+        ..late
+    })
+}
+
+fn steps(series: &[f64]) -> impl Iterator<Item = f64> {
+    series.windows(2).map(|pair| pair[1] - pair[0])
+}
+
+/// The series in units of its usual step, if it takes one: a rise counts by the steps that it takes, and one
+/// jump, however high, is one step.
+fn in_usual_steps(series: &[f64]) -> Vec<f64> {
+    let taken: Vec<f64> = steps(series).filter(|step| *step != 0.0).collect();
+    let usual = taken.iter().map(|step| step.abs()).sum::<f64>() / taken.len().max(1) as f64;
+    let unit = if usual > 0.0 { usual } else { 1.0 };
+    series.iter().map(|value| value / unit).collect()
+}
+
+fn mean(part: &[f64]) -> f64 {
+    part.iter().sum::<f64>() / part.len() as f64
+}
+
+/// What grows and is emptied again ends no higher than it was before.
+fn ends_above(series: &[f64]) -> bool {
+    let width = series.len() / 8;
+    let end = mean(&series[series.len() - width..]);
+    let early = &series[..series.len() / 2];
+    early.windows(width).all(|part| mean(part) < end)
+}
+
+/// Whether it rises less in the second half than in the first, and not by chance.
+fn levels_off(series: &[f64]) -> bool {
+    let (width, middle) = (series.len() / 8, series.len() / 2);
+    let begin = mean(&series[..width]);
+    let half = mean(&series[middle - width / 2..middle + width.div_ceil(2)]);
+    let end = mean(&series[series.len() - width..]);
+    let (early, later) = (half - begin, end - half);
+    let usual = steps(series).sum::<f64>() / (series.len() - 1) as f64;
+    let variance: f64 = steps(series).map(|step| (step - usual).powi(2)).sum();
+    later < early * STEADY_SHARE && early - later > DEVIATIONS * variance.sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUNS: u64 = 200;
+    /// Less than one in a hundred.
+    const FEW: usize = RUNS as usize / 100 - 1;
+    const MOMENTS: usize = 60;
+    const ENTRIES: usize = 50;
+
+    /// xorshift64*, seeded: the runs are the same everywhere.
+    struct Random(u64);
+
+    impl Random {
+        fn seeded(seed: u64) -> Random {
+            let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+            (0..8).for_each(|_| {
+                random.unit();
+            });
+            random
+        }
+
+        fn unit(&mut self) -> f64 {
+            self.0 ^= self.0 >> 12;
+            self.0 ^= self.0 << 25;
+            self.0 ^= self.0 >> 27;
+            (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
+        }
+
+        fn exponential(&mut self, mean: f64) -> f64 {
+            -self.unit().max(1e-12).ln() * mean
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Site {
+        /// A buffer is appended to.
+        Buffer,
+        /// Entries are replaced, so many at each moment, by ones that become longer.
+        LongerEntries(usize),
+        /// Entries are replaced, so many at each moment, by ones of any size.
+        Entries(usize),
+        /// The same, and a few of them are very large.
+        HeavyTail(usize),
+        /// As many requests of any size as there is load, which swings.
+        Load,
+        /// As many requests as there is load, which rises all the time.
+        RisingLoad,
+        /// A buffer that is as large as the largest request so far.
+        HighWater,
+        /// A buffer that is written out when it is full.
+        Sawtooth,
+        /// A size that goes up and down by chance.
+        Walk,
+        /// Entries become as long as they get in the first moments.
+        WarmingUp,
+        /// Many small blocks, and a few large ones from before the attach, which are replaced one after another.
+        Successors,
+    }
+
+    fn simulate(site: Site, seed: u64) -> Vec<Held> {
+        let mut random = Random::seeded(seed);
+        let any_size = |random: &mut Random| 16.0 + random.unit() * 4000.0;
+        let mut entries: Vec<f64> = (0..ENTRIES).map(|_| any_size(&mut random)).collect();
+        let (mut buffer, mut limit) = (1000.0, 20_000.0);
+        let phase = random.unit() * 6.3;
+        let (mut freed, mut largest): (f64, f64) = (0.0, 0.0);
+        let mut moments = Vec::new();
+        for moment in 0..MOMENTS {
+            let at = moment as f64;
+            let load = match site {
+                Site::Load => 200.0 * (1.0 + 0.8 * (at / 9.0 + phase).sin()),
+                Site::RisingLoad => 200.0 + 5.0 * at,
+                _ => 0.0,
+            };
+            let replaced = match site {
+                Site::LongerEntries(n) | Site::Entries(n) | Site::HeavyTail(n) => n,
+                Site::WarmingUp => ENTRIES,
+                _ => 0,
+            };
+            for _ in 0..replaced {
+                let victim = ((random.unit() * ENTRIES as f64) as usize).min(ENTRIES - 1);
+                entries[victim] = match site {
+                    Site::LongerEntries(_) => 1000.0 + 60.0 * at + random.unit() * 200.0,
+                    Site::HeavyTail(_) => (3.0 + random.exponential(2.0)).exp(),
+                    Site::WarmingUp => 4000.0 * (1.0 - 0.7f64.powf(at)) + random.unit() * 200.0,
+                    _ => any_size(&mut random),
+                };
+            }
+            let requests = (load * (0.8 + 0.4 * random.unit())) as usize;
+            let (blocks, bytes): (f64, f64) = match site {
+                Site::Load | Site::RisingLoad => {
+                    let sizes = (0..requests).map(|_| any_size(&mut random));
+                    (requests as f64, sizes.sum())
+                }
+                Site::Buffer => {
+                    buffer += random.exponential(500.0);
+                    (1.0, buffer)
+                }
+                Site::HighWater => {
+                    for _ in 0..50 {
+                        buffer = f64::max(buffer, (3.0 + random.exponential(2.0)).exp());
+                    }
+                    (1.0, buffer)
+                }
+                Site::Sawtooth => {
+                    buffer += random.exponential(2000.0);
+                    if buffer > limit {
+                        (buffer, limit) = (1000.0, 15_000.0 + random.unit() * 20_000.0);
+                    }
+                    (1.0, buffer)
+                }
+                Site::Walk => {
+                    buffer = (buffer + (random.unit() - 0.5) * 500.0).max(16.0);
+                    (1.0, buffer)
+                }
+                Site::Successors => {
+                    let large = (at * 0.8).floor();
+                    freed = large;
+                    let small = 1000.0 + (random.unit() - 0.5) * 200.0;
+                    largest = 100_000.0;
+                    (small + large, small * 100.0 + large * largest)
+                }
+                _ => (ENTRIES as f64, entries.iter().sum()),
+            };
+            largest = largest.max(bytes / blocks);
+            moments.push(Held {
+                blocks,
+                bytes,
+                largest,
+                freed,
+            });
+        }
+        moments
+    }
+
+    /// How many of the runs are said to grow, and of how many it cannot be told.
+    fn said(site: Site) -> (usize, usize) {
+        let courses = (1..=RUNS).map(|seed| course_of_size(&simulate(site, seed), 0.01));
+        let courses: Vec<Course> = courses.collect();
+        let count = |is: fn(&Course) -> bool| courses.iter().filter(|course| is(course)).count();
+        (
+            count(|course| matches!(course, Course::Growing(_))),
+            count(|course| matches!(course, Course::Replacing | Course::Levelling)),
+        )
+    }
+
+    #[test]
+    fn sizes_that_grow_are_told_from_those_that_do_not() {
+        let mut faults = Vec::new();
+        for site in [
+            Site::Buffer,
+            Site::LongerEntries(10),
+            Site::LongerEntries(50),
+        ] {
+            let (grows, unclear) = said(site);
+            println!("{site:?}: grows {grows}, unclear {unclear}");
+            if grows < RUNS as usize - FEW {
+                faults.push(format!("{site:?}: {grows} grow, {unclear} are unclear"));
+            }
+        }
+        for site in [
+            Site::Entries(3),
+            Site::Entries(25),
+            Site::Entries(50),
+            Site::HeavyTail(3),
+            Site::HeavyTail(50),
+            Site::Load,
+            Site::RisingLoad,
+            Site::HighWater,
+            Site::Sawtooth,
+            Site::Walk,
+            Site::WarmingUp,
+            Site::Successors,
+        ] {
+            let (grows, unclear) = said(site);
+            println!("{site:?}: grows {grows}, unclear {unclear}");
+            if grows > FEW {
+                faults.push(format!("{site:?}: {grows} grow"));
+            }
+        }
+        assert!(faults.is_empty(), "{faults:#?}");
+    }
+
+    #[test]
+    fn a_moment_within_realloc_and_a_site_that_is_not_always_there() {
+        let grown = |empty: &[usize]| -> Vec<Held> {
+            let moment = |i: usize| {
+                let is_there = f64::from(u8::from(!empty.contains(&i)));
+                Held {
+                    blocks: is_there,
+                    bytes: is_there * (1000.0 + 300.0 * i as f64),
+                    largest: 20_000.0,
+                    freed: 0.0,
+                }
+            };
+            (0..MOMENTS).map(moment).collect()
+        };
+        let is_growing = |moments: &[Held]| match course_of_size(moments, 0.01) {
+            Course::Growing(growth) => {
+                assert_eq!(growth.kind, GrowthKind::Size);
+                assert!(
+                    (growth.bytes_per_interval - 300.0).abs() < 30.0,
+                    "{growth:?}"
+                );
+                true
+            }
+            _ => false,
+        };
+        assert!(is_growing(&grown(&[])));
+        assert!(is_growing(&grown(&[7, 30, 41])));
+        assert!(!is_growing(&grown(&(0..20).collect::<Vec<_>>())));
+        assert!(!is_growing(&grown(&[])[..LEAST_MOMENTS - 1]));
+        assert!(!may_grow(&[]));
+    }
+}

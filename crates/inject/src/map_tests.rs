@@ -1,0 +1,178 @@
+//! Objects that are mapped without a loader, and what is left of them when their maker is killed.
+
+use memhook_process::{RemoteAddress, mappings, read_memory, read_word, unfinished_copies};
+
+use crate::common::{self, Program, anywhere};
+use crate::kill_tests::Target;
+use crate::{Error, Held, ObjectImage, close_descriptor, hold, map_object, unmap_unfinished};
+
+const PAGE: u64 = 4096;
+/// What its data holds behind its own address.
+const ANSWER: u64 = 0x1234_5678_9abc;
+
+/// Four pages: a header, code that returns the first word of the data, the data, and zeros.
+fn contents(base: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 3 * PAGE as usize];
+    bytes[..5].copy_from_slice(b"\x7fELF\x02");
+    // Elf64_Ehdr: e_phoff at 32, e_phnum at 56; one Elf64_Phdr, PT_LOAD, with p_memsz at 40.
+    bytes[32] = 64;
+    bytes[56] = 1;
+    bytes[64] = 1;
+    bytes[64 + 40..64 + 48].copy_from_slice(&(4 * PAGE).to_le_bytes());
+    // `mov 0xff9(%rip), %rax; ret`
+    let code = [0x48, 0x8b, 0x05, 0xf9, 0x0f, 0, 0, 0xc3];
+    bytes[PAGE as usize..][..8].copy_from_slice(&code);
+    bytes[2 * PAGE as usize..][..8].copy_from_slice(&base.to_le_bytes());
+    bytes[2 * PAGE as usize + 8..][..8].copy_from_slice(&ANSWER.to_le_bytes());
+    bytes
+}
+
+/// Maps it and calls it.
+pub(crate) fn map_and_call(held: &mut Held) {
+    let object = ObjectImage {
+        bytes: 4 * PAGE,
+        code: PAGE..2 * PAGE,
+        data: 2 * PAGE..3 * PAGE,
+        zeros: 3 * PAGE..4 * PAGE,
+        contents: &contents,
+    };
+    let base = map_object(held, &object).unwrap();
+    let answer = held.call(RemoteAddress(base + PAGE), &[]).unwrap();
+    assert_eq!(answer, base);
+}
+
+/// Those of ours, as start, end and protection.
+fn ours(pid: i32) -> Vec<String> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let ours = maps.lines().filter(|line| line.contains("memfd:memhook"));
+    ours.map(str::to_owned).collect()
+}
+
+#[test]
+fn a_mapped_object_is_whole_and_nothing_of_it_is_writable_code() {
+    let mut program = Program::start("busy", &[]);
+    program.addresses();
+    let pid = program.pid();
+    for _ in 0..3 {
+        let mut held = hold(pid, &anywhere()).unwrap();
+        map_and_call(&mut held);
+        held.release().unwrap();
+    }
+    let maps = mappings(pid).unwrap();
+    assert!(unfinished_copies(pid, &maps).is_empty());
+    let copies = maps
+        .iter()
+        .filter(|m| m.path == "/memfd:memhook-hook" && m.offset == 0);
+    let mut count = 0;
+    for first in copies {
+        count += 1;
+        let part = |at: u64| maps.iter().find(|m| m.contains(at)).unwrap();
+        let protection = |at: u64| {
+            let m = part(first.start + at);
+            (m.read, m.write, m.exec)
+        };
+        assert_eq!(protection(0), (true, false, false));
+        assert_eq!(protection(PAGE), (true, false, true));
+        assert_eq!(protection(2 * PAGE), (true, true, false));
+        assert_eq!(protection(3 * PAGE), (true, true, false));
+        // Anonymous, because only such memory can be wiped in fork children (madvise(2)).
+        assert_eq!(part(first.start + 3 * PAGE).file_id.2, 0);
+        let data = RemoteAddress(first.start + 2 * PAGE);
+        assert_eq!(read_word(pid, data + 8), Some(ANSWER));
+        let mut zeros = [1; PAGE as usize];
+        read_memory(pid, data + PAGE, &mut zeros).unwrap();
+        assert!(zeros.iter().all(|&byte| byte == 0));
+    }
+    assert_eq!(count, 3);
+    common::send(pid, libc::SIGTERM);
+    program.ends_well();
+}
+
+#[test]
+fn an_object_that_cannot_be_mapped_leaves_nothing() {
+    let mut program = Program::start("busy", &[]);
+    program.addresses();
+    let pid = program.pid();
+    let object = ObjectImage {
+        bytes: 4 * PAGE,
+        code: PAGE..2 * PAGE,
+        data: 2 * PAGE..3 * PAGE,
+        // Past the end of all addresses.
+        zeros: 3 * PAGE..1 << 62,
+        contents: &contents,
+    };
+    let mut held = hold(pid, &anywhere()).unwrap();
+    let result = map_object(&mut held, &object);
+    assert!(
+        matches!(result, Err(Error::RemoteSyscall { name: "mmap", .. })),
+        "{result:?}"
+    );
+    held.release().unwrap();
+    assert_eq!(ours(pid), Vec::<String>::new());
+    common::send(pid, libc::SIGTERM);
+    program.ends_well();
+}
+
+/// The test below starts it with the target's numbers.
+#[test]
+#[ignore = "the process to be killed, started by another test"]
+fn mapper() {
+    let Some(pid) = crate::kill_tests::target_of_attacher() else {
+        return;
+    };
+    let mut held = crate::kill_tests::hold(pid);
+    map_and_call(&mut held);
+    held.release().unwrap();
+}
+
+/// Whatever a killed attacher was at, what it leaves is found and can be taken away, and the next one has room.
+#[test]
+fn what_a_killed_attacher_leaves_of_an_object_can_be_taken_away() {
+    let target = Target::start("canary", &[]);
+    let pid = target.program.pid();
+    // The first call may make the main thread's stack grow.
+    hold(pid, &anywhere())
+        .unwrap()
+        .syscall(libc::SYS_getpid, [0; 6])
+        .unwrap();
+    target.works("undisturbed");
+    let before = target.mappings();
+    let (mut step, mut unfinished, mut whole) = (1, 0, 0);
+    while !target.run("map_tests::mapper", step, None) {
+        target.works(&format!("killed at step {step}"));
+        let mut held = hold(pid, &anywhere()).unwrap();
+        for fd in std::fs::read_dir(format!("/proc/{pid}/fd"))
+            .unwrap()
+            .flatten()
+        {
+            let to = std::fs::read_link(fd.path()).unwrap_or_default();
+            if to.to_string_lossy().contains("memfd:memhook") {
+                let number = fd.file_name().to_str().unwrap().parse().unwrap();
+                close_descriptor(&mut held, number).unwrap();
+            }
+        }
+        let maps = mappings(pid).unwrap();
+        for place in unfinished_copies(pid, &maps) {
+            unfinished += 1;
+            unmap_unfinished(&mut held, place).unwrap();
+        }
+        // Whole ones are kept by those who come next; here they are in the way.
+        let maps = mappings(pid).unwrap();
+        let first =
+            |m: &&memhook_process::Mapping| m.path == "/memfd:memhook-hook" && m.offset == 0;
+        for m in maps.iter().filter(first) {
+            whole += 1;
+            unmap_unfinished(&mut held, m.start..m.start + 4 * PAGE).unwrap();
+        }
+        held.release().unwrap();
+        target.has_only(&before, &format!("killed at step {step}"));
+        step += 1;
+    }
+    assert!(step > 40, "only {step} steps");
+    assert!(
+        unfinished > 5 && whole > 5,
+        "{unfinished} unfinished, {whole} whole"
+    );
+    target.works("at the end");
+    target.ends_well();
+}

@@ -1,0 +1,95 @@
+//! Mapping a shared object into the target without its loader.
+//!
+//! A loader is needed to bind symbols and to give out thread-local storage. An object that wants neither
+//! can be laid out from outside: all that is left is to add its load bias to the words that hold
+//! addresses. That works where a `dlopen` does not: without a file system to open anything in, with a
+//! loader that has no room for static TLS, or with one that refuses it altogether, as musl's does.
+//!
+//! The contents come from a memory object, so that the object has the same name in /proc/PID/maps as one
+//! that the loader has loaded, and no page is ever writable and executable, not even in turn. The code
+//! becomes executable last: a copy without executable pages is one whose maker was killed, and nobody has
+//! been inside of it.
+
+use std::ops::Range;
+
+use super::load;
+use crate::{Error, Held, region};
+use memhook_process::RemoteAddress;
+
+/// A shared object as it is to be in memory. All offsets are whole pages from its first byte.
+pub struct ObjectImage<'a> {
+    /// How many bytes it takes.
+    pub bytes: u64,
+    /// Its code.
+    pub code: Range<u64>,
+    /// Its data, with what the file holds of it.
+    pub data: Range<u64>,
+    /// Memory of its data that the file holds nothing of. It is private and anonymous, as from a loader.
+    pub zeros: Range<u64>,
+    /// The bytes before `zeros`, for an object whose first byte is at this address.
+    pub contents: &'a dyn Fn(u64) -> Vec<u8>,
+}
+
+/// Maps an object, and returns where its first byte is. After an error nothing of it is left.
+///
+/// Unlike `dlopen` this takes no lock of the target, so the thread may have been stopped anywhere.
+pub fn map_object(held: &mut Held, object: &ObjectImage<'_>) -> Result<u64, Error> {
+    let number = region::memfd(held, load::NAME, region::MemfdFor::Code)?;
+    let mapped = map(held, object, number);
+    let closed = region::close_descriptor(held, number);
+    let base = mapped?;
+    closed?;
+    Ok(base)
+}
+
+fn map(held: &mut Held, object: &ObjectImage<'_>, number: u64) -> Result<u64, Error> {
+    let resize = [number, object.bytes];
+    held.checked_syscall("ftruncate", libc::SYS_ftruncate, &resize)?;
+    // All of it at once, so that it is in one place, and so that the name of the memory object covers
+    // what a killed attacher leaves.
+    let (read, private) = (libc::PROT_READ as u64, libc::MAP_PRIVATE as u64);
+    let whole = [0, object.bytes, read, private, number, 0];
+    let base = held.checked_syscall("mmap", libc::SYS_mmap, &whole)?;
+    let completed = complete(held, object, number, base);
+    if completed.is_err() {
+        held.syscall(libc::SYS_munmap, [base, object.bytes, 0, 0, 0, 0])?;
+    }
+    completed.map(|()| base)
+}
+
+fn complete(
+    held: &mut Held,
+    object: &ObjectImage<'_>,
+    number: u64,
+    base: u64,
+) -> Result<(), Error> {
+    // Nobody has touched the pages yet, so a private mapping shows what is written now.
+    load::fill(held, &(object.contents)(base), number)?;
+    let read_write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let read_execute = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+    let private = (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64;
+    let anonymous = private | libc::MAP_ANONYMOUS as u64;
+    for (part, protection, flags) in [
+        (&object.data, read_write, private),
+        (&object.zeros, read_write, anonymous),
+        (&object.code, read_execute, private),
+    ] {
+        if part.is_empty() {
+            continue;
+        }
+        let (file, offset) = if flags == anonymous {
+            (u64::MAX, 0)
+        } else {
+            (number, part.start)
+        };
+        let (at, length) = (base + part.start, part.end - part.start);
+        let arguments = [at, length, protection, flags, file, offset];
+        held.checked_syscall("mmap", libc::SYS_mmap, &arguments)?;
+    }
+    Ok(())
+}
+
+/// Unmaps what an attacher that was killed in between has left of an object.
+pub fn unmap_unfinished(held: &mut Held, place: Range<u64>) -> Result<(), Error> {
+    region::unmap_region(held, RemoteAddress(place.start), place.end - place.start)
+}

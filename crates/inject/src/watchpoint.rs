@@ -1,0 +1,354 @@
+//! Hardware watchpoints on words of another thread's memory: `PERF_TYPE_BREAKPOINT` of perf_event_open(2).
+//!
+//! A watchpoint fires at most once (`PERF_EVENT_IOC_REFRESH` with 1 disables it after its first
+//! overflow), so a word that is used all the time costs its user one trap and no more. The kernel removes it
+//! when its descriptor is closed, also when we are killed. It is not inherited by forked processes, and
+//! an execve removes it (`remove_on_exec`, Linux 5.13).
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// `struct perf_event_attr` of `<linux/perf_event.h>`, up to PERF_ATTR_SIZE_VER5.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    breakpoint_type: u32,
+    breakpoint_address: u64,
+    breakpoint_length: u64,
+    branch_sample_type: u64,
+    sample_registers: u64,
+    sample_stack: u32,
+    clock: i32,
+    sample_registers_at_interrupt: u64,
+    aux_watermark: u32,
+    sample_max_stack: u16,
+    reserved: u16,
+}
+
+const TYPE_SOFTWARE: u32 = 1;
+const TYPE_BREAKPOINT: u32 = 5;
+/// `PERF_COUNT_SW_DUMMY`: counts nothing, and has a ring that others may write into.
+const SOFTWARE_DUMMY: u64 = 9;
+/// `HW_BREAKPOINT_RW`: x86 has no watchpoint for reads alone.
+const BREAKPOINT_READ_WRITE: u32 = 3;
+const WORD_BYTES: u64 = 8;
+
+const FLAG_DISABLED: u64 = 1;
+const FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
+const FLAG_USE_CLOCK: u64 = 1 << 25;
+const FLAG_REMOVE_ON_EXEC: u64 = 1 << 36;
+
+/// `PERF_SAMPLE_IP | TID | TIME | ADDR | REGS_USER | STACK_USER`.
+const SAMPLE_TYPE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 12 | 1 << 13;
+/// `PERF_REG_X86_BP`, `SP` and `IP` (arch/x86/include/uapi/asm/perf_regs.h).
+const REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
+/// Of the stack, enough for the innermost frames; it is copied at each hit.
+const STACK_BYTES: u32 = 4096;
+const RECORD_SAMPLE: u32 = 9;
+/// `PERF_RECORD_MISC_CPUMODE_MASK` and `PERF_RECORD_MISC_KERNEL`.
+const MODE_MASK: u16 = 7;
+const MODE_KERNEL: u16 = 1;
+
+const IOC_REFRESH: libc::c_ulong = 0x2402;
+const IOC_SET_OUTPUT: libc::c_ulong = 0x2405;
+
+const PAGE_BYTES: usize = 4096;
+/// Data pages of a ring: a power of two, and room for the hits of four watchpoints.
+const RING_PAGES: usize = 8;
+/// Offsets of `data_head` and `data_tail` in `struct perf_event_mmap_page`.
+const HEAD_OFFSET: usize = 1024;
+const TAIL_OFFSET: usize = 1032;
+
+fn open(attributes: &Attributes, tid: i32) -> io::Result<OwnedFd> {
+    const CLOSE_ON_EXEC: libc::c_ulong = 8;
+    // SAFETY: the kernel reads one perf_event_attr of the size that it names, live for the call.
+    let number = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const *attributes,
+            tid,
+            -1,
+            -1,
+            CLOSE_ON_EXEC,
+        )
+    };
+    if number < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number as i32) })
+}
+
+/// With these, both ends of an output agree on the format of records.
+fn common(with_kernel: bool) -> Attributes {
+    Attributes {
+        size: size_of::<Attributes>() as u32,
+        sample_period: 1,
+        sample_type: SAMPLE_TYPE,
+        flags: FLAG_DISABLED
+            | FLAG_USE_CLOCK
+            | FLAG_REMOVE_ON_EXEC
+            | if with_kernel { 0 } else { FLAG_EXCLUDE_KERNEL },
+        wakeup_events: 1,
+        sample_registers: REGISTERS,
+        sample_stack: STACK_BYTES,
+        clock: libc::CLOCK_MONOTONIC,
+        ..Attributes::default()
+    }
+}
+
+/// A thread's access to a word that was watched.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// The thread.
+    pub tid: i32,
+    /// CLOCK_MONOTONIC, nanoseconds.
+    pub time_ns: u64,
+    /// The watched word.
+    pub address: u64,
+    /// Whether the kernel made the access on the thread's behalf.
+    pub by_kernel: bool,
+    /// The thread's program counter, stack pointer and rbp in user space; zeros if the kernel did not tell.
+    pub registers: (u64, u64, u64),
+    /// The memory from the stack pointer on.
+    pub stack: Vec<u8>,
+}
+
+impl Access {
+    /// The word at an address of the part of the stack that was copied.
+    pub fn stack_word(&self, address: u64) -> Option<u64> {
+        let at = usize::try_from(address.checked_sub(self.registers.1)?).ok()?;
+        let bytes = self.stack.get(at..at.checked_add(8)?)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
+}
+
+/// Where the accesses of one thread are recorded.
+pub struct AccessRing {
+    event: OwnedFd,
+    pages: NonNull<u8>,
+    tid: i32,
+}
+
+impl AccessRing {
+    const BYTES: usize = (1 + RING_PAGES) * PAGE_BYTES;
+
+    /// Makes one. Fails where the limit of locked memory is reached (perf_event_mlock_kb), or where the thread may
+    /// not be observed.
+    pub fn open(tid: i32, with_kernel: bool) -> io::Result<AccessRing> {
+        let attributes = Attributes {
+            kind: TYPE_SOFTWARE,
+            config: SOFTWARE_DUMMY,
+            ..common(with_kernel)
+        };
+        let event = open(&attributes, tid)?;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let pages = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                Self::BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                event.as_raw_fd(),
+                0,
+            )
+        };
+        if pages == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let pages = NonNull::new(pages.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(AccessRing { event, pages, tid })
+    }
+
+    /// The thread.
+    pub fn tid(&self) -> i32 {
+        self.tid
+    }
+
+    fn index(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: both offsets are in the first page of the mapping, which lives as long as `self`, and are
+        // multiples of eight; the kernel too writes the word as a whole.
+        unsafe { AtomicU64::from_ptr(self.pages.as_ptr().add(offset).cast()) }
+    }
+
+    /// Appends what was recorded since the last call.
+    pub fn take(&mut self, found: &mut Vec<Access>) {
+        const DATA_BYTES: usize = RING_PAGES * PAGE_BYTES;
+        let head = self.index(HEAD_OFFSET).load(Ordering::Acquire);
+        let tail = self.index(TAIL_OFFSET).load(Ordering::Relaxed);
+        let length = (head.wrapping_sub(tail) as usize).min(DATA_BYTES);
+        let mut bytes = vec![0u8; length];
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            let at = (tail as usize).wrapping_add(i) % DATA_BYTES;
+            // SAFETY: below the end of the mapping. The kernel does not write between tail and head.
+            *byte = unsafe { self.pages.as_ptr().add(PAGE_BYTES + at).read_volatile() };
+        }
+        self.index(TAIL_OFFSET).store(head, Ordering::Release);
+        let mut rest = bytes.as_slice();
+        while let Some((record, more)) = split_record(rest) {
+            found.extend(parse(record));
+            rest = more;
+        }
+    }
+}
+
+impl Drop for AccessRing {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `open` with this size, and nobody else has the address.
+        unsafe { libc::munmap(self.pages.as_ptr().cast(), Self::BYTES) };
+    }
+}
+
+/// The first record of some, and the others: `struct perf_event_header` has its size.
+fn split_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let size = u16::from_le_bytes(bytes.get(6..8)?.try_into().ok()?) as usize;
+    (size >= 8).then(|| bytes.split_at_checked(size)).flatten()
+}
+
+/// Reads a sample: ip, pid and tid, time, address, registers, stack.
+fn parse(record: &[u8]) -> Option<Access> {
+    let word = |at: usize| {
+        let bytes = record.get(at..at.checked_add(8)?)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    };
+    let header = word(0)?;
+    if header as u32 != RECORD_SAMPLE {
+        return None;
+    }
+    let mut access = Access {
+        by_kernel: (header >> 32) as u16 & MODE_MASK == MODE_KERNEL,
+        tid: (word(16)? >> 32) as i32,
+        time_ns: word(24)?,
+        address: word(32)?,
+        ..Access::default()
+    };
+    // No registers follow if the thread has none in user space (PERF_SAMPLE_REGS_ABI_NONE).
+    let mut at = 48;
+    if word(40)? != 0 {
+        let (rbp, rsp, rip) = (word(48)?, word(56)?, word(64)?);
+        access.registers = (rip, rsp, rbp);
+        at = 72;
+    }
+    let size = word(at)? as usize;
+    if size > 0 {
+        let end = (at + 8).checked_add(size)?;
+        let copied = word(end)? as usize;
+        let stack = record.get(at + 8..end.min((at + 8).saturating_add(copied)))?;
+        access.stack = stack.to_vec();
+    }
+    Some(access)
+}
+
+/// A watchpoint on one word for one thread. Dropping it removes it.
+pub struct Watchpoint {
+    event: File,
+}
+
+impl Watchpoint {
+    /// Reserves a watchpoint on the word at `address`, a multiple of eight, for a thread. It does not fire before
+    /// [`Watchpoint::arm`].
+    pub fn reserve(tid: i32, address: u64, with_kernel: bool) -> io::Result<Watchpoint> {
+        let attributes = Attributes {
+            kind: TYPE_BREAKPOINT,
+            breakpoint_type: BREAKPOINT_READ_WRITE,
+            breakpoint_address: address,
+            breakpoint_length: WORD_BYTES,
+            ..common(with_kernel)
+        };
+        let event = open(&attributes, tid)?.into();
+        Ok(Watchpoint { event })
+    }
+
+    /// Has it fire at the next access, and record that in `ring`, if there is one.
+    pub fn arm(&self, ring: Option<&AccessRing>) -> io::Result<()> {
+        let event = self.event.as_raw_fd();
+        if let Some(ring) = ring {
+            // SAFETY: no pointers.
+            let result = unsafe { libc::ioctl(event, IOC_SET_OUTPUT as _, ring.event.as_raw_fd()) };
+            if result != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        // SAFETY: no pointers.
+        if unsafe { libc::ioctl(event, IOC_REFRESH as _, 1) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Whether it has fired.
+    pub fn has_fired(&self) -> bool {
+        let mut count = [0; 8];
+        let read = (&self.event).read(&mut count);
+        read.is_ok() && u64::from_le_bytes(count) > 0
+    }
+}
+
+/// The id of the calling thread.
+pub fn own_thread() -> i32 {
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watchpoint_fires_once() {
+        let word = Box::new(AtomicU64::new(3));
+        let address = word.as_ptr().addr() as u64;
+        let watchpoint = match Watchpoint::reserve(own_thread(), address, true) {
+            Ok(watchpoint) => watchpoint,
+            // Some virtual machines and containers have none.
+            Err(error) => return println!("not run: {error}"),
+        };
+        let mut ring = AccessRing::open(own_thread(), true).unwrap();
+        word.store(4, Ordering::Relaxed);
+        assert!(!watchpoint.has_fired());
+        watchpoint.arm(Some(&ring)).unwrap();
+        let mut found = Vec::new();
+        ring.take(&mut found);
+        assert!(found.is_empty() && !watchpoint.has_fired());
+        assert_eq!(word.load(Ordering::Relaxed), 4);
+        for _ in 0..100 {
+            word.fetch_add(1, Ordering::Relaxed);
+        }
+        assert!(watchpoint.has_fired());
+        ring.take(&mut found);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let access = &found[0];
+        assert_eq!((access.tid, access.address), (own_thread(), address));
+        assert!(!access.by_kernel && !access.stack.is_empty());
+        assert!(access.stack_word(access.registers.1).is_some());
+        drop(watchpoint);
+        // The next one works, too.
+        let next = Watchpoint::reserve(own_thread(), address, true).unwrap();
+        next.arm(Some(&ring)).unwrap();
+        word.store(1, Ordering::Relaxed);
+        ring.take(&mut found);
+        assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn damaged_records_are_left_out() {
+        assert!(split_record(&[9, 0, 0, 0, 0, 0, 0, 0]).is_none());
+        assert!(split_record(&[9, 0, 0, 0, 0, 0, 200, 0]).is_none());
+        for length in 8..200 {
+            let mut record = vec![0xffu8; length];
+            record[..8].copy_from_slice(&[9, 0, 0, 0, 2, 0, length as u8, 0]);
+            assert!(parse(&record).is_none(), "{length}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The groups of the chunks of a site, as they come: the memory that they take goes with what is live.
+//!
+//! Events of different rings arrive out of order, by a few passes at most. So groups stay open until no
+//! allocation can come any more that belongs to them, and a late one may make one group of two.
+
+use super::Loops;
+use std::collections::BTreeMap;
+
+/// Number of a group that is not over.
+pub(super) type GroupId = u32;
+
+#[derive(Clone, Copy, Default)]
+struct Group {
+    first_ns: u64,
+    last_ns: u64,
+    end_ns: u64,
+    lifetimes_ns: u128,
+    chunks: u64,
+    live: u64,
+    most_live: u64,
+    /// Chunks, and groups that were merged into this one, that refer to it by its number.
+    references: u64,
+    merged_into: Option<GroupId>,
+    is_closed: bool,
+}
+
+/// Groups that are over, of one site.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Finished {
+    pub groups: u64,
+    /// The sum of their scores.
+    pub scores: f64,
+    pub lifetimes_ns: u128,
+    pub loops: Loops,
+}
+
+/// The groups of one site to which allocations may still be added, by the time of their first one.
+pub(super) type Open = BTreeMap<u64, GroupId>;
+
+/// The groups of all sites that are not over.
+#[derive(Default)]
+pub(super) struct Groups {
+    /// The largest distance between two allocations of one group.
+    pub group_ns: u64,
+    /// The longest mean lifetime of chunks in a loop.
+    pub longest_ns: u64,
+    all: Vec<Group>,
+    unused: Vec<GroupId>,
+}
+
+impl Groups {
+    /// None yet.
+    pub fn new(group_ns: u64, longest_ns: u64) -> Groups {
+        Groups {
+            group_ns,
+            longest_ns,
+            ..Groups::default()
+        }
+    }
+
+    /// A chunk was allocated. No allocation from before `horizon_ns` will come any more.
+    pub fn allocated(
+        &mut self,
+        open: &mut Open,
+        finished: &mut Finished,
+        time_ns: u64,
+        horizon_ns: u64,
+    ) -> GroupId {
+        self.close(open, finished, horizon_ns);
+        let before = open.range(..=time_ns).next_back();
+        let before = before.map(|(_, &id)| id);
+        let before =
+            before.filter(|&id| time_ns <= self.of(id).last_ns.saturating_add(self.group_ns));
+        let after = open.range(time_ns.saturating_add(1)..).next();
+        let after = after.map(|(&first_ns, &id)| (first_ns, id));
+        let after =
+            after.filter(|(first_ns, _)| *first_ns <= time_ns.saturating_add(self.group_ns));
+        let id = match (before, after) {
+            (None, None) => {
+                let id = self.new_group(time_ns);
+                open.insert(time_ns, id);
+                id
+            }
+            (Some(id), None) => id,
+            (None, Some((first_ns, id))) => {
+                open.remove(&first_ns);
+                open.insert(time_ns, id);
+                id
+            }
+            (Some(id), Some((first_ns, later))) => {
+                open.remove(&first_ns);
+                self.merge(id, later);
+                id
+            }
+        };
+        let group = self.of(id);
+        group.first_ns = group.first_ns.min(time_ns);
+        group.last_ns = group.last_ns.max(time_ns);
+        group.chunks += 1;
+        group.live += 1;
+        group.most_live = group.most_live.max(group.live);
+        group.references += 1;
+        id
+    }
+
+    /// A chunk of a group was released.
+    pub fn released(
+        &mut self,
+        id: GroupId,
+        lifetime_ns: u64,
+        end_ns: u64,
+        finished: &mut Finished,
+    ) {
+        let root = self.root(id);
+        let group = self.of(root);
+        group.lifetimes_ns += u128::from(lifetime_ns);
+        group.end_ns = group.end_ns.max(end_ns);
+        group.live -= 1;
+        self.forget(id);
+        self.finish_if_over(root, finished);
+    }
+
+    /// Many chunks of a group were allocated and released again one after the other: all but the first.
+    pub fn more_pairs(&mut self, id: GroupId, count: u64, lifetime_ns: u64, last_ns: u64) {
+        let group = self.of(id);
+        group.chunks += count;
+        group.lifetimes_ns += u128::from(lifetime_ns) * u128::from(count);
+        group.last_ns = group.last_ns.max(last_ns);
+        group.end_ns = group.end_ns.max(last_ns + lifetime_ns);
+    }
+
+    /// Closes the groups of a site that no allocation can be added to any more.
+    pub fn close(&mut self, open: &mut Open, finished: &mut Finished, horizon_ns: u64) {
+        while let Some((_, &id)) = open.first_key_value() {
+            let until_ns = self.of(id).last_ns.saturating_add(self.group_ns);
+            if until_ns >= horizon_ns {
+                return;
+            }
+            open.pop_first();
+            self.of(id).is_closed = true;
+            self.finish_if_over(id, finished);
+        }
+    }
+
+    /// The group that a number leads to.
+    fn root(&self, mut id: GroupId) -> GroupId {
+        while let Some(into) = self.all[id as usize].merged_into {
+            id = into;
+        }
+        id
+    }
+
+    fn of(&mut self, id: GroupId) -> &mut Group {
+        &mut self.all[id as usize]
+    }
+
+    fn new_group(&mut self, time_ns: u64) -> GroupId {
+        let group = Group {
+            first_ns: time_ns,
+            last_ns: time_ns,
+            ..Group::default()
+        };
+        match self.unused.pop() {
+            Some(id) => {
+                self.all[id as usize] = group;
+                id
+            }
+            None => {
+                self.all.push(group);
+                self.all.len() as GroupId - 1
+            }
+        }
+    }
+
+    fn merge(&mut self, into: GroupId, other: GroupId) {
+        let merged = *self.of(other);
+        self.of(other).merged_into = Some(into);
+        let group = self.of(into);
+        group.last_ns = group.last_ns.max(merged.last_ns);
+        group.end_ns = group.end_ns.max(merged.end_ns);
+        group.lifetimes_ns += merged.lifetimes_ns;
+        group.chunks += merged.chunks;
+        group.live += merged.live;
+        group.most_live = group.most_live.max(merged.most_live).max(group.live);
+        group.references += 1;
+        if merged.references == 0 {
+            self.of(other).references = 1;
+            self.forget(other);
+        }
+    }
+
+    /// One reference to this number less.
+    fn forget(&mut self, mut id: GroupId) {
+        loop {
+            let group = self.of(id);
+            group.references -= 1;
+            let (references, into) = (group.references, group.merged_into);
+            match into {
+                Some(into) if references == 0 => {
+                    self.unused.push(id);
+                    id = into;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn finish_if_over(&mut self, id: GroupId, finished: &mut Finished) {
+        let group = *self.of(id);
+        if !group.is_closed || group.live > 0 {
+            return;
+        }
+        self.unused.push(id);
+        let lasted_ns = (group.end_ns - group.first_ns).max(1);
+        let mean_ns = group.lifetimes_ns as f64 / group.chunks as f64;
+        let score = (mean_ns / lasted_ns as f64).min(1.0);
+        finished.groups += 1;
+        finished.scores += score;
+        finished.lifetimes_ns += group.lifetimes_ns;
+        let is_loop = group.chunks >= Loops::LEAST_CHUNKS
+            && score <= Loops::HIGHEST_SCORE
+            && mean_ns <= self.longest_ns as f64;
+        if is_loop {
+            let loops = &mut finished.loops;
+            loops.groups += 1;
+            loops.chunks += group.chunks;
+            loops.lifetimes_ns += group.lifetimes_ns;
+            loops.most_live += group.most_live;
+            loops.lasted_ns += u128::from(lasted_ns);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Chunks that are kept one by one, for pictures of them.
+
+/// A chunk: one block from its allocation to its release.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chunk {
+    /// Its number among the chunks of its site, in the order in which they were learnt of.
+    pub number: u64,
+    /// Time of the allocation, nanoseconds since the attach.
+    pub start_ns: u64,
+    /// Time of the release.
+    pub end_ns: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// It was live at the end.
+    pub is_live: bool,
+}
+
+/// The chunks of a site: all of them, or every second, fourth, ... where there are too many.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeptChunks {
+    /// One of so many chunks is kept; 0 if none are.
+    pub step: u64,
+    /// The chunks, by the time of their allocation.
+    pub chunks: Vec<Chunk>,
+}
+
+impl KeptChunks {
+    /// Empty; `is_on`: chunks are kept.
+    pub(super) fn new(is_on: bool) -> Self {
+        Self {
+            step: u64::from(is_on),
+            chunks: Vec::new(),
+        }
+    }
+
+    /// Whether the chunk with this number is kept.
+    pub(super) fn keeps(&self, number: u64) -> bool {
+        self.step > 0 && number.is_multiple_of(self.step)
+    }
+
+    /// Keeps half as many; returns how many went.
+    pub(super) fn thin_out(&mut self) -> usize {
+        let before = self.chunks.len();
+        if before <= 1 {
+            // There are more sites than chunks may be kept.
+            *self = KeptChunks::new(false);
+            return before;
+        }
+        self.step *= 2;
+        let step = self.step;
+        self.chunks
+            .retain(|chunk| chunk.number.is_multiple_of(step));
+        before - self.chunks.len()
+    }
+
+    pub(super) fn sort(&mut self) {
+        self.chunks
+            .sort_unstable_by_key(|chunk| (chunk.start_ns, chunk.number));
+    }
+}

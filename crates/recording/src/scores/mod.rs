@@ -1,0 +1,148 @@
+//! How well the heap is used, by allocation site: the lifetime score of Byma and Larus ("Detailed Heap
+//! Profiling", ISMM 2018, section 4.1), and what else the order of allocations and releases tells.
+//!
+//! The blocks of one call stack are its *chunks*. Sorted by the time of their allocation, they fall into
+//! *groups*: a chunk belongs to the group of the one before it unless more than a threshold lies between
+//! the two allocations. The score of a group is the mean lifetime of its chunks over the lifetime of the
+//! group, which lasts from its first allocation to its last release. The lifetime score of a site is the
+//! mean of the scores of its groups. A chunk that is live at the end lives until the end.
+//!
+//! Scores that depend on reads and writes of the blocks (usage, useful lifetime) need data that
+//! recordings of events do not have.
+//!
+//! # Time
+//!
+//! By default the target's clock advances once a millisecond. Events with equal times are taken to be spread
+//! evenly over that time, in their order: so a chunk that is released before the clock advances has a
+//! short lifetime instead of none, and a group within one tick has a score. With `--clock tsc` each
+//! event has a time of its own.
+
+mod groups;
+mod kept_chunks;
+mod means;
+mod runs;
+mod scorer;
+#[cfg(test)]
+mod tests;
+mod ticks;
+
+pub use kept_chunks::{Chunk, KeptChunks};
+pub use means::{geometric_mean, variance};
+pub use runs::GrowingRuns;
+pub(crate) use scorer::Scorer;
+
+/// The largest distance in time between two allocations of one group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GroupLimit {
+    /// A part of the run time.
+    Part(f64),
+    /// A time.
+    Nanoseconds(u64),
+}
+
+/// How sites are scored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScoreOptions {
+    /// The largest distance in time between two allocations of one group.
+    pub group: GroupLimit,
+    /// The most chunks that are kept one by one, of all sites together; 0 keeps none.
+    pub max_chunks: usize,
+}
+
+impl Default for ScoreOptions {
+    /// The threshold of the paper, and no chunks.
+    fn default() -> Self {
+        Self {
+            group: GroupLimit::Part(0.001),
+            max_chunks: 0,
+        }
+    }
+}
+
+impl ScoreOptions {
+    /// With chunks, as many as a page can show.
+    pub fn of_pictures() -> Self {
+        Self {
+            max_chunks: 1_000_000,
+            ..Self::default()
+        }
+    }
+}
+
+/// What was found out about all sites that allocated in a window.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ScoredRun {
+    /// The largest distance in time between two allocations of one group, in nanoseconds.
+    pub group_ns: u64,
+    /// Sites that allocated something, ordered by their stack id.
+    pub sites: Vec<ScoredSite>,
+}
+
+impl ScoredRun {
+    /// The lifetime score of the run: the geometric mean of those of its sites. `None` if nothing was allocated.
+    pub fn lifetime(&self) -> Option<f64> {
+        geometric_mean(self.sites.iter().map(|site| site.lifetime))
+    }
+
+    /// The variance of the lifetime scores of its sites.
+    pub fn lifetime_variance(&self) -> Option<f64> {
+        variance(self.sites.iter().map(|site| site.lifetime))
+    }
+}
+
+/// What was found out about one site.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ScoredSite {
+    /// Stack id.
+    pub stack: u32,
+    /// The lifetime score: above 0, at most 1.
+    pub lifetime: f64,
+    /// Groups of chunks.
+    pub groups: u64,
+    /// Chunks allocated.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The sum of their lifetimes in nanoseconds.
+    pub lifetimes_ns: u128,
+    /// The size of the smallest chunk.
+    pub smallest: u64,
+    /// The size of the largest one.
+    pub largest: u64,
+    /// The most chunks that were live at a time.
+    pub most_live: u64,
+    /// The most bytes that were live at a time.
+    pub most_live_bytes: u64,
+    /// Chunks that came and went in loops.
+    pub loops: Loops,
+    /// Blocks that were outgrown by the next one.
+    pub runs: GrowingRuns,
+    /// The chunks one by one, as far as that was asked for.
+    pub kept: KeptChunks,
+}
+
+/// Groups whose chunks come and go one after the other: at least [`Loops::LEAST_CHUNKS`] of them, a score
+/// of at most [`Loops::HIGHEST_SCORE`], and a mean lifetime of at most [`Loops::LONGEST`] of the run time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loops {
+    /// Such groups.
+    pub groups: u64,
+    /// Their chunks.
+    pub chunks: u64,
+    /// The sum of their lifetimes in nanoseconds.
+    pub lifetimes_ns: u128,
+    /// Summed over the groups: the most chunks that were live at a time. As many would have been enough, had
+    /// they been used again.
+    pub most_live: u64,
+    /// How long the groups lasted together, in nanoseconds.
+    pub lasted_ns: u128,
+}
+
+impl Loops {
+    /// Fewer chunks are no loop that is worth a change.
+    pub const LEAST_CHUNKS: u64 = 100;
+    /// A tenth of the chunks, or fewer, is live at a time.
+    pub const HIGHEST_SCORE: f64 = 0.1;
+    /// What lives longer is not short-lived, as a part of the run time.
+    pub const LONGEST: f64 = 0.01;
+}

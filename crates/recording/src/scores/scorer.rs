@@ -1,0 +1,377 @@
+//! Watches a ledger and scores its sites.
+
+use super::groups::{Finished, GroupId, Groups, Open};
+use super::kept_chunks::{Chunk, KeptChunks};
+use super::runs::{GrowingRuns, Run};
+use super::ticks::{Happening, LONGEST_TICK_NS, Tick};
+use super::{GroupLimit, Loops, ScoreOptions, ScoredRun, ScoredSite};
+use memhook_ledger::{BlockOf, ReleaseBy};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+
+/// An event of a pass may be older than those of the passes before it, by this many of them: the ledger
+/// holds nothing back for longer.
+const LATE_PASSES: usize = 17;
+/// The target's clock may be late by a tick or two.
+const LATE_CLOCK_NS: u64 = 2 * LONGEST_TICK_NS;
+
+/// Times beyond this one are damage.
+const LATEST_NS: u64 = u64::MAX >> 8;
+
+/// A chunk that is live.
+#[derive(Clone, Copy)]
+struct Live {
+    start_ns: u64,
+    number: u64,
+    size: u64,
+    site: u32,
+    group: GroupId,
+    thread: u16,
+}
+
+#[derive(Default)]
+struct Site {
+    stack: u32,
+    is_realloc: bool,
+    open: Open,
+    finished: Finished,
+    chunks: u64,
+    bytes: u64,
+    smallest: u64,
+    largest: u64,
+    live: u64,
+    live_bytes: u64,
+    most_live: u64,
+    most_live_bytes: u64,
+    runs: GrowingRuns,
+    kept: KeptChunks,
+}
+
+/// The numbers as they come.
+#[derive(Default)]
+pub(crate) struct Scorer {
+    groups: Groups,
+    max_chunks: usize,
+    /// Stacks of calls of `realloc`.
+    reallocs: FxHashSet<u32>,
+    /// By the ledger's number of the site.
+    sites: Vec<Site>,
+    live: FxHashMap<u64, Live>,
+    under_way: FxHashMap<(u32, u16), Run>,
+    /// By thread: how many events it had.
+    events: Vec<u64>,
+    kept: usize,
+    tick: Tick,
+    /// The ends of the last passes.
+    passes: VecDeque<u64>,
+    horizon_ns: u64,
+}
+
+impl Scorer {
+    /// Nothing is known yet. `run_ns`: how long the run took; `reallocs`: stacks of calls of `realloc`.
+    pub fn new(options: &ScoreOptions, run_ns: u64, reallocs: FxHashSet<u32>) -> Self {
+        let part = |of_run: f64| (run_ns as f64 * of_run) as u64;
+        let group_ns = match options.group {
+            GroupLimit::Part(of_run) => part(of_run),
+            GroupLimit::Nanoseconds(ns) => ns,
+        };
+        Self {
+            groups: Groups::new(group_ns, part(Loops::LONGEST)),
+            max_chunks: options.max_chunks,
+            reallocs,
+            ..Self::default()
+        }
+    }
+
+    /// The window begins: chunks from before it do not count.
+    pub fn begin(&mut self) {
+        self.groups = Groups::new(self.groups.group_ns, self.groups.longest_ns);
+        self.sites.clear();
+        self.live.clear();
+        self.under_way.clear();
+        self.tick.clear();
+        self.kept = 0;
+    }
+
+    /// What follows happened at this time.
+    #[inline]
+    pub fn at(&mut self, time_ns: u64) {
+        // No run is so long; a damaged file may hold any number.
+        let time_ns = time_ns.min(LATEST_NS);
+        if time_ns != self.tick.time_ns() {
+            self.end_tick(time_ns);
+            self.tick.begin(time_ns);
+        }
+    }
+
+    /// A block was allocated.
+    pub fn allocated(&mut self, block: &BlockOf, stack: u32) {
+        self.add(Happening::Allocated(*block, stack));
+    }
+
+    /// A block was released.
+    pub fn released(&mut self, block: &BlockOf, by: Option<ReleaseBy>) {
+        self.add(Happening::Released(*block, by));
+    }
+
+    /// So many blocks, at least one, were allocated and released again one after the other.
+    pub fn pairs(&mut self, block: &BlockOf, stack: u32, count: u64) {
+        self.add(Happening::Pairs(*block, stack, count));
+    }
+
+    #[inline]
+    fn add(&mut self, happening: Happening) {
+        if self.tick.add(happening) {
+            self.end_tick(self.tick.time_ns());
+        }
+    }
+
+    /// Counts what happened at one time. `next_ns`: the time of what comes next.
+    fn end_tick(&mut self, next_ns: u64) {
+        for (time_ns, step_ns, happening) in self.tick.spread(next_ns) {
+            match happening {
+                Happening::Allocated(block, stack) => self.count_allocated(&block, stack, time_ns),
+                Happening::Released(block, by) => self.count_released(&block, by, time_ns),
+                Happening::Pairs(block, stack, count) => {
+                    self.count_pairs(&block, stack, count, time_ns, step_ns);
+                }
+            }
+        }
+    }
+
+    fn event_of(&mut self, thread: u16) -> u64 {
+        let thread = usize::from(thread);
+        if thread >= self.events.len() {
+            self.events.resize(thread + 1, 0);
+        }
+        self.events[thread] += 1;
+        self.events[thread]
+    }
+
+    fn count_allocated(&mut self, block: &BlockOf, stack: u32, start_ns: u64) {
+        let event = self.event_of(block.thread);
+        let (number, group) = self.count(block, stack, start_ns, 1);
+        let site = &mut self.sites[block.site as usize];
+        site.live += 1;
+        site.live_bytes = site.live_bytes.saturating_add(block.size);
+        site.most_live = site.most_live.max(site.live);
+        site.most_live_bytes = site.most_live_bytes.max(site.live_bytes);
+        let run = self.under_way.entry((block.site, block.thread));
+        let run = run.or_default();
+        run.allocated(
+            block.address,
+            block.size,
+            event,
+            site.is_realloc,
+            &mut site.runs,
+        );
+        let live = Live {
+            start_ns,
+            number,
+            size: block.size,
+            site: block.site,
+            group,
+            thread: block.thread,
+        };
+        if let Some(old) = self.live.insert(block.address, live) {
+            // Its release was not seen, and not told of either.
+            self.end(old, start_ns, false);
+        }
+    }
+
+    /// Counts chunks of a site; the number of the first of them, and their group.
+    fn count(&mut self, block: &BlockOf, stack: u32, start_ns: u64, chunks: u64) -> (u64, GroupId) {
+        let at = block.site as usize;
+        if at >= self.sites.len() {
+            self.sites.resize_with(at + 1, Site::default);
+        }
+        let site = &mut self.sites[at];
+        if site.chunks == 0 {
+            site.stack = stack;
+            site.is_realloc = self.reallocs.contains(&stack);
+            site.smallest = block.size;
+            site.kept = KeptChunks::new(self.max_chunks > 0);
+        }
+        let number = site.chunks;
+        site.chunks += chunks;
+        let bytes = block.size.saturating_mul(chunks);
+        site.bytes = site.bytes.saturating_add(bytes);
+        site.smallest = site.smallest.min(block.size);
+        site.largest = site.largest.max(block.size);
+        let (open, finished) = (&mut site.open, &mut site.finished);
+        let group = self
+            .groups
+            .allocated(open, finished, start_ns, self.horizon_ns);
+        (number, group)
+    }
+
+    fn count_released(&mut self, block: &BlockOf, by: Option<ReleaseBy>, end_ns: u64) {
+        let event = self.event_of(by.map_or(block.thread, |by| by.thread));
+        let is_same = |live: &Live| live.site == block.site;
+        let Some(live) = self.live.get(&block.address).copied().filter(is_same) else {
+            // It was allocated before the window, or a failed realloc has brought it back, at which its
+            // lifetime as a chunk has ended.
+            return;
+        };
+        self.live.remove(&block.address);
+        if let Some(run) = self.under_way.get_mut(&(live.site, live.thread)) {
+            run.released(block.address, event);
+        }
+        self.end(live, end_ns, false);
+    }
+
+    fn end(&mut self, live: Live, end_ns: u64, is_live: bool) {
+        // Clocks of two processors may disagree by a little.
+        let end_ns = end_ns.max(live.start_ns + 1);
+        let site = &mut self.sites[live.site as usize];
+        site.live -= 1;
+        site.live_bytes = site.live_bytes.saturating_sub(live.size);
+        let lifetime_ns = end_ns - live.start_ns;
+        self.groups
+            .released(live.group, lifetime_ns, end_ns, &mut site.finished);
+        self.keep(
+            live.site,
+            Chunk {
+                number: live.number,
+                start_ns: live.start_ns,
+                end_ns,
+                size: live.size,
+                is_live,
+            },
+        );
+    }
+
+    /// The events of the pairs are `step_ns` apart.
+    fn count_pairs(
+        &mut self,
+        block: &BlockOf,
+        stack: u32,
+        count: u64,
+        start_ns: u64,
+        step_ns: u64,
+    ) {
+        self.event_of(block.thread);
+        self.event_of(block.thread);
+        let (number, group) = self.count(block, stack, start_ns, count);
+        let site = &mut self.sites[block.site as usize];
+        site.most_live = site.most_live.max(site.live + 1);
+        let most_bytes = site.live_bytes.saturating_add(block.size);
+        site.most_live_bytes = site.most_live_bytes.max(most_bytes);
+        if let Some(run) = self.under_way.get_mut(&(block.site, block.thread)) {
+            // Whatever grew before has ended.
+            run.finish(&mut site.runs);
+            *run = Run::default();
+        }
+        let last_ns = start_ns + 2 * (count - 1) * step_ns;
+        self.groups.more_pairs(group, count - 1, step_ns, last_ns);
+        self.groups
+            .released(group, step_ns, last_ns + step_ns, &mut site.finished);
+        let mut next = number;
+        while next < number + count {
+            let step = self.sites[block.site as usize].kept.step;
+            if step == 0 {
+                return;
+            }
+            next = next.next_multiple_of(step);
+            if next >= number + count {
+                return;
+            }
+            let start_ns = start_ns + 2 * (next - number) * step_ns;
+            self.keep(
+                block.site,
+                Chunk {
+                    number: next,
+                    start_ns,
+                    end_ns: start_ns + step_ns,
+                    size: block.size,
+                    is_live: false,
+                },
+            );
+            next += 1;
+        }
+    }
+
+    fn keep(&mut self, site: u32, chunk: Chunk) {
+        let of_site = &mut self.sites[site as usize].kept;
+        if !of_site.keeps(chunk.number) {
+            return;
+        }
+        of_site.chunks.push(chunk);
+        self.kept += 1;
+        if self.kept > self.max_chunks {
+            self.thin_out();
+        }
+    }
+
+    /// Makes room for more chunks, at the expense of the sites with most of them.
+    #[cold]
+    fn thin_out(&mut self) {
+        let kept = self.sites.iter_mut().map(|site| &mut site.kept);
+        let mut kept: Vec<&mut KeptChunks> = kept.collect();
+        kept.sort_by_key(|kept| Reverse(kept.chunks.len()));
+        let enough = self.max_chunks - self.max_chunks / 8;
+        for kept in kept {
+            if self.kept <= enough {
+                return;
+            }
+            self.kept -= kept.thin_out();
+        }
+    }
+
+    /// A pass is over.
+    pub fn end_pass(&mut self, now_ns: u64) {
+        if now_ns > self.tick.time_ns().saturating_add(2 * LONGEST_TICK_NS) {
+            self.end_tick(now_ns);
+        }
+        self.passes.push_back(now_ns);
+        if self.passes.len() > LATE_PASSES
+            && let Some(past_ns) = self.passes.pop_front()
+        {
+            self.horizon_ns = past_ns.saturating_sub(LATE_CLOCK_NS);
+        }
+    }
+
+    /// The window ends: what is live lives until then.
+    pub fn finish(mut self, to_ns: u64) -> ScoredRun {
+        self.end_tick(to_ns);
+        let mut live: Vec<Live> = self.live.drain().map(|(_, live)| live).collect();
+        live.sort_unstable_by_key(|live| (live.start_ns, live.number));
+        let to_ns = to_ns.min(LATEST_NS);
+        for live in live {
+            self.end(live, to_ns, true);
+        }
+        for ((site, _), run) in self.under_way.drain() {
+            run.finish(&mut self.sites[site as usize].runs);
+        }
+        let mut sites = Vec::new();
+        for mut site in self.sites {
+            let Site { open, finished, .. } = &mut site;
+            self.groups.close(open, finished, u64::MAX);
+            if site.chunks == 0 {
+                continue;
+            }
+            site.kept.sort();
+            sites.push(ScoredSite {
+                stack: site.stack,
+                lifetime: site.finished.scores / site.finished.groups.max(1) as f64,
+                groups: site.finished.groups,
+                chunks: site.chunks,
+                bytes: site.bytes,
+                lifetimes_ns: site.finished.lifetimes_ns,
+                smallest: site.smallest,
+                largest: site.largest,
+                most_live: site.most_live,
+                most_live_bytes: site.most_live_bytes,
+                loops: site.finished.loops,
+                runs: site.runs,
+                kept: site.kept,
+            });
+        }
+        sites.sort_by_key(|site| site.stack);
+        ScoredRun {
+            group_ns: self.groups.group_ns,
+            sites,
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The scorer against a slow reference that is written from the formulas, on random programs whose events
+//! arrive out of order.
+
+use super::*;
+use memhook_ledger::{BlockOf, ReleaseBy};
+use proptest::prelude::*;
+
+/// One block, with times in nanoseconds. `end_ns` beyond the end of the run: it is never released.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    site: u32,
+    thread: u16,
+    start_ns: u64,
+    end_ns: u64,
+    size: u64,
+}
+
+/// A pass of the attacher.
+const PASS_NS: u64 = 1_000_000;
+const PASSES: u64 = 50;
+const END_NS: u64 = PASSES * PASS_NS;
+
+/// The lifetime score of a site, from the formulas of the paper: its chunks sorted by their allocation; the mean
+/// lifetime of each group over the lifetime of the group; the mean of that over the groups.
+fn reference(blocks: &[Block], site: u32, group_ns: u64) -> (f64, u64) {
+    let mut chunks: Vec<(u64, u64)> = blocks
+        .iter()
+        .filter(|block| block.site == site)
+        .map(|block| (block.start_ns, block.end_ns.min(END_NS)))
+        .collect();
+    chunks.sort_unstable();
+    let mut groups: Vec<Vec<(u64, u64)>> = Vec::new();
+    for chunk in chunks {
+        match groups.last_mut() {
+            Some(group) if chunk.0 - group[group.len() - 1].0 <= group_ns => group.push(chunk),
+            _ => groups.push(vec![chunk]),
+        }
+    }
+    let scores = groups.iter().map(|group| {
+        let first = group.iter().map(|(start, _)| *start).min().unwrap();
+        let last = group.iter().map(|(_, end)| *end).max().unwrap();
+        let lifetimes: u64 = group.iter().map(|(start, end)| end - start).sum();
+        lifetimes as f64 / (group.len() as f64 * (last - first) as f64)
+    });
+    let scores: Vec<f64> = scores.collect();
+    (
+        scores.iter().sum::<f64>() / scores.len() as f64,
+        groups.len() as u64,
+    )
+}
+
+/// What the ledger tells of these blocks: pass by pass, in each of them thread by thread, or the other way round.
+fn scored(blocks: &[Block], options: &ScoreOptions) -> ScoredRun {
+    let mut scorer = Scorer::new(options, END_NS, Default::default());
+    let mut events: Vec<(u64, bool, usize)> = Vec::new();
+    for (number, block) in blocks.iter().enumerate() {
+        events.push((block.start_ns, true, number));
+        if block.end_ns < END_NS {
+            events.push((block.end_ns, false, number));
+        }
+    }
+    events.sort_unstable();
+    for pass in 0..PASSES {
+        let in_pass = |ns: u64| ns / PASS_NS == pass;
+        for thread in 0..4u16 {
+            let thread = if pass % 2 == 0 { thread } else { 3 - thread };
+            // Whoever allocates a block releases it, so that its events come in order.
+            let of_thread = |number: usize| blocks[number].thread == thread;
+            for &(ns, is_allocation, number) in
+                events.iter().filter(|e| in_pass(e.0) && of_thread(e.2))
+            {
+                let block = &blocks[number];
+                let of = BlockOf {
+                    site: block.site,
+                    thread,
+                    address: 16 + number as u64 * 16,
+                    size: block.size,
+                    time_ns: ns / PASS_NS * PASS_NS,
+                };
+                scorer.at(ns);
+                if is_allocation {
+                    scorer.allocated(&of, block.site + 100);
+                } else {
+                    scorer.released(&of, Some(ReleaseBy { stack: 0, thread }));
+                }
+            }
+        }
+        scorer.end_pass((pass + 1) * PASS_NS);
+    }
+    scorer.finish(END_NS)
+}
+
+fn blocks() -> impl Strategy<Value = Vec<Block>> {
+    // Bursts: where a block begins depends on few choices, so that many are close to each other.
+    let block = (
+        0..3u32,
+        0..4u16,
+        0..12u64,
+        0..400_000u64,
+        0..4u32,
+        1..20_000_000u64,
+        1..5000u64,
+    );
+    let block = block.prop_map(|(site, thread, burst, within, scale, lifetime, size)| {
+        let start_ns = burst * 4_000_000 + within;
+        Block {
+            site,
+            thread,
+            start_ns,
+            end_ns: start_ns + (lifetime >> (scale * 4)).max(1),
+            size,
+        }
+    });
+    prop::collection::vec(block, 1..120).prop_map(|mut blocks| {
+        // Events of one time would be moved apart: each has a time of its own.
+        let mut taken = std::collections::HashSet::new();
+        for block in &mut blocks {
+            while !taken.insert(block.start_ns) {
+                block.start_ns += 1;
+            }
+            block.end_ns = block.end_ns.max(block.start_ns + 1);
+            while !taken.insert(block.end_ns) {
+                block.end_ns += 1;
+            }
+        }
+        blocks
+    })
+}
+
+proptest! {
+    #[test]
+    fn scores_are_those_of_the_formulas(blocks in blocks(), permille in 0..100u64) {
+        let options = ScoreOptions { group: GroupLimit::Part(permille as f64 / 1000.0), max_chunks: 1000 };
+        let run = scored(&blocks, &options);
+        prop_assert_eq!(run.group_ns, (END_NS as f64 * (permille as f64 / 1000.0)) as u64);
+        let mut expected = Vec::new();
+        for site in &run.sites {
+            let (score, groups) = reference(&blocks, site.stack - 100, run.group_ns);
+            prop_assert!((site.lifetime - score).abs() < 1e-9, "{} for {}", site.lifetime, score);
+            prop_assert_eq!(site.groups, groups);
+            let of_site = || blocks.iter().filter(|block| block.site + 100 == site.stack);
+            prop_assert_eq!(site.chunks, of_site().count() as u64);
+            prop_assert_eq!(site.bytes, of_site().map(|block| block.size).sum::<u64>());
+            let mut kept: Vec<_> = site.kept.chunks.iter().map(|c| (c.start_ns, c.end_ns, c.size)).collect();
+            kept.sort_unstable();
+            let mut chunks: Vec<_> = of_site().map(|b| (b.start_ns, b.end_ns.min(END_NS), b.size)).collect();
+            chunks.sort_unstable();
+            prop_assert_eq!(kept, chunks);
+            expected.push(score);
+        }
+        let mean = expected.iter().product::<f64>().powf(1.0 / expected.len() as f64);
+        prop_assert!((run.lifetime().unwrap() - mean).abs() < 1e-9);
+        let average = expected.iter().sum::<f64>() / expected.len() as f64;
+        let squares = expected.iter().map(|score| (score - average).powi(2));
+        let variance = squares.sum::<f64>() / expected.len() as f64;
+        prop_assert!((run.lifetime_variance().unwrap() - variance).abs() < 1e-9);
+    }
+}
+
+/// A loop of the shortest blocks, as one folded event and as single ones: all the same.
+#[test]
+fn folded_pairs_are_a_loop() {
+    let block = BlockOf {
+        site: 0,
+        thread: 1,
+        address: 16,
+        size: 64,
+        time_ns: 0,
+    };
+    let by = Some(ReleaseBy {
+        stack: 0,
+        thread: 1,
+    });
+    let options = ScoreOptions {
+        max_chunks: 300,
+        ..ScoreOptions::default()
+    };
+    let scorer = || Scorer::new(&options, END_NS, Default::default());
+    let mut folded = scorer();
+    folded.at(5 * PASS_NS);
+    folded.pairs(&block, 100, 1000);
+    let mut single = scorer();
+    single.at(5 * PASS_NS);
+    for _ in 0..1000 {
+        single.allocated(&block, 100);
+        single.released(&block, by);
+    }
+    let (folded, single) = (folded.finish(END_NS), single.finish(END_NS));
+    assert_eq!(folded, single);
+    let site = &folded.sites[0];
+    // 1000 chunks of 1 ns in 1999 ns.
+    assert!((site.lifetime - 1.0 / 1999.0).abs() < 1e-12);
+    assert_eq!((site.groups, site.chunks, site.most_live), (1, 1000, 1));
+    assert_eq!((site.loops.chunks, site.loops.most_live), (1000, 1));
+    assert_eq!((site.kept.step, site.kept.chunks.len()), (4, 250));
+}
+
+/// More sites than chunks may be kept, and one with very many.
+#[test]
+fn the_number_of_kept_chunks_has_a_bound() {
+    let blocks: Vec<Block> = (0..3000u64)
+        .map(|number| Block {
+            site: if number % 2 == 0 { 0 } else { number as u32 },
+            thread: 0,
+            start_ns: 10_000 * number + 1,
+            end_ns: 10_000 * number + 501,
+            size: 1,
+        })
+        .collect();
+    let mut sites = blocks;
+    // The ledger numbers its sites in the order in which they appear.
+    let mut numbers = std::collections::HashMap::new();
+    for block in &mut sites {
+        let next = numbers.len() as u32;
+        block.site = *numbers.entry(block.site).or_insert(next);
+    }
+    for max_chunks in [1, 10, 1000] {
+        let options = ScoreOptions {
+            max_chunks,
+            ..ScoreOptions::default()
+        };
+        let run = scored(&sites, &options);
+        assert_eq!(run.sites.len(), 1501);
+        let kept: usize = run.sites.iter().map(|site| site.kept.chunks.len()).sum();
+        assert!(kept <= max_chunks, "{kept}");
+    }
+}

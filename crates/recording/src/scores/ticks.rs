@@ -1,0 +1,78 @@
+//! What happens between two steps of the target's clock has one time. It is spread evenly over the tick.
+
+use memhook_ledger::{BlockOf, ReleaseBy};
+
+/// The clock advances about once a millisecond, unless its resolution is higher.
+pub(super) const LONGEST_TICK_NS: u64 = 1_000_000;
+/// What is collected is counted when it has come to this number, whatever follows.
+const MOST: usize = 1 << 16;
+
+/// What the ledger tells of blocks.
+#[derive(Clone, Copy)]
+pub(super) enum Happening {
+    Allocated(BlockOf, u32),
+    Released(BlockOf, Option<ReleaseBy>),
+    Pairs(BlockOf, u32, u64),
+}
+
+impl Happening {
+    fn events(&self) -> u64 {
+        match self {
+            Happening::Pairs(_, _, count) => 2 * count,
+            _ => 1,
+        }
+    }
+}
+
+/// What happened at one time.
+#[derive(Default)]
+pub(super) struct Tick {
+    time_ns: u64,
+    /// Where the events go that have not been spread yet: behind those of the same time.
+    next_ns: u64,
+    happenings: Vec<Happening>,
+}
+
+impl Tick {
+    /// The time of what is collected.
+    pub fn time_ns(&self) -> u64 {
+        self.time_ns
+    }
+
+    /// What follows happened at this time.
+    pub fn begin(&mut self, time_ns: u64) {
+        (self.time_ns, self.next_ns) = (time_ns, time_ns);
+    }
+
+    /// Forgets what is collected.
+    pub fn clear(&mut self) {
+        self.happenings.clear();
+    }
+
+    /// Adds to it; returns whether it has to be spread now.
+    #[inline]
+    pub fn add(&mut self, happening: Happening) -> bool {
+        self.happenings.push(happening);
+        self.happenings.len() >= MOST
+    }
+
+    /// Takes what is collected: each with its time, and the distance of two events. `next_ns`: the time of what comes
+    /// next.
+    pub fn spread(&mut self, next_ns: u64) -> impl Iterator<Item = (u64, u64, Happening)> + use<> {
+        let happenings = std::mem::take(&mut self.happenings);
+        let events: u64 = happenings.iter().map(Happening::events).sum();
+        // Another ring begins with an earlier time.
+        let length_ns = match next_ns.checked_sub(self.time_ns) {
+            Some(length_ns) if length_ns > 0 => length_ns.min(LONGEST_TICK_NS),
+            _ => LONGEST_TICK_NS,
+        };
+        let step_ns = (length_ns / events.max(1)).max(1);
+        let mut time_ns = self.next_ns;
+        self.next_ns = time_ns.saturating_add(events.saturating_mul(step_ns));
+        happenings.into_iter().map(move |happening| {
+            let at_ns = time_ns;
+            time_ns = time_ns.saturating_add(happening.events().saturating_mul(step_ns));
+            (at_ns, step_ns, happening)
+        })
+    }
+}

@@ -1,0 +1,358 @@
+//! What the numbers of a site suggest to change, with the evidence and what a change gains.
+
+use crate::units::{bytes, counted, duration};
+use crate::{Profile, StackFrame};
+use memhook_recording::ScoredSite;
+use serde::Serialize;
+use std::cmp::Reverse;
+
+/// A loop must do without so many allocations to be worth a change.
+const LEAST_LOOP_BLOCKS: u64 = 500;
+/// Runs of growing blocks must do without so many allocations, ...
+const LEAST_RUN_STEPS: u64 = 64;
+/// ... or copy so many bytes.
+const LEAST_RUN_BYTES: u64 = 64 << 10;
+/// So many small blocks must be live at a time for a pool or an arena.
+const LEAST_SMALL_BLOCKS: u64 = 1000;
+/// Blocks up to this size are small: the header that the allocator puts before each of them matters.
+const LARGEST_SMALL_BLOCK: u64 = 256;
+/// Sites above this percentile are the top ones.
+const PERCENTILE: f64 = 0.9;
+
+/// What a site looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InferenceKind {
+    /// Blocks that come and go one after the other.
+    ShortLivedInLoop,
+    /// Blocks that are outgrown by the next one.
+    GrowingRun,
+    /// Many small blocks of one size at a time.
+    ManySmallBlocks,
+    /// The site is among those with most bytes live at a time.
+    TopBytes,
+    /// The site is among those with most allocations.
+    TopBlocks,
+}
+
+impl InferenceKind {
+    /// In words.
+    pub fn title(self) -> &'static str {
+        match self {
+            InferenceKind::ShortLivedInLoop => "short-lived in a loop",
+            InferenceKind::GrowingRun => "growing runs of sizes",
+            InferenceKind::ManySmallBlocks => "many small blocks of one size",
+            InferenceKind::TopBytes => "top percentile by bytes",
+            InferenceKind::TopBlocks => "top percentile by count",
+        }
+    }
+}
+
+/// What a change would save, at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Gain {
+    /// Memory in bytes, when most blocks of the site are live.
+    pub bytes: u64,
+    /// That memory times the time for which it is held, in byte seconds.
+    pub byte_seconds: f64,
+    /// Bytes that are copied.
+    pub copied_bytes: u64,
+    /// Calls of the allocator: allocations and releases.
+    pub calls: u64,
+    /// The same a second.
+    pub calls_per_s: f64,
+}
+
+/// One inference.
+#[derive(Clone, Debug, Serialize)]
+pub struct Inference {
+    /// What the site looks like.
+    pub kind: InferenceKind,
+    /// The kind in words.
+    pub title: &'static str,
+    /// What was seen, in words.
+    pub evidence: String,
+    /// What to try, in words; empty where the site only stands out.
+    pub advice: &'static str,
+    /// What that gains.
+    pub gain: Gain,
+    /// Allocating function: malloc, new, ...
+    pub allocator: String,
+    /// The call stack of the site, innermost first.
+    pub stack: Vec<StackFrame>,
+    /// Index of the stack in the profile.
+    #[serde(skip)]
+    pub stack_index: u32,
+    /// The stack goes on, but could not be followed.
+    pub truncated: bool,
+}
+
+/// What is inferred of one site.
+struct Finding {
+    kind: InferenceKind,
+    evidence: String,
+    advice: &'static str,
+    gain: Gain,
+}
+
+/// How long a run was seen.
+#[derive(Clone, Copy)]
+struct Seen {
+    seconds: f64,
+}
+
+impl Seen {
+    fn calls(self, blocks: u64) -> Gain {
+        let calls = 2 * blocks;
+        Gain {
+            calls,
+            calls_per_s: calls as f64 / self.seconds.max(1e-3),
+            ..Gain::default()
+        }
+    }
+}
+
+fn short_lived(site: &ScoredSite, seen: Seen) -> Option<Finding> {
+    let loops = &site.loops;
+    let avoidable = loops.chunks.saturating_sub(loops.most_live);
+    if avoidable < LEAST_LOOP_BLOCKS {
+        return None;
+    }
+    let at_a_time = loops.most_live.div_ceil(loops.groups.max(1));
+    let mean_ns = loops.lifetimes_ns / u128::from(loops.chunks.max(1));
+    let live = match mean_ns {
+        // Within one step of the target's clock.
+        0..1_000_000 => "less than 1 ms".to_owned(),
+        _ => duration(mean_ns as f64 / 1e9),
+    };
+    Some(Finding {
+        kind: InferenceKind::ShortLivedInLoop,
+        evidence: format!(
+            "{} came and went in {}, at most {at_a_time} of them live at a time, each for {live} on average",
+            counted(loops.chunks, "block"),
+            counted(loops.groups, "burst"),
+        ),
+        advice: "allocate once before the loop and use it again",
+        gain: seen.calls(avoidable),
+    })
+}
+
+fn growing(site: &ScoredSite, seen: Seen) -> Option<Finding> {
+    let runs = &site.runs;
+    if runs.steps < LEAST_RUN_STEPS && runs.outgrown_bytes < LEAST_RUN_BYTES {
+        return None;
+    }
+    let (from, to) = runs.from_to;
+    Some(Finding {
+        kind: InferenceKind::GrowingRun,
+        evidence: format!(
+            "in {}, {} gave way to a larger one (from {} to {} in the largest run, {} in the longest)",
+            counted(runs.runs, "run"),
+            counted(runs.steps, "block"),
+            bytes(from),
+            bytes(to),
+            counted(runs.longest, "step"),
+        ),
+        advice: "reserve the final size at once, or let it grow by a factor",
+        gain: Gain {
+            copied_bytes: runs.outgrown_bytes,
+            ..seen.calls(runs.steps)
+        },
+    })
+}
+
+/// What glibc's malloc takes for a block besides its bytes: a header of 8, in steps of 16, 32 at least
+/// (malloc/malloc.c, request2size).
+fn overhead(size: u64) -> u64 {
+    size.saturating_add(8).next_multiple_of(16).max(32) - size
+}
+
+fn small_blocks(site: &ScoredSite, seen: Seen) -> Option<Finding> {
+    let is_one_size = site.smallest == site.largest && site.largest <= LARGEST_SMALL_BLOCK;
+    if !is_one_size || site.most_live < LEAST_SMALL_BLOCKS {
+        return None;
+    }
+    let each = overhead(site.largest);
+    Some(Finding {
+        kind: InferenceKind::ManySmallBlocks,
+        evidence: format!(
+            "up to {} of {} are live at a time, and glibc's malloc takes {} more for each",
+            counted(site.most_live, "block"),
+            bytes(site.largest),
+            bytes(each),
+        ),
+        advice: "take them from a pool or an arena",
+        gain: Gain {
+            bytes: each.saturating_mul(site.most_live),
+            byte_seconds: site.lifetimes_ns as f64 / 1e9 * each as f64,
+            ..seen.calls(site.chunks)
+        },
+    })
+}
+
+/// The number that only the top sites are above; `None` if there are too few.
+fn percentile(numbers: impl Iterator<Item = u64>) -> Option<u64> {
+    let mut numbers: Vec<u64> = numbers.collect();
+    numbers.sort_unstable();
+    let below = (numbers.len() as f64 * PERCENTILE) as usize;
+    numbers.get(below.checked_sub(1)?).copied()
+}
+
+/// What is inferred of the sites of a profile: what gains most calls first, what only stands out last. `sites`:
+/// each with the index of its stack, how the allocating function is called, and whether the stack was cut.
+pub(crate) fn inferences(
+    profile: &Profile,
+    sites: &[(u32, &ScoredSite, &str, bool)],
+) -> Vec<Inference> {
+    let seen = Seen {
+        seconds: profile.to_ns.saturating_sub(profile.from_ns) as f64 / 1e9,
+    };
+    let most_bytes = percentile(sites.iter().map(|site| site.1.most_live_bytes));
+    let most_blocks = percentile(sites.iter().map(|site| site.1.chunks));
+    let mut found = Vec::new();
+    for &(stack, site, allocator, truncated) in sites {
+        let top = |kind, is: u64, above: Option<u64>, evidence: String| {
+            above.filter(|&above| is > above).map(|_| Finding {
+                kind,
+                evidence,
+                advice: "",
+                gain: Gain::default(),
+            })
+        };
+        let all = [
+            short_lived(site, seen),
+            growing(site, seen),
+            small_blocks(site, seen),
+            top(
+                InferenceKind::TopBytes,
+                site.most_live_bytes,
+                most_bytes,
+                format!("up to {} are live at a time", bytes(site.most_live_bytes)),
+            ),
+            top(
+                InferenceKind::TopBlocks,
+                site.chunks,
+                most_blocks,
+                format!("it allocates {}", counted(site.chunks, "block")),
+            ),
+        ];
+        found.extend(all.into_iter().flatten().map(|finding| Inference {
+            kind: finding.kind,
+            title: finding.kind.title(),
+            evidence: finding.evidence,
+            advice: finding.advice,
+            gain: finding.gain,
+            allocator: allocator.to_owned(),
+            stack: profile.stack(stack),
+            stack_index: stack,
+            truncated,
+        }));
+    }
+    found.sort_by_key(|inference| {
+        let stands_out = inference.advice.is_empty();
+        let calls = Reverse(inference.gain.calls);
+        (stands_out, calls, inference.stack_index)
+    });
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memhook_recording::{GrowingRuns, Loops};
+
+    fn kinds(sites: &[ScoredSite]) -> Vec<(InferenceKind, u32)> {
+        let profile = Profile {
+            to_ns: 2_000_000_000,
+            stacks: vec![Vec::new(); sites.len()],
+            ..Profile::default()
+        };
+        let sites: Vec<_> = (0u32..).zip(sites).collect();
+        let sites: Vec<_> = sites
+            .into_iter()
+            .map(|(stack, site)| (stack, site, "malloc", false))
+            .collect();
+        let found = inferences(&profile, &sites).into_iter();
+        found.map(|one| (one.kind, one.stack_index)).collect()
+    }
+
+    #[test]
+    fn thresholds() {
+        let looping = |chunks| ScoredSite {
+            chunks,
+            loops: Loops {
+                groups: 1,
+                chunks,
+                most_live: 1,
+                ..Loops::default()
+            },
+            ..ScoredSite::default()
+        };
+        assert_eq!(
+            kinds(&[looping(501)]),
+            [(InferenceKind::ShortLivedInLoop, 0)]
+        );
+        assert_eq!(kinds(&[looping(500)]), []);
+        let growing = |steps, outgrown_bytes| {
+            let mut runs = GrowingRuns::default();
+            (runs.steps, runs.outgrown_bytes) = (steps, outgrown_bytes);
+            ScoredSite {
+                runs,
+                ..ScoredSite::default()
+            }
+        };
+        assert_eq!(kinds(&[growing(64, 0)]), [(InferenceKind::GrowingRun, 0)]);
+        assert_eq!(
+            kinds(&[growing(3, 65_536)]),
+            [(InferenceKind::GrowingRun, 0)]
+        );
+        assert_eq!(kinds(&[growing(63, 65_535)]), []);
+        let small = |most_live, smallest, largest| ScoredSite {
+            most_live,
+            smallest,
+            largest,
+            ..ScoredSite::default()
+        };
+        assert_eq!(
+            kinds(&[small(1000, 256, 256)]),
+            [(InferenceKind::ManySmallBlocks, 0)]
+        );
+        for other in [
+            small(999, 24, 24),
+            small(1000, 257, 257),
+            small(1000, 23, 24),
+        ] {
+            assert_eq!(kinds(&[other]), []);
+        }
+    }
+
+    /// Of ten sites the first is in the top tenth, of one there is no percentile, and of equal ones none stands out.
+    #[test]
+    fn top_percentiles() {
+        let sites = |numbers: &[u64]| -> Vec<ScoredSite> {
+            let site = |&chunks: &u64| ScoredSite {
+                chunks,
+                most_live_bytes: 10 * chunks,
+                ..ScoredSite::default()
+            };
+            numbers.iter().map(site).collect()
+        };
+        let top = |numbers| kinds(&sites(numbers));
+        assert_eq!(
+            top(&[3, 9, 1, 2, 4, 5, 6, 7, 8, 10]),
+            [(InferenceKind::TopBytes, 9), (InferenceKind::TopBlocks, 9)]
+        );
+        assert_eq!(top(&[5]), []);
+        assert_eq!(top(&[5; 12]), []);
+        assert_eq!(
+            top(&[1, 5]),
+            [(InferenceKind::TopBytes, 1), (InferenceKind::TopBlocks, 1)]
+        );
+    }
+
+    #[test]
+    fn what_malloc_adds() {
+        // malloc(3): 24 bytes fit into the smallest chunk.
+        assert_eq!([1, 24, 25, 40, 64].map(overhead), [31, 8, 23, 8, 16]);
+    }
+}

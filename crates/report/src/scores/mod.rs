@@ -1,0 +1,108 @@
+//! How well the heap is used: scores from 0 (worst) to 1 (best), and what follows from them.
+
+mod inferences;
+mod text;
+
+pub(crate) use inferences::inferences;
+pub use inferences::{Gain, Inference, InferenceKind};
+pub(crate) use text::{change_text, inferences_text, run_text, site_change_text, site_text};
+
+use memhook_recording::{ScoredRun, ScoredSite};
+use serde::{Deserialize, Serialize};
+
+/// The scores of a site or of a run; `None` where they are not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Scores {
+    /// Whether blocks live long, compared with the blocks that were allocated around them.
+    pub lifetime: Option<f64>,
+    /// How much of their bytes is read and written; not known without access data.
+    pub usage: Option<f64>,
+    /// How much of their lifetime lies between the first and the last access; not known without access data.
+    pub useful_lifetime: Option<f64>,
+}
+
+impl Scores {
+    /// Those of a recording of events, which has no access data.
+    pub fn of_lifetime(lifetime: Option<f64>) -> Scores {
+        Scores {
+            lifetime,
+            ..Scores::default()
+        }
+    }
+
+    /// What the scores together come to: the geometric mean of those that are known.
+    pub fn together(&self) -> Option<f64> {
+        let all = [self.lifetime, self.usage, self.useful_lifetime];
+        memhook_recording::geometric_mean(all.into_iter().flatten())
+    }
+}
+
+/// The scores of a run: geometric means over its sites.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunScores {
+    /// The means.
+    #[serde(flatten)]
+    pub scores: Scores,
+    /// The variances of the scores of the sites.
+    pub variance: Scores,
+    /// Sites that allocated something.
+    pub sites: u64,
+    /// The largest distance in time between two allocations of one group, in seconds.
+    pub group_s: f64,
+}
+
+impl RunScores {
+    /// Of a recording of events.
+    pub fn of(run: &ScoredRun) -> RunScores {
+        RunScores {
+            scores: Scores::of_lifetime(run.lifetime()),
+            variance: Scores::of_lifetime(run.lifetime_variance()),
+            sites: run.sites.len() as u64,
+            group_s: run.group_ns as f64 / 1e9,
+        }
+    }
+}
+
+/// A site of a profile, scored.
+#[derive(Clone, Debug, Default)]
+pub struct SiteScores {
+    /// Index of its stack in the profile.
+    pub stack: u32,
+    /// Its scores.
+    pub scores: Scores,
+    /// The numbers behind them; their stack is the recording's.
+    pub numbers: ScoredSite,
+}
+
+/// The scores of a profile.
+#[derive(Clone, Debug, Default)]
+pub struct ProfileScores {
+    /// Those of the run.
+    pub run: RunScores,
+    /// Those of its sites, ordered by their stack: one for each that allocated something.
+    pub sites: Vec<SiteScores>,
+    /// What follows from them.
+    pub inferences: Vec<Inference>,
+}
+
+impl ProfileScores {
+    /// The scores of a stack, by its index in the profile.
+    pub fn of_stack(&self, stack: u32) -> Option<Scores> {
+        self.site(stack).map(|site| site.scores)
+    }
+
+    /// A site, by the index of its stack in the profile.
+    pub fn site(&self, stack: u32) -> Option<&SiteScores> {
+        let site = self.sites.binary_search_by_key(&stack, |site| site.stack);
+        site.ok().map(|at| &self.sites[at])
+    }
+
+    /// The scores of a stack, by its id in the recording.
+    pub fn of_id(&self, id: u32) -> Option<Scores> {
+        let site = self.sites.iter().find(|site| site.numbers.stack == id);
+        site.map(|site| site.scores)
+    }
+}
+
+/// What a user has to do for the scores that are not known.
+pub const HOW_TO_GET_ACCESSES: &str = "usage and useful lifetime need to know which bytes the program reads and writes, which no recording holds; valgrind --tool=dhat PROGRAM measures that";

@@ -1,0 +1,169 @@
+//! Scores and inferences as text.
+
+use super::{Inference, RunScores, Scores};
+use crate::ScoreChange;
+use crate::Style;
+use crate::stacks::{StackEnd, stack};
+use crate::units::{bytes, counted, duration};
+use std::fmt::{Result, Write};
+
+/// Inferences shown without `-v`.
+const INFERENCES_SHOWN: usize = 10;
+
+/// `0.31`, or `unknown`.
+fn score(score: Option<f64>) -> String {
+    match score {
+        // A score is never 0 because of its lifetimes, so it should not look like it.
+        Some(score) if score > 0.0 && score < 0.005 => format!("{score:.1e}"),
+        Some(score) => format!("{score:.2}"),
+        None => "unknown".into(),
+    }
+}
+
+/// The scores of the run.
+pub(crate) fn run_text(out: &mut String, run: &RunScores, style: Style) -> Result {
+    let one = |name: &str, of: fn(&Scores) -> Option<f64>| {
+        let variance = of(&run.variance).map(|variance| format!(" (variance {variance:.3})"));
+        let number = style.number(&score(of(&run.scores)));
+        format!("{name} {number}{}", variance.unwrap_or_default())
+    };
+    writeln!(
+        out,
+        "\n{} {}, {}, {}",
+        style.strong("Scores from 0 (worst) to 1 (best):"),
+        one("lifetime", |s| s.lifetime),
+        one("usage", |s| s.usage),
+        one("useful lifetime", |s| s.useful_lifetime),
+    )?;
+    let group = duration(run.group_s);
+    writeln!(
+        out,
+        "  Geometric mean of {}; a group of blocks ends where {group} pass without an allocation",
+        counted(run.sites, "site")
+    )?;
+    if run.scores.usage.is_none() {
+        writeln!(out, "  {}", style.faint(super::HOW_TO_GET_ACCESSES))?;
+    }
+    Ok(())
+}
+
+/// The scores of a site, in a line of their own below its numbers.
+pub(crate) fn site_text(out: &mut String, scores: &Scores, style: Style) -> Result {
+    let mut known = vec![format!("lifetime {}", score(scores.lifetime))];
+    for (name, value) in [
+        ("usage", scores.usage),
+        ("useful lifetime", scores.useful_lifetime),
+    ] {
+        if value.is_some() {
+            known.push(format!("{name} {}", score(value)));
+        }
+    }
+    writeln!(out, "   {} {}", style.faint("score:"), known.join(", "))
+}
+
+/// What became of the scores from one run to another.
+pub(crate) fn change_text(out: &mut String, scores: &ScoreChange, style: Style) -> Result {
+    let all: [(&str, fn(&Scores) -> Option<f64>); 3] = [
+        ("lifetime", |s| s.lifetime),
+        ("usage", |s| s.usage),
+        ("useful lifetime", |s| s.useful_lifetime),
+    ];
+    let of = |(name, of): (&str, fn(&Scores) -> Option<f64>)| match of(&scores.change) {
+        Some(change) => format!(
+            "{name} {} -> {} ({})",
+            score(of(&scores.old.scores)),
+            score(of(&scores.new.scores)),
+            verdict(change)
+        ),
+        None => format!("{name} unknown"),
+    };
+    let all = all.map(of).join(", ");
+    writeln!(out, "  {} {all}", style.strong("scores"))
+}
+
+fn verdict(change: f64) -> &'static str {
+    if change > 0.0 {
+        "better"
+    } else if change < 0.0 {
+        "worse"
+    } else {
+        "the same"
+    }
+}
+
+/// What became of the lifetime score of a site.
+pub(crate) fn site_change_text(
+    out: &mut String,
+    old: Option<&Scores>,
+    new: Option<&Scores>,
+    style: Style,
+) -> Result {
+    let known = |scores: Option<&Scores>| scores.and_then(|scores| scores.lifetime);
+    let text = match (known(old), known(new)) {
+        (None, None) => return Ok(()),
+        (Some(old), None) => format!("lifetime {}", score(Some(old))),
+        (None, Some(new)) => format!("lifetime {}", score(Some(new))),
+        (Some(old), Some(new)) => {
+            let change = verdict(new - old);
+            let (old, new) = (score(Some(old)), score(Some(new)));
+            format!("lifetime {old} -> {new} ({change})")
+        }
+    };
+    writeln!(out, "   {} {text}", style.faint("score:"))
+}
+
+/// The inferences.
+pub(crate) fn inferences_text(
+    out: &mut String,
+    inferences: &[Inference],
+    depth: u32,
+    style: Style,
+) -> Result {
+    if inferences.is_empty() {
+        return writeln!(out, "\nNothing stands out: no inference about any site.");
+    }
+    let shown = if style.verbose {
+        inferences.len()
+    } else {
+        INFERENCES_SHOWN
+    };
+    writeln!(out, "\n{}", style.strong("What stands out:"))?;
+    for (number, inference) in inferences.iter().take(shown).enumerate() {
+        writeln!(
+            out,
+            "\n{} {}: {}",
+            style.strong(&format!("({})", number + 1)),
+            style.number(inference.title),
+            inference.evidence
+        )?;
+        if !inference.advice.is_empty() {
+            writeln!(out, "   To try: {}. {}", inference.advice, gain(inference))?;
+        }
+        let end = StackEnd::of(&inference.stack, inference.truncated, depth);
+        stack(out, &inference.stack, end, style)?;
+    }
+    if inferences.len() > shown {
+        let more = counted((inferences.len() - shown) as u64, "more inference");
+        writeln!(out, "\n... and {more} (-v)")?;
+    }
+    Ok(())
+}
+
+fn gain(inference: &Inference) -> String {
+    let gain = &inference.gain;
+    let mut parts = Vec::new();
+    if gain.calls > 0 {
+        parts.push(format!(
+            "{} of the allocator ({} a second)",
+            counted(gain.calls, "call"),
+            crate::units::count(gain.calls_per_s.round() as u64)
+        ));
+    }
+    if gain.copied_bytes > 0 {
+        parts.push(format!("up to {} copied", bytes(gain.copied_bytes)));
+    }
+    if gain.bytes > 0 {
+        parts.push(format!("{} of memory", bytes(gain.bytes)));
+    }
+    format!("That saves {}", parts.join(" and "))
+}

@@ -1,0 +1,382 @@
+//! What nobody touches, by allocation site; serialized as is, this is the JSON schema `memhook-rs/stale/1`.
+
+use crate::stacks::{StackEnd, stack};
+use crate::units::{bytes, count, counted};
+use crate::{Document, StackFrame, Style, Target};
+use memhook_foreign::visible;
+use serde::Serialize;
+use std::fmt::{Result, Write};
+
+/// A report of `stale`.
+#[derive(Clone, Debug, Serialize)]
+pub struct StaleReport {
+    /// Always `memhook-rs/stale/1`.
+    pub schema: &'static str,
+    /// The last report of this watch.
+    #[serde(rename = "final")]
+    pub is_final: bool,
+    /// The process.
+    pub target: Target,
+    /// A block is stale if nobody has touched it for so many seconds.
+    pub older_s: f64,
+    /// The share of the target's time that watching may take.
+    pub budget: f64,
+    /// The share that it has taken: events, times what each was measured to cost.
+    pub cost: f64,
+    /// `adaptive` or `naive`.
+    pub policy: &'static str,
+    /// How long the process has been watched, in seconds.
+    pub watched_s: f64,
+    /// What was watched, and how much came of it.
+    pub evidence: StaleEvidence,
+    /// Sums of all sites.
+    pub totals: StaleTotals,
+    /// By site: the most stale bytes for the longest time first.
+    pub sites: Vec<StaleSite>,
+    /// Sites that are not listed.
+    pub more_sites: u64,
+    /// What is not seen, and why.
+    pub notes: Vec<String>,
+    /// Frames that are collected of each call stack.
+    #[serde(skip)]
+    pub depth: u32,
+}
+
+impl StaleReport {
+    /// The schema that this is.
+    pub const SCHEMA: &str = "memhook-rs/stale/1";
+}
+
+/// The kinds of evidence, each for itself.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct StaleEvidence {
+    /// Writes are seen, of all blocks by their pages.
+    pub pages: bool,
+    /// Pages that are watched now.
+    pub guarded_pages: u64,
+    /// All pages that could be watched.
+    pub all_pages: u64,
+    /// First writes to watched pages: each cost the target a page fault.
+    pub faults: u64,
+    /// What one cost, in nanoseconds.
+    pub fault_ns: f64,
+    /// Reads and writes are seen, of some words at a time.
+    pub words: bool,
+    /// Accesses to watched words: each cost the target a trap.
+    pub traps: u64,
+    /// What one cost, in nanoseconds.
+    pub trap_ns: f64,
+    /// Looks at a word that have ended, lately.
+    pub looks: u64,
+}
+
+/// Sums.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct StaleTotals {
+    /// Live bytes.
+    pub live_bytes: u64,
+    /// Live blocks.
+    pub live_blocks: u64,
+    /// Bytes of blocks that nobody has touched: the best estimate.
+    pub stale_bytes: u64,
+    /// The sum of the low ends.
+    pub stale_bytes_low: u64,
+    /// The sum of the high ends.
+    pub stale_bytes_high: u64,
+}
+
+/// One site.
+#[derive(Clone, Debug, Serialize)]
+pub struct StaleSite {
+    /// The allocating function; of blocks from before the attach, their type and size.
+    pub kind: String,
+    /// Whether they are from before the attach.
+    pub before_attach: bool,
+    /// The stack goes on, but could not be followed.
+    pub truncated: bool,
+    /// Innermost first; empty for blocks from before the attach.
+    pub stack: Vec<StackFrame>,
+    /// Live bytes.
+    pub live_bytes: u64,
+    /// Live blocks.
+    pub live_blocks: u64,
+    /// Bytes of blocks that nobody has touched: the best estimate.
+    pub stale_bytes: u64,
+    /// Low end of its 95 % interval.
+    pub stale_bytes_low: u64,
+    /// High end.
+    pub stale_bytes_high: u64,
+    /// Seconds since the last access to a block of the site that was seen; `None` if none was.
+    pub last_access_s: Option<f64>,
+    /// Bytes of blocks that were certainly not written.
+    pub unwritten_bytes: u64,
+    /// Looks at a word of one of the blocks that have ended, lately.
+    pub looks: u64,
+    /// How many of these words were touched.
+    pub touched: u64,
+    /// The last access that a watched word has caught.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caught: Option<CaughtAccess>,
+}
+
+/// An access to a watched word.
+#[derive(Clone, Debug, Serialize)]
+pub struct CaughtAccess {
+    /// Seconds ago.
+    pub ago_s: f64,
+    /// The block.
+    pub block: String,
+    /// Offset of the word in it.
+    pub offset: u64,
+    /// The thread; `None` if the kernel has not recorded it.
+    pub tid: Option<i32>,
+    /// Made by a system call.
+    pub by_kernel: bool,
+    /// Innermost first; empty if it is not known.
+    pub stack: Vec<StackFrame>,
+}
+
+impl Document for StaleReport {
+    fn text(&self, style: Style) -> String {
+        let mut out = String::new();
+        // Writing to a string does not fail.
+        let _ = text(&mut out, self, style);
+        out
+    }
+}
+
+/// `45 s`, `2.5 s`, `10 min`.
+fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s >= 120.0 && s % 60.0 < 0.5 => format!("{:.0} min", s / 60.0),
+        s if s < 10.0 && s.fract() > 0.04 => format!("{s:.1} s"),
+        s => format!("{s:.0} s"),
+    }
+}
+
+fn share(share: f64) -> String {
+    match share * 100.0 {
+        percent if percent >= 10.0 => format!("{percent:.0} %"),
+        percent if percent >= 0.095 => format!("{percent:.1} %"),
+        percent => format!("{percent:.3} %"),
+    }
+}
+
+/// `2.1 GB (1.9 GB to 2.2 GB)`, or only the number if it is certain.
+fn interval(estimate: u64, low: u64, high: u64, style: Style) -> String {
+    let number = style.number(&bytes(estimate));
+    if low == high {
+        return number;
+    }
+    format!("{number} ({} to {})", bytes(low), bytes(high))
+}
+
+fn text(out: &mut String, report: &StaleReport, style: Style) -> Result {
+    for note in &report.notes {
+        writeln!(out, "{}", style.warning(&visible(&format!("Note: {note}"))))?;
+    }
+    let t = &report.totals;
+    let older = seconds(report.older_s);
+    writeln!(
+        out,
+        "{} {} of {} live in {} {} in the last {older}",
+        style.strong(&format!(
+            "Process {} ({}):",
+            report.target.pid,
+            visible(&report.target.name)
+        )),
+        interval(t.stale_bytes, t.stale_bytes_low, t.stale_bytes_high, style),
+        bytes(t.live_bytes),
+        counted(t.live_blocks, "block"),
+        verb(report),
+    )?;
+    let e = &report.evidence;
+    let mut seen = Vec::new();
+    if e.pages {
+        let pages = match (e.guarded_pages, e.all_pages) {
+            (guarded, all) if guarded < all => {
+                format!("{} of {} pages", count(guarded), count(all))
+            }
+            (_, all) => counted(all, "page"),
+        };
+        seen.push(format!("writes to {pages} ({} faults)", count(e.faults)));
+    }
+    if e.words {
+        let looks = counted(e.looks, "look");
+        seen.push(format!(
+            "accesses in {looks} at single words ({} traps)",
+            count(e.traps)
+        ));
+    }
+    writeln!(
+        out,
+        "{}",
+        style.faint(&format!(
+            "Watched for {} at {} of its time (budget {}): {}",
+            seconds(report.watched_s),
+            share(report.cost),
+            share(report.budget),
+            seen.join(", ")
+        ))
+    )?;
+    for (i, site) in report.sites.iter().enumerate() {
+        site_text(out, report, i, site, style)?;
+    }
+    if report.more_sites > 0 {
+        let more = format!("\n{} (--top)", counted(report.more_sites, "more site"));
+        writeln!(out, "{}", style.faint(&more))?;
+    }
+    Ok(())
+}
+
+/// Without watchpoints, only writes are seen.
+fn verb(report: &StaleReport) -> &'static str {
+    if report.evidence.words {
+        "not touched"
+    } else {
+        "not written"
+    }
+}
+
+fn site_text(
+    out: &mut String,
+    report: &StaleReport,
+    index: usize,
+    site: &StaleSite,
+    style: Style,
+) -> Result {
+    let by = if site.before_attach {
+        format!("from before the attach: {}", visible(&site.kind))
+    } else {
+        format!("by {}", visible(&site.kind))
+    };
+    let last = match site.last_access_s {
+        Some(ago) => format!("last access seen {} ago", seconds(ago)),
+        None => "no access seen".to_owned(),
+    };
+    writeln!(
+        out,
+        "\n{} {} of {} live in {} {}, {by}; {last}",
+        style.strong(&format!("S{}", index + 1)),
+        interval(
+            site.stale_bytes,
+            site.stale_bytes_low,
+            site.stale_bytes_high,
+            style
+        ),
+        bytes(site.live_bytes),
+        counted(site.live_blocks, "block"),
+        verb(report),
+    )?;
+    if !site.before_attach {
+        let end = StackEnd::of(&site.stack, site.truncated, report.depth);
+        stack(out, &site.stack, end, style)?;
+    }
+    if let Some(caught) = &site.caught {
+        let how = if caught.by_kernel {
+            " by a system call"
+        } else {
+            ""
+        };
+        let thread = caught
+            .tid
+            .map(|tid| format!(", thread {tid}"))
+            .unwrap_or_default();
+        let line = format!(
+            "    caught {} ago{how}: offset {} of the block at {}{thread}",
+            seconds(caught.ago_s),
+            caught.offset,
+            visible(&caught.block),
+        );
+        writeln!(out, "{}", style.faint(&line))?;
+        if !caught.stack.is_empty() {
+            stack(out, &caught.stack, StackEnd::Start, style)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(words: bool) -> StaleReport {
+        StaleReport {
+            schema: StaleReport::SCHEMA,
+            is_final: true,
+            target: Target {
+                pid: 7,
+                name: "server".into(),
+                exe: String::new(),
+            },
+            older_s: 600.0,
+            budget: 0.01,
+            cost: 0.0042,
+            policy: "adaptive",
+            watched_s: 1205.0,
+            evidence: StaleEvidence {
+                pages: true,
+                guarded_pages: 90,
+                all_pages: 100,
+                faults: 1234,
+                words,
+                traps: 5,
+                looks: 1,
+                ..StaleEvidence::default()
+            },
+            totals: StaleTotals {
+                live_bytes: 2400 << 20,
+                live_blocks: 2,
+                stale_bytes: 2000 << 20,
+                stale_bytes_low: 1900 << 20,
+                stale_bytes_high: 2100 << 20,
+            },
+            sites: vec![StaleSite {
+                kind: "malloc".into(),
+                before_attach: false,
+                truncated: false,
+                stack: Vec::new(),
+                live_bytes: 2400 << 20,
+                live_blocks: 2,
+                stale_bytes: 0,
+                stale_bytes_low: 0,
+                stale_bytes_high: 0,
+                last_access_s: Some(0.25),
+                unwritten_bytes: 0,
+                looks: 0,
+                touched: 0,
+                caught: Some(CaughtAccess {
+                    ago_s: 3.0,
+                    block: "0x1000".into(),
+                    offset: 16,
+                    tid: Some(9),
+                    by_kernel: true,
+                    stack: Vec::new(),
+                }),
+            }],
+            more_sites: 3,
+            notes: vec!["something\x1b".into()],
+            depth: 10,
+        }
+    }
+
+    #[test]
+    fn in_words() {
+        let text = report(true).text(Style::default());
+        for part in [
+            "Note: something\\x1b",
+            "Process 7 (server): 1.95 GiB (1.86 GiB to 2.05 GiB) of 2.34 GiB live in 2 blocks not touched in the last 10 min",
+            "Watched for 1205 s at 0.4 % of its time (budget 1.0 %): writes to 90 of 100 pages (1,234 faults), accesses in 1 look at single words (5 traps)",
+            "S1 0 B of 2.34 GiB live in 2 blocks not touched, by malloc; last access seen 0.2 s ago",
+            "caught 3 s ago by a system call: offset 16 of the block at 0x1000, thread 9",
+            "3 more sites (--top)",
+        ] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        assert!(
+            report(false)
+                .text(Style::default())
+                .contains("not written in the last")
+        );
+    }
+}

@@ -1,0 +1,46 @@
+// Chunks as rows of a picture. Where a pixel is less high than a chunk's row would be, several share a row.
+
+/** The chunks of some scored sites by the time of their allocation: { order, step, most, least }. */
+function chunksOf(data, scored) {
+  const ranges = scored.flatMap((one) => one.chunks).filter(({ begin, end }) => end > begin);
+  const count = ranges.reduce((sum, { begin, end }) => sum + end - begin, 0);
+  const order = new Uint32Array(count);
+  let at = 0;
+  for (const { begin, end } of ranges) for (let i = begin; i < end; i += 1) order[at++] = i;
+  const { start, size } = data.chunks;
+  if (ranges.length > 1) order.sort((a, b) => start[a] - start[b] || a - b);
+  let [least, most] = [Infinity, 0];
+  for (const i of order) {
+    least = Math.min(least, size[i]);
+    most = Math.max(most, size[i]);
+  }
+  return { order, step: Math.max(1, ...ranges.map(({ step }) => step)), least, most };
+}
+
+/** Those of them that are there at some time from one moment to another. */
+function chunksWithin(data, order, fromTick, toTick) {
+  const { start, lifetime } = data.chunks;
+  return order.filter((i) => start[i] <= toTick && start[i] + lifetime[i] >= fromTick);
+}
+
+/** Rows from one to another, of which each has this many chunks: when they begin and end, their sizes, how many. */
+function chunkRows(data, order, first, last, perRow) {
+  const { start, lifetime, size } = data.chunks;
+  const rows = [];
+  for (let row = first; row < last; row += 1) {
+    const begin = Math.round(row * perRow);
+    const end = Math.min(Math.max(Math.round((row + 1) * perRow), begin + 1), order.length);
+    if (begin >= end) break;
+    let [from, to, bytes, lives] = [Infinity, 0, 0, 0];
+    for (let k = begin; k < end; k += 1) {
+      const i = order[k];
+      from = Math.min(from, start[i]);
+      to = Math.max(to, start[i] + lifetime[i]);
+      bytes += size[i];
+      lives += lifetime[i];
+    }
+    const count = end - begin;
+    rows.push({ row, begin, count, from, to, size: bytes / count, lifetime: lives / count });
+  }
+  return rows;
+}

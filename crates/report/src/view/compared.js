@@ -1,0 +1,29 @@
+// A page of two runs: the sites of the old one come after those of the new one. Frames are as wide as both together, and
+// coloured by what has changed: red is more, blue is less.
+
+const CHANGES = 9;
+const isOldSite = (data, site) => Boolean(data.compared) && site >= data.compared.first_site;
+
+/** What some sites come to in the new run and in the old one. */
+function newAndOld(data, members, values) {
+  const sums = { fresh: 0, old: 0 };
+  for (const site of members) sums[isOldSite(data, site) ? "old" : "fresh"] += values[site];
+  return sums;
+}
+
+/** From 0, which is only in the old run, over 4, unchanged, to 8, which is only in the new one. */
+function changeStep({ fresh, old }) {
+  const both = fresh + old;
+  return both > 0 ? Math.round(((fresh - old) / both + 1) * ((CHANGES - 1) / 2)) : (CHANGES - 1) / 2;
+}
+
+function changeLegend(data) {
+  const texts = { 0: `only in ${data.compared.name} (old)`, 4: "the same", 8: "only in the new run" };
+  const steps = Array.from({ length: CHANGES }, (_, step) => legendEntry(`--change-${step}`, texts[step] ?? ""));
+  return [make("li", "", "Less or more:"), ...steps];
+}
+
+/** `10 B, was 20 B`. */
+function changeText({ fresh, old }, unit) {
+  return `${formatAmount(fresh, unit)}, was ${formatAmount(old, unit)} (${formatChange(fresh - old, (n) => formatAmount(n, unit))})`;
+}

@@ -1,0 +1,59 @@
+// The scores and what stands out, as parts of the panel on the right.
+
+/** A score with the colour of its severity. */
+function scoreEntry(name, score, variance, old) {
+  const mark = make("i", "mark");
+  mark.style.setProperty("--mark", `var(${severityColor(severityOf(score ?? null))})`);
+  const was = old === null || old === undefined ? "" : ` was ${formatScore(old)},`;
+  const aside = variance === null || variance === undefined ? "" : `${was} variance ${variance.toFixed(3)}`;
+  return make("div", "", make("dt", "", mark, name), make("dd", "", formatScore(score), make("small", "", aside)));
+}
+
+/** Those of the run, and what follows from them. */
+function runScoreParts(app) {
+  const { data } = app;
+  if (!data.scores) return [];
+  const old = data.compared?.scores;
+  const list = make("dl", "scores", ...SCORES.map(([name, text]) => scoreEntry(text, data.scores[name], data.scores.variance[name], old && old[name])));
+  const note = data.scores.usage === null ? "Usage and useful lifetime need to know which bytes are read and written, which no recording holds." : "";
+  return [make("h3", "", "Scores of the run, 0 (worst) to 1 (best)"), list, ...(note ? [make("p", "empty", note)] : []), ...inferenceParts(app, data.inferences)];
+}
+
+/** The scores of some sites, each by itself if there are few, and what stands out about them. */
+function siteScoreParts(app, members) {
+  const { data } = app;
+  const nodes = [...new Set(members.map((site) => data.sites.node[site]))].filter((node) => data.scored.has(node));
+  if (!nodes.length) return [];
+  const worst = nodes.reduce((a, b) => (together(data.scored.get(a)) <= together(data.scored.get(b)) ? a : b));
+  const scored = data.scored.get(worst);
+  const title = nodes.length > 1 ? `Scores of the worst of ${counted(nodes.length, "site")}` : "Scores";
+  const list = make("dl", "scores", ...SCORES.map(([name, text]) => scoreEntry(text, scored[name])));
+  const about = `${counted(scored.blocks, "block")} in ${counted(scored.groups, "group")}, at most ${formatCount(scored.most)} live at a time`;
+  const show = button("", "Show chunks", () => app.setShape("chunks"));
+  show.title = "Each block as a row: when it lived, and how large it was (x)";
+  const known = new Set(nodes);
+  const inferences = data.inferences.filter(({ node }) => known.has(node));
+  return [make("h3", "", title), list, make("p", "empty", about), show, ...inferenceParts(app, inferences, true)];
+}
+
+function inferenceParts(app, inferences, isOfPicked = false) {
+  if (!inferences.length) return isOfPicked ? [] : [make("p", "empty", "Nothing stands out.")];
+  const items = inferences.map((inference) => {
+    const { name } = siteName(app.data, app.hidden, inference.node);
+    const opener = button("plain name", `${inference.title}: ${name}`, () => app.pickInference(inference.node));
+    opener.title = "Pick this site";
+    const gain = gainText(inference.gain);
+    const parts = [isOfPicked ? make("b", "", inference.title) : opener, make("small", "", inference.evidence)];
+    if (inference.advice) parts.push(make("small", "", `To try: ${inference.advice}${gain && `; saves ${gain}`}.`));
+    return make("li", "", ...parts);
+  });
+  return [make("h3", "", `What stands out (${formatCount(inferences.length)})`), make("ol", "inferences", ...items)];
+}
+
+function gainText(gain) {
+  const parts = [];
+  if (gain.calls > 0) parts.push(`${formatCount(gain.calls)} calls (${formatCount(gain.calls_per_s)} a second)`);
+  if (gain.copied_bytes > 0) parts.push(`up to ${formatBytes(gain.copied_bytes)} copied`);
+  if (gain.bytes > 0) parts.push(`${formatBytes(gain.bytes)} of memory`);
+  return parts.join(" and ");
+}

@@ -1,0 +1,77 @@
+// Scores: how well the heap is used, from 0 (worst) to 1 (best), and the colours that say so.
+
+const PAINTS = [["module", "Modules", "Colours by module"], ["score", "Scores", "Colours by severity: how low the scores are"], ["change", "Change", "Colours by change: red is more than in the old run, blue less"]];
+const SEVERITIES = 12;
+const SCORES = [["lifetime", "Lifetime"], ["usage", "Usage"], ["useful_lifetime", "Useful lifetime"]];
+/** How scores are packed: 0 is unknown, and the others are one more than so many parts of one. */
+const SCORE_PARTS = 1e9;
+/** Nanoseconds of the unit that times of chunks are packed in. */
+const CHUNK_TICK_NS = 1000;
+
+function prepareScores(data, column) {
+  const node = column("scores.node");
+  const starts = startsOf(column("scores.kept"));
+  const score = (name, at) => {
+    const packed = column(`scores.${name}`)[at];
+    return packed > 0 ? (packed - 1) / SCORE_PARTS : null;
+  };
+  data.scored = new Map();
+  for (let at = 0; at < node.length; at += 1) {
+    const one = {
+      blocks: column("scores.blocks")[at], groups: column("scores.groups")[at], most: column("scores.most")[at],
+      chunks: [{ begin: starts[at], end: starts[at + 1], step: column("scores.step")[at] }],
+    };
+    for (const [name] of SCORES) one[name] = score(name, at);
+    const known = data.scored.get(node[at]);
+    if (known) joinScores(known, one); else data.scored.set(node[at], one);
+  }
+  data.chunks = { start: column("chunks.start"), lifetime: column("chunks.lifetime"), size: column("chunks.size"), live: column("chunks.live") };
+  data.severity = Int8Array.from(data.sites.node, (of) => severityOf(together(data.scored.get(of))));
+}
+
+/** Two call stacks that read the same are one site here: each counts by its blocks. */
+function joinScores(known, one) {
+  const blocks = known.blocks + one.blocks;
+  for (const [name] of SCORES) {
+    known[name] = known[name] === null || one[name] === null ? known[name] ?? one[name]
+      : (known[name] * known.blocks + one[name] * one.blocks) / blocks;
+  }
+  known.blocks = blocks;
+  known.groups += one.groups;
+  known.most += one.most;
+  known.chunks.push(...one.chunks);
+}
+
+/** The geometric mean of the scores that are known; null if none is. */
+function together(scores) {
+  const known = SCORES.map(([name]) => scores?.[name]).filter((score) => score !== null && score !== undefined);
+  return known.length ? Math.exp(sumOf(known.map(Math.log)) / known.length) : null;
+}
+
+/** From 0, the best, to 11; -1 if no score is known. */
+const severityOf = (score) => (score === null ? -1 : Math.min(Math.floor((1 - score) * SEVERITIES), SEVERITIES - 1));
+const severityColor = (severity) => (severity < 0 ? "--module-other" : `--severity-${severity}`);
+
+const formatScore = (score) => (score === null || score === undefined ? "unknown" : score > 0 && score < 0.005 ? score.toExponential(1) : score.toFixed(2));
+
+/** The severity of some sites together: each counts by what it comes to. */
+function severityOfSites(data, members, values) {
+  let [sum, weight] = [0, 0];
+  for (const site of members) {
+    const severity = data.severity[site];
+    if (severity < 0 || !(values[site] > 0)) continue;
+    sum += severity * values[site];
+    weight += values[site];
+  }
+  return weight > 0 ? Math.round(sum / weight) : -1;
+}
+
+function severityLegend() {
+  const steps = Array.from({ length: SEVERITIES }, (_, severity) => {
+    const text = severity === 0 ? "1 (best)" : severity === SEVERITIES - 1 ? "0 (worst)" : severity === SEVERITIES / 2 ? "0.5" : "";
+    const entry = legendEntry(severityColor(severity), text);
+    entry.title = `Scores from ${(1 - (severity + 1) / SEVERITIES).toFixed(2)} to ${(1 - severity / SEVERITIES).toFixed(2)}`;
+    return entry;
+  });
+  return [make("li", "", "Score:"), ...steps, legendEntry("--module-other", "not known")];
+}

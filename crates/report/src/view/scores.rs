@@ -1,0 +1,63 @@
+//! The scores of a profile as the page's script wants them, with the chunks of each site.
+
+use super::calls::Calls;
+use super::packed::Packed;
+use crate::{Gain, Profile, SiteScores};
+use serde::Serialize;
+
+/// Scores are carried as whole numbers of this part of one.
+const SCORE_STEPS: f64 = 1e9;
+/// Times of chunks are carried in these units: a page that is a day long is not drawn any finer.
+const NS_OF_A_TICK: u64 = 1000;
+
+/// An inference, with the node of its site in the tree of calls.
+#[derive(Serialize)]
+pub(super) struct PageInference<'a> {
+    title: &'a str,
+    evidence: &'a str,
+    advice: &'a str,
+    gain: &'a Gain,
+    node: u32,
+}
+
+/// What stands out.
+pub(super) fn inferences<'a>(profile: &'a Profile, calls: &Calls) -> Vec<PageInference<'a>> {
+    let all = profile.scores.iter().flat_map(|scores| &scores.inferences);
+    all.map(|inference| PageInference {
+        title: inference.title,
+        evidence: &inference.evidence,
+        advice: inference.advice,
+        gain: &inference.gain,
+        node: calls.node_of(inference.stack_index),
+    })
+    .collect()
+}
+
+/// Scores by stack, and the chunks of all of them, one stack after the other.
+pub(super) fn pack_scores(packed: &mut Packed, profile: &Profile, calls: &Calls) {
+    let sites: &[SiteScores] = profile.scores.as_ref().map_or(&[], |scores| &scores.sites);
+    let nodes = sites.iter().map(|site| calls.node_of(site.stack));
+    packed.running("scores.node", nodes);
+    // One more than the score, so that 0 is left for what is not known.
+    let of = |score: Option<f64>| score.map_or(0, |score| 1 + (score * SCORE_STEPS) as i64);
+    packed.plain(
+        "scores.lifetime",
+        sites.iter().map(|s| of(s.scores.lifetime)),
+    );
+    packed.plain("scores.usage", sites.iter().map(|s| of(s.scores.usage)));
+    let useful = sites.iter().map(|s| of(s.scores.useful_lifetime));
+    packed.plain("scores.useful_lifetime", useful);
+    packed.plain("scores.blocks", sites.iter().map(|s| s.numbers.chunks));
+    packed.plain("scores.groups", sites.iter().map(|s| s.numbers.groups));
+    packed.plain("scores.most", sites.iter().map(|s| s.numbers.most_live));
+    packed.plain("scores.step", sites.iter().map(|s| s.numbers.kept.step));
+    let kept = sites.iter().map(|s| s.numbers.kept.chunks.len());
+    packed.plain("scores.kept", kept);
+    let chunks = || sites.iter().flat_map(|site| &site.numbers.kept.chunks);
+    let ticks = |ns: u64| ns / NS_OF_A_TICK;
+    packed.running("chunks.start", chunks().map(|chunk| ticks(chunk.start_ns)));
+    let lifetimes = chunks().map(|chunk| ticks(chunk.end_ns - chunk.start_ns));
+    packed.plain("chunks.lifetime", lifetimes);
+    packed.running("chunks.size", chunks().map(|chunk| chunk.size));
+    packed.plain("chunks.live", chunks().map(|chunk| chunk.is_live));
+}

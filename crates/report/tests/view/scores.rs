@@ -1,0 +1,231 @@
+//! Scores, what stands out, and the chunks of a site.
+
+use super::*;
+use memhook_recording::{Chunk, KeptChunks, ScoredSite};
+
+/// Chunks of the first site.
+const MANY: u64 = 1_000_000;
+
+/// A run whose first site has a million chunks and a bad score; the others are better, one after the other.
+fn scored_run() -> Profile {
+    let mut profile = run();
+    let mut stacks: Vec<u32> = profile.sites.iter().map(|site| site.stack).collect();
+    stacks.sort_unstable();
+    stacks.dedup();
+    let span_ns = profile.to_ns - profile.from_ns;
+    let of_stack = |(number, stack): (usize, &u32)| {
+        let chunks = if number == 0 { MANY } else { 10 };
+        let lifetime = (0.01 + 0.1 * number as f64).min(1.0);
+        let chunk = |n: u64| Chunk {
+            number: n,
+            start_ns: profile.from_ns + span_ns / 2 / chunks * n,
+            end_ns: profile.from_ns + span_ns / 2 / chunks * n + span_ns / (2 + n % 7),
+            size: 16 << (n % 5),
+            is_live: false,
+        };
+        SiteScores {
+            stack: *stack,
+            scores: Scores::of_lifetime(Some(lifetime)),
+            numbers: ScoredSite {
+                lifetime,
+                groups: 1,
+                chunks,
+                most_live: 7,
+                kept: KeptChunks {
+                    step: 1,
+                    chunks: (0..chunks).map(chunk).collect(),
+                },
+                ..ScoredSite::default()
+            },
+        }
+    };
+    let sites: Vec<SiteScores> = stacks.iter().enumerate().map(of_stack).collect();
+    let inference = Inference {
+        kind: InferenceKind::ShortLivedInLoop,
+        title: InferenceKind::ShortLivedInLoop.title(),
+        evidence: "1,000,000 blocks came and went".into(),
+        advice: "allocate once",
+        gain: Gain {
+            calls: 1_999_986,
+            ..Gain::default()
+        },
+        allocator: "malloc".into(),
+        stack: Vec::new(),
+        stack_index: stacks[0],
+        truncated: false,
+    };
+    profile.scores = Some(ProfileScores {
+        run: RunScores {
+            scores: Scores::of_lifetime(Some(0.31)),
+            variance: Scores::of_lifetime(Some(0.125)),
+            sites: sites.len() as u64,
+            group_s: 0.01,
+        },
+        sites,
+        inferences: vec![inference],
+    });
+    profile
+}
+
+#[test]
+fn severity_colours_the_graph_and_inferences_lead_to_their_sites() {
+    let profile = scored_run();
+    let page = Page::of(&profile, "scores");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    let panel = browser.text("#details");
+    for words in [
+        "Lifetime0.31 variance 0.125",
+        "Usageunknown",
+        "What stands out (1)",
+        "1,999,986 calls",
+    ] {
+        assert!(panel.contains(words), "{words}: {panel}");
+    }
+    // Colours: the worst site is at the last step of twelve.
+    browser.key("p");
+    assert_eq!(browser.text_of("app.state.paint"), "score");
+    assert_eq!(
+        browser.value("document.querySelectorAll('#modules li').length"),
+        14
+    );
+    browser.wait("location.hash.includes('colours=score')");
+    let first = profile.scores.as_ref().expect("scores").sites[0].stack;
+    let severity = format!(
+        "app.data.severity[{}]",
+        profile
+            .sites
+            .iter()
+            .position(|site| site.stack == first)
+            .expect("a site")
+    );
+    assert_eq!(browser.value(&severity), 11);
+    let whole = "severityOfSites(app.data, [...app.data.sites.node.keys()], app.result.positive)";
+    let drawn = "app.flame.colorOf(app.flame.drawn.find(({ frame }) => frame.depth === 1).frame)";
+    let color = browser.text_of(drawn);
+    assert!(color.starts_with("--severity-"), "{color}");
+    assert!(
+        browser
+            .value(whole)
+            .as_i64()
+            .is_some_and(|step| (0..12).contains(&step))
+    );
+    browser.picture("scores-graph");
+    // The inference is a link.
+    browser.click("#details .inferences button");
+    assert_eq!(browser.text_of("app.state.pick.kind"), "row");
+    let panel = browser.text("#details");
+    assert!(panel.contains("Lifetime0.01"), "{panel}");
+    assert!(
+        panel.contains("1,000,000 blocks in 1 group, at most 7 live at a time"),
+        "{panel}"
+    );
+    browser.picture("scores-site");
+    // A saved table has the scores.
+    let csv = browser.download("#csv");
+    assert!(
+        csv.lines()
+            .next()
+            .is_some_and(|head| head.ends_with(",lifetime_score")),
+        "{csv:.300}"
+    );
+    assert!(csv.lines().any(|line| line.ends_with(",0.010000")));
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn a_million_chunks_are_rows() {
+    let profile = scored_run();
+    let page = Page::of(&profile, "chunks");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    browser.click("#details .inferences button");
+    browser.key("x");
+    let shown = browser.text("#shown");
+    assert_eq!(
+        shown,
+        "1,000,000 chunks of 1,000,000 blocks, of 16 B to 256 B, the darker the larger"
+    );
+    // All of them on one screen: each line has its share.
+    let lines = browser
+        .value("app.chunks.drawn.length")
+        .as_u64()
+        .expect("lines");
+    assert!((50..900).contains(&lines), "{lines}");
+    assert_eq!(
+        browser.value("app.chunks.drawn.reduce((sum, row) => sum + row.count, 0)"),
+        MANY
+    );
+    browser.picture("chunks-all");
+    // One by one: only those on the screen are drawn, wherever one scrolls.
+    browser.click("#talls [data-name='6']");
+    let box_height = browser
+        .value("app.chunks.box.clientHeight")
+        .as_u64()
+        .expect("pixels");
+    let drawn = |browser: &mut Browser| {
+        browser
+            .value("app.chunks.drawn.length")
+            .as_u64()
+            .expect("rows")
+    };
+    assert!(drawn(&mut browser) <= box_height / 6 + 3);
+    assert_eq!(browser.value("byId('chunk-spacer').offsetHeight"), 6 * MANY);
+    browser.value("app.chunks.box.scrollTop = 3000000");
+    browser.settle();
+    assert_eq!(browser.value("app.chunks.drawn[0].begin"), 500_000);
+    assert!(drawn(&mut browser) <= box_height / 6 + 3);
+    // The chunk is where its times say: it is drawn from its allocation to its release.
+    let row = browser.value("app.chunks.drawn[0]");
+    let chunk = profile.scores.as_ref().expect("scores").sites[0]
+        .numbers
+        .kept
+        .chunks[500_000];
+    assert_eq!(row["from"], chunk.start_ns / 1000);
+    assert_eq!(
+        row["to"],
+        chunk.start_ns / 1000 + (chunk.end_ns - chunk.start_ns) / 1000
+    );
+    assert_eq!(row["size"], chunk.size);
+    browser.picture("chunks-rows");
+    // By keyboard, too, and in the address.
+    browser.value("byId('chunk-box').focus()");
+    browser.key("Home");
+    browser.wait("app.chunks.drawn[0].begin === 0");
+    browser.wait("location.hash.includes('view=chunks') && location.hash.includes('chunks=6')");
+    let fragment = browser.text_of("location.hash");
+    let mut again = Browser::open_at(&page.0, &fragment, (1400, 900), READY);
+    assert_eq!(again.text("#shown"), shown);
+    assert_eq!(
+        again.value("app.chunks.drawn.length"),
+        browser.value("app.chunks.drawn.length")
+    );
+    // A window of time leaves out what was not live in it.
+    again.value("app.setWindow(Math.round(app.data.points * 0.9), app.data.points - 1)");
+    again.settle();
+    let rest = again
+        .value("app.chunks.order.length")
+        .as_u64()
+        .expect("chunks");
+    assert!(rest > 0 && rest < MANY, "{rest}");
+    for browser in [browser, again] {
+        assert_eq!(browser.complaints, Vec::<String>::new());
+    }
+}
+
+/// Of a recording of samples or sums there are no scores, and the page offers none.
+#[test]
+fn without_scores_nothing_is_said_of_them() {
+    let page = Page::of(&run(), "no-scores");
+    let mut browser = Browser::open(&page.0, 1400, 900, READY);
+    assert!(!browser.text("#details").contains("Scores"));
+    for control in ["#paints [data-name=score]", "#shapes [data-name=chunks]"] {
+        let is_off = format!("document.querySelector({control:?}).disabled");
+        assert_eq!(browser.value(&is_off), true, "{control}");
+    }
+    browser.key("x");
+    browser.key("p");
+    assert_eq!(
+        browser.text_of("app.state.shape + app.state.paint"),
+        "flamemodule"
+    );
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}

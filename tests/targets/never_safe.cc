@@ -1,0 +1,32 @@
+// Stays inside of dl_iterate_phdr, which holds a lock of the loader: asleep ("asleep") or not ("busy"), or
+// with a second thread that sleeps elsewhere ("beside").
+#include <link.h>
+
+#include <atomic>
+#include <thread>
+
+#include "target.hpp"
+
+using namespace target;
+
+static bool is_busy;
+
+static int stay(dl_phdr_info*, size_t, void*) {
+  say("ready");
+  // Not by a function of the C library, in which the thread would be as safe as anywhere.
+  if (is_busy) {
+    std::atomic<bool> goes_on = true;
+    while (goes_on) asm volatile("pause");
+  }
+  wait_for_byte();
+  return 1;
+}
+
+int main(int, char** arguments) {
+  is_busy = !strcmp(arguments[1], "busy");
+  keep(malloc(100));
+  if (!strcmp(arguments[1], "beside")) std::thread([] { pause(); }).detach();
+  dl_iterate_phdr(stay, nullptr);
+  say("out");
+  wait_for_byte();
+}

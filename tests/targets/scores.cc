@@ -1,0 +1,90 @@
+// One function for each pattern that scores and inferences tell of, and some that look a little like one.
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "target.hpp"
+
+using namespace target;
+
+static void pause_a_moment() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
+
+// A block for each turn of a loop, never two at a time.
+[[gnu::noinline]] static void looped() {
+  for (int i = 0; i < 5000; i++) {
+    void* block = malloc(64);
+    keep(block);
+    free(block);
+    if (i % 500 == 0) pause_a_moment();
+  }
+}
+
+// Twenty vectors that grow without reserve: 4, 8, ..., 4096 bytes, so ten outgrown blocks each.
+[[gnu::noinline]] static void grown() {
+  for (int i = 0; i < 20; i++) {
+    std::vector<int> numbers;
+    for (int n = 0; n < 1024; n++) numbers.push_back(n);
+    keep(numbers.data());
+  }
+}
+
+// A chain of 200 reallocs, each 100 bytes more.
+[[gnu::noinline]] static void* lengthened(void* block, size_t size) { return realloc(block, size); }
+
+[[gnu::noinline]] static void chained() {
+  void* block = nullptr;
+  for (size_t size = 100; size <= 20000; size += 100) keep(block = lengthened(block, size));
+  free(block);
+}
+
+struct Node {
+  Node* next;
+  long value[2];
+};
+
+// 3000 small blocks of one size, all live at once.
+[[gnu::noinline]] static Node* listed() {
+  Node* first = nullptr;
+  for (int i = 0; i < 3000; i++) keep(first = new Node{first, {i, i}});
+  return first;
+}
+
+// Plain: blocks of all sizes that stay, each larger than the last.
+[[gnu::noinline]] static void kept() {
+  for (size_t size = 100; size < 400; size++) keep(malloc(size));
+}
+
+// Plain: a few blocks that come and go.
+[[gnu::noinline]] static void few() {
+  for (size_t size = 1; size < 90; size++) {
+    void* block = malloc(size);
+    keep(block);
+    free(block);
+  }
+}
+
+// Plain: a vector that knows its size.
+[[gnu::noinline]] static void reserved() {
+  std::vector<int> numbers;
+  numbers.reserve(100000);
+  for (int n = 0; n < 100000; n++) numbers.push_back(n);
+  keep(numbers.data());
+}
+
+int main() {
+  ready();
+  kept();
+  looped();
+  grown();
+  chained();
+  Node* first = listed();
+  few();
+  reserved();
+  pause_a_moment();
+  while (first) {
+    Node* next = first->next;
+    delete first;
+    first = next;
+  }
+  done();
+}

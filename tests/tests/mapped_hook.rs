@@ -1,0 +1,232 @@
+//! The hook mapped without the target's loader: on musl, and where the loader finds nothing to open.
+
+use memhook_tests::programs::{Folder, another_root, installed};
+use memhook_tests::{
+    Attacher, Sites, Target, binary, build_on_musl, build_target, expect_sites, run, sites,
+};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// What the program of these tests leaks once it has said that it is ready.
+const ON_MUSL: [(&str, &str, u64, u64); 5] = [
+    ("leak_by_malloc", "malloc", 100, 48),
+    ("leak_by_calloc", "calloc", 90, 72),
+    ("leak_by_realloc", "realloc", 80, 112),
+    ("leak_by_aligned_alloc", "aligned_alloc", 70, 128),
+    // Of 1,600 threads.
+    ("leak_in_thread", "malloc", 16, 40),
+];
+
+/// The program, and the library that it opens late.
+fn on_musl() -> Option<(std::path::PathBuf, String)> {
+    let library = build_on_musl("on_musl_library", &["-shared", "-fPIC"])?;
+    let library = library.to_str().expect("UTF-8").to_owned();
+    Some((build_on_musl("on_musl", &[])?, library))
+}
+
+/// Checks what was planted in the program, in its library, and by musl's own functions.
+fn expect_on_musl(report: &Value, of_constructors: &[(&str, &str, u64, u64)]) {
+    let (of_library, of_program): (Vec<&Value>, Vec<&Value>) = report["sites"]
+        .as_array()
+        .expect("sites")
+        .iter()
+        .partition(|site| site["stack"][0]["function"] == "leak_in_library");
+    let blocks = |sites: &[&Value]| -> u64 {
+        let counts = sites.iter().map(|site| site["blocks"].as_u64());
+        counts.map(|count| count.expect("a count")).sum()
+    };
+    assert_eq!(blocks(&of_library), 50, "{report:#}");
+    // musl's own functions have no unwind tables, so the stack ends in the first of them.
+    let (of_strdup, of_program): (Vec<&Value>, Vec<&Value>) = of_program
+        .into_iter()
+        .partition(|site| site["stack"][0]["function"] == "strdup");
+    assert_eq!(blocks(&of_strdup), 60, "{report:#}");
+    let mut of_program: Sites = sites(&serde_json::json!({ "sites": of_program }), "on_musl.c");
+    // The one that is reachable.
+    assert_eq!(
+        of_program.remove(&("main".to_owned(), "malloc".to_owned())),
+        Some((1, 1000))
+    );
+    let planted = ON_MUSL.iter().chain(of_constructors);
+    let planted: Sites = planted
+        .map(|&(function, kind, blocks, size)| {
+            (
+                (function.to_owned(), kind.to_owned()),
+                (blocks, blocks * size),
+            )
+        })
+        .collect();
+    assert_eq!(of_program, planted, "{report:#}");
+    assert_eq!(report["totals"]["lost_events"], 0);
+    assert_eq!(report["totals"]["unknown_releases"], 0);
+}
+
+#[test]
+fn a_program_on_musl_is_attached_to() {
+    let Some((program, library)) = on_musl() else {
+        return;
+    };
+    let mut target = Target::start(&program, &["1600", &library]);
+    let pid = target.pid().to_string();
+    let (code, out, _) = run(&["doctor", &pid]);
+    assert_eq!(code, 0, "{out}");
+    assert!(out.contains("note libc           musl"), "{out}");
+    assert!(out.contains("mapped without the loader"), "{out}");
+    Attacher::start(&target, &[]).finish();
+    let mappings = target.our_mappings();
+    let attacher = Attacher::start(&target, &[]);
+    // Nothing can be written and executed.
+    let maps = target.maps();
+    assert!(!maps.lines().any(|line| line.contains(" rwx")), "{maps}");
+    target.go();
+    target.expect("done");
+    expect_on_musl(&attacher.finish(), &[]);
+    assert_eq!(
+        target.our_mappings(),
+        mappings,
+        "what is there is used again"
+    );
+    // Nothing is left to be restored.
+    let (code, _, err) = run(&["detach", &pid]);
+    assert_eq!(code, 0, "{err}");
+    let (code, _, err) = run(&["scan", &pid]);
+    assert_eq!((code, err.lines().count()), (2, 1), "{err}");
+    assert!(err.contains("runs on musl"), "{err}");
+    let (code, _, err) = run(&["attach", "--unwind", "glibc", &pid]);
+    assert_eq!((code, err.lines().count()), (2, 1), "{err}");
+    assert!(target.finish().success());
+}
+
+#[test]
+fn a_program_on_musl_is_run() {
+    let Some((program, library)) = on_musl() else {
+        return;
+    };
+    let folder = Folder::new("run-on-musl");
+    let report = folder.path("report.json");
+    let status = Command::new("sh")
+        .arg("-c")
+        .arg("printf g | \"$0\" run --json -T 1000 -o \"$1\" -- \"$2\" 1600 \"$3\"")
+        .args([binary().as_os_str(), report.as_ref()])
+        .args([program.as_os_str(), library.as_ref()])
+        .stdout(std::process::Stdio::null())
+        .status()
+        .expect("a shell");
+    assert!(status.success(), "{status}");
+    let text = std::fs::read_to_string(&report).expect("a report");
+    let last = text.lines().last().expect("a line");
+    let report: Value = serde_json::from_str(last).expect("JSON");
+    expect_on_musl(&report, &[("leak_in_constructor", "malloc", 3, 200)]);
+}
+
+fn gate(program: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new("sh")
+        .arg("-c")
+        .arg("printf g | \"$0\" gate -- \"$@\"")
+        .arg(binary())
+        .arg(program)
+        .args(arguments)
+        .output()
+        .expect("a shell");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), text)
+}
+
+#[test]
+fn a_gate_judges_programs_on_musl() {
+    let Some((program, library)) = on_musl() else {
+        return;
+    };
+    let (code, text) = gate(&program, &["160", &library]);
+    assert_eq!(code, Some(1), "{text}");
+    // 100 + 90 + 80 + 70 + 60 blocks, two of 160 threads, the library's and the constructor's.
+    assert!(text.contains(" in 455 blocks (limit 0)\n"), "{text}");
+    assert!(text.contains("still reachable 1000 B in 1 block"), "{text}");
+    let Some(clean) = build_on_musl("on_musl", &["-DCLEAN"]) else {
+        return;
+    };
+    let (code, text) = gate(&clean, &["160"]);
+    assert_eq!(code, Some(0), "{text}");
+}
+
+/// A target in a root without /proc.
+struct Closed {
+    target: Target,
+    _root: Folder,
+}
+
+impl Closed {
+    fn start(program: &str, arguments: &[&str]) -> Closed {
+        let root = another_root(&[("target", &build_target(program, &[]))]);
+        let mut command = Command::new(installed("chroot"));
+        command.args([root.path("").as_str(), "/target"]);
+        let target = Target::run(command.args(arguments));
+        let (code, out, _) = run(&["doctor", &target.pid().to_string()]);
+        assert_eq!(code, 0, "{out}");
+        assert!(out.contains("mapped without the loader"), "{out}");
+        Closed {
+            target,
+            _root: root,
+        }
+    }
+}
+
+/// Calls of operator new are seen at the malloc that they make: no frame of ours is in an exception's way.
+#[test]
+fn exceptions_find_no_frame_of_ours() {
+    let mut closed = Closed::start("exceptions", &[]);
+    let attacher = Attacher::start(&closed.target, &[]);
+    closed.target.go();
+    closed.target.expect("done");
+    let report = attacher.finish();
+    let planted = [("leak_after_throw", "malloc", 10, 77)];
+    expect_sites(&report, "exceptions.cc", &planted);
+    let reasons = report["coverage"].to_string();
+    assert!(reasons.contains("an exception could not pass"), "{reasons}");
+    let status = closed.target.finish();
+    assert!(status.success(), "the target's self-check: {status}");
+}
+
+/// Attaches ten times while threads leave calls of the allocator on every way there is.
+#[test]
+fn every_way_out_of_a_call() {
+    for way in [
+        "throw",
+        "nothrow",
+        "handler",
+        "longjmp",
+        "coroutine",
+        "pthread_exit",
+        "cancel",
+        "die",
+    ] {
+        let closed = Closed::start("ways_out", &[way]);
+        let mut allocations = 0;
+        let mut mappings = 0;
+        for attach in 0..10 {
+            let report = Attacher::start(&closed.target, &["-d", "100ms"]).last_report();
+            allocations += report["totals"]["allocations"].as_u64().expect("a count");
+            let now = closed.target.our_mappings();
+            assert!(attach == 0 || now == mappings, "{way}, attach {attach}");
+            mappings = now;
+        }
+        assert!(allocations > 0, "{way}");
+        assert!(closed.target.finish().success(), "{way}");
+    }
+}
+
+/// A killed attacher leaves slots patched, and the next one or `detach` puts them right.
+#[test]
+fn a_killed_attacher_leaves_nothing_that_matters() {
+    let closed = Closed::start("hammer", &[]);
+    let pid = closed.target.pid().to_string();
+    Attacher::start(&closed.target, &[]).kill();
+    let report = Attacher::start(&closed.target, &["-d", "300ms"]).last_report();
+    assert_eq!(report["totals"]["lost_events"], 0, "{report}");
+    Attacher::start(&closed.target, &[]).kill();
+    let (code, _, err) = run(&["detach", &pid]);
+    assert_eq!(code, 0, "{err}");
+    assert!(closed.target.is_alive());
+    assert!(closed.target.finish().success());
+}

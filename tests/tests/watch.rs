@@ -1,0 +1,213 @@
+//! Programs that run out of memory in a real control group, and what is left of them.
+
+use memhook_tests::programs::Folder;
+use memhook_tests::{MemoryBox, Target, binary, build_target, not_run, run};
+use serde_json::Value;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+const LIMIT: u64 = 96 << 20;
+
+/// A watch of a process, under way.
+struct Watch {
+    child: Child,
+}
+
+impl Watch {
+    /// Returns when the process is traced.
+    fn start(args: &[&str]) -> Watch {
+        let mut child = Command::new(binary())
+            .arg("watch")
+            .args(args)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let mut line = Vec::new();
+        let errors = child.stderr.as_mut().expect("piped");
+        let mut byte = [0];
+        while errors.read(&mut byte).expect("readable") == 1 && byte != *b"\n" {
+            line.push(byte[0]);
+        }
+        let line = String::from_utf8_lossy(&line).into_owned();
+        assert!(line.starts_with("Watching"), "{line}");
+        Watch { child }
+    }
+
+    /// Its exit code, and what it said.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut errors = String::new();
+        let mut from = self.child.stderr.take().expect("piped");
+        from.read_to_string(&mut errors).expect("text");
+        (self.child.wait().expect("it ended").code(), errors)
+    }
+}
+
+/// The reports in a directory, in the order of their names.
+fn reports(directory: &Path) -> Vec<(String, Value)> {
+    let files = std::fs::read_dir(directory).expect("a directory").flatten();
+    let mut found: Vec<(String, Value)> = files
+        .filter(|file| file.path().extension().is_some_and(|end| end == "json"))
+        .map(|file| {
+            let text = std::fs::read_to_string(file.path()).expect("readable");
+            let name = file.file_name().to_string_lossy().into_owned();
+            (name, serde_json::from_str(&text).expect("JSON"))
+        })
+        .collect();
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    found
+}
+
+/// The live bytes of the site of a function, and all of the report.
+fn share(report: &Value, function: &str) -> (f64, f64) {
+    let report = &report["report"];
+    let all = report["totals"]["live_bytes"].as_f64().expect("live bytes");
+    let sites = report["sites"].as_array().expect("sites");
+    let is_of = |site: &&Value| {
+        let frames = site["stack"].as_array().expect("a stack");
+        let name = |frame: &Value| frame["function"].as_str().unwrap_or("").contains(function);
+        frames.iter().any(name)
+    };
+    let bytes = |site: &Value| site["bytes"].as_f64().expect("bytes");
+    (sites.iter().filter(is_of).map(bytes).sum(), all)
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_its_site() {
+    let program = build_target("leaks_until_killed", &[]);
+    for round in 0..3 {
+        let Some(group) = MemoryBox::new(&format!("watch-{round}"), LIMIT) else {
+            return not_run("no memory cgroup can be made here");
+        };
+        let mut command = group.command(&program);
+        command.arg("1000000000");
+        let mut target = Target::run(&mut command);
+        let folder = Folder::new(&format!("watch-{round}"));
+        let directory = folder.path("evidence");
+        let said = folder.path("said");
+        let exec = format!("echo $MEMHOOK_REASON $MEMHOOK_PID >> {said}; test -s $MEMHOOK_REPORT");
+        let pid = target.pid().to_string();
+        let args = [&pid, "--at", "80%", "-o", &directory, "--exec", &exec];
+        // Half of the rounds by the name of the group.
+        let of_group = ["--cgroup", group.path().to_str().expect("text")];
+        let watch = match round {
+            0 => Watch::start(&args),
+            _ => Watch::start(&[&of_group[..], &args[1..]].concat()),
+        };
+        target.go();
+        let status = target.finish();
+        assert!(!status.success(), "the kernel kills it: {status}");
+        let (code, errors) = watch.end();
+        assert_eq!(code, Some(0), "{errors}");
+        let reports = reports(directory.as_ref());
+        let (_, last) = reports
+            .last()
+            .unwrap_or_else(|| panic!("no report: {errors}"));
+        assert_eq!(last["schema"], "memhook-rs/watch/1");
+        assert_eq!(last["reason"], "end", "{errors}");
+        assert_eq!(last["death"]["out_of_memory"], true, "{last:#}");
+        let (of_site, all) = share(last, "planted_leak");
+        assert!(of_site >= 0.9 * all, "{of_site} of {all}: {last:#}");
+        // What was live at the kill, with the error of a sample.
+        assert!(
+            all > 0.75 * LIMIT as f64 && all < 1.1 * LIMIT as f64,
+            "{all}"
+        );
+        let early: Vec<&Value> = reports
+            .iter()
+            .map(|r| &r.1)
+            .filter(|r| r["reason"] == "limit")
+            .collect();
+        assert!(!early.is_empty(), "{errors}");
+        for report in early {
+            let (of_site, all) = share(report, "planted_leak");
+            assert!(of_site >= 0.9 * all, "{of_site} of {all}: {report:#}");
+            let account = &report["account"];
+            if account.is_null() {
+                // It was killed while the report was made.
+                continue;
+            }
+            let parts = account["parts"].as_array().expect("parts").iter();
+            let sum: u64 = parts
+                .map(|part| part["bytes"].as_u64().expect("bytes"))
+                .sum();
+            assert_eq!(account["rss_bytes"], sum);
+        }
+        let said = std::fs::read_to_string(said).expect("the command ran");
+        assert_eq!(said.lines().count(), reports.len(), "{said}{errors}");
+        assert!(said.contains("limit ") && said.contains("end "), "{said}");
+    }
+}
+
+#[test]
+fn the_last_reports_are_kept_and_a_normal_end_is_told() {
+    let program = build_target("leaks_until_killed", &[]);
+    let mut target = Target::start(&program, &["64000000"]);
+    let folder = Folder::new("watch-kept");
+    let directory = folder.path("evidence");
+    let pid = target.pid().to_string();
+    let watch = Watch::start(&[
+        &pid, "--at", "99.99%", "--rss", "16M", "--keep", "2", "-o", &directory, "--exact",
+    ]);
+    target.go();
+    target.expect("done");
+    assert!(target.finish().success());
+    let (code, errors) = watch.end();
+    assert_eq!(code, Some(0), "{errors}");
+    let reports = reports(directory.as_ref());
+    let reasons: Vec<&str> = reports
+        .iter()
+        .filter_map(|r| r.1["reason"].as_str())
+        .collect();
+    assert_eq!(reasons, ["rss", "rss", "end"], "{errors}");
+    assert!(
+        errors.lines().filter(|line| line.contains("wrote")).count() > 3,
+        "{errors}"
+    );
+    let (of_site, all) = share(&reports[2].1, "planted_leak");
+    // Exactly: 16,000 blocks of 4,000 bytes, and the last 512 of 1,000.
+    assert!(
+        of_site >= 64_000_000.0 && of_site < 66_000_000.0,
+        "{of_site} of {all}"
+    );
+    assert_ne!(reports[2].1["death"]["out_of_memory"], true);
+    // A text beside each.
+    let text =
+        std::fs::read_to_string(Path::new(&directory).join(reports[2].0.replace("json", "txt")));
+    assert!(text.expect("a text").contains("planted_leak"));
+}
+
+#[test]
+fn bad_input_is_refused_in_one_line() {
+    let target = Target::start(&build_target("leaks_until_killed", &[]), &["1"]);
+    let pid = target.pid().to_string();
+    let folder = Folder::new("watch-refused");
+    let file = folder.path("file");
+    std::fs::write(&file, "").expect("written");
+    let directory = folder.path("evidence");
+    for (options, word) in [
+        (&["--at", "90%", "-o", &file][..], "file"),
+        (&["--at", "190%", "-o", &directory], "share"),
+        (&["--at", "90%"], "--output"),
+        (
+            &["--at", "90%", "--psi", "nonsense", "-o", &directory],
+            "--psi",
+        ),
+        (
+            &[
+                "--at",
+                "90%",
+                "--cgroup",
+                "/no/such/group",
+                "-o",
+                &directory,
+            ],
+            "cgroup",
+        ),
+    ] {
+        let (code, out, err) = run(&[&["watch", &pid], options].concat());
+        assert_eq!((code, out.as_str()), (2, ""), "{options:?}: {err}");
+        assert!(err.contains(word), "{options:?}: {err}");
+    }
+    assert!(target.is_alive());
+}
