@@ -2,7 +2,7 @@
 //! every field of the schemas was in it.
 
 use memhook_tests::programs::Folder;
-use memhook_tests::{Attacher, JsonSchema, Target, build_target, run, run_program};
+use memhook_tests::{Attacher, JsonSchema, Prober, Target, build_target, run, run_program};
 use serde_json::Value;
 
 /// The output of a command that ends with this exit code, as JSON.
@@ -208,6 +208,23 @@ fn verdicts() {
 fn document_in(out: &str) -> Value {
     let line = out.lines().find(|line| line.starts_with('{'));
     serde_json::from_str(line.expect("a line of JSON")).expect("JSON")
+}
+
+#[test]
+fn probes() {
+    let program = build_target("probed", &["-O2"]);
+    let mut target = Target::start(&program, &["2", "100"]);
+    let schema = JsonSchema::load("probe-1");
+    let prober = Prober::start(&target, "relative,too_short,sleeps", &["--latency"]);
+    target.send("s");
+    target.expect("done");
+    schema.check(&prober.finish());
+    assert_eq!(schema.unseen(), [""; 0]);
+    let pid = target.pid().to_string();
+    let schema = JsonSchema::load("probe-plan-1");
+    let words = ["probe", &pid, "--func", "relative,too_short", "--dry-run"];
+    schema.check(&json(&[&words[..], &["--json"]].concat()));
+    assert_eq!(schema.unseen(), [""; 0]);
 }
 
 #[test]

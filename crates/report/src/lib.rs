@@ -54,7 +54,7 @@ pub use model::{
 pub use named_run::{Backtrace, Backtraces, frames_at};
 pub use output_name::{OutputNameError, output_name};
 pub use probe_plan::{ProbePlanReport, ProbePlanRow};
-pub use probes::{ProbeReport, ProbeRow, ProbeThread, RefusedRow};
+pub use probes::{ProbeLatency, ProbeReport, ProbeRow, ProbeThread, RefusedRow};
 pub use profile::{
     Amount, CUT_ROOT, Compared, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame,
     ProfileModule, ProfileSite, Released, Series, SitePoint, SourceLines,
