@@ -1,7 +1,6 @@
 //! Scores and inferences as text.
 
-use super::{Inference, RunScores, Scores};
-use crate::ScoreChange;
+use super::{Inference, RunScores, ScoreChange, Scores};
 use crate::Style;
 use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, counted, duration};

@@ -84,9 +84,17 @@ impl StaleJob {
         let earlier = captured.and_then(|captured| EarlierBlocks::of(&captured));
         match earlier {
             Ok(earlier) => self.earlier = earlier,
-            Err(error) => self.notes.push(format!(
-                "blocks from before the attach are not known: {error}"
-            )),
+            Err(error) => {
+                self.earlier = EarlierBlocks::pages_of(self.pid);
+                let instead = if self.earlier.are_pages() {
+                    ", so its pages count in their place, whatever lives there"
+                } else {
+                    ""
+                };
+                self.notes.push(format!(
+                    "blocks from before the attach are not known: {error}{instead}"
+                ));
+            }
         }
         let watcher = Watcher::start(self.pid, self.settings, now_ms(trace))?;
         if !self.output.is_quiet {
