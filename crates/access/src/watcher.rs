@@ -300,7 +300,7 @@ impl Watcher {
             .iter()
             .map(|ended| (key(&ended.look.block), false))
             .collect();
-        let random = Random::seeded(self.random.next());
+        let random = Random::seeded(self.random.number());
         let mut census = Census::new(older_ms, now_ms, &self.hits, random);
         let pages = &self.controller.pages;
         each_block(&mut |block| {

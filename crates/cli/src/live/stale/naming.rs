@@ -83,7 +83,7 @@ impl Naming {
                     .flat_map(|(_, caught)| caught.iter().flat_map(|c| c.frames.clone())),
             )
             .collect();
-        self.symbols.request(addresses.into_iter());
+        self.symbols.request(addresses);
         if waits {
             let _progress = Progress::start("looking up names");
             let wait = NameWait::begin();
