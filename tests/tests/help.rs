@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const COLUMNS: usize = 100;
 
 /// The words of every command: none for the program itself.
-const COMMANDS: [&[&str]; 16] = [
+const COMMANDS: [&[&str]; 20] = [
     &[],
     &["attach"],
     &["report"],
@@ -22,6 +22,10 @@ const COMMANDS: [&[&str]; 16] = [
     &["detach"],
     &["demo"],
     &["scan"],
+    &["stale"],
+    &["rss"],
+    &["trim"],
+    &["watch"],
     &["doctor"],
     &["completions"],
 ];
