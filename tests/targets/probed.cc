@@ -1,6 +1,6 @@
 // Functions to be probed: each is called a known number of times, in all ways that a call can begin and end.
 // Arguments: threads, rounds. One letter of input begins a turn: g, the planted calls; f, the same in a forked
-// process, which then stays; x, an execve of this program; q, the end without a word.
+// process, which then stays; s, calls that sleep; x, an execve of this program; q, the end without a word.
 #include <csetjmp>
 #include <csignal>
 #include <cstdint>
@@ -48,6 +48,19 @@ volatile long shared_value = 1;
   long below = recurses(n - 1);
   asm volatile("" : "+r"(below));  // No loop can be made of this.
   return shared_value + below;
+}
+
+// Takes at least this many microseconds, which it returns; two exits.
+[[gnu::noinline, gnu::noclone]] long sleeps(long microseconds) {
+  if (microseconds == 0) return shared_value;
+  usleep(static_cast<useconds_t>(microseconds));
+  return microseconds;
+}
+
+// Ends in another function (a tail call).
+[[gnu::noinline, gnu::noclone]] long hands_on(long microseconds) {
+  shared_value = shared_value;
+  return sleeps(microseconds);
 }
 
 static volatile long handled;
@@ -236,6 +249,14 @@ int main(int argc, char** argv) {
       case 'x':
         execv("/proc/self/exe", argv);
         CHECK(false);
+      case 's':
+        // The first call of a thread is not measured.
+        CHECK(sleeps(0) == 1 && hands_on(0) == 1);
+        for (int i = 0; i < 99; i++) CHECK(sleeps(1000) == 1000);
+        CHECK(sleeps(50000) == 50000);
+        for (int i = 0; i < 20; i++) CHECK(hands_on(2000) == 2000);
+        say("done");
+        break;
       case 'q':
         turn(threads);
         _exit(0);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const COLUMNS: usize = 100;
 
 /// The words of every command: none for the program itself.
-const COMMANDS: [&[&str]; 17] = [
+const COMMANDS: [&[&str]; 20] = [
     &[],
     &["attach"],
     &["report"],
@@ -23,6 +23,9 @@ const COMMANDS: [&[&str]; 17] = [
     &["demo"],
     &["scan"],
     &["stale"],
+    &["rss"],
+    &["trim"],
+    &["watch"],
     &["doctor"],
     &["completions"],
 ];

@@ -146,15 +146,23 @@ fn detach_puts_right_what_a_killed_attacher_left() {
 fn busy_threads_never_notice_probes_that_come_and_go() {
     let mut target = start(8, 200, &["signals"]);
     target.send("b");
-    for _ in 0..25 {
+    for n in 0..25 {
         let functions = format!("{FUNCTIONS},in_handler");
-        let prober = Prober::start(&target, &functions, &["-d", "50ms"]);
+        let options = if n % 2 == 0 {
+            &["-d", "50ms"][..]
+        } else {
+            &["-d", "50ms", "--latency"]
+        };
+        let prober = Prober::start(&target, &functions, options);
         let report = prober.report();
-        assert_eq!(
-            report["refused"].as_array().map(Vec::len),
-            Some(0),
-            "{report}"
-        );
+        let refused = report["refused"].as_array().expect("refused");
+        let is_exit = |row: &serde_json::Value| {
+            row["why"]
+                .as_str()
+                .is_some_and(|why| why.contains("latency cannot be measured"))
+        };
+        assert!(refused.iter().all(is_exit), "{report}");
+        assert!(n % 2 == 1 || refused.is_empty(), "{report}");
         assert!(calls(&report).values().any(|&calls| calls > 0), "{report}");
         assert_eq!(changed_code(target.pid()), Vec::<String>::new());
     }
@@ -282,6 +290,53 @@ fn conditions_choose_the_calls_that_count() {
         assert!(errors.contains(reason), "{errors}");
     }
     assert_eq!(changed_code(target.pid()), Vec::<String>::new());
+}
+
+/// Latencies are those of calls that return: matched by thread and stack, through recursion, exceptions and longjmp.
+#[test]
+fn latencies_are_those_of_calls() {
+    for flags in [&[][..], &["-fcf-protection=full"]] {
+        let mut target = start_with(flags, 4, 500, &[]);
+        let prober = Prober::start(&target, "sleeps,hands_on", &["--latency"]);
+        target.send("s");
+        target.expect("done");
+        let report = prober.finish();
+        assert_eq!(calls(&report)["sleeps"], 1 + 100 + 21, "{report}");
+        assert_eq!(calls(&report)["hands_on"], 21, "{report}");
+        let rows = report["probes"].as_array().expect("rows");
+        let of = |name: &str, field: &str| {
+            let row = rows.iter().find(|row| row["function"] == name).expect(name);
+            row["latency_ns"][field].as_u64().expect(field)
+        };
+        // The very first call of the thread is not measured.
+        assert_eq!(of("sleeps", "calls"), 121, "{report}");
+        assert_eq!(of("hands_on", "calls"), 21, "{report}");
+        // No call can be shorter than what it sleeps; how much longer is up to the machine.
+        assert!(of("sleeps", "p50") >= 990_000, "{report}");
+        assert!(of("sleeps", "max") >= 49_000_000, "{report}");
+        assert!(of("sleeps", "p50") <= of("sleeps", "p99"), "{report}");
+        assert!(of("sleeps", "p99") <= of("sleeps", "max"), "{report}");
+        // It hands on its frame and is done.
+        assert!(of("hands_on", "p50") < 990_000, "{report}");
+        // All planted calls, with what cannot be measured among them.
+        let functions = "relative,begins_with_call,padded,recurses,throws,jumps";
+        let prober = Prober::start(&target, functions, &["--latency"]);
+        target.go();
+        target.expect("done");
+        let report = prober.finish();
+        let planted = planted(4 * 500);
+        for row in report["probes"].as_array().expect("rows") {
+            let name = row["function"].as_str().expect("a name");
+            assert_eq!(row["calls"], planted[name], "{row}");
+            let measured = row["latency_ns"]["calls"].as_u64().expect("calls");
+            // A thread that shares its place in the table with another one measures nothing.
+            assert!(measured <= planted[name], "{row}");
+        }
+        assert_eq!(changed_code(target.pid()), Vec::<String>::new());
+        target.go();
+        target.expect("done");
+        assert!(target.finish().success());
+    }
 }
 
 /// Only one attacher at a time, whether it traces or probes.

@@ -2,7 +2,7 @@
 //! every field of the schemas was in it.
 
 use memhook_tests::programs::Folder;
-use memhook_tests::{Attacher, JsonSchema, Target, build_target, run, run_program};
+use memhook_tests::{Attacher, JsonSchema, Prober, Target, build_target, run, run_program};
 use serde_json::Value;
 
 /// The output of a command that ends with this exit code, as JSON.
@@ -64,6 +64,9 @@ fn reports() {
     let gap = folder.path("gap.mhk");
     schema.check(&forsaken(&gap));
     schema.check(&json(&["report", &gap, "--json", "--by", "function"]));
+    let scored = folder.path("scored.mhk");
+    traced("scores", &[], &["-o", &scored]);
+    schema.check(&json(&["report", &scored, "--json", "--scores"]));
     assert_eq!(schema.unseen(), [""; 0]);
 }
 
@@ -97,6 +100,8 @@ fn trees_pairs_and_differences() {
     forsaken(&old);
     let options = ["--sample", "8K", "--stacks", "all", "-o", &new];
     traced("sampled", &[], &options);
+    let scored = folder.path("scored.mhk");
+    traced("scores", &[], &["-o", &scored]);
     let [tree, who_frees, diff] = ["tree-1", "who-frees-1", "diff-1"].map(JsonSchema::load);
     for file in [&old, &new] {
         for direction in ["top-down", "bottom-up"] {
@@ -105,6 +110,7 @@ fn trees_pairs_and_differences() {
         who_frees.check(&json(&["report", file, "--json", "--who-frees"]));
         diff.check(&json(&["diff", &old, file, "--json"]));
     }
+    diff.check(&json(&["diff", &old, &scored, "--json", "-T", "1000"]));
     for schema in [tree, who_frees, diff] {
         assert_eq!(schema.unseen(), [""; 0]);
     }
@@ -134,6 +140,28 @@ fn scans() {
 }
 
 #[test]
+fn resident_memory() {
+    let [rss, trim] = ["rss-1", "trim-1"].map(JsonSchema::load);
+    let target = Target::start(&build_target("pinned_pages", &[]), &["1", "untrimmed"]);
+    let pid = target.pid().to_string();
+    rss.check(&json(&["rss", &pid, "--json"]));
+    // Too little for the copy: an account without the heap.
+    let bare = json(&["rss", &pid, "--json", "--max-memory", "1"]);
+    assert!(
+        bare["notes"].to_string().contains("the heap is not split"),
+        "{bare:#}"
+    );
+    rss.check(&bare);
+    trim.check(&json(&["trim", &pid, "--json", "--dry-run"]));
+    trim.check(&json(&["trim", &pid, "--json", "--max-hold", "20s"]));
+    // Call stacks are known of traced processes only.
+    let unseen = rss.unseen();
+    let of_frames = |field: &String| field.contains("frame") || field.contains("stack");
+    assert!(unseen.iter().all(of_frames), "{unseen:?}");
+    assert_eq!(trim.unseen(), [""; 0]);
+}
+
+#[test]
 fn verdicts() {
     let schema = JsonSchema::load("gate-1");
     let folder = Folder::new("schema-gate");
@@ -148,6 +176,8 @@ fn verdicts() {
     };
     verdict(0, &["--suppress", "nothing-like-it"], &cases, &["nothing"]);
     verdict(1, &["--max-live", "0"], &cases, &["list"]);
+    let scored = ["--min-lifetime-score", ".000001", "--max-live", "0"];
+    verdict(1, &scored, &cases, &["list"]);
     verdict(0, &["--suppress", "^block$"], &cases, &["plain"]);
     verdict(1, &["--write-baseline", &baseline], &cases, &["plain"]);
     verdict(128 + 15, &[], &cases, &["ends", "SIGTERM"]);
@@ -178,6 +208,23 @@ fn verdicts() {
 fn document_in(out: &str) -> Value {
     let line = out.lines().find(|line| line.starts_with('{'));
     serde_json::from_str(line.expect("a line of JSON")).expect("JSON")
+}
+
+#[test]
+fn probes() {
+    let program = build_target("probed", &["-O2"]);
+    let mut target = Target::start(&program, &["2", "100"]);
+    let schema = JsonSchema::load("probe-1");
+    let prober = Prober::start(&target, "relative,too_short,sleeps", &["--latency"]);
+    target.send("s");
+    target.expect("done");
+    schema.check(&prober.finish());
+    assert_eq!(schema.unseen(), [""; 0]);
+    let pid = target.pid().to_string();
+    let schema = JsonSchema::load("probe-plan-1");
+    let words = ["probe", &pid, "--func", "relative,too_short", "--dry-run"];
+    schema.check(&json(&[&words[..], &["--json"]].concat()));
+    assert_eq!(schema.unseen(), [""; 0]);
 }
 
 #[test]

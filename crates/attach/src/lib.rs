@@ -86,7 +86,7 @@ pub use probes::{
     FunctionCount, PlannedFunction, ProbeError, ProbePlan, Probes, RefusedFunction, ThreadCount,
     plan_probes,
 };
-pub use probes::{PadPreview, ProbePreview, preview_probes};
+pub use probes::{PadPreview, ProbeOptions, ProbePreview, preview_probes};
 pub use process_names::{command_line, process_name};
 pub use profiler::{Block, Profiler, Profiling};
 pub use program::{Observer, Program, Work};

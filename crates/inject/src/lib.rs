@@ -53,6 +53,7 @@ extern crate self as memhook_inject;
 pub use address_space::{memory_sharers, share_memory};
 pub use all_threads::{AllHeld, hold_all};
 pub use call_with_data::MAX_CALL_DATA;
+pub use clock::Clock as TimeStampClock;
 pub use code_area::{CodeArea, map_code_area};
 pub use code_exchange::{CodeExchange, CodeExchanges, Exchanged, exchange_code};
 pub use descriptor::duplicate_descriptor;

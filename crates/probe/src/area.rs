@@ -3,8 +3,8 @@
 //! It is complete before anything leads to it, and never changes again. The journal is in the memory of the process
 //! itself, so that whoever comes after a killed attacher, or to a forked process, can put every byte back.
 
-use crate::pad::{self, MOST_PAD_BYTES, Shared, Task};
-use crate::{Condition, CountsLayout, JUMP_BYTES, Pad, Plan, Refusal};
+use crate::pad::{self, Shared, Task};
+use crate::{Condition, CountsLayout, JUMP_BYTES, Pad, Plan, Refusal, Role};
 
 /// The longest exchange that a journal describes.
 pub const LONGEST_PATCH: usize = JUMP_BYTES;
@@ -119,10 +119,22 @@ impl JournalEntry {
     }
 }
 
+/// One place of a function where a jump leads to a pad.
+#[derive(Clone, Copy, Debug)]
+pub struct AreaFunction<'p> {
+    /// What is displaced.
+    pub plan: &'p Plan,
+    /// Load bias of the module.
+    pub bias: u64,
+    /// Number of the probe.
+    pub probe: usize,
+    /// What the pad does.
+    pub role: Role,
+}
+
 /// An area to be made: one function after the other is added.
 pub struct AreaPlan<'p> {
-    /// Plan, load bias of its module, number of the probe.
-    functions: Vec<(&'p Plan, u64, usize)>,
+    functions: Vec<AreaFunction<'p>>,
     conditions: &'p [Condition],
 }
 
@@ -137,11 +149,8 @@ pub struct Area {
 }
 
 impl<'p> AreaPlan<'p> {
-    /// For these functions: plan, load bias of the module, number of the probe. Calls count that meet all conditions.
-    pub fn new(
-        functions: Vec<(&'p Plan, u64, usize)>,
-        conditions: &'p [Condition],
-    ) -> AreaPlan<'p> {
+    /// For these functions. Calls count that meet all conditions.
+    pub fn new(functions: Vec<AreaFunction<'p>>, conditions: &'p [Condition]) -> AreaPlan<'p> {
         AreaPlan {
             functions,
             conditions,
@@ -154,7 +163,12 @@ impl<'p> AreaPlan<'p> {
 
     /// How many bytes it takes: whole pages.
     pub fn bytes(&self) -> u64 {
-        let pads = self.functions.len() as u64 * MOST_PAD_BYTES;
+        let most = |one: &AreaFunction<'_>| {
+            one.role
+                .most_bytes(self.conditions.len())
+                .next_multiple_of(16)
+        };
+        let pads: u64 = self.functions.iter().map(most).sum();
         (self.code_offset() + SHARED_CODE_BYTES + pads).next_multiple_of(PAGE_BYTES)
     }
 
@@ -181,15 +195,24 @@ impl<'p> AreaPlan<'p> {
         put(code_offset, &find_block);
         let mut next = code_offset + SHARED_CODE_BYTES;
         let (mut journal, mut pads) = (Vec::new(), Vec::new());
-        for &(plan, bias, probe) in &self.functions {
+        for &AreaFunction {
+            plan,
+            bias,
+            probe,
+            role,
+        } in &self.functions
+        {
             let task = Task {
                 plan,
                 bias,
                 probe,
+                role,
+                layout: counts,
                 conditions: self.conditions,
             };
             let pad = Pad::new(&task, at + next, shared);
             if let Ok(pad) = &pad {
+                debug_assert!(pad.code.len() as u64 <= role.most_bytes(self.conditions.len()));
                 put(next, &pad.code);
                 next = (next + pad.code.len() as u64).next_multiple_of(16);
                 journal.push(JournalEntry {

@@ -12,11 +12,15 @@
 //!   +64 KiB + 8: address of the blocks              block 1: thread pointer, then a counter for each probe
 //! ```
 
+use crate::histogram::Histogram;
+
 /// The sizes of the counting memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountsLayout {
     /// How many probes there are.
     pub probes: usize,
+    /// Whether blocks have room for entries that wait for their exits, and for histograms.
+    pub has_latency: bool,
 }
 
 /// Entries of the table.
@@ -39,12 +43,53 @@ impl CountsLayout {
     pub const TAKEN: u64 = 0;
     /// In the shared memory: where block 0 is.
     pub const FIRST_BLOCK: u64 = PAGE_BYTES;
+    /// Bytes of an entry that waits for its exit: stack pointer, time, probe, nothing.
+    pub(crate) const WAITING_ENTRY: u8 = 32;
+    /// Bytes of all entries that can wait in a block.
+    pub(crate) const WAITING_BYTES: u64 = 128 * Self::WAITING_ENTRY as u64;
     /// No block has this number or a higher one.
     pub const MOST_BLOCKS: u64 = BLOCKS;
 
     /// Bytes from one block to the next: whole pages, so that one thread's pages are its own.
     pub fn block_bytes(&self) -> u64 {
-        (8 + 8 * self.probes as u64).next_multiple_of(PAGE_BYTES)
+        let words = if self.has_latency {
+            self.histogram(self.probes)
+        } else {
+            self.depth()
+        };
+        words.next_multiple_of(PAGE_BYTES)
+    }
+
+    /// In a block: how many bytes the entries take that wait for their exits.
+    pub(crate) fn depth(&self) -> u64 {
+        8 + 8 * self.probes as u64
+    }
+
+    /// In a block: where these entries are.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.depth() + 8
+    }
+
+    /// In a block: where the histogram of a probe is.
+    pub fn histogram(&self, probe: usize) -> u64 {
+        self.waiting() + Self::WAITING_BYTES + (probe * Histogram::WORDS * 8) as u64
+    }
+
+    /// Bytes of a block that are of use.
+    pub fn used_bytes(&self) -> u64 {
+        if self.has_latency {
+            self.histogram(self.probes)
+        } else {
+            self.depth()
+        }
+    }
+
+    /// The histogram of a probe in the bytes of a block.
+    pub fn histogram_words(&self, block: &[u8], probe: usize) -> Vec<u64> {
+        let at = self.histogram(probe) as usize;
+        let bytes = block.get(at..at + Histogram::WORDS * 8).unwrap_or_default();
+        let words = bytes.as_chunks::<8>().0.iter();
+        words.map(|word| u64::from_le_bytes(*word)).collect()
     }
 
     /// Bytes of the shared memory. Pages that nobody touches do not exist.

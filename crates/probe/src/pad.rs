@@ -6,6 +6,7 @@
 use crate::counts::CountsLayout;
 use crate::displaced::{is_same, relocated};
 use crate::{Condition, JUMP_BYTES, Plan, Refusal};
+use iced_x86::Instruction;
 
 /// Entries that a thread looks at to find its own.
 const MOST_TRIES: u32 = 64;
@@ -23,7 +24,13 @@ pub struct Pad {
     pub displaced_at: usize,
     /// Where in the code they end.
     pub displaced_end: usize,
-    /// What the function's entry will hold.
+    /// The instructions that the jump displaces, as text.
+    pub displaced: Vec<String>,
+    /// Where the jump is that leads to it.
+    pub from: u64,
+    /// What is there before.
+    pub original: [u8; JUMP_BYTES],
+    /// What the function will hold there.
     pub jump: [u8; JUMP_BYTES],
 }
 
@@ -36,6 +43,17 @@ pub(crate) struct Shared {
     pub find_block: u64,
 }
 
+/// Where a pad is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// At the entry: it counts.
+    Counts,
+    /// At the entry: it counts and notes the time.
+    Begins,
+    /// At an exit: it notes how long the call took.
+    Ends,
+}
+
 /// What one pad does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Task<'p> {
@@ -45,12 +63,18 @@ pub(crate) struct Task<'p> {
     pub bias: u64,
     /// The number of the probe, whose counter it is.
     pub probe: usize,
+    /// Where it counts.
+    pub layout: &'p CountsLayout,
+    /// Where it is.
+    pub role: Role,
     /// Which calls count: those that meet all of them.
     pub conditions: &'p [Condition],
 }
 
-/// More than any pad takes.
-pub(crate) const MOST_PAD_BYTES: u64 = 384;
+/// More than any pad takes, without its conditions.
+const MOST_PAD_BYTES: u64 = 320;
+/// What one condition takes.
+const CONDITION_BYTES: u64 = 19;
 /// Conditions that a pad can check.
 pub const MOST_CONDITIONS: usize = 6;
 
@@ -83,6 +107,56 @@ impl Assembler {
         self.code.len()
     }
 
+    /// The same instructions as at their own place, decoded again to be sure.
+    fn put_relocated(&mut self, instructions: &[Instruction]) -> Result<(), Refusal> {
+        let code = relocated(instructions, self.here())?;
+        if !is_same(instructions, &code, self.here()) {
+            return Err(Refusal::OutOfReach);
+        }
+        self.put(&code);
+        Ok(())
+    }
+
+    /// Notes stack pointer and time of an entry. In: rax, the block. Changes rax, rcx and the flags.
+    ///
+    /// Entries at this stack pointer or below it have ended in a way that was not seen (an exception, longjmp). A signal
+    /// handler that interrupts this leaves as many entries as it found, and its stack is below.
+    fn note_begin(&mut self, layout: &CountsLayout, probe: usize, pushed: u32) {
+        let word = |value: u64| (value as u32).to_le_bytes();
+        let waiting = layout.waiting();
+        self.put(b"\x52\x56"); // push rdx; push rsi
+        self.put(b"\x48\x89\xc1"); // mov rcx, rax
+        self.put(b"\x48\x8d\xb4\x24"); // lea rsi, [rsp + pushed]
+        self.put(&pushed.to_le_bytes());
+        self.put(b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0"); // rdtsc; shl rdx, 32; or rax, rdx
+        self.put(b"\x48\x8b\x91"); // mov rdx, [rcx + depth]
+        self.put(&word(layout.depth()));
+        self.put(b"\x48\x85\xd2"); // next: test rdx, rdx
+        self.put(b"\x74\x10"); // jz store
+        self.put(b"\x48\x39\xb4\x11"); // cmp [rcx + rdx + waiting - 32], rsi
+        self.put(&word(
+            waiting.wrapping_sub(u64::from(CountsLayout::WAITING_ENTRY)),
+        ));
+        self.put(b"\x77\x06"); // ja store
+        self.put(&[0x48, 0x83, 0xea, CountsLayout::WAITING_ENTRY]); // sub rdx, 32
+        self.put(b"\xeb\xeb"); // jmp next
+        self.put(b"\x48\x81\xfa"); // store: cmp rdx, waiting_bytes
+        self.put(&word(CountsLayout::WAITING_BYTES));
+        let full = self.put_forward(b"\x0f\x83"); // jae full
+        self.put(b"\x48\x89\xb4\x11"); // mov [rcx + rdx + waiting], rsi
+        self.put(&word(waiting));
+        self.put(b"\x48\x89\x84\x11"); // mov [rcx + rdx + waiting + 8], rax
+        self.put(&word(waiting + 8));
+        self.put(b"\x48\xc7\x84\x11"); // mov qword [rcx + rdx + waiting + 16], probe
+        self.put(&word(waiting + 16));
+        self.put(&word(probe as u64));
+        self.put(&[0x48, 0x83, 0xc2, CountsLayout::WAITING_ENTRY]); // add rdx, 32
+        self.put(b"\x48\x89\x91"); // mov [rcx + depth], rdx
+        self.put(&word(layout.depth()));
+        self.arrive(full);
+        self.put(b"\x5e\x5a"); // full: pop rsi; pop rdx
+    }
+
     fn arrive(&mut self, branch: usize) {
         let distance = (self.code.len() - branch) as u32;
         self.code[branch - 4..branch].copy_from_slice(&distance.to_le_bytes());
@@ -96,6 +170,16 @@ fn distance(from: u64, to: u64) -> Result<[u8; 4], Refusal> {
         .map_err(|_| Refusal::OutOfReach)
 }
 
+impl Role {
+    /// More than a pad takes that does this.
+    pub(crate) fn most_bytes(self, conditions: usize) -> u64 {
+        match self {
+            Role::Counts => 192 + conditions as u64 * CONDITION_BYTES,
+            Role::Begins | Role::Ends => MOST_PAD_BYTES + conditions as u64 * CONDITION_BYTES,
+        }
+    }
+}
+
 impl Pad {
     /// Its machine code as text.
     pub fn assembly(&self) -> Vec<String> {
@@ -106,10 +190,19 @@ impl Pad {
 
     /// The pad at `at`.
     pub(crate) fn new(task: &Task<'_>, at: u64, shared: Shared) -> Result<Pad, Refusal> {
+        match task.role {
+            Role::Ends => Pad::at_exit(task, at, shared),
+            Role::Counts | Role::Begins => Pad::at_entry(task, at, shared),
+        }
+    }
+
+    fn at_entry(task: &Task<'_>, at: u64, shared: Shared) -> Result<Pad, Refusal> {
         let Task {
             plan,
             bias,
             probe,
+            role,
+            layout,
             conditions,
         } = *task;
         // More would not fit into MOST_PAD_BYTES.
@@ -140,6 +233,11 @@ impl Pad {
         pad.put(b"\x48\x8b\x40\x08"); // mov rax, [rax + 8]
         pad.put(b"\x48\xff\x80"); // inc qword [rax + counter]
         pad.put(&counter);
+        if role == Role::Begins {
+            // rsp at the entry: 128 bytes, rax, rcx, perhaps flags, and rdx and rsi above.
+            let pushed = 128 + 8 * if plan.flags_are_dead { 4 } else { 5 };
+            pad.note_begin(layout, probe, pushed);
+        }
         let counted = pad.here();
         for branch in passed_by {
             pad.arrive(branch);
@@ -151,11 +249,7 @@ impl Pad {
         pad.put(b"\x48\x8d\xa4\x24\x80\0\0\0"); // lea rsp, [rsp + 128]
         let displaced_at = pad.code.len();
         let moved: Vec<_> = plan.displaced.iter().map(|i| moved_by(i, bias)).collect();
-        let code = relocated(&moved, pad.here())?;
-        if !is_same(&moved, &code, pad.here()) {
-            return Err(Refusal::OutOfReach);
-        }
-        pad.put(&code);
+        pad.put_relocated(&moved)?;
         let displaced_end = pad.code.len();
         if plan.goes_on {
             let back = entry.wrapping_add(plan.displaced_bytes as u64);
@@ -172,9 +266,11 @@ impl Pad {
         pad.put_relative(b"\xe9", counted)?; // jmp counted
         let mut jump = [0xe9; JUMP_BYTES];
         jump[1..].copy_from_slice(&distance(entry.wrapping_add(JUMP_BYTES as u64), at)?);
-        debug_assert!((pad.code.len() as u64) < MOST_PAD_BYTES);
         Ok(Pad {
             at,
+            displaced: plan.assembly(),
+            from: entry,
+            original: plan.original,
             code: pad.code,
             displaced_at,
             displaced_end,
@@ -183,8 +279,101 @@ impl Pad {
     }
 }
 
+impl Pad {
+    /// The pad in front of an instruction that leaves the function. All registers and flags may hold results.
+    fn at_exit(task: &Task<'_>, at: u64, shared: Shared) -> Result<Pad, Refusal> {
+        let Task {
+            plan,
+            bias,
+            probe,
+            layout,
+            ..
+        } = *task;
+        let word = |value: u64| (value as u32).to_le_bytes();
+        let moved: Vec<_> = plan.displaced.iter().map(|i| moved_by(i, bias)).collect();
+        let (before, exit) = moved.split_at(moved.len().saturating_sub(1));
+        let (waiting, histogram) = (layout.waiting(), layout.histogram(probe));
+        let mut pad = Assembler {
+            at,
+            code: Vec::new(),
+        };
+        pad.put_relocated(before)?;
+        pad.put(b"\x48\x8d\x64\x24\x80"); // lea rsp, [rsp - 128]
+        pad.put(b"\x50\x51"); // push rax; push rcx
+        pad.put(b"\x9f\x0f\x90\xc0\x50"); // lahf; seto al; push rax
+        pad.put(b"\x52\x56"); // push rdx; push rsi
+        pad.put(b"\x48\x8d\xb4\x24\xa8\0\0\0"); // lea rsi, [rsp + 128 + 40]
+        pad.put(b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0"); // rdtsc; shl rdx, 32; or rax, rdx
+        pad.put(b"\x50"); // push rax
+        pad.put(b"\x64\x48\x8b\x0c\x25\0\0\0\0"); // mov rcx, fs:[0]
+        pad.put(b"\x69\xc1\xb1\x79\x37\x9e"); // imul eax, ecx, 0x9e3779b1
+        pad.put(b"\xc1\xe8\x10"); // shr eax, 16
+        pad.put(b"\x25\xf0\xff\x00\x00"); // and eax, 0xfff0
+        pad.put_relative(b"\x48\x03\x05", shared.table_pointer)?; // add rax, [rip + table]
+        pad.put(b"\x48\x39\x08"); // cmp [rax], rcx
+        let other = pad.put_forward(b"\x0f\x85"); // jne out: this thread has noted nothing
+        pad.put(b"\x48\x8b\x48\x08"); // mov rcx, [rax + 8]
+        pad.put(b"\x48\x8b\x91"); // mov rdx, [rcx + depth]
+        pad.put(&word(layout.depth()));
+        let next = pad.here();
+        pad.put(b"\x48\x85\xd2"); // test rdx, rdx
+        let none = pad.put_forward(b"\x0f\x84"); // jz out
+        pad.put(b"\x48\x83\xea\x20"); // sub rdx, 32
+        pad.put(b"\x48\x39\xb4\x11"); // cmp [rcx + rdx + waiting], rsi
+        pad.put(&word(waiting));
+        pad.put_relative(b"\x0f\x82", next)?; // jb next: ended in another way
+        let above = pad.put_forward(b"\x0f\x85"); // jne out: a caller's
+        pad.put(b"\x48\x89\x91"); // mov [rcx + depth], rdx
+        pad.put(&word(layout.depth()));
+        pad.put(b"\x48\x81\xbc\x11"); // cmp qword [rcx + rdx + waiting + 16], probe
+        pad.put(&word(waiting + 16));
+        pad.put(&word(probe as u64));
+        let foreign = pad.put_forward(b"\x0f\x85"); // jne out
+        pad.put(b"\x48\x8b\x04\x24"); // mov rax, [rsp]
+        pad.put(b"\x48\x2b\x84\x11"); // sub rax, [rcx + rdx + waiting + 8]
+        pad.put(&word(waiting + 8));
+        pad.put(b"\x73\x02\x31\xc0"); // jae over the next; xor eax, eax: counters of two processors differ
+        pad.put(b"\x48\x39\x81"); // cmp [rcx + longest], rax
+        pad.put(&word(histogram));
+        pad.put(b"\x73\x07"); // jae over the next
+        pad.put(b"\x48\x89\x81"); // mov [rcx + longest], rax
+        pad.put(&word(histogram));
+        // The shortest class: cmp rax, 8; jae over the next; mov eax, 8
+        pad.put(b"\x48\x83\xf8\x08\x73\x05\xb8\x08\0\0\0");
+        pad.put(b"\x48\x89\xce"); // mov rsi, rcx
+        pad.put(b"\x48\x0f\xbd\xc8"); // bsr rcx, rax
+        pad.put(b"\x83\xe9\x03"); // sub ecx, 3
+        pad.put(b"\x48\xd3\xe8"); // shr rax, cl
+        pad.put(b"\x48\x8d\x44\xc8\xf8"); // lea rax, [rax + rcx * 8 - 8]
+        pad.put(b"\x48\xff\x84\xc6"); // inc qword [rsi + rax * 8 + classes]
+        pad.put(&word(histogram + 8));
+        for branch in [other, none, above, foreign] {
+            pad.arrive(branch);
+        }
+        pad.put(b"\x58\x5e\x5a"); // out: pop rax; pop rsi; pop rdx
+        pad.put(b"\x58\x04\x7f\x9e"); // pop rax; add al, 127; sahf
+        pad.put(b"\x59\x58"); // pop rcx; pop rax
+        pad.put(b"\x48\x8d\xa4\x24\x80\0\0\0"); // lea rsp, [rsp + 128]
+        let displaced_at = pad.code.len();
+        pad.put_relocated(exit)?;
+        let entry = plan.at.wrapping_add(bias);
+        let mut jump = [0xe9; JUMP_BYTES];
+        jump[1..].copy_from_slice(&distance(entry.wrapping_add(JUMP_BYTES as u64), at)?);
+        Ok(Pad {
+            at,
+            displaced: plan.assembly(),
+            from: entry,
+            original: plan.original,
+            displaced_end: pad.code.len(),
+            code: pad.code,
+            displaced_at,
+            jump,
+        })
+    }
+}
+
 /// An instruction that was decoded at another address, as it is in the process.
-fn moved_by(instruction: &iced_x86::Instruction, bias: u64) -> iced_x86::Instruction {
+fn moved_by(instruction: &Instruction, bias: u64) -> Instruction {
     use iced_x86::OpKind::{NearBranch16, NearBranch32, NearBranch64};
     let mut moved = *instruction;
     moved.set_ip(instruction.ip().wrapping_add(bias));

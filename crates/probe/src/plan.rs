@@ -9,7 +9,12 @@ use std::ops::Range;
 pub const JUMP_BYTES: usize = 5;
 /// `endbr64`: where indirect calls have to arrive. It stays.
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
-const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
+/// Whether a function begins with a mark for indirect calls.
+pub(crate) fn has_endbr64(function: &[u8]) -> bool {
+    function.starts_with(&ENDBR64)
+}
 
 /// What of a function a jump displaces. Addresses are those of the code that it was made from.
 #[derive(Clone, Debug)]
@@ -41,11 +46,7 @@ pub fn plan(code: &Code<'_>, function: &Range<u64>) -> Result<Plan, Refusal> {
     let bytes = code
         .bytes(function)
         .ok_or(Refusal::Undecodable { at: function.start })?;
-    let skipped = if bytes.starts_with(&ENDBR64) {
-        ENDBR64.len()
-    } else {
-        0
-    };
+    let skipped = if has_endbr64(bytes) { ENDBR64.len() } else { 0 };
     let at = function.start + skipped as u64;
     let rest = &bytes[skipped..];
     let Some(original) = rest.first_chunk::<JUMP_BYTES>() else {

@@ -1,8 +1,7 @@
 //! What is planned and what is refused, by the bytes of functions.
 
 use super::*;
-use crate::area::AreaPlan;
-use crate::{AreaHeader, CountsLayout, Pad};
+use crate::{AreaFunction, AreaHeader, AreaPlan, CountsLayout, Pad, Role};
 
 const TEXT: u64 = 0x40_1000;
 
@@ -14,11 +13,27 @@ fn planned(bytes: &[u8]) -> Result<Plan, Refusal> {
     plan(&code, &range)
 }
 
+fn layout(probes: usize) -> CountsLayout {
+    CountsLayout {
+        probes,
+        has_latency: false,
+    }
+}
+
+fn counting(plan: &Plan, bias: u64, probe: usize) -> AreaFunction<'_> {
+    AreaFunction {
+        plan,
+        bias,
+        probe,
+        role: Role::Counts,
+    }
+}
+
 /// The pad at a place that is `distance` from the code.
 fn pad_at(plan: &Plan, distance: i64) -> Result<Pad, Refusal> {
-    let area = AreaPlan::new(vec![(plan, 0, 3)], &[]);
+    let area = AreaPlan::new(vec![counting(plan, 0, 3)], &[]);
     let at = TEXT.wrapping_add_signed(distance);
-    let layout = CountsLayout { probes: 4 };
+    let layout = layout(4);
     let mut built = area.build(at, AreaHeader::default(), &layout)?;
     built.pads.remove(0)
 }
@@ -171,10 +186,8 @@ fn journals_are_read_back() {
         table_at: 0x1234_5000,
         ..AreaHeader::default()
     };
-    let area = AreaPlan::new(vec![(&plan, 0x1000, 0)], &[]);
-    let built = area
-        .build(TEXT, header, &CountsLayout { probes: 1 })
-        .expect("near");
+    let area = AreaPlan::new(vec![counting(&plan, 0x1000, 0)], &[]);
+    let built = area.build(TEXT, header, &layout(1)).expect("near");
     let read = AreaHeader::read(&built.bytes).expect("ours");
     assert_eq!(
         (read.attacher, read.table_at, read.entries),

@@ -45,6 +45,18 @@ pub enum Refusal {
         /// Where decoding fails (svma).
         at: u64,
     },
+    /// The latency cannot be measured: there is no room for a jump where the function is left.
+    #[error("its latency cannot be measured: at {at:#x}, where it returns, is no room for a jump")]
+    NoRoomAtExit {
+        /// Where (svma).
+        at: u64,
+    },
+    /// The latency cannot be measured: it is not known whether a jump leaves the function.
+    #[error("its latency cannot be measured: '{instruction}' may leave it or stay in it")]
+    UnclearExit {
+        /// The jump.
+        instruction: String,
+    },
     /// Something that it refers to is too far from the pad.
     #[error("it refers to something beyond the reach of its pad")]
     OutOfReach,

@@ -44,8 +44,24 @@ pub struct ProbeRow {
     pub calls: u64,
     /// Calls by second.
     pub rate_per_s: f64,
+    /// How long calls took, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_ns: Option<ProbeLatency>,
     /// Calls by thread.
     pub threads: Vec<ProbeThread>,
+}
+
+/// How long calls took, in nanoseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProbeLatency {
+    /// How many calls were measured: those that returned, and were not the first of their thread.
+    pub calls: u64,
+    /// Half of them took no longer, up to an eighth more.
+    pub p50: u64,
+    /// 99 % of them took no longer, up to an eighth more.
+    pub p99: u64,
+    /// The longest one.
+    pub max: u64,
 }
 
 /// The calls of one thread.
@@ -104,11 +120,12 @@ impl Document for ProbeReport {
         for row in self.probes.iter().take(rows) {
             let _ = writeln!(
                 out,
-                "{:>15} {:>13}  {} ({}){}",
+                "{:>15} {:>13}  {} ({}){}{}",
                 count(row.calls),
                 count(row.rate_per_s.round() as u64),
                 visible(&row.function),
                 visible(&row.module),
+                latency(row),
                 threads(row, style)
             );
         }
@@ -143,6 +160,14 @@ impl Document for ProbeReport {
         }
         out
     }
+}
+
+fn latency(row: &ProbeRow) -> String {
+    let Some(latency) = &row.latency_ns else {
+        return String::new();
+    };
+    let [p50, p99, max] = [latency.p50, latency.p99, latency.max].map(count);
+    format!("  half within {p50} ns, 99 % within {p99} ns, at most {max} ns")
 }
 
 /// The threads that called a function, if there were several.
@@ -186,6 +211,7 @@ mod tests {
             module: "server".into(),
             calls,
             rate_per_s: calls as f64 / 2.0,
+            latency_ns: None,
             threads,
         };
         let mut report = ProbeReport {

@@ -31,6 +31,14 @@ pub enum ProbeError {
     /// None of the functions can have a probe.
     #[error("{0}")]
     AllRefused(String),
+    /// There is no room for so many histograms.
+    #[error(
+        "{functions} functions are too many for --latency: at most 256 can be measured at once"
+    )]
+    TooManyLatencies {
+        /// How many there are.
+        functions: usize,
+    },
     /// There is no room for pads within reach of a module.
     #[error("process {pid} has no free addresses within 2 GB of {module}")]
     NoRoom {

@@ -8,6 +8,7 @@
 mod code_of_module;
 mod error;
 mod gaps;
+mod mapped;
 mod placed;
 mod planned;
 mod preview;
@@ -16,7 +17,7 @@ mod threads;
 
 pub use error::ProbeError;
 pub use placed::{FunctionCount, Probes, ThreadCount};
-pub use planned::{PlannedFunction, ProbePlan, RefusedFunction, plan_probes};
+pub use planned::{PlannedFunction, ProbeOptions, ProbePlan, RefusedFunction, plan_probes};
 pub use preview::{PadPreview, ProbePreview, preview_probes};
 pub(crate) use removal::{attacher, remove};
 

@@ -3,7 +3,10 @@
 use super::code_of_module::{ModuleCode, file_of};
 use super::error::ProbeError;
 use crate::error::Error;
-use memhook_probe::{Code, Condition, FunctionSelector, Plan, Wanted, nearest, plan};
+use memhook_probe::{
+    Code, Condition, FunctionSelector, JUMP_BYTES, MOST_LATENCIES, Plan, Wanted, nearest, plan,
+    plan_exits,
+};
 use memhook_process::{
     Mapping, ModuleFiles, ModuleImage, RemoteAddress, TargetRoot, mappings, modules, read_memory,
 };
@@ -31,6 +34,8 @@ pub struct PlannedFunction {
     pub range: Range<u64>,
     /// What the jump displaces.
     pub plan: Plan,
+    /// What jumps at its exits displace, if its latency is measured.
+    pub exits: Vec<Plan>,
     /// Where the module is (avma).
     pub(super) module_range: Range<u64>,
 }
@@ -57,6 +62,8 @@ pub struct ProbePlan {
     pub refused: Vec<RefusedFunction>,
     /// Which calls count: those that meet all of them.
     pub conditions: Vec<Condition>,
+    /// Whether the latency of calls is measured.
+    pub has_latency: bool,
 }
 
 /// A function that was asked for.
@@ -65,8 +72,21 @@ struct Candidate {
     symbol: FunctionSymbol,
 }
 
+/// What probes do beside counting.
+#[derive(Clone, Debug, Default)]
+pub struct ProbeOptions {
+    /// Which calls count: those that meet all of them.
+    pub conditions: Vec<Condition>,
+    /// Whether to measure how long calls take.
+    pub has_latency: bool,
+}
+
 /// Finds the functions and decides about each of them. The process is only read.
-pub fn plan_probes(pid: i32, selectors: &[FunctionSelector]) -> Result<ProbePlan, Error> {
+pub fn plan_probes(
+    pid: i32,
+    selectors: &[FunctionSelector],
+    options: &ProbeOptions,
+) -> Result<ProbePlan, Error> {
     if !has_lahf() {
         return Err(ProbeError::NoFlags.into());
     }
@@ -96,12 +116,17 @@ pub fn plan_probes(pid: i32, selectors: &[FunctionSelector]) -> Result<ProbePlan
         pid,
         functions: Vec::new(),
         refused: Vec::new(),
-        conditions: Vec::new(),
+        conditions: options.conditions.clone(),
+        has_latency: options.has_latency,
     };
     for ((module, symbols), candidates) in loaded.iter().zip(&symbols).zip(&candidates) {
         if !candidates.is_empty() {
             decide(pid, &maps, module, symbols, candidates, &mut planned);
         }
+    }
+    if planned.has_latency && planned.functions.len() > MOST_LATENCIES {
+        let functions = planned.functions.len();
+        return Err(ProbeError::TooManyLatencies { functions }.into());
     }
     Ok(planned)
 }
@@ -253,13 +278,22 @@ fn decide(
     pointers.dedup();
     let code = Code::new(&of_module.text, &of_module.loaded, &all, &pointers);
     for candidate in candidates.values() {
-        match one(pid, maps, module, of_module, &code, &candidate.symbol) {
-            Ok((range, plan)) => planned.functions.push(PlannedFunction {
+        match one(
+            pid,
+            maps,
+            module,
+            of_module,
+            &code,
+            &candidate.symbol,
+            planned.has_latency,
+        ) {
+            Ok((range, plan, exits)) => planned.functions.push(PlannedFunction {
                 function: candidate.name.clone(),
                 module: module.name().to_owned(),
                 base: module.base,
                 range,
                 plan,
+                exits,
                 module_range: module.start..module.end,
             }),
             Err(why) => planned.refused.push(RefusedFunction {
@@ -278,7 +312,8 @@ fn one(
     of_module: &ModuleCode<'_>,
     code: &Code<'_>,
     symbol: &FunctionSymbol,
-) -> Result<(Range<u64>, Plan), String> {
+    has_latency: bool,
+) -> Result<(Range<u64>, Plan, Vec<Plan>), String> {
     if symbol.is_indirect {
         return Err("it only chooses the function that is called (ifunc) when the program is loaded: name that one".into());
     }
@@ -300,13 +335,25 @@ fn one(
         return Err("its code is not in private, read-only memory of its file".into());
     }
     let plan = plan(code, &range).map_err(|refusal| refusal.to_string())?;
-    let end = plan.at + plan.displaced_bytes as u64;
-    let expected = code.bytes(&(range.start..end)).unwrap_or_default();
-    let mut now = vec![0; expected.len()];
-    if read_memory(pid, RemoteAddress(entry), &mut now).is_err() || now != expected {
-        return Err("its code in memory is not that of its file: a breakpoint, a probe of the kernel or another tracer".into());
+    let exits = if has_latency {
+        plan_exits(code, &range, &plan)
+    } else {
+        Ok(Vec::new())
+    };
+    let exits = exits.map_err(|refusal| refusal.to_string())?;
+    let head = range.start..plan.at + plan.displaced_bytes as u64;
+    let tails = exits
+        .iter()
+        .map(|exit| exit.at..exit.at + JUMP_BYTES as u64);
+    for part in tails.chain([head]) {
+        let expected = code.bytes(&part).unwrap_or_default();
+        let mut now = vec![0; expected.len()];
+        let at = RemoteAddress(module.base.wrapping_add(part.start));
+        if read_memory(pid, at, &mut now).is_err() || now != expected {
+            return Err("its code in memory is not that of its file: a breakpoint, a probe of the kernel or another tracer".into());
+        }
     }
-    Ok((range, plan))
+    Ok((range, plan, exits))
 }
 
 /// Where a function begins and ends.

@@ -2,7 +2,7 @@
 
 use super::error::ProbeError;
 use super::gaps::places_near;
-use super::placed::{area_plan, clusters};
+use super::mapped::{clusters, places};
 use super::planned::{PlannedFunction, ProbePlan, RefusedFunction};
 use crate::error::Error;
 use memhook_probe::{AreaHeader, CountsLayout, Pad};
@@ -34,14 +34,15 @@ pub fn preview_probes(plan: ProbePlan) -> Result<ProbePreview, Error> {
     let mut preview = ProbePreview {
         pid,
         pads: Vec::new(),
-        refused: plan.refused,
+        refused: plan.refused.clone(),
     };
     let layout = CountsLayout {
         probes: plan.functions.len(),
+        has_latency: plan.has_latency,
     };
     let maps = mappings(pid)?;
     for (numbers, near) in clusters(&plan.functions) {
-        let area = area_plan(&plan.functions, &numbers, &plan.conditions);
+        let (area, owners) = places(&plan, &numbers);
         let bytes = area.bytes() + CountsLayout::TABLE_BYTES;
         let module = || plan.functions[numbers[0]].module.clone();
         let place = places_near(&maps, &near, bytes).first().copied();
@@ -52,7 +53,7 @@ pub fn preview_probes(plan: ProbePlan) -> Result<ProbePreview, Error> {
         let area = area
             .build(at, AreaHeader::default(), &layout)
             .map_err(|refusal| ProbeError::AllRefused(refusal.to_string()))?;
-        for (&number, pad) in numbers.iter().zip(area.pads) {
+        for (&number, pad) in owners.iter().zip(area.pads) {
             let function = plan.functions[number].clone();
             match pad {
                 Ok(pad) => preview.pads.push(PadPreview { function, pad }),

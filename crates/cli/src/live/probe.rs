@@ -5,11 +5,12 @@ use crate::report::OutputArgs;
 use crate::target::Target;
 use crate::{exit_code, options};
 use memhook_attach::{
-    PadPreview, PlannedFunction, ProbePlan, Probes, RefusedFunction, plan_probes, preview_probes,
+    PadPreview, PlannedFunction, ProbeOptions, ProbePlan, Probes, RefusedFunction, plan_probes,
+    preview_probes,
 };
-use memhook_probe::{Condition, FunctionSelector, MOST_CONDITIONS};
+use memhook_probe::{Condition, FunctionSelector, Histogram, MOST_CONDITIONS};
 use memhook_report::{
-    ProbePlanReport, ProbePlanRow, ProbeReport, ProbeRow, ProbeThread, RefusedRow,
+    ProbeLatency, ProbePlanReport, ProbePlanRow, ProbeReport, ProbeRow, ProbeThread, RefusedRow,
 };
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -29,6 +30,13 @@ pub struct Args {
     /// Count calls, in all and by thread; this is the default
     #[arg(long)]
     count: bool,
+    /// Measure how long calls take, too: p50, p99 and the longest
+    ///
+    /// A jump is placed at every exit of a function for that; where there is no room for one, the
+    /// function is refused. Calls that end by an exception or a longjmp are not measured, nor is the
+    /// first call of a thread. At most 256 functions.
+    #[arg(long)]
+    latency: bool,
     /// Count only calls whose arguments meet this: 'arg2 > 4096'
     ///
     /// arg1 to arg6 are the first six integer or pointer arguments, compared as signed numbers of 64
@@ -76,10 +84,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {
         anyhow::bail!("{why}");
     }
-    let mut plan = plan_probes(pid, &selectors)?;
-    if let Some(Conditions(conditions)) = &args.conditions {
-        plan.conditions = conditions.clone();
-    }
+    let conditions = args.conditions.clone();
+    let options = ProbeOptions {
+        conditions: conditions.map_or_else(Vec::new, |Conditions(list)| list),
+        has_latency: args.latency,
+    };
+    let plan = plan_probes(pid, &selectors, &options)?;
     if args.dry_run {
         return dry_run(args, plan);
     }
@@ -164,6 +174,9 @@ fn report(probes: &Probes, duration: Duration) -> anyhow::Result<ProbeReport> {
         module: function.module.clone(),
         calls: counts[number].calls,
         rate_per_s: counts[number].calls as f64 / seconds,
+        latency_ns: probes
+            .has_latency()
+            .then(|| latency(&counts[number].latency, probes.clock_rate())),
         threads: counts[number]
             .threads
             .iter()
@@ -188,18 +201,29 @@ fn report(probes: &Probes, duration: Duration) -> anyhow::Result<ProbeReport> {
     Ok(report)
 }
 
+/// `rate`: counts of the time-stamp counter in a millisecond.
+fn latency(histogram: &Histogram, rate: u64) -> ProbeLatency {
+    let nanoseconds = |counts: u64| {
+        let exact = u128::from(counts) * 1_000_000 / u128::from(rate.max(1));
+        u64::try_from(exact).unwrap_or(u64::MAX)
+    };
+    ProbeLatency {
+        calls: histogram.calls(),
+        p50: nanoseconds(histogram.quantile(500)),
+        p99: nanoseconds(histogram.quantile(990)),
+        max: nanoseconds(histogram.longest()),
+    }
+}
+
 fn dry_run(args: &Args, plan: ProbePlan) -> anyhow::Result<ExitCode> {
     let preview = preview_probes(plan)?;
     let row = |pad: &PadPreview| ProbePlanRow {
         function: pad.function.function.clone(),
         module: pad.function.module.clone(),
-        address: format!(
-            "{:#x}",
-            pad.function.plan.at.wrapping_add(pad.function.base)
-        ),
-        bytes: hex(&pad.function.plan.original),
+        address: format!("{:#x}", pad.pad.from),
+        bytes: hex(&pad.pad.original),
         jump: hex(&pad.pad.jump),
-        displaced: pad.function.plan.assembly(),
+        displaced: pad.pad.displaced.clone(),
         pad_address: format!("{:#x}", pad.pad.at),
         pad: hex(&pad.pad.code),
         pad_assembly: pad.pad.assembly(),

@@ -5,13 +5,14 @@ use std::time::Instant;
 /// Measures how fast the time-stamp counter runs. All processors of a machine count alike if the
 /// counter is constant, which every x86-64 processor of the last 15 years says of itself.
 #[derive(Clone, Copy)]
-pub(crate) struct Clock {
+pub struct Clock {
     began: Instant,
     count: u64,
 }
 
 impl Clock {
-    pub(crate) fn start() -> Clock {
+    /// Begins to measure.
+    pub fn start() -> Clock {
         Clock {
             began: Instant::now(),
             count: count(),
@@ -19,7 +20,7 @@ impl Clock {
     }
 
     /// Counts per millisecond.
-    pub(crate) fn rate(&self) -> u64 {
+    pub fn rate(&self) -> u64 {
         // The error of reading both clocks is small compared with this.
         while self.began.elapsed().as_micros() < 200 {
             std::hint::spin_loop();

@@ -1,0 +1,149 @@
+//! The memory of probes: which functions share an area, where it is, and mapping it.
+
+use super::error::ProbeError;
+use super::gaps::places_near;
+use super::planned::{PlannedFunction, ProbePlan};
+use crate::error::Error;
+use crate::hook_presence::any_point;
+use crate::limits::check_file_size;
+use memhook_inject::{CodeArea, Region, create_region, hold, map_code_area, write_bytes};
+use memhook_probe::{AreaFunction, AreaHeader, AreaPlan, CountsLayout, Role};
+use memhook_process::{RemoteAddress, mappings};
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+/// How often another place is tried because the process has mapped something there first.
+const PLACE_TRIES: usize = 8;
+/// Modules that are this close share an area.
+const CLUSTER_BYTES: u64 = 1 << 30;
+
+/// An area that is mapped, and the numbers of its functions.
+pub(super) struct Mapped {
+    pub area: CodeArea,
+    pub functions: Vec<usize>,
+    pub bytes: u64,
+}
+
+/// The area of these functions, and for each of its pads the number of the function. Pads at exits come first: one without
+/// its entry does nothing.
+pub(super) fn places<'p>(plan: &'p ProbePlan, numbers: &[usize]) -> (AreaPlan<'p>, Vec<usize>) {
+    let (mut pads, mut owners) = (Vec::new(), Vec::new());
+    for &probe in numbers {
+        let function = &plan.functions[probe];
+        let at_entry = if plan.has_latency {
+            Role::Begins
+        } else {
+            Role::Counts
+        };
+        let exits = function.exits.iter().map(|exit| (exit, Role::Ends));
+        for (plan, role) in exits.chain([(&function.plan, at_entry)]) {
+            pads.push(AreaFunction {
+                plan,
+                bias: function.base,
+                probe,
+                role,
+            });
+            owners.push(probe);
+        }
+    }
+    (AreaPlan::new(pads, &plan.conditions), owners)
+}
+
+/// Functions whose modules are close to each other: numbers, and the range of the modules.
+pub(super) fn clusters(functions: &[PlannedFunction]) -> Vec<(Vec<usize>, Range<u64>)> {
+    let mut order: Vec<usize> = (0..functions.len()).collect();
+    order.sort_by_key(|&n| functions[n].module_range.start);
+    let mut found: Vec<(Vec<usize>, Range<u64>)> = Vec::new();
+    for n in order {
+        let range = &functions[n].module_range;
+        match found.last_mut() {
+            Some((numbers, all)) if range.end - all.start.min(range.start) <= CLUSTER_BYTES => {
+                numbers.push(n);
+                all.end = all.end.max(range.end);
+            }
+            _ => found.push((vec![n], range.clone())),
+        }
+    }
+    found
+}
+
+/// Maps the counters, the table of threads and the areas, all of them without an effect so far.
+pub(super) fn map_all(
+    pid: i32,
+    plan: &ProbePlan,
+    layout: &CountsLayout,
+) -> Result<(File, AreaHeader, Vec<Mapped>), Error> {
+    let areas: Vec<u64> = clusters(&plan.functions)
+        .iter()
+        .map(|(functions, _)| places(plan, functions).0.bytes())
+        .collect();
+    let largest = areas.into_iter().max().unwrap_or(0);
+    check_file_size(pid, layout.shared_bytes().max(largest))?;
+    let mut held = hold(pid, &any_point())?;
+    let region = create_region(
+        &mut held,
+        c"memhook-probe-counts",
+        layout.shared_bytes(),
+        None,
+    )?;
+    let mut mapped: Vec<Mapped> = Vec::new();
+    for (functions, near) in clusters(&plan.functions) {
+        let bytes = places(plan, &functions).0.bytes();
+        // The table of threads is behind the first area.
+        let wiped = if mapped.is_empty() {
+            CountsLayout::TABLE_BYTES
+        } else {
+            0
+        };
+        let places = places_near(&mappings(pid)?, &near, bytes + wiped);
+        let mut area = None;
+        for at in places.into_iter().take(PLACE_TRIES) {
+            area = map_code_area(&mut held, RemoteAddress(at), bytes, wiped)?;
+            if area.is_some() {
+                break;
+            }
+        }
+        let module = || plan.functions[functions[0]].module.clone();
+        let area = area.ok_or_else(|| ProbeError::NoRoom {
+            pid,
+            module: module(),
+        })?;
+        mapped.push(Mapped {
+            area,
+            functions,
+            bytes,
+        });
+    }
+    held.release()?;
+    let (counts, header) = prepared(pid, region, &mapped, layout)?;
+    Ok((counts, header, mapped))
+}
+
+/// Fills in where the counters are.
+fn prepared(
+    pid: i32,
+    region: Region,
+    mapped: &[Mapped],
+    layout: &CountsLayout,
+) -> Result<(File, AreaHeader), Error> {
+    let counts = File::from(region.fd);
+    let cannot = |cause| ProbeError::Pads { pid, cause };
+    counts
+        .write_all_at(&CountsLayout::shared_words(), CountsLayout::TAKEN)
+        .map_err(cannot)?;
+    let mut header = AreaHeader {
+        attacher: std::process::id(),
+        shared_at: region.address.0,
+        shared_bytes: layout.shared_bytes(),
+        ..AreaHeader::default()
+    };
+    if let Some(first) = mapped.first() {
+        let table = first.area.address + first.bytes;
+        header.table_at = table.0;
+        header.table_bytes = CountsLayout::TABLE_BYTES;
+        let words = CountsLayout::table_words(region.address.0);
+        write_bytes(pid, table + CountsLayout::IS_LIVE, &words)?;
+    }
+    Ok((counts, header))
+}
