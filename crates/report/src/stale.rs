@@ -365,9 +365,9 @@ mod tests {
         let text = report(true).text(Style::default());
         for part in [
             "Note: something\\x1b",
-            "Process 7 (server): 1.95 GiB (1.86 GiB to 2.05 GiB) of 2.34 GiB live in 2 blocks not touched in the last 10 min",
+            "Process 7 (server): 2.0 GiB (1.9 GiB to 2.1 GiB) of 2.3 GiB live in 2 blocks not touched in the last 10 min",
             "Watched for 1205 s at 0.4 % of its time (budget 1.0 %): writes to 90 of 100 pages (1,234 faults), accesses in 1 look at single words (5 traps)",
-            "S1 0 B of 2.34 GiB live in 2 blocks not touched, by malloc; last access seen 0.2 s ago",
+            "S1 0 B of 2.3 GiB live in 2 blocks not touched, by malloc; last access seen 0.2 s ago",
             "caught 3 s ago by a system call: offset 16 of the block at 0x1000, thread 9",
             "3 more sites (--top)",
         ] {
