@@ -17,8 +17,9 @@
 // number of an owner that has ended and has not been missed yet: then nobody else writes into the ring,
 // and the new thread carries it on.
 //
-// Threads that find no ring free count down in `waiting`, by the same hash. A word that two threads
-// share counts faster or slower, which changes only how often they ask.
+// Threads that find no ring free count down in `waiting`, by the same hash, in words that bear their numbers:
+// a new thread with the memory of one that has ended asks at once. Two threads with one word push each
+// other out of it, which changes only how often they ask.
 #pragma once
 #include "arch.hpp"
 
@@ -31,6 +32,9 @@ struct Claim {
 };
 
 inline constexpr uint64_t seat_count = 4096, seat_window = 4, waiting_count = 256;
+
+// An epoch of 12 bits above 24 others (state.hpp). A thread's number has 22 bits at most (PID_MAX_LIMIT).
+inline constexpr uint64_t waiting_bits = 36;
 
 extern Claim claims[max_rings];
 extern uint16_t seats[seat_count];
@@ -76,7 +80,8 @@ inline void take_seat(uint64_t home, uint64_t ring) {
       take_seat(home, i);
       return word;
     }
-  return __atomic_load_n(&waiting[home % waiting_count], __ATOMIC_RELAXED);
+  uint64_t word = __atomic_load_n(&waiting[home % waiting_count], __ATOMIC_RELAXED);
+  return word >> waiting_bits == tid ? word & ((1ull << waiting_bits) - 1) : 0;
 }
 
 inline uint32_t own_number(uint64_t thread_pointer) {
@@ -113,8 +118,9 @@ inline uint32_t own_number(uint64_t thread_pointer) {
 
 // The thread has no ring, and `word` says when it asks again.
 inline void own_no_ring(uint64_t word) {
-  uint64_t home = hash_of_thread(cpu::thread_pointer());
-  __atomic_store_n(&waiting[home % waiting_count], word, __ATOMIC_RELAXED);
+  uint64_t thread_pointer = cpu::thread_pointer(), home = hash_of_thread(thread_pointer);
+  uint64_t tid = own_number(thread_pointer);
+  __atomic_store_n(&waiting[home % waiting_count], tid << waiting_bits | word, __ATOMIC_RELAXED);
 }
 
 }  // namespace memhook

@@ -36,6 +36,13 @@ static void keep(void* block) {
 #endif
 }
 
+// Which the compiler may not leave out.
+static void allocate_and_release(size_t bytes) {
+  void* block = malloc(bytes);
+  __asm__ volatile("" : : "r"(block) : "memory");
+  free(block);
+}
+
 APART static void leak_by_malloc(void) { keep(malloc(48)); }
 APART static void leak_by_calloc(void) { keep(calloc(3, 24)); }
 APART static void leak_by_realloc(void) { keep(realloc(malloc(16), 112)); }
@@ -49,7 +56,7 @@ __attribute__((constructor)) static void construct(void) {
 }
 
 static void* work(void* leaks) {
-  for (int i = 0; i < 20; i++) free(malloc((size_t)i * 10));
+  for (int i = 0; i < 20; i++) allocate_and_release((size_t)i * 10);
   if (leaks) leak_in_thread();
   return NULL;
 }
@@ -86,7 +93,7 @@ int main(int count, char** arguments) {
     CHECK(!dlopen("/nonexistent.so", RTLD_NOW));
   }
   errno = 77;
-  free(malloc(10));
+  allocate_and_release(10);
   CHECK(errno == 77);
   say("done\n");
   wait_for_byte();

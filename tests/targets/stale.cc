@@ -1,10 +1,11 @@
 // Blocks of known use: some are touched every 20 ms, some never after they were made. What is there
 // before "ready" is made again after the byte, by the same functions, so that there are blocks from
-// before an attach and traced ones. Prints "done" with the bytes of each kind.
+// before an attach and traced ones. At another byte it prints "longest" with the longest time in ms
+// in which its first thread has touched nothing since.
 //
-// Arguments: threads that touch (1), "once" (makes everything only after the byte), and "nobody"
-// (nothing is touched).
+// Arguments: threads that touch (1), and "nobody" (nothing is touched).
 #include <pthread.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -65,37 +66,45 @@ static void touch(Kinds& kinds) {
   for (size_t i = 0; i < kinds.mixed.size(); i += 2) look(kinds.mixed[i]);
 }
 
-// A handful at a time: whoever is started meanwhile is ready before all are made.
 static Kinds before, after;
 static std::atomic<bool> has_more, is_idle;
+static std::atomic<long> longest_ms;
 
-static void* serve(void*) {
+static long now_ms() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
+}
+
+static void* serve(void* counts) {
+  long last = now_ms();
   while (!stop) {
     if (!is_idle) {
       touch(before);
       if (has_more) touch(after);
     }
+    long now = now_ms();
+    if (counts && now - last > longest_ms) longest_ms = now - last;
+    last = now;
     usleep(20'000);
   }
   return nullptr;
 }
 
 int main(int argc, char** argv) {
-  int threads = argc > 1 ? atoi(argv[1]) : 1;
-  bool once = false;
-  for (int i = 2; i < argc; i++) {
-    once |= !strcmp(argv[i], "once");
-    if (!strcmp(argv[i], "nobody")) is_idle = true;
-  }
-  if (!once) make(before);
-  // Reserved before, so that no vector moves while others read it.
-  std::vector<pthread_t> all(static_cast<size_t>(threads));
-  for (pthread_t& thread : all) CHECK(pthread_create(&thread, nullptr, serve, nullptr) == 0);
+  size_t threads = argc > 1 ? static_cast<size_t>(atoi(argv[1])) : 1;
+  is_idle = argc > 2 && !strcmp(argv[2], "nobody");
+  make(before);
+  std::vector<pthread_t> all(threads);
+  for (size_t i = 0; i < threads; i++)
+    CHECK(pthread_create(&all[i], nullptr, serve, i == 0 ? &stop : nullptr) == 0);
   target::ready();
   make(after);
   has_more = true;
+  longest_ms = 0;
+  target::done();
   char line[64];
-  snprintf(line, sizeof line, "done %zu", COUNT * BYTES);
+  snprintf(line, sizeof line, "longest %ld", longest_ms.exchange(0));
   target::say(line);
   target::wait_for_byte();
   stop = true;

@@ -64,6 +64,9 @@ fn reports() {
     let gap = folder.path("gap.mhk");
     schema.check(&forsaken(&gap));
     schema.check(&json(&["report", &gap, "--json", "--by", "function"]));
+    let scored = folder.path("scored.mhk");
+    traced("scores", &[], &["-o", &scored]);
+    schema.check(&json(&["report", &scored, "--json", "--scores"]));
     assert_eq!(schema.unseen(), [""; 0]);
 }
 
@@ -97,6 +100,8 @@ fn trees_pairs_and_differences() {
     forsaken(&old);
     let options = ["--sample", "8K", "--stacks", "all", "-o", &new];
     traced("sampled", &[], &options);
+    let scored = folder.path("scored.mhk");
+    traced("scores", &[], &["-o", &scored]);
     let [tree, who_frees, diff] = ["tree-1", "who-frees-1", "diff-1"].map(JsonSchema::load);
     for file in [&old, &new] {
         for direction in ["top-down", "bottom-up"] {
@@ -105,6 +110,7 @@ fn trees_pairs_and_differences() {
         who_frees.check(&json(&["report", file, "--json", "--who-frees"]));
         diff.check(&json(&["diff", &old, file, "--json"]));
     }
+    diff.check(&json(&["diff", &old, &scored, "--json", "-T", "1000"]));
     for schema in [tree, who_frees, diff] {
         assert_eq!(schema.unseen(), [""; 0]);
     }
@@ -134,6 +140,28 @@ fn scans() {
 }
 
 #[test]
+fn resident_memory() {
+    let [rss, trim] = ["rss-1", "trim-1"].map(JsonSchema::load);
+    let target = Target::start(&build_target("pinned_pages", &[]), &["1", "untrimmed"]);
+    let pid = target.pid().to_string();
+    rss.check(&json(&["rss", &pid, "--json"]));
+    // Too little for the copy: an account without the heap.
+    let bare = json(&["rss", &pid, "--json", "--max-memory", "1"]);
+    assert!(
+        bare["notes"].to_string().contains("the heap is not split"),
+        "{bare:#}"
+    );
+    rss.check(&bare);
+    trim.check(&json(&["trim", &pid, "--json", "--dry-run"]));
+    trim.check(&json(&["trim", &pid, "--json", "--max-hold", "20s"]));
+    // Call stacks are known of traced processes only.
+    let unseen = rss.unseen();
+    let of_frames = |field: &String| field.contains("frame") || field.contains("stack");
+    assert!(unseen.iter().all(of_frames), "{unseen:?}");
+    assert_eq!(trim.unseen(), [""; 0]);
+}
+
+#[test]
 fn verdicts() {
     let schema = JsonSchema::load("gate-1");
     let folder = Folder::new("schema-gate");
@@ -148,6 +176,8 @@ fn verdicts() {
     };
     verdict(0, &["--suppress", "nothing-like-it"], &cases, &["nothing"]);
     verdict(1, &["--max-live", "0"], &cases, &["list"]);
+    let scored = ["--min-lifetime-score", ".000001", "--max-live", "0"];
+    verdict(1, &scored, &cases, &["list"]);
     verdict(0, &["--suppress", "^block$"], &cases, &["plain"]);
     verdict(1, &["--write-baseline", &baseline], &cases, &["plain"]);
     verdict(128 + 15, &[], &cases, &["ends", "SIGTERM"]);

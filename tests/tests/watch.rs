@@ -1,7 +1,7 @@
 //! Programs that run out of memory in a real control group, and what is left of them.
 
 use memhook_tests::programs::Folder;
-use memhook_tests::{MemoryBox, Target, binary, build_target, not_run, run};
+use memhook_tests::{JsonSchema, MemoryBox, Target, binary, build_target, not_run, run};
 use serde_json::Value;
 use std::io::Read;
 use std::path::Path;
@@ -72,6 +72,21 @@ fn share(report: &Value, function: &str) -> (f64, f64) {
     (sites.iter().filter(is_of).map(bytes).sum(), all)
 }
 
+/// A report of a watch has two others in it.
+fn check_schemas(reports: &[(String, Value)]) {
+    let [watch, report, rss] = ["watch-1", "report-1", "rss-1"].map(JsonSchema::load);
+    for (_, found) in reports {
+        report.check(&found["report"]);
+        let mut outer = found.clone();
+        outer["report"] = serde_json::json!({});
+        if !found["account"].is_null() {
+            rss.check(&found["account"]);
+            outer["account"] = serde_json::json!({});
+        }
+        watch.check(&outer);
+    }
+}
+
 #[test]
 fn a_process_that_is_killed_leaves_its_site() {
     let program = build_target("leaks_until_killed", &[]);
@@ -79,9 +94,7 @@ fn a_process_that_is_killed_leaves_its_site() {
         let Some(group) = MemoryBox::new(&format!("watch-{round}"), LIMIT) else {
             return not_run("no memory cgroup can be made here");
         };
-        let mut command = group.command(&program);
-        command.arg("1000000000");
-        let mut target = Target::run(&mut command);
+        let mut target = Target::run(&mut group.command(&program));
         let folder = Folder::new(&format!("watch-{round}"));
         let directory = folder.path("evidence");
         let said = folder.path("said");
@@ -100,6 +113,7 @@ fn a_process_that_is_killed_leaves_its_site() {
         let (code, errors) = watch.end();
         assert_eq!(code, Some(0), "{errors}");
         let reports = reports(directory.as_ref());
+        check_schemas(&reports);
         let (_, last) = reports
             .last()
             .unwrap_or_else(|| panic!("no report: {errors}"));

@@ -74,12 +74,15 @@ pub fn answer(
             },
             Stratum::Open,
         ) => Share::unknown(0.0),
-        (_, stratum) => looks
-            .share(site, stratum, older_ms)
-            .unwrap_or(Share::unknown(
-                // What is not written is mostly not read either.
-                f64::from(u8::from(stratum == Stratum::Unwritten)),
-            )),
+        (_, stratum) => {
+            let seen = |stratum| looks.share(site, stratum, older_ms);
+            // What is not written is mostly not read either, and its neighbours are like it.
+            let guess = match stratum {
+                Stratum::Unwritten => 1.0,
+                Stratum::Open => seen(Stratum::Unwritten).map_or(0.0, |share| share.estimate),
+            };
+            seen(stratum).unwrap_or(Share::unknown(guess))
+        }
     };
     let (of_unwritten, of_open) = (share(Stratum::Unwritten), share(Stratum::Open));
     let sum = |part: fn(&Share) -> f64| {

@@ -1,9 +1,13 @@
 //! The blocks that were there before the attach: from a dissection of the heap, by type and size.
 
+use crate::pages::PAGE_BYTES;
 use crate::sites::{LiveBlock, Site};
+use crate::watcher::watchable;
 use memhook_foreign::size_text;
 use memhook_heap::{Captured, Error, Types, dissect};
+use memhook_inject::{PageScan, PageState};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::ops::Range;
 
 /// What blocks from before the attach have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +32,8 @@ pub struct EarlierBlocks {
     kinds: Vec<Kind>,
     /// By address: bytes, and the number of the kind.
     blocks: FxHashMap<u64, (u64, u32)>,
+    /// Where blocks are not known: the pages.
+    pages: Vec<Range<u64>>,
 }
 
 impl EarlierBlocks {
@@ -58,6 +64,26 @@ impl EarlierBlocks {
         Ok(found)
     }
 
+    /// Where the blocks cannot be told apart: the pages that the process has to itself.
+    pub fn pages_of(pid: i32) -> EarlierBlocks {
+        let mut found = EarlierBlocks::default();
+        let Ok(scan) = PageScan::open(pid) else {
+            return found;
+        };
+        for area in watchable(pid) {
+            let mut runs = Vec::new();
+            if scan.find(area, PageState::Own, &mut runs).is_ok() {
+                found.pages.extend(runs);
+            }
+        }
+        found
+    }
+
+    /// Whether only pages are known.
+    pub fn are_pages(&self) -> bool {
+        !self.pages.is_empty()
+    }
+
     /// The block at this address was released, or belongs to the trace.
     pub fn remove(&mut self, address: u64) {
         self.blocks.remove(&address);
@@ -71,12 +97,20 @@ impl EarlierBlocks {
     /// Those that are left.
     pub fn iter(&self) -> impl Iterator<Item = LiveBlock> + '_ {
         let blocks = self.blocks.iter();
-        blocks.map(|(&address, &(bytes, kind))| LiveBlock {
+        let blocks = blocks.map(|(&address, &(bytes, kind))| LiveBlock {
             address,
             bytes,
             site: Site::Kind(kind),
             allocated_ms: None,
-        })
+        });
+        let pages = self.pages.iter().cloned();
+        let pages = pages.flat_map(|run| run.step_by(PAGE_BYTES as usize));
+        blocks.chain(pages.map(|address| LiveBlock {
+            address,
+            bytes: PAGE_BYTES,
+            site: Site::Pages,
+            allocated_ms: None,
+        }))
     }
 }
 

@@ -103,12 +103,12 @@ impl Looks {
         let drawn = &mut sites.get_mut(&site)?.parts[index].drawn;
         let block = drawn.swap_remove(random.below(drawn.len() as u64) as usize);
         let words = (block.bytes / 8).max(1);
-        let unknown = SiteLooks::default();
-        let offset = self
-            .sites
-            .get(&site)
-            .unwrap_or(&unknown)
-            .place(words, random);
+        let offset = match self.sites.get(&site) {
+            // Nothing is known of their layout, and what is asked is how much of them is touched.
+            _ if site == Site::Pages => random.below(words) * 8,
+            Some(looks) => looks.place(words, random),
+            None => SiteLooks::default().place(words, random),
+        };
         Some(Look {
             block,
             stratum: STRATA[index],
@@ -145,18 +145,18 @@ impl Looks {
             seconds: (f64::from(end_ms.saturating_sub(look.began_ms)) / 1e3).max(1e-3),
             is_touched: touched_ms.is_some(),
         };
+        let index = STRATA.iter().position(|s| *s == look.stratum).unwrap_or(0);
+        if look.block.site == Site::Pages {
+            site.note(index, now_ms, watched);
+            return;
+        }
         if site.offsets.len() < MOST_OFFSETS || site.offsets.contains_key(&look.offset) {
             let offset = site.offsets.entry(look.offset).or_default();
             offset.looks += 1;
             offset.quick += u32::from(watched.is_touched && watched.seconds <= 1.0);
         }
         if look.offset == site.main {
-            let index = STRATA.iter().position(|s| *s == look.stratum).unwrap_or(0);
-            let list = &mut site.watched[index];
-            list.push((now_ms, watched));
-            if list.len() > MOST_LOOKS {
-                list.drain(..MOST_LOOKS / 2);
-            }
+            site.note(index, now_ms, watched);
         }
         site.choose_main();
     }
@@ -189,6 +189,14 @@ impl Looks {
 }
 
 impl SiteLooks {
+    fn note(&mut self, index: usize, now_ms: u32, watched: Watched) {
+        let list = &mut self.watched[index];
+        list.push((now_ms, watched));
+        if list.len() > MOST_LOOKS {
+            list.drain(..MOST_LOOKS / 2);
+        }
+    }
+
     /// The other place that is touched most, as far as is known.
     fn best_other(&self) -> Option<(u64, Offset)> {
         let others = self.offsets.iter();

@@ -11,6 +11,8 @@ pub enum Site {
     Stack(u32),
     /// Those from before the attach of one type and size, by its number.
     Kind(u32),
+    /// Pages from before the attach of which it is not known what blocks they hold.
+    Pages,
 }
 
 /// A live block.

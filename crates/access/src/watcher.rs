@@ -300,7 +300,7 @@ impl Watcher {
             .iter()
             .map(|ended| (key(&ended.look.block), false))
             .collect();
-        let random = Random::seeded(self.random.next());
+        let random = Random::seeded(self.random.number());
         let mut census = Census::new(older_ms, now_ms, &self.hits, random);
         let pages = &self.controller.pages;
         each_block(&mut |block| {
@@ -399,7 +399,19 @@ fn pages(pid: i32, means: &Means) -> Result<WriteWatch, String> {
             &"a seccomp filter may end the process for a system call of ours",
         ));
     }
+    // Of two, the second one that asks for an area is refused, and that must not be the program.
+    if uses_userfaultfd(pid) {
+        return Err(none(&"the program uses userfaultfd itself"));
+    }
     WriteWatch::start(pid).map_err(|error| none(&error))
+}
+
+fn uses_userfaultfd(pid: i32) -> bool {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd"));
+    let links = entries.into_iter().flatten().flatten();
+    links
+        .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+        .any(|link| link.to_str() == Some("anon_inode:[userfaultfd]"))
 }
 
 /// Watchpoints for a process and how many, or why there are none.
@@ -429,7 +441,7 @@ fn words(pid: i32, means: &Means, settings: &Settings) -> Result<(WatchedThreads
 }
 
 /// Mappings that heap blocks may be in: private memory without a file.
-fn watchable(pid: i32) -> Vec<Range<u64>> {
+pub(crate) fn watchable(pid: i32) -> Vec<Range<u64>> {
     let all = mappings(pid).unwrap_or_default().into_iter();
     let is_heap = |m: &memhook_process::Mapping| {
         let is_memory = m.path.is_empty() || m.path == "[heap]" || m.path.starts_with("[anon");

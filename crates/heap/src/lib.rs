@@ -4,6 +4,8 @@
 //! and damaged bytes in it lead to findings, never to a panic. [`Reclaimer`] gives leaked blocks back to
 //! the allocator of the live process. Where nothing can be attached to, saved snapshots are searched.
 
+// Where no live process can be looked at, some of what a dissection finds is of no use.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 // A list of one range is meant as such in tests.
 #![cfg_attr(test, allow(clippy::single_range_in_vec_init))]
 
@@ -28,7 +30,6 @@ mod testing;
 
 #[cfg(target_arch = "x86_64")]
 pub use capture::limits::Limits;
-pub use capture::modules::MUSL;
 #[cfg(target_arch = "x86_64")]
 pub use capture::residency::Residency;
 #[cfg(target_arch = "x86_64")]
@@ -55,6 +56,6 @@ pub use resident::{
 pub use room::Room;
 pub use scan::Scan;
 pub use snapshot::{
-    Area, AreaKind, Backing, CopiedRegion, Meta, Method, ModuleInfo, Snapshot, ThreadState, load,
-    save,
+    Area, AreaKind, Backing, CopiedRegion, MUSL, Meta, Method, ModuleInfo, Snapshot, ThreadState,
+    load, save,
 };

@@ -105,7 +105,7 @@ fn is_rusts(name: &str) -> bool {
         let tail = format!("7___rustc{}_{function}", function.len());
         name.starts_with("_R") && name.ends_with(&tail)
     };
-    RUST.contains(&name) || RUST.iter().any(|function| is_mangled(&function))
+    RUST.contains(&name) || RUST.iter().any(is_mangled)
 }
 
 #[cfg(test)]

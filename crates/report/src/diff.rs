@@ -4,10 +4,12 @@
 //! without a name is its module and offset, which holds within one build.
 
 use crate::gaps;
-use crate::scores::{change_text, site_change_text};
+use crate::scores::{change_text, site_change_text, stacks_scores};
 use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, change, counted, milliseconds, with_error};
-use crate::{Amount, Document, Measure, Profile, RunScores, Scores, StackFrame, Style, UnseenTime};
+use crate::{
+    Amount, Document, Measure, Profile, ScoreChange, Scores, StackFrame, Style, UnseenTime,
+};
 use memhook_foreign::visible;
 use serde::Serialize;
 use std::collections::{BTreeSet, HashMap};
@@ -90,32 +92,6 @@ pub struct SiteChange {
     pub stack: Vec<StackFrame>,
 }
 
-/// What became of the scores.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct ScoreChange {
-    /// Those of the old run.
-    pub old: RunScores,
-    /// Those of the new run.
-    pub new: RunScores,
-    /// New minus old: what is above 0 is an improvement.
-    pub change: Scores,
-}
-
-impl ScoreChange {
-    fn of(old: RunScores, new: RunScores) -> ScoreChange {
-        let change = |of: fn(&Scores) -> Option<f64>| Some(of(&new.scores)? - of(&old.scores)?);
-        ScoreChange {
-            old,
-            new,
-            change: Scores {
-                lifetime: change(|s| s.lifetime),
-                usage: change(|s| s.usage),
-                useful_lifetime: change(|s| s.useful_lifetime),
-            },
-        }
-    }
-}
-
 /// Two runs compared.
 #[derive(Clone, Debug, Serialize)]
 pub struct Diff {
@@ -189,26 +165,6 @@ fn collect(pairs: &mut HashMap<Key, Pair>, profile: &Profile, measure: Measure, 
     }
 }
 
-/// The scores of some stacks together: where there are several, each counts by the number of its blocks.
-fn site_scores(profile: &Profile, stacks: &BTreeSet<u32>) -> Option<Scores> {
-    let all = profile.scores.as_ref()?;
-    let scored = stacks.iter().filter_map(|&stack| all.site(stack));
-    let mean = |of: fn(&Scores) -> Option<f64>| {
-        let known = scored.clone().filter_map(|site| {
-            let blocks = site.numbers.chunks.max(1) as f64;
-            Some((of(&site.scores)? * blocks, blocks))
-        });
-        let (sum, blocks) = known.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        (blocks > 0.0).then(|| sum / blocks)
-    };
-    scored.clone().next()?;
-    Some(Scores {
-        lifetime: mean(|s| s.lifetime),
-        usage: mean(|s| s.usage),
-        useful_lifetime: mean(|s| s.useful_lifetime),
-    })
-}
-
 fn run(profile: &Profile, measure: Measure) -> Run {
     let amounts = profile.sites.iter();
     let amount: Amount = amounts.map(|site| measure.of(&site.measures)).sum();
@@ -262,8 +218,8 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
             new_bytes: pair.new.bytes,
             new_blocks: pair.new.blocks,
             change_bytes: change_of(&pair),
-            old_scores: site_scores(old, &pair.old_stacks),
-            new_scores: site_scores(new, &pair.new_stacks),
+            old_scores: stacks_scores(old, &pair.old_stacks),
+            new_scores: stacks_scores(new, &pair.new_stacks),
             error_bytes: of_both(pair.old, pair.new).error_bytes(),
             kind,
             truncated,

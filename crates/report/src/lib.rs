@@ -39,7 +39,7 @@ mod who_frees;
 mod wrap;
 
 pub use call_tree::Root;
-pub use diff::{Diff, Fate, Run, ScoreChange, SiteChange, diff};
+pub use diff::{Diff, Fate, Run, SiteChange, diff};
 pub use fail_on::FailOn;
 pub use formats::{Document, Format, FormatChoice, FormatOptions, Nature, document};
 pub use gaps::{LiveBounds, UnseenTime, unseen_in_words};
@@ -69,8 +69,8 @@ pub use rss::{PinRow, RssHolding, RssPart, RssReport, RssSnapshot, RssView, Trim
 pub use scan::ReclaimRound;
 pub use scan::{LeakGroup, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks};
 pub use scores::{
-    Gain, HOW_TO_GET_ACCESSES, Inference, InferenceKind, ProfileScores, RunScores, Scores,
-    SiteScores,
+    Gain, HOW_TO_GET_ACCESSES, Inference, InferenceKind, ProfileScores, RunScores, ScoreChange,
+    Scores, SiteScores,
 };
 pub use stale::{CaughtAccess, StaleEvidence, StaleReport, StaleSite, StaleTotals};
 pub use style::Style;

@@ -50,16 +50,13 @@ impl Death {
             (None, Some(status)) => format!("ended with status {status}"),
             (None, None) => "ended".to_owned(),
         };
-        match self.kills {
-            Some(1..) => format!(
-                "{how}; the kernel has killed {} in its memory cgroup for want of memory",
-                crate::counted(self.kills.unwrap_or(0), "process").replace("processs", "processes")
-            ),
-            Some(0) => format!(
-                "{how}; the kernel has killed nothing in its memory cgroup for want of memory"
-            ),
-            None => format!("{how}; whether for want of memory is not known"),
-        }
+        let killed = match self.kills {
+            Some(0) => "no process",
+            Some(1) => "a process",
+            Some(_) => "several processes",
+            None => return format!("{how}; whether for want of memory is not known"),
+        };
+        format!("{how}; the kernel has killed {killed} of its memory cgroup for want of memory")
     }
 }
 

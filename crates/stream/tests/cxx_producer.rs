@@ -16,12 +16,21 @@ const SAMPLE_BYTES: u64 = 4096;
 
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(compile)
+    PROGRAM.get_or_init(|| compile("memhook-producer", &[]))
 }
 
-fn compile() -> PathBuf {
+/// The one whose threads find their rings by a table, as the hook that is mapped without a loader.
+fn program_without_tls() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("memhook-producer-without-tls", &["-DMEMHOOK_WITHOUT_TLS"]))
+}
+
+/// Where glibc's `struct pthread` has the thread's number.
+const TID_OFFSET: u32 = 720;
+
+fn compile(name: &str, options: &[&str]) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("memhook-producer");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
     let status = Command::new(compiler)
         .args([
@@ -32,6 +41,7 @@ fn compile() -> PathBuf {
             "-Wextra",
             "-Werror",
         ])
+        .args(options)
         .arg("-I")
         .arg(here.join("../../hook-cxx"))
         .arg(here.join("tests/producer.cc"))
@@ -354,8 +364,13 @@ struct Run {
 }
 
 fn run(waves: u64, threads: u64, events: u64, ring_bytes: usize) -> Run {
+    run_by(program(), waves, threads, events, ring_bytes)
+}
+
+fn run_by(program: &Path, waves: u64, threads: u64, events: u64, ring_bytes: usize) -> Run {
     let (file, region) = new_region(memhook_abi::flags::LONE_RECORDER, ring_bytes);
-    let mut child = Command::new(program())
+    region.set_tid_offset(TID_OFFSET);
+    let mut child = Command::new(program)
         .arg(file.as_raw_fd().to_string())
         .args([waves, threads, events].map(|n: u64| n.to_string()))
         .spawn()
@@ -403,6 +418,18 @@ fn nothing_is_lost_and_nothing_is_torn() {
     let Run { full, freed, .. } = run(40, 3, 20_000, RING_BYTES);
     assert!(full > 100, "the rings were full only {full} times");
     assert!(freed > 10, "only {freed} rings changed hands");
+}
+
+/// New threads get the memory of ended ones, and with it their thread pointers, while the rings of those are still
+/// drained: each has a ring of its own all the same, and keeps it.
+#[test]
+fn threads_without_tls_never_take_another_ones_ring() {
+    let program = program_without_tls();
+    let Run { full, freed, .. } = run_by(program, 40, 3, 20_000, RING_BYTES);
+    assert!(full > 100, "the rings were full only {full} times");
+    assert!(freed > 10, "only {freed} rings changed hands");
+    // So short that most have ended before anybody has seen them, and as many as there are rings.
+    run_by(program, 120, 8, 20, RING_BYTES);
 }
 
 /// Rings that begin with 256 places and are full all the time take what they are granted, while events are

@@ -19,7 +19,13 @@ namespace memhook {
 GatePage gate_page;
 uint64_t originals[function_count][max_variants];
 unsigned char* region;
+#ifdef MEMHOOK_WITHOUT_TLS
+Claim claims[max_rings];
+uint16_t seats[seat_count];
+uint64_t waiting[waiting_count];
+#else
 __thread uint64_t tls_word;
+#endif
 }  // namespace memhook
 
 using namespace memhook;

@@ -5,7 +5,7 @@ mod several;
 
 use super::report_job::{self, ReportJob, Reports};
 use super::signals;
-use crate::live::scores::Scratch;
+use crate::live::scored_trace::Scratch;
 use crate::options::duration;
 use crate::output::say;
 use crate::target::Target;

@@ -15,7 +15,7 @@ mod report_job;
 pub mod rss;
 pub mod run;
 pub mod scan;
-mod scores;
+mod scored_trace;
 pub mod signals;
 pub mod stale;
 pub mod top;

@@ -4,7 +4,7 @@ use super::frames::module_files;
 use super::last_look::LastLook;
 use super::model::Reporter;
 use super::signals::NameWait;
-use super::{ending, record, scores};
+use super::{ending, record, scored_trace};
 use crate::exit_code;
 use crate::options::{Color, View};
 use crate::report::parse;
@@ -340,8 +340,8 @@ impl ReportJob {
         };
         let mut symbols = Symbolizer::new(session.root().search_order());
         symbols.set_modules(module_files(session));
-        match scores::of_file(recording, symbols, options) {
-            Ok(found) => scores::add(report, found),
+        match scored_trace::of_file(recording, symbols, options) {
+            Ok(found) => scored_trace::add(report, found),
             Err(error) => {
                 eprintln!("memhook-rs: the scores are not known: {error:#}");
                 self.reports.is_incomplete.store(true, Relaxed);

@@ -3,7 +3,7 @@
 use super::ending::end_as;
 use super::last_look::LastLook;
 use super::report_job::{self, Handover, ReportJob, Reports};
-use super::scores::Scratch;
+use super::scored_trace::Scratch;
 use crate::exit_code;
 use crate::options::duration;
 use crate::tracing::{DEPTH_TO_ROOTS, StartOptions};

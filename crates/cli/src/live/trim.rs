@@ -3,7 +3,7 @@
 use crate::options::Color;
 use crate::output::style;
 use crate::target::Target;
-use anyhow::bail;
+use anyhow::{Context, bail};
 use memhook_attach::{Reach, SafePoints, claim};
 use memhook_foreign::{visible_json, visible_lines};
 use memhook_heap::{Limits, Trimmer};
@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         );
     }
     let _claim = claim(pid)?;
-    let trimmer = look()?;
+    let trimmer = look().context("nothing is trimmed")?;
     let most = limits.hold.unwrap_or(Duration::MAX);
     if let Some(why) = trimmer.refusal(most) {
         bail!("nothing is trimmed: {why}");

@@ -279,7 +279,8 @@ impl Prepared {
     /// Looks which pages are in memory, if that was asked for and fits into the hold.
     pub fn look(&mut self, held: &AllHeld) {
         if let Look::Takes(time) = self.look
-            && self.may_hold(held.held_for() + time)
+            // Once more as long, because a busy machine has other things to do.
+            && self.may_hold(held.held_for() + 2 * time)
             && let Ok(found) = Residency::read(self.reader)
         {
             self.look = Look::Done(Residency {

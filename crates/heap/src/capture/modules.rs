@@ -1,7 +1,7 @@
 //! What the scan needs to know about the loaded modules: where their data is, the version of the C
 //! library, the names of vtables.
 
-use crate::snapshot::ModuleInfo;
+use crate::snapshot::{MUSL, ModuleInfo};
 use goblin::container::Ctx;
 use goblin::elf::{Elf, ProgramHeader, program_header::PT_LOAD, sym};
 use memhook_foreign::class_name;
@@ -9,8 +9,6 @@ use memhook_process::{ModuleImage, allocator_code, glibc_version};
 use std::collections::BTreeMap;
 
 const PAGE_BYTES: u64 = 4096;
-/// What the allocator of musl is called.
-pub const MUSL: &str = "musl's malloc";
 
 /// Looks into one module.
 pub fn module_info(image: &ModuleImage) -> ModuleInfo {

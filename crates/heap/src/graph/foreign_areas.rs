@@ -8,11 +8,10 @@
 //! The kernel joins mappings that touch, so memory that the program maps for itself may be in the same
 //! area. It is no root then. LeakSanitizer does not search it either.
 
-use crate::capture::modules::MUSL;
 use crate::glibc::dissect::Heap;
 use crate::glibc::ended_threads::bounds;
 use crate::ranges::{Runs, joined, without};
-use crate::snapshot::{Area, AreaKind, Snapshot, ThreadState};
+use crate::snapshot::{Area, AreaKind, MUSL, Snapshot, ThreadState};
 use std::ops::Range;
 
 /// Allocators that map memory for themselves, and keep nothing that belongs to the program in it or in their

@@ -214,6 +214,8 @@ impl Account {
             self.memory.add(&mapping.memory);
         }
         let known: u64 = self.parts.values().sum();
+        // The pages of a process that runs on are counted a moment after the kernel's sum.
+        self.memory.rss = self.memory.rss.max(known);
         self.add(Part::Unknown, self.memory.rss.saturating_sub(known));
         self.holdings
             .sort_by_key(|holding| (Reverse(holding.bytes), holding.name.clone()));

@@ -101,9 +101,9 @@ fn size_class(usable: u64) -> u64 {
 fn step(usable: u64) -> u64 {
     match usable {
         ..=3072 => 64,
-        ..=10_752 => 512,
-        ..=45_056 => 4096,
-        ..=163_840 => 32_768,
+        3073..=10_752 => 512,
+        10_753..=45_056 => 4096,
+        45_057..=163_840 => 32_768,
         // Each power of two in eight parts, so that the number of classes stays small.
         _ => (1 << usable.ilog2()) / 8,
     }

@@ -2,7 +2,7 @@
 
 use crate::capture::limits::Limits;
 use crate::capture::{Captured, capture_resident};
-use crate::resident::account::{Account, account};
+use crate::resident::account::{Account, Part, account};
 use crate::{Error, Heap, Meta, Residency, Types, dissect};
 use memhook_process::living_thread;
 
@@ -39,6 +39,9 @@ pub fn look_at_memory(pid: i32, limits: Limits, pins: bool) -> Result<Looked, Er
         Err(why) => (None, Some(why)),
     };
     let mut account = account_of(&captured, heap.as_ref(), pins)?;
+    // Of another allocator the account has said so.
+    let is_foreign = account.parts.contains_key(&Part::ForeignHeap);
+    let why = why.filter(|_| !is_foreign);
     account
         .notes
         .extend(why.map(|why| format!("the heap is not split: {why}")));

@@ -49,8 +49,7 @@ impl Mappings<'_> {
         for module in self.modules {
             if let Some(allocator) = &module.allocator {
                 account.notes.push(format!(
-                    "the process has {allocator} ({}), whose heap is not split: it is counted with the mappings, \
-                     and only malloc of glibc in detail",
+                    "the process has {allocator} ({}): its heap is not split, and is counted with the mappings",
                     module.name()
                 ));
             }

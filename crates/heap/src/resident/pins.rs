@@ -114,3 +114,96 @@ impl<'a> PinCount<'a> {
         found.trimmable_bytes += trimmable.min(pinned);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::glibc::dissect::Heap;
+    use crate::glibc::walk::Piece;
+    use crate::resident::arena_use::{self, ArenaUse};
+    use crate::testing::snapshot;
+
+    const START: u64 = 0x10_0000;
+
+    /// The chunks of a main arena: sizes, and whether they are in use; the last one is the top.
+    fn arena(chunks: &[(u64, bool)]) -> (crate::Snapshot, Piece) {
+        let bytes: u64 = chunks.iter().map(|chunk| chunk.0).sum();
+        let mut memory = vec![0u8; bytes as usize];
+        let mut put = |at: u64, word: u64| {
+            if let Some(place) = memory.get_mut(at as usize..at as usize + 8) {
+                place.copy_from_slice(&word.to_le_bytes());
+            }
+        };
+        let (mut at, mut was_used) = (0, true);
+        for &(size, is_used) in chunks {
+            put(at + 8, size | u64::from(was_used));
+            if !is_used {
+                put(at + size, size);
+            }
+            at += size;
+            was_used = is_used;
+        }
+        let top = START + bytes - chunks.last().map_or(0, |chunk| chunk.0);
+        let piece = Piece {
+            start: START,
+            end: START + bytes,
+            top: Some(top),
+            arena: 0,
+        };
+        (snapshot(vec![(START, memory)]), piece)
+    }
+
+    /// Class 0 are the blocks of 64 bytes, class 1 all others.
+    fn class(_: u64, usable: u64) -> u32 {
+        u32::from(usable != 56)
+    }
+
+    #[test]
+    fn a_small_block_between_free_chunks() {
+        // Three pages and a bit, free; the pin; five pages, free; a block of another class; the top.
+        let chunks = [
+            (0x3100, false),
+            (0x40, true),
+            (0x5000, false),
+            (0x1ec0, true),
+            (0x3000, true),
+        ];
+        let (snapshot, piece) = arena(&chunks);
+        let heap = Heap::empty();
+        let list = ChunkList::of(&snapshot, &heap, piece, class);
+        assert_eq!((list.len(), list.classes()), (5, 2));
+        let all = ResidentPages::new(vec![piece.start..piece.end]);
+        let mut found = [Pinned::default(); 2];
+        PinCount::new(&all, TopLimits::of(None), &mut found).add(&list);
+        // [0x30, 0x8140) rounded inwards; without the pin 2 and 4 pages of it come back.
+        let pin = Pinned {
+            blocks: 1,
+            own_bytes: 56,
+            pinned_bytes: 0x7000,
+            trimmable_bytes: 0x2000 + 0x4000,
+        };
+        assert_eq!(found[0], pin);
+        // The other one is free up to the top then.
+        assert_eq!(found[1].pinned_bytes, (0xd000 - 0x3140 - 33) & !0xfff);
+
+        let mut used = ArenaUse::of(piece.start);
+        let pages = piece.start..piece.end.next_multiple_of(PAGE);
+        arena_use::count(&mut used, &heap, &list, pages.clone(), &all);
+        assert_eq!(used.live_bytes, 0x40 - 8 + 0x1ec0 - 8);
+        assert_eq!(used.top_bytes + used.bins_bytes, used.free_bytes());
+        let sum = used.live_bytes + used.overhead_bytes + used.free_bytes();
+        assert_eq!(sum, used.resident_bytes);
+        assert_eq!(used.trim_bytes, 0x6000 + 0x2000);
+
+        // What is not in memory does not come back.
+        let some = ResidentPages::new(vec![piece.start + 0x3000..piece.start + 0x4000]);
+        let mut found = [Pinned::default(); 2];
+        PinCount::new(&some, TopLimits::of(None), &mut found).add(&list);
+        assert_eq!(
+            (found[0].pinned_bytes, found[0].trimmable_bytes),
+            (0x1000, 0)
+        );
+    }
+
+    const PAGE: u64 = 0x1000;
+}

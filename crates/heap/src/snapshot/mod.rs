@@ -80,6 +80,9 @@ pub struct ThreadState {
     pub words: Vec<u64>,
 }
 
+/// What the allocator of musl is called.
+pub const MUSL: &str = "musl's malloc";
+
 /// A module, as far as the scan needs it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ModuleInfo {

@@ -1,8 +1,11 @@
 //! How well the heap is used: scores from 0 (worst) to 1 (best), and what follows from them.
 
+mod change;
 mod inferences;
 mod text;
 
+pub use change::ScoreChange;
+pub(crate) use change::stacks_scores;
 pub(crate) use inferences::inferences;
 pub use inferences::{Gain, Inference, InferenceKind};
 pub(crate) use text::{change_text, inferences_text, run_text, site_change_text, site_text};

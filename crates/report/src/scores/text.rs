@@ -1,11 +1,13 @@
 //! Scores and inferences as text.
 
-use super::{Inference, RunScores, Scores};
-use crate::ScoreChange;
+use super::{Inference, RunScores, ScoreChange, Scores};
 use crate::Style;
 use crate::stacks::{StackEnd, stack};
 use crate::units::{bytes, counted, duration};
 use std::fmt::{Result, Write};
+
+/// One of the scores.
+type ScoreOf = fn(&Scores) -> Option<f64>;
 
 /// Inferences shown without `-v`.
 const INFERENCES_SHOWN: usize = 10;
@@ -22,7 +24,7 @@ fn score(score: Option<f64>) -> String {
 
 /// The scores of the run.
 pub(crate) fn run_text(out: &mut String, run: &RunScores, style: Style) -> Result {
-    let one = |name: &str, of: fn(&Scores) -> Option<f64>| {
+    let one = |name: &str, of: ScoreOf| {
         let variance = of(&run.variance).map(|variance| format!(" (variance {variance:.3})"));
         let number = style.number(&score(of(&run.scores)));
         format!("{name} {number}{}", variance.unwrap_or_default())
@@ -63,12 +65,12 @@ pub(crate) fn site_text(out: &mut String, scores: &Scores, style: Style) -> Resu
 
 /// What became of the scores from one run to another.
 pub(crate) fn change_text(out: &mut String, scores: &ScoreChange, style: Style) -> Result {
-    let all: [(&str, fn(&Scores) -> Option<f64>); 3] = [
+    let all: [(&str, ScoreOf); 3] = [
         ("lifetime", |s| s.lifetime),
         ("usage", |s| s.usage),
         ("useful lifetime", |s| s.useful_lifetime),
     ];
-    let of = |(name, of): (&str, fn(&Scores) -> Option<f64>)| match of(&scores.change) {
+    let of = |(name, of): (&str, ScoreOf)| match of(&scores.change) {
         Some(change) => format!(
             "{name} {} -> {} ({})",
             score(of(&scores.old.scores)),

@@ -38,8 +38,9 @@ class ChunkView {
     this.fromTick = (isAll ? data.from_ns : timeOf(data, state.first)) / CHUNK_TICK_NS;
     this.toTick = Math.max((isAll ? data.to_ns : timeOf(data, state.last)) / CHUNK_TICK_NS, this.fromTick + 1);
     this.order = isAll ? this.all.order : chunksWithin(data, this.all.order, this.fromTick, this.toTick);
-    this.draw();
+    // The caption may take another line, and room from the picture.
     this.caption(scored);
+    this.draw();
   }
 
   caption(scored) {

@@ -260,8 +260,11 @@ impl Browser {
         for _ in 0..600 {
             if let Some(path) = file() {
                 let text = std::fs::read_to_string(&path).expect("the download");
-                std::fs::remove_file(path).expect("the download");
-                return text;
+                // On a slow machine it may have its name before its text.
+                if !text.is_empty() {
+                    std::fs::remove_file(path).expect("the download");
+                    return text;
+                }
             }
             std::thread::sleep(std::time::Duration::from_millis(50));
         }

@@ -1,6 +1,6 @@
 //! Scores of a process that is judged: it is recorded for them, into a file that goes away again.
 
-use crate::live::scores::Scratch;
+use crate::live::scored_trace::Scratch;
 use memhook_attach::{Error, Recording, Trace, TraceConfig};
 use memhook_gate::{Evidence, score_evidence};
 use memhook_recording::{Options, ScoreOptions};

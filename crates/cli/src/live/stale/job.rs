@@ -37,6 +37,13 @@ pub struct Output {
     pub style: Style,
 }
 
+/// What a census came to, before it has names.
+struct Summary {
+    sites: Vec<(SiteAnswer, Option<Caught>)>,
+    report: StaleReport,
+    now_ms: u32,
+}
+
 /// The job.
 pub struct StaleJob {
     pid: i32,
@@ -49,8 +56,8 @@ pub struct StaleJob {
     notes: Vec<String>,
     next_census_ms: u32,
     next_report_ms: Option<u32>,
-    /// What is to be reported at the end, and as of when.
-    last: Option<(Vec<(SiteAnswer, Option<Caught>)>, StaleReport, u32)>,
+    /// What is to be reported at the end.
+    last: Option<Summary>,
     /// Why it could not be done.
     pub failure: Option<anyhow::Error>,
 }
@@ -84,9 +91,17 @@ impl StaleJob {
         let earlier = captured.and_then(|captured| EarlierBlocks::of(&captured));
         match earlier {
             Ok(earlier) => self.earlier = earlier,
-            Err(error) => self.notes.push(format!(
-                "blocks from before the attach are not known: {error}"
-            )),
+            Err(error) => {
+                self.earlier = EarlierBlocks::pages_of(self.pid);
+                let instead = if self.earlier.are_pages() {
+                    ", so its pages count in their place, whatever lives there"
+                } else {
+                    ""
+                };
+                self.notes.push(format!(
+                    "blocks from before the attach are not known: {error}{instead}"
+                ));
+            }
         }
         let watcher = Watcher::start(self.pid, self.settings, now_ms(trace))?;
         if !self.output.is_quiet {
@@ -134,12 +149,7 @@ impl StaleJob {
     }
 
     /// What the last census came to.
-    fn summary(
-        &self,
-        session: &Session,
-        now: u32,
-        is_final: bool,
-    ) -> Option<(Vec<(SiteAnswer, Option<Caught>)>, StaleReport, u32)> {
+    fn summary(&self, session: &Session, now: u32, is_final: bool) -> Option<Summary> {
         let watcher = self.watcher.as_ref()?;
         let answers = watcher.answers(now);
         let sum = |of: fn(&SiteAnswer) -> u64| answers.iter().map(of).sum();
@@ -203,11 +213,25 @@ impl StaleJob {
             let caught = seen.map(|seen| Caught::of(session, seen, depth));
             (answer, caught)
         });
-        Some((shown.collect(), report, now))
+        Some(Summary {
+            sites: shown.collect(),
+            report,
+            now_ms: now,
+        })
     }
 
-    fn print(&self, report: &StaleReport) {
-        let Ok(text) = document(report, self.output.is_json, self.output.style) else {
+    /// Writes a report; the last one waits for names.
+    fn print(&mut self, session: &Session, summary: Summary) {
+        let Summary {
+            sites,
+            mut report,
+            now_ms,
+        } = summary;
+        let (earlier, is_final) = (&self.earlier, report.is_final);
+        report.sites = self
+            .naming
+            .sites(session, earlier, &sites, now_ms, is_final);
+        let Ok(text) = document(&report, self.output.is_json, self.output.style) else {
             return;
         };
         let text = if self.output.is_json {
@@ -238,11 +262,9 @@ impl StaleJob {
             && now >= at
         {
             self.next_report_ms = Some(now + interval.as_millis() as u32);
-            if let Some((found, mut report, now)) = self.summary(trace.session(), now, false) {
-                let (earlier, session) = (&self.earlier, trace.session());
+            if let Some(summary) = self.summary(trace.session(), now, false) {
                 // Names may take their time; a dlopen of the target does not wait for them.
-                report.sites = self.naming.sites(session, earlier, &found, now, false);
-                self.print(&report);
+                self.print(trace.session(), summary);
             }
         }
         Ok(ControlFlow::Continue(()))
@@ -274,10 +296,8 @@ impl Job<Departures> for StaleJob {
         let last = last.or_else(|| self.summary(trace.session(), now_ms(trace), true));
         // Before anything that may take long: nothing of ours stays in the process.
         self.watcher = None;
-        if let Some((found, mut report, now)) = last {
-            let (earlier, session) = (&self.earlier, trace.session());
-            report.sites = self.naming.sites(session, earlier, &found, now, true);
-            self.print(&report);
+        if let Some(summary) = last {
+            self.print(trace.session(), summary);
         }
     }
 

@@ -70,7 +70,7 @@ impl Naming {
         self.symbols.set_modules(module_files(session));
         let backtrace = |site: Site| match site {
             Site::Stack(id) => SessionStacks(session).backtrace(id),
-            Site::Kind(_) => None,
+            Site::Kind(_) | Site::Pages => None,
         };
         let stacks = found
             .iter()
@@ -83,7 +83,7 @@ impl Naming {
                     .flat_map(|(_, caught)| caught.iter().flat_map(|c| c.frames.clone())),
             )
             .collect();
-        self.symbols.request(addresses.into_iter());
+        self.symbols.request(addresses);
         if waits {
             let _progress = Progress::start("looking up names");
             let wait = NameWait::begin();
@@ -102,11 +102,12 @@ impl Naming {
             let stack = backtrace(answer.site);
             let kind = match answer.site {
                 Site::Kind(number) => earlier.kind(number).map(|kind| kind.name()),
+                Site::Pages => Some("pages".to_owned()),
                 Site::Stack(_) => stack.as_ref().and_then(|s| s.kind()).map(str::to_owned),
             };
             StaleSite {
                 kind: kind.unwrap_or_else(|| "an unknown function".into()),
-                before_attach: matches!(answer.site, Site::Kind(_)),
+                before_attach: !matches!(answer.site, Site::Stack(_)),
                 truncated: stack.as_ref().is_some_and(|stack| stack.truncated),
                 stack: stack.map_or(Vec::new(), |stack| named(&stack.addresses)),
                 live_bytes: answer.live_bytes,

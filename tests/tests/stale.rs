@@ -1,0 +1,329 @@
+//! `stale` on programs whose use of their blocks is known.
+
+use memhook_inject::Watchpoint;
+use memhook_tests::{JsonSchema, Target, binary, build_target, not_run, run, until};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::OnceLock;
+
+/// Blocks of each kind that the target makes before it is ready, and again when told, and their bytes.
+const COUNT: u64 = 2000;
+const BYTES: u64 = 1000;
+/// The functions that make them.
+const KINDS: [&str; 4] = ["cold_block", "written_block", "read_block", "mixed_block"];
+
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| build_target("stale", &["-O1", "-g", "-pthread"]))
+}
+
+/// A memhook-rs that watches; killed when the test ends early.
+struct Watching {
+    child: Child,
+    errors: BufReader<ChildStderr>,
+}
+
+impl Watching {
+    /// Begins; returns when the process is watched.
+    fn begin(target: &Target, options: &[&str]) -> Watching {
+        let mut child = Command::new(binary())
+            .args(["stale", &target.pid().to_string(), "-T", "1000"])
+            .args(options)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("memhook-rs starts");
+        let mut errors = BufReader::new(child.stderr.take().expect("piped"));
+        let mut line = String::new();
+        while !line.starts_with("Watching") {
+            line.clear();
+            let read = errors.read_line(&mut line).expect("readable");
+            assert!(read > 0, "it ended and did not watch");
+        }
+        Watching { child, errors }
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: kill takes plain integers; the child has not been waited for.
+        unsafe { libc::kill(self.child.id() as i32, signal) };
+    }
+
+    /// Waits for its end; what it wrote.
+    fn output(mut self) -> String {
+        let mut output = String::new();
+        let mut pipe = self.child.stdout.take().expect("piped");
+        pipe.read_to_string(&mut output).expect("readable");
+        let mut errors = String::new();
+        self.errors.read_to_string(&mut errors).expect("readable");
+        let status = self.child.wait().expect("it ends");
+        assert!(status.success(), "{status}: {errors}");
+        output
+    }
+
+    /// The last report.
+    fn report(self) -> Value {
+        let output = self.output();
+        serde_json::from_str(output.lines().last().expect("a report")).expect("JSON")
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The only site whose innermost frame is this function.
+fn site<'a>(report: &'a Value, function: &str) -> &'a Value {
+    let sites = report["sites"].as_array().expect("sites").iter();
+    let is_it = |site: &&Value| {
+        let name = site["stack"][0]["function"].as_str();
+        name.is_some_and(|name| name.starts_with(function))
+    };
+    let found: Vec<&Value> = sites.filter(is_it).collect();
+    assert_eq!(found.len(), 1, "{function}: {report}");
+    found[0]
+}
+
+/// Low end, estimate and high end.
+fn interval(site: &Value) -> [u64; 3] {
+    ["stale_bytes_low", "stale_bytes", "stale_bytes_high"]
+        .map(|name| site[name].as_u64().expect("a number"))
+}
+
+/// Whether the kernel tracks writes to any mapping of the process: `uw` in VmFlags (proc_pid_smaps(5)).
+fn has_write_protection(target: &Target) -> bool {
+    let maps = std::fs::read_to_string(format!("/proc/{}/smaps", target.pid())).expect("it lives");
+    let mut flags = maps
+        .lines()
+        .filter_map(|line| line.strip_prefix("VmFlags:"));
+    flags.any(|flags| flags.split_whitespace().any(|flag| flag == "uw"))
+}
+
+/// Whether this machine has hardware watchpoints that we may use.
+fn has_watchpoints(target: &Target) -> bool {
+    Watchpoint::reserve(target.pid() as i32, 0, true).is_ok()
+}
+
+#[test]
+fn what_is_cold_is_named_and_intervals_hold() {
+    const OLDER_MS: u64 = 3000;
+    let schema = JsonSchema::load("stale-1");
+    // Where the machine is so busy that the program does not get to touch its blocks, they are stale.
+    for _ in 0..5 {
+        let mut target = Target::start(program(), &[]);
+        if !has_watchpoints(&target) {
+            return not_run("no hardware watchpoints");
+        }
+        let options = [
+            "--older", "3s", "-d", "14s", "-i", "5s", "--json", "--budget", "5%",
+        ];
+        let watching = Watching::begin(&target, &options);
+        target.go();
+        target.expect("done");
+        let output = watching.output();
+        target.go();
+        let longest = target.expect("longest ");
+        let longest: u64 = longest["longest ".len()..].trim().parse().expect("ms");
+        assert!(target.finish().success(), "the target's self-check");
+        let reports: Vec<Value> = output
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect();
+        assert!(reports.len() > 1, "{output}");
+        reports.iter().for_each(|report| schema.check(report));
+        let (report, earlier) = reports.split_last().expect("one");
+        assert!(earlier.iter().all(|report| report["final"] == false));
+        assert_eq!(
+            (&report["final"], &report["budget"]),
+            (&true.into(), &0.05.into())
+        );
+
+        // Exact: what lives, traced or from before the attach.
+        for kind in KINDS {
+            let site = site(report, kind);
+            assert_eq!(site["live_blocks"], COUNT, "{site}");
+            assert_eq!(site["live_bytes"], COUNT * BYTES, "{site}");
+        }
+        let sites = report["sites"].as_array().expect("sites").iter();
+        let earlier: Vec<&Value> = sites
+            .filter(|site| site["before_attach"] == true && site["live_blocks"] == 4 * COUNT)
+            .collect();
+        assert_eq!(earlier.len(), 1, "{report}");
+        assert_eq!(earlier[0]["live_bytes"], 4 * COUNT * BYTES);
+        assert_eq!(earlier[0]["stack"], serde_json::json!([]));
+        if longest > OLDER_MS / 2 {
+            println!("busy: {longest} ms without a touch");
+            continue;
+        }
+
+        // Few of the cold blocks share a page with a block that is written.
+        let all = COUNT * BYTES;
+        let cold = site(report, "cold_block");
+        let [low, estimate, high] = interval(cold);
+        assert!(low <= estimate && estimate <= high && high <= all, "{cold}");
+        assert!(estimate > all * 9 / 10, "{cold}");
+        assert!(
+            cold["unwritten_bytes"].as_u64() > Some(all * 9 / 10),
+            "{cold}"
+        );
+        for kind in ["written_block", "read_block"] {
+            let hot = site(report, kind);
+            let [low, estimate, high] = interval(hot);
+            assert_eq!(low, 0, "{hot}");
+            assert!(estimate < all / 2 && high < all, "{hot}");
+            assert!(hot["touched"].as_u64() > Some(0), "{hot}");
+        }
+        let [low, _, high] = interval(site(report, "mixed_block"));
+        assert!(low < all * 3 / 4 && high > all / 4, "{low} {high}");
+        // Who touches them.
+        let caught = &site(report, "read_block")["caught"];
+        assert!(caught["stack"].to_string().contains("look"), "{caught}");
+        assert!(caught["ago_s"].as_f64() < Some(14.0));
+        let cost = report["cost"].as_f64().expect("a share");
+        assert!(cost > 0.0 && cost <= 0.05 * 1.1, "{cost}");
+        assert_eq!(schema.unseen(), [""; 0]);
+        return;
+    }
+    panic!("the machine is too busy for a program to touch its blocks every {OLDER_MS} ms");
+}
+
+/// Where nothing is touched, all is stale, and no thread of many is disturbed.
+#[test]
+fn a_program_that_sleeps_in_many_threads() {
+    let mut target = Target::start(program(), &["300", "nobody"]);
+    let options = ["--older", "1s", "-d", "6s", "--json", "--budget", "0.5%"];
+    let watching = Watching::begin(&target, &options);
+    target.go();
+    target.expect("done");
+    let has_watchpoints = has_watchpoints(&target);
+    let report = watching.report();
+    for kind in KINDS {
+        let [low, estimate, high] = interval(site(&report, kind));
+        assert!(estimate >= low && high <= COUNT * BYTES, "{report}");
+        // Beside pages that the allocator or the vectors share.
+        assert!(estimate > COUNT * BYTES * 9 / 10, "{kind}: {report}");
+    }
+    // Four watchpoints for each thread, armed at a time, may cost half of what may be spent on traps in 5 s.
+    let most = 5e9 * 0.005 / 16.0 / report["evidence"]["trap_ns"].as_f64().expect("a time");
+    if has_watchpoints && most < 300.0 {
+        let notes = report["notes"].to_string();
+        assert!(notes.contains("of 301 threads"), "{notes}");
+    }
+    assert!(!has_write_protection(&target));
+    assert!(target.finish().success());
+}
+
+/// Debug registers that somebody else uses are not ours.
+#[test]
+fn without_watchpoints_only_writes_are_seen_and_that_is_said() {
+    let mut target = Target::start(program(), &[]);
+    let tids = std::fs::read_dir(format!("/proc/{}/task", target.pid())).expect("it lives");
+    let tids = tids.map(|tid| {
+        tid.expect("a tid")
+            .file_name()
+            .into_string()
+            .expect("digits")
+    });
+    let taken: Vec<Watchpoint> = tids
+        .flat_map(|tid| (0..4).map(move |_| tid.parse().expect("a tid")))
+        .filter_map(|tid| Watchpoint::reserve(tid, 0, true).ok())
+        .collect();
+    let options = ["--older", "2s", "-d", "6s", "--json"];
+    let watching = Watching::begin(&target, &options);
+    target.go();
+    target.expect("done");
+    let report = watching.report();
+    drop(taken);
+    assert_eq!(report["evidence"]["words"], false, "{report}");
+    assert_eq!(report["evidence"]["traps"], 0);
+    assert!(
+        report["notes"].to_string().contains("reads are not seen"),
+        "{report}"
+    );
+    // What is read and not written counts as stale here.
+    for kind in ["cold_block", "read_block"] {
+        let site = site(&report, kind);
+        let [low, estimate, _] = interval(site);
+        assert_eq!(
+            (low, &site["unwritten_bytes"]),
+            (estimate, &estimate.into())
+        );
+        assert!(estimate > COUNT * BYTES * 9 / 10, "{kind}: {report}");
+    }
+    let text = run(&[
+        "stale",
+        &target.pid().to_string(),
+        "--older",
+        "500ms",
+        "-d",
+        "1s",
+    ]);
+    assert_eq!(text.0, 0, "{}", text.2);
+    assert!(text.1.contains(" live in "), "{}", text.1);
+    assert!(target.finish().success());
+}
+
+/// When we are killed, the kernel lifts all protection; the next watch works.
+#[test]
+fn nothing_is_left_of_a_watcher_that_was_killed() {
+    let target = Target::start(program(), &[]);
+    let pid = target.pid().to_string();
+    for _ in 0..3 {
+        let watching = Watching::begin(&target, &["--older", "1s", "-d", "1m"]);
+        until("pages are watched", || has_write_protection(&target));
+        drop(watching);
+        until("the protection is gone", || !has_write_protection(&target));
+        assert!(target.is_alive());
+    }
+    let watching = Watching::begin(&target, &["--older", "1s", "-d", "1m", "--json"]);
+    until("pages are watched", || has_write_protection(&target));
+    watching.signal(libc::SIGINT);
+    let report = watching.report();
+    assert_eq!(report["final"], true);
+    assert!(!has_write_protection(&target));
+    let (code, _, errors) = run(&["detach", &pid]);
+    assert_eq!(code, 0, "{errors}");
+    assert!(target.finish().success());
+}
+
+/// The program ends while it is watched.
+#[test]
+fn a_program_that_ends_is_reported_as_it_was() {
+    let target = Target::start(program(), &[]);
+    let options = ["--older", "1s", "-d", "5m", "--json", "-i", "1s"];
+    let mut watching = Watching::begin(&target, &options);
+    let mut reports = BufReader::new(watching.child.stdout.take().expect("piped"));
+    reports.read_line(&mut String::new()).expect("a report");
+    target.signal(libc::SIGKILL);
+    drop(target);
+    let mut rest = String::new();
+    reports.read_to_string(&mut rest).expect("readable");
+    let status = watching.child.wait().expect("it ends");
+    assert!(status.success(), "{status}");
+    let report: Value = serde_json::from_str(rest.lines().last().expect("one")).expect("JSON");
+    assert_eq!(report["final"], true);
+    assert!(
+        report["totals"]["live_bytes"].as_u64() >= Some(4 * COUNT * BYTES),
+        "{report}"
+    );
+}
+
+#[test]
+fn bad_input() {
+    let target = Target::start(program(), &["1", "nobody"]);
+    let pid = target.pid().to_string();
+    for budget in ["0", "0%", "50.5%", "-1%", "much"] {
+        let (code, out, errors) = run(&["stale", &pid, &format!("--budget={budget}")]);
+        assert_eq!((code, out.as_str()), (2, ""), "{budget}");
+        assert!(errors.contains("up to 50%"), "{errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+    let (code, _, errors) = run(&["stale", "999999999"]);
+    assert_eq!((code, errors.lines().count()), (2, 1), "{errors}");
+    assert!(!has_write_protection(&target));
+    assert!(target.finish().success());
+}
