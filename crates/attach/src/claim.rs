@@ -1,6 +1,6 @@
 //! One attacher a process at a time.
 
-use crate::{error::Error, probes, residue::residue};
+use crate::{error::Error, probe_areas, residue::residue};
 use memhook_process::mappings;
 use std::fs::{File, TryLockError};
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ pub fn claim(pid: i32) -> Result<Claim, Error> {
         }
         let maps = mappings(pid)?;
         let attacher = residue(pid, &maps).attacher(pid);
-        if let Some(attacher) = attacher.or_else(|| probes::attacher(pid, &maps)) {
+        if let Some(attacher) = attacher.or_else(|| probe_areas::attacher(pid, &maps)) {
             return Err(Error::AlreadyTraced { pid, attacher });
         }
         if Instant::now() >= until {

@@ -131,7 +131,7 @@ pub enum Error {
     Thread(#[source] std::io::Error),
     /// No probe was placed.
     #[error(transparent)]
-    Probe(#[from] crate::probes::ProbeError),
+    Probe(#[from] crate::probe_error::ProbeError),
     /// The process could not be looked at.
     #[error(transparent)]
     Process(#[from] memhook_process::Error),

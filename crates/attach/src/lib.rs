@@ -44,6 +44,8 @@ mod limits;
 mod loading;
 mod memory_budget;
 mod pacing;
+mod probe_areas;
+mod probe_error;
 mod probes;
 mod process_names;
 mod profiler;
@@ -82,9 +84,9 @@ pub use job::{End, Job};
 pub use leaving::{Left, Outcome, leaving};
 pub use limits::{limit_checks, refuse};
 pub use memhook_ledger::{LiveBlock, ReleaseBy, SiteTotals};
+pub use probe_error::ProbeError;
 pub use probes::{
-    FunctionCount, PlannedFunction, ProbeError, ProbePlan, Probes, RefusedFunction, ThreadCount,
-    plan_probes,
+    FunctionCount, PlannedFunction, ProbePlan, Probes, RefusedFunction, ThreadCount, plan_probes,
 };
 pub use probes::{PadPreview, ProbeOptions, ProbePreview, preview_probes};
 pub use process_names::{command_line, process_name};

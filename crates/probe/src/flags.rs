@@ -47,7 +47,8 @@ fn always_writes_flags(instruction: &Instruction) -> bool {
         (0..instruction.op_count()).any(|n| instruction.op_register(n) == Register::CL);
     let by_nothing = is_shift && (by_register || instruction.immediate8() & 0x1f == 0);
     let repeats = instruction.has_rep_prefix() || instruction.has_repne_prefix();
-    !by_nothing && !(repeats && instruction.is_string_instruction())
+    let may_do_nothing = by_nothing || (repeats && instruction.is_string_instruction());
+    !may_do_nothing
 }
 
 #[cfg(test)]

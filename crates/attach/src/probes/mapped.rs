@@ -1,11 +1,11 @@
 //! The memory of probes: which functions share an area, where it is, and mapping it.
 
-use super::error::ProbeError;
 use super::gaps::places_near;
 use super::planned::{PlannedFunction, ProbePlan};
 use crate::error::Error;
 use crate::hook_presence::any_point;
 use crate::limits::check_file_size;
+use crate::probe_error::ProbeError;
 use memhook_inject::{CodeArea, Region, create_region, hold, map_code_area, write_bytes};
 use memhook_probe::{AreaFunction, AreaHeader, AreaPlan, CountsLayout, Role};
 use memhook_process::{RemoteAddress, mappings};

@@ -6,7 +6,6 @@
 //! killed, and in a process that was forked meanwhile.
 
 mod code_of_module;
-mod error;
 mod gaps;
 mod mapped;
 mod placed;
@@ -15,11 +14,10 @@ mod preview;
 mod removal;
 mod threads;
 
-pub use error::ProbeError;
 pub use placed::{FunctionCount, Probes, ThreadCount};
 pub use planned::{PlannedFunction, ProbeOptions, ProbePlan, RefusedFunction, plan_probes};
 pub use preview::{PadPreview, ProbePreview, preview_probes};
-pub(crate) use removal::{attacher, remove};
+pub(crate) use removal::remove;
 
 #[cfg(test)]
 mod library_tests;

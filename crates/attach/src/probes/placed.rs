@@ -1,12 +1,13 @@
 //! Probes that are in place.
 
-use super::error::ProbeError;
 use super::mapped::{Mapped, map_all, places};
 use super::planned::{PlannedFunction, ProbePlan, RefusedFunction};
 use super::removal;
 use super::threads::ThreadNames;
 use crate::claim::{Claim, claim};
 use crate::error::Error;
+use crate::probe_areas;
+use crate::probe_error::ProbeError;
 use memhook_inject::{CodeExchange, Exchanged, TimeStampClock, exchange_code};
 use memhook_probe::{AreaHeader, CountsLayout, Histogram, Pad};
 use memhook_process::{Mapping, RemoteAddress};
@@ -84,7 +85,7 @@ impl Probes {
             clock: TimeStampClock::start(),
             layout,
             counts,
-            areas: removal::area_mappings(pid),
+            areas: probe_areas::area_mappings(pid),
             names: ThreadNames::default(),
             held: Duration::ZERO,
             placed_in: Duration::ZERO,
@@ -206,7 +207,7 @@ impl Probes {
 
     /// Whether the process still has the pads: it has neither ended nor executed another program.
     pub fn is_in_place(&self) -> bool {
-        removal::is_probed(self.pid)
+        probe_areas::is_probed(self.pid)
     }
 
     /// Notes who the threads are that count; to be called now and then, because the threads of a process end.

@@ -1,8 +1,8 @@
 //! From what was asked for to functions that can have a probe, and why others cannot.
 
 use super::code_of_module::{ModuleCode, file_of};
-use super::error::ProbeError;
 use crate::error::Error;
+use crate::probe_error::ProbeError;
 use memhook_probe::{
     Code, Condition, FunctionSelector, JUMP_BYTES, MOST_LATENCIES, Plan, Wanted, nearest, plan,
     plan_exits,
