@@ -64,13 +64,13 @@ impl Elsewhere {
         );
         let text = String::from_utf8_lossy(&output.stdout);
         let messages = text.lines().map(serde_json::from_str::<serde_json::Value>);
-        let programs = messages.filter_map(|message| {
+        let mut programs = messages.filter_map(|message| {
             let path = message.ok()?["executable"].as_str()?.to_owned();
             path.ends_with("/memhook-rs").then(|| PathBuf::from(path))
         });
         Some(Elsewhere {
             emulator,
-            command: programs.last().expect("cargo names the program"),
+            command: programs.next_back().expect("cargo names the program"),
         })
     }
 

@@ -106,7 +106,7 @@ fn the_parts_are_those_that_were_planted() {
         // Where the kernel has given huge pages, they are counted as that.
         let huge = number(&report["huge_page_bytes"]);
         assert!(
-            huge <= 4 * MIB + 2 * MIB && huge % (2 * MIB) == 0,
+            huge <= 4 * MIB + 2 * MIB && huge.is_multiple_of(2 * MIB),
             "{report:#}"
         );
         let arenas = report["arenas"].as_array().expect("arenas");

@@ -181,7 +181,7 @@ fn the_last_reports_are_kept_and_a_normal_end_is_told() {
     let (of_site, all) = share(&reports[2].1, "planted_leak");
     // Exactly: 16,000 blocks of 4,000 bytes, and the last 512 of 1,000.
     assert!(
-        of_site >= 64_000_000.0 && of_site < 66_000_000.0,
+        (64_000_000.0..66_000_000.0).contains(&of_site),
         "{of_site} of {all}"
     );
     assert_ne!(reports[2].1["death"]["out_of_memory"], true);

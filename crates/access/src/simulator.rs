@@ -41,7 +41,7 @@ impl Program {
         for page in 0..self.pages {
             let group = page as usize * self.periods.len() / self.pages as usize;
             let period = match self.periods[group] {
-                _ if now_ms >= self.storm_ms && now_ms % 1000 == 0 => 1,
+                _ if now_ms >= self.storm_ms && now_ms.is_multiple_of(1000) => 1,
                 period => period,
             };
             let is_written = period > 0 && (now_ms + page * 37) % period.max(100) < 100;

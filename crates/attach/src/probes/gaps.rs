@@ -32,17 +32,13 @@ pub(super) fn places_near(maps: &[Mapping], near: &Range<u64>, bytes: u64) -> Ve
         let (start, end) = (start.max(low), end.min(high));
         let left_free = if is_of_heap { HEAP_ROOM } else { 0 };
         if !is_of_stack && start.saturating_add(left_free + bytes) <= end {
-            found.push(end - bytes & !4095);
+            found.push((end - bytes) & !4095);
         }
         before = next.or(before);
     }
     found.retain(|&at| at >= low);
     found.sort_by_key(|&at| {
-        if at < near.start {
-            near.start - at
-        } else {
-            at - near.start
-        }
+        near.start.abs_diff(at)
     });
     found
 }
@@ -52,7 +48,7 @@ fn is_of_main(maps: &[Mapping], mapping: &Mapping) -> bool {
     let Some(first) = maps.first() else {
         return false;
     };
-    let last_named = maps.iter().filter(|m| m.is_same_file(first)).next_back();
+    let last_named = maps.iter().rfind(|m| m.is_same_file(first));
     let end = last_named.map_or(first.end, |m| m.end);
     mapping.is_same_file(first) || (mapping.file_id.2 == 0 && mapping.start == end)
 }

@@ -56,7 +56,7 @@ impl ThreadNames {
     }
 
     fn name(&mut self, pid: i32, tid: i32, pointer: u64) {
-        let name = memhook_process::proc_text(&format!("/proc/{pid}/task/{tid}/comm"));
+        let name = memhook_process::proc_text(format!("/proc/{pid}/task/{tid}/comm"));
         let name = name
             .map(|name| name.trim_end().to_owned())
             .unwrap_or_default();

@@ -104,7 +104,7 @@ impl Trial {
 impl Observer for Trial {
     fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Work, Error> {
         let pid = session.pid();
-        let scored = self.scores.clone();
+        let scored = self.scores;
         let scored = scored.map(|options| ScoreRecording::create(pid, &self.config, options));
         let (scored, recording) = scored.transpose()?.unzip();
         let finding = self.new_finding(pid, None);
