@@ -4,6 +4,9 @@
 //! The parts that decide and estimate are pure: [`Controller`], [`stale_share`], [`Census`]. What asks the
 //! kernel is [`Watcher`].
 
+// A list of areas of memory is often one range.
+#![allow(clippy::single_range_in_vec_init)]
+
 mod answer;
 mod controller;
 #[cfg(target_arch = "x86_64")]

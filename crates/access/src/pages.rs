@@ -250,22 +250,26 @@ mod tests {
     fn a_page_is_looked_at_less_the_more_it_is_written() {
         let mut pages = Pages::default();
         let all = 0..4 * PAGE_BYTES;
-        pages.set_areas(&[all.clone()], 0);
+        pages.set_areas(std::slice::from_ref(&all), 0);
         assert_eq!(pages.writes(0..8, 1000), Writes::Unknown);
-        pages.guard(&[all.clone()], 0);
+        pages.guard(std::slice::from_ref(&all), 0);
         let hot = 0..PAGE_BYTES;
         let mut now = 0;
         for threshold in [2000, 5000, 10_000, 10_000] {
             now += 500;
-            assert_eq!(pages.looked(&[hot.clone()], now), 1);
+            assert_eq!(pages.looked(std::slice::from_ref(&hot), now), 1);
             assert_eq!(pages.iter().next().unwrap().1.at_ms, now + threshold);
             now += threshold;
-            assert_eq!(pages.looked(&[hot.clone()], now), 0, "open already");
-            pages.guard(&[hot.clone()], now);
+            assert_eq!(
+                pages.looked(std::slice::from_ref(&hot), now),
+                0,
+                "open already"
+            );
+            pages.guard(std::slice::from_ref(&hot), now);
         }
         assert_eq!(pages.thresholds(), [3, 0, 0, 1]);
         // After a time without a write that is longer than each threshold, it is as at first.
-        pages.looked(&[hot.clone()], now + 40_000);
+        pages.looked(std::slice::from_ref(&hot), now + 40_000);
         assert_eq!(pages.thresholds(), [4, 0, 0, 0]);
     }
 

@@ -37,9 +37,7 @@ pub(super) fn places_near(maps: &[Mapping], near: &Range<u64>, bytes: u64) -> Ve
         before = next.or(before);
     }
     found.retain(|&at| at >= low);
-    found.sort_by_key(|&at| {
-        near.start.abs_diff(at)
-    });
+    found.sort_by_key(|&at| near.start.abs_diff(at));
     found
 }
 

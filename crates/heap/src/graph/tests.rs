@@ -101,6 +101,9 @@ fn lay_out(graph: &Graph) -> (Snapshot, Heap, Vec<BTreeSet<usize>>, BTreeSet<usi
         parameters: None,
         mmapped: (0, 0),
         mmapped_exact: true,
+        mapped: Vec::new(),
+        pieces: Vec::new(),
+        kept: Vec::new(),
     };
     (snapshot, heap, edges, roots)
 }
