@@ -88,7 +88,9 @@ pub fn another_root(programs: &[(&str, &Path)]) -> Folder {
             std::fs::create_dir_all(Path::new(&copy).parent().expect("a directory")).expect("made");
             copy_program(library, &copy);
         }
-        copy_program(program, root.path(name));
+        let copy = root.path(name);
+        std::fs::create_dir_all(Path::new(&copy).parent().expect("a directory")).expect("made");
+        copy_program(program, copy);
     }
     std::fs::create_dir(root.path("proc")).expect("made");
     root
@@ -209,6 +211,7 @@ pub fn loaded_redis(folder: &Folder) -> (Target, Background, String) {
     let mut redis = Command::new(installed("redis-server"));
     redis.args(["--port", "0", "--save", "", "--appendonly", "no"]);
     redis.args(["--loglevel", "warning", "--unixsocket", &socket]);
+    redis.args(["--dir", &folder.path("")]);
     let redis = server(&mut redis, &socket);
     let load = Background::start(
         Command::new(installed("redis-benchmark"))

@@ -168,7 +168,11 @@ struct Closed {
 
 impl Closed {
     fn start(program: &str, arguments: &[&str]) -> Closed {
-        let root = another_root(&[("target", &build_target(program, &[]))]);
+        let programs = [
+            ("target", &*build_target(program, &[])),
+            ("bin/sh", &*installed("sh")),
+        ];
+        let root = another_root(&programs);
         let mut command = Command::new(installed("chroot"));
         command.args([root.path("").as_str(), "/target"]);
         let target = Target::run(command.args(arguments));

@@ -31,8 +31,6 @@ fn redis_answers_as_ever() {
     let folder = Folder::new("probed-redis");
     let (redis, load, socket) = loaded_redis(&folder);
     let mut client = Client::connect(&socket);
-    let directory = format!("CONFIG SET dir {}", folder.path(""));
-    assert_eq!(client.redis(&directory), "+OK");
     let prober = Prober::start(&redis, "*", &[]);
     for key in 0..500 {
         assert_eq!(client.redis(&format!("SET kept:{key} {key:0500}")), "+OK");

@@ -208,6 +208,8 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
             .cmp(&change_of(a))
             .then_with(|| a_key.cmp(b_key))
     });
+    // Scores of one run alone say nothing of a change.
+    let scored = old.scores.is_some() && new.scores.is_some();
     let site = |((kind, _), pair): (Key, Pair)| {
         let (is_new, stack, truncated) = pair.stack.unwrap_or_default();
         let of = if is_new { new } else { old };
@@ -218,8 +220,8 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
             new_bytes: pair.new.bytes,
             new_blocks: pair.new.blocks,
             change_bytes: change_of(&pair),
-            old_scores: stacks_scores(old, &pair.old_stacks),
-            new_scores: stacks_scores(new, &pair.new_stacks),
+            old_scores: stacks_scores(old, &pair.old_stacks).filter(|_| scored),
+            new_scores: stacks_scores(new, &pair.new_stacks).filter(|_| scored),
             error_bytes: of_both(pair.old, pair.new).error_bytes(),
             kind,
             truncated,

@@ -159,9 +159,9 @@ pub struct LimitOptions {
     /// It is refused: no recording says which bytes a program reads and writes.
     #[arg(long, value_name = "SCORE", value_parser = score, hide_short_help = true)]
     min_usage_score: Option<f64>,
-    /// Longest pause within a group of blocks (0.1%, 5ms) [default: 0.1%]
+    /// Longest pause within a group of blocks [default: 0.1%]
     ///
-    /// It is for the lifetime score: a time, or a percentage of the run time.
+    /// It is for the lifetime score: a time (5ms), or a percentage of the run time.
     #[arg(long, value_name = "PAUSE", value_parser = scores::group, requires = "min_lifetime_score")]
     group: Option<GroupLimit>,
     /// Bytes that matching sites may have live
