@@ -84,12 +84,30 @@ fn the_short_help_has_one_line_for_each_option() {
 }
 
 /// The command lines of our program in an example: `cat x | memhook-rs report -` has one.
-fn command_lines(example: &str) -> Vec<Vec<&str>> {
-    let example = example.split("   ").next().unwrap_or_default();
-    let parts = example.split(['|', '>']);
-    let ours = parts.filter_map(|part| Some(part.split_once("memhook-rs ")?.1));
-    ours.map(|words| words.split_whitespace().collect())
-        .collect()
+fn command_lines(example: &str) -> Vec<Vec<String>> {
+    let example = example.trim_start().split("   ").next().unwrap_or_default();
+    let (mut commands, mut word, mut quote) = (vec![Vec::new()], String::new(), None);
+    for c in example.chars().chain([' ']) {
+        match c {
+            '\'' | '"' if quote == Some(c) => quote = None,
+            '\'' | '"' if quote.is_none() => quote = Some(c),
+            _ if quote.is_some() => word.push(c),
+            '|' | '>' => commands.push(Vec::new()),
+            c if c.is_whitespace() => {
+                let done = std::mem::take(&mut word);
+                commands
+                    .last_mut()
+                    .expect("a command")
+                    .extend(Some(done).filter(|w| !w.is_empty()));
+            }
+            c => word.push(c),
+        }
+    }
+    let ours = commands.into_iter().filter_map(|words| {
+        let name = words.iter().position(|word| word == "memhook-rs")?;
+        Some(words[name + 1..].to_vec())
+    });
+    ours.collect()
 }
 
 #[test]
@@ -108,7 +126,10 @@ fn every_command_has_examples_that_it_understands_and_exit_codes() {
             count += 1;
             // What follows a program's name is the program's, and so is a recording of gate.
             let is_program = |word: &str| word == "--" || (line[0] == "gate" && word == "run.mhk");
-            let own = line.iter().copied().take_while(|word| !is_program(word));
+            let own = line
+                .iter()
+                .map(String::as_str)
+                .take_while(|word| !is_program(word));
             let own = own.map(|word| if word == "PID" { "1" } else { word });
             let asked: Vec<&str> = own.chain(["--help"]).collect();
             let (code, out, err) = run(&asked);
