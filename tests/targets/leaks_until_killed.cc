@@ -1,5 +1,5 @@
-// A service that leaks until it has no memory left: nine of ten bytes are kept by one function. Argument: bytes to
-// leak at most (1 GiB); it leaks a megabyte each millisecond.
+// A service that leaks until it has no memory left: nine of ten bytes are kept by one function. Arguments: bytes to
+// leak at most (1 GiB), and how many microseconds pass between two megabytes (1000).
 //
 // Protocol: "ready", then a byte begins the leak.
 #include <memory>
@@ -22,7 +22,8 @@ __attribute__((noinline)) static char* usual_work(size_t bytes) {
 }
 
 int main(int count, char** arguments) {
-  size_t most = count == 2 ? strtoull(arguments[1], nullptr, 10) : size_t{1} << 30;
+  size_t most = count > 1 ? strtoull(arguments[1], nullptr, 10) : size_t{1} << 30;
+  useconds_t pause = count > 2 ? static_cast<useconds_t>(atoi(arguments[2])) : 1000;
   char* window[512] = {};
   target::ready();
   size_t at = 0;
@@ -34,7 +35,7 @@ int main(int count, char** arguments) {
       free(place);
       place = usual_work(1000);
     }
-    usleep(1000);
+    usleep(pause);
   }
   target::say("done");
   target::wait_for_byte();

@@ -156,12 +156,12 @@ fn a_process_that_is_killed_leaves_its_site() {
 #[test]
 fn the_last_reports_are_kept_and_a_normal_end_is_told() {
     let program = build_target("leaks_until_killed", &[]);
-    let mut target = Target::start(&program, &["64000000"]);
+    let mut target = Target::start(&program, &["64000000", "20000"]);
     let folder = Folder::new("watch-kept");
     let directory = folder.path("evidence");
     let pid = target.pid().to_string();
     let watch = Watch::start(&[
-        &pid, "--at", "99.99%", "--rss", "16M", "--keep", "2", "-o", &directory, "--exact",
+        &pid, "--at", "99.99%", "--rss", "16M", "--keep", "1", "-o", &directory, "--exact",
     ]);
     target.go();
     target.expect("done");
@@ -173,21 +173,21 @@ fn the_last_reports_are_kept_and_a_normal_end_is_told() {
         .iter()
         .filter_map(|r| r.1["reason"].as_str())
         .collect();
-    assert_eq!(reasons, ["rss", "rss", "end"], "{errors}");
+    assert_eq!(reasons, ["rss", "end"], "{errors}");
     assert!(
-        errors.lines().filter(|line| line.contains("wrote")).count() > 3,
+        errors.lines().filter(|line| line.contains("wrote")).count() > 2,
         "{errors}"
     );
-    let (of_site, all) = share(&reports[2].1, "planted_leak");
+    let (of_site, all) = share(&reports[1].1, "planted_leak");
     // Exactly: 16,000 blocks of 4,000 bytes, and the last 512 of 1,000.
     assert!(
         (64_000_000.0..66_000_000.0).contains(&of_site),
         "{of_site} of {all}"
     );
-    assert_ne!(reports[2].1["death"]["out_of_memory"], true);
+    assert_ne!(reports[1].1["death"]["out_of_memory"], true);
     // A text beside each.
     let text =
-        std::fs::read_to_string(Path::new(&directory).join(reports[2].0.replace("json", "txt")));
+        std::fs::read_to_string(Path::new(&directory).join(reports[1].0.replace("json", "txt")));
     assert!(text.expect("a text").contains("planted_leak"));
 }
 
