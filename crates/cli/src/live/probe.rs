@@ -100,8 +100,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut probes = Probes::place(plan)?;
     let begin = Instant::now();
     eprintln!(
-        "Probing {} functions of {pid} (placed in {:.1} ms, all threads held {:.1} ms); {} refused. Ctrl-C to detach",
-        probes.functions().count(),
+        "Probing {} of {pid} (placed in {:.1} ms, all threads held {:.1} ms); {} refused. Ctrl-C to detach",
+        memhook_report::counted(probes.functions().count() as u64, "function"),
         milliseconds(probes.placed_in()),
         milliseconds(probes.held()),
         probes.refused().len()
