@@ -44,6 +44,8 @@ fn constructors_are_traced_and_the_status_passes_through() {
             assert!(found, "{function}: {named:?}");
         }
         assert_eq!(report["final"], true);
+        // Also when the process that had the name has ended.
+        assert_eq!(report["target"]["name"], "run_constructors");
         assert_eq!(report["totals"]["lost_events"], 0);
     }
 }

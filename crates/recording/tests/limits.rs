@@ -156,14 +156,15 @@ fn later_parts_overwrite_nothing() {
 fn a_full_disk_ends_the_recording_not_the_program() {
     let dir = Dir::new("full");
     let inner = std::env::current_exe().unwrap();
-    let status = Command::new("sh")
+    // Its output goes to a pipe: the limit would end it if we write into a file that is longer.
+    let output = Command::new("sh")
         .arg("-c")
         .arg("trap '' XFSZ; ulimit -f 100; exec \"$0\" --exact --ignored --nocapture inner_full_disk")
         .arg(inner)
         .env("MEMHOOK_TEST_DIR", &dir.0)
-        .status()
+        .output()
         .unwrap();
-    assert!(status.success());
+    assert!(output.status.success(), "{output:?}");
     let recording = Recording::open(dir.0.join("run.mhk")).unwrap();
     assert!(recording.events() > 1000);
     recording.replay(LedgerOptions::default()).unwrap();

@@ -74,7 +74,11 @@ impl TracedRun for Traced<'_> {
         let executable = self.session.modules.first();
         Target {
             pid,
-            name: process_name(pid),
+            // One that has ended has no other name any more.
+            name: Some(process_name(pid))
+                .filter(|name| !name.is_empty())
+                .or_else(|| Some(executable?.name().to_owned()))
+                .unwrap_or_default(),
             exe: executable.map(|m| m.path.clone()).unwrap_or_default(),
         }
     }
