@@ -44,8 +44,9 @@ fn constructors_are_traced_and_the_status_passes_through() {
             assert!(found, "{function}: {named:?}");
         }
         assert_eq!(report["final"], true);
-        // Also when the process that had the name has ended.
-        assert_eq!(report["target"]["name"], "run_constructors");
+        // Also when the process that had the name has ended. While it has not, the kernel has 15 bytes of it.
+        let name = report["target"]["name"].as_str().expect("a name");
+        assert!(name.starts_with("run_constructor"), "{name:?}");
         assert_eq!(report["totals"]["lost_events"], 0);
     }
 }
