@@ -252,7 +252,18 @@ fn differences_and_gates_look_at_scores() {
         path
     });
     let of_reports = json(&["diff", &reports[0], &reports[1], "--scores", "--json"]);
-    assert_eq!(of_reports["scores"], diff["scores"]);
+    // A number that was written and read again may differ in its last bit.
+    for run in ["old", "new", "change"] {
+        let lifetime = |diff: &Value| number(&diff["scores"][run]["lifetime"]);
+        assert!(
+            (lifetime(&of_reports) - lifetime(&diff)).abs() < 1e-12,
+            "{run}"
+        );
+    }
+    for run in ["old", "new"] {
+        let sites = |diff: &Value| diff["scores"][run]["sites"].clone();
+        assert_eq!(sites(&of_reports), sites(&diff));
+    }
 
     // Scores lie between these two in any run of the program.
     let schema = JsonSchema::load("gate-1");
