@@ -98,3 +98,23 @@ fn a_target_without_room_is_left_alone() {
     assert_eq!(errors.lines().count(), 1, "{errors}");
     assert_eq!(target.our_mappings(), 0);
 }
+
+/// Each page of code that is changed becomes memory of the process's own.
+#[test]
+fn probes_that_a_small_container_cannot_pay_for_are_refused() {
+    let Some((_group, mut target)) = boxed("probed") else {
+        return;
+    };
+    let pid = target.pid().to_string();
+    let (code, out, errors) = run(&["probe", &pid, "--func", "*", "--count", "-d", "100ms"]);
+    assert_eq!((code, out.as_str()), (2, ""), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.contains("would be charged up to"), "{errors}");
+    assert_eq!(target.our_mappings(), 0);
+    let (code, _, errors) = run(&["probe", &pid, "--func", "libc!malloc", "-d", "100ms"]);
+    assert_eq!(code, 0, "{errors}");
+    assert_eq!(target.our_mappings(), 0);
+    target.go();
+    target.expect("done");
+    assert!(target.finish().success());
+}

@@ -69,10 +69,11 @@ impl WatchedThreads {
         };
         self.all = tids.len();
         self.rings.retain(|tid, _| tids.contains(tid));
-        let new: Vec<i32> = tids
-            .into_iter()
-            .filter(|tid| !self.rings.contains_key(tid))
-            .collect();
+        let is_new = |tid: &i32| !self.rings.contains_key(tid);
+        let mut new: Vec<i32> = tids.into_iter().filter(is_new).collect();
+        // Threads that were made one after the other often do the same, so those that are watched, if not all can be,
+        // are not the first ones (multiplying by the golden ratio spreads numbers).
+        new.sort_unstable_by_key(|&tid| (tid as u32).wrapping_mul(0x9e37_79b1));
         for &tid in new.iter().take(self.most.saturating_sub(self.rings.len())) {
             let ring = AccessRing::open(tid, self.with_kernel).ok();
             self.rings.insert(tid, ring);

@@ -15,6 +15,22 @@ const SHARE: u64 = 50;
 /// A target that has less than this below its limit is left alone (bytes).
 const LEAST_FREE: u64 = 1 << 20;
 
+/// Refuses to charge so many bytes to a process, or to its control groups: pages of its own that we write, and memory
+/// that its threads are the first to touch.
+pub(crate) fn check_charge(pid: i32, bytes: u64) -> Result<(), Error> {
+    let memory = CgroupMemory::of(pid);
+    let is_tight = |level: &&MemoryLevel| level.free < LEAST_FREE || bytes > level.free / SHARE;
+    match memory.tightest().filter(is_tight) {
+        None => Ok(()),
+        Some(level) => Err(Error::Refused(format!(
+            "process {pid} would be charged up to {}, and {} {level}, of which one part in {SHARE} may be taken: name \
+             fewer functions, or raise that limit",
+            size_text(bytes),
+            size_text(level.free),
+        ))),
+    }
+}
+
 /// What was found out about the memory of a process, and what follows.
 pub struct Budget {
     threads: usize,

@@ -5,10 +5,12 @@ use super::planned::{PlannedFunction, ProbePlan};
 use crate::error::Error;
 use crate::hook_presence::any_point;
 use crate::limits::check_file_size;
+use crate::memory_budget::check_charge;
 use crate::probe_error::ProbeError;
 use memhook_inject::{CodeArea, Region, create_region, hold, map_code_area, write_bytes};
 use memhook_probe::{AreaFunction, AreaHeader, AreaPlan, CountsLayout, Role};
-use memhook_process::{RemoteAddress, mappings};
+use memhook_process::{RemoteAddress, mappings, thread_ids};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -68,6 +70,21 @@ pub(super) fn clusters(functions: &[PlannedFunction]) -> Vec<(Vec<usize>, Range<
     found
 }
 
+/// What the process pays for: a copy of each page of code that is changed, and what its threads count in. The pads are
+/// written by us.
+fn charged_bytes(pid: i32, plan: &ProbePlan, layout: &CountsLayout) -> u64 {
+    const PAGE_BYTES: u64 = 4096;
+    let changed = plan.functions.iter().flat_map(|function| {
+        let plans = function.exits.iter().chain([&function.plan]);
+        plans.map(|plan| plan.at.wrapping_add(function.base) / PAGE_BYTES)
+    });
+    let pages = changed.collect::<BTreeSet<u64>>().len() as u64;
+    let threads = thread_ids(pid).map_or(1, |threads| threads.len()) as u64 + 1;
+    pages * PAGE_BYTES
+        + threads * layout.used_bytes().next_multiple_of(PAGE_BYTES)
+        + CountsLayout::TABLE_BYTES
+}
+
 /// Maps the counters, the table of threads and the areas, all of them without an effect so far.
 pub(super) fn map_all(
     pid: i32,
@@ -80,6 +97,7 @@ pub(super) fn map_all(
         .collect();
     let largest = areas.into_iter().max().unwrap_or(0);
     check_file_size(pid, layout.shared_bytes().max(largest))?;
+    check_charge(pid, charged_bytes(pid, plan, layout))?;
     let mut held = hold(pid, &any_point())?;
     let region = create_region(
         &mut held,

@@ -130,6 +130,18 @@ fn check_thread_pointers(held: &AllHeld, memory: &File) -> Result<(), Error> {
     Ok(())
 }
 
+/// Memory from an address on, up to the first page that cannot be read: the stack of a thread ends there if that is
+/// the guard page of the next one, which may be in the same mapping (MADV_GUARD_INSTALL, glibc 2.43).
+fn read_to_gap(memory: &File, from: u64, most: usize) -> Vec<u8> {
+    let mut bytes = vec![0; most];
+    let mut done = 0;
+    while let Ok(read @ 1..) = memory.read_at(&mut bytes[done..], from + done as u64) {
+        done += read;
+    }
+    bytes.truncate(done);
+    bytes
+}
+
 /// Addresses of code that threads are at, or that lie on their stacks: those that matter, sorted.
 struct Used(Vec<u64>);
 
@@ -156,16 +168,10 @@ impl Used {
             let low = registers.rsp.saturating_sub(RED_ZONE) & !7;
             let stack = maps.iter().find(|m| m.contains(registers.rsp));
             let high = stack.map_or(low, |m| m.end.min(low.saturating_add(MOST_STACK_BYTES)));
-            let mut words = vec![0; high.saturating_sub(low) as usize];
-            // What cannot be read any more belongs to a thread that was killed.
-            if memory.read_exact_at(&mut words, low).is_ok() {
-                let words = words
-                    .as_chunks::<8>()
-                    .0
-                    .iter()
-                    .map(|w| u64::from_le_bytes(*w));
-                used.extend(words.filter(|&word| matters(word)));
-            }
+            let bytes = read_to_gap(memory, low, high.saturating_sub(low) as usize);
+            let words = bytes.as_chunks::<8>().0.iter();
+            let words = words.map(|word| u64::from_le_bytes(*word));
+            used.extend(words.filter(|&word| matters(word)));
         }
         used.sort_unstable();
         Used(used)
@@ -176,5 +182,27 @@ impl Used {
         self.0
             .get(first)
             .is_some_and(|&address| address < range.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memmap2::MmapMut;
+
+    /// What is below a gap is seen, and what is behind it is not needed.
+    #[test]
+    fn a_stack_is_read_up_to_a_gap() {
+        const PAGE: usize = 4096;
+        let mut map = MmapMut::map_anon(3 * PAGE).unwrap();
+        map.fill(7);
+        let at = map.as_ptr().addr() as u64;
+        let memory = open_memory(std::process::id() as i32).unwrap();
+        assert_eq!(read_to_gap(&memory, at, 3 * PAGE), [7; 3 * PAGE]);
+        // SAFETY: the page is in the mapping, of which nothing is used any more; unmapping a part again is allowed.
+        unsafe { libc::munmap(map.as_mut_ptr().add(PAGE).cast(), PAGE) };
+        assert_eq!(read_to_gap(&memory, at, 3 * PAGE), [7; PAGE]);
+        assert_eq!(read_to_gap(&memory, at + PAGE as u64, PAGE), []);
+        std::mem::forget(map);
     }
 }
