@@ -113,6 +113,11 @@ impl Args {
                 "--scores with --record summary: sums do not tell the lifetime of each block; use --record events"
             );
         }
+        if self.tracing.overhead.is_some() {
+            anyhow::bail!(
+                "--scores with --overhead: scores need every allocation; leave --overhead out"
+            );
+        }
         if self.tracing.sample_bytes().is_some() {
             anyhow::bail!(
                 "--scores with --sample: scores need every allocation; leave --sample out"
