@@ -41,7 +41,7 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
         .into_iter()
         .find(|base| hook_at(pid, *base).is_some());
     let libc = CLibrary::of(pid, &maps);
-    let loading = libc.and_then(|libc| Loading::of(pid, &libc, present).ok());
+    let loading = Loading::of(pid, libc.as_ref(), present).ok();
     let is_left_alone = |symbol: &str| {
         let loading = loading.zip(function_by_name(symbol));
         loading.is_some_and(|(loading, function)| leaves_alone(loading.object(pid), function))
