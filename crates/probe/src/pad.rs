@@ -99,7 +99,7 @@ impl Assembler {
         }
     }
 
-    fn put(&mut self, bytes: &[u8]) {
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.code.extend(bytes);
     }
 
@@ -116,7 +116,7 @@ impl Assembler {
     }
 
     /// A branch forward by a displacement that is filled in by [`Assembler::arrive`].
-    fn put_forward(&mut self, opcode: &[u8]) -> usize {
+    pub(crate) fn put_forward(&mut self, opcode: &[u8]) -> usize {
         self.put(opcode);
         self.put(&[0; 4]);
         self.code.len()
@@ -172,7 +172,7 @@ impl Assembler {
         self.put(b"\x5e\x5a"); // full: pop rsi; pop rdx
     }
 
-    fn arrive(&mut self, branch: usize) {
+    pub(crate) fn arrive(&mut self, branch: usize) {
         let distance = (self.code.len() - branch) as u32;
         self.code[branch - 4..branch].copy_from_slice(&distance.to_le_bytes());
     }

@@ -11,6 +11,7 @@
 
 use crate::pad::{Assembler, distance, moved_by};
 use crate::{JUMP_BYTES, Plan, Refusal};
+use std::ops::Range;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"mhkpads\0");
 const VERSION: u64 = 1;
@@ -18,7 +19,7 @@ const HEADER_BYTES: u64 = 64;
 const ENTRY_BYTES: u64 = 48;
 const PAGE_BYTES: u64 = 4096;
 /// More than a pad and a trampoline take.
-const CODE_BYTES: u64 = 160;
+const CODE_BYTES: u64 = 192;
 /// Memory that names more functions is not ours.
 const MOST_ENTRIES: u64 = 1 << 16;
 
@@ -29,6 +30,9 @@ pub struct Redirected<'p> {
     pub plan: &'p Plan,
     /// Load bias of its module.
     pub bias: u64,
+    /// Code of the module (svma) whose calls do not go to the cell: a part of the allocator itself, which uses its own
+    /// functions for what the program has never seen. It may use r11, as a call in a module's PLT does.
+    pub inner: Option<&'p Range<u64>>,
 }
 
 /// A function that has a pad.
@@ -109,11 +113,24 @@ fn redirect(
     at: u64,
     cell: u64,
 ) -> Result<(RedirectEntry, Vec<u8>), Refusal> {
-    let Redirected { plan, bias } = *function;
+    let Redirected { plan, bias, inner } = *function;
     let entry = plan.at.wrapping_add(bias);
     let mut code = Assembler::new(at);
+    let mut inner_call = None;
+    if let Some(inner) = inner {
+        let bytes = u32::try_from(inner.end - inner.start).map_err(|_| Refusal::OutOfReach)?;
+        code.put_relative(b"\x4c\x8d\x1d", inner.start.wrapping_add(bias))?; // lea r11, [rip + inner]
+        code.put(b"\x49\xf7\xdb"); // neg r11
+        code.put(b"\x4c\x03\x1c\x24"); // add r11, [rsp]
+        code.put(b"\x49\x81\xfb"); // cmp r11, bytes
+        code.put(&bytes.to_le_bytes());
+        inner_call = Some(code.put_forward(b"\x0f\x82")); // jb trampoline
+    }
     code.put_relative(b"\xff\x25", cell)?; // jmp [rip + cell]
     code.align();
+    if let Some(branch) = inner_call {
+        code.arrive(branch);
+    }
     let trampoline = code.here();
     let moved: Vec<_> = plan.displaced.iter().map(|i| moved_by(i, bias)).collect();
     code.put_relocated(&moved)?;
@@ -160,7 +177,7 @@ impl RedirectEntry {
     }
 
     /// Whether the jump leads into this memory; what a process says of itself is not believed without that.
-    pub fn leads_into(&self, memory: &std::ops::Range<u64>) -> bool {
+    pub fn leads_into(&self, memory: &Range<u64>) -> bool {
         let [0xe9, distance @ ..] = self.jump else {
             return false;
         };
@@ -210,6 +227,7 @@ mod tests {
         let function = Redirected {
             plan: &plan,
             bias: BIAS,
+            inner: None,
         };
         let made = Redirects::new(&[function, function], AT);
         assert_eq!(made.bytes.len() as u64, redirect_bytes(2));
@@ -239,6 +257,7 @@ mod tests {
         let function = Redirected {
             plan: &plan,
             bias: BIAS,
+            inner: Some(&(0x2000..0x2100)),
         };
         let made = Redirects::new(&[function], AT);
         let bytes = redirect_journal_bytes(&made.bytes).unwrap();

@@ -96,6 +96,7 @@ impl Pads {
             .map(|pad| Redirected {
                 plan: &pad.plan,
                 bias: pad.bias,
+                inner: pad.inner.as_ref(),
             })
             .collect();
         let area = self.map(reach, &pads)?;

@@ -18,6 +18,8 @@ pub(crate) struct PlannedPad {
     pub plan: Plan,
     /// Load bias of its module.
     pub bias: u64,
+    /// The allocator's own code (svma) whose calls are not the program's.
+    pub inner: Option<Range<u64>>,
     /// The module's file name.
     pub module: String,
     /// Where the module is (avma).
@@ -45,6 +47,10 @@ pub(crate) struct PadPlan {
     /// Those that cannot.
     pub refused: Vec<RefusedPad>,
 }
+
+/// Functions of glibc that release what a thread's cache holds, which the program has released before, and the cache
+/// itself (malloc/arena.c). Calls of the former are in the latter since 2.26.
+const INNER_CALLERS: [&str; 2] = ["__malloc_arena_thread_freeres", "arena_thread_freeres"];
 
 /// Decides about each of them. The process is only read. `is_left_alone`: hooked functions that the hook, as it comes
 /// into this process, cannot take over.
@@ -89,6 +95,8 @@ impl PadPlan {
         let symbols = functions(&module_file(module), &search);
         let ones: Vec<&FunctionSymbol> = wanted.iter().map(|(_, symbol)| symbol).collect();
         let plans = plan_functions(pid, maps, module, &symbols, &ones, false);
+        let of_allocator = symbols.iter().find(|s| INNER_CALLERS.contains(&s.name.as_str()));
+        let inner = of_allocator.map(|s| s.start..s.start.saturating_add(s.bytes));
         let (mut pads, mut refused) = (Vec::new(), Vec::new());
         for ((function, symbol), plan) in wanted.iter().zip(plans) {
             let (name, function) = (symbol.name.clone(), *function);
@@ -99,6 +107,7 @@ impl PadPlan {
                     function,
                     plan,
                     bias: module.base,
+                    inner: inner.clone(),
                     module: of_module,
                     range: module.start..module.end,
                 }),
