@@ -52,6 +52,13 @@ fn has_jump(pid: i32, entry: &RedirectEntry) -> bool {
     read_memory(pid, RemoteAddress(entry.at), &mut now).is_ok() && now == entry.jump
 }
 
+/// Where functions of the process lead to pads (avma).
+pub(crate) fn live_places(pid: i32, maps: &[Mapping]) -> Vec<u64> {
+    let mut found = entries(pid, maps);
+    found.retain(|entry| has_jump(pid, entry));
+    found.into_iter().map(|entry| entry.at).collect()
+}
+
 /// Whether a function of the process leads to a pad.
 pub(crate) fn are_live(pid: i32, maps: &[Mapping]) -> bool {
     entries(pid, maps).iter().any(|entry| has_jump(pid, entry))

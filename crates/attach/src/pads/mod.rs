@@ -18,6 +18,6 @@ mod areas;
 mod placed;
 mod planned;
 
-pub(crate) use areas::{are_live, held_cells, put_back};
+pub(crate) use areas::{are_live, held_cells, live_places, put_back};
 pub(crate) use placed::Pads;
-pub(crate) use planned::plan_pads;
+pub(crate) use planned::{RefusedPad, plan_pads};

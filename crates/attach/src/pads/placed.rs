@@ -229,10 +229,11 @@ impl Pads {
         self.placed.iter().any(|(_, entry)| entry.cell == address)
     }
 
-    /// The functions that have a pad: file name of the module, and symbol.
-    pub fn functions(&self) -> impl Iterator<Item = (&str, &str)> {
-        let placed = self.placed.iter();
-        placed.map(|(pad, _)| (pad.module.as_str(), pad.name.as_str()))
+    /// Whether all functions of a module's own allocator have a pad.
+    pub fn cover(&self, module: &ModuleImage) -> bool {
+        let mut placed = self.placed.iter();
+        placed.any(|(_, entry)| entry.bias == module.base)
+            && !self.refused.iter().any(|refused| refused.module == module.name())
     }
 }
 
@@ -249,6 +250,7 @@ fn refused(pad: PlannedPad, why: String) -> RefusedPad {
     RefusedPad {
         name: pad.name,
         function: pad.function,
+        address: pad.address,
         module: pad.module,
         why,
     }

@@ -14,6 +14,8 @@ pub(crate) struct PlannedPad {
     pub name: String,
     /// The id of the hooked function that it is an instance of.
     pub function: usize,
+    /// Where it is (avma).
+    pub address: u64,
     /// What the jump displaces.
     pub plan: Plan,
     /// Load bias of its module.
@@ -33,6 +35,8 @@ pub(crate) struct RefusedPad {
     pub name: String,
     /// The id of the hooked function.
     pub function: usize,
+    /// Where it is (avma).
+    pub address: u64,
     /// The module's file name.
     pub module: String,
     /// Why.
@@ -100,11 +104,12 @@ impl PadPlan {
         let (mut pads, mut refused) = (Vec::new(), Vec::new());
         for ((function, symbol), plan) in wanted.iter().zip(plans) {
             let (name, function) = (symbol.name.clone(), *function);
-            let of_module = module.name().to_owned();
+            let (address, of_module) = (module.base.wrapping_add(symbol.start), module.name().to_owned());
             match plan {
                 Ok((_, plan, _)) => pads.push(PlannedPad {
                     name,
                     function,
+                    address,
                     plan,
                     bias: module.base,
                     inner: inner.clone(),
@@ -114,6 +119,7 @@ impl PadPlan {
                 Err(why) => refused.push(RefusedPad {
                     name,
                     function,
+                    address,
                     module: of_module,
                     why,
                 }),
@@ -126,6 +132,7 @@ impl PadPlan {
             refused.extend(pads.drain(..).map(|pad| RefusedPad {
                 name: pad.name,
                 function: pad.function,
+                address: pad.address,
                 module: pad.module,
                 why: why.clone(),
             }));

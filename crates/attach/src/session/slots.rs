@@ -4,6 +4,7 @@ use super::Session;
 use crate::error::Error;
 use crate::hook_presence::has_hook;
 use crate::loading::{CANNOT_THROW, leaves_alone};
+use crate::pads::RefusedPad;
 use crate::reach::Reach;
 use crate::refused_slots;
 use crate::restore::{layout, restore};
@@ -46,6 +47,17 @@ impl Session {
                 .filter(|s| forwards(s.original))
                 .map(|s| (s.function, s.variant)),
         );
+    }
+
+    /// Whether the functions of a module's own allocator are all traced, though no slot leads to them.
+    pub fn covers_allocator_of(&self, module: &ModuleImage) -> bool {
+        self.pads.cover(module)
+    }
+
+    /// Those that are not.
+    pub(crate) fn refused_pads(&self, module: &ModuleImage) -> impl Iterator<Item = &RefusedPad> {
+        let refused = self.pads.refused.iter();
+        refused.filter(move |refused| refused.module == module.name())
     }
 
     /// Slots that hold our value, or did until the detach, and modules that have one.
