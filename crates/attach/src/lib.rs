@@ -44,6 +44,7 @@ mod limits;
 mod loading;
 mod memory_budget;
 mod pacing;
+mod pads;
 mod probe_areas;
 mod probe_error;
 mod probes;
