@@ -78,7 +78,7 @@ pub use consumer::{Consumer, State};
 pub use coverage::{CallScans, ModuleCoverage, is_hooked, unseen_allocators};
 pub use diagnosis::{DiagnosedModule, Diagnosis, FoundFunction, diagnose};
 pub use error::Error;
-pub use following::{Assigner, Followed, FollowedCount, follow};
+pub use following::{Assigner, Followed, FollowedCount, Obstacle, follow, obstacle};
 pub use gaps::said as gap_said;
 pub use hook_plan::{PlannedModule, hook_plan};
 pub use job::{End, Job};
