@@ -24,6 +24,7 @@
 #![doc = include_str!("../examples/size_histogram.rs")]
 //! ```
 
+mod budget;
 mod claim;
 mod closed_region;
 mod config;
@@ -72,6 +73,7 @@ mod turn_loop;
 mod unwind_tables;
 mod upkeep;
 
+pub use budget::{BudgetKept, Kept};
 pub use claim::{Claim, claim};
 pub use config::{Clock, ConfigError, OnFull, Stacks, TraceConfig, Unwinding};
 pub use consumer::{Consumer, State};

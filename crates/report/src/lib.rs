@@ -14,6 +14,7 @@ mod model;
 mod named_run;
 mod names;
 mod output_name;
+mod overhead;
 mod probe_plan;
 mod probes;
 mod profile;
@@ -57,6 +58,7 @@ pub use model::{
 };
 pub use named_run::{Backtrace, Backtraces, frames_at};
 pub use output_name::{OutputNameError, output_name};
+pub use overhead::{KeptTime, Overhead};
 pub use probe_plan::{ProbePlanReport, ProbePlanRow};
 pub use probes::{ProbeLatency, ProbeReport, ProbeRow, ProbeThread, RefusedRow};
 pub use profile::{
