@@ -8,6 +8,7 @@ mod gaps;
 mod labels;
 mod leaks;
 mod live;
+mod live_profile;
 mod measure;
 mod model;
 mod named_run;
@@ -42,11 +43,14 @@ mod wrap;
 pub use call_tree::Root;
 pub use diff::{Diff, Fate, Run, SiteChange, diff};
 pub use fail_on::FailOn;
-pub use formats::{Document, Format, FormatChoice, FormatOptions, Nature, document};
+pub use formats::{
+    Document, Format, FormatChoice, FormatOptions, Nature, PprofShape, document, pprof,
+};
 pub use gaps::{LiveBounds, UnseenTime, unseen_in_words};
 pub use labels::{name as frame_name, site_name};
 pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
 pub use live::{LiveNumbers, LiveReporter, LiveView, TracedRun, described};
+pub use live_profile::{LiveProfiler, LiveSite, OTHER_SITES, TakenProfile};
 pub use measure::{Measure, Unit};
 pub use model::{
     AttachInfo, Bounded, CallStacks, Coverage, GroupRow, Measured, ReleaseSite, ReportModel,
