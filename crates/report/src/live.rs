@@ -471,6 +471,7 @@ impl LiveReporter {
             releases: draft.releases.iter().map(release).collect(),
             more_rows: draft.more_rows,
             leaks: None,
+            stale: None,
             overhead: draft.overhead,
         }
     }

@@ -64,6 +64,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         more_rows: 0,
         leaks: None,
         overhead: None,
+        stale: None,
         scores: None,
         inferences: None,
     }

@@ -107,6 +107,7 @@ fn report() -> ReportModel {
         more_rows: 1,
         leaks: None,
         overhead: None,
+        stale: None,
         scores: None,
         inferences: None,
     }

@@ -4,6 +4,7 @@ use super::frames::module_files;
 use super::last_look::LastLook;
 use super::model::Reporter;
 use super::signals::NameWait;
+use super::stale::StaleSection;
 use super::{ending, record, scored_trace};
 use crate::exit_code;
 use crate::options::{Color, View};
@@ -225,6 +226,8 @@ pub struct ReportJob {
     is_scratch: bool,
     /// If the memory is to be searched for what nothing reaches: its copy.
     last_look: Option<Handover>,
+    /// What nobody touches, if that is asked for.
+    stale: Option<StaleSection>,
 }
 
 impl ReportJob {
@@ -254,7 +257,13 @@ impl ReportJob {
             scores: args.scores.options(),
             is_scratch: false,
             last_look,
+            stale: None,
         }
+    }
+
+    /// With a section about what nobody touches.
+    pub fn with_stale(self, stale: Option<StaleSection>) -> ReportJob {
+        ReportJob { stale, ..self }
     }
 
     /// With a line above each report that says which process it is about.
@@ -372,6 +381,9 @@ impl ReportJob {
         if let Some(handover) = &self.last_look {
             let look = handover.lock().unwrap_or_else(|e| e.into_inner()).take();
             let look = look.unwrap_or_else(LastLook::too_late);
+            if let Some(section) = &mut self.stale {
+                report.stale = section.report(trace, look.snapshot());
+            }
             report.leaks = Some(look.leaks(
                 session,
                 consumer,
@@ -379,6 +391,8 @@ impl ReportJob {
                 self.top,
                 self.finds_possible,
             ));
+        } else if let Some(section) = &mut self.stale {
+            report.stale = section.report(trace, None);
         }
         Some(report)
     }
@@ -401,6 +415,10 @@ impl Job for ReportJob {
             return ControlFlow::Continue(());
         }
         self.look_at_command_line();
+        if let Some(failure) = self.stale.as_mut().and_then(|section| section.turn(trace)) {
+            eprintln!("memhook-rs: {failure}");
+            self.reports.is_incomplete.store(true, Relaxed);
+        }
         let now = trace.consumer().elapsed();
         if self.shows_reports && self.next.is_some_and(|next| now >= next) {
             self.next = self.interval.map(|interval| now.saturating_add(interval));
@@ -419,6 +437,10 @@ impl Job for ReportJob {
     }
 
     fn before_detach(&mut self, trace: &Trace) {
+        // First: the copy of the memory watches pages, too.
+        if let Some(section) = &mut self.stale {
+            section.before_detach(trace);
+        }
         if let Some(handover) = &self.last_look {
             let look = LastLook::take(self.pid, trace.consumer());
             *handover.lock().unwrap_or_else(|e| e.into_inner()) = Some(look);
