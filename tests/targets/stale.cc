@@ -45,7 +45,11 @@ __attribute__((noinline)) static unsigned char* mixed_block() {
 }
 
 // Nothing points to these.
-__attribute__((noinline)) static void lost_block() { memset(malloc(LOST_BYTES), 7, LOST_BYTES); }
+__attribute__((noinline)) static void lost_block() {
+  void* block = malloc(LOST_BYTES);
+  memset(block, 7, LOST_BYTES);
+  target::keep(block);
+}
 
 struct Kinds {
   Blocks cold, written, read, mixed;

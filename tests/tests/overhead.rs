@@ -148,3 +148,19 @@ fn the_text_and_what_is_refused() {
     target.expect("done");
     assert!(target.finish().success());
 }
+
+/// A program that is started; and a gate, which needs every allocation, and says that it has not got them.
+#[test]
+fn programs_that_are_started() {
+    let program = build_target("changing_rate", &["-O1"]);
+    let program = program.to_str().expect("UTF-8");
+    let (code, _, errors) = run(&["run", "--overhead", "2%", program, "64", "1000"]);
+    assert_eq!(code, 0, "{errors}");
+    assert!(errors.contains(" of 2 %: "), "{errors}");
+    let (code, output, errors) = run(&["gate", "--overhead", "0.1%", program, "64", "100000"]);
+    let all = format!("{output}{errors}");
+    assert_ne!(code, 0, "{all}");
+    assert!(all.contains("not every allocation was recorded"), "{all}");
+    let (code, _, errors) = run(&["gate", "--overhead", "1%", "--sample", "4K", program]);
+    assert_eq!((code, errors.lines().count()), (2, 1), "{errors}");
+}

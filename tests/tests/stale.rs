@@ -120,7 +120,7 @@ fn what_is_cold_is_named_and_intervals_hold() {
             return not_run("no hardware watchpoints");
         }
         let options = [
-            "--older", "3s", "-d", "14s", "-i", "5s", "--json", "--budget", "5%",
+            "--older", "3s", "-d", "14s", "-i", "5s", "--json", "--budget", "5%", "--leaks",
         ];
         let watching = Watching::begin(&target, &options);
         target.go();

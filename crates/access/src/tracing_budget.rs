@@ -86,6 +86,11 @@ pub struct Period {
 }
 
 impl Period {
+    /// Releases of blocks that were recorded before, or never: those from before the attach.
+    fn other_releases(&self) -> f64 {
+        (self.recorded_releases - self.recorded_allocations).max(0.0)
+    }
+
     /// What the process paid for it.
     pub fn in_process_ns(&self) -> f64 {
         // As many releases as allocations, but for what lives on.
@@ -116,7 +121,7 @@ impl Traffic {
         for (rate, count) in self.allocations.iter_mut().zip(period.allocations) {
             *rate += (count / period.time_ns - *rate) * part;
         }
-        let others = (period.recorded_releases - period.recorded_allocations).max(0.0);
+        let others = period.other_releases();
         self.other_releases += (others / period.time_ns - self.other_releases) * part;
     }
 
@@ -221,24 +226,26 @@ impl TracingController {
 
     /// What was spent that samples further apart would have saved.
     fn avoidable_ns(&self, period: &Period) -> f64 {
-        let at_rest = self.idle_share * period.time_ns;
+        let others = period.other_releases();
+        let at_rest = self.idle_share * period.time_ns + others * self.event_ns;
         period.recorded_allocations * period.costs.allocation_ns
-            + period.recorded_releases * period.costs.release_ns
+            + (period.recorded_releases - others) * period.costs.release_ns
             + period.waited_ns
             + (period.attacher_ns - at_rest).max(0.0)
     }
 
-    /// The share of the time that is left for recording, beside what nothing changes: passing by, and the attacher
-    /// at rest. Where these take all of it, a tenth is left for samples: without any, the cost would be hardly less.
+    /// The share of the time that is left for recording, beside what nothing changes: passing by, releases of other
+    /// blocks, and the attacher at rest. Where these take all of it, a tenth is left for samples: without any, the
+    /// cost would be hardly less.
     fn room(&self, traffic: &Traffic) -> f64 {
         let passing = 2.0 * traffic.allocations.iter().sum::<f64>() * self.costs.pass_ns;
-        (self.share - self.idle_share - passing).max(self.share / 10.0)
+        let others = traffic.other_releases * (self.costs.release_ns + self.event_ns);
+        (self.share - self.idle_share - passing - others).max(self.share / 10.0)
     }
 
     fn recording(&self, level: u8, traffic: &Traffic) -> f64 {
         let one = self.costs.allocation_ns + self.costs.release_ns + 2.0 * self.event_ns;
-        let other = self.costs.release_ns + self.event_ns;
-        traffic.recorded(level) * one + traffic.other_releases * other
+        traffic.recorded(level) * one
     }
 
     /// The lowest level at which recording the traffic takes no more than this part of the room.
@@ -408,6 +415,27 @@ mod tests {
         // It does not go to and fro.
         let changes = run.levels.windows(2).filter(|w| w[0] != w[1]).count();
         assert!(changes < 20, "{changes}");
+    }
+
+    /// Releases of blocks from before the attach are recorded whatever is sampled.
+    #[test]
+    fn releases_of_older_blocks_do_not_make_samples_rarer() {
+        let mut controller = TracingController::within(0.01);
+        let costs = Program::cheap().costs;
+        let mut allocations = [0.0; SIZE_CLASSES];
+        allocations[size_class(100)] = 1000.0;
+        let period = Period {
+            time_ns: STEP_NS,
+            allocations,
+            recorded_allocations: 0.0,
+            recorded_releases: 50_000.0,
+            waited_ns: 0.0,
+            attacher_ns: 50_000.0 * 60.0,
+            costs,
+        };
+        for _ in 0..100 {
+            assert!(controller.step(&period) < 12);
+        }
     }
 
     /// Where passing by alone costs more than the budget, samples go on.
