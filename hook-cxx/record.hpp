@@ -4,6 +4,7 @@
 // it calls in turn is part of it: operator new calling malloc is one event, of kind new),
 // frame | 1: recording. A signal handler that allocates while we record is passed by and counted.
 #pragma once
+#include "access.hpp"
 #include "adapting.hpp"
 #include "folding.hpp"
 #include "nested.hpp"
@@ -75,6 +76,7 @@ namespace memhook {
   if (reserve(ring)) {
     if (gate().flags & flag_live_filter) enter_filter(address);
     commit(ring, op_allocation, address, sequence, size, stack);
+    if (gate().flags & flag_accesses) begin_accesses(address, size);
   }
   end_recording(ring, frame);
 }
@@ -100,6 +102,7 @@ namespace memhook {
   auto address = reinterpret_cast<uint64_t>(block);
   uint32_t stack = 0;
   if (gate().flags & flag_release_stacks) stack = capture_stack(ring, function, frame);
+  if (gate().flags & flag_accesses) end_accesses(ring, address);
   if (reserve(ring)) {
     uint32_t sequence = next_release(address);
     commit(ring, op, address, sequence, 0, stack);

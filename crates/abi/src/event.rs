@@ -12,6 +12,9 @@
 //! SamplingChange: bit 48 is set and the op is that of a tick; word 1 is the mean number of bytes
 //!                between samples, 0: every allocation is recorded
 //! SizeExtension: word 1 is the size of the next allocation in bytes
+//! Access:        bit 49 is set and the op is that of a tick; bits 50..52 say which of the four words
+//!                about the reads and writes of the block that the next release is about, bits 0..45
+//!                are its first value and word 1 its second
 //! ```
 //!
 //! Eight-byte alignment is enough: jemalloc and tcmalloc hand out 8-byte aligned blocks for 8-byte
@@ -50,6 +53,9 @@ pub enum Op {
     /// ([`crate::flags::ADAPT_WHEN_FULL`]). Three bits hold no eighth op, so this is a tick with a bit
     /// that no tick has.
     SamplingChange = 0b1101,
+    /// A part of what was read and written of the block that is released next on this ring
+    /// ([`crate::flags::ACCESSES`]); another tick with a bit that no tick has.
+    Access = 0b1_0101,
 }
 
 impl Op {
@@ -62,6 +68,7 @@ impl Op {
             4 => Op::ReallocFailed,
             5 => Op::Tick,
             0b1101 => Op::SamplingChange,
+            0b1_0101 => Op::Access,
             6 => Op::SizeExtension,
             7 => Op::Pair,
             _ => return None,
@@ -97,7 +104,42 @@ pub struct Event {
     pub value: u64,
 }
 
+/// What was read and written of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accesses {
+    /// The block (avma).
+    pub address: u64,
+    /// Time of the first access, nanoseconds since the attach; without accesses 0, as everything below.
+    pub first_ns: u64,
+    /// Time of the last one.
+    pub last_ns: u64,
+    /// Offset of the lowest byte accessed.
+    pub low: u64,
+    /// Offset past the highest one.
+    pub high: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// More than one thread accessed it.
+    pub by_several: bool,
+    /// How often a thread wrote into the cache line that another one wrote last, but other bytes.
+    pub false_shares: u64,
+}
+
 const ADDRESS_MASK: u64 = (1 << 45) - 1;
+
+impl Event {
+    /// Of an [`Op::Access`]: which word it is, below 4.
+    pub const fn access_word(&self) -> usize {
+        (self.sequence as usize >> 2) & 3
+    }
+
+    /// Of an [`Op::Access`]: its first value.
+    pub const fn access_small(&self) -> u64 {
+        self.address >> 3
+    }
+}
 
 impl RawEvent {
     /// Packs an event. Only tests and models of the hook write events from Rust.
@@ -120,13 +162,27 @@ impl RawEvent {
         }
     }
 
+    /// Packs word `index` about the reads and writes of the block that is released next.
+    pub const fn pack_access(index: u64, small: u64, value: u64) -> RawEvent {
+        RawEvent {
+            word0: small & ADDRESS_MASK | (Op::Access as u64) << 45 | (index & 3) << 50,
+            word1: value,
+        }
+    }
+
     /// Takes the event apart; `None` if the op is unknown.
     #[inline]
     pub const fn unpack(self) -> Option<Event> {
         let code = (self.word0 >> 45) & 7;
         // Only here is the lowest bit of the sequence number a part of the op.
         let is_change = self.word0 == (Op::SamplingChange as u64) << 45;
-        let Some(op) = Op::from_code(if is_change { code | 8 } else { code }) else {
+        let is_access = code == Op::Tick as u64 && (self.word0 >> 48) & 3 == 2;
+        let code = match (is_change, is_access) {
+            (true, _) => Op::SamplingChange as u64,
+            (_, true) => Op::Access as u64,
+            _ => code,
+        };
+        let Some(op) = Op::from_code(code) else {
             return None;
         };
         Some(Event {
@@ -179,6 +235,9 @@ mod tests {
         let change = RawEvent::pack_value(Op::SamplingChange, 65_536);
         let change = change.unpack().unwrap();
         assert_eq!((change.op, change.value), (Op::SamplingChange, 65_536));
+        let access = RawEvent::pack_access(3, 77, u64::MAX).unpack().unwrap();
+        assert_eq!((access.op, access.value), (Op::Access, u64::MAX));
+        assert_eq!((access.access_word(), access.access_small()), (3, 77));
         assert_eq!(RawEvent::default().unpack(), None);
     }
 

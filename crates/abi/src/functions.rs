@@ -12,6 +12,8 @@ pub enum Role {
     Reallocates,
     /// Loads or unloads modules.
     Modules,
+    /// Tells of reads and writes: see [`ACCESS_LISTENER`].
+    Accesses,
 }
 
 /// The shape of a hooked function's parameters; the C++ side has one wrapper template for each.
@@ -34,6 +36,7 @@ pub enum Signature {
     Dlopen,
     Dlmopen,
     Dlclose,
+    Access,
 }
 
 /// One hooked function. Its index in [`HOOKED_FUNCTIONS`] is its function id.
@@ -58,7 +61,12 @@ const fn f(name: &'static str, kind: &'static str, signature: Signature, role: R
     }
 }
 
-use Role::{Allocates, Modules, Reallocates, Releases};
+/// The function whose slot is not a relocation: the listener of the access runtime, a pointer that a program
+/// compiled for access data calls with each read and write as long as somebody listens. A note of the
+/// module says where it is.
+pub const ACCESS_LISTENER: &str = "memhook_access_listener";
+
+use Role::{Accesses, Allocates, Modules, Reallocates, Releases};
 use Signature as S;
 
 /// Every hooked function. Mangled names are those of the Itanium C++ ABI on LP64.
@@ -144,6 +152,7 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     f("dlopen", "dlopen", S::Dlopen, Modules),
     f("dlmopen", "dlmopen", S::Dlmopen, Modules),
     f("dlclose", "dlclose", S::Dlclose, Modules),
+    f(ACCESS_LISTENER, "access", S::Access, Accesses),
 ];
 
 /// An allocator that is known by the names of its functions.
@@ -197,7 +206,7 @@ pub fn allocator_function(name: &str) -> Option<Option<&'static Allocator>> {
     let is_plain = |name: &str| {
         let function = function_by_name(name).map(|id| HOOKED_FUNCTIONS[id]);
         let is_operator = name.starts_with("_Z");
-        function.is_some_and(|f| f.role != Modules && !is_operator)
+        function.is_some_and(|f| !matches!(f.role, Modules | Accesses) && !is_operator)
     };
     let prefixed =
         |allocator: &&Allocator| name.strip_prefix(allocator.prefix).is_some_and(is_plain);

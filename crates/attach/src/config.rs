@@ -30,6 +30,25 @@ pub enum Clock {
     Attacher,
 }
 
+impl Clock {
+    /// The value of [`memhook_abi::Control::clock_mode`].
+    fn mode(self) -> u32 {
+        match self {
+            Clock::Coarse => clock_mode::COARSE,
+            Clock::Tsc => clock_mode::TSC,
+            Clock::Monotonic => clock_mode::MONOTONIC,
+            Clock::Attacher => clock_mode::ATTACHER,
+        }
+    }
+
+    /// The clock with this value of [`memhook_abi::Control::clock_mode`].
+    pub(crate) fn of_mode(mode: u32) -> Option<Clock> {
+        [Clock::Coarse, Clock::Tsc, Clock::Monotonic, Clock::Attacher]
+            .into_iter()
+            .find(|clock| clock.mode() == mode)
+    }
+}
+
 /// How call stacks are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwinding {
@@ -61,6 +80,17 @@ pub enum OnFull {
     /// before its ring is full; reports say what is estimated. Beyond that it waits only where releases
     /// alone fill the ring.
     Adapt,
+}
+
+/// Whether reads and writes of blocks are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accesses {
+    /// They are not.
+    Off,
+    /// Where the program tells of them: it was compiled for that, and is linked with the access runtime.
+    IfTold,
+    /// The trace fails if the program does not tell of them.
+    Needed,
 }
 
 /// The resolved configuration of a trace.
@@ -95,6 +125,9 @@ pub struct TraceConfig {
     pub max_memory: Option<u64>,
     /// Whether unwind tables are taken from earlier runs and kept for later ones, in the user's cache directory.
     pub keep_tables: bool,
+    /// Whether reads and writes of blocks are counted. Times are then more exact than those of
+    /// [`Clock::Coarse`].
+    pub accesses: Accesses,
 }
 
 impl Default for TraceConfig {
@@ -114,6 +147,7 @@ impl Default for TraceConfig {
             on_full: OnFull::Wait,
             max_memory: None,
             keep_tables: true,
+            accesses: Accesses::Off,
         }
     }
 }
@@ -144,6 +178,11 @@ pub enum ConfigError {
     /// Two reasons to take samples.
     #[error("--on-full adapt with --sample: samples do not fill a ring; leave one of them out")]
     AdaptedSamples,
+    /// Reads and writes of some of the blocks only, or without times.
+    #[error(
+        "--access on counts the accesses of every block: leave --sample, the sizes and --clock attacher out"
+    )]
+    PartialAccesses,
     /// Samples too close or too far apart.
     #[error("a sample every {0} bytes: from 1 byte to 1G between samples is possible; try 512K")]
     SampleBytes(u64),
@@ -155,7 +194,7 @@ pub enum ConfigError {
 }
 
 fn is_named(function: &Function, name: &str) -> bool {
-    function.kind == name || function.name == name
+    function.role != Role::Accesses && (function.kind == name || function.name == name)
 }
 
 impl TraceConfig {
@@ -179,6 +218,9 @@ impl TraceConfig {
             && !SAMPLE_BYTES.contains(&mean)
         {
             return Err(ConfigError::SampleBytes(mean));
+        }
+        if self.accesses == Accesses::Needed && !self.may_count_accesses() {
+            return Err(ConfigError::PartialAccesses);
         }
         if self.sample_bytes.is_some() && self.on_full == OnFull::Adapt {
             return Err(ConfigError::AdaptedSamples);
@@ -222,6 +264,9 @@ impl TraceConfig {
     /// Ids of the functions to hook; `dlopen` and its like always come along.
     pub(crate) fn function_ids(&self) -> HashSet<usize> {
         let is_wanted = |function: &Function| {
+            if function.role == Role::Accesses {
+                return self.may_count_accesses();
+            }
             self.functions.is_empty()
                 || function.role == Role::Modules
                 || self.functions.iter().any(|name| is_named(function, name))
@@ -231,14 +276,15 @@ impl TraceConfig {
             .collect()
     }
 
+    /// Whether reads and writes are counted where the program tells of them: not if a part of the blocks is left
+    /// out, and not if only the attacher knows what time it is.
+    fn may_count_accesses(&self) -> bool {
+        self.accesses != Accesses::Off && !self.is_selective() && self.clock != Clock::Attacher
+    }
+
     /// The value of [`memhook_abi::Control::clock_mode`].
     pub(crate) fn clock_mode(&self) -> u32 {
-        match self.clock {
-            Clock::Coarse => clock_mode::COARSE,
-            Clock::Tsc => clock_mode::TSC,
-            Clock::Monotonic => clock_mode::MONOTONIC,
-            Clock::Attacher => clock_mode::ATTACHER,
-        }
+        self.clock.mode()
     }
 
     /// The [`flags`] for the hook.
@@ -336,7 +382,13 @@ mod tests {
         let some = names(config.function_ids());
         assert!(some.contains("free") && some.contains("dlopen") && !some.contains("malloc"));
         let all = names(TraceConfig::default().function_ids());
-        assert_eq!(all.len(), HOOKED_FUNCTIONS.len());
+        // But for the listener of accesses.
+        assert_eq!(all.len(), HOOKED_FUNCTIONS.len() - 1);
+        let counting = TraceConfig {
+            accesses: Accesses::IfTold,
+            ..TraceConfig::default()
+        };
+        assert_eq!(counting.function_ids().len(), HOOKED_FUNCTIONS.len());
     }
 
     #[test]

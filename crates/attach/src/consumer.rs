@@ -8,7 +8,7 @@ use crate::pacing::Pacing;
 use crate::recorder::Recorder;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use crossbeam_utils::{Backoff, CachePadded};
-use memhook_abi::{Event, MAX_RINGS, Op};
+use memhook_abi::{Accesses, Event, MAX_RINGS, Op};
 use memhook_ledger::{Ledger, LedgerOptions, Observer, SampledAllocations};
 use memhook_stream::{
     Admission, Drain, Gap, Region, Sink, TickTime, monotonic_ns, time_stamp_counter,
@@ -156,6 +156,11 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
         self.is_sampling = is_on || self.state.counts.always;
         self.state.ledger.set_sampling(self.is_sampling);
     }
+    fn access(&mut self, accesses: Accesses) {
+        if let Some(recorder) = &mut self.state.recorder {
+            recorder.access(&accesses);
+        }
+    }
     #[inline]
     fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
         if self.is_sampling {
@@ -181,9 +186,10 @@ impl<O: Observer + Send> Consumer<O> {
     /// Begins the time of the attach.
     pub(crate) fn new(region: Arc<Region>, config: &TraceConfig, observer: O) -> Consumer<O> {
         Consumer {
-            region,
             state: Mutex::new(State::new(config, observer)),
-            clock: config.clock,
+            // What the session has settled on.
+            clock: Clock::of_mode(region.clock_mode()).unwrap_or(config.clock),
+            region,
             is_selective: config.is_selective(),
             start: Instant::now(),
             ticks: ClockPair::now(),
@@ -280,7 +286,8 @@ impl<O: Observer + Send> Consumer<O> {
         self.stands_still.store(true, Relaxed);
     }
 
-    fn tick_time(&self) -> TickTime {
+    /// What the times of events mean.
+    pub(crate) fn tick_time(&self) -> TickTime {
         match self.clock {
             Clock::Coarse => TickTime::Nanoseconds,
             Clock::Attacher => TickTime::Fixed(self.elapsed().as_nanos() as u64),

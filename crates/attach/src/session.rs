@@ -6,7 +6,7 @@ mod slots;
 mod target_facts;
 
 use crate::claim::{Claim, claim};
-use crate::config::TraceConfig;
+use crate::config::{Accesses, TraceConfig};
 use crate::error::Error;
 use crate::hook_object::{EntryPoints, HookObject};
 use crate::hook_presence::has_hook;
@@ -19,13 +19,13 @@ use crate::residue::{Place, residue};
 use crate::restore::{Files, layout};
 use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
 use crate::unwind_tables::UnwindTables;
-use memhook_abi::{self as abi, function_by_name, hook_error, slot_state};
+use memhook_abi::{self as abi, ACCESS_LISTENER, function_by_name, hook_error, slot_state};
 use memhook_inject::{Held, IdleThreads, unmap_region};
 use memhook_process::{
     CLibrary, CLibraryKind, ElfView, Mapping, ModuleImage, RemoteAddress, TargetRoot, find_slots,
     hook_copies, mappings, modules, seccomp_filters, vdso,
 };
-use memhook_stream::{Plan, Region};
+use memhook_stream::{Config, Plan, Region};
 use memhook_unwind::walk;
 use std::{
     collections::{HashMap, HashSet},
@@ -94,6 +94,7 @@ impl Session {
         let start = Instant::now();
         let functions = config.function_ids();
         let keeps_tables = config.keep_tables;
+        let needs_accesses = config.accesses == Accesses::Needed;
         let mut config = config.hook_config();
         // First: who holds the claim finds nobody else changing what is looked at here.
         let claim = claim(pid)?;
@@ -116,6 +117,11 @@ impl Session {
         let scan = find_slots(pid, &loaded, &maps, &wanted, &hook_copies(pid, &maps))?;
         if scan.slots.is_empty() {
             return Err(Error::NothingToHook { pid });
+        }
+        if scan.slots.iter().any(|slot| slot.symbol == ACCESS_LISTENER) {
+            count_accesses(&mut config);
+        } else if needs_accesses {
+            return Err(Error::NoAccessRuntime { pid });
         }
         let libc = CLibrary::of(pid, &maps).ok_or(Error::NoCLibrary { pid })?;
         let needed =
@@ -378,6 +384,16 @@ impl Session {
         let mut all = with(&self.modules, &self.vdso);
         all.extend(self.hook.clone());
         self.tables.publish(&self.region, &all)
+    }
+}
+
+/// The program tells of its reads and writes: they are counted, and dated more exactly than by the coarse clock, in
+/// one step of which a short-lived block has all of its accesses.
+fn count_accesses(config: &mut Config) {
+    config.flags |= abi::flags::ACCESSES;
+    config.flags &= !abi::flags::FOLD_PAIRS;
+    if config.clock_mode == abi::clock_mode::COARSE {
+        config.clock_mode = abi::clock_mode::TSC;
     }
 }
 

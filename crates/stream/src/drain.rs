@@ -14,7 +14,8 @@
 //! claimed, and claims what has come since.
 
 use crate::Region;
-use memhook_abi::{Event, Op, RING_PREFIX_BYTES, RawEvent, RingHeader, flags};
+use crate::accesses::AccessWords;
+use memhook_abi::{Accesses, Event, Op, RING_PREFIX_BYTES, RawEvent, RingHeader, flags};
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -44,6 +45,8 @@ pub trait Sink {
     /// Whether allocations of this ring are samples from here on
     /// ([`memhook_abi::flags::ADAPT_WHEN_FULL`]). At the beginning of each ring they are not.
     fn set_sampling(&mut self, _is_on: bool) {}
+    /// What was read and written of the block that a release that follows at once on this ring is about.
+    fn access(&mut self, _accesses: Accesses) {}
     /// One event, never a tick, a size extension or a change of the sampling. `size` is the requested size in bytes with any
     /// extension resolved; `time_ns` is the time of the ring's last tick.
     fn event(&mut self, event: Event, size: u64, time_ns: u64);
@@ -83,7 +86,7 @@ pub enum TickTime {
 }
 
 impl TickTime {
-    fn resolve(self, tick: u64) -> u64 {
+    pub(crate) fn resolve(self, tick: u64) -> u64 {
         match self {
             TickTime::Nanoseconds => tick,
             TickTime::Counter { origin, scale } => {
@@ -110,6 +113,8 @@ struct RingState {
     extension: Option<u64>,
     /// Its allocations are samples.
     is_sampling: bool,
+    /// What came of the words about a block.
+    accesses: AccessWords,
 }
 
 /// The consumer of all rings.
@@ -379,6 +384,11 @@ fn take_batch(
             Op::SamplingChange => {
                 state.is_sampling = event.value != 0;
                 sink.set_sampling(state.is_sampling);
+            }
+            Op::Access => {
+                if let Some(accesses) = state.accesses.take(&event, tick_time) {
+                    sink.access(accesses);
+                }
             }
             op => {
                 let mut size = u64::from(event.size);

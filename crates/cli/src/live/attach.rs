@@ -69,7 +69,10 @@ impl Args {
     /// A recording is for flame graphs and trees, which need the roots.
     fn config(&self, is_recorded: bool) -> TraceConfig {
         let depth = if is_recorded { DEPTH_TO_ROOTS } else { DEPTH };
-        self.reports.tracing.with_depth(depth).resolve()
+        self.reports
+            .tracing
+            .with_depth(depth)
+            .resolve_recorded(is_recorded)
     }
 
     /// What is done with the trace of a process.

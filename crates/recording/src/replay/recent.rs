@@ -83,7 +83,8 @@ impl LastPasses {
                     | Op::ReallocFailed
                     | Op::Tick
                     | Op::SizeExtension
-                    | Op::SamplingChange => {}
+                    | Op::SamplingChange
+                    | Op::Access => {}
                 }
             }
         }
