@@ -87,8 +87,7 @@ static long read_bytes(const void* block, size_t from, size_t to) {
   free(block);
 }
 
-int main() {
-  ready();
+static void all() {
   whole();
   part();
   unread();
@@ -97,4 +96,12 @@ int main() {
   live();
   pausing();
   done();
+}
+
+int main() {
+  ready();
+  all();
+#ifdef TWICE
+  all();
+#endif
 }
