@@ -134,7 +134,10 @@ fn what_is_not_told_is_refused_in_one_line() {
     let refused = |arguments: &[&str], words: &str| {
         let (code, _, err) = run(arguments);
         assert_eq!(code, 2, "{arguments:?}: {err}");
-        assert!(err.contains(words) && err.contains("access-runtime"), "{err}");
+        assert!(
+            err.contains(words) && err.contains("access-runtime"),
+            "{err}"
+        );
         assert_eq!(err.lines().count(), 1, "{err}");
     };
     refused(

@@ -42,7 +42,7 @@ mod thinning;
 mod totals;
 
 pub use bound::LEAST_BYTES;
-pub use estimate::{Estimate, Estimator, SampledAllocations, standard_error};
+pub use estimate::{Estimate, Estimator, MOST_LEVELS, SampledAllocations, standard_error};
 pub use growth::{SiteGrowth, Snapshot};
 pub use observer::{BlockOf, Observer, ReleaseBy};
 pub use order::Ledger;

@@ -63,6 +63,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         releases: Vec::new(),
         more_rows: 0,
         leaks: None,
+        overhead: None,
         scores: None,
         inferences: None,
     }

@@ -106,6 +106,7 @@ fn report() -> ReportModel {
         releases: vec![],
         more_rows: 1,
         leaks: None,
+        overhead: None,
         scores: None,
         inferences: None,
     }

@@ -203,6 +203,7 @@ pub fn report(
         },
         more_rows: more_rows as u64,
         leaks: None,
+        overhead: None,
         scores: profile.scores.as_ref().map(|scores| scores.run),
         inferences: profile
             .scores
