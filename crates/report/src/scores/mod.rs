@@ -1,5 +1,6 @@
 //! How well the heap is used: scores from 0 (worst) to 1 (best), and what follows from them.
 
+mod access_inferences;
 mod change;
 mod inferences;
 mod text;

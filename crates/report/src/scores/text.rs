@@ -174,5 +174,9 @@ fn gain(inference: &Inference) -> String {
     if gain.bytes > 0 {
         parts.push(format!("{} of memory", bytes(gain.bytes)));
     }
+    if gain.line_transfers > 0 {
+        let transfers = crate::units::count(gain.line_transfers);
+        parts.push(format!("up to {transfers} transfers of cache lines"));
+    }
     format!("That saves {}", parts.join(" and "))
 }
