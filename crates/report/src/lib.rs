@@ -8,6 +8,7 @@ mod gaps;
 mod labels;
 mod leaks;
 mod live;
+mod mappings;
 mod measure;
 mod model;
 mod named_run;
@@ -46,6 +47,7 @@ pub use gaps::{LiveBounds, UnseenTime, unseen_in_words};
 pub use labels::{name as frame_name, site_name};
 pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
 pub use live::{LiveNumbers, LiveReporter, LiveView, TracedRun, described};
+pub use mappings::{AddressSpace, AddressSpacePart, MappingTotals, Mappings};
 pub use measure::{Measure, Unit};
 pub use model::{
     AttachInfo, Bounded, CallStacks, Coverage, GroupRow, Measured, ReleaseSite, ReportModel,

@@ -154,5 +154,7 @@ shared_struct! {
         stack_count: AtomicU64,
         /// The clock word that stood still when the hook set `abandoned`.
         abandoned_ns: AtomicU64,
+        /// How many calls have unmapped or replaced something: what orders the mappings of all threads.
+        mapping_number: AtomicU64,
     }
 }

@@ -202,6 +202,7 @@ pub fn report(
             Vec::new()
         },
         more_rows: more_rows as u64,
+        mappings: None,
         leaks: None,
         scores: profile.scores.as_ref().map(|scores| scores.run),
         inferences: profile
