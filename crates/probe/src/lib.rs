@@ -31,4 +31,4 @@ pub use histogram::{Histogram, MOST_LATENCIES};
 pub use pad::{MOST_CONDITIONS, Pad, Role};
 pub use plan::{JUMP_BYTES, Plan, plan};
 pub use refusal::Refusal;
-pub use selector::{FunctionSelector, Wanted, nearest};
+pub use selector::{FunctionSelector, Wanted, nearest, original_of};
