@@ -1,6 +1,6 @@
 //! `--mappings`: what the program maps, by call stack, and what there is besides.
 
-use memhook_tests::{Attacher, Target, binary, build_library, build_target, sites};
+use memhook_tests::{Attacher, Target, binary, build_library, build_target, run, sites};
 use serde_json::Value;
 use std::process::Command;
 
@@ -119,6 +119,42 @@ fn every_way_to_map() {
     };
     expect_planted(&report(&["--mappings"]));
     assert!(of_heap(&report(&[])));
+    let ends_with = |code: i32, words: &[&str]| {
+        let (found, _, errors) = run(words);
+        assert_eq!(found, code, "{words:?}: {errors}");
+        errors
+    };
+    ends_with(0, &["diff", "--mappings", recording, recording]);
+    ends_with(
+        0,
+        &[
+            "report",
+            "--mappings",
+            "-f",
+            "pprof",
+            "-o",
+            &format!("{recording}.pb.gz"),
+            recording,
+        ],
+    );
+    ends_with(0, &["gate", "--mappings", "--max-live", "100M", recording]);
+    ends_with(1, &["gate", "--mappings", "--max-live", "1M", recording]);
+    // What is not there, and what cannot be.
+    let beside = directory.join("run.mappings.mhk");
+    std::fs::remove_file(beside).unwrap();
+    let errors = ends_with(2, &["report", "--mappings", recording]);
+    assert!(
+        errors.contains("was not recorded with --mappings"),
+        "{errors}"
+    );
+    let errors = ends_with(2, &["gate", "--mappings", "--", program.to_str().unwrap()]);
+    assert!(errors.contains("a gate judges blocks"), "{errors}");
+    let pid = std::process::id().to_string();
+    let errors = ends_with(
+        2,
+        &["attach", &pid, "--mappings", "-f", "pprof", "-o", "x.pb.gz"],
+    );
+    assert!(errors.contains("one kind of memory"), "{errors}");
     let _ = std::fs::remove_dir_all(directory);
 }
 
