@@ -78,7 +78,10 @@ fn is_traced(flags: &[&str]) {
     names_functions(&target, &program, &functions, "glibc");
     let (code, out, err) = run(&["attach", "--dry-run", &pid]);
     assert_eq!(code, 0, "{err}");
-    assert!(out.contains("at their entries: ") && out.contains(" malloc free "), "{out}");
+    assert!(
+        out.contains("at their entries: ") && out.contains(" malloc free "),
+        "{out}"
+    );
     assert_eq!(changed(&target), [] as [String; 0]);
     Attacher::start(&target, &[]).finish();
     assert_eq!(changed(&target), [] as [String; 0], "it is put back");
@@ -90,7 +93,11 @@ fn is_traced(flags: &[&str]) {
     assert_eq!(changed(&target), [] as [String; 0], "it is put back");
     Attacher::start(&target, &[]).kill();
     let attacher = Attacher::start(&target, &[]);
-    assert_eq!(target.our_mappings(), mappings, "what is there is used again");
+    assert_eq!(
+        target.our_mappings(),
+        mappings,
+        "what is there is used again"
+    );
     let maps = target.maps();
     assert!(!maps.lines().any(|line| line.contains("rwx")), "{maps}");
     target.go();
@@ -138,7 +145,10 @@ fn a_static_program_on_musl() {
     target.expect("done");
     let report = attacher.finish();
     assert_eq!(report["totals"]["unknown_releases"], 0);
-    assert_eq!(report["totals"]["live_blocks"], 100 + 90 + 80 + 70 + 60 + 1 + 1);
+    assert_eq!(
+        report["totals"]["live_blocks"],
+        100 + 90 + 80 + 70 + 60 + 1 + 1
+    );
     // The functions of musl have no call frame information: a stack through strdup ends there.
     let mut found = sites(&report, "on_musl.c");
     found.retain(|(function, _), _| function.starts_with("leak_"));

@@ -169,8 +169,7 @@ fn is_slot_of(slot: &memhook_stream::SlotView, module: &ModuleImage) -> bool {
 /// Allocators that are parts of other modules, each in a sentence: the program may allocate without any event.
 pub fn unseen_allocators(session: &Session) -> impl Iterator<Item = String> {
     let modules = session.modules.iter();
-    let others = modules
-        .filter(|m| !m.is_libc && !m.is_loader && !session.covers_allocator_of(m));
+    let others = modules.filter(|m| !m.is_libc && !m.is_loader && !session.covers_allocator_of(m));
     others.filter_map(|module| {
         Some(format!(
             "{} is part of {}: what is allocated from it goes through no slot",
@@ -182,6 +181,5 @@ pub fn unseen_allocators(session: &Session) -> impl Iterator<Item = String> {
 
 /// Whether calls of this function are recorded.
 pub fn is_hooked(name: &str) -> bool {
-    function_by_name(name)
-        .is_some_and(|f| memhook_abi::HOOKED_FUNCTIONS[f].role != memhook_abi::Role::Modules)
+    function_by_name(name).is_some_and(|f| memhook_abi::HOOKED_FUNCTIONS[f].is_of_allocator())
 }

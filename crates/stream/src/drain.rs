@@ -45,9 +45,11 @@ pub trait Sink {
     /// are ([`memhook_abi::flags::ADAPT_WHEN_FULL`], [`memhook_abi::flags::BUDGET`]). At the beginning of
     /// each ring all are. The number comes from the target.
     fn set_sampling(&mut self, _mean_bytes: u64) {}
-    /// One event, never a tick, a size extension or a change of the sampling. `size` is the requested size in bytes with any
+    /// One event, never a tick, a size extension, a change of the sampling or one about a mapping. `size` is the requested size in bytes with any
     /// extension resolved; `time_ns` is the time of the ring's last tick.
     fn event(&mut self, event: Event, size: u64, time_ns: u64);
+    /// One event about a mapping. `bytes` is 0 for what was attached at the address, whatever its size.
+    fn mapping(&mut self, _event: Event, _bytes: u64, _time_ns: u64) {}
     /// All events of this pass have been handed out.
     fn end_pass(&mut self);
 }
@@ -379,6 +381,10 @@ fn take_batch(
             Op::SamplingChange => {
                 state.mean_bytes = event.value;
                 sink.set_sampling(state.mean_bytes);
+            }
+            Op::Mapped | Op::Unmapped | Op::Discarded => {
+                sink.mapping(event, extension.take().unwrap_or(0), time_ns);
+                events += 1;
             }
             op => {
                 let mut size = u64::from(event.size);

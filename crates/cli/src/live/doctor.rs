@@ -85,7 +85,11 @@ fn print_functions(functions: &[FoundFunction]) {
 }
 
 fn and_pad(has_pad: bool) -> &'static str {
-    if has_pad { " and a pad at its entry" } else { "" }
+    if has_pad {
+        " and a pad at its entry"
+    } else {
+        ""
+    }
 }
 
 /// Opens every module's symbols, as a report with a frame in each would: path, kind, and the kind in words.
