@@ -49,7 +49,7 @@ inline constexpr uint64_t arena_offset = 0xa3a000;
 inline constexpr uint64_t access_offset = 0x173ca000;
 inline constexpr uint64_t access_records = 0x100000;
 inline constexpr uint64_t rings_offset = 0x1f3ca000;
-inline constexpr uint64_t function_count = 0x32;
+inline constexpr uint64_t function_count = 0x3b;
 inline constexpr uint64_t first_operator = 0xb;
 inline constexpr uint64_t last_operator = 0x12;
 inline constexpr uint64_t op_allocation = 0x1;
@@ -60,7 +60,10 @@ inline constexpr uint64_t op_tick = 0x5;
 inline constexpr uint64_t op_size_extension = 0x6;
 inline constexpr uint64_t op_pair = 0x7;
 inline constexpr uint64_t op_sampling_change = 0xd;
-inline constexpr uint64_t op_access = 0x15;
+inline constexpr uint64_t op_access = 0x85;
+inline constexpr uint64_t op_mapped = 0x15;
+inline constexpr uint64_t op_unmapped = 0x25;
+inline constexpr uint64_t op_discarded = 0x45;
 inline constexpr uint64_t slot_pending = 0x1;
 inline constexpr uint64_t slot_patched = 0x2;
 inline constexpr uint64_t slot_changed = 0x3;
@@ -167,8 +170,9 @@ struct Control {
   uint64_t timed_passes;
   uint64_t timed_pass_counts;
   uint64_t waited_ns;
+  uint64_t mapping_number;
 };
-static_assert(sizeof(Control) == 2784);
+static_assert(sizeof(Control) == 2792);
 static_assert(__builtin_offsetof(Control, magic) == 0);
 static_assert(__builtin_offsetof(Control, abi_version) == 8);
 static_assert(__builtin_offsetof(Control, epoch) == 12);
@@ -229,6 +233,7 @@ static_assert(__builtin_offsetof(Control, timed_stamp_counts) == 2752);
 static_assert(__builtin_offsetof(Control, timed_passes) == 2760);
 static_assert(__builtin_offsetof(Control, timed_pass_counts) == 2768);
 static_assert(__builtin_offsetof(Control, waited_ns) == 2776);
+static_assert(__builtin_offsetof(Control, mapping_number) == 2784);
 
 struct AccessRecord {
   uint64_t address;
@@ -494,4 +499,13 @@ static_assert(__builtin_offsetof(Exchange, state) == 28);
   X(46, dlopen, Dlopen) \
   X(47, dlmopen, Dlmopen) \
   X(48, dlclose, Dlclose) \
-  X(49, memhook_access_listener, Access)
+  X(49, mmap, Mmap) \
+  X(50, mmap64, Mmap) \
+  X(51, mremap, Mremap) \
+  X(52, munmap, Munmap) \
+  X(53, brk, Brk) \
+  X(54, sbrk, Sbrk) \
+  X(55, madvise, Madvise) \
+  X(56, shmat, Shmat) \
+  X(57, shmdt, Shmdt) \
+  X(58, memhook_access_listener, Access)

@@ -129,6 +129,8 @@ pub struct TraceConfig {
     /// Bytes for live blocks and call stacks; `None`: a quarter of what is free for this process, at
     /// most 1 GiB.
     pub max_memory: Option<u64>,
+    /// Whether calls of `mmap` and its kin are recorded, too.
+    pub mappings: bool,
     /// Whether unwind tables are taken from earlier runs and kept for later ones, in the user's cache directory.
     pub keep_tables: bool,
     /// Whether reads and writes of blocks are counted. Times are then more exact than those of
@@ -153,6 +155,7 @@ impl Default for TraceConfig {
             ring_bytes: 1 << 20,
             on_full: OnFull::Wait,
             max_memory: None,
+            mappings: false,
             keep_tables: true,
             accesses: Accesses::Off,
         }
@@ -248,10 +251,21 @@ impl TraceConfig {
         if self.sample_bytes.is_some() && self.on_full == OnFull::Adapt {
             return Err(ConfigError::AdaptedSamples);
         }
-        let is_known = |name: &&String| HOOKED_FUNCTIONS.iter().any(|f| is_named(f, name));
+        let is_known = |name: &&String| {
+            let mut functions = HOOKED_FUNCTIONS.iter();
+            functions.any(|f| f.role != Role::Maps && is_named(f, name))
+        };
         match self.functions.iter().find(|name| !is_known(name)) {
             Some(name) => Err(ConfigError::UnknownFunction(name.clone())),
             None => Ok(()),
+        }
+    }
+
+    /// The same without mappings.
+    pub fn of_heap_alone(&self) -> TraceConfig {
+        TraceConfig {
+            mappings: false,
+            ..self.clone()
         }
     }
 
@@ -303,13 +317,14 @@ impl TraceConfig {
 
     /// Ids of the functions to hook; `dlopen` and its like always come along.
     pub(crate) fn function_ids(&self) -> HashSet<usize> {
-        let is_wanted = |function: &Function| {
-            if function.role == Role::Accesses {
-                return self.may_count_accesses();
+        let is_wanted = |function: &Function| match function.role {
+            Role::Modules => true,
+            Role::Maps => self.mappings,
+            Role::Accesses => self.may_count_accesses(),
+            _ => {
+                self.functions.is_empty()
+                    || self.functions.iter().any(|name| is_named(function, name))
             }
-            self.functions.is_empty()
-                || function.role == Role::Modules
-                || self.functions.iter().any(|name| is_named(function, name))
         };
         (0..HOOKED_FUNCTIONS.len())
             .filter(|&id| is_wanted(&HOOKED_FUNCTIONS[id]))
@@ -432,13 +447,14 @@ mod tests {
         let some = names(config.function_ids());
         assert!(some.contains("free") && some.contains("dlopen") && !some.contains("malloc"));
         let all = names(TraceConfig::default().function_ids());
-        // But for the listener of accesses.
-        assert_eq!(all.len(), HOOKED_FUNCTIONS.len() - 1);
-        let counting = TraceConfig {
+        assert!(all.contains("malloc") && !all.contains("mmap"));
+        let with_mappings = TraceConfig {
+            mappings: true,
             accesses: Accesses::IfTold,
             ..TraceConfig::default()
         };
-        assert_eq!(counting.function_ids().len(), HOOKED_FUNCTIONS.len());
+        let with_mappings = with_mappings.function_ids();
+        assert_eq!(with_mappings.len(), HOOKED_FUNCTIONS.len());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::session::Session;
 use crossbeam_channel::{Receiver, Sender, bounded};
-use memhook_abi::{Role, function_by_name, slot_state};
+use memhook_abi::{function_by_name, slot_state};
 use memhook_process::{AllocatorCalls, ModuleImage, allocator_calls, built_in_allocator};
 use std::{
     collections::HashMap,
@@ -181,6 +181,5 @@ pub fn unseen_allocators(session: &Session) -> impl Iterator<Item = String> {
 
 /// Whether calls of this function are recorded.
 pub fn is_hooked(name: &str) -> bool {
-    let role = function_by_name(name).map(|f| memhook_abi::HOOKED_FUNCTIONS[f].role);
-    role.is_some_and(|role| !matches!(role, Role::Modules | Role::Accesses))
+    function_by_name(name).is_some_and(|f| memhook_abi::HOOKED_FUNCTIONS[f].is_of_allocator())
 }

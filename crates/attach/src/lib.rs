@@ -43,6 +43,7 @@ mod known_files;
 mod leaving;
 mod limits;
 mod loading;
+mod mapped_memory;
 mod memory_budget;
 mod pacing;
 mod pads;
@@ -87,6 +88,7 @@ pub use hook_plan::{PlannedModule, hook_plan};
 pub use job::{End, Job};
 pub use leaving::{Left, Outcome, leaving};
 pub use limits::{limit_checks, refuse};
+pub use mapped_memory::{MappedKind, MappedMemory, MappedPart};
 pub use memhook_ledger::{LiveBlock, ReleaseBy, SiteTotals};
 pub use probe_error::ProbeError;
 pub use probes::{

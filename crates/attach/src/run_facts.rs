@@ -1,7 +1,7 @@
 //! What a recording says of the run besides the events: modules, names of threads, losses, clocks.
 
 use crate::config::TraceConfig;
-use crate::consumer::Consumer;
+use crate::consumer::{Consumer, Memory};
 use crate::process_names::{command_line, process_name};
 use crate::recorder::Recorder;
 use crate::session::Session;
@@ -53,6 +53,7 @@ fn unix_ns() -> u64 {
 /// Follows the run for the recorder, from the thread that follows the modules.
 pub struct Facts {
     path: PathBuf,
+    memory: Memory,
     meta: Meta,
     /// By load bias and path: those that were recorded as there.
     modules: HashMap<(u64, String), ()>,
@@ -70,9 +71,10 @@ pub struct Facts {
 
 impl Facts {
     /// For the recording at `path`, which begins with `meta`.
-    pub fn new(path: &Path, meta: Meta) -> Facts {
+    pub(crate) fn new(path: &Path, meta: Meta, memory: Memory) -> Facts {
         Facts {
             path: path.to_owned(),
+            memory,
             meta,
             modules: HashMap::new(),
             threads: HashMap::new(),
@@ -83,6 +85,11 @@ impl Facts {
             is_gap_open: false,
             has_ended: false,
         }
+    }
+
+    /// What memory it is about.
+    pub(crate) fn memory(&self) -> Memory {
+        self.memory
     }
 
     /// What is known of the attach. Before the first pass, so that the file has it whatever comes.
@@ -97,7 +104,7 @@ impl Facts {
         self.note("idle_held_ms", ms(session.idle_held_time));
         self.note_slots(session);
         self.note_accesses(session);
-        if let Some(recorder) = &mut consumer.lock().recorder {
+        if let Some(recorder) = consumer.lock().recorder_of(self.memory) {
             recorder.writer.meta(&self.meta);
         }
         self.follow(session, consumer, true);
@@ -161,7 +168,7 @@ impl Facts {
         let now = consumer.elapsed();
         let look = now >= self.next_look;
         let mut state = consumer.lock();
-        let recorder = state.recorder.as_mut()?;
+        let recorder = state.recorder_of(self.memory).as_mut()?;
         if modules_changed {
             self.modules(session, recorder, now);
         }
@@ -186,7 +193,7 @@ impl Facts {
             .filter(|(tid, name)| !name.is_empty() && self.threads.get(tid) != Some(name))
             .collect();
         let mut state = consumer.lock();
-        let recorder = state.recorder.as_mut()?;
+        let recorder = state.recorder_of(self.memory).as_mut()?;
         let time_ns = now.as_nanos() as u64;
         for (tid, name) in names {
             if self.threads.get(&tid) == Some(&name) {
@@ -282,7 +289,7 @@ impl Facts {
             self.note("coverage", coverage);
         }
         let mut state = consumer.lock();
-        let mut recorder = state.recorder.take()?;
+        let mut recorder = state.recorder_of(self.memory).take()?;
         let now = consumer.elapsed();
         let time_ns = now.as_nanos() as u64;
         for tid in std::mem::take(&mut recorder.new_threads) {
@@ -299,10 +306,17 @@ impl Facts {
         self.is_gap_open = false;
         self.note_gaps(consumer, now);
         self.note_missed(session.region());
-        let live = session.region().live_accesses(consumer.tick_time());
-        recorder.writer.live_accesses(&live);
+        if self.memory == Memory::Heap {
+            let live = session.region().live_accesses(consumer.tick_time());
+            recorder.writer.live_accesses(&live);
+        }
         recorder.writer.meta(&self.meta);
-        recorder.last_interval(&state.ledger, session.region());
+        match (self.memory, &state.mappings) {
+            (Memory::Mappings, Some(mappings)) => {
+                recorder.last_interval(mappings.ledger(), session.region());
+            }
+            _ => recorder.last_interval(&state.ledger, session.region()),
+        }
         drop(state);
         let early_end = self.early_end(&recorder);
         let events = recorder.writer.events();

@@ -5,6 +5,8 @@ mod memory;
 mod slots;
 mod target_facts;
 
+pub(crate) use slots::is_of_allocator;
+
 use crate::claim::{Claim, claim};
 use crate::config::{Accesses, TraceConfig};
 use crate::error::Error;
@@ -79,6 +81,8 @@ pub struct Session {
     root: TargetRoot,
     /// What it may take of memory.
     plan: Plan,
+    /// Where mappings are traced: those that there were at the attach.
+    pub mapped_before: Vec<Mapping>,
     _claim: Claim,
 }
 
@@ -218,6 +222,7 @@ impl Session {
             filters: seccomp_filters(pid),
             root: TargetRoot::of(pid),
             plan: config.plan,
+            mapped_before: Vec::new(),
             _claim: claim,
         };
         session.journal(&scan);
@@ -228,6 +233,9 @@ impl Session {
             return Err(error);
         }
         session.attach_time = start.elapsed();
+        if session.traces_mappings() {
+            session.mapped_before = mappings(pid).unwrap_or_default();
+        }
         Ok(session)
     }
 
@@ -289,7 +297,8 @@ impl Session {
         }
         lone_recorder::register_alone(&mut held, &self.region);
         self.region.set_tid_offset(tid_offset(&held));
-        self.region.set_syscalls_filtered(is_filtered(&held));
+        let is_filtered = is_filtered(&held, self.traces_mappings());
+        self.region.set_syscalls_filtered(is_filtered);
         let result = held.call(self.in_hook(self.entry.attach), &[region_address])? as i64;
         let result = self.patch_until_current(&mut held, result);
         if let Reach::AtStart(_) = reach {

@@ -74,6 +74,14 @@ pub struct Tracing {
     /// Hook only these functions (malloc,free,...)
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub functions: Vec<String>,
+    /// Trace mappings, too: mmap, mremap, munmap, brk, madvise, shmat
+    ///
+    /// They are a second kind of memory, with a part of its own in the report. What allocators map
+    /// belongs to their heaps and is left out. Calls that do not go through the C library's functions
+    /// are not seen: the report compares what is known with /proc. Mappings are never sampled or
+    /// filtered. A recording NAME.mhk has those of the mappings beside it, in NAME.mappings.mhk.
+    #[arg(long)]
+    pub mappings: bool,
     /// Ignore blocks that are smaller (4K, 1M)
     #[arg(short = 'z', long, value_name = "SIZE", value_parser = size)]
     pub min_size: Option<u64>,

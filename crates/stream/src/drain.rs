@@ -48,9 +48,11 @@ pub trait Sink {
     fn set_sampling(&mut self, _mean_bytes: u64) {}
     /// What was read and written of the block that a release that follows at once on this ring is about.
     fn access(&mut self, _accesses: Accesses) {}
-    /// One event, never a tick, a size extension or a change of the sampling. `size` is the requested size in bytes with any
+    /// One event, never a tick, a size extension, a change of the sampling or one about a mapping. `size` is the requested size in bytes with any
     /// extension resolved; `time_ns` is the time of the ring's last tick.
     fn event(&mut self, event: Event, size: u64, time_ns: u64);
+    /// One event about a mapping. `bytes` is 0 for what was attached at the address, whatever its size.
+    fn mapping(&mut self, _event: Event, _bytes: u64, _time_ns: u64) {}
     /// All events of this pass have been handed out.
     fn end_pass(&mut self);
 }
@@ -389,6 +391,10 @@ fn take_batch(
                 if let Some(accesses) = state.accesses.take(&event, tick_time) {
                     sink.access(accesses);
                 }
+            }
+            Op::Mapped | Op::Unmapped | Op::Discarded => {
+                sink.mapping(event, extension.take().unwrap_or(0), time_ns);
+                events += 1;
             }
             op => {
                 let mut size = u64::from(event.size);

@@ -188,6 +188,8 @@ shared_struct! {
         timed_pass_counts: AtomicU64,
         /// What all threads have waited for room in their rings, in nanoseconds ([`flags::BUDGET`]).
         waited_ns: AtomicU64,
+        /// How many calls have unmapped or replaced something: what orders the mappings of all threads.
+        mapping_number: AtomicU64,
     }
 }
 

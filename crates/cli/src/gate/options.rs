@@ -79,6 +79,12 @@ impl Args {
                 "a gate needs every allocation: leave out --sample, size filters and --on-full adapt"
             );
         }
+        if self.tracing.mappings && self.recording().is_none() {
+            bail!(
+                "--mappings: a gate judges blocks while a program runs; for its mappings, record them (attach \
+                 --mappings -o FILE.mhk) and judge that: memhook-rs gate --mappings --growth FILE.mhk"
+            );
+        }
         let confidence = self.running.confidence;
         if !(0.5..1.0).contains(&confidence) {
             bail!("--confidence {confidence}: from 0.5 to below 1 is possible; 0.99 is usual");

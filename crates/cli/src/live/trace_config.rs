@@ -43,6 +43,7 @@ impl Tracing {
                 OnFull::Adapt => memhook_attach::OnFull::Adapt,
             },
             max_memory: self.max_memory,
+            mappings: self.mappings,
             keep_tables: !self.cache.no_symbol_cache,
             accesses: match self.access {
                 Access::On => memhook_attach::Accesses::Needed,

@@ -263,9 +263,8 @@ impl Encoder {
                 self.release(kind::RELEASE, event, granule);
             }
             Op::Pair => self.pairs(event, granule, size),
-            Op::Tick | Op::SizeExtension | Op::SamplingChange | Op::Access => {
-                self.frame.events -= 1
-            }
+            // What is not about blocks.
+            _ => self.frame.events -= 1,
         }
     }
 
