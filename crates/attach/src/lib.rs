@@ -24,6 +24,7 @@
 #![doc = include_str!("../examples/size_histogram.rs")]
 //! ```
 
+mod budget;
 mod claim;
 mod closed_region;
 mod config;
@@ -42,8 +43,10 @@ mod known_files;
 mod leaving;
 mod limits;
 mod loading;
+mod mapped_memory;
 mod memory_budget;
 mod pacing;
+mod pads;
 mod probe_areas;
 mod probe_error;
 mod probes;
@@ -71,6 +74,7 @@ mod turn_loop;
 mod unwind_tables;
 mod upkeep;
 
+pub use budget::{BudgetKept, Kept};
 pub use claim::{Claim, claim};
 pub use config::{Clock, ConfigError, OnFull, Stacks, TraceConfig, Unwinding};
 pub use consumer::{Consumer, State};
@@ -83,6 +87,7 @@ pub use hook_plan::{PlannedModule, hook_plan};
 pub use job::{End, Job};
 pub use leaving::{Left, Outcome, leaving};
 pub use limits::{limit_checks, refuse};
+pub use mapped_memory::{MappedKind, MappedMemory, MappedPart};
 pub use memhook_ledger::{LiveBlock, ReleaseBy, SiteTotals};
 pub use probe_error::ProbeError;
 pub use probes::{

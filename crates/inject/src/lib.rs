@@ -58,7 +58,7 @@ pub use code_area::{CodeArea, map_code_area};
 pub use code_exchange::{CodeExchange, CodeExchanges, Exchanged, exchange_code};
 pub use descriptor::duplicate_descriptor;
 pub use error::Error;
-pub use forced_write::{WordExchange, force_words};
+pub use forced_write::{WordExchange, force_words, force_words_of_held};
 pub use held::Held;
 pub use huge_pages::prefer_huge_pages;
 pub use idle::IdleThreads;

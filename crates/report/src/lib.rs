@@ -9,11 +9,13 @@ mod labels;
 mod leaks;
 mod live;
 mod live_profile;
+mod mappings;
 mod measure;
 mod model;
 mod named_run;
 mod names;
 mod output_name;
+mod overhead;
 mod probe_plan;
 mod probes;
 mod profile;
@@ -50,6 +52,7 @@ pub use labels::{name as frame_name, site_name};
 pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
 pub use live::{LiveNumbers, LiveReporter, LiveView, TracedRun, described};
 pub use live_profile::{LiveProfiler, LiveSite, OTHER_SITES, TakenProfile};
+pub use mappings::{AddressSpace, AddressSpacePart, MappingTotals, Mappings};
 pub use measure::{Measure, Unit};
 pub use model::{
     AttachInfo, Bounded, CallStacks, Coverage, GroupRow, Measured, ReleaseSite, ReportModel,
@@ -57,6 +60,7 @@ pub use model::{
 };
 pub use named_run::{Backtrace, Backtraces, frames_at};
 pub use output_name::{OutputNameError, output_name};
+pub use overhead::{KeptTime, Overhead};
 pub use probe_plan::{ProbePlanReport, ProbePlanRow};
 pub use probes::{ProbeLatency, ProbeReport, ProbeRow, ProbeThread, RefusedRow};
 pub use profile::{
