@@ -11,7 +11,13 @@
 //! Tick:          word 1 is a time stamp in nanoseconds or TSC cycles
 //! SamplingChange: bit 48 is set and the op is that of a tick; word 1 is the mean number of bytes
 //!                between samples, 0: every allocation is recorded
+//! Mapped, Unmapped, Discarded: a tick with bit 49, 50 or 51 and an address in word 0; word 1 has the
+//!                sequence number in bits 0..32 and the stack id. A SizeExtension with the bytes is
+//!                always before it
 //! SizeExtension: word 1 is the size of the next allocation in bytes
+//! Access:        bit 52 is set and the op is that of a tick; bits 53..55 say which of the four words
+//!                about the reads and writes of the block that the next release is about, bits 0..45
+//!                are its first value and word 1 its second
 //! ```
 //!
 //! Eight-byte alignment is enough: jemalloc and tcmalloc hand out 8-byte aligned blocks for 8-byte
@@ -50,6 +56,27 @@ pub enum Op {
     /// ([`crate::flags::ADAPT_WHEN_FULL`]). Three bits hold no eighth op, so this is a tick with a bit
     /// that no tick has.
     SamplingChange = 0b1101,
+    /// A range of addresses was mapped; published before the program gets the address. Like the change
+    /// of the sampling, this is a tick with a bit that no tick has.
+    Mapped = 0x15,
+    /// A range was unmapped; published after the call, with a number that was taken before it. A size of
+    /// 0 stands for all of a shared memory segment that was attached at the address.
+    Unmapped = 0x25,
+    /// The contents of a range were given back to the system (`madvise`); it stays mapped.
+    Discarded = 0x45,
+    /// A part of what was read and written of the block that is released next on this ring
+    /// ([`crate::flags::ACCESSES`]).
+    Access = 0x85,
+}
+
+/// The code that a tick with these upper 16 bits has.
+const fn code_of_tick(upper: u64) -> u64 {
+    match upper {
+        2 | 4 | 8 => Op::Tick as u64 | upper << 3,
+        // The bits above it say which word it is.
+        _ if upper & 0x1f == 0x10 => Op::Access as u64,
+        _ => Op::Tick as u64,
+    }
 }
 
 impl Op {
@@ -62,8 +89,12 @@ impl Op {
             4 => Op::ReallocFailed,
             5 => Op::Tick,
             0b1101 => Op::SamplingChange,
+            0x85 => Op::Access,
             6 => Op::SizeExtension,
             7 => Op::Pair,
+            0x15 => Op::Mapped,
+            0x25 => Op::Unmapped,
+            0x45 => Op::Discarded,
             _ => return None,
         })
     }
@@ -97,7 +128,42 @@ pub struct Event {
     pub value: u64,
 }
 
+/// What was read and written of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accesses {
+    /// The block (avma).
+    pub address: u64,
+    /// Time of the first access, nanoseconds since the attach; without accesses 0, as everything below.
+    pub first_ns: u64,
+    /// Time of the last one.
+    pub last_ns: u64,
+    /// Offset of the lowest byte accessed.
+    pub low: u64,
+    /// Offset past the highest one.
+    pub high: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// More than one thread accessed it.
+    pub by_several: bool,
+    /// How often a thread wrote into the cache line that another one wrote last, but other bytes.
+    pub false_shares: u64,
+}
+
 const ADDRESS_MASK: u64 = (1 << 45) - 1;
+
+impl Event {
+    /// Of an [`Op::Access`]: which word it is, below 4.
+    pub const fn access_word(&self) -> usize {
+        (self.sequence as usize >> 5) & 3
+    }
+
+    /// Of an [`Op::Access`]: its first value.
+    pub const fn access_small(&self) -> u64 {
+        self.address >> 3
+    }
+}
 
 impl RawEvent {
     /// Packs an event. Only tests and models of the hook write events from Rust.
@@ -112,10 +178,27 @@ impl RawEvent {
         }
     }
 
+    /// Packs an event about a mapping, which follows a size extension with its bytes.
+    pub const fn pack_mapping(op: Op, address: u64, number: u32, stack: u32) -> RawEvent {
+        let op = op as u64;
+        RawEvent {
+            word0: (address >> 3) & ADDRESS_MASK | (op & 7) << 45 | (op >> 3) << 48,
+            word1: number as u64 | (stack as u64 & 0x03ff_ffff) << 32,
+        }
+    }
+
     /// Packs a tick, a size extension or a change of the sampling.
     pub const fn pack_value(op: Op, value: u64) -> RawEvent {
         RawEvent {
             word0: (op as u64) << 45,
+            word1: value,
+        }
+    }
+
+    /// Packs word `index` about the reads and writes of the block that is released next.
+    pub const fn pack_access(index: u64, small: u64, value: u64) -> RawEvent {
+        RawEvent {
+            word0: small & ADDRESS_MASK | (Op::Access as u64) << 45 | (index & 3) << 53,
             word1: value,
         }
     }
@@ -126,9 +209,24 @@ impl RawEvent {
         let code = (self.word0 >> 45) & 7;
         // Only here is the lowest bit of the sequence number a part of the op.
         let is_change = self.word0 == (Op::SamplingChange as u64) << 45;
-        let Some(op) = Op::from_code(if is_change { code | 8 } else { code }) else {
+        let code = match code {
+            _ if is_change => code | 8,
+            5 => code_of_tick(self.word0 >> 48),
+            _ => code,
+        };
+        let Some(op) = Op::from_code(code) else {
             return None;
         };
+        if matches!(op, Op::Mapped | Op::Unmapped | Op::Discarded) {
+            return Some(Event {
+                op,
+                address: (self.word0 & ADDRESS_MASK) << 3,
+                sequence: self.word1 as u32,
+                size: 0,
+                stack: ((self.word1 >> 32) & 0x03ff_ffff) as u32,
+                value: 0,
+            });
+        }
         Some(Event {
             op,
             address: (self.word0 & ADDRESS_MASK) << 3,
@@ -179,6 +277,15 @@ mod tests {
         let change = RawEvent::pack_value(Op::SamplingChange, 65_536);
         let change = change.unpack().unwrap();
         assert_eq!((change.op, change.value), (Op::SamplingChange, 65_536));
+        let access = RawEvent::pack_access(3, 77, u64::MAX).unpack().unwrap();
+        assert_eq!((access.op, access.value), (Op::Access, u64::MAX));
+        assert_eq!((access.access_word(), access.access_small()), (3, 77));
+        for op in [Op::Mapped, Op::Unmapped, Op::Discarded] {
+            let event = RawEvent::pack_mapping(op, 0x7fff_ffff_f000, u32::MAX, 0x03ff_ffff);
+            let event = event.unpack().unwrap();
+            assert_eq!((event.op, event.address), (op, 0x7fff_ffff_f000));
+            assert_eq!((event.sequence, event.stack), (u32::MAX, 0x03ff_ffff));
+        }
         assert_eq!(RawEvent::default().unpack(), None);
     }
 

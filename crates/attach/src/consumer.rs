@@ -9,8 +9,8 @@ use crate::pacing::Pacing;
 use crate::recorder::Recorder;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use crossbeam_utils::{Backoff, CachePadded};
-use memhook_abi::{Event, MAX_RINGS, Op};
-use memhook_ledger::{Ledger, LedgerOptions, Observer, SampledAllocations};
+use memhook_abi::{Accesses, Event, MAX_RINGS, Op};
+use memhook_ledger::{Ledger, LedgerOptions, MappingLedger, Observer, SampledAllocations};
 use memhook_stream::{
     Admission, Drain, Gap, Region, Sink, TickTime, monotonic_ns, time_stamp_counter,
 };
@@ -45,6 +45,10 @@ pub struct State<O = ()> {
     pub recorder: Option<Recorder>,
     /// Keeps tracing within a budget, if there is one.
     pub(crate) budget: Option<BudgetKeeper>,
+    /// The mappings, if they are traced.
+    pub mappings: Option<MappingLedger>,
+    /// Writes down what becomes of them.
+    pub mapping_recorder: Option<Recorder>,
 }
 
 impl<O: Observer> State<O> {
@@ -66,8 +70,44 @@ impl<O: Observer> State<O> {
             ),
             recorder: None,
             budget: config.overhead.map(|share| BudgetKeeper::new(pid, share)),
+            mappings: config.mappings.then(MappingLedger::default),
+            mapping_recorder: None,
         }
     }
+
+    /// The recorder of one kind of memory.
+    pub(crate) fn recorder_of(&mut self, memory: Memory) -> &mut Option<Recorder> {
+        match memory {
+            Memory::Heap => &mut self.recorder,
+            Memory::Mappings => &mut self.mapping_recorder,
+        }
+    }
+
+    /// Hands what became of the mappings in this pass to their recorder.
+    fn record_mappings(&mut self, region: &Region, now_ns: u64) {
+        let (Some(mappings), Some(recorder)) = (&mut self.mappings, &mut self.mapping_recorder)
+        else {
+            return;
+        };
+        let mut tid = None;
+        for change in mappings.take_changes() {
+            if tid != Some(change.tid) {
+                tid = Some(change.tid);
+                recorder.begin_ring(0, change.tid);
+            }
+            recorder.event(change.event, change.bytes, change.time_ns);
+        }
+        recorder.end_pass(now_ns, mappings.ledger(), region);
+    }
+}
+
+/// A kind of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// Blocks of allocators.
+    Heap,
+    /// What is mapped besides.
+    Mappings,
 }
 
 /// Shared between the drain thread, the watchdog and the thread that reports.
@@ -167,6 +207,9 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
         }
         self.state.ledger.begin_ring(ring, tid);
         self.level = u8::from(self.state.counts.always);
+        if let Some(mappings) = &mut self.state.mappings {
+            mappings.begin_ring(tid);
+        }
         if let Some(recorder) = &mut self.state.recorder {
             recorder.begin_ring(ring, tid);
         }
@@ -175,6 +218,11 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
         // Only what the configuration asked for: the ring is the target's.
         self.level = self.config.sampling_level(mean_bytes);
         self.state.ledger.set_sampling(self.level);
+    }
+    fn access(&mut self, accesses: Accesses) {
+        if let Some(recorder) = &mut self.state.recorder {
+            recorder.access(&accesses);
+        }
     }
     #[inline]
     fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
@@ -189,6 +237,12 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
             recorder.event(event, size_bytes, time_ns);
         }
     }
+    #[cold]
+    fn mapping(&mut self, event: Event, bytes: u64, time_ns: u64) {
+        if let Some(mappings) = &mut self.state.mappings {
+            mappings.event(event, bytes, time_ns);
+        }
+    }
     fn end_pass(&mut self) {
         let State {
             ledger, recorder, ..
@@ -196,6 +250,10 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
         ledger.end_pass(self.now_ns);
         if let Some(recorder) = recorder {
             recorder.end_pass(self.now_ns, ledger, self.region);
+        }
+        if let Some(mappings) = &mut self.state.mappings {
+            mappings.end_pass(self.now_ns);
+            self.state.record_mappings(self.region, self.now_ns);
         }
     }
 }
@@ -209,9 +267,13 @@ impl<O: Observer + Send> Consumer<O> {
         observer: O,
     ) -> Consumer<O> {
         Consumer {
-            region,
             state: Mutex::new(State::new(pid, config, observer)),
-            config: config.clone(),
+            config: TraceConfig {
+                // What the session has settled on.
+                clock: Clock::of_mode(region.clock_mode()).unwrap_or(config.clock),
+                ..config.clone()
+            },
+            region,
             start: Instant::now(),
             ticks: ClockPair::now(),
             admission: Admission::default(),
@@ -313,7 +375,8 @@ impl<O: Observer + Send> Consumer<O> {
         self.stands_still.store(true, Relaxed);
     }
 
-    fn tick_time(&self) -> TickTime {
+    /// What the times of events mean.
+    pub(crate) fn tick_time(&self) -> TickTime {
         match self.config.clock {
             Clock::Coarse => TickTime::Nanoseconds,
             Clock::Attacher => TickTime::Fixed(self.elapsed().as_nanos() as u64),
@@ -416,6 +479,11 @@ impl<O: Observer + Send> Consumer<O> {
             },
         );
         state.ledger.finish();
+        if let Some(mappings) = &mut state.mappings {
+            let now_ns = self.elapsed().as_nanos() as u64;
+            mappings.finish(now_ns);
+            state.record_mappings(&self.region, now_ns);
+        }
     }
 
     /// Keeps the clock word going while the drain thread has to wait for a report; not for ever.

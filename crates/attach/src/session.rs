@@ -5,8 +5,10 @@ mod memory;
 mod slots;
 mod target_facts;
 
+pub(crate) use slots::is_of_allocator;
+
 use crate::claim::{Claim, claim};
-use crate::config::TraceConfig;
+use crate::config::{Accesses, TraceConfig};
 use crate::error::Error;
 use crate::hook_object::{EntryPoints, HookObject};
 use crate::hook_presence::{any_point, has_hook};
@@ -20,13 +22,13 @@ use crate::residue::{Place, residue};
 use crate::restore::{Files, layout};
 use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
 use crate::unwind_tables::UnwindTables;
-use memhook_abi::{self as abi, function_by_name, hook_error, slot_state};
+use memhook_abi::{self as abi, ACCESS_LISTENER, function_by_name, hook_error, slot_state};
 use memhook_inject::{Held, IdleThreads, unmap_region};
 use memhook_process::{
     CLibrary, CLibraryKind, ElfView, Mapping, ModuleImage, RemoteAddress, TargetRoot, find_slots,
     hook_copies, is_static, mappings, modules, seccomp_filters, vdso,
 };
-use memhook_stream::{Plan, Region};
+use memhook_stream::{Config, Plan, Region};
 use memhook_unwind::walk;
 use std::{
     collections::{HashMap, HashSet},
@@ -79,6 +81,8 @@ pub struct Session {
     root: TargetRoot,
     /// What it may take of memory.
     plan: Plan,
+    /// Where mappings are traced: those that there were at the attach.
+    pub mapped_before: Vec<Mapping>,
     _claim: Claim,
 }
 
@@ -99,6 +103,7 @@ impl Session {
         let start = Instant::now();
         let functions = config.function_ids();
         let keeps_tables = config.keep_tables;
+        let needs_accesses = config.accesses == Accesses::Needed;
         let mut config = config.hook_config();
         // First: who holds the claim finds nobody else changing what is looked at here.
         let claim = claim(pid)?;
@@ -119,6 +124,13 @@ impl Session {
         let hook_base = residue.hook_base;
         let maps = mappings(pid)?;
         let loaded = modules(pid, &maps, &mut files)?;
+        if needs_accesses {
+            let is_listener = |name: &str| name == ACCESS_LISTENER;
+            let scan = find_slots(pid, &loaded, &maps, &is_listener, &hook_copies(pid, &maps))?;
+            if scan.slots.is_empty() {
+                return Err(Error::NoAccessRuntime { pid });
+            }
+        }
         let libc = CLibrary::of(pid, &maps);
         let is_static = libc.is_none() && is_static(pid);
         let needed = |name: &'static str| {
@@ -137,6 +149,9 @@ impl Session {
         scan.slots.extend(pads.slots(&loaded, &copies));
         if scan.slots.is_empty() {
             return Err(pads.refusal().unwrap_or(Error::NothingToHook { pid }));
+        }
+        if scan.slots.iter().any(|slot| slot.symbol == ACCESS_LISTENER) {
+            count_accesses(&mut config);
         }
         // A static program can only be unwound by the tables, and loads no modules.
         if config.flags & abi::flags::LIBC_BACKTRACE != 0 {
@@ -207,6 +222,7 @@ impl Session {
             filters: seccomp_filters(pid),
             root: TargetRoot::of(pid),
             plan: config.plan,
+            mapped_before: Vec::new(),
             _claim: claim,
         };
         session.journal(&scan);
@@ -217,6 +233,9 @@ impl Session {
             return Err(error);
         }
         session.attach_time = start.elapsed();
+        if session.traces_mappings() {
+            session.mapped_before = mappings(pid).unwrap_or_default();
+        }
         Ok(session)
     }
 
@@ -278,7 +297,8 @@ impl Session {
         }
         lone_recorder::register_alone(&mut held, &self.region);
         self.region.set_tid_offset(tid_offset(&held));
-        self.region.set_syscalls_filtered(is_filtered(&held));
+        let is_filtered = is_filtered(&held, self.traces_mappings());
+        self.region.set_syscalls_filtered(is_filtered);
         let result = held.call(self.in_hook(self.entry.attach), &[region_address])? as i64;
         let result = self.patch_until_current(&mut held, result);
         if let Reach::AtStart(_) = reach {
@@ -411,6 +431,16 @@ impl Session {
         let mut all = with(&self.modules, &self.vdso);
         all.extend(self.hook.clone());
         self.tables.publish(&self.region, &all)
+    }
+}
+
+/// The program tells of its reads and writes: they are counted, and dated more exactly than by the coarse clock, in
+/// one step of which a short-lived block has all of its accesses.
+fn count_accesses(config: &mut Config) {
+    config.flags |= abi::flags::ACCESSES;
+    config.flags &= !abi::flags::FOLD_PAIRS;
+    if config.clock_mode == abi::clock_mode::COARSE {
+        config.clock_mode = abi::clock_mode::TSC;
     }
 }
 

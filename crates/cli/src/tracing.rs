@@ -49,6 +49,18 @@ pub enum OnFull {
     Adapt,
 }
 
+/// Whether reads and writes of blocks are counted.
+#[derive(Clone, Copy, Default, PartialEq, clap::ValueEnum)]
+pub enum Access {
+    /// Where the program tells of them, if the trace is recorded or scored
+    #[default]
+    Auto,
+    /// Always: a program that does not tell of them is refused
+    On,
+    /// Never
+    Off,
+}
+
 /// What is recorded, and how.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Tracing")]
@@ -62,6 +74,14 @@ pub struct Tracing {
     /// Hook only these functions (malloc,free,...)
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub functions: Vec<String>,
+    /// Trace mappings, too: mmap, mremap, munmap, brk, madvise, shmat
+    ///
+    /// They are a second kind of memory, with a part of its own in the report. What allocators map
+    /// belongs to their heaps and is left out. Calls that do not go through the C library's functions
+    /// are not seen: the report compares what is known with /proc. Mappings are never sampled or
+    /// filtered. A recording NAME.mhk has those of the mappings beside it, in NAME.mappings.mhk.
+    #[arg(long)]
+    pub mappings: bool,
     /// Ignore blocks that are smaller (4K, 1M)
     #[arg(short = 'z', long, value_name = "SIZE", value_parser = size)]
     pub min_size: Option<u64>,
@@ -114,6 +134,18 @@ pub struct Tracing {
     /// At a full event ring: wait, drop or adapt
     #[arg(long, value_enum, value_name = "ACTION", default_value = "wait")]
     pub on_full: OnFull,
+    /// Count reads and writes of blocks: auto, on or off
+    ///
+    /// That takes a program that tells of them: see `memhook-rs access-runtime`. Usage and useful lifetime
+    /// follow from it (--scores).
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_short_help = true
+    )]
+    pub access: Access,
     /// Limit of memory for live blocks (512M, 2G)
     ///
     /// memhook-rs keeps the live blocks and call stacks of each traced process in so much memory. The

@@ -101,6 +101,8 @@ pub(crate) struct Release {
     pub stack: u32,
     /// The pass in which it arrived.
     pub pass: u32,
+    /// See [`ReleaseBy::accesses`].
+    pub accesses: u32,
 }
 
 impl Ledger {
@@ -179,7 +181,7 @@ impl<O: Observer> Ledger<O> {
             Op::ReallocRelease => self.reallocs.open(self.release_of(event)),
             Op::Pair => self.pairs(event, size, time_ns),
             // A failed realloc whose announcement was lost, and what is not about blocks.
-            Op::ReallocFailed | Op::Tick | Op::SizeExtension | Op::SamplingChange => {}
+            _ => {}
         }
     }
 
@@ -234,6 +236,7 @@ impl<O: Observer> Ledger<O> {
             sequence: event.sequence,
             stack: event.stack,
             pass: self.pass,
+            accesses: event.size,
         }
     }
 
@@ -329,6 +332,7 @@ impl<O: Observer> Ledger<O> {
         let by = ReleaseBy {
             stack: 0,
             thread: self.tid_index,
+            accesses: 0,
         };
         self.observer.released(&block, Some(by));
         self.observer.more_pairs(&block, event.stack, by, count - 1);
@@ -357,6 +361,7 @@ impl<O: Observer> Ledger<O> {
                     let by = ReleaseBy {
                         stack: release.stack,
                         thread: self.tid_index,
+                        accesses: release.accesses,
                     };
                     self.count_pair(latest, by);
                     self.map.put(at, tombstone, 0);

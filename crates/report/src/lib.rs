@@ -9,6 +9,7 @@ mod labels;
 mod leaks;
 mod live;
 mod live_profile;
+mod mappings;
 mod measure;
 mod model;
 mod named_run;
@@ -51,6 +52,7 @@ pub use labels::{name as frame_name, site_name};
 pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
 pub use live::{LiveNumbers, LiveReporter, LiveView, TracedRun, described};
 pub use live_profile::{LiveProfiler, LiveSite, OTHER_SITES, TakenProfile};
+pub use mappings::{AddressSpace, AddressSpacePart, MappingTotals, Mappings};
 pub use measure::{Measure, Unit};
 pub use model::{
     AttachInfo, Bounded, CallStacks, Coverage, GroupRow, Measured, ReleaseSite, ReportModel,

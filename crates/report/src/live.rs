@@ -140,6 +140,11 @@ impl LiveNumbers {
         })
     }
 
+    /// With other sums than those of the ledger.
+    pub fn with_totals(self, totals: memhook_ledger::Totals) -> LiveNumbers {
+        LiveNumbers { totals, ..self }
+    }
+
     /// What was counted, by the number that decides the rows.
     fn parts(&mut self) -> Vec<Part> {
         let mut parts = std::mem::take(&mut self.parts);
@@ -470,6 +475,7 @@ impl LiveReporter {
             groups,
             releases: draft.releases.iter().map(release).collect(),
             more_rows: draft.more_rows,
+            mappings: None,
             leaks: None,
             stale: None,
             overhead: draft.overhead,

@@ -57,6 +57,9 @@ pub struct ReportModel {
     pub releases: Vec<ReleaseSite>,
     /// Sites or groups beyond those listed.
     pub more_rows: u64,
+    /// What is mapped, with `--mappings`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mappings: Option<Box<crate::Mappings>>,
     /// What nothing reaches, in the last report with `attach --leaks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<crate::Leaks>,

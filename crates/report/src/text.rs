@@ -2,6 +2,7 @@
 
 use crate::gaps;
 use crate::leaks::leaks;
+use crate::mappings::mappings;
 use crate::scores::{inferences_text, run_text, site_text};
 use crate::stacks::{SHORTEST_NAME, StackEnd, name_of, place_of, shortened, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
@@ -28,6 +29,10 @@ impl Document for ReportModel {
                 None => Ok(()),
             })
             .and_then(|()| releases(&mut out, self, style))
+            .and_then(|()| match &self.mappings {
+                Some(found) => mappings(&mut out, found, style),
+                None => Ok(()),
+            })
             .and_then(|()| match &self.leaks {
                 Some(found) => leaks(&mut out, found, self.attach.depth, style),
                 None => Ok(()),
@@ -302,7 +307,7 @@ fn measure(out: &mut String, model: &ReportModel, style: Style) -> Result {
     )
 }
 
-fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
+pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if model.by != "site" {
         return Ok(());
     }
@@ -377,7 +382,7 @@ fn more(out: &mut String, model: &ReportModel, what: &str) -> Result {
     Ok(())
 }
 
-fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
+pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if model.by == "site" {
         return Ok(());
     }

@@ -62,6 +62,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         groups: Vec::new(),
         releases: Vec::new(),
         more_rows: 0,
+        mappings: None,
         leaks: None,
         overhead: None,
         stale: None,

@@ -105,6 +105,7 @@ fn report() -> ReportModel {
         groups: vec![],
         releases: vec![],
         more_rows: 1,
+        mappings: None,
         leaks: None,
         overhead: None,
         stale: None,

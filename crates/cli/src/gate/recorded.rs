@@ -2,7 +2,7 @@
 
 use super::judged::Measure;
 use super::options::Args;
-use crate::report::{open, sources};
+use crate::report::{of_memory, open, sources};
 use anyhow::{Context, bail};
 use memhook_abi::flags;
 use memhook_gate::{NameSource, RecordedOptions, recorded_evidence, recorded_time};
@@ -12,6 +12,7 @@ use std::{path::Path, process::ExitCode, time::Duration};
 
 /// Runs the command.
 pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
+    let file = &of_memory(file, args.tracing.mappings)?;
     let recording = open(file)?;
     check(args, &recording)?;
     let mut measure = Measure::of(args, false)?;
@@ -39,13 +40,17 @@ pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
 
 /// Questions that a recording cannot answer, or this one.
 fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
-    const OTHERS: &str = "--max-live, --max-peak, --max-allocations, --max-site, --min-lifetime-score, --baseline or --growth";
+    const OTHERS: &str = "--max-live, --max-peak, --max-allocations, --max-site, --min-lifetime-score, --min-usage-score, --baseline or --growth";
     if recording.is_summary() {
         bail!("the recording holds sums of intervals: a gate needs events (--record events)");
     }
     let chosen = flags::SIZE_FILTER | flags::SAMPLE;
     if recording.meta().flags & chosen != 0 || recording.sample_bytes().is_some() {
         bail!("the recording leaves allocations out (--sample or a size filter): a gate needs all");
+    }
+    if args.limits.need_accesses() {
+        let checked = recording.check_accesses();
+        checked.context("--min-usage-score")?;
     }
     if args.running.growth {
         return Ok(());

@@ -12,6 +12,7 @@ use crate::tracing::Tracing;
 use anyhow::{Context, bail};
 use crossbeam_channel::Select;
 use memhook_attach::{Consumer, End, Job, Trace, Turn, process_name};
+use memhook_ledger::{SiteWalk, Totals};
 use memhook_process::TargetRoot;
 use memhook_report::top::{Board, Names, Reaction, Sample, Screen};
 use memhook_report::{bytes, counted, milliseconds};
@@ -54,7 +55,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let depth = config.depth;
     let mut trace = Trace::start(pid, config)?;
     let root = TargetRoot::of(pid);
-    let name = memhook_foreign::visible(&process_name(pid)).into_owned();
+    let name = name_of(pid, args.tracing.mappings);
     let mut board = Board::new(name, pid);
     board.has_color = has_color();
     let mut job = TopJob {
@@ -79,6 +80,32 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
+/// What the screen says that it shows.
+fn name_of(pid: i32, of_mappings: bool) -> String {
+    let process = process_name(pid);
+    let name = memhook_foreign::visible(&process);
+    if of_mappings {
+        format!("{name}, mappings")
+    } else {
+        name.into_owned()
+    }
+}
+
+/// The sums of the memory that is shown.
+fn totals_of(consumer: &Consumer) -> Totals {
+    let state = consumer.lock();
+    match &state.mappings {
+        Some(mappings) => mappings.totals(),
+        None => state.ledger.totals(),
+    }
+}
+
+/// Whether what is shown is estimated from samples. Mappings are all recorded.
+fn is_sampled(consumer: &Consumer) -> bool {
+    let state = consumer.lock();
+    state.mappings.is_none() && state.ledger.is_sampled()
+}
+
 fn has_color() -> bool {
     crate::output::is_colored(Color::Auto, true)
 }
@@ -89,9 +116,9 @@ fn open() -> anyhow::Result<Screen> {
 
 /// The last line, which stays on the terminal.
 fn tell_end(board: &Board, consumer: &Consumer, code: u8, has_gaps: bool) {
-    let mut totals = consumer.lock().ledger.totals();
+    let mut totals = totals_of(consumer);
     let mut about = "";
-    if consumer.lock().ledger.is_sampled() {
+    if is_sampled(consumer) {
         // The samples alone say nothing; the board has what they stand for.
         (totals, about) = (*board.totals(), "about ");
     }
@@ -194,20 +221,33 @@ impl Job for TopJob {
 
 fn sample(trace: &Trace) -> Sample {
     let consumer = trace.consumer();
-    let sites = trace.sites();
-    let state = consumer.lock();
-    let (mut totals, bounded) = (state.ledger.totals(), state.ledger.bounded());
-    let counts = state.counts;
-    drop(state);
-    let is_sampled = counts.sample_bytes().is_some();
+    let mut of_mappings = SiteWalk::new(None);
+    let mut traces_mappings = false;
+    consumer.in_slices(|state| match &state.mappings {
+        Some(mappings) => {
+            traces_mappings = true;
+            mappings.ledger().walk_sites(&mut of_mappings)
+        }
+        None => false,
+    });
+    let sites = if traces_mappings {
+        of_mappings.into_sites()
+    } else {
+        trace.sites()
+    };
+    let mut totals = totals_of(consumer);
+    let is_sampled = is_sampled(consumer);
     if is_sampled {
-        let all = counts.all(totals.allocations, totals.allocated_bytes);
+        let all = consumer.lock().counts;
+        let all = all.all(totals.allocations, totals.allocated_bytes);
         totals.allocations = all.blocks.round() as u64;
         totals.allocated_bytes = all.bytes.round() as u64;
         totals.live_bytes = sites.iter().map(|site| site.bytes).sum();
         totals.live_blocks = sites.iter().map(|site| site.blocks).sum();
         totals.peak_live_bytes = 0;
     }
+    let bounded = consumer.lock().ledger.bounded();
+    let bounded = bounded.filter(|_| !traces_mappings);
     let losses = trace.session().region().losses();
     Sample {
         time: consumer.elapsed(),

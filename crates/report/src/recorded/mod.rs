@@ -202,6 +202,7 @@ pub fn report(
             Vec::new()
         },
         more_rows: more_rows as u64,
+        mappings: None,
         leaks: None,
         overhead: None,
         stale: None,
