@@ -1,7 +1,8 @@
 //! Programs whose allocator is linked into them: its functions are reached by jumps at their entries.
 
+use memhook_tests::programs::Folder;
 use memhook_tests::{
-    Attacher, Sites, Target, build_on_musl, build_target, changed_code, run, sites,
+    Attacher, Sites, Target, binary, build_on_musl, build_target, changed_code, run, sites,
 };
 use std::path::Path;
 use std::process::Command;
@@ -78,7 +79,10 @@ fn is_traced(flags: &[&str]) {
     names_functions(&target, &program, &functions, "glibc");
     let (code, out, err) = run(&["attach", "--dry-run", &pid]);
     assert_eq!(code, 0, "{err}");
-    assert!(out.contains("at their entries: ") && out.contains(" malloc free "), "{out}");
+    assert!(
+        out.contains("at their entries: ") && out.contains(" malloc free "),
+        "{out}"
+    );
     assert_eq!(changed(&target), [] as [String; 0]);
     Attacher::start(&target, &[]).finish();
     assert_eq!(changed(&target), [] as [String; 0], "it is put back");
@@ -90,7 +94,11 @@ fn is_traced(flags: &[&str]) {
     assert_eq!(changed(&target), [] as [String; 0], "it is put back");
     Attacher::start(&target, &[]).kill();
     let attacher = Attacher::start(&target, &[]);
-    assert_eq!(target.our_mappings(), mappings, "what is there is used again");
+    assert_eq!(
+        target.our_mappings(),
+        mappings,
+        "what is there is used again"
+    );
     let maps = target.maps();
     assert!(!maps.lines().any(|line| line.contains("rwx")), "{maps}");
     target.go();
@@ -138,7 +146,10 @@ fn a_static_program_on_musl() {
     target.expect("done");
     let report = attacher.finish();
     assert_eq!(report["totals"]["unknown_releases"], 0);
-    assert_eq!(report["totals"]["live_blocks"], 100 + 90 + 80 + 70 + 60 + 1 + 1);
+    assert_eq!(
+        report["totals"]["live_blocks"],
+        100 + 90 + 80 + 70 + 60 + 1 + 1
+    );
     // The functions of musl have no call frame information: a stack through strdup ends there.
     let mut found = sites(&report, "on_musl.c");
     found.retain(|(function, _), _| function.starts_with("leak_"));
@@ -156,6 +167,42 @@ fn a_static_program_on_musl() {
     assert_eq!(found, Sites::from(planted), "{report:#}");
     assert_eq!(changed(&target), [] as [String; 0], "it is put back");
     assert!(target.finish().success());
+}
+
+/// Programs that are started: the first block counts, before any constructor.
+#[test]
+fn static_programs_are_run() {
+    let on_glibc = build_target("static_allocator", &["-static", "-no-pie", "-g", "-O1"]);
+    let on_musl = build_on_musl("on_musl", &["-static", "-no-pie"]);
+    let folder = Folder::new("static-run");
+    // musl's strdup ends its stacks.
+    let programs = [
+        (Some(on_glibc), "static_allocator.cc", 466),
+        (on_musl, "on_musl.c", 344),
+    ];
+    for (program, file, planted) in programs {
+        let Some(program) = program else { continue };
+        let report = folder.path("report.json");
+        let script = "printf gg | \"$0\" run --json -T 1000 --force -o \"$1\" -- \"$2\" 96";
+        let status = Command::new("sh")
+            .args(["-c", script])
+            .arg(binary())
+            .arg(&report)
+            .arg(&program)
+            .status();
+        assert!(status.expect("sh").success());
+        let report = std::fs::read_to_string(&report).expect("a report");
+        let last = serde_json::Deserializer::from_str(&report).into_iter::<serde_json::Value>();
+        let last = last.last().expect("one").expect("JSON");
+        assert_eq!(last["totals"]["lost_events"], 0, "{last:#}");
+        assert_eq!(last["totals"]["unknown_releases"], 0, "{last:#}");
+        let found = sites(&last, file);
+        let found = found
+            .iter()
+            .filter(|((name, _), _)| name.starts_with("leak_"));
+        let blocks: u64 = found.map(|(_, (blocks, _))| blocks).sum();
+        assert_eq!(blocks, planted, "{last:#}");
+    }
 }
 
 /// Without symbols nobody knows where the allocator is.

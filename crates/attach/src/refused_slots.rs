@@ -52,9 +52,8 @@ pub fn patch_held(
 ) -> Result<(), memhook_inject::Error> {
     let mut slots = forced(region, hook, selective);
     slots.retain(|forced| is_wanted(&forced.slot));
-    let force = |words: &[WordExchange]| {
-        Ok((force_words_of_held(pid, words, &|| true)?, Duration::ZERO))
-    };
+    let force =
+        |words: &[WordExchange]| Ok((force_words_of_held(pid, words, &|| true)?, Duration::ZERO));
     patch_by(&force, region, slots).map(drop)
 }
 

@@ -352,6 +352,11 @@ impl Session {
         self.pid
     }
 
+    /// Whether its program is static.
+    pub fn is_static(&self) -> bool {
+        self.is_static
+    }
+
     /// The file system that the process sees.
     pub fn root(&self) -> &TargetRoot {
         &self.root

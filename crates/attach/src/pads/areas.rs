@@ -81,12 +81,7 @@ pub(crate) fn held_cells(
 }
 
 /// A cell as a slot. It is only exchanged with all threads held.
-pub(super) fn cell_slot(
-    entry: &RedirectEntry,
-    value: u64,
-    module: usize,
-    symbol: String,
-) -> Slot {
+pub(super) fn cell_slot(entry: &RedirectEntry, value: u64, module: usize, symbol: String) -> Slot {
     Slot {
         address: entry.cell,
         symbol,

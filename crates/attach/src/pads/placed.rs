@@ -9,7 +9,9 @@ use crate::memory_budget::check_charge;
 use crate::probes::places_near;
 use crate::reach::Reach;
 use memhook_abi::HOOKED_FUNCTIONS;
-use memhook_inject::{CodeArea, CodeExchange, Exchanged, exchange_code, map_code_area, write_bytes};
+use memhook_inject::{
+    CodeArea, CodeExchange, Exchanged, exchange_code, map_code_area, write_bytes,
+};
 use memhook_probe::{RedirectEntry, Redirected, Redirects, redirect_bytes};
 use memhook_process::{
     Behind, HookCopy, ModuleImage, RemoteAddress, Slot, behind, mappings, read_memory, read_word,
@@ -166,7 +168,12 @@ impl Pads {
             refused(pad, why.to_owned())
         }));
         // Blocks whose release is not seen would look like leaks.
-        if self.refused.iter().any(|refused| releases(refused.function)) && !self.placed.is_empty() {
+        if self
+            .refused
+            .iter()
+            .any(|refused| releases(refused.function))
+            && !self.placed.is_empty()
+        {
             put_back(self.pid)?;
             let why = "another function of the allocator cannot be traced";
             let placed = std::mem::take(&mut self.placed).into_iter();
@@ -233,7 +240,10 @@ impl Pads {
     pub fn cover(&self, module: &ModuleImage) -> bool {
         let mut placed = self.placed.iter();
         placed.any(|(_, entry)| entry.bias == module.base)
-            && !self.refused.iter().any(|refused| refused.module == module.name())
+            && !self
+                .refused
+                .iter()
+                .any(|refused| refused.module == module.name())
     }
 }
 

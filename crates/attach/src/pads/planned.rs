@@ -99,12 +99,17 @@ impl PadPlan {
         let symbols = functions(&module_file(module), &search);
         let ones: Vec<&FunctionSymbol> = wanted.iter().map(|(_, symbol)| symbol).collect();
         let plans = plan_functions(pid, maps, module, &symbols, &ones, false);
-        let of_allocator = symbols.iter().find(|s| INNER_CALLERS.contains(&s.name.as_str()));
+        let of_allocator = symbols
+            .iter()
+            .find(|s| INNER_CALLERS.contains(&s.name.as_str()));
         let inner = of_allocator.map(|s| s.start..s.start.saturating_add(s.bytes));
         let (mut pads, mut refused) = (Vec::new(), Vec::new());
         for ((function, symbol), plan) in wanted.iter().zip(plans) {
             let (name, function) = (symbol.name.clone(), *function);
-            let (address, of_module) = (module.base.wrapping_add(symbol.start), module.name().to_owned());
+            let (address, of_module) = (
+                module.base.wrapping_add(symbol.start),
+                module.name().to_owned(),
+            );
             match plan {
                 Ok((_, plan, _)) => pads.push(PlannedPad {
                     name,

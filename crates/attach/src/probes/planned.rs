@@ -306,9 +306,8 @@ pub(crate) fn plan_functions(
     pointers.sort_unstable();
     pointers.dedup();
     let code = Code::new(&of_module.text, &of_module.loaded, &all, &pointers);
-    let plan = |symbol: &&FunctionSymbol| {
-        one(pid, maps, module, of_module, &code, symbol, has_latency)
-    };
+    let plan =
+        |symbol: &&FunctionSymbol| one(pid, maps, module, of_module, &code, symbol, has_latency);
     wanted.iter().map(plan).collect()
 }
 

@@ -68,12 +68,7 @@ pub(crate) struct State<'a> {
 ///
 /// `extended` is an XSAVE area in standard form as PTRACE_GETREGSET gives it; a frame begins with
 /// `entry`, where rsp points before a `ret` into it ([`crate::gadgets::Gadgets::frame_entry`]).
-pub(crate) fn build(
-    home: &State<'_>,
-    call: &State<'_>,
-    extended: &[u8],
-    entry: &[u64],
-) -> Frames {
+pub(crate) fn build(home: &State<'_>, call: &State<'_>, extended: &[u8], entry: &[u64]) -> Frames {
     let xsave = used_xsave(extended);
     let xsave_at =
         (home.registers.rsp - RED_ZONE_BYTES - xsave.len() as u64 - 4) & !(XSAVE_ALIGN - 1);
