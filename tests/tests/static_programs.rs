@@ -5,7 +5,8 @@ use memhook_tests::{
     Attacher, Sites, Target, binary, build_on_musl, build_target, changed_code, run, sites,
 };
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// The addresses of functions in a file, by nm.
 fn symbols(program: &Path, names: &[&str]) -> Vec<(String, u64)> {
@@ -92,8 +93,26 @@ fn is_traced(flags: &[&str]) {
     let (code, _, err) = run(&["detach", &pid]);
     assert_eq!(code, 0, "{err}");
     assert_eq!(changed(&target), [] as [String; 0], "it is put back");
+    killed_while_it_attaches(&target);
     Attacher::start(&target, &[]).kill();
     let attacher = Attacher::start(&target, &[]);
+    target.send("f");
+    let child = target.expect("child");
+    let child = child
+        .trim_end()
+        .rsplit(' ')
+        .next()
+        .expect("a number")
+        .to_owned();
+    let (code, _, err) = run(&["detach", &child]);
+    assert_eq!(code, 0, "{err}");
+    let mut of_child = changed_code(child.parse().expect("a number"));
+    of_child.retain(|place| !place.contains("memhook"));
+    assert_eq!(
+        of_child,
+        [] as [String; 0],
+        "a child is put right by itself"
+    );
     assert_eq!(
         target.our_mappings(),
         mappings,
@@ -120,6 +139,26 @@ fn is_traced(flags: &[&str]) {
     assert_eq!(found, planted.collect::<Sites>(), "{report:#}");
     assert_eq!(changed(&target), [] as [String; 0], "it is put back");
     assert!(target.finish().success());
+}
+
+/// Attachers that are killed at some moment of their attach leave what `detach` can put back.
+fn killed_while_it_attaches(target: &Target) {
+    let pid = target.pid().to_string();
+    for delay in [1, 3, 6, 10, 15, 22, 30, 45, 70] {
+        let mut attacher = Command::new(binary())
+            .args(["attach", "--json", &pid])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(Duration::from_millis(delay));
+        attacher.kill().expect("it runs");
+        attacher.wait().expect("it ends");
+        assert!(target.is_alive());
+        let (code, _, err) = run(&["detach", &pid]);
+        assert!(code == 0 || err.contains("nothing of memhook-rs"), "{err}");
+        assert_eq!(changed(target), [] as [String; 0], "after {delay} ms");
+    }
 }
 
 #[test]

@@ -44,6 +44,7 @@ mod limits;
 mod loading;
 mod memory_budget;
 mod pacing;
+mod pad_areas;
 mod pads;
 mod probe_areas;
 mod probe_error;

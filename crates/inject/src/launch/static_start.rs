@@ -40,17 +40,19 @@ fn number_that_is_stored(pid: i32, now: &Registers) -> Option<u32> {
 }
 
 fn stored_at(code: &[u8]) -> Option<u32> {
-    code.array_windows()
-        .find_map(|&[opcode, operands, a, b, c, d]| {
-            let (mode, base) = (operands & 0xf8, operands & 7);
-            let place = match mode {
-                0x40 => u32::from(a),
-                0x80 => u32::from_le_bytes([a, b, c, d]),
-                _ => return None,
-            };
-            // A base of 4 is another encoding.
-            (opcode == 0x89 && base != 4 && PLACES.contains(&place)).then_some(place)
-        })
+    code.windows(6).find_map(|window| {
+        let &[opcode, operands, a, b, c, d] = window else {
+            return None;
+        };
+        let (mode, base) = (operands & 0xf8, operands & 7);
+        let place = match mode {
+            0x40 => u32::from(a),
+            0x80 => u32::from_le_bytes([a, b, c, d]),
+            _ => return None,
+        };
+        // A base of 4 is another encoding.
+        (opcode == 0x89 && base != 4 && PLACES.contains(&place)).then_some(place)
+    })
 }
 
 /// glibc has the kernel clear the number at the end of the thread.
