@@ -190,6 +190,5 @@ pub fn unseen_allocators(session: &Session) -> impl Iterator<Item = String> {
 
 /// Whether calls of this function are recorded.
 pub fn is_hooked(name: &str) -> bool {
-    function_by_name(name)
-        .is_some_and(|f| memhook_abi::HOOKED_FUNCTIONS[f].role != memhook_abi::Role::Modules)
+    function_by_name(name).is_some_and(|f| memhook_abi::HOOKED_FUNCTIONS[f].is_of_allocator())
 }

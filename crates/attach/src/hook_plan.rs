@@ -4,6 +4,7 @@ use crate::hook_object::hook_at;
 use crate::loading::{CANNOT_THROW, Loading, leaves_alone};
 use crate::pad_areas::live_places;
 use crate::pads::plan_pads;
+use crate::session::is_of_allocator;
 use crate::{config::TraceConfig, error::Error};
 use memhook_abi::function_by_name;
 use memhook_process::{
@@ -59,6 +60,9 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
     // An attach first puts back what others left in slots.
     for slot in scan.slots.iter().chain(&scan.held) {
         let module = &mut planned[slot.module];
+        if function_by_name(&slot.symbol).is_some_and(|f| is_of_allocator(f, &module.image)) {
+            continue;
+        }
         if is_left_alone(&slot.symbol) {
             let refused = (slot.symbol.clone(), CANNOT_THROW);
             if !module.unhookable.contains(&refused) {

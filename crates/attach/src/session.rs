@@ -5,6 +5,8 @@ mod memory;
 mod slots;
 mod target_facts;
 
+pub(crate) use slots::is_of_allocator;
+
 use crate::claim::{Claim, claim};
 use crate::config::TraceConfig;
 use crate::error::Error;
@@ -79,6 +81,8 @@ pub struct Session {
     root: TargetRoot,
     /// What it may take of memory.
     plan: Plan,
+    /// Where mappings are traced: those that there were at the attach.
+    pub mapped_before: Vec<Mapping>,
     _claim: Claim,
 }
 
@@ -98,6 +102,7 @@ impl Session {
         let plan = plan(pid, config)?;
         let start = Instant::now();
         let functions = config.function_ids();
+        let traces_mappings = config.mappings;
         let keeps_tables = config.keep_tables;
         let mut config = config.hook_config();
         // First: who holds the claim finds nobody else changing what is looked at here.
@@ -121,6 +126,11 @@ impl Session {
         let loaded = modules(pid, &maps, &mut files)?;
         let libc = CLibrary::of(pid, &maps);
         let is_static = libc.is_none() && is_static(pid);
+        if is_static && traces_mappings {
+            return Err(Error::Refused(format!(
+                "process {pid} is statically linked: its calls of mmap use no slot, and cannot be traced"
+            )));
+        }
         let needed = |name: &'static str| {
             let libc = libc.as_ref().ok_or(Error::NoCLibrary { pid })?;
             libc.function(name).ok_or(Error::NoFunction { pid, name })
@@ -207,6 +217,7 @@ impl Session {
             filters: seccomp_filters(pid),
             root: TargetRoot::of(pid),
             plan: config.plan,
+            mapped_before: Vec::new(),
             _claim: claim,
         };
         session.journal(&scan);
@@ -217,6 +228,9 @@ impl Session {
             return Err(error);
         }
         session.attach_time = start.elapsed();
+        if session.traces_mappings() {
+            session.mapped_before = mappings(pid).unwrap_or_default();
+        }
         Ok(session)
     }
 
@@ -278,7 +292,8 @@ impl Session {
         }
         lone_recorder::register_alone(&mut held, &self.region);
         self.region.set_tid_offset(tid_offset(&held));
-        self.region.set_syscalls_filtered(is_filtered(&held));
+        let is_filtered = is_filtered(&held, self.traces_mappings());
+        self.region.set_syscalls_filtered(is_filtered);
         let result = held.call(self.in_hook(self.entry.attach), &[region_address])? as i64;
         let result = self.patch_until_current(&mut held, result);
         if let Reach::AtStart(_) = reach {

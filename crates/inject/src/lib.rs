@@ -78,7 +78,7 @@ pub use regs::Registers;
 pub use remote_fork::{ForkPlan, FrozenChild};
 pub use robust_list::robust_list;
 pub use safe_point::Unwind;
-pub use signals::{catch_stops, stops};
+pub use signals::{catch_stops, catch_stops_and_reloads, reloads, stops};
 pub use stop::{FirstChoice, HoldOptions, first_choice, hold};
 pub use watchpoint::{Access, AccessRing, Watchpoint, own_thread};
 pub use write_watch::WriteWatch;

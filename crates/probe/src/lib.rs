@@ -38,4 +38,4 @@ pub use redirect::{
     redirect_journal_bytes,
 };
 pub use refusal::Refusal;
-pub use selector::{FunctionSelector, Wanted, nearest};
+pub use selector::{FunctionSelector, Wanted, nearest, original_of};

@@ -2,6 +2,7 @@
 
 use crate::gaps;
 use crate::leaks::leaks;
+use crate::mappings::mappings;
 use crate::scores::{inferences_text, run_text, site_text};
 use crate::stacks::{SHORTEST_NAME, StackEnd, name_of, place_of, shortened, stack};
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
@@ -28,6 +29,10 @@ impl Document for ReportModel {
                 None => Ok(()),
             })
             .and_then(|()| releases(&mut out, self, style))
+            .and_then(|()| match &self.mappings {
+                Some(found) => mappings(&mut out, found, style),
+                None => Ok(()),
+            })
             .and_then(|()| match &self.leaks {
                 Some(found) => leaks(&mut out, found, self.attach.depth, style),
                 None => Ok(()),
@@ -51,6 +56,9 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if let Some(bounded) = &model.bounded {
         writeln!(out, "{}", style.warning(&bounded.in_words()))?;
     }
+    if let Some(overhead) = &model.overhead {
+        writeln!(out, "{}", overhead.in_words())?;
+    }
     if let Some(sampling) = &model.sampling {
         let samples = format!(
             "{}, one in about {}",
@@ -59,6 +67,11 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
         );
         match sampling.exact_allocations {
             None => writeln!(out, "Estimates from {samples}")?,
+            Some(exact) if model.overhead.is_some() => writeln!(
+                out,
+                "Of about {}, {exact} were all counted, and the others are estimated from {samples} at most",
+                counted(model.totals.allocations, "allocation"),
+            )?,
             Some(exact) => writeln!(
                 out,
                 "Rings were nearly full at times: of about {}, {exact} were all counted, and the others are estimated from {samples} (--on-full wait counts all)",
@@ -290,7 +303,7 @@ fn measure(out: &mut String, model: &ReportModel, style: Style) -> Result {
     )
 }
 
-fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
+pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if model.by != "site" {
         return Ok(());
     }
@@ -365,7 +378,7 @@ fn more(out: &mut String, model: &ReportModel, what: &str) -> Result {
     Ok(())
 }
 
-fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
+pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if model.by == "site" {
         return Ok(());
     }

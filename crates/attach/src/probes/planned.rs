@@ -4,8 +4,8 @@ use super::code_of_module::{ModuleCode, file_of};
 use crate::error::Error;
 use crate::probe_error::ProbeError;
 use memhook_probe::{
-    Code, Condition, FunctionSelector, JUMP_BYTES, MOST_LATENCIES, Plan, Wanted, nearest, plan,
-    plan_exits,
+    Code, Condition, FunctionSelector, JUMP_BYTES, MOST_LATENCIES, Plan, Wanted, nearest,
+    original_of, plan, plan_exits,
 };
 use memhook_process::{
     Mapping, ModuleFiles, ModuleImage, RemoteAddress, TargetRoot, mappings, modules, read_memory,
@@ -20,6 +20,8 @@ use std::ops::Range;
 const COMPARED_CODE: [&str; 3] = ["__syscall_cancel_arch", "__syscall_cp", "__cp_"];
 /// How many places and names a message lists.
 const MOST_LISTED: usize = 8;
+/// How many names like one that does not exist are suggested.
+const MOST_SUGGESTED: usize = 3;
 
 /// A function that will have a probe.
 #[derive(Clone, Debug)]
@@ -164,8 +166,18 @@ fn choose(
         .filter(|&n| selector.is_in(modules[n].name()))
         .collect();
     if let (true, Some(module)) = (inside.is_empty(), &selector.module) {
-        let module = module.clone();
-        return Err(ProbeError::UnknownModule { pid, module });
+        // Whole, and as `libc` is named.
+        let forms = |m| {
+            let name: &str = ModuleImage::name(m);
+            [name, name.split(".so").next().unwrap_or(name)]
+        };
+        let names: BTreeSet<&str> = modules.iter().flat_map(forms).collect();
+        let near = nearest(module, names.into_iter(), MOST_SUGGESTED);
+        return Err(ProbeError::UnknownModule {
+            pid,
+            module: module.clone(),
+            near: near.into_iter().map(str::to_owned).collect(),
+        });
     }
     let mut found: Vec<(usize, FunctionSymbol)> = Vec::new();
     for &n in &inside {
@@ -194,7 +206,11 @@ fn choose(
     if found.is_empty() {
         return Err(unknown(selector, &inside, symbols));
     }
-    if is_one && found.len() > 1 {
+    let functions: BTreeSet<(usize, &str)> = found
+        .iter()
+        .map(|(n, symbol)| (*n, original_of(&symbol.name)))
+        .collect();
+    if is_one && functions.len() > 1 {
         let places = found.iter().take(MOST_LISTED).map(|(n, symbol)| {
             let module = modules[*n].name();
             let same = found.iter().filter(|(other, _)| other == n).count();
@@ -235,7 +251,7 @@ fn unknown(
             full.split('(').next().unwrap_or(&full).to_owned()
         })
         .collect();
-    let near = nearest(wanted, names.iter().map(String::as_str), 3);
+    let near = nearest(wanted, names.iter().map(String::as_str), MOST_SUGGESTED);
     ProbeError::Unknown {
         wanted: selector.text.clone(),
         near: near.into_iter().map(str::to_owned).collect(),

@@ -9,7 +9,9 @@ use crate::reach::Reach;
 use crate::refused_slots;
 use crate::restore::{layout, restore};
 use crate::safe_point::SAFE_POINT_PATIENCE;
-use memhook_abi::{self as abi, flags, forwarding_operators, function_by_name, slot_state};
+use memhook_abi::{
+    self as abi, HOOKED_FUNCTIONS, Role, flags, forwarding_operators, function_by_name, slot_state,
+};
 use memhook_process::{
     ModuleImage, RemoteAddress, SlotScan, find_slots, hook_copies, mappings, modules, read_word,
 };
@@ -23,7 +25,21 @@ const CXX_RUNTIMES: [&str; 3] = ["libstdc++.so", "libc++abi.so", "libc++.so"];
 /// How often all threads are held to find the modules as they were looked at.
 const FORCED_TRIES: u32 = 5;
 
+/// Whether a slot is one through which an allocator gets its memory, which belongs to its heap. An allocator
+/// that is a part of the program is told from it by its callers: what is called inside `malloc` is passed by.
+pub(crate) fn is_of_allocator(function: usize, module: &ModuleImage) -> bool {
+    let maps = HOOKED_FUNCTIONS[function].role == Role::Maps;
+    let is_allocator = !module.is_main && module.facts.exported("malloc").is_some();
+    maps && (module.is_libc || module.is_loader || is_allocator)
+}
+
 impl Session {
+    /// Whether mappings are traced, too.
+    pub fn traces_mappings(&self) -> bool {
+        let mut functions = self.functions.iter();
+        functions.any(|&function| HOOKED_FUNCTIONS[function].role == Role::Maps)
+    }
+
     /// Tells the hook which operators new end in a call of a hooked malloc: when most allocations are
     /// passed by, those need no look of their own.
     pub(super) fn announce_forwarding_operators(&self) {
@@ -87,7 +103,9 @@ impl Session {
             let Some(function) = function_by_name(&slot.symbol) else {
                 continue;
             };
-            if known.contains(&slot.address) {
+            if known.contains(&slot.address)
+                || is_of_allocator(function, &self.modules[slot.module])
+            {
                 continue;
             }
             if leaves_alone(self.object, function) {

@@ -202,7 +202,9 @@ pub fn report(
             Vec::new()
         },
         more_rows: more_rows as u64,
+        mappings: None,
         leaks: None,
+        overhead: None,
         scores: profile.scores.as_ref().map(|scores| scores.run),
         inferences: profile
             .scores
