@@ -3,7 +3,7 @@
 
 use memhook_tests::programs::{Client, Folder, loaded_redis};
 use memhook_tests::releases::Release;
-use memhook_tests::{Target, build_target, not_run, run};
+use memhook_tests::{Attacher, JsonSchema, Target, build_target, not_run, run};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -171,6 +171,92 @@ fn check_pins(program: &Path, options: &[&str], name: &str, percent: u64) {
         predicted.abs_diff(fell) <= fell * percent / 100,
         "{name} {options:?}: {predicted} predicted, {fell} came back: {first:#}"
     );
+    assert!(target.finish().success());
+}
+
+/// Of a traced process the pins have call stacks, and reports have an account without a copy of the memory.
+#[test]
+fn what_pins_the_memory_of_a_traced_process() {
+    let schema = JsonSchema::load("rss-1");
+    let program = build_target("pinned_pages", &[]);
+    let mut target = Target::run(Command::new(&program).args(["2", "trimmed", "traced"]));
+    let options = ["--rss", "--pins"];
+    let attacher = Attacher::start(&target, &options);
+    target.go();
+    target.expect("ready");
+    let report = attacher.finish();
+    let account = &report["rss"];
+    schema.check(account);
+    assert_eq!(sum_of_parts(account), number(&account["rss_bytes"]));
+    let pins = account["pins"].as_array().expect("pins");
+    let of_pins = |row: &&Value| {
+        // The call of malloc in pin() is a jump, which leaves no frame.
+        let frames = row["stack"].as_array().expect("a stack");
+        let is_plant = frames.first().is_some_and(|f| f["function"] == "plant");
+        is_plant && number(&row["own_bytes"]) == number(&row["own_blocks"]) * 72
+    };
+    // The threads and the main one have call stacks of their own.
+    let rows: Vec<&Value> = pins.iter().filter(of_pins).collect();
+    assert_eq!(rows.len(), 2, "{pins:#?}");
+    let sum = |name: &str| rows.iter().map(|row| number(&row[name])).sum::<u64>();
+    assert_eq!((sum("own_blocks"), sum("own_bytes")), (1500, 1500 * 72));
+    assert!(
+        rows.iter().all(|row| row["oldest_ms"].is_u64()),
+        "{rows:#?}"
+    );
+    let before = resident(target.pid());
+    target.go();
+    target.expect("freed");
+    let fell = before - resident(target.pid());
+    let predicted = sum("pinned_bytes");
+    assert!(
+        predicted.abs_diff(fell) <= fell / 20,
+        "{predicted} predicted, {fell} came back"
+    );
+    assert!(target.finish().success());
+
+    // Without pins, nobody is held; what lives is known by the trace.
+    let mut target = Target::run(Command::new(&program).args(["2", "trimmed", "traced"]));
+    let attacher = Attacher::start(&target, &["--rss"]);
+    target.go();
+    target.expect("ready");
+    let expected = resident(target.pid());
+    let report = attacher.finish();
+    let account = &report["rss"];
+    schema.check(account);
+    let all = number(&account["rss_bytes"]);
+    assert!(
+        all.abs_diff(expected) <= expected / 100,
+        "{all}, and the kernel says {expected}"
+    );
+    assert_eq!(sum_of_parts(account), all, "{account:#}");
+    assert_eq!(
+        part(account, "live heap"),
+        number(&report["totals"]["live_bytes"])
+    );
+    assert!(
+        part(account, "rest of the allocator's memory") > 10 * MIB,
+        "{account:#}"
+    );
+    assert!(
+        part(account, "unknown") == 0 && part(account, "stacks") > 0,
+        "{account:#}"
+    );
+    assert!(account["snapshot"].is_null());
+    // The census has the whole account, too.
+    let pid = target.pid().to_string();
+    let (code, out, err) = run(&["scan", &pid, "--census", "--json", "--max-hold", "2s"]);
+    assert_eq!(code, 0, "{err}");
+    let census: Value = serde_json::from_str(&out).expect("JSON");
+    JsonSchema::load("census-1").check(&census);
+    schema.check(&census["rss"]);
+    assert_eq!(
+        sum_of_parts(&census["rss"]),
+        number(&census["rss"]["rss_bytes"])
+    );
+    assert!(part(&census["rss"], "fragmentation") > MIB, "{census:#}");
+    target.go();
+    target.expect("freed");
     assert!(target.finish().success());
 }
 

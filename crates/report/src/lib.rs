@@ -69,7 +69,9 @@ pub use rows::{RowsBy, SortBy};
 pub use rss::{PinRow, RssHolding, RssPart, RssReport, RssSnapshot, RssView, TrimReport};
 #[cfg(target_arch = "x86_64")]
 pub use scan::ReclaimRound;
-pub use scan::{LeakGroup, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks};
+pub use scan::{
+    CensusReport, LeakGroup, ScanReport, ScanTotals, SnapshotPart, scan_report, write_blocks,
+};
 pub use scores::{
     Gain, HOW_TO_GET_ACCESSES, Inference, InferenceKind, ProfileScores, RunScores, ScoreChange,
     Scores, SiteScores,

@@ -471,6 +471,8 @@ impl LiveReporter {
             releases: draft.releases.iter().map(release).collect(),
             more_rows: draft.more_rows,
             mappings: None,
+            #[cfg(target_arch = "x86_64")]
+            rss: None,
             leaks: None,
         }
     }

@@ -33,12 +33,27 @@ impl Document for ReportModel {
                 Some(found) => mappings(&mut out, found, style),
                 None => Ok(()),
             })
+            .and_then(|()| resident(&mut out, self, style))
             .and_then(|()| match &self.leaks {
                 Some(found) => leaks(&mut out, found, self.attach.depth, style),
                 None => Ok(()),
             });
         out
     }
+}
+
+/// What is in memory, if that was asked for.
+#[cfg(target_arch = "x86_64")]
+fn resident(out: &mut String, model: &ReportModel, style: Style) -> Result {
+    match &model.rss {
+        Some(account) => writeln!(out, "\n{}", account.text(style).trim_end()),
+        None => Ok(()),
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn resident(_: &mut String, _: &ReportModel, _: Style) -> Result {
+    Ok(())
 }
 
 /// Above the numbers: what makes them wrong.

@@ -63,6 +63,8 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         releases: Vec::new(),
         more_rows: 0,
         mappings: None,
+        #[cfg(target_arch = "x86_64")]
+        rss: None,
         leaks: None,
         scores: None,
         inferences: None,

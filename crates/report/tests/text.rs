@@ -106,6 +106,8 @@ fn report() -> ReportModel {
         releases: vec![],
         more_rows: 1,
         mappings: None,
+        #[cfg(target_arch = "x86_64")]
+        rss: None,
         leaks: None,
         scores: None,
         inferences: None,

@@ -203,6 +203,8 @@ pub fn report(
         },
         more_rows: more_rows as u64,
         mappings: None,
+        #[cfg(target_arch = "x86_64")]
+        rss: None,
         leaks: None,
         scores: profile.scores.as_ref().map(|scores| scores.run),
         inferences: profile
