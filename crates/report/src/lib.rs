@@ -59,7 +59,7 @@ pub use probe_plan::{ProbePlanReport, ProbePlanRow};
 pub use probes::{ProbeLatency, ProbeReport, ProbeRow, ProbeThread, RefusedRow};
 pub use profile::{
     Amount, CUT_ROOT, Compared, Flow, HISTOGRAM_BUCKETS, Measures, Point, Profile, ProfileFrame,
-    ProfileModule, ProfileSite, Released, Series, SitePoint, SourceLines,
+    ProfileModule, ProfileSite, Released, ResidentPoint, Series, SitePoint, SourceLines,
 };
 pub use progress::Progress;
 pub use read_back::{ReadBackError, read_back};

@@ -17,6 +17,7 @@ impl Document for ReportModel {
         let _ = warnings(&mut out, self, style)
             .and_then(|()| head(&mut out, self, style))
             .and_then(|()| coverage(&mut out, self, style))
+            .and_then(|()| over_time(&mut out, self))
             .and_then(|()| match &self.scores {
                 Some(scores) => run_text(&mut out, scores, style),
                 None => Ok(()),
@@ -40,6 +41,25 @@ impl Document for ReportModel {
             });
         out
     }
+}
+
+/// How what is in memory has changed.
+fn over_time(out: &mut String, model: &ReportModel) -> Result {
+    let points = &model.resident;
+    let (Some(first), Some(last)) = (points.first(), points.last()) else {
+        return Ok(());
+    };
+    let most = points.iter().max_by_key(|point| point.rss_bytes());
+    let most = most.unwrap_or(last);
+    writeln!(
+        out,
+        "  {} resident at the beginning, {} at most ({} after the attach), {} at the end ({} of it anonymous memory)",
+        bytes(first.rss_bytes()),
+        bytes(most.rss_bytes()),
+        milliseconds(most.time_ms),
+        bytes(last.rss_bytes()),
+        bytes(last.anonymous_bytes),
+    )
 }
 
 /// What is in memory, if that was asked for.

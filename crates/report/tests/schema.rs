@@ -18,6 +18,7 @@ fn frame() -> StackFrame {
 fn full_report() -> ReportModel {
     ReportModel {
         mappings: None,
+        resident: Vec::new(),
         #[cfg(target_arch = "x86_64")]
         rss: None,
         schema: "memhook-rs/report/1",
