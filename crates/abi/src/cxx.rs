@@ -123,6 +123,7 @@ pub fn cxx_header() -> String {
         ("flag_release_stacks", u64::from(flags::RELEASE_STACKS)),
         ("flag_drop_when_full", u64::from(flags::DROP_WHEN_FULL)),
         ("flag_adapt_when_full", u64::from(flags::ADAPT_WHEN_FULL)),
+        ("flag_budget", u64::from(flags::BUDGET)),
         ("passed_blocks", PASSED_BLOCKS as u64),
         ("passed_blocks_offset", FILTER_BUCKETS_OFFSET as u64),
         ("flag_size_filter", u64::from(flags::SIZE_FILTER)),

@@ -3,6 +3,7 @@
 use memhook_abi::{
     Function, HOOKED_FUNCTIONS, MAX_EXACT_SIZES, Role, clock_mode, flags, region_bytes,
 };
+use memhook_access::{LEAST_SAMPLE_BYTES, MOST_SAMPLE_BYTES, level_of};
 use memhook_stream::{Config, Plan};
 use std::{collections::HashSet, ops::RangeInclusive};
 
@@ -14,6 +15,8 @@ const SAMPLE_BYTES: RangeInclusive<u64> = 1..=1 << 30;
 /// threads that do nothing but allocate cannot keep their rings full with samples, and near enough that
 /// ten megabytes are known to within a twelfth.
 const FULL_RING_SAMPLE_BYTES: u64 = 64 << 10;
+/// Share of a process's time that tracing may be allowed to take.
+const MOST_OVERHEAD: f64 = 0.5;
 /// Frames of a backtrace.
 const DEPTHS: RangeInclusive<u32> = 1..=128;
 
@@ -78,6 +81,9 @@ pub struct TraceConfig {
     pub sizes: Vec<u64>,
     /// Mean bytes between samples; `None`: every allocation is recorded.
     pub sample_bytes: Option<u64>,
+    /// Share of the process's time that tracing may take; `None`: whatever it takes. Beyond it, allocations are
+    /// sampled.
+    pub overhead: Option<f64>,
     /// Whose call stacks are recorded.
     pub stacks: Stacks,
     /// How call stacks are found.
@@ -108,6 +114,7 @@ impl Default for TraceConfig {
             max_size: None,
             sizes: Vec::new(),
             sample_bytes: None,
+            overhead: None,
             stacks: Stacks::Allocations,
             unwinding: Unwinding::Tables,
             check_memo: false,
@@ -122,7 +129,7 @@ impl Default for TraceConfig {
 }
 
 /// Why a configuration cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// Too few or too many frames.
@@ -147,6 +154,14 @@ pub enum ConfigError {
     /// Two reasons to take samples.
     #[error("--on-full adapt with --sample: samples do not fill a ring; leave one of them out")]
     AdaptedSamples,
+    /// A budget, and another reason to take samples.
+    #[error(
+        "--overhead with --sample or --on-full adapt: it decides on samples itself; leave the other out"
+    )]
+    OtherSamples,
+    /// A budget for tracing that is none.
+    #[error("an overhead of {}%: above 0% and up to 50% is possible; try 2%", .0 * 100.0)]
+    Overhead(f64),
     /// Samples too close or too far apart.
     #[error("a sample every {0} bytes: from 1 byte to 1G between samples is possible; try 512K")]
     SampleBytes(u64),
@@ -183,6 +198,14 @@ impl TraceConfig {
         {
             return Err(ConfigError::SampleBytes(mean));
         }
+        if let Some(share) = self.overhead {
+            if !(share > 0.0 && share <= MOST_OVERHEAD) {
+                return Err(ConfigError::Overhead(share));
+            }
+            if self.sample_bytes.is_some() || self.on_full == OnFull::Adapt {
+                return Err(ConfigError::OtherSamples);
+            }
+        }
         if self.sample_bytes.is_some() && self.on_full == OnFull::Adapt {
             return Err(ConfigError::AdaptedSamples);
         }
@@ -204,10 +227,27 @@ impl TraceConfig {
         }
     }
 
-    /// Mean bytes between samples, taken always or while a ring is nearly full.
+    /// Mean bytes between samples of level 1 ([`memhook_ledger::SampledAllocations`]), taken always, while a ring
+    /// is nearly full, or when the budget asks for them.
     pub(crate) fn possible_sample_bytes(&self) -> Option<u64> {
         let when_full = (self.on_full == OnFull::Adapt).then_some(FULL_RING_SAMPLE_BYTES);
-        self.sample_bytes.or(when_full)
+        let in_budget = self.overhead.map(|_| LEAST_SAMPLE_BYTES);
+        self.sample_bytes.or(when_full).or(in_budget)
+    }
+
+    /// Mean bytes between samples for which the hook is given intervals.
+    fn hook_sample_bytes(&self) -> Option<u64> {
+        let in_budget = self.overhead.map(|_| MOST_SAMPLE_BYTES);
+        in_budget.or(self.possible_sample_bytes())
+    }
+
+    /// How allocations are sampled of which the process says that they are at this mean distance.
+    pub(crate) fn sampling_level(&self, mean_bytes: u64) -> u8 {
+        if self.overhead.is_some() {
+            return level_of(mean_bytes);
+        }
+        let may_begin = mean_bytes != 0 && self.possible_sample_bytes().is_some();
+        u8::from(may_begin || self.sample_bytes.is_some())
     }
 
     /// Whether allocations are left out by size or by chance.
@@ -277,6 +317,7 @@ impl TraceConfig {
             (self.check_memo, flags::CHECK_MEMO),
             (self.on_full == OnFull::Drop, flags::DROP_WHEN_FULL),
             (self.on_full == OnFull::Adapt, flags::ADAPT_WHEN_FULL),
+            (self.overhead.is_some(), flags::BUDGET),
         ]
         .into_iter()
         .filter(|&(is_on, _)| is_on)
@@ -296,7 +337,7 @@ impl TraceConfig {
             exact_sizes: self.sizes.clone(),
             vdso_clock: 0,
             libc_backtrace: 0,
-            sample_bytes: self.possible_sample_bytes().unwrap_or(0),
+            sample_bytes: self.hook_sample_bytes().unwrap_or(0),
             attacher_pid: std::process::id(),
             owner: 0,
             iterate_modules: 0,
@@ -335,6 +376,12 @@ mod tests {
         );
         let found = check(|c| (c.sample_bytes, c.on_full) = (Some(512), OnFull::Adapt));
         assert_eq!(found, Err(ConfigError::AdaptedSamples));
+        for share in [0.0, -1.0, 0.51, f64::NAN] {
+            let found = check(|c| c.overhead = Some(share));
+            assert!(matches!(found, Err(ConfigError::Overhead(_))), "{share}");
+        }
+        let found = check(|c| (c.sample_bytes, c.overhead) = (Some(512), Some(0.02)));
+        assert_eq!(found, Err(ConfigError::OtherSamples));
         let found = check(|c| c.functions = vec!["malloc".into(), "maloc".into()]);
         assert_eq!(found, Err(ConfigError::UnknownFunction("maloc".into())));
     }

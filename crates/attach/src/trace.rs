@@ -40,7 +40,7 @@ impl<O: Observer + Send> Trace<O> {
         let region = Arc::clone(session.shared_region());
         Trace {
             upkeep: Upkeep::new(session.pid()),
-            consumer: Arc::new(Consumer::new(region, config, observer)),
+            consumer: Arc::new(Consumer::new(session.pid(), region, config, observer)),
             session,
             facts: Vec::new(),
             has_ended: false,

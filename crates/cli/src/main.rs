@@ -28,7 +28,9 @@ mod live;
 mod live;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use live::{attach, demo, detach, doctor, probe, rss, run, scan, signals, stale, top, trim, watch};
+use live::{
+    agent, attach, demo, detach, doctor, probe, rss, run, scan, signals, stale, top, trim, watch,
+};
 use memhook_foreign::visible;
 use std::process::ExitCode;
 
@@ -95,6 +97,9 @@ enum Command {
     /// Trace a process, and keep the evidence if it runs out of memory
     #[command(after_long_help = include_str!("help/watch.txt"))]
     Watch(Box<watch::Args>),
+    /// Trace many processes all the time, by rules, for the stores that you run
+    #[command(after_long_help = include_str!("help/agent.txt"))]
+    Agent(agent::Args),
     /// Check whether a process can be traced, and say what to do if not
     #[command(after_long_help = include_str!("help/doctor.txt"))]
     Doctor(doctor::Args),
@@ -131,6 +136,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Rss(args) => rss::run(&args),
         Command::Watch(args) => watch::run(&args),
+        Command::Agent(args) => agent::run(&args),
         Command::Trim(args) => trim::run(&args),
         Command::Completions(args) => completions::completions(&args),
         Command::Man(args) => completions::man(&args),

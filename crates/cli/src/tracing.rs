@@ -1,6 +1,6 @@
 //! Options about what is traced, and how.
 
-use crate::options::size;
+use crate::options::{share, size};
 use crate::report::sources::CacheArgs;
 
 /// Where time stamps come from.
@@ -85,6 +85,13 @@ pub struct Tracing {
     /// estimates, with standard errors.
     #[arg(long, value_name = "BYTES", value_parser = size)]
     pub sample: Option<u64>,
+    /// Share of the process's time that tracing may take
+    ///
+    /// Everything is recorded as long as that costs less, as measured in the process. Otherwise a random
+    /// sample is recorded, at a distance that follows what the process does; reports say since when, and
+    /// give standard errors. Above 0% and up to 50%.
+    #[arg(long, value_name = "PERCENT", value_parser = share)]
+    pub overhead: Option<f64>,
     /// Call stacks to record: alloc or all
     #[arg(long, value_enum, value_name = "WHICH", default_value = "alloc")]
     pub stacks: Stacks,

@@ -43,7 +43,7 @@ mod thinning;
 mod totals;
 
 pub use bound::LEAST_BYTES;
-pub use estimate::{Estimate, Estimator, SampledAllocations, standard_error};
+pub use estimate::{Estimate, Estimator, MOST_LEVELS, SampledAllocations, standard_error};
 pub use growth::{SiteGrowth, Snapshot};
 pub use mappings::{Discarded, MappingChange, MappingLedger};
 pub use observer::{BlockOf, Observer, ReleaseBy};

@@ -5,8 +5,8 @@ use crate::gaps;
 use crate::named_run::{Backtraces, NamedRun, frames_at, is_cut};
 use crate::rows::{self, Part, Row, RowKey, RowsBy, SortBy};
 use crate::{
-    Amount, AttachInfo, CallStacks, Coverage, LiveBounds, Measured, ReleaseSite, ReportModel,
-    ReportTotals, Sampling, StackFrame, Target,
+    Amount, AttachInfo, CallStacks, Coverage, LiveBounds, Measured, Overhead, ReleaseSite,
+    ReportModel, ReportTotals, Sampling, StackFrame, Target,
 };
 use memhook_ledger::{
     Bounded, Estimate, Ledger, LiveWalk, SampledAllocations, SiteWalk, standard_error,
@@ -64,6 +64,8 @@ pub struct LiveNumbers {
     totals: memhook_ledger::Totals,
     allocations: SampledAllocations,
     bounded: Option<Bounded>,
+    /// What tracing cost, if it keeps to a budget.
+    pub overhead: Option<Overhead>,
     gaps: Vec<Gap>,
     /// Blocks allocated before this have not been seen since a gap.
     unseen_before_ns: u64,
@@ -90,6 +92,7 @@ impl LiveNumbers {
             totals: memhook_ledger::Totals::default(),
             allocations: SampledAllocations::default(),
             bounded: None,
+            overhead: None,
             is_by_site: false,
         }
     }
@@ -175,6 +178,7 @@ struct Draft {
     call_stacks: Option<CallStacks>,
     totals: ReportTotals,
     sampling: Option<Sampling>,
+    overhead: Option<Overhead>,
     /// Of all allocated bytes.
     allocated_variance: f64,
     bounded: Option<Bounded>,
@@ -310,6 +314,7 @@ impl LiveReporter {
             releases,
             totals,
             sampling,
+            overhead: numbers.overhead,
             allocated_variance: all.variance,
             bounded: numbers.bounded,
             gaps: numbers.gaps,
@@ -475,6 +480,7 @@ impl LiveReporter {
             #[cfg(target_arch = "x86_64")]
             rss: None,
             leaks: None,
+            overhead: draft.overhead,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::gaps::{LiveBounds, UnseenTime};
 use crate::units::{bytes, count, counted, milliseconds};
-use crate::{Inference, RunScores, Scores};
+use crate::{Inference, Overhead, RunScores, Scores};
 use serde::{Deserialize, Serialize};
 
 /// One report.
@@ -34,6 +34,9 @@ pub struct ReportModel {
     /// Set when allocations were sampled: all numbers of blocks and bytes are estimates then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
+    /// What tracing cost and recorded, with `--overhead`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overhead: Option<Overhead>,
     /// Set when the attacher's memory did not suffice for all live blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bounded: Option<Bounded>,

@@ -91,6 +91,9 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if let Some(bounded) = &model.bounded {
         writeln!(out, "{}", style.warning(&bounded.in_words()))?;
     }
+    if let Some(overhead) = &model.overhead {
+        writeln!(out, "{}", overhead.in_words())?;
+    }
     if let Some(sampling) = &model.sampling {
         let samples = format!(
             "{}, one in about {}",
@@ -99,6 +102,11 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
         );
         match sampling.exact_allocations {
             None => writeln!(out, "Estimates from {samples}")?,
+            Some(exact) if model.overhead.is_some() => writeln!(
+                out,
+                "Of about {}, {exact} were all counted, and the others are estimated from {samples} at most",
+                counted(model.totals.allocations, "allocation"),
+            )?,
             Some(exact) => writeln!(
                 out,
                 "Rings were nearly full at times: of about {}, {exact} were all counted, and the others are estimated from {samples} (--on-full wait counts all)",

@@ -67,6 +67,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         #[cfg(target_arch = "x86_64")]
         rss: None,
         leaks: None,
+        overhead: None,
         scores: None,
         inferences: None,
     }

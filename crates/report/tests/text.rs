@@ -110,6 +110,7 @@ fn report() -> ReportModel {
         #[cfg(target_arch = "x86_64")]
         rss: None,
         leaks: None,
+        overhead: None,
         scores: None,
         inferences: None,
     }

@@ -40,6 +40,7 @@ pub use debug_files::SearchPath;
 pub use debuginfod::{Debuginfod, TimeLimits};
 pub use error::SymbolError;
 pub use functions::{FunctionSymbol, functions};
+pub use host_names::Getent;
 pub use memhook_foreign::demangle;
 pub use symbolizer::Symbolizer;
 

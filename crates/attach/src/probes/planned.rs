@@ -141,7 +141,7 @@ fn has_lahf() -> bool {
         .any(|line| line.starts_with("flags") && line.split(' ').any(|flag| flag == "lahf_lm"))
 }
 
-fn module_file(module: &ModuleImage) -> ModuleFile {
+pub(crate) fn module_file(module: &ModuleImage) -> ModuleFile {
     ModuleFile {
         path: module.path.clone(),
         image: module.bytes.in_memory().cloned(),
@@ -267,17 +267,46 @@ fn decide(
     candidates: &BTreeMap<u64, Candidate>,
     planned: &mut ProbePlan,
 ) {
+    let wanted: Vec<&FunctionSymbol> = candidates.values().map(|c| &c.symbol).collect();
+    let plans = plan_functions(pid, maps, module, symbols, &wanted, planned.has_latency);
+    for (candidate, plan) in candidates.values().zip(plans) {
+        let (function, name) = (candidate.name.clone(), module.name().to_owned());
+        match plan {
+            Ok((range, plan, exits)) => planned.functions.push(PlannedFunction {
+                function,
+                module: name,
+                base: module.base,
+                range,
+                plan,
+                exits,
+                module_range: module.start..module.end,
+            }),
+            Err(why) => planned.refused.push(RefusedFunction {
+                function,
+                module: name,
+                why,
+            }),
+        }
+    }
+}
+
+/// What a jump at the entry of a function displaces, and where the function is and is left.
+pub(crate) type FunctionPlan = Result<(Range<u64>, Plan, Vec<Plan>), String>;
+
+/// Plans the jumps of some functions of a module, in their order. `symbols` are all that is known of its functions.
+pub(crate) fn plan_functions(
+    pid: i32,
+    maps: &[Mapping],
+    module: &ModuleImage,
+    symbols: &[FunctionSymbol],
+    wanted: &[&FunctionSymbol],
+    has_latency: bool,
+) -> Vec<FunctionPlan> {
     let file = file_of(module);
     let module_code = ModuleCode::of(&file);
     let Some(of_module) = &module_code else {
-        planned
-            .refused
-            .extend(candidates.values().map(|candidate| RefusedFunction {
-                function: candidate.name.clone(),
-                module: module.name().to_owned(),
-                why: "the file of its module cannot be read".to_owned(),
-            }));
-        return;
+        let unreadable = || Err("the file of its module cannot be read".to_owned());
+        return wanted.iter().map(|_| unreadable()).collect();
     };
     let mut all: Vec<Range<u64>> = of_module.ranges.iter().map(|r| r.range.clone()).collect();
     let without_frames = symbols
@@ -293,32 +322,9 @@ fn decide(
     pointers.sort_unstable();
     pointers.dedup();
     let code = Code::new(&of_module.text, &of_module.loaded, &all, &pointers);
-    for candidate in candidates.values() {
-        match one(
-            pid,
-            maps,
-            module,
-            of_module,
-            &code,
-            &candidate.symbol,
-            planned.has_latency,
-        ) {
-            Ok((range, plan, exits)) => planned.functions.push(PlannedFunction {
-                function: candidate.name.clone(),
-                module: module.name().to_owned(),
-                base: module.base,
-                range,
-                plan,
-                exits,
-                module_range: module.start..module.end,
-            }),
-            Err(why) => planned.refused.push(RefusedFunction {
-                function: candidate.name.clone(),
-                module: module.name().to_owned(),
-                why,
-            }),
-        }
-    }
+    let plan =
+        |symbol: &&FunctionSymbol| one(pid, maps, module, of_module, &code, symbol, has_latency);
+    wanted.iter().map(plan).collect()
 }
 
 fn one(

@@ -191,6 +191,18 @@ fn dry_run(pid: i32, config: &TraceConfig) -> anyhow::Result<ExitCode> {
         for (symbol, reason) in &module.unhookable {
             say!("  {}: not {symbol}: {reason}", module.image.path);
         }
+        let pads = module.pads.iter().map(|(name, _)| name.as_str());
+        let pads: Vec<&str> = pads.collect();
+        if !pads.is_empty() {
+            say!(
+                "  {}: at their entries: {}",
+                module.image.path,
+                pads.join(" ")
+            );
+        }
+        for (symbol, _, why) in &module.refused_pads {
+            say!("  {}: not {symbol}: {why}", module.image.path);
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -3,11 +3,12 @@
 use super::frames::Traced;
 use super::signals;
 use crate::options::View;
-use memhook_attach::{CallScans, Consumer, MappedMemory, Session};
+use memhook_attach::{BudgetKept, CallScans, Consumer, MappedMemory, Session};
 use memhook_ledger::{Discarded, SampledAllocations};
 use memhook_process::TargetRoot;
 use memhook_report::{
-    AddressSpace, AddressSpacePart, LiveReporter, LiveView, Mappings, ReportModel, StackFrame,
+    AddressSpace, AddressSpacePart, KeptTime, LiveReporter, LiveView, Mappings, Overhead,
+    ReportModel, StackFrame,
 };
 use memhook_symbols::Symbolizer;
 use std::time::Duration;
@@ -93,6 +94,7 @@ impl Reporter {
     pub fn begin(&mut self, session: &Session, consumer: &Consumer, is_final: bool) {
         let now = consumer.elapsed();
         let mut numbers = self.reports.numbers(now, consumer.gaps(now));
+        numbers.overhead = consumer.budget_kept().map(overhead);
         consumer.in_slices(|state| numbers.take(&state.ledger, &state.counts));
         let (reports, mut run) = self.on(session);
         reports.begin(&mut run, numbers, is_final);
@@ -188,5 +190,25 @@ impl Reporter {
             depth: self.depth,
         };
         (&mut self.reports, run)
+    }
+}
+
+/// What a budget has kept, for reports.
+pub fn overhead(kept: BudgetKept) -> Overhead {
+    let ends = kept.kept.iter().skip(1).map(|next| next.from);
+    let ends = ends.chain([kept.until]);
+    let times = kept.kept.iter().zip(ends).map(|(time, to)| KeptTime {
+        from_s: time.from.as_secs_f64(),
+        to_s: to.as_secs_f64(),
+        mean_bytes: time.mean_bytes,
+    });
+    Overhead {
+        budget: kept.budget,
+        cost: kept.in_process + kept.in_attacher,
+        in_process: kept.in_process,
+        in_attacher: kept.in_attacher,
+        passing: kept.passing,
+        timed_calls: kept.timed_calls,
+        kept: times.collect(),
     }
 }

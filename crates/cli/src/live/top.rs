@@ -43,8 +43,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         bail!("top needs a terminal; for scripts there is: memhook-rs attach {pid} --json");
     }
-    if args.tracing.sample_bytes().is_some() || args.tracing.adapts() {
-        bail!("top counts every allocation: leave --sample and --on-full adapt out");
+    if args.tracing.sample_bytes().is_some()
+        || args.tracing.adapts()
+        || args.tracing.overhead.is_some()
+    {
+        bail!("top counts every allocation: leave --sample, --overhead and --on-full adapt out");
     }
     signals::catch_stops();
     if args.follow_fork {

@@ -13,6 +13,7 @@ impl Tracing {
             max_size: self.max_size,
             sizes: self.sizes.clone(),
             sample_bytes: self.sample,
+            overhead: self.overhead,
             stacks: match self.stacks {
                 Stacks::Alloc => memhook_attach::Stacks::Allocations,
                 Stacks::All => memhook_attach::Stacks::All,

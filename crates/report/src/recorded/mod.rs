@@ -207,6 +207,7 @@ pub fn report(
         #[cfg(target_arch = "x86_64")]
         rss: None,
         leaks: None,
+        overhead: None,
         scores: profile.scores.as_ref().map(|scores| scores.run),
         inferences: profile
             .scores
