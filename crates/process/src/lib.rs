@@ -26,6 +26,7 @@ mod module_facts;
 mod module_file;
 mod preflight;
 mod proc_text;
+mod python;
 mod remote_address;
 mod scheduling;
 mod sections;
@@ -62,6 +63,7 @@ pub use preflight::{
     Check, details, filter_may_kill, first_failure, has_proc, preflight, preflight_to_read,
 };
 pub use proc_text::{proc_bytes, proc_text};
+pub use python::{Interpreter, PythonError, Verdict};
 pub use remote_address::RemoteAddress;
 pub use scheduling::{Scheduling, SchedulingFile};
 pub use selector::{Candidate, SelectionError, Selector, select};

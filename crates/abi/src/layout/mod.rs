@@ -4,6 +4,7 @@ mod control;
 mod hook;
 mod journal;
 mod map;
+mod python;
 mod rings;
 mod shared_struct;
 
@@ -11,5 +12,6 @@ pub use control::*;
 pub use hook::*;
 pub use journal::*;
 pub use map::*;
+pub use python::*;
 pub use rings::*;
 pub use shared_struct::Field;
