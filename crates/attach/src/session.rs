@@ -2,6 +2,7 @@
 
 mod lone_recorder;
 mod memory;
+mod python;
 mod slots;
 mod target_facts;
 
@@ -27,6 +28,7 @@ use memhook_process::{
 };
 use memhook_stream::{Plan, Region};
 use memhook_unwind::walk;
+use python::Python;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -74,6 +76,8 @@ pub struct Session {
     root: TargetRoot,
     /// What it may take of memory.
     plan: Plan,
+    /// Its interpreter.
+    python: Python,
     _claim: Claim,
 }
 
@@ -127,6 +131,8 @@ impl Session {
         }
         config.iterate_modules = needed("dl_iterate_phdr")?.0;
         config.owner = residue.owner(pid);
+        let python = Python::of(pid, &loaded, libc.kind);
+        config.python = python.config();
         let mut vdso = vdso(pid, &maps);
         if let Some(v) = &mut vdso {
             known.share_vdso(v);
@@ -181,6 +187,7 @@ impl Session {
             filters: seccomp_filters(pid),
             root: TargetRoot::of(pid),
             plan: config.plan,
+            python,
             _claim: claim,
         };
         session.journal(&scan);
@@ -312,6 +319,13 @@ impl Session {
         if seccomp_filters(self.pid) > self.filters {
             self.region.set_syscalls_filtered(true);
         }
+    }
+
+    /// Looks at the interpreter of a Python process as long as that is necessary; called every few milliseconds.
+    /// Returns what the user should be told.
+    pub fn look_at_python(&mut self) -> Option<String> {
+        self.python.look(self.pid, &self.region);
+        self.python.take_notice()
     }
 
     /// The process.

@@ -14,7 +14,7 @@ pub use file::gaps::{GAPS_NOTE, gaps_text};
 pub use file::meter::Meter;
 pub use file::options::{Mode, Options};
 pub use file::reader::Recording;
-pub use file::records::{ClockPoint, Meta, Module, RecordingEnd, ThreadName};
+pub use file::records::{ClockPoint, Meta, Module, NamedFrame, RecordingEnd, ThreadName};
 pub use file::stacks::{StackView, Stacks};
 pub use file::summary::{HISTOGRAM_BUCKETS, Interval, SiteInterval, bucket_of};
 pub use file::writer::{Writer, WriterState};

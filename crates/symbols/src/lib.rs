@@ -65,6 +65,14 @@ pub struct ModuleFile {
     pub start: u64,
     /// Past the last address (avma).
     pub end: u64,
+    /// It is no file: who made the code, or what stands for it, has names for it.
+    pub named_by: Option<Arc<dyn NamedCode>>,
+}
+
+/// Names of what is in no file: functions of an interpreter, or code that was made at run time.
+pub trait NamedCode: Send + Sync {
+    /// What is known of a return address.
+    fn location(&self, return_address: u64) -> Option<Location>;
 }
 
 /// One source-level frame at an address.

@@ -149,6 +149,7 @@ fn module_file(module: &ModuleImage) -> ModuleFile {
         base: module.base,
         start: module.start,
         end: module.end,
+        named_by: None,
     }
 }
 

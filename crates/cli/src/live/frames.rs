@@ -2,16 +2,29 @@
 
 use memhook_attach::{CallScans, ModuleCoverage, Session, process_name};
 use memhook_process::ModuleImage;
-use memhook_report::recorded::source_text;
+use memhook_report::recorded::{python_frame, python_module, source_text};
 use memhook_report::{AttachInfo, Backtrace, Backtraces, Coverage, Target, TracedRun};
-use memhook_stream::Losses;
-use memhook_symbols::{ModuleFile, Symbolizer};
+use memhook_stream::{Losses, Region};
+use memhook_symbols::{Location, ModuleFile, NamedCode, Symbolizer};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The modules that addresses of backtraces may be in.
 pub fn module_files(session: &Session) -> Vec<ModuleFile> {
     let modules = session.modules.iter().chain(&session.gone);
-    modules.map(module_file).collect()
+    let python = PythonNames(Arc::clone(session.shared_region()));
+    let python = python_module(Arc::new(python));
+    modules.map(module_file).chain([python]).collect()
+}
+
+/// The names of the Python functions on a session's backtraces.
+struct PythonNames(Arc<Region>);
+
+impl NamedCode for PythonNames {
+    fn location(&self, return_address: u64) -> Option<Location> {
+        let found = self.0.python_location(return_address)?;
+        Some(python_frame(found.function, found.file, found.line))
+    }
 }
 
 /// Where the names of a module come from.
@@ -25,6 +38,7 @@ pub fn module_file(m: &ModuleImage) -> ModuleFile {
         base: m.base,
         start: m.start,
         end: m.end,
+        named_by: None,
     }
 }
 

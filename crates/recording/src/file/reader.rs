@@ -10,12 +10,14 @@ use crate::file::part::free_bytes;
 use crate::file::records::{self, ModuleChange, apply_change};
 use crate::file::summary::Interval;
 use crate::file::varint::Cursor;
-use crate::{ClockPoint, Error, Meta, Module, RecordingEnd, Stacks, ThreadName};
+use crate::{ClockPoint, Error, Meta, Module, NamedFrame, RecordingEnd, Stacks, ThreadName};
 use memhook_foreign::unnamed_file;
 use memhook_stream::{Gap, Losses};
 use std::fs::File;
 use std::io::Read;
+use rustc_hash::FxHashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Bytes that all allocations of a recording may ask for together: sums stay far from overflow.
 pub(crate) const MAX_TOTAL_BYTES: u64 = 1 << 62;
@@ -47,6 +49,7 @@ pub struct Recording {
     losses: Losses,
     losses_over_time: Vec<(u64, Losses)>,
     gaps: Vec<Gap>,
+    named_frames: Arc<FxHashMap<u64, NamedFrame>>,
 }
 
 impl Recording {
@@ -85,6 +88,7 @@ impl Recording {
             losses: Losses::default(),
             losses_over_time: Vec::new(),
             gaps: Vec::new(),
+            named_frames: Arc::default(),
         };
         for chunk in recording.file.chunks.clone() {
             let bulky = [Kind::Events, Kind::LeadIn, Kind::Checkpoint, Kind::Summary];
@@ -117,6 +121,13 @@ impl Recording {
             Kind::Modules => apply_change(&mut self.modules, ModuleChange::read(&mut cursor)?),
             Kind::Stacks => self.stacks.read(payload)?,
             Kind::Threads => self.threads.push(ThreadName::read(&mut cursor)?),
+            Kind::Names => {
+                let named = Arc::make_mut(&mut self.named_frames);
+                while !cursor.is_empty() {
+                    let frame = NamedFrame::read(&mut cursor)?;
+                    named.insert(frame.address, frame);
+                }
+            }
             Kind::Clock => self.clock.push(ClockPoint::read(&mut cursor)?),
             Kind::Losses => {
                 self.losses = records::read_losses(&mut cursor)?;
@@ -149,6 +160,11 @@ impl Recording {
     /// All backtraces.
     pub fn stacks(&self) -> &Stacks {
         &self.stacks
+    }
+
+    /// Names of the frames that are in no module, by their addresses.
+    pub fn named_frames(&self) -> &Arc<FxHashMap<u64, NamedFrame>> {
+        &self.named_frames
     }
 
     /// Names of threads, in the order in which they were read.

@@ -1,10 +1,12 @@
 //! Reports of a recording: from a profile to what a live attach reports too.
 
 mod profile;
+mod python;
 mod series;
 mod symbolizer;
 
 pub use profile::{Window, note, ordered_modules, profile};
+pub use python::{python_frame, python_module};
 pub use symbolizer::{NameSources, symbolizer};
 
 use crate::labels::Labels;

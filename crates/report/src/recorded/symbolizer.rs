@@ -1,9 +1,13 @@
 //! Where the names of a recording's addresses come from.
 
 use super::ordered_modules;
-use memhook_recording::Recording;
-use memhook_symbols::{Bundle, Debuginfod, ModuleFile, SearchPath, SymbolCache, Symbolizer};
-use std::path::PathBuf;
+use memhook_recording::{NamedFrame, Recording};
+use rustc_hash::FxHashMap;
+use crate::recorded::{python_frame, python_module};
+use memhook_symbols::{
+    Bundle, Debuginfod, Location, ModuleFile, NamedCode, SearchPath, SymbolCache, Symbolizer,
+};
+use std::{path::PathBuf, sync::Arc};
 
 /// What there is beside the files of this machine.
 #[derive(Default)]
@@ -53,8 +57,21 @@ pub fn symbolizer(recording: &Recording, sources: NameSources) -> Symbolizer {
             base: module.base,
             start: module.start,
             end: module.end,
+            named_by: None,
         }
     });
-    symbols.set_modules(modules.collect());
+    let named = NamedFrames(recording.named_frames().clone());
+    let python = python_module(Arc::new(named));
+    symbols.set_modules(modules.chain([python]).collect());
     symbols
+}
+
+/// The names that a recording has itself.
+struct NamedFrames(Arc<FxHashMap<u64, NamedFrame>>);
+
+impl NamedCode for NamedFrames {
+    fn location(&self, return_address: u64) -> Option<Location> {
+        let found = self.0.get(&return_address)?.clone();
+        Some(python_frame(found.function, found.file, found.line))
+    }
 }

@@ -1,0 +1,33 @@
+//! Python functions as frames of call stacks.
+
+use memhook_abi::PYTHON_FRAME;
+use memhook_symbols::{Frame, Location, ModuleFile, NamedCode};
+use std::sync::Arc;
+
+/// What stands in the place of a module for Python functions.
+pub const PYTHON: &str = "python";
+
+/// The module that the addresses of Python functions are in.
+pub fn python_module(names: Arc<dyn NamedCode>) -> ModuleFile {
+    ModuleFile {
+        path: PYTHON.to_owned(),
+        start: PYTHON_FRAME,
+        end: u64::MAX,
+        named_by: Some(names),
+        ..ModuleFile::default()
+    }
+}
+
+/// A Python function as a frame.
+pub fn python_frame(function: String, file: String, line: Option<u32>) -> Location {
+    Location {
+        module: Some(PYTHON.to_owned()),
+        svma: 0,
+        frames: vec![Frame {
+            function: Some(function),
+            file: Some(file),
+            line,
+            inlined: false,
+        }],
+    }
+}
