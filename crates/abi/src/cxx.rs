@@ -137,6 +137,11 @@ pub fn cxx_header() -> String {
         ("cfa_plt", unwind_rule::PLT),
         ("cfa_signal", unwind_rule::SIGNAL),
         ("cfa_end", unwind_rule::END),
+        ("cfa_made", unwind_rule::MADE),
+        (
+            "rule_made",
+            unwind_rule::pack(unwind_rule::MADE, 16, unwind_rule::RBP_AT_CFA, -16),
+        ),
         ("rbp_same", unwind_rule::RBP_SAME),
         ("rbp_at_cfa", unwind_rule::RBP_AT_CFA),
         ("rbp_at_rbp", unwind_rule::RBP_AT_RBP),

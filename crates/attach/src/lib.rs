@@ -42,6 +42,7 @@ mod known_files;
 mod leaving;
 mod limits;
 mod loading;
+mod mark;
 mod memory_budget;
 mod pacing;
 mod probe_areas;
@@ -83,6 +84,7 @@ pub use hook_plan::{PlannedModule, hook_plan};
 pub use job::{End, Job};
 pub use leaving::{Left, Outcome, leaving};
 pub use limits::{limit_checks, refuse};
+pub use mark::set_mark;
 pub use memhook_ledger::{LiveBlock, ReleaseBy, SiteTotals};
 pub use probe_error::ProbeError;
 pub use probes::{

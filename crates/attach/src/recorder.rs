@@ -6,6 +6,7 @@ use memhook_process::ModuleImage;
 use memhook_recording::{NamedFrame, Writer};
 use memhook_stream::{Region, Stack, is_python};
 use std::collections::HashSet;
+use std::ops::Range;
 
 /// Addresses of our own code in backtraces, which reports leave out.
 #[derive(Clone, Default)]
@@ -29,6 +30,10 @@ pub struct Recorder {
     last_thread: u32,
     /// The Python functions on backtraces whose names the file has.
     named_frames: HashSet<u64>,
+    /// Where the process has code that it makes while it runs.
+    pub made_areas: Vec<Range<u64>>,
+    /// Return addresses there whose names the file does not have.
+    pub made_frames: HashSet<u64>,
 }
 
 impl Recorder {
@@ -41,6 +46,8 @@ impl Recorder {
             new_threads: Vec::new(),
             last_thread: 0,
             named_frames: HashSet::new(),
+            made_areas: Vec::new(),
+            made_frames: HashSet::new(),
         }
     }
 
@@ -67,6 +74,8 @@ impl Recorder {
             writer,
             own_code,
             named_frames,
+            made_areas,
+            made_frames,
             ..
         } = self;
         let mut new_names = Vec::new();
@@ -75,6 +84,8 @@ impl Recorder {
             let python = found.frames.iter().filter(|&&frame| is_python(frame));
             let new = python.filter(|&&frame| named_frames.insert(frame));
             new_names.extend(new.filter_map(|&frame| named_frame(region, frame)));
+            let is_made = |frame: &&u64| made_areas.iter().any(|area| area.contains(frame));
+            made_frames.extend(found.frames.iter().filter(is_made));
             Some(found)
         });
         writer.named_frames(&new_names);

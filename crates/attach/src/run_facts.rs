@@ -8,7 +8,8 @@ use crate::session::Session;
 use memhook_ledger::Observer;
 use memhook_process::ModuleImage;
 use memhook_recording::{
-    ClockPoint, GAPS_NOTE, Meta, Module, RecordingEnd, ThreadName, WriterState, gaps_text,
+    ClockPoint, GAPS_NOTE, MARKS_NOTE, Meta, Module, NamedFrame, RecordingEnd, ThreadName,
+    WriterState, gaps_text, marks_text,
 };
 use memhook_stream::time_stamp_counter;
 use std::{
@@ -62,6 +63,8 @@ pub struct Facts {
     /// The gaps that were noted.
     gaps: usize,
     is_gap_open: bool,
+    /// The marks that were noted.
+    marks: usize,
     /// It has ended before the trace, which was said.
     has_ended: bool,
 }
@@ -79,6 +82,7 @@ impl Facts {
             first_clock: None,
             gaps: 0,
             is_gap_open: false,
+            marks: 0,
             has_ended: false,
         }
     }
@@ -120,6 +124,38 @@ impl Facts {
         true
     }
 
+    /// Notes the marks if there are more than before; whether there are.
+    fn note_marks(&mut self, session: &Session) -> bool {
+        let marks = session.marks();
+        if marks.len() == self.marks {
+            return false;
+        }
+        self.marks = marks.len();
+        self.note(MARKS_NOTE, marks_text(marks));
+        true
+    }
+
+    /// Writes the names of made code on backtraces, as far as the process tells them by now.
+    fn name_made_code(session: &Session, recorder: &mut Recorder) {
+        if recorder.made_frames.is_empty() {
+            return;
+        }
+        let Some(names) = session.made_names() else {
+            return;
+        };
+        let mut named = Vec::new();
+        recorder.made_frames.retain(|&address| {
+            let name = names.name(address);
+            named.extend(name.map(|name| NamedFrame {
+                address,
+                function: name.to_owned(),
+                ..NamedFrame::default()
+            }));
+            name.is_none()
+        });
+        recorder.writer.named_frames(&named);
+    }
+
     fn note_slots(&mut self, session: &Session) {
         let (slots, modules) = session.patched();
         self.note("slots", slots.to_string());
@@ -141,7 +177,9 @@ impl Facts {
         if modules_changed {
             self.modules(session, recorder, now);
         }
-        if self.note_gaps(consumer, now) {
+        // Both, also where the first has something.
+        let has_news = [self.note_gaps(consumer, now), self.note_marks(session)];
+        if has_news.contains(&true) {
             recorder.writer.meta(&self.meta);
         }
         let asked: Vec<u32> = if look {
@@ -181,6 +219,8 @@ impl Facts {
                 let point = self.clock(now);
                 recorder.writer.clock(&point);
             }
+            recorder.made_areas = session.made_areas().to_vec();
+            Facts::name_made_code(session, recorder);
             return self.early_end(recorder);
         }
         None
@@ -274,6 +314,8 @@ impl Facts {
         // One that goes on ends now.
         self.is_gap_open = false;
         self.note_gaps(consumer, now);
+        self.note_marks(session);
+        Facts::name_made_code(session, &mut recorder);
         recorder.writer.meta(&self.meta);
         recorder.last_interval(&state.ledger, session.region());
         drop(state);

@@ -1,6 +1,7 @@
 //! One attach: load the hook, fill the journal, patch; later modules; detach.
 
 mod lone_recorder;
+mod made_code;
 mod memory;
 mod python;
 mod slots;
@@ -20,13 +21,15 @@ use crate::residue::{Place, residue};
 use crate::restore::{Files, layout};
 use crate::safe_point::{SAFE_POINT_PATIENCE, SafePoints};
 use crate::unwind_tables::UnwindTables;
+use made_code::MadeCode;
 use memhook_abi::{self as abi, function_by_name, hook_error, slot_state};
 use memhook_inject::{Held, IdleThreads, unmap_region};
 use memhook_process::{
     CLibrary, CLibraryKind, ElfView, Mapping, ModuleImage, RemoteAddress, TargetRoot, find_slots,
     hook_copies, mappings, modules, seccomp_filters, vdso,
 };
-use memhook_stream::{Plan, Region};
+use memhook_stream::{NamedMoment, Plan, Region};
+use memhook_symbols::PerfMap;
 use memhook_unwind::walk;
 use python::Python;
 use std::{
@@ -38,6 +41,9 @@ use target_facts::{is_filtered, tid_offset};
 
 /// How long the held thread waits for a moment in which no other thread unloads modules.
 const STILL_PATIENCE: Duration = Duration::from_millis(20);
+
+/// More marks are not kept.
+const MOST_MARKS: usize = 100_000;
 
 /// An attach to one process.
 pub struct Session {
@@ -78,6 +84,11 @@ pub struct Session {
     plan: Plan,
     /// Its interpreter.
     python: Python,
+    /// The code that is made while it runs.
+    made_code: MadeCode,
+    /// The marks that were set so far, in order.
+    marks: Vec<NamedMoment>,
+    next_mark: u64,
     _claim: Claim,
 }
 
@@ -132,6 +143,7 @@ impl Session {
         config.iterate_modules = needed("dl_iterate_phdr")?.0;
         config.owner = residue.owner(pid);
         let python = Python::of(pid, &loaded, libc.kind);
+        let made_code = MadeCode::of(pid, &maps);
         config.python = python.config();
         let mut vdso = vdso(pid, &maps);
         if let Some(v) = &mut vdso {
@@ -188,6 +200,9 @@ impl Session {
             root: TargetRoot::of(pid),
             plan: config.plan,
             python,
+            made_code,
+            marks: Vec::new(),
+            next_mark: 0,
             _claim: claim,
         };
         session.journal(&scan);
@@ -328,6 +343,44 @@ impl Session {
         self.python.take_notice()
     }
 
+    /// Takes the marks that were set since the last time; called every few milliseconds. Returns what the user should
+    /// be told.
+    pub fn take_marks(&mut self, elapsed: Duration) -> Option<String> {
+        let now_ns = elapsed.as_nanos() as u64;
+        let (taken, missed) = self.region.take_marks(&mut self.next_mark, now_ns);
+        self.marks.extend(taken);
+        self.marks.truncate(MOST_MARKS);
+        (missed > 0).then(|| {
+            let pid = self.pid;
+            format!(
+                "{missed} marks of process {pid} came too fast after each other and are missing"
+            )
+        })
+    }
+
+    /// The marks that were set so far, in order.
+    pub fn marks(&self) -> &[NamedMoment] {
+        &self.marks
+    }
+
+    /// Looks where the process has code that is made while it runs; called every few milliseconds.
+    pub fn look_at_made_code(&mut self, now: Duration) {
+        if self.made_code.look(self.pid, now) {
+            // Where there is no room for the list, backtraces end at such code, and are counted as cut short.
+            let _ = self.publish_modules();
+        }
+    }
+
+    /// The names that the process gives to the code that it makes, as far as it tells them by now.
+    pub fn made_names(&self) -> Option<Arc<PerfMap>> {
+        self.made_code.names(self.pid, &self.root)
+    }
+
+    /// Where such code is (avma).
+    pub fn made_areas(&self) -> &[std::ops::Range<u64>] {
+        self.made_code.areas()
+    }
+
     /// The process.
     pub fn pid(&self) -> i32 {
         self.pid
@@ -391,7 +444,8 @@ impl Session {
     fn publish_modules(&mut self) -> Result<(), Error> {
         let mut all = with(&self.modules, &self.vdso);
         all.extend(self.hook.clone());
-        self.tables.publish(&self.region, &all)
+        self.tables
+            .publish(&self.region, &all, self.made_code.areas())
     }
 }
 

@@ -28,7 +28,9 @@ mod live;
 mod live;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use live::{attach, demo, detach, doctor, probe, rss, run, scan, signals, stale, top, trim, watch};
+use live::{
+    attach, demo, detach, doctor, mark, probe, rss, run, scan, signals, stale, top, trim, watch,
+};
 use memhook_foreign::visible;
 use std::process::ExitCode;
 
@@ -95,6 +97,9 @@ enum Command {
     /// Trace a process, and keep the evidence if it runs out of memory
     #[command(after_long_help = include_str!("help/watch.txt"))]
     Watch(Box<watch::Args>),
+    /// Name a moment of a trace that is under way
+    #[command(after_long_help = include_str!("help/mark.txt"))]
+    Mark(mark::Args),
     /// Check whether a process can be traced, and say what to do if not
     #[command(after_long_help = include_str!("help/doctor.txt"))]
     Doctor(doctor::Args),
@@ -129,6 +134,7 @@ fn main() -> ExitCode {
         Command::Scan(args) => scan::run(&args),
         Command::Stale(args) => stale::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Mark(args) => mark::run(&args),
         Command::Rss(args) => rss::run(&args),
         Command::Watch(args) => watch::run(&args),
         Command::Trim(args) => trim::run(&args),

@@ -84,6 +84,12 @@ pub struct WindowArgs {
     /// End at this time, and show what was live then
     #[arg(long, value_name = "TIME", value_parser = moment)]
     to: Option<Duration>,
+    /// Start at the first mark with this name (memhook-rs mark)
+    #[arg(long, value_name = "MARK", conflicts_with_all = ["from", "at"])]
+    from_mark: Option<String>,
+    /// End at the next mark with this name
+    #[arg(long, value_name = "MARK", conflicts_with_all = ["to", "at"])]
+    to_mark: Option<String>,
     /// Show what was live at this time (same as --to)
     #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with_all = ["from", "to"])]
     at: Option<Duration>,
@@ -97,10 +103,41 @@ impl WindowArgs {
             bail!("--at {at:?}: the recording ends {end:.1?} after the attach");
         }
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let from_mark = self.from_mark.as_deref();
+        let from_mark = from_mark.map(|name| mark(recording, "--from-mark", name, 0));
+        let from_ns = from_mark.transpose()?.or(self.from.map(ns));
+        let to_mark = self.to_mark.as_deref();
+        let to_mark = to_mark.map(|name| mark(recording, "--to-mark", name, from_ns.unwrap_or(0)));
         Ok(Window {
-            from_ns: self.from.map(ns),
-            to_ns: self.to.or(self.at).map(ns),
+            from_ns,
+            to_ns: to_mark.transpose()?.or(self.to.or(self.at).map(ns)),
         })
+    }
+}
+
+/// When the first mark with this name was set, from a moment on: nanoseconds since the attach.
+fn mark(recording: &Recording, option: &str, name: &str, from_ns: u64) -> anyhow::Result<u64> {
+    let marks = recording.marks();
+    let named = marks.iter().filter(|mark| mark.name == name);
+    let mut at = named.map(|mark| mark.time_ns);
+    if let Some(time_ns) = at.clone().find(|&time_ns| time_ns >= from_ns) {
+        return Ok(time_ns);
+    }
+    if let Some(time_ns) = at.next() {
+        let before = Duration::from_nanos(from_ns - time_ns);
+        bail!("{option} {name:?}: this mark was set {before:.1?} before the window begins");
+    }
+    let known: Vec<String> = marks
+        .iter()
+        .take(10)
+        .map(|m| format!("{:?}", m.name))
+        .collect();
+    match known.as_slice() {
+        [] => bail!("{option} {name:?}: the recording has no marks (memhook-rs mark sets them)"),
+        _ => bail!(
+            "{option} {name:?}: the recording has no such mark; it has {}",
+            known.join(", ")
+        ),
     }
 }
 
@@ -259,7 +296,7 @@ fn selection(args: &Args, as_json: bool) -> Selection {
         },
         sort: args.sort.into(),
         top: args.top,
-        is_window: args.window.from.is_some(),
+        is_window: args.window.from.is_some() || args.window.from_mark.is_some(),
         // Sites that read the same have scores of their own.
         merges_alike: !as_json && !args.scores.scores,
     }

@@ -75,6 +75,6 @@ pub use thread_state::{
     processor, sleeps, thread_state, tracer, waits_in,
 };
 pub use threads::{
-    Thread, has_ended, has_seccomp_filter, inner_tid, is_filtered, living_thread, process_age,
-    process_ids, seccomp_filters, thread_ids, thread_start_time, threads,
+    Thread, effective_user, has_ended, has_seccomp_filter, inner_tid, is_filtered, living_thread,
+    process_age, process_ids, seccomp_filters, thread_ids, thread_start_time, threads,
 };

@@ -11,6 +11,7 @@ pub use error::Error;
 pub use file::decode::Visitor;
 pub use file::format::VERSION;
 pub use file::gaps::{GAPS_NOTE, gaps_text};
+pub use file::marks::{MARKS_NOTE, marks_text};
 pub use file::meter::Meter;
 pub use file::options::{Mode, Options};
 pub use file::reader::Recording;

@@ -48,7 +48,7 @@ pub use leaks::{LeakSite, LeakTotals, Leaks, SnapshotTaken};
 pub use live::{LiveNumbers, LiveReporter, LiveView, TracedRun, described};
 pub use measure::{Measure, Unit};
 pub use model::{
-    AttachInfo, Bounded, CallStacks, Coverage, GroupRow, Measured, ReleaseSite, ReportModel,
+    AttachInfo, Bounded, CallStacks, Coverage, GroupRow, Mark, Measured, ReleaseSite, ReportModel,
     ReportTotals, Sampling, SiteRow, StackFrame, Target,
 };
 pub use named_run::{Backtrace, Backtraces, frames_at};

@@ -61,7 +61,9 @@ impl Region {
             (offset_of!(PythonLayout, text_type), config.text_type),
             (offset_of!(PythonLayout, bytes_type), config.bytes_type),
         ] {
-            self.memory.u64(PYTHON_OFFSET + offset).store(value, Relaxed);
+            self.memory
+                .u64(PYTHON_OFFSET + offset)
+                .store(value, Relaxed);
         }
         for (offset, value) in [
             (offset_of!(PythonLayout, lines), config.lines),
@@ -97,7 +99,9 @@ impl Region {
             (offset_of!(PythonLayout, text_ascii), config.text_ascii),
             (offset_of!(PythonLayout, text_other), config.text_other),
         ] {
-            self.memory.u32(PYTHON_OFFSET + offset).store(value, Relaxed);
+            self.memory
+                .u32(PYTHON_OFFSET + offset)
+                .store(value, Relaxed);
         }
     }
 
@@ -236,7 +240,9 @@ pub(crate) fn is_possible(config: &PythonLayout) -> bool {
     let fits = |offset: &u32, bytes: usize| *offset as usize + 8 <= bytes;
     let entry_fits =
         config.frame_entry == NO_OFFSET || (config.frame_entry as usize) < PYTHON_FRAME_BYTES;
-    in_frame.iter().all(|offset| fits(offset, PYTHON_FRAME_BYTES))
+    in_frame
+        .iter()
+        .all(|offset| fits(offset, PYTHON_FRAME_BYTES))
         && in_code.iter().all(|offset| fits(offset, PYTHON_CODE_BYTES))
         && entry_fits
 }
@@ -252,7 +258,11 @@ mod tests {
         let last = |frame| frame | PYTHON_LAST;
         let named = |ids: &[u32]| -> Vec<u64> { ids.iter().map(|&id| address_of(id)).collect() };
         // Two calls; the inner one evaluates two functions. An address just behind the function counts.
-        let merged = merge(&[5, 150, 300, 200, 400], &[a, last(b), last(c)], &evaluation);
+        let merged = merge(
+            &[5, 150, 300, 200, 400],
+            &[a, last(b), last(c)],
+            &evaluation,
+        );
         let [x, y, z] = [1, 2, 3].map(address_of);
         assert_eq!(merged, [5, x, y, 300, z, 400]);
         // The native backtrace was cut short before the outer call, or before both.

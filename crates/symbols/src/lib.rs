@@ -30,6 +30,7 @@ mod fingerprint;
 mod functions;
 mod host_names;
 mod lookup;
+mod perf_map;
 mod symbol_table;
 mod symbolizer;
 mod worker;
@@ -41,6 +42,7 @@ pub use debuginfod::{Debuginfod, TimeLimits};
 pub use error::SymbolError;
 pub use functions::{FunctionSymbol, functions};
 pub use memhook_foreign::demangle;
+pub use perf_map::{PerfMap, made_frame};
 pub use symbolizer::Symbolizer;
 
 use serde::{Deserialize, Serialize};

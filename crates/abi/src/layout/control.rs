@@ -154,5 +154,7 @@ shared_struct! {
         stack_count: AtomicU64,
         /// The clock word that stood still when the hook set `abandoned`.
         abandoned_ns: AtomicU64,
+        /// Marks ever set: [`super::MarkEntry`] number `n` is the place of mark `n` modulo their number.
+        marks: AtomicU64,
     }
 }

@@ -1,7 +1,8 @@
 //! How large everything in the region is, and where it is.
 
 use super::{
-    Control, ModuleEntry, PYTHON_CACHE_ENTRIES, PYTHON_CACHE_OFFSET, PythonLayout, RingHeader, SlotEntry,
+    Control, MARKS, MarkEntry, ModuleEntry, PYTHON_CACHE_ENTRIES, PYTHON_CACHE_OFFSET,
+    PythonLayout, RingHeader, SlotEntry,
 };
 use crate::event::RawEvent;
 
@@ -79,6 +80,8 @@ pub const MAX_RULES: usize = 1 << 16;
 
 /// Offset of the [`PythonLayout`].
 pub const PYTHON_OFFSET: usize = 4_096;
+/// Offset of the marks.
+pub const MARKS_OFFSET: usize = 5_120;
 /// Offset of the slot journal.
 pub const SLOTS_OFFSET: usize = 8_192;
 /// Offset of the module list.
@@ -117,7 +120,8 @@ pub const fn region_bytes(ring_bytes: usize) -> usize {
 }
 
 const _: () = assert!(size_of::<Control>() <= PYTHON_OFFSET);
-const _: () = assert!(PYTHON_OFFSET + size_of::<PythonLayout>() <= SLOTS_OFFSET);
+const _: () = assert!(PYTHON_OFFSET + size_of::<PythonLayout>() <= MARKS_OFFSET);
+const _: () = assert!(MARKS_OFFSET + MARKS * size_of::<MarkEntry>() <= SLOTS_OFFSET);
 const _: () = assert!(size_of::<RingHeader>() <= RING_SCRATCH_OFFSET);
 const _: () = assert!(size_of::<RawEvent>() == 16);
 const _: () = assert!(ARENA_OFFSET.is_multiple_of(4096) && RINGS_OFFSET.is_multiple_of(4096));

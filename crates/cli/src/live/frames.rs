@@ -2,8 +2,8 @@
 
 use memhook_attach::{CallScans, ModuleCoverage, Session, process_name};
 use memhook_process::ModuleImage;
-use memhook_report::recorded::{python_frame, python_module, source_text};
-use memhook_report::{AttachInfo, Backtrace, Backtraces, Coverage, Target, TracedRun};
+use memhook_report::recorded::{made_module, python_frame, python_module, source_text};
+use memhook_report::{AttachInfo, Backtrace, Backtraces, Coverage, Mark, Target, TracedRun};
 use memhook_stream::{Losses, Region};
 use memhook_symbols::{Location, ModuleFile, NamedCode, Symbolizer};
 use std::sync::Arc;
@@ -14,7 +14,12 @@ pub fn module_files(session: &Session) -> Vec<ModuleFile> {
     let modules = session.modules.iter().chain(&session.gone);
     let python = PythonNames(Arc::clone(session.shared_region()));
     let python = python_module(Arc::new(python));
-    modules.map(module_file).chain([python]).collect()
+    let made = session.made_names().map(|names| made_module(names));
+    modules
+        .map(module_file)
+        .chain([python])
+        .chain(made)
+        .collect()
 }
 
 /// The names of the Python functions on a session's backtraces.
@@ -77,6 +82,10 @@ impl TracedRun for Traced<'_> {
 
     fn thread_name(&self, tid: u32) -> String {
         self.session.thread_name(tid)
+    }
+
+    fn marks(&self) -> Vec<Mark> {
+        self.session.marks().iter().map(Mark::from).collect()
     }
 
     fn losses(&self) -> Losses {

@@ -269,7 +269,10 @@ fn describes_itself(pid: i32, runtime: u64, offsets: &Offsets) -> bool {
         let bytes = &bytes[n * 8..][..8];
         u64::from_le_bytes(bytes.try_into().unwrap_or_default())
     };
-    bytes.starts_with(b"xdebugpy") && described(offsets).iter().all(|&(n, value)| word(n) == value)
+    bytes.starts_with(b"xdebugpy")
+        && described(offsets)
+            .iter()
+            .all(|&(n, value)| word(n) == value)
 }
 
 /// The `11` of `python3.11` or `libpython3.11.so.1.0`.

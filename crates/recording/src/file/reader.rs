@@ -5,6 +5,7 @@ use crate::file::chunk_file::{ChunkFile, ChunkRef};
 use crate::file::decode::{Decoder, Visitor};
 use crate::file::format::Kind;
 use crate::file::gaps::{GAPS_NOTE, gaps_of};
+use crate::file::marks::{MARKS_NOTE, marks_of};
 use crate::file::meter::Meter;
 use crate::file::part::free_bytes;
 use crate::file::records::{self, ModuleChange, apply_change};
@@ -12,10 +13,10 @@ use crate::file::summary::Interval;
 use crate::file::varint::Cursor;
 use crate::{ClockPoint, Error, Meta, Module, NamedFrame, RecordingEnd, Stacks, ThreadName};
 use memhook_foreign::unnamed_file;
-use memhook_stream::{Gap, Losses};
+use memhook_stream::{Gap, Losses, NamedMoment};
+use rustc_hash::FxHashMap;
 use std::fs::File;
 use std::io::Read;
-use rustc_hash::FxHashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -49,6 +50,7 @@ pub struct Recording {
     losses: Losses,
     losses_over_time: Vec<(u64, Losses)>,
     gaps: Vec<Gap>,
+    marks: Vec<NamedMoment>,
     named_frames: Arc<FxHashMap<u64, NamedFrame>>,
 }
 
@@ -88,6 +90,7 @@ impl Recording {
             losses: Losses::default(),
             losses_over_time: Vec::new(),
             gaps: Vec::new(),
+            marks: Vec::new(),
             named_frames: Arc::default(),
         };
         for chunk in recording.file.chunks.clone() {
@@ -115,8 +118,13 @@ impl Recording {
         match chunk.kind {
             Kind::Meta => {
                 self.meta = Meta::read(&mut cursor)?;
-                let note = self.meta.notes.iter().find(|(name, _)| name == GAPS_NOTE);
-                self.gaps = gaps_of(note.map_or("", |(_, gaps)| gaps))?;
+                let notes = &self.meta.notes;
+                let note = |name: &str| {
+                    let note = notes.iter().find(|(known, _)| known == name);
+                    note.map_or("", |(_, value)| value)
+                };
+                self.gaps = gaps_of(note(GAPS_NOTE))?;
+                self.marks = marks_of(note(MARKS_NOTE))?;
             }
             Kind::Modules => apply_change(&mut self.modules, ModuleChange::read(&mut cursor)?),
             Kind::Stacks => self.stacks.read(payload)?,
@@ -160,6 +168,11 @@ impl Recording {
     /// All backtraces.
     pub fn stacks(&self) -> &Stacks {
         &self.stacks
+    }
+
+    /// The marks that were set while it was recorded, in order.
+    pub fn marks(&self) -> &[NamedMoment] {
+        &self.marks
     }
 
     /// Names of the frames that are in no module, by their addresses.

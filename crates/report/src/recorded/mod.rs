@@ -6,7 +6,7 @@ mod series;
 mod symbolizer;
 
 pub use profile::{Window, note, ordered_modules, profile};
-pub use python::{python_frame, python_module};
+pub use python::{PYTHON, made_module, python_frame, python_module};
 pub use symbolizer::{NameSources, symbolizer};
 
 use crate::labels::Labels;
@@ -177,6 +177,13 @@ pub fn report(
         from_s: seconds(profile.from_ns),
         elapsed_s: seconds(profile.to_ns),
         gaps: profile.gaps.clone(),
+        marks: {
+            let marks = recording.marks().iter();
+            marks
+                .filter(|mark| mark.time_ns <= profile.to_ns)
+                .map(crate::Mark::from)
+                .collect()
+        },
         live_bounds: profile.live_bounds(),
         since_last_s: selection
             .is_window

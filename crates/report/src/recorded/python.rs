@@ -1,4 +1,4 @@
-//! Python functions as frames of call stacks.
+//! What is in no file, as modules and frames of call stacks: Python functions, and code that was made at run time.
 
 use memhook_abi::PYTHON_FRAME;
 use memhook_symbols::{Frame, Location, ModuleFile, NamedCode};
@@ -13,6 +13,16 @@ pub fn python_module(names: Arc<dyn NamedCode>) -> ModuleFile {
         path: PYTHON.to_owned(),
         start: PYTHON_FRAME,
         end: u64::MAX,
+        named_by: Some(names),
+        ..ModuleFile::default()
+    }
+}
+
+/// All addresses that are in no other module. The last of the modules, because the first one counts.
+pub fn made_module(names: Arc<dyn NamedCode>) -> ModuleFile {
+    ModuleFile {
+        path: "made at run time".to_owned(),
+        end: PYTHON_FRAME,
         named_by: Some(names),
         ..ModuleFile::default()
     }

@@ -1,12 +1,14 @@
 //! Where the names of a recording's addresses come from.
 
 use super::ordered_modules;
+use crate::recorded::{made_module, python_frame, python_module};
 use memhook_recording::{NamedFrame, Recording};
-use rustc_hash::FxHashMap;
-use crate::recorded::{python_frame, python_module};
+use memhook_stream::is_python;
 use memhook_symbols::{
     Bundle, Debuginfod, Location, ModuleFile, NamedCode, SearchPath, SymbolCache, Symbolizer,
+    made_frame,
 };
+use rustc_hash::FxHashMap;
 use std::{path::PathBuf, sync::Arc};
 
 /// What there is beside the files of this machine.
@@ -60,9 +62,9 @@ pub fn symbolizer(recording: &Recording, sources: NameSources) -> Symbolizer {
             named_by: None,
         }
     });
-    let named = NamedFrames(recording.named_frames().clone());
-    let python = python_module(Arc::new(named));
-    symbols.set_modules(modules.chain([python]).collect());
+    let named = Arc::new(NamedFrames(recording.named_frames().clone()));
+    let others = [python_module(named.clone()), made_module(named)];
+    symbols.set_modules(modules.chain(others).collect());
     symbols
 }
 
@@ -72,6 +74,10 @@ struct NamedFrames(Arc<FxHashMap<u64, NamedFrame>>);
 impl NamedCode for NamedFrames {
     fn location(&self, return_address: u64) -> Option<Location> {
         let found = self.0.get(&return_address)?.clone();
-        Some(python_frame(found.function, found.file, found.line))
+        Some(if is_python(return_address) {
+            python_frame(found.function, found.file, found.line)
+        } else {
+            made_frame(&found.function)
+        })
     }
 }

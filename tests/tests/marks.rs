@@ -1,0 +1,127 @@
+//! Marks: moments of a trace with names, and reports between two of them.
+
+use memhook_tests::programs::{Folder, installed};
+use memhook_tests::{Attacher, Target, run};
+use serde_json::Value;
+use std::process::Command;
+
+/// For each line a phase: allocates so many blocks of a size, and releases so many of the last phase.
+const PHASES: &str = "
+import ctypes, sys
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+kept = []
+print('ready', flush=True)
+for line in sys.stdin:
+    count, size, released = map(int, line.split())
+    for _ in range(released):
+        libc.free(kept.pop(0))
+    kept += [libc.malloc(size) for _ in range(count)]
+    print('done', flush=True)
+";
+
+/// Blocks of a size in a report.
+fn blocks(report: &Value, size: u64) -> u64 {
+    let groups = report["groups"].as_array().expect("groups");
+    let of_size = groups
+        .iter()
+        .filter(|g| g["name"] == format!("{size} bytes"));
+    of_size
+        .map(|group| group["blocks"].as_u64().expect("blocks"))
+        .sum()
+}
+
+#[test]
+fn a_report_between_two_marks() {
+    let directory = Folder::new("marks");
+    let recording = &directory.path("run.mhk");
+    let mut target = Target::run(Command::new(installed("python3")).args(["-c", PHASES]));
+    let pid = &target.pid().to_string();
+    // Nobody would see it.
+    let (code, _, errors) = run(&["mark", pid, "too early"]);
+    assert_eq!(code, 2);
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.contains("not being traced"), "{errors}");
+
+    let attacher = Attacher::start(&target, &["-o", recording]);
+    let mut phase = |text: &str| {
+        target.send(text);
+        target.expect("done");
+    };
+    phase("30 100001 0\n");
+    let (code, output, errors) = run(&["mark", pid, "phase 2"]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert!(output.starts_with("Mark \"phase 2\" is set"), "{output}");
+    phase("40 200002 10\n");
+    assert_eq!(run(&["mark", pid, "phase 3"]).0, 0);
+    phase("50 300003 5\n");
+    for (name, words) in [
+        ("", "needs a name"),
+        ("a\nb", "needs a name"),
+        (&"x".repeat(113), "at most"),
+    ] {
+        let (code, _, errors) = run(&["mark", pid, name]);
+        assert_eq!(code, 2);
+        assert!(
+            errors.lines().count() == 1 && errors.contains(words),
+            "{errors}"
+        );
+    }
+    let live = attacher.finish();
+    assert!(target.finish().success());
+    let names = |report: &Value| -> Vec<String> {
+        let marks = report["marks"].as_array().expect("marks").iter();
+        marks
+            .map(|mark| mark["name"].as_str().expect("a name").to_owned())
+            .collect()
+    };
+    assert_eq!(names(&live), ["phase 2", "phase 3"]);
+
+    let report = |options: &[&str]| -> Value {
+        let (code, output, errors) =
+            run(&[&["report", recording, "--json", "-T", "10000"], options].concat());
+        assert_eq!(code, 0, "{errors}");
+        serde_json::from_str(&output).expect("JSON")
+    };
+    let between = ["--from-mark", "phase 2", "--to-mark", "phase 3"];
+    let sizes = |measure: &str| {
+        let report = report(&[&between[..], &["--by", "size", "--measure", measure]].concat());
+        [100_001, 200_002, 300_003].map(|size| blocks(&report, size))
+    };
+    assert_eq!(sizes("live"), [20, 40, 0]);
+    // Allocated blocks are told by classes of sizes.
+    let all = report(&["--by", "site"]);
+    assert_eq!(names(&all), ["phase 2", "phase 3"]);
+    let window = report(&between);
+    assert_eq!(names(&window), ["phase 2", "phase 3"]);
+    assert_eq!(
+        window["totals"]["live_growth_bytes"],
+        40 * 200_002 - 10 * 100_001
+    );
+    let first = report(&["--to-mark", "phase 2", "--by", "size"]);
+    assert_eq!(blocks(&first, 100_001), 30);
+    let last = report(&["--from-mark", "phase 3", "--by", "size"]);
+    assert_eq!([100_001, 300_003].map(|size| blocks(&last, size)), [15, 50]);
+
+    let (_, text, _) = run(&["report", recording]);
+    assert!(text.contains("Marks: \"phase 2\" at "), "{text}");
+    for (options, words) in [
+        (
+            &["--from-mark", "phase 9"][..],
+            "it has \"phase 2\", \"phase 3\"",
+        ),
+        (
+            &["--from-mark", "phase 3", "--to-mark", "phase 2"],
+            "before the window",
+        ),
+        (
+            &["--from-mark", "phase 2", "--from", "1s"],
+            "cannot be used with",
+        ),
+    ] {
+        let (code, _, errors) = run(&[&["report", recording.as_str()], options].concat());
+        assert_eq!(code, 2, "{errors}");
+        assert!(errors.contains(words), "{errors}");
+    }
+}
