@@ -48,8 +48,8 @@ for line in sys.stdin:
     print("done", flush=True)
 "#;
 
-/// Blocks of at least this size are the program's own.
-const PLANTED: u64 = 10_000;
+/// The sizes of the program's own blocks.
+const PLANTED: [u64; 4] = [10_001, 20_001, 30_001, 40_001];
 
 /// Blocks and bytes by the innermost Python function and line of the service.
 fn by_line(report: &Value) -> BTreeMap<(String, u64), (u64, u64)> {
@@ -61,7 +61,7 @@ fn by_line(report: &Value) -> BTreeMap<(String, u64), (u64, u64)> {
         let Some(frame) = frames.iter().find(|frame| frame["module"] == "python") else {
             continue;
         };
-        if blocks == 0 || bytes / blocks < PLANTED {
+        if blocks == 0 || !PLANTED.contains(&(bytes / blocks)) {
             continue;
         }
         let function = frame["function"].as_str().expect("a function").to_owned();

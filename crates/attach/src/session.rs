@@ -143,7 +143,7 @@ impl Session {
         config.iterate_modules = needed("dl_iterate_phdr")?.0;
         config.owner = residue.owner(pid);
         let python = Python::of(pid, &loaded, libc.kind);
-        let made_code = MadeCode::of(pid, &maps);
+        let made_code = MadeCode::of(&maps);
         config.python = python.config();
         let mut vdso = vdso(pid, &maps);
         if let Some(v) = &mut vdso {

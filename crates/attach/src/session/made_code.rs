@@ -27,8 +27,7 @@ pub(super) struct MadeCode {
 
 impl MadeCode {
     /// Of a process with these mappings.
-    pub fn of(pid: i32, maps: &[Mapping]) -> MadeCode {
-        let _ = pid;
+    pub fn of(maps: &[Mapping]) -> MadeCode {
         MadeCode {
             areas: areas(maps),
             next_look: LOOK_PAUSE,
@@ -93,20 +92,47 @@ impl MadeCode {
     }
 }
 
-/// Executable memory that is of no file; those of one compiler next to each other are one.
+/// Executable memory that is of no file, and what its compiler has reserved beside it to make executable as it
+/// needs it.
 fn areas(maps: &[Mapping]) -> Vec<Range<u64>> {
     // .NET maps one memory file twice, to write into the one and execute the other.
-    let is_made = |m: &&Mapping| {
+    let is_made = |m: &Mapping| {
         let is_anonymous = m.file_id.2 == 0 && !(m.path.starts_with("[v") || m.path == "[uprobes]");
         m.exec && (is_anonymous || m.path.starts_with("/memfd:doublemapper"))
     };
-    let mut areas: Vec<Range<u64>> = Vec::new();
-    for m in maps.iter().filter(is_made) {
+    let is_reserved = |m: &Mapping| m.file_id.2 == 0 && !m.read && !m.write && !m.exec;
+    let mut areas: Vec<(Range<u64>, bool)> = Vec::new();
+    for m in maps.iter().filter(|m| is_made(m) || is_reserved(m)) {
         match areas.last_mut() {
-            Some(last) if last.end == m.start => last.end = m.end,
-            _ => areas.push(m.start..m.end),
+            Some((last, has_code)) if last.end == m.start => {
+                last.end = m.end;
+                *has_code |= m.exec;
+            }
+            _ => areas.push((m.start..m.end, m.exec)),
         }
     }
+    areas.retain(|(_, has_code)| *has_code);
     areas.truncate(MOST_AREAS);
-    areas
+    areas.into_iter().map(|(area, _)| area).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memhook_process::parse_maps;
+
+    #[test]
+    fn made_code_and_what_is_reserved_for_it() {
+        let maps = parse_maps(
+            "1000-2000 r-xp 00000000 08:01 7 /bin/server\n\
+             3000-4000 rwxp 00000000 00:00 0 \n\
+             4000-9000 ---p 00000000 00:00 0 \n\
+             9000-a000 r-xp 00000000 00:00 0 \n\
+             a000-b000 rw-p 00000000 00:00 0 \n\
+             b000-c000 ---p 00000000 00:00 0 \n\
+             d000-e000 r-xp 00000000 00:01 9 /memfd:doublemapper (deleted)\n\
+             e000-f000 r-xp 00000000 00:00 0 [vdso]\n",
+        );
+        assert_eq!(areas(&maps), [0x3000..0xa000, 0xd000..0xe000]);
+    }
 }
